@@ -100,11 +100,12 @@ def test_prompts_do_not_overlap_and_know_what_followed() -> None:
 
 def test_costs_count_fills_and_what_decides() -> None:
     made = model()
-    calibration = Calibration(made, PROMPTS[:1], None, tokens=5, batch=1)
+    calibration = Calibration(made, PROMPTS[:2], None, tokens=5, batch=32)
     costs = exit_costs(calibration, 0.0, rounds=1)
-    assert (costs.layers, costs.batch, costs.depth) == (4, 1, 1.0)
+    assert (costs.layers, costs.depth) == (4, 1.0)
+    assert [speed.batch for speed in costs.speeds] == [1, 2]
     assert 0 < costs.operations < costs.full_operations
-    assert min(costs.speed, costs.full_speed, costs.plain_speed) > 0
+    assert all(min(speed.early, speed.full, speed.plain) > 0 for speed in costs.speeds)
     plain = without_exits(made)
     set_threshold(made, None)
     tokens = torch.tensor([[4, 5, 6]])

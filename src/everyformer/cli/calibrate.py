@@ -160,14 +160,20 @@ def _print(
             {
                 "layers a token": f"{costs.depth:.2f} of {costs.layers}",
                 "operations a token": f"{costs.operations:.4g}, {share:.2f} of the full model's",
-                "tokens a second": f"{costs.speed:,.0f}, {costs.speed / costs.plain_speed:.2f} of "
-                f"the plain model's {costs.plain_speed:,.0f}; {costs.full_speed:,.0f} where none "
-                "leaves",
-                "texts at a time": str(costs.batch),
+            }
+            | {
+                f"tokens a second, {_at_once(speed.batch)}": f"{speed.early:,.0f}, "
+                f"{speed.early / speed.plain:.2f} of the plain model's {speed.plain:,.0f}; "
+                f"{speed.full:,.0f} where none leaves"
+                for speed in costs.speeds
             }
         )
     )
     print(f"next  everyformer generate {options.run} --temperature 0 --prompt '...'")
+
+
+def _at_once(batch: int) -> str:
+    return "one text" if batch == 1 else f"{batch} texts"
 
 
 def _prompts(trained: TrainedRun, options: CalibrateOptions) -> list[Prompt]:

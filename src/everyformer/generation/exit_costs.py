@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from everyformer.core.config import Choice
@@ -14,6 +15,23 @@ from everyformer.engines.flops import count_flops
 from everyformer.generation.calibration import Calibration
 from everyformer.models.base import Model
 from everyformer.models.build import build_model
+
+ALONE = 4
+"""prompts that are continued one by one, to be timed"""
+
+
+@dataclass(frozen=True)
+class Speed:
+    """Tokens a second."""
+
+    batch: int
+    """texts at a time"""
+    early: float
+    """with exits"""
+    full: float
+    """of the same model where no token leaves"""
+    plain: float
+    """of the same layers in a model that knows no exits"""
 
 
 @dataclass(frozen=True)
@@ -27,45 +45,45 @@ class Costs:
     """multiplications and additions, with the keys of tokens that left and what decides"""
     full_operations: float
     """of the full model"""
-    speed: float
-    """tokens a second"""
-    full_speed: float
-    """of the same model where no token leaves"""
-    plain_speed: float
-    """of the same layers in a model that knows no exits"""
-    batch: int
-    """texts at a time"""
+    speeds: tuple[Speed, ...]
+    """of one text at a time, and of as many as the calibration writes"""
 
 
 def exit_costs(calibration: Calibration, threshold: float | None, rounds: int = 5) -> Costs:
     """Measure on the first prompts, in turn, after a round that does not count."""
-    model, batch = calibration.model, calibration.batch
-    some = Calibration(
-        model, calibration.prompts[:batch], calibration.tokenizer, tokens=calibration.tokens,
-        batch=batch,
+    model, several = calibration.model, min(calibration.batch, len(calibration.prompts))
+    speeds = []
+    for batch in sorted({1, several}):
+        prompts = calibration.prompts[: batch if batch > 1 else ALONE]
+        some, plain = (
+            Calibration(own, prompts, calibration.tokenizer, tokens=calibration.tokens, batch=batch)
+            for own in (model, without_exits(model))
+        )
+        written = some.write(threshold)
+        count = max(1, sum(map(len, written.texts)))
+        ways: dict[str, Callable[[], Any]] = {
+            "early": partial(some.write, threshold),
+            "full": partial(some.write, None),
+            "plain": plain.write_all,
+        }
+        operations = {name: count_flops(ways[name]) / count for name in ("early", "full")}
+        seconds = _in_turn(ways, rounds)
+        speeds.append(Speed(batch, **{name: count / spent for name, spent in seconds.items()}))
+    return Costs(
+        len(model.stack.order), written.depth, operations["early"], operations["full"],
+        tuple(speeds),
     )  # fmt: skip
-    plain = Calibration(
-        without_exits(model), some.prompts, some.tokenizer, tokens=some.tokens, batch=batch
-    )
-    written = some.write(threshold)
-    count = max(1, sum(map(len, written.texts)))
-    ways: dict[str, Callable[[], Any]] = {
-        "early": lambda: some.write(threshold),
-        "full": lambda: some.write(None),
-        "plain": lambda: plain.write_all(),
-    }
-    operations = {name: count_flops(ways[name]) / count for name in ("early", "full")}
+
+
+def _in_turn(ways: Mapping[str, Callable[[], Any]], rounds: int) -> dict[str, float]:
+    """Median seconds of each."""
     seconds: dict[str, list[float]] = {name: [] for name in ways}
     for _ in range(rounds):
         for name, way in ways.items():
             start = time.perf_counter()
             way()
             seconds[name].append(time.perf_counter() - start)
-    speeds = {name: count / statistics.median(times) for name, times in seconds.items()}
-    return Costs(
-        len(model.stack.order), written.depth, operations["early"], operations["full"],
-        speeds["early"], speeds["full"], speeds["plain"], len(some.prompts),
-    )  # fmt: skip
+    return {name: statistics.median(times) for name, times in seconds.items()}
 
 
 def without_exits(model: Model) -> Model:
