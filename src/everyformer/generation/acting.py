@@ -12,7 +12,6 @@ long as the episode fits the window.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import nullcontext
 from dataclasses import fields
 from typing import Any
 
@@ -92,9 +91,7 @@ class DecisionPolicy(Policy):
         self._check_time()
         self._enter(as_states(self.space, np.asarray(observations)))
         stream = self.streams & (self.rolling | (self._time < self.context))
-        # setting the mode of every module takes as long as a layer
-        mode = evaluating(self.model) if self.model.training else nullcontext()
-        with torch.inference_mode(), mode:
+        with torch.inference_mode(), evaluating(self.model):
             logits = self._anew(~stream) if not stream.all() else None
             if stream.any():
                 kept = self._go_on(stream)
