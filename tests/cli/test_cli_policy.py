@@ -90,6 +90,13 @@ def test_collect_plays_a_run(home: Path, say: Say) -> None:
     assert json.loads(again)["evaluation"][0]["return"] == pytest.approx(found.returns.mean())
 
 
+@pytest.mark.parametrize("verb", ["train", "compare"])
+def test_help_tells_how_an_environment_is_named_in_short(verb: str, say: Say) -> None:
+    told = " ".join(say(verb, "--help")[1].replace("│", " ").split())
+    for short in ("--env NAME for", "--env.mask for", "--env.number for", "--env.NAME VALUE for"):
+        assert f"{short} short" in told
+
+
 def test_resume_needs_no_environment_to_be_named_again(home: Path, say: Say) -> None:
     code, _, err = say("train", "--resume", "--out", "track", "--steps", "6")
     assert code == 0, err
