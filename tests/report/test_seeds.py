@@ -75,7 +75,7 @@ def test_one_seed_is_its_own_curve() -> None:
 @pytest.mark.parametrize(
     ("other", "what", "ends"),
     [
-        (reading(4.0, 3.0), "evaluations", (4.0, 6.0)),
+        (reading(40.0, *[3.0] * 9), "evaluations", (4.0, 6.0)),
         (reading(3.0), "training", (100.0, 100.0)),
     ],
 )
@@ -83,6 +83,9 @@ def test_losses_are_those_of_evaluations_where_all_have_several(
     other: Any, what: str, ends: tuple[float, float]
 ) -> None:
     figure = draw_seeds({"gpt": [reading(3.0, 2.0)], "alibi": [other]}, LOSS, "tokens")
+    low, high = figure.axes[0].get_ylim()
+    assert low < min(ends)
+    assert high > (80.0 if what == "evaluations" else max(ends))
     reached = [np.asarray(line.get_ydata())[-1] for line in figure.axes[0].lines[::2]]
     assert tuple(reached) == ends
     assert figure.get_label().startswith(f"Loss (nats per token) of {what}, against training")

@@ -57,7 +57,9 @@ def draw_seeds(groups: Mapping[str, Sequence[Curve]], drawn: Quantity, axis: Axi
         axes.plot(at, mean, color=lines.styles[name].colour)
         lines.curve(name, at[-1:].tolist(), mean[-1:].tolist())
         ends[name] = float(at[-1]), values[:, -1].tolist()
-        shown += values[:, len(at) // 8 :].ravel().tolist()
+        # the fall from chance in the first steps would press all else to the floor
+        early = 0 if measured or drawn.best == "highest" else len(at) // 8
+        shown += values[:, early:].ravel().tolist()
     low, high = min(shown), max(shown)
     room = 0.06 * (high - low) or 1.0
     axes.set_ylim(low - room, high + room)
