@@ -166,6 +166,9 @@ def test_a_saved_model_plays_is_measured_and_shown(runs: Path, say: Say) -> None
     [
         ("paths", "returns", ("--target", "-5", "-2", "--episodes", "2"),
          "Mean returns of 2 episodes for each return that was asked for"),
+        ("bare", "returns",
+         ("--env", GRAPH.name, "--env.nodes", "6", "--env.edges", "7", "--episodes", "3"),
+         "Returns of 3 episodes, from "),
         ("paths", "film", ("--target", "-3"), "steps that return"),
         ("paths", "attended", (), "Row: a step whose action is chosen"),
         ("bare", "attended", ("--env", GRAPH.name, "--env.nodes", "6", "--env.edges", "7"),
@@ -258,8 +261,6 @@ WRONG: list[tuple[tuple[str, ...], str]] = [
     (("show", "runs/paths", "film", "--text", "a"), "'film' is of episodes: leave out --text"),
     (("show", "runs/paths", "film", "--target", "1", "2"), "asked for one --target: give one"),
     (("show", "decision-transformer", "film"), "'decision-transformer' is no directory of one"),
-    (("show", "runs/bare", "returns", "--env", GRAPH.name, "--env.nodes", "6", "--env.edges", "7"),
-     "this decision-transformer reads no return-to-go, so none can be asked for: there are no"),
     (("show", "runs/bare", "film"), "the environment of the data is not known: name it with --env"),
     (("train", "decision-transformer", "--data", "paths", "--model.decision.table", "3"),
      "the data have episodes of up to 6 steps, but the table of timesteps has 3: raise "

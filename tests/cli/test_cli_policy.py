@@ -72,6 +72,27 @@ def test_generate_records_episodes_and_a_film(home: Path, say: Say) -> None:
         assert film.format == "GIF"
 
 
+@pytest.mark.parametrize(
+    ("what", "words", "shows"),
+    [
+        ("attended", ("--episodes", "2"), "of 2 episodes, which lines part"),
+        ("returns", ("--episodes", "4"), "Returns of 4 episodes, from "),
+        ("film", (), "steps that return"),
+    ],
+)
+def test_what_a_run_plays_is_drawn(
+    what: str, words: tuple[str, ...], shows: str, say: Say, tmp_path: Path
+) -> None:
+    code, out, err = say("show", "track", what, *words, "--out", str(tmp_path), "--json")
+    assert code == 0, err
+    [drawn] = json.loads(out)["pictures"]
+    assert shows in drawn["shows"]
+    if what == "attended":
+        assert "Marked columns: steps that show what is to be remembered" in drawn["shows"]
+    with Image.open(tmp_path / f"{what}.png") as picture:
+        assert picture.width > 100
+
+
 def test_collect_plays_a_run(home: Path, say: Say) -> None:
     words = (
         "everyformer/MemoryTrack-v0",
@@ -88,6 +109,13 @@ def test_collect_plays_a_run(home: Path, say: Say) -> None:
     assert len(found) == 3
     again = say("eval", "track", "--episodes", "3", "--json")[1]
     assert json.loads(again)["evaluation"][0]["return"] == pytest.approx(found.returns.mean())
+
+
+@pytest.mark.parametrize("verb", ["train", "compare"])
+def test_help_tells_how_an_environment_is_named_in_short(verb: str, say: Say) -> None:
+    told = " ".join(say(verb, "--help")[1].replace("│", " ").split())
+    for short in ("--env NAME for", "--env.mask for", "--env.number for", "--env.NAME VALUE for"):
+        assert f"{short} short" in told
 
 
 def test_resume_needs_no_environment_to_be_named_again(home: Path, say: Say) -> None:
@@ -120,6 +148,8 @@ def test_resume_needs_no_environment_to_be_named_again(home: Path, say: Say) -> 
         ((*CART, "--batch", "3"), "--env.number 8 is no multiple"),
         ((*CART, "--precision", "bfloat16"), "a policy learns in float32"),
         (("eval", "track", "--target", "1"), "reads no return-to-go"),
+        (("show", "track", "film", "--episodes", "2"), "one episode is drawn, not --episodes 2"),
+        (("show", "track", "returns", "--target", "1"), "reads no return-to-go"),
         (("eval", "track", "--env", "CartPole-v1"), "it is of another environment"),
         (("eval", "track", "--env.render-mode", "painted"), "has no option '--env.render-mode'"),
     ],

@@ -146,6 +146,22 @@ def test_a_step_of_a_stream_reads_three_tokens_and_one_that_is_read_anew_all() -
     assert counts[True] == [2, 3 * CONTEXT - 1, 3 * CONTEXT - 1 + 3 * 3 * CONTEXT]
 
 
+def test_rows_in_step_are_read_without_a_mask() -> None:
+    """A mask is for rows at whose present step others begin, or read anew."""
+    made, given = model(), []
+    made.stack.register_forward_pre_hook(
+        lambda _, x, options: given.append((x[0].shape[1], options["mask"] is None)),
+        with_kwargs=True,
+    )
+    policy = DecisionPolicy(made, SEEN, REALS, 9.0)
+    rolled(policy, CONTEXT)
+    assert given == [(2, True), *[(3, True)] * (CONTEXT - 1)]
+    rolled(policy, 2)
+    assert given[CONTEXT:] == [(2, True), (3, True)]
+    rolled(policy, 2, lambda step: [1] if step == 1 else [])
+    assert given[-2:] == [(2, True), (3, False)]
+
+
 @pytest.mark.parametrize("member", ["attention", "linear"])
 def test_rolling_reads_three_tokens_for_ever_and_is_another_function_behind_the_window(
     member: str,

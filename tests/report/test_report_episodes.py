@@ -5,7 +5,13 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from everyformer.report.episodes import draw_attended, draw_film, draw_returns
+from everyformer.report.episodes import (
+    draw_attended,
+    draw_film,
+    draw_remembered,
+    draw_returns,
+    draw_spread,
+)
 
 
 def row(target: float, mean: float, around: tuple[float, float] | None) -> dict:
@@ -50,3 +56,44 @@ def test_the_tokens_of_a_step_are_read_together() -> None:
     # 0, 2/3 and 2 * 2/5 + 1 * 2/5 steps
     assert "Mean distance read, layer by layer: 0.6 steps" in figure.get_label()
     assert "step 0 is step 7 of the episode" in figure.get_label()
+
+
+def test_steps_that_are_read_by_memory_are_parted_by_episode_and_cues_are_marked() -> None:
+    """Two episodes of 3 and 2 steps: each step reads the first of its episode and itself alike."""
+    weights = np.zeros((2, 5, 5))
+    for begin, steps in ((0, range(3)), (3, range(3, 5))):
+        for step in steps:
+            weights[:, step, begin] += 0.5
+            weights[:, step, step] += 0.5
+    figure = draw_remembered({"stack.blocks.0.mixer": weights}, begins=[0, 3], cues=[0, 3])
+    panels = [axes for axes in figure.axes if axes.images]
+    assert [axes.get_title() for axes in panels] == ["layer 1, head 1", "layer 1, head 2"]
+    for axes in panels:
+        values = np.ma.filled(axes.images[0].get_array(), np.nan)
+        np.testing.assert_array_equal(values, np.where(np.tri(5), weights[0], np.nan))
+        lines = {tuple(np.ravel(line.get_data())) for line in axes.lines}
+        assert lines == {(2.5, 2.5, 0, 1), (0, 1, 2.5, 2.5)}
+        marked = [(*box.get_xy(), box.get_width(), box.get_height()) for box in axes.patches]
+        assert marked == [(-0.5, -0.5, 1, 3), (2.5, 2.5, 1, 2)]
+    # (0 + 1 / 2 + 2 / 2 + 0 + 1 / 2) / 5 steps back, and half of the weight of steps without a cue
+    assert figure.get_label().endswith(
+        "of 5 steps of 2 episodes, which lines part. Darker: more weight (square root scale). Mean "
+        "distance read, layer by layer: 0.4 steps. Marked columns: steps that show what is to be "
+        "remembered; share of the weight of later steps that lies on them, layer by layer: 50%."
+    )
+
+
+def test_returns_that_are_not_asked_for_are_counted() -> None:
+    returns = np.array([0.0, 1.0, 1.0, 4.0])
+    played = {"return": 1.5, "return_interval": [-0.2, 3.2], "episodes": 4, "success": 0.25}
+    figure = draw_spread(returns, played, best=4.5)
+    counted = {
+        round(bar.get_x(), 3): bar.get_height()
+        for bar in figure.axes[0].containers[0]
+        if bar.get_height()
+    }
+    assert counted == {0.0: 1, 1.0: 2, 3.8: 1}
+    assert figure.get_label() == (
+        "Returns of 4 episodes, from 0 to 4, 1.5 (-0.2 to 3.2) on average. 25% of them solve the "
+        "task."
+    )

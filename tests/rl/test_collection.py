@@ -26,9 +26,11 @@ from everyformer.rl import (
     make,
     recipe,
 )
+from everyformer.rl.environments.base import CUE
 from everyformer.rl.experts.own import MazeWalker
 from everyformer.rl.policy import uniform
 from everyformer.rl.recipes import EXPERTS
+from everyformer.rl.replay import told
 
 POLE = EnvironmentConfig("CartPole-v1", (1, 3))
 MAZE = EnvironmentConfig("everyformer/TMaze-v0", (), {"length": 3})
@@ -295,6 +297,19 @@ def test_an_episode_is_drawn_by_playing_it_once_more() -> None:
         for action in episode.actions:
             played.step(action)
         np.testing.assert_array_equal(film[-1], played.render())
+
+
+@pytest.mark.parametrize(
+    ("name", "seen"), [("everyformer/MemoryTrack-v0", [0, 1]), ("everyformer/TMaze-v0", [0])]
+)
+def test_an_environment_tells_at_which_steps_its_cue_is_seen(name: str, seen: list[int]) -> None:
+    environment = EnvironmentConfig(name)
+    episode = collect(environment, recipe("expert", environment), 1).episodes[0]
+    flags = told(environment, episode, CUE)
+    assert flags is not None
+    assert len(flags) == len(episode) + 1
+    assert np.flatnonzero(flags).tolist() == seen
+    assert told(environment, episode, "weather") is None
 
 
 def test_an_episode_that_goes_another_way_is_not_drawn() -> None:

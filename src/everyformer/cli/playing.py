@@ -99,12 +99,17 @@ def check_playing(trained: TrainedRun, play: PlayConfig, options: dict[str, Any]
 
 
 def played_by(
-    trained: TrainedRun, play: PlayConfig, options: dict[str, Any], average: int | None = None
+    trained: TrainedRun,
+    play: PlayConfig,
+    options: dict[str, Any],
+    average: int | None = None,
+    model: DecisionModel | PolicyModel | None = None,
 ) -> list[tuple[float | None, Trajectories]]:
-    """Episodes for every target that is asked for."""
+    """Episodes for every target that is asked for, by the run's ``model`` where it is read yet."""
     from everyformer.generation import playing
 
-    model = cast("DecisionModel | PolicyModel", trained.model(average))
+    if model is None:
+        model = cast("DecisionModel | PolicyModel", trained.model(average))
     environment = environment_of(trained, play, options)
     data = trained.values.get("data", {})
     delayed = data.get("delayed", False) if play.delayed is None else play.delayed

@@ -15,6 +15,7 @@ from everyformer.cli.neighbours import NEIGHBOURS, check_words, draw_neighbours
 from everyformer.cli.parsing import parse, say
 from everyformer.cli.playing import take_environment
 from everyformer.cli.show_options import ShowOptions
+from everyformer.cli.shown_curves import check_curves, draw_curves
 from everyformer.cli.shown_episodes import check_played, draw_episodes
 from everyformer.core.errors import ConfigError, EveryformerError, nearest
 from everyformer.core.files import expanded, require_no_file
@@ -69,8 +70,11 @@ def run(words: Sequence[str]) -> int:
     check_words(options)
     if options.what == CERTIFICATE:
         return show_certificate(options)
+    curves = check_curves(options)
     if check_played(options, of_environment):
         return draw_episodes(options, of_environment)
+    if curves:
+        return draw_curves(options)
     if options.what == NEIGHBOURS:
         return draw_neighbours(options)
     from everyformer.report.pictures import Inside, require_picture

@@ -24,14 +24,18 @@ class ShowOptions(VerbOptions, PlayConfig):
     """one picture: weights, masks, encodings, ..., of classifiers confusion and calibration (a name
     that there is not lists all that the model knows), or all that applies; or neighbours, a page
     about a text that is read with a datastore; certificate, what a calibration has found; of
-    runs that act, which play for it: returns, what is reached for what is asked for, film, a strip
-    of an episode, and attended, the steps of an episode that are read"""
+    runs that act, which play for it: returns, what is reached (for what is asked for), film, a
+    strip of an episode, and attended, the steps of episodes that are read, by memory too; curves,
+    how trainings went, of several seeds (--others) their mean"""
     task: Literal["lm", "mlm", "classify-image", "pixels"] | None = None
     """what an untrained member is made for; mlm reads both sides (default: lm, or what it can)"""
     out: str | None = None
     """folder of the pictures (default: RUN/pictures or pictures/MEMBER)"""
     format: Literal["png", "svg"] = "png"
     """kind of files"""
+    others: tuple[str, ...] = ()
+    """curves: further runs, or folders of comparisons, that are drawn too; those that differ by
+    their seeds alone are one curve with its interval"""
     text: str | None = None
     """what the model reads (default: a piece of the run's validation data; a saved model reads
     random tokens)"""

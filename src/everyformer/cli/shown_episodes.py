@@ -20,12 +20,15 @@ if TYPE_CHECKING:
     from everyformer.cli.show_options import ShowOptions
     from everyformer.cli.trained import TrainedRun
     from everyformer.models.decision import DecisionModel
+    from everyformer.models.policy import PolicyModel
     from everyformer.rl.trajectories import Trajectories
 
 TARGETS = 5
 """returns that are asked for, from the worst to the best of the data, where none are said"""
 BEYOND = 0.25
 """of the way from the worst to the best, by which one more exceeds the best"""
+REMEMBERED, STEPS = 3, 256
+"""episodes that a policy plays to show what it remembers, and steps of them that are drawn"""
 
 
 def check_played(options: ShowOptions, of_environment: dict[str, Any]) -> bool:
@@ -74,23 +77,23 @@ def draw_episodes(options: ShowOptions, of_environment: dict[str, Any]) -> int:
 
 
 def _returns(trained: TrainedRun, play: PlayConfig, of_environment: dict[str, Any]) -> Figure:
-    from everyformer.report.episodes import draw_returns
+    """What is reached for what is asked for; how it is spread, where nothing can be."""
+    from everyformer.report.episodes import draw_returns, draw_spread
+    from everyformer.training.returns import played
 
-    asked = targets_of(trained, cast("DecisionModel", trained.model()), play)
-    if asked == (None,):
-        raise UnsupportedError(
-            f"this {trained.config.member} reads no return-to-go, so none can be asked for: there "
-            "are no 'returns' to show"
-        )
+    model = cast("DecisionModel | PolicyModel", trained.model())
     known = trained.values.get("data", {}).get("returns")
+    best = None if known is None else float(known["return_max"])
+    if targets_of(trained, model, play) == (None,):
+        [(_, found)] = played_by(trained, play, of_environment, model=model)
+        return draw_spread(found.returns, played(found), best)
     if not play.target and known is not None:
         low, high = float(known["return_min"]), float(known["return_max"])
         step = (high - low) / (TARGETS - 1)
         within = [low + n * step for n in range(TARGETS)]
         play = replace(play, target=tuple(within if low < high else [high]))
         play = replace(play, target=(*play.target, high + BEYOND * ((high - low) or 1.0)))
-    found = played_by(trained, play, of_environment)
-    return draw_returns(rows_of(found), None if known is None else float(known["return_max"]))
+    return draw_returns(rows_of(played_by(trained, play, of_environment, model=model)), best)
 
 
 def _film(trained: TrainedRun, play: PlayConfig, of_environment: dict[str, Any]) -> Figure:
@@ -107,7 +110,9 @@ def _film(trained: TrainedRun, play: PlayConfig, of_environment: dict[str, Any])
 
 
 def _attended(trained: TrainedRun, play: PlayConfig, of_environment: dict[str, Any]) -> Figure:
-    """Of the last window of an episode."""
+    """Of the last window of an episode; of a policy all that it remembers as it plays."""
+    if TASKS[trained.task].interacts:
+        return _remembered(trained, play, of_environment)
     import numpy as np
 
     from everyformer.data.config import DataConfig
@@ -136,11 +141,37 @@ def _attended(trained: TrainedRun, play: PlayConfig, of_environment: dict[str, A
     return draw_attended(weights, config.step_tokens, config.step_tokens - 2, begin)
 
 
+def _remembered(trained: TrainedRun, play: PlayConfig, of_environment: dict[str, Any]) -> Figure:
+    """Of the steps of some episodes, one after the other, as a policy played them."""
+    import numpy as np
+
+    from everyformer.core.trace import trace
+    from everyformer.generation.remembered import weights_by_step
+    from everyformer.report.episodes import draw_remembered
+    from everyformer.rl.environments.base import CUE
+    from everyformer.rl.replay import told
+
+    model = cast("PolicyModel", trained.model())
+    play = replace(play, episodes=play.episodes or REMEMBERED, parallel=1)
+    with trace(model) as traced:
+        [(_, found)] = played_by(trained, play, of_environment, model=model)
+    weights = weights_by_step(model, traced, STEPS)
+    assert found.environment is not None
+    begins = [0, *np.cumsum(found.lengths)[:-1].tolist()]
+    cues: list[int] = []
+    for begin, episode in zip(begins, found.episodes, strict=True):
+        if begin < STEPS and (seen := told(found.environment, episode, CUE)) is not None:
+            cues += (begin + np.flatnonzero(seen[:-1])).tolist()
+    return draw_remembered(weights, begins, cues)
+
+
 def _one_episode(
     trained: TrainedRun, play: PlayConfig, of_environment: dict[str, Any]
 ) -> Trajectories:
     if len(play.target) > 1:
         raise ConfigError("one episode is drawn, asked for one --target: give one")
+    if play.episodes not in (None, 1):
+        raise ConfigError(f"one episode is drawn, not --episodes {play.episodes}: leave it out")
     [(_, found)] = played_by(trained, replace(play, episodes=1), of_environment)
     return found
 

@@ -90,13 +90,14 @@ class DataConfig(Options):
     scale: Positive | None = None
     """decision: what returns-to-go are divided by. Unset: the largest of them, without its sign."""
     env: str | None = None
-    """policy: the environment that is played, in place of a source (CartPole-v1)."""
+    """policy: --env NAME for short, the environment that is played, in place of a source
+    (CartPole-v1)."""
     env_mask: tuple[Whole, ...] = ()
-    """policy: entries of its observations that are hidden, counted from 0."""
+    """policy: --env.mask for short, entries of its observations that are hidden, counted from 0."""
     env_number: Count = 8
-    """policy: environments side by side."""
+    """policy: --env.number for short, environments side by side."""
     env_options: tuple[str, ...] = ()
-    """policy: what --env.NAME gives, options of its own, as name=value here."""
+    """policy: options of the environment's own, as name=value here; --env.NAME VALUE for short."""
     cache: str | None = None
     """Folder for encoded corpora. Unset: $EVERYFORMER_CACHE, else the user's cache folder."""
     symbols: Several = 64

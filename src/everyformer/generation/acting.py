@@ -12,7 +12,6 @@ long as the episode fits the window.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import nullcontext
 from dataclasses import fields
 from typing import Any
 
@@ -80,30 +79,26 @@ class DecisionPolicy(Policy):
 
     def reset(self, where: np.ndarray, episodes: np.ndarray, seeds: np.ndarray) -> None:
         self._generators.reset(where, seeds)
-        if len(where) != self._rows:
+        if where.all():
             self._begin(len(where))
         self._time[where] = 0
         self._wanted[where] = 0.0 if self.target is None else self.target
-        self._keep[torch.from_numpy(where)] = False
-        if self._state is not None:
+        self._keep[where] = False
+        if self._state is not None and not where.all():
             self._state = freed(self._state.reset(torch.from_numpy(where).to(self._device)))
 
     def act(self, observations: np.ndarray) -> np.ndarray:
         self._check_time()
-        states = torch.from_numpy(as_states(self.space, np.asarray(observations)))
-        self._enter(states)
-        short = torch.from_numpy(self._time < self.context)
-        stream = (short | self.rolling) if self.streams else torch.zeros_like(short)
-        # setting the mode of every module takes as long as a layer
-        mode = evaluating(self.model) if self.model.training else nullcontext()
-        with torch.inference_mode(), mode:
+        self._enter(as_states(self.space, np.asarray(observations)))
+        stream = self.streams & (self.rolling | (self._time < self.context))
+        with torch.inference_mode(), evaluating(self.model):
             logits = self._anew(~stream) if not stream.all() else None
             if stream.any():
                 kept = self._go_on(stream)
-                logits = kept if logits is None else torch.where(stream[:, None], kept, logits)
+                logits = kept if logits is None else np.where(stream[:, None], kept, logits)
         assert logits is not None
-        chosen = self._chosen(logits.double().numpy())
-        self._actions[:, -1] = torch.from_numpy(chosen).to(self._actions.dtype)
+        chosen = self._chosen(logits)
+        self._actions[:, -1] = chosen
         return chosen.astype(self.action_space.dtype)
 
     def reward(self, rewards: np.ndarray) -> None:
@@ -114,71 +109,64 @@ class DecisionPolicy(Policy):
     def facts(self, episode: int) -> dict[str, float]:
         return {} if self.target is None else {"target": float(self.target)}
 
-    @property
-    def _device(self) -> torch.device:
-        return next(self.model.parameters()).device
-
     def _begin(self, rows: int) -> None:
-        """Empty windows of so many rows, the present step last."""
+        """Empty windows and states of so many rows, the present step last."""
         shape, size = self.model.config.episodes, (rows, self.context)
-        kind = torch.uint8 if len(shape.state) == 3 else torch.float32
-        kind = torch.int64 if shape.state_values is not None else kind
+        kind: type = np.uint8 if len(shape.state) == 3 else np.float32
+        kind = np.int64 if shape.state_values is not None else kind
         self._rows = rows
-        self._states = torch.zeros(*size, *shape.state, dtype=kind)
-        self._returns = torch.zeros(*size)
-        self._timesteps = torch.zeros(*size, dtype=torch.long)
-        self._keep = torch.zeros(*size, dtype=torch.bool)
-        self._actions = torch.zeros(*size, dtype=torch.long)
+        self._states: np.ndarray = np.zeros((*size, *shape.state), kind)
+        self._returns = np.zeros(size, np.float32)
+        self._timesteps = np.zeros(size, np.int64)
+        self._keep = np.zeros(size, bool)
+        self._actions = np.zeros(size, np.int64)
         if not shape.discrete:
-            self._actions = torch.zeros(*size, shape.actions)
+            self._actions = np.zeros((*size, shape.actions), np.float32)
         self._time, self._wanted = np.zeros(rows, np.int64), np.zeros(rows)
-        dtype = next(self.model.parameters()).dtype
+        own = next(self.model.parameters())
+        self._device = own.device
         if self.streams:
-            self._state = self.model.init_state(rows, device=self._device, dtype=dtype)
+            self._state = self.model.init_state(rows, device=own.device, dtype=own.dtype)
 
-    def _enter(self, states: Tensor) -> None:
+    def _enter(self, states: np.ndarray) -> None:
         """The present step at the end of every window."""
-        for name in ("_states", "_returns", "_timesteps", "_keep", "_actions"):
-            setattr(self, name, getattr(self, name).roll(-1, 1))
+        for window in (self._states, self._returns, self._timesteps, self._keep, self._actions):
+            window[:, :-1] = window[:, 1:]
         self._states[:, -1] = states
-        self._returns[:, -1] = torch.from_numpy(self._wanted)
-        self._timesteps[:, -1] = torch.from_numpy(self._time)
+        self._returns[:, -1] = self._wanted
+        self._timesteps[:, -1] = self._time
         self._keep[:, -1] = True
         # it is not known yet, and nothing that is asked for depends on it
         self._actions[:, -1] = 0
 
-    def _anew(self, rows: Tensor) -> Tensor:
+    def _anew(self, rows: np.ndarray) -> np.ndarray:
         """Logits of all rows, those of ``rows`` from their whole windows."""
-        keep = self._keep[rows].to(self._device)
-        names = ("_states", "_returns", "_actions", "_timesteps")
-        states, returns, actions, times = (getattr(self, n)[rows].to(self._device) for n in names)
+        windows = (self._states, self._keep, self._returns, self._actions, self._timesteps)
+        states, keep, returns, actions, times = (self._tensor(w[rows]) for w in windows)
         options = {"returns": returns, "actions": actions, "timesteps": times}
-        out = self.model(states, mask=Mask(keep=keep), **options).logits[:, -1].cpu()
+        out = self.model(states, mask=Mask(keep=keep), **options).logits[:, -1].double().cpu()
         self.tokens_read += int(keep.sum()) * self.model.config.step_tokens
-        return out.new_zeros(self._rows, out.shape[-1]).index_put((rows,), out)
+        logits = np.zeros((self._rows, out.shape[-1]))
+        logits[rows] = out.numpy()
+        return logits
 
-    def _go_on(self, rows: Tensor) -> Tensor:
+    def _go_on(self, rows: np.ndarray) -> np.ndarray:
         """Logits of all rows, those of ``rows`` from their states and the present step."""
         assert isinstance(self.model, DecisionTransformer)
         assert self._state is not None
-        before = self._actions[:, -2] if self.context > 1 else self._actions[:, -1]
-        states, returns, times, done, keep = (
-            t.to(self._device)
-            for t in (
-                self._states[:, -1],
-                self._returns[:, -1],
-                self._timesteps[:, -1],
-                before,
-                rows,
-            )
-        )
-        step = Step(states, returns, times, done, keep)
+        windows = (self._states, self._returns, self._timesteps)
+        before = self._actions[:, -2 if self.context > 1 else -1]
+        now = [window[:, -1] for window in windows]
+        step = Step(*map(self._tensor, (*now, before, rows)))
         count = self.model.config.step_tokens
         if self.rolling:
             self._state = _shortened(self._state, count * (self.context - 1) - 1)
         logits, self._state = self.model.act(step, self._state)
-        self.tokens_read += count * int(rows.sum()) - int((rows.numpy() & (self._time == 0)).sum())
-        return logits.cpu()
+        self.tokens_read += count * int(rows.sum()) - int((rows & (self._time == 0)).sum())
+        return logits.double().cpu().numpy()
+
+    def _tensor(self, array: np.ndarray) -> Tensor:
+        return torch.from_numpy(array).to(self._device)
 
     def _chosen(self, logits: np.ndarray) -> np.ndarray:
         """Actions from logits (N, C), or from actions (N, numbers), brought between the bounds."""

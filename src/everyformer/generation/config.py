@@ -77,7 +77,7 @@ class PlayConfig(Options):
     """returns that the model is asked for, one after the other (default: the best one of the data);
     a member that reads none has none"""
     episodes: Count | None = None
-    """how many are played for each target (default: 20)"""
+    """how many are played for each target (default: 20; to show what a policy reads 3)"""
     delayed: bool | None = None
     """whether what is asked for stays as it is until the end, since rewards come late (default: as
     the run's --data.delayed)"""

@@ -293,9 +293,12 @@ def _scale_outputs(model: Model, layers: int) -> None:
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
     """``model`` is in evaluation mode while the block runs, and then in the mode it was in."""
-    training = model.training
+    if not model.training:
+        # setting the mode of every module takes as long as a layer on one token
+        yield
+        return
     model.eval()
     try:
         yield
     finally:
-        model.train(training)
+        model.train()

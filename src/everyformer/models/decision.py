@@ -39,6 +39,7 @@ from everyformer.core.errors import ConfigError, GeneError, ShapeError
 from everyformer.core.mask import Mask, positions_of
 from everyformer.core.outputs import Losses, ModelOutput, StackOutput
 from everyformer.core.state import StackState
+from everyformer.engines.softmax.visibility import surely
 from everyformer.models.base import Model, refuse_state
 from everyformer.models.config import ModelConfig
 from everyformer.models.language import total_loss
@@ -222,19 +223,22 @@ class DecisionTransformer(DecisionModel):
         What it reads are the action before, the return-to-go and the state, three tokens at most;
         so it equals `forward` over the steps so far as long as those are one window.
         """
-        self._check(step.states[:, None], step.returns[:, None], None, step.timesteps[:, None])
         times = step.timesteps[:, None]
+        self._check(step.states[:, None], step.returns[:, None], None, times)
         features = self.states(step.states[:, None], None)
         x = self._embedded(step.returns[:, None], features, step.before[:, None])[:, 0]
         # what was done stands in front, one step earlier
         x = x.roll(1, 1)
-        if self.gym:
-            now = times.expand(-1, x.shape[1]).clone()
-            now[:, 0] = (now[:, 0] - 1).clamp(min=0)
-            x = x + self.time(now)
-        keep = step.keep[:, None].expand(-1, x.shape[1]).clone()
+        keep = step.keep[:, None].repeat(1, x.shape[1])
         keep[:, 0] &= step.timesteps > 0
-        tokens = Mask(keep=keep)
+        if self.gym:
+            now = times.repeat(1, x.shape[1])
+            now[:, 0] -= keep[:, 0].long()
+            x = x + self.time(now)
+        if surely(~keep[:, 0]):
+            x, keep = x[:, 1:], keep[:, 1:]
+        # a mask costs more than the layers' arithmetic on three tokens
+        tokens = None if surely(keep) else Mask(keep=keep)
         x = self._placed(x, tokens, state, torch.zeros_like(times))
         out = self.stack(x, mask=tokens, state=state)
         assert out.state is not None

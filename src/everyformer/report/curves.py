@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from everyformer.comparison.metrics import METRICS
-from everyformer.comparison.results import Axis, CompletedRun, Results, finished
+from everyformer.comparison.results import Axis, CompletedRun, Metric, Results, finished
 from everyformer.core.tasks import TASKS
 from everyformer.core.wording import few
 from everyformer.report.drawing import Drawing
@@ -39,7 +41,7 @@ def draw_loss(results: Results, styles: Styles, axis: Axis) -> Drawing | None:
         return None
     figure, axes = new_figure()
     lines = Lines(figure, axes, styles)
-    drawn = _quantity(results)
+    drawn = Quantity.of_data(results["data"], results["metric"])
     seen: list[float] = []
     for run in runs:
         told = [row for row in run["training"] if drawn.name in row]
@@ -53,12 +55,12 @@ def draw_loss(results: Results, styles: Styles, axis: Axis) -> Drawing | None:
     bottom = low - 0.06 * (high - low)
     axes.set_ylim(max(0.0, bottom) if low >= 0 else bottom, high + 0.06 * (high - low))
     axes.set_xlim(left=0)
-    spent = STEPS if axis == "tokens" and drawn.name == "return" else AXES[axis]
+    spent = drawn.spent(axis)
     axes.set_xlabel(spent)
     axes.set_ylabel(drawn.label)
     axes.xaxis.set_major_locator(MaxNLocator(5))
     if axis != "seconds":
-        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: _short(value)))
+        label_counts(axes)
     lines.name()
     caption = f"{_at_equal(runs, axis, drawn, bool(winners(results)))} Markers: validation; thin "
     caption += "lines: training."
@@ -67,7 +69,7 @@ def draw_loss(results: Results, styles: Styles, axis: Axis) -> Drawing | None:
 
 
 @dataclass(frozen=True)
-class _Quantity:
+class Quantity:
     """What curves show."""
 
     name: str
@@ -80,20 +82,34 @@ class _Quantity:
     def label(self) -> str:
         return self.name if self.unit == self.name else f"{self.name} ({self.unit})"
 
+    @classmethod
+    def of_data(cls, data: Mapping[str, Any], metric: Metric) -> Self:
+        """The loss, or the return of what plays.
+
+        Args:
+            data: what it was learned from (`Dataset.summary`).
+            metric: that trainings on it are ranked by.
+        """
+        if TASKS[data["task"]].interacts:
+            return cls("return", "return", best="highest")
+        scale, unit = _loss_unit(data, metric)
+        return cls("loss", unit, scale)
+
     def of(self, row: Any) -> float:
         """Its value in a row or an evaluation."""
         return self.scale * float(row[self.name])
 
-
-def _quantity(results: Results) -> _Quantity:
-    """The loss, or the return of what plays."""
-    if TASKS[results["data"]["task"]].interacts:
-        return _Quantity("return", "return", best="highest")
-    scale, unit = _loss_unit(results)
-    return _Quantity("loss", unit, scale)
+    def spent(self, axis: Axis) -> str:
+        """What an axis of the figure is called."""
+        return STEPS if axis == "tokens" and self.name == "return" else AXES[axis]
 
 
-def _at_equal(runs: list[CompletedRun], axis: Axis, drawn: _Quantity, settled: bool) -> str:
+def label_counts(axes: Axes) -> None:
+    """Write large counts along the x axis as 200k, 1.5M, 3e+11."""
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: _short(value)))
+
+
+def _at_equal(runs: list[CompletedRun], axis: Axis, drawn: Quantity, settled: bool) -> str:
     """The order where all have spent the same, by the first seed of each; who leads if that may
     be said."""
     firsts = {run["member"]: run for run in reversed(runs)}
@@ -134,7 +150,7 @@ def draw_positions(results: Results, styles: Styles) -> Drawing | None:
         return None
     figure, axes = new_figure()
     lines = Lines(figure, axes, styles)
-    scale, unit = _loss_unit(results)
+    scale, unit = _loss_unit(results["data"], results["metric"])
     length, gains = results["data"]["length"], []
     for member, by_start in known:
         starts = [start for start, _ in by_start]
@@ -162,14 +178,14 @@ def draw_positions(results: Results, styles: Styles) -> Drawing | None:
     return Drawing("positions", "Quality against length of context", figure, caption)
 
 
-def _loss_unit(results: Results) -> tuple[float, str]:
+def _loss_unit(data: Mapping[str, Any], metric: Metric) -> tuple[float, str]:
     """From nats to the unit of the table, where it is one of loss."""
-    metric, per_token = results["metric"], results["data"]["bytes_per_token"]
+    per_token = data["bytes_per_token"]
     if metric == "bits_per_byte" and per_token:
         return 1 / (math.log(2) * per_token), METRICS[metric].unit
     if metric == "bits_per_dim":
         return 1 / math.log(2), METRICS[metric].unit
-    task = TASKS[results["data"]["task"]]
+    task = TASKS[data["task"]]
     if task.measures:
         return 1.0, "squared standard deviations"
     return 1.0, f"nats per {'example' if task.classifies else 'token'}"

@@ -1,5 +1,5 @@
-"""Pictures of a policy at play: what it reaches when it is asked for it, a strip of one of its
-episodes, and which steps of an episode it reads.
+"""Pictures of a policy at play: what it reaches, and when it is asked for it, a strip of one of its
+episodes, and which steps it reads, of a window or of all that it remembers.
 
 They know returns, pictures and weights alone, so whatever acts can be drawn.
 """
@@ -11,6 +11,8 @@ from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
+from matplotlib.ticker import MaxNLocator
 from torch import Tensor
 
 from everyformer.core.panels import Panel, layer_title
@@ -19,7 +21,9 @@ from everyformer.report.style import INK, WIDE, new_figure, styled
 
 FRAMES, ROW = 12, 4
 """pictures of a strip at most, and beside each other"""
-_REACHED = "#0072b2"
+PARTS = 20
+"""of equal width, in which episodes are counted"""
+_REACHED, _CUE = "#0072b2", "#d55e00"
 
 
 @styled
@@ -53,6 +57,39 @@ def draw_returns(played: Sequence[Mapping[str, Any]], best: float | None = None)
         f"Mean returns of {rows[0]['episodes']:,} episodes for each return that was asked for, "
         f"with 95% intervals: from {reached[0]:.4g} for {asked[0]:g} to {reached[-1]:.4g} for "
         f"{asked[-1]:g}.{told}"
+    )
+    return figure
+
+
+@styled
+def draw_spread(
+    returns: np.ndarray, played: Mapping[str, Any], best: float | None = None
+) -> Figure:
+    """How the returns (N,) of episodes are spread, with their mean and its interval.
+
+    Args:
+        played: ``return``, ``return_interval`` (or None), ``episodes``, and ``success`` where it is
+            told.
+        best: of the data that were learned from, where it is known.
+    """
+    figure, axes = new_figure()
+    axes.hist(returns, bins=PARTS, color=_REACHED, alpha=0.6)
+    mean, around = played["return"], played["return_interval"]
+    axes.axvline(mean, color=INK, label="mean")
+    told = ""
+    if around is not None:
+        axes.axvspan(*around, color=INK, alpha=0.15, linewidth=0, label="95% interval")
+        told = f" ({around[0]:.4g} to {around[1]:.4g})"
+    if best is not None:
+        axes.axvline(best, color=INK, linewidth=0.8, linestyle=":", label="best of the data")
+    axes.set_xlabel("return")
+    axes.set_ylabel("episodes")
+    axes.yaxis.set_major_locator(MaxNLocator(4, integer=True))
+    figure.legend(loc="outside upper center", ncols=3)
+    solved = f" {played['success']:.0%} of them solve the task." if "success" in played else ""
+    figure.set_label(
+        f"Returns of {played['episodes']:,} episodes, from {returns.min():.4g} to "
+        f"{returns.max():.4g}, {mean:.4g}{told} on average.{solved}"
     )
     return figure
 
@@ -95,25 +132,87 @@ def draw_attended(
         first: step of the episode at which the window begins.
         most: at most so many layers and heads (default: all).
     """
+    steps = {
+        path: maps[:, reader::tokens].unflatten(-1, (-1, tokens)).sum(-1).float().cpu().numpy()
+        for path, maps in weights.items()
+    }
+    rows, reach = _read_steps(steps, most)
+    caption = (
+        f"Row: a step whose action is chosen; column: a step that is read for it, all its tokens "
+        f"together; step 0 is step {first} of the episode. Darker: more weight (square root "
+        f"scale). {reach}"
+    )
+    return draw_panels(rows, caption, "weight")
+
+
+@styled
+def draw_remembered(
+    weights: Mapping[str, np.ndarray],
+    begins: Sequence[int],
+    cues: Sequence[int] = (),
+    most: int | None = None,
+) -> Figure:
+    """Which steps are read, by memory too, at each of some steps that were played one after the
+    other: a panel a head. Lines part the episodes.
+
+    Args:
+        weights: (heads, T, T) by module path, a row the step that acts.
+        begins: steps at which an episode begins, the first one 0.
+        cues: steps at which something is seen that is to be remembered; their columns are marked.
+        most: at most so many layers and heads (default: all).
+    """
+    rows, reach = _read_steps(weights, most)
+    steps = next(iter(weights.values())).shape[-1]
+    within = [begin for begin in begins if begin < steps]
+    caption = (
+        f"Row: a step that acts; column: a step that is read for it, of {steps:,} steps of "
+        f"{len(within):,} episode{'s' if len(within) > 1 else ''}, which lines part. Darker: more "
+        f"weight (square root scale). {reach}"
+    )
+    seen = np.isin(np.arange(steps), cues)
+    if seen.any():
+        later = [_on(maps, seen) for maps in list(weights.values())[:most]]
+        caption += (
+            " Marked columns: steps that show what is to be remembered; share of the weight of "
+            f"later steps that lies on them, layer by layer: {', '.join(later)}."
+        )
+    figure = draw_panels(rows, caption, "weight")
+    ends = [*within[1:], steps]
+    for axes in figure.axes[: sum(map(len, rows))]:
+        for begin, end in zip(within, ends, strict=True):
+            if begin:
+                axes.axvline(begin - 0.5, color=INK, linewidth=0.6)
+                axes.axhline(begin - 0.5, color=INK, linewidth=0.6)
+            for cue in np.flatnonzero(seen[begin:end]) + begin:
+                axes.add_patch(
+                    Rectangle((cue - 0.5, begin - 0.5), 1, end - begin, fill=False,
+                              edgecolor=_CUE, linewidth=0.8)
+                )  # fmt: skip
+    return figure
+
+
+def _on(weights: np.ndarray, seen: np.ndarray) -> str:
+    """The mean share of the weight (heads, T, T) of steps at which nothing is ``seen`` that lies
+    where something is."""
+    return f"{np.nan_to_num(weights)[:, ~seen][:, :, seen].sum(-1).mean():.0%}"
+
+
+def _read_steps(
+    weights: Mapping[str, np.ndarray], most: int | None
+) -> tuple[list[list[Panel]], str]:
+    """A row of panels a layer of weights (heads, T, T), and how far back they lie in words."""
     rows, reach = [], []
-    for path, maps in list(weights.items())[:most]:
-        steps = maps[:, reader::tokens].unflatten(-1, (-1, tokens)).sum(-1)
+    for path, steps in list(weights.items())[:most]:
         count = steps.shape[-1]
-        past = np.tril(np.ones((count, count), bool))
-        back = (np.arange(count)[:, None] - np.arange(count)) * steps.float().cpu().numpy()
-        reach.append(float(back.sum(-1).mean()))
+        back = np.arange(count)[:, None] - np.arange(count)
+        reach.append(float((back * np.nan_to_num(steps)).sum(-1).mean()))
         rows.append([
             Panel(
                 layer_title(path, f"head {n + 1}" if len(steps) > 1 else ""),
-                np.where(past, head.float().cpu().numpy(), np.nan),
+                np.where(back >= 0, head, np.nan),
                 ("step that is read", "step that acts" if n == 0 else ""),
             )
             for n, head in enumerate(steps[:most])
         ])  # fmt: skip
     listed = ", ".join(f"{steps:.1f}" for steps in reach)
-    caption = (
-        f"Row: a step whose action is chosen; column: a step that is read for it, all its tokens "
-        f"together; step 0 is step {first} of the episode. Darker: more weight (square root "
-        f"scale). Mean distance read, layer by layer: {listed} steps."
-    )
-    return draw_panels(rows, caption, "weight")
+    return rows, f"Mean distance read, layer by layer: {listed} steps."

@@ -36,9 +36,10 @@ from everyformer.report.style import WIDE, styled
 
 PICTURES = (*KINDS, "encodings", "rotary", "distances", "masks", *MEASURED)
 """those that all know; parts of a model may offer others"""
-PAGES = ("neighbours", "returns", "film", "attended")
-"""what is drawn of a model and a text as a page of its own (`everyformer.report.neighbours`), or of
-episodes that a model plays (`everyformer.report.episodes`)"""
+PAGES = ("neighbours", "returns", "film", "attended", "curves")
+"""what is drawn of a model and a text as a page of its own (`everyformer.report.neighbours`), of
+episodes that a model plays (`everyformer.report.episodes`), or of several trainings
+(`everyformer.report.seeds`)"""
 
 
 @dataclass(eq=False)

@@ -1,5 +1,5 @@
 """`frames`: the pictures of an episode, which is played once more from its seed and its actions;
-`write_film`: pictures as a file that moves.
+`told`: what its environment said beside them; `write_film`: pictures as a file that moves.
 
 So any recorded episode of an environment that can be drawn becomes a film afterwards, whoever
 played it, and nothing is drawn while data are collected.
@@ -7,7 +7,9 @@ played it, and nothing is drawn while data are collected.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -31,28 +33,44 @@ def frames(environment: EnvironmentConfig, episode: Episode) -> np.ndarray:
         ConfigError: the environment cannot be drawn as arrays.
         Those of `everyformer.rl.build.make`.
     """
+    played = _again(environment, episode, "rgb_array")
+    return np.stack([drawn.render() for drawn, _ in played])
+
+
+def told(environment: EnvironmentConfig, episode: Episode, name: str) -> np.ndarray | None:
+    """What ``info[name]`` says at each of the T + 1 observations; None where it is not there.
+
+    Raises:
+        Those of `frames`.
+    """
+    found = [info.get(name) for _, info in _again(environment, episode)]
+    return None if any(each is None for each in found) else np.array(found)
+
+
+def _again(
+    environment: EnvironmentConfig, episode: Episode, render_mode: str | None = None
+) -> Iterator[tuple[Any, dict[str, Any]]]:
+    """The environment and its ``info`` at every observation of an episode, played once more."""
     if episode.seed is None:
         raise DataError(
             "the episode has no seed, so that it cannot be played once more to be drawn: take one "
             "that 'everyformer collect' recorded"
         )
-    drawn = make_environment(environment, "rgb_array")
+    again = make_environment(environment, render_mode)
     try:
-        drawn.reset(seed=episode.seed)
-        pictures = [drawn.render()]
-        for step, (action, reward) in enumerate(zip(episode.actions, episode.rewards, strict=True)):
-            _, again, terminated, truncated, _ = drawn.step(action)
+        yield again, again.reset(seed=episode.seed)[1]
+        for step, (action, paid) in enumerate(zip(episode.actions, episode.rewards, strict=True)):
+            _, reward, terminated, truncated, info = again.step(action)
             over = bool(episode.terminations[step] or episode.truncations[step])
-            if abs(float(again) - reward) > CLOSE or bool(terminated or truncated) != over:
+            if abs(float(reward) - paid) > CLOSE or bool(terminated or truncated) != over:
                 raise DataError(
                     f"the episode with seed {episode.seed} goes another way at step {step} when it "
                     f"is played once more in {environment}: it is of another environment, or of "
                     "one that its seed does not determine"
                 )
-            pictures.append(drawn.render())
+            yield again, info
     finally:
-        drawn.close()
-    return np.stack(pictures)  # type: ignore[arg-type]
+        again.close()
 
 
 def write_film(environment: EnvironmentConfig, episode: Episode, path: Path) -> Path:

@@ -12,6 +12,8 @@ from everyformer.core.errors import ConfigError
 from everyformer.rl.environments.canvas import Canvas
 
 Observation = TypeVar("Observation")
+CUE = "cue"
+"""the entry of ``info`` by which an environment tells that what is to be remembered is seen now"""
 
 
 class Task(gymnasium.Env[Observation, Any], Generic[Observation]):

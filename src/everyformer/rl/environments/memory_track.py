@@ -12,6 +12,8 @@ half of the time. The task is the "proof of concept" environment of several PPO 
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from gymnasium import spaces
 
@@ -19,7 +21,7 @@ from everyformer.core.bounds import Count
 from everyformer.core.config import converted
 from everyformer.core.errors import ConfigError
 from everyformer.rl.environments import canvas
-from everyformer.rl.environments.base import Task
+from everyformer.rl.environments.base import CUE, Task
 
 END = 5
 """cells from the middle of the track to an end, so that a step is 0.2"""
@@ -67,6 +69,9 @@ class MemoryTrack(Task[np.ndarray]):
     @property
     def cue_is_seen(self) -> bool:
         return self.elapsed < self.cue_steps
+
+    def notes(self) -> dict[str, Any]:
+        return {CUE: self.cue_is_seen}
 
     def observe(self) -> np.ndarray:
         right = self.good if self.cue_is_seen else 0

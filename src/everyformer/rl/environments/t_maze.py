@@ -13,13 +13,15 @@ policy without memory turns right half of the time.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from gymnasium import spaces
 
 from everyformer.core.bounds import Count
 from everyformer.core.config import converted
 from everyformer.rl.environments import canvas
-from everyformer.rl.environments.base import Task
+from everyformer.rl.environments.base import CUE, Task
 
 UP, RIGHT, DOWN, LEFT = range(4)
 REWARD, COST = 4.0, 0.1
@@ -59,8 +61,15 @@ class TMaze(Task[np.ndarray]):
         self.column = min(max(before + step, 0), self.length)
         return (-COST if self.column == before else 0.0), False
 
+    @property
+    def cue_is_seen(self) -> bool:
+        return self.elapsed == 0
+
+    def notes(self) -> dict[str, Any]:
+        return {CUE: self.cue_is_seen}
+
     def observe(self) -> np.ndarray:
-        cue = self.elapsed == 0
+        cue = self.cue_is_seen
         bits = (cue and self.turn == UP, cue and self.turn == DOWN, self.column == self.length)
         return np.array(bits, np.float32)
 
@@ -71,7 +80,7 @@ class TMaze(Task[np.ndarray]):
             self._fill(picture, 2, column, canvas.FLOOR)
         self._fill(picture, 1, self.length, canvas.GOOD if self.turn == UP else canvas.BAD)
         self._fill(picture, 3, self.length, canvas.GOOD if self.turn == DOWN else canvas.BAD)
-        if self.elapsed == 0:
+        if self.cue_is_seen:
             picture.disc((1.5 if self.turn == UP else 3.5) * CELL, 1.5 * CELL, 6, canvas.CUE)
         row = 2 + {UP: -1, DOWN: 1}.get(self.taken, 0)
         picture.disc((row + 0.5) * CELL, (self.column + 1.5) * CELL, CELL / 3, canvas.AGENT)

@@ -1,0 +1,102 @@
+"""Learning curves over seeds: the mean of several trainings of a kind, and how well it is known."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from everyformer.comparison.results import Axis, Curve
+from everyformer.comparison.summary import mean_interval
+from everyformer.core.errors import ConfigError
+from everyformer.report.curves import Quantity, label_counts
+from everyformer.report.lines import Lines
+from everyformer.report.style import Styles, new_figure, styled
+
+POINTS = 200
+"""at which means are taken, evenly over what all seeds have spent"""
+
+
+@styled
+def draw_seeds(groups: Mapping[str, Sequence[Curve]], drawn: Quantity, axis: Axis) -> Figure:
+    """What trainings reach against what they spent: of every group, by name, the mean over its
+    seeds with Student's 95% interval, and thin every seed.
+
+    Of policies it is the return of episodes that they learned from; else that of evaluations, and
+    of training steps where a training was evaluated less than twice.
+
+    Raises:
+        ConfigError: a training has told nothing yet; those of a group never spent the same.
+    """
+    every = [curve for curves in groups.values() for curve in curves]
+    measured = drawn.best == "lowest" and all(len(curve["evaluations"]) > 1 for curve in every)
+    figure, axes = new_figure()
+    lines = Lines(figure, axes, Styles(groups))
+    ends: dict[str, tuple[float, list[float]]] = {}
+    shown: list[float] = []
+    for name, curves in groups.items():
+        seeds = [_points(curve, drawn, axis, measured, name) for curve in curves]
+        if len(seeds) > 1:
+            for x, y in seeds:
+                lines.faint(name, x.tolist(), y.tolist())
+        low, high = max(x[0] for x, _ in seeds), min(x[-1] for x, _ in seeds)
+        if low > high:
+            raise ConfigError(
+                f"the trainings of {name} never spent the same, so they have no mean: one ends "
+                f"after {high:,.6g} and another begins with {low:,.6g}; let them go on"
+            )
+        at = seeds[0][0] if len(seeds) == 1 else np.linspace(low, high, POINTS)
+        values = np.stack([np.interp(at, x, y) for x, y in seeds])
+        if len(seeds) > 1:
+            around = np.array([mean_interval(each) for each in values.T.tolist()])
+            lines.band(name, at.tolist(), *around.T)
+        mean = values.mean(0)
+        # its name stands at its end, which is marked
+        axes.plot(at, mean, color=lines.styles[name].colour)
+        lines.curve(name, at[-1:].tolist(), mean[-1:].tolist())
+        ends[name] = float(at[-1]), values[:, -1].tolist()
+        # the fall from chance in the first steps would press all else to the floor
+        early = 0 if measured or drawn.best == "highest" else len(at) // 8
+        shown += values[:, early:].ravel().tolist()
+    low, high = min(shown), max(shown)
+    room = 0.06 * (high - low) or 1.0
+    axes.set_ylim(low - room, high + room)
+    axes.set_xlim(left=0)
+    axes.set(xlabel=drawn.spent(axis), ylabel=drawn.label)
+    axes.xaxis.set_major_locator(MaxNLocator(5))
+    label_counts(axes)
+    lines.name()
+    what = "evaluations" if measured else "training"
+    if drawn.best == "highest":
+        what = "the last episodes that were learned from"
+    said = [_at_the_end(name, *end, drawn.spent(axis)) for name, end in ends.items()]
+    figure.set_label(
+        f"{drawn.label.capitalize()} of {what}, against {drawn.spent(axis)}: mean over seeds with "
+        f"its 95% interval, and thin every seed. {'; '.join(said)}."
+    )
+    return figure
+
+
+def _points(
+    curve: Curve, drawn: Quantity, axis: Axis, measured: bool, name: str
+) -> tuple[np.ndarray, np.ndarray]:
+    """What was spent, and what was told by then."""
+    rows = (
+        [(row, row["evaluation"]) for row in curve["evaluations"]]
+        if measured
+        else [(row, row) for row in curve["training"] if drawn.name in row]
+    )
+    if not rows:
+        raise ConfigError(f"a training of {name} has told no {drawn.name} yet: let it go on")
+    x, y = zip(*((row[axis], drawn.of(told)) for row, told in rows), strict=True)
+    return np.array(x, float), np.array(y)
+
+
+def _at_the_end(name: str, spent: float, values: list[float], unit: str) -> str:
+    told = f"{name} {np.mean(values):.4g}"
+    if len(values) > 1:
+        low, high = mean_interval(values)
+        told += f" ({low:.4g} to {high:.4g}, {len(values)} seeds)"
+    return f"{told} after {spent:,.6g} {unit}"

@@ -1,0 +1,79 @@
+"""`show RUN curves`: runs of several seeds, and comparisons, in one figure."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from everyformer.comparison.folder import RECORD
+from everyformer.core.sealed import write_json
+
+Said = tuple[int, str, str]
+TRACK = ("--env", "everyformer/MemoryTrack-v0", "--env.number", "2", "--batch", "2")
+SIZES = ("--width", "8", "--layers", "1", "--heads", "2", "--steps", "8")
+SIZES += ("--model.policy.horizon", "16", "--model.policy.segment", "4", "--sequences", "1")
+RUNS = {"a0": ("--seed", "0"), "a1": ("--seed", "1"), "b0": ("--memory.slots", "0")}
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    from everyformer.cli import main
+
+    home = tmp_path_factory.mktemp("home")
+    for name, more in RUNS.items():
+        words = ("train", "gtrxl", *TRACK, *SIZES, *more, "--out", str(home / name))
+        assert main(words) == 0
+    (home / "cmp").mkdir()
+    write_json(home / "cmp" / RECORD, {"format": "begun"})
+    (home / "saved").mkdir()
+    return home
+
+
+@pytest.fixture(autouse=True)
+def there(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(runs)
+
+
+def test_runs_that_differ_by_their_seeds_alone_are_one_curve(
+    say: Callable[..., Said], tmp_path: Path
+) -> None:
+    words = ("show", "a0", "curves", "--others", "a1", "b0", "--out", str(tmp_path))
+    code, out, err = say(*words, "--json")
+    assert code == 0, err
+    [drawn] = json.loads(out)["pictures"]
+    shows = drawn["shows"].partition("every seed. ")[2]
+    first, second = shows.split("; ")
+    assert first.startswith("gtrxl (a0) ")
+    assert "2 seeds) after" in first
+    assert second.startswith("gtrxl (b0) ")
+    assert "seeds" not in second
+    assert (tmp_path / "curves.png").exists()
+    assert say("show", "a0", "curves", "--format", "svg")[0] == 0
+    assert Path("a0/pictures/curves.svg").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("a0", "film", "--others", "a1"),
+         "are drawn too, but 'film' is of one: everyformer show a0 curves --others a1"),
+        (("a0", "curves", "--text", "a"), "'curves' are of trainings: leave out --text"),
+        (("a0", "curves", "--target", "1"), "what is played is said, but 'curves' is drawn"),
+        (("a0", "curves", "--others", "none"), "there is no run at"),
+        (("cmp", "curves"), "cmp is a comparison that has not come to a result"),
+    ],
+)  # fmt: skip
+def test_what_has_no_curves_is_refused(
+    words: tuple[str, ...], said: str, refused: Callable[..., str]
+) -> None:
+    assert said in refused("show", *words)
+
+
+def test_a_saved_model_has_no_curve(refused: Callable[..., str], say: Callable[..., Said]) -> None:
+    shutil.rmtree("saved")
+    assert say("convert", "a0", "--to", "ours", "--out", "saved")[0] == 0
+    assert "saved is a saved model, which does not know how" in refused("show", "saved", "curves")
