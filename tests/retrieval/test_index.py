@@ -235,10 +235,29 @@ def test_few_of_many_distances_are_taken_from_the_keys(monkeypatch: pytest.Monke
     close(found.distances, torch.arange(1.0, 201.0).expand(2, -1), 1e-5)
 
 
+@pytest.mark.parametrize("distance", ["l2", "cosine"])
+def test_a_search_for_many_neighbours_measures_few_of_them_again(
+    tmp_path: Path, distance: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measured = []
+    taken = distances._distances
+
+    def watched(keys: Tensor, queries: Tensor, rows: Tensor, distance: str) -> Tensor:
+        measured.append(rows.numel())
+        return taken(keys, queries, rows, distance)
+
+    monkeypatch.setattr(distances, "_distances", watched)
+    store = stored(tmp_path, draw(1500, WIDTH, dtype=torch.float32))
+    index = build_index(store, SearchOptions(kind="exact", distance=distance), say=str)
+    index.search(draw(4, WIDTH, seed=2, dtype=torch.float32), 1024)
+    assert sum(measured) < 4 * 1024 / 4
+
+
 def test_distances_that_may_stand_in_any_order_are_measured_where_rounding_is_large() -> None:
-    """Of 1, 4, 9, ... with an error of 1e-4: those up to 10 alone."""
+    """Of 1, 4, 9, ... with an error of 1e-4 those up to 10, of which it is more than 1e-5."""
     keys, query = torch.arange(1.0, 31.0)[:, None], torch.zeros(1, 1)
     near = torch.arange(1.0, 31.0)[None].square() + 5e-5
+    near[0, 11] = near[0, 10] + 1e-4  # alike, whichever stands first
     found = distances.settled(
         keys,
         query,
