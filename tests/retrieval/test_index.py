@@ -214,16 +214,22 @@ def test_many_neighbours_are_those_of_a_sort_of_all_distances(
     assert (found.distances.diff(dim=-1) >= 0).all()
 
 
-def test_few_of_many_distances_are_taken_from_the_keys(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rows that products order wrongly by less than their error are put right, at that cost."""
-    measured = []
+@pytest.fixture
+def measured(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many distances were taken from the keys, call by call."""
+    counts: list[int] = []
     taken = distances._distances
 
-    def watched(keys: Tensor, queries: Tensor, rows: Tensor, distance: str) -> Tensor:
-        measured.append(rows.numel())
+    def counted(keys: Tensor, queries: Tensor, rows: Tensor, distance: str) -> Tensor:
+        counts.append(rows.numel())
         return taken(keys, queries, rows, distance)
 
-    monkeypatch.setattr(distances, "_distances", watched)
+    monkeypatch.setattr(distances, "_distances", counted)
+    return counts
+
+
+def test_few_of_many_distances_are_taken_from_the_keys(measured: list[int]) -> None:
+    """Rows that products order wrongly by less than their error are put right, at that cost."""
     keys, query = torch.arange(1.0, 301.0)[:, None] ** 0.5, torch.zeros(2, 1)
     rows = torch.arange(300).expand(2, -1).clone()
     near = torch.arange(1.0, 301.0, dtype=torch.double).expand(2, -1).clone()
@@ -237,16 +243,8 @@ def test_few_of_many_distances_are_taken_from_the_keys(monkeypatch: pytest.Monke
 
 @pytest.mark.parametrize("distance", ["l2", "cosine"])
 def test_a_search_for_many_neighbours_measures_few_of_them_again(
-    tmp_path: Path, distance: str, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, distance: str, measured: list[int]
 ) -> None:
-    measured = []
-    taken = distances._distances
-
-    def watched(keys: Tensor, queries: Tensor, rows: Tensor, distance: str) -> Tensor:
-        measured.append(rows.numel())
-        return taken(keys, queries, rows, distance)
-
-    monkeypatch.setattr(distances, "_distances", watched)
     store = stored(tmp_path, draw(1500, WIDTH, dtype=torch.float32))
     index = build_index(store, SearchOptions(kind="exact", distance=distance), say=str)
     index.search(draw(4, WIDTH, seed=2, dtype=torch.float32), 1024)

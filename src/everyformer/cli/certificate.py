@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from everyformer.cli.console import emit
+from everyformer.cli.shown import folder_of, tell
 from everyformer.core.errors import ConfigError
-from everyformer.core.files import expanded
 
 if TYPE_CHECKING:
     from everyformer.cli.show_options import ShowOptions
@@ -39,14 +38,10 @@ def show_certificate(options: ShowOptions) -> int:
         )
     found = Certificate.read(trained.path / FILE)
     record = read_json(trained.path / RECORD, FORMAT)
-    folder = trained.path / "pictures" if options.out is None else expanded(options.out)
+    folder = folder_of(options, trained.path)
     path = draw_certificate(record, found.threshold, folder / f"{CERTIFICATE}.{options.format}")
     shares = ", ".join(f"{one.violations:.0%} at {one.delta:g}" for one in realised(record))
     told = found.statement
     if shares:
         told += f" Of 100 splits of the prompts more than the allowed risk came to: {shares}."
-    if options.json:
-        emit({"target": options.run, "pictures": [{"picture": str(path), "shows": told}]})
-    else:
-        print(f"{path}\n    {told}")
-    return 0
+    return tell(options, path, told)

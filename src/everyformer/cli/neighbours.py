@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from everyformer.cli.console import emit
 from everyformer.cli.parsing import say
+from everyformer.cli.shown import folder_of, tell
 from everyformer.core.errors import ConfigError, UnsupportedError
-from everyformer.core.files import expanded
 from everyformer.retrieval.options import KnnOptions, SearchOptions
 
 if TYPE_CHECKING:
@@ -63,7 +62,7 @@ def draw_neighbours(options: ShowOptions) -> int:
     if not isinstance(model, KnnLanguageModel):
         raise ConfigError(f"'{NEIGHBOURS}' lie in a datastore: say which with --store")
     told = explain(model, tokenizer, tokens, trained.length, MOST)
-    folder = trained.path / "pictures" if options.out is None else expanded(options.out)
+    folder = folder_of(options, trained.path)
     assert isinstance(model.reader, StoreReader)
     knn, store = model.options, model.reader.index.store
     facts = [name, f"run {trained.path}", f"store {store.folder}", f"k = {knn.k:,}"]
@@ -75,11 +74,7 @@ def draw_neighbours(options: ShowOptions) -> int:
         f"neighbours of {len(told):,} tokens: loss {losses[0]:.4f} with the store, "
         f"{losses[1]:.4f} without"
     )
-    if options.json:
-        emit({"target": options.run, "pictures": [{"picture": str(path), "shows": shows}]})
-    else:
-        print(f"{path}\n    {shows}")
-    return 0
+    return tell(options, path, shows)
 
 
 def _tokens(

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
-from everyformer.cli.console import emit
 from everyformer.cli.found import found_run
+from everyformer.cli.shown import folder_of, tell
 from everyformer.core.errors import ConfigError
 from everyformer.core.files import expanded
 
@@ -72,14 +72,9 @@ def draw_curves(options: ShowOptions) -> int:
             )
     [drawn] = quantities
     figure = draw_seeds(_grouped(found), drawn, "tokens")
-    folder = expanded(options.run) / "pictures" if options.out is None else expanded(options.out)
+    folder = folder_of(options, expanded(options.run))
     path = save_figure(figure, folder / f"{CURVES}.{options.format}")
-    if options.json:
-        shown = [{"picture": str(path), "shows": figure.get_label()}]
-        emit({"target": options.run, "pictures": shown})
-    else:
-        print(f"{path}\n    {figure.get_label()}")
-    return 0
+    return tell(options, path, str(figure.get_label()))
 
 
 def _trainings(source: str) -> list[Training]:

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
-from everyformer.cli.console import emit
 from everyformer.cli.playing import environment_of, played_by, rows_of, targets_of
+from everyformer.cli.shown import folder_of, tell
 from everyformer.core.errors import ConfigError, UnsupportedError
 from everyformer.core.files import expanded
 from everyformer.core.tasks import TASKS, tasks_that
@@ -65,15 +65,10 @@ def draw_episodes(options: ShowOptions, of_environment: dict[str, Any]) -> int:
             f"'{options.what}' is of runs that act ({', '.join(tasks_that('acts'))}), and this one "
             f"has the task {trained.task}"
         )
-    folder = trained.path / "pictures" if options.out is None else expanded(options.out)
     figure = EPISODES[options.what](trained, options.play, of_environment)
+    folder = folder_of(options, trained.path)
     path = save_figure(figure, folder / f"{options.what}.{options.format}")
-    if options.json:
-        drawn = [{"picture": str(path), "shows": figure.get_label()}]
-        emit({"target": options.run, "pictures": drawn})
-    else:
-        print(f"{path}\n    {figure.get_label()}")
-    return 0
+    return tell(options, path, str(figure.get_label()))
 
 
 def _returns(trained: TrainedRun, play: PlayConfig, of_environment: dict[str, Any]) -> Figure:
