@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from everyformer.engines.content import nearest as module
-from everyformer.engines.content.nearest import largest, nearest
+from everyformer.engines.content.best import largest
+from everyformer.engines.content.nearest import nearest
 
 
 @pytest.fixture(autouse=True, params=["in blocks", "at once"])

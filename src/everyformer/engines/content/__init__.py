@@ -2,5 +2,6 @@
 
 `hashing` sorts by buckets, `chunk_lists` and `sorted_chunks` attend in chunks of what was sorted;
 `centroids` follow what is routed to them, `clustered` attends inside clusters; `balance` makes
-matrices doubly stochastic; `nearest` finds the keys with the largest products.
+matrices doubly stochastic; `nearest` finds the keys with the largest products, `best` keeps
+the best that it meets.
 """
