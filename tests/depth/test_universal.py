@@ -482,14 +482,23 @@ def test_the_cost_of_a_step_has_a_slope_of_minus_1_for_each_chance_before_the_la
 
 @pytest.mark.parametrize(
     "options",
-    [{}, {"mixer": "performer"}, {"mixer": "aft-simple"}, {"feedforward": "sepconv"}],
+    [
+        {},
+        {"mixer": "performer"},
+        {"mixer": "aft-simple"},
+        {"feedforward": "sepconv"},
+        {"wiring": "pre"},
+        {"layers": 1, "position": "rope", "signal": "learned"},
+        {"position": "learned-per-layer"},
+        {"mixer_options": {"bias": ("key", "output"), "kv_heads": 1, "qk_norm": True}},
+    ],
     ids=str,
 )
 @pytest.mark.parametrize("checkpointing", [False, True])
 def test_what_is_left_out_changes_nothing(
-    options: dict[str, str], checkpointing: bool, monkeypatch: pytest.MonkeyPatch
+    options: dict[str, Any], checkpointing: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made = stack(**options, layers=2, steps=5, halting_bias=-0.5).train()
+    made = stack(**{"layers": 2, **options}, steps=5, halting_bias=-0.5).train()
     made.checkpointing = checkpointing
     keep = torch.ones(2, LENGTH, dtype=torch.bool)
     keep[0, :3] = False
@@ -505,6 +514,30 @@ def test_what_is_left_out_changes_nothing(
     monkeypatch.setattr(Chosen, "of", classmethod(lambda cls, running: None))
     for a, b in zip(few, run(), strict=True):
         close(a, b, 1e-9)
+
+
+@pytest.mark.parametrize(("wiring", "again"), [("post", False), ("pre", True)])
+def test_what_a_step_costs(wiring: str, again: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    length, width, hidden = 40, 32, 128
+    options = {"wiring": wiring, "length": length, "heads": 4, "dropout": 0.0}
+    steps = torch.tensor([1] * 30 + [4] * 6 + [5] * 4).expand(2, length)
+    config = configure_layers(
+        "universal", True, width=width, layers=1, depth_options={"steps": 5}, **options
+    )
+    made, now = build_stack(config).eval(), iter(range(1, 6))
+    monkeypatch.setattr(
+        made.depth, "_chances", lambda x, given, real: (steps <= next(now)).float(), raising=False
+    )
+    with torch.no_grad():
+        counted = count_flops(lambda: made(draw(2, length, width, dtype=torch.float32)))
+    # queries, outputs, feed-forward and two products with keys of those that run
+    running = 40 + 10 + 10 + 10 + 4
+    # keys and values: all, again where all ran a step before, and then of those that did
+    projected = 5 * 40 if again else 40 + 40 + 10 + 10 + 10
+    # of a step's signal, for each step in which some do not run
+    signals = 0 if again else 4
+    tokens = running * (2 * width**2 + 2 * width * hidden + 2 * length * width)
+    assert counted == 2 * (2 * tokens + 2 * projected * 2 * width**2 + signals * 2 * width**2)
 
 
 def test_halted_tokens_cost_their_keys_and_values_alone(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -147,6 +147,14 @@ class Block(nn.Module):
         mixer: object = self.mixer
         return self.by_token and (isinstance(mixer, TakesIn) or answers_some(mixer))
 
+    def sources(self, x: Tensor, *, biased: bool = True) -> Tensor | None:
+        """A linear map (..., C) of streams ``x``, of which the mixer makes keys and values, without
+        its constant unless ``biased``; None: it is not known by streams."""
+        mixer: object = self.mixer
+        if not self.wiring.reads_stream or not answers_some(mixer):
+            return None
+        return mixer.sources(x, biased=biased)
+
     def init_state(self, batch_size: int, **like: Any) -> State:
         """The state before the first token; ``like``: device and dtype, where they are not the
         weights'. Raises `UnsupportedError` if the mixer has none."""

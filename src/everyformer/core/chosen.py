@@ -9,7 +9,7 @@ from torch import Tensor
 
 
 class Chosen(NamedTuple):
-    """Some tokens of some rows: n of each of R rows."""
+    """Some tokens of some rows: n of each of R rows; and what is known of all (B, L)."""
 
     at: Tensor
     """(R, n) where they stand"""
@@ -17,6 +17,8 @@ class Chosen(NamedTuple):
     """(R, n) bool; the others fill rows up"""
     rows: Tensor | None = None
     """(R,) which rows; None: all"""
+    sources: Tensor | None = None
+    """(B, L, C) what a mixer makes keys and values of, where that need not be computed"""
 
     @classmethod
     def of(cls, wanted: Tensor) -> Chosen | None:

@@ -6,6 +6,11 @@ Keys and values of a token that has left are, at deeper steps, those of its copi
 all that it costs there: queries, outputs and feed-forwards are computed for the tokens that run
 alone, where the mixer answers for some of its tokens, and rows in which none runs are left out.
 
+Not even they are computed where the same layers read the stream as it is at every step, for there
+a token that has left moves by its step's signal s_t alone:
+
+    W (x_i + s_t) = W x_i + W s_t        W x_i of tokens that ran a step before, else as it was
+
 In a stream a step that no token takes is not run at all. What it would have taken in waits
 (`everyformer.depth._pending`) until a later token comes there, or until so much waits that it is
 cheaper taken in at once; then it is taken in by one call.
@@ -56,6 +61,10 @@ class Leaving:
         self.all_of = bool(given.taps) or tracing() or torch.compiler.is_compiling()
         """whether all tokens are computed, and some then taken"""
         self.taken = 0
+        self.ran: Chosen | None = None
+        """who ran at the step before; None: all"""
+        self.still: dict[int, Tensor] = {}
+        """(B, L, C) by block, W x of the stream without the step's signal"""
         if copies:
             why = "its inside is looked at, or a compiler cannot follow who runs"
             way = "all tokens" if self.all_of else "running tokens"
@@ -72,22 +81,41 @@ class Leaving:
             self._fill(self.waiting, t)
 
     def step(
-        self, t: int, x: Tensor, running: Tensor | None = None, chosen: Chosen | None = None
+        self,
+        t: int,
+        x: Tensor,
+        running: Tensor | None = None,
+        chosen: Chosen | None = None,
+        signal: Tensor | None = None,
     ) -> Tensor:
         """``x`` (B, L, width) behind the step t; tokens that are not ``running`` (B, L) stay.
 
         Args:
             chosen: those that run, as `among` gives them.
+            signal: (width,) all in which ``x`` differs from the step before at tokens that did not
+                run there, of steps that apply the same blocks.
         """
         for n, layer in zip(self.steps[t], self.layers(t), strict=True):
             if chosen is not None:
-                x = chosen.put(x, self.given.step(self.blocks, n, layer, x, chosen))
+                some = chosen if signal is None else self._known(n, x, chosen, signal)
+                x = chosen.put(x, self.given.step(self.blocks, n, layer, x, some))
                 continue
             new = self.given.step(self.blocks, n, layer, x)
             x = new if running is None else torch.where(running[..., None], new, x)
             self.given.collect(layer + 1, {"block-output": x})
-        self.taken = t + 1
+        self.taken, self.ran = t + 1, chosen
         return x
+
+    def _known(self, n: int, x: Tensor, chosen: Chosen, signal: Tensor) -> Chosen:
+        """``chosen`` with what block n makes keys and values of, computed only of tokens that ran
+        a step before."""
+        x, ran = self.given.entering(self.blocks, n, x), self.ran
+        moves = self.blocks[n].sources(signal, biased=False)
+        if moves is None:
+            return chosen
+        new = self.blocks[n].sources((x if ran is None else ran.pick(x)) - signal)
+        self.still[n] = new if ran is None else ran.put(self.still[n], new)
+        return chosen._replace(sources=self.still[n] + moves)
 
     def among(self, running: Tensor) -> Chosen | None:
         """The tokens that are ``running`` (B, L); None: all are computed."""

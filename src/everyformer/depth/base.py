@@ -66,6 +66,9 @@ class Run(Protocol):
     ) -> Tensor:
         """The stream behind block ``n`` at the step ``layer``, of all tokens or those chosen."""
 
+    def entering(self, blocks: Any, n: int, stream: Tensor) -> Tensor:
+        """The stream as it enters block ``n``."""
+
     def extend(self, blocks: Any, n: int, layer: int, stream: Tensor, mask: Mask | None) -> None:
         """Take a stream into the state of a step without giving outputs."""
 

@@ -20,8 +20,8 @@ the further layers of a step of the same), or it evolves with the others and onl
 At the cap all that run are forced to stop; with ``drop`` what they have not spent is left out.
 
 Copied tokens cost nothing but their keys and values where the mixer answers for some of its tokens
-(softmax attention without a memory); another mixer computes all, and only what comes behind it is
-spared. All is computed for all while a trace is open, where taps are asked for and under a
+(softmax attention without a memory), and with post-norm, as published, no matrix product at all;
+another mixer computes all, and only what comes behind it is spared. All is computed for all while a trace is open, where taps are asked for and under a
 compiler. Streams keep a cache a step. What copied tokens would add to deeper steps waits until a
 later token runs there (`everyformer.depth._pending`); other mixers take it in at once. The
 transition is the layers' feed-forward; of ``sepconv``, which reads what layers make of neighbours,
@@ -188,7 +188,7 @@ class Universal(Depth):
             if not copies:
                 x = h = leaving.step(t, moved)
             else:
-                h = leaving.step(t, moved, running, leaving.among(running))
+                h = leaving.step(t, moved, running, leaving.among(running), signals.steps[t])
                 x = torch.where(running[..., None], h, x)
                 given.collect((t + 1) * count, {"block-output": x})
             if o.combine == "accumulated":

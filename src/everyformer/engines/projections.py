@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal
 
 import torch
@@ -68,24 +69,40 @@ class HeadProjections(nn.Module):
             q, k, v = (part.unflatten(-1, (-1, n)).transpose(1, 2) for part, n in parts)
         return self._normed(q, self.query_norm), self._normed(k, self.key_norm), v
 
+    def sources(self, x: Tensor, *, biased: bool = True) -> Tensor:
+        """Keys and values of ``x`` side by side (..., C), neither split into heads nor normed."""
+        if not self.fused:
+            return torch.cat([self._linear(x, part, biased) for part in PARTS[1:]], -1)
+        weight = self.weights[0][self.sizes[0] :]
+        self._check(x, weight, "keys and values")
+        return F.linear(x, weight, self._bias(weight, PARTS[1:]) if biased else None)
+
+    def of_sources(self, made: Tensor) -> tuple[Tensor, Tensor]:
+        """Keys and values (B, H_kv, S, ...) of what `sources` gave, keys with their norm."""
+        parts = zip(made.split(self.sizes[1:], dim=-1), self.dims[1:], strict=True)
+        k, v = (part.unflatten(-1, (-1, n)).transpose(1, 2) for part, n in parts)
+        return self._normed(k, self.key_norm), v
+
     def one(self, x: Tensor, part: Part, *, biased: bool = True) -> Tensor:
         """One of the three alone, with its norm; its bias too, if it has one and ``biased``."""
+        y = self._linear(x, part, biased).unflatten(-1, (-1, self.dims[PARTS.index(part)]))
+        norm = {"query": self.query_norm, "key": self.key_norm, "value": None}[part]
+        return self._normed(y.transpose(1, 2), norm)
+
+    def _linear(self, x: Tensor, part: Part, biased: bool) -> Tensor:
         index = PARTS.index(part)
         weight = self.weights[0].split(self.sizes)[index] if self.fused else self.weights[index]
         self._check(x, weight, part)
-        y = F.linear(x, weight, self.biases[part] if biased and part in self.biased else None)
-        norm = {"query": self.query_norm, "key": self.key_norm, "value": None}[part]
-        return self._normed(y.unflatten(-1, (-1, self.dims[index])).transpose(1, 2), norm)
+        return F.linear(x, weight, self.biases[part] if biased and part in self.biased else None)
 
-    def _bias(self, weight: Tensor) -> Tensor | None:
-        """The biases side by side, as the fused matrix wants them."""
-        if not self.biased:
+    def _bias(self, weight: Tensor, parts: Sequence[Part] = PARTS) -> Tensor | None:
+        """The biases of ``parts`` side by side, as a fused ``weight`` wants them."""
+        if not set(parts) & set(self.biased):
             return None
-        biases = self.biases
-        if len(self.biased) == len(PARTS):
-            return torch.cat([biases[part] for part in PARTS])
-        pairs = zip(PARTS, self.sizes, strict=True)
-        return torch.cat([biases[p] if p in self.biased else weight.new_zeros(n) for p, n in pairs])
+        sizes = dict(zip(PARTS, self.sizes, strict=True))
+        return torch.cat(
+            [self.biases[p] if p in self.biased else weight.new_zeros(sizes[p]) for p in parts]
+        )
 
     @staticmethod
     def _normed(heads: Tensor, norm: nn.Module | None) -> Tensor:

@@ -81,6 +81,8 @@ class Wiring:
     """how what its gates record as they run is drawn"""
     last_norm: bool = True
     """whether the stack norms what comes out of the last layer"""
+    reads_stream: ClassVar[bool] = False
+    """whether sub-layers read the stream as it is"""
     recomputes: ClassVar[bool] = False
     """whether activations are made again anyway, so that checkpoints would save nothing"""
 
@@ -216,8 +218,7 @@ class Pass:
         With ``chosen`` it is that of these tokens alone, (R, n, ...): all are read, the others cost
         what a mixer does for its keys.
         """
-        block = blocks[n]
-        out = self.through(block, n, layer, self._shifted(block, n, stream), chosen)
+        out = self.through(blocks[n], n, layer, self.entering(blocks, n, stream), chosen)
         if out.state is not None:
             self.states.append(out.state)
         add_losses(self.losses, out.losses)
@@ -230,12 +231,12 @@ class Pass:
         """Take a stream into the state of block ``n`` at the step ``layer``, without outputs."""
         assert self.state is not None
         block = blocks[n]
-        stream = self._shifted(block, n, stream)
         given = self.given(n, layer) | {"mask": mask}
-        self.state[layer] = block.extend(stream, **given)
+        self.state[layer] = block.extend(self.entering(blocks, n, stream), **given)
 
-    def _shifted(self, block: Layer, n: int, stream: Stream) -> Stream:
-        return stream if self.added is None else block.wiring.shift(stream, self.added[n])
+    def entering(self, blocks: Sequence[Layer], n: int, stream: Stream) -> Stream:
+        """The stream as it enters block ``n``."""
+        return stream if self.added is None else blocks[n].wiring.shift(stream, self.added[n])
 
     def collect(self, layer: int, inside: dict[str, Any]) -> None:
         """Keep what is wanted of the ``inside`` of a layer, counted from 1."""

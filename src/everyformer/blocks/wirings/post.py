@@ -17,6 +17,7 @@ class PostNorm(Residual):
 
     name = "post"
     last_norm = False
+    reads_stream = True
 
     def read(self, stream: Tensor, around: Around) -> Tensor:
         return stream

@@ -237,7 +237,7 @@ class Attention(BuiltMixer):
         self.check_input(x, None, mask, state)
         assert isinstance(state, KeyValueState)
         positions = self._positions(x, mask, state.seen)
-        k, v = self.project.one(x, "key"), self.project.one(x, "value")
+        k, v = self.project.of_sources(self.sources(x))
         keep = None if mask is None else mask.keep
         return state.append(self.rotate(k, positions), v, positions, keep).last(self.reach)
 
@@ -245,6 +245,9 @@ class Attention(BuiltMixer):
     def answers_some(self) -> bool:
         """With a memory, what is carried on is made of all outputs."""
         return self.memory is None
+
+    def sources(self, x: Tensor, *, biased: bool = True) -> Tensor:
+        return self.project.sources(x, biased=biased)
 
     def answer(
         self, x: Tensor, chosen: Chosen, mask: Mask | None, state: State | None
@@ -260,7 +263,8 @@ class Attention(BuiltMixer):
         of_k = of_k.expand(x.shape[0], -1)
         of_q = chosen.pick(of_k)
         q = self.rotate(self.project.one(chosen.pick(x), "query"), of_q)
-        k, v = self.project.one(x, "key"), self.project.one(x, "value")
+        made = self.sources(x) if chosen.sources is None else chosen.sources
+        k, v = self.project.of_sources(made)
         k = self.rotate(k, of_k)
         cache = None
         if state is not None:
