@@ -11,11 +11,11 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import multiprocessing
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from everyformer.benchmark.points import Point, Setting
-from everyformer.core.bounds import Count, Whole
+from everyformer.core.bounds import Count, Part, Whole
 from everyformer.core.children import start
 from everyformer.core.config import converted
 from everyformer.core.errors import ConfigError
@@ -33,6 +33,7 @@ def bench(
     search: Sequence[int] = (),
     queries: Sequence[int] = (1, 1024),
     neighbours: Sequence[int] = (32,),
+    shares: Sequence[float] = (),
     peers: bool = False,
     options: dict[str, dict[str, Any]] | None = None,
     **setting: Any,
@@ -43,6 +44,8 @@ def bench(
         names: members. lengths: of whole calls. decode: contexts after which one token is timed.
         search: numbers of keys among which what a member looks up is searched (`search.SEARCHED`),
             for so many ``queries`` at once and ``neighbours`` of each.
+        shares: of steps, spans or layers that adaptive computation leaves (`spared.SPARED`), at
+            every length instead of whole calls, each beside all of them.
         peers: also the installed packages that `peers.PEERS` names for each member, and the peers
             of searches, which take turns with them in one process.
         options: mixer options by member. setting: fields of `Setting`.
@@ -53,6 +56,7 @@ def bench(
             "nothing to measure: give lengths, contexts to decode after, or keys to search"
         )
     lengths = converted(tuple[Count, ...], tuple(lengths), "lengths")
+    shares = converted(tuple[Part, ...], tuple(shares), "shares")
     decode = converted(tuple[Whole, ...], tuple(decode), "decode")
     search, queries, neighbours = (
         converted(tuple[Count, ...], tuple(given), name)
@@ -71,16 +75,22 @@ def bench(
 
         for name in members:
             sources[name] += [peer for peer, able in PEERS.items() if name in able]
-    points = [Point(m, length, s) for length in lengths for m in members for s in sources[m]]
+    whole = () if shares else lengths
+    points = [Point(m, length, s) for length in whole for m in members for s in sources[m]]
     points += [Point(m, context, work="decode") for context in decode for m in members]
     searches = [
         Point(name, size, work="search", queries=asked, neighbours=k)
         for size, asked, k, name in itertools.product(search, queries, neighbours, members)
     ]
+    spared = [
+        Point(name, length, work="share", share=share)
+        for length, share, name in itertools.product(lengths if shares else (), shares, members)
+    ]
     own = options or {}
     return itertools.chain(
         (measure(point, shared, own.get(point.member, {})) for point in points),
         (found for point in searches for found in measure_search(point, shared, peers)),
+        (found for point in spared for found in measure_share(point, shared)),
     )
 
 
@@ -96,10 +106,24 @@ def measure_search(point: Point, setting: Setting, peers: bool) -> list[Point]:
     """Fill ``point`` and the point of its peer in one process."""
     from everyformer.benchmark.search import SEARCHED, fill_search
 
+    return _together(fill_search, point, SEARCHED if peers else {}, setting)
+
+
+def measure_share(point: Point, setting: Setting) -> list[Point]:
+    """Fill ``point`` and the point that spares nothing in one process."""
+    from everyformer.benchmark.spared import SPARED, fill_shares
+
+    return _together(fill_shares, point, SPARED, setting)
+
+
+def _together(
+    fill: Callable[..., None], point: Point, peers: Mapping[str, str], setting: Setting
+) -> list[Point]:
+    """``point`` and that of its peer, if it has one, filled in one process."""
     points = [point]
-    if peers and point.member in SEARCHED:
-        points.append(dataclasses.replace(point, source=SEARCHED[point.member]))
-    result: list[Point] | _Ended = _in_process(fill_search, points, setting)
+    if point.member in peers:
+        points.append(dataclasses.replace(point, source=peers[point.member]))
+    result: list[Point] | _Ended = _in_process(fill, points, setting)
     return [result.of(p) for p in points] if isinstance(result, _Ended) else result
 
 

@@ -78,7 +78,7 @@ def _pass(point: Point, setting: Setting, options: dict[str, Any]) -> Point:
     size = (setting.batch, point.length, setting.width)
     x = torch.randn(size, device=setting.device, dtype=DTYPES[setting.precision])
     x.requires_grad_(setting.backward)
-    call = _call(module, x, setting.backward)
+    call = call_of(module, x, setting.backward)
     peaks = peaks_of(call, setting.device)
     keep_freed_memory()
     call()
@@ -113,7 +113,7 @@ def _decode(point: Point, setting: Setting, options: dict[str, Any]) -> Point:
             for step in range(point.length, point.length + steps):
                 start_time = time.perf_counter()
                 state = mixer(x[:, step : step + 1], state=state).state
-                _synchronise(setting.device)
+                synchronise(setting.device)
                 times.append(time.perf_counter() - start_time)
             return times[DECODE_WARM_UP:]
 
@@ -179,7 +179,7 @@ def _build(point: Point, setting: Setting, options: dict[str, Any]) -> nn.Module
     return built.to(setting.device, DTYPES[setting.precision])
 
 
-def _call(module: nn.Module, x: Tensor, backward: bool) -> Callable[[], None]:
+def call_of(module: nn.Module, x: Tensor, backward: bool) -> Callable[[], None]:
     """One pass; gradients of weights and input are made and dropped."""
 
     def call() -> None:
@@ -243,6 +243,7 @@ def memory_peak() -> int | None:
     return 1024 * int(found[1]) if found else peak_rss()
 
 
-def _synchronise(device: str) -> None:
+def synchronise(device: str) -> None:
+    """Wait for what the device has been told to do."""
     if device.startswith("cuda"):
         torch.cuda.synchronize()

@@ -44,15 +44,18 @@ class Point:
     length: int
     source: str = "everyformer"
     """this library, or the peer package"""
-    work: Literal["pass", "decode", "search"] = "pass"
-    """a whole call at this length, one token after this many, or a search among so many keys"""
+    work: Literal["pass", "decode", "search", "share"] = "pass"
+    """a whole call at this length, one token after this many, a search among so many keys, or what
+    adaptive computation leaves of a work of this length (`everyformer.benchmark.spared`)"""
     queries: int = 0
     """that are searched at once (search); for a memory, of each head"""
     neighbours: int = 0
     """k of each query (search)"""
+    share: float = 1.0
+    """of all steps, spans or layers (share)"""
     status: Literal["ok", "out of memory", "refused", "failed"] = "ok"
     detail: str = ""
-    """why there is no number"""
+    """why there is no number, or what was measured (share)"""
     seconds: float | None = None
     """median"""
     quartiles: tuple[float, float] | None = None

@@ -8,27 +8,16 @@ dense product.
 from __future__ import annotations
 
 import contextlib
-import itertools
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from everyformer.benchmark.measure import (
-    LEAST_SAMPLES,
-    PATIENCE,
-    is_steady,
-    limit_threads,
-    outcome,
-    peaks_of,
-    with_peaks,
-    with_times,
-)
+from everyformer.benchmark.measure import limit_threads, outcome
 from everyformer.benchmark.points import Point, Setting
-from everyformer.core.allocator import keep_freed_memory
+from everyformer.benchmark.turns import Call, in_turn
 from everyformer.core.errors import ConfigError, UnsupportedError
 from everyformer.engines.content.nearest import nearest
 from everyformer.retrieval.approximate import faiss_for
@@ -38,7 +27,6 @@ SEARCHED = {"knn-lm": "faiss flat", "spalm": "faiss flat", "memorizing": "torch.
 """member -> the peer of its search"""
 SEED = 0
 """of keys and queries"""
-Call = Callable[[], Any]
 
 
 class Task(NamedTuple):
@@ -65,37 +53,7 @@ def measured(points: Sequence[Point], setting: Setting) -> list[Point]:
     task = outcome(points[0], lambda: _task(points[0], setting))
     if isinstance(task, Point):
         return [replace(p, status=task.status, detail=task.detail) for p in points]
-    calls: dict[Point, Call] = {}
-    found: dict[str, Point] = {}
-    for point in points:
-        begun = outcome(point, lambda p=point: _first(_call(p, task)))  # type: ignore[misc]
-        if isinstance(begun, Point):
-            found[point.source] = begun
-        else:
-            calls[point] = begun
-    peaks = {point: peaks_of(call, setting.device) for point, call in calls.items()}
-    keep_freed_memory()
-    times: dict[Point, list[float]] = {point: [] for point in calls}
-    start = time.perf_counter()
-    for rounds in itertools.count(1):
-        for point, call in calls.items():
-            begin = time.perf_counter()
-            call()
-            times[point].append(time.perf_counter() - begin)
-        spent = (time.perf_counter() - start) / max(1, len(calls))
-        steady = all(map(is_steady, times.values())) and spent > setting.seconds
-        if rounds >= LEAST_SAMPLES and (steady or spent > PATIENCE * setting.seconds):
-            break
-    for point in calls:
-        timed = with_times(point, times[point], is_steady(times[point]))
-        found[point.source] = with_peaks(timed, peaks[point])
-    return [found[point.source] for point in points]
-
-
-def _first(call: Call) -> Call:
-    """``call``, called once: what is computed for the first search is not counted."""
-    call()
-    return call
+    return in_turn(points, setting, lambda point: _call(point, task))
 
 
 def _task(point: Point, setting: Setting) -> Task:

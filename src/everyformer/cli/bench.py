@@ -11,7 +11,7 @@ from everyformer.benchmark.bench import bench
 from everyformer.benchmark.points import BASELINE, Point, Setting, crossover
 from everyformer.cli.console import emit, table
 from everyformer.cli.parsing import say, verb
-from everyformer.core.bounds import Count, Whole
+from everyformer.core.bounds import Count, Part, Whole
 from everyformer.core.config import to_dict
 from everyformer.core.memory import size
 from everyformer.family import list_members
@@ -35,6 +35,10 @@ class BenchOptions(Setting):
     """queries that are searched for at once"""
     neighbours: tuple[Count, ...] = (32,)
     """k, neighbours of a query that are searched for"""
+    shares: tuple[Part, ...] = ()
+    """shares that adaptive computation leaves, at every length instead of whole calls, each beside
+    all of it: steps that tokens take on average in a training step of universal, spans of the
+    window of adaptive-span, layers where tokens that depth-adaptive writes leave"""
     peers: bool = False
     """also the installed peer packages, side by side"""
     json: bool = False
@@ -55,7 +59,7 @@ def run(options: BenchOptions) -> int:
     """Measure and print one table."""
     shared = {f.name: getattr(options, f.name) for f in dataclasses.fields(Setting)}
     points: list[Point] = []
-    asked = {"decode", "search", "queries", "neighbours", "peers"}
+    asked = {"decode", "search", "queries", "neighbours", "shares", "peers"}
     for point in bench(
         options.members,
         options.lengths,
@@ -75,9 +79,9 @@ def run(options: BenchOptions) -> int:
 
 def _work(point: Point) -> str:
     """The work in words."""
-    if point.work != "search":
-        return point.work
-    return f"search {point.queries:,} x {point.neighbours:,}"
+    if point.work == "search":
+        return f"search {point.queries:,} x {point.neighbours:,}"
+    return f"share {point.share:g}" if point.work == "share" else point.work
 
 
 def _ratio(one: Point | None, other: Point | None) -> str | None:

@@ -20,12 +20,13 @@ the further layers of a step of the same), or it evolves with the others and onl
 At the cap all that run are forced to stop; with ``drop`` what they have not spent is left out.
 
 Copied tokens cost nothing but their keys and values where the mixer answers for some of its tokens
-(softmax attention without a memory), and with post-norm, as published, no matrix product at all;
-another mixer computes all, and only what comes behind it is spared. All is computed for all while a trace is open, where taps are asked for and under a
-compiler. Streams keep a cache a step. What copied tokens would add to deeper steps waits until a
-later token runs there (`everyformer.depth._pending`); other mixers take it in at once. The
-transition is the layers' feed-forward; of ``sepconv``, which reads what layers make of neighbours,
-copied ones too, all is computed for all.
+(softmax attention without a memory), and with post-norm, as published, no product with weights;
+another mixer computes all, and only what comes behind it is spared. All is computed for all while a
+trace is open, where taps are asked for and under a compiler. Streams keep a cache a step. What
+copied tokens would add to deeper steps waits until a later token runs there
+(`everyformer.depth._pending`); other mixers take it in at once. The transition is the layers'
+feed-forward; of ``sepconv``, which reads what layers make of neighbours, copied ones too, all is
+computed for all.
 
 Source: Dehghani et al. 2018, arXiv 1807.03819; Graves 2016, arXiv 1603.08983; signals of
 tensor2tensor by its code. Which keys a copied token has is our choice, the papers do not say. Cost:

@@ -1,0 +1,64 @@
+"""Calls that take turns in one process, so that what else a machine does falls on all of them."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from everyformer.benchmark.measure import (
+    LEAST_SAMPLES,
+    PATIENCE,
+    is_steady,
+    outcome,
+    peaks_of,
+    synchronise,
+    with_peaks,
+    with_times,
+)
+from everyformer.benchmark.points import Point, Setting
+from everyformer.core.allocator import keep_freed_memory
+
+Call = Callable[[], Any]
+
+
+def in_turn(
+    points: Sequence[Point], setting: Setting, make: Callable[[Point], Call]
+) -> list[Point]:
+    """``points`` with the times of the calls that ``make`` gives for each, and their peaks.
+
+    Points are told apart by their source. A call is called once before it is measured.
+    """
+    calls: dict[Point, Call] = {}
+    found: dict[str, Point] = {}
+    for point in points:
+        begun = outcome(point, lambda p=point: _first(make(p)))  # type: ignore[misc]
+        if isinstance(begun, Point):
+            found[point.source] = begun
+        else:
+            calls[point] = begun
+    peaks = {point: peaks_of(call, setting.device) for point, call in calls.items()}
+    keep_freed_memory()
+    times: dict[Point, list[float]] = {point: [] for point in calls}
+    start = time.perf_counter()
+    for rounds in itertools.count(1):
+        for point, call in calls.items():
+            begin = time.perf_counter()
+            call()
+            synchronise(setting.device)
+            times[point].append(time.perf_counter() - begin)
+        spent = (time.perf_counter() - start) / max(1, len(calls))
+        steady = all(map(is_steady, times.values())) and spent > setting.seconds
+        if rounds >= LEAST_SAMPLES and (steady or spent > PATIENCE * setting.seconds):
+            break
+    for point in calls:
+        timed = with_times(point, times[point], is_steady(times[point]))
+        found[point.source] = with_peaks(timed, peaks[point])
+    return [found[point.source] for point in points]
+
+
+def _first(call: Call) -> Call:
+    """``call``, called once: what is computed for the first alone is not counted."""
+    call()
+    return call
