@@ -136,3 +136,43 @@ def test_full_and_a_threshold_contradict(refused: Callable[..., str], calm: str)
         assert "give one of them" in refused(
             "eval", calm, "--exits.full", "--exits.threshold", threshold
         )
+
+
+def test_other_data_than_the_certificates_are_told(
+    say: Any, trained: Callable[..., Path], calm: str, tree: Path
+) -> None:
+    told = "other data than these, of which it promises nothing"
+    other = tree / "other.txt"
+    other.write_text("another text, of other words than the first one had.\n" * 40)
+    assert say("calibrate", calm, *FAST)[0] == 0
+    assert told not in say("eval", calm, "--sequences", "2")[2]
+    assert told in say("eval", calm, "--sequences", "2", "--data", str(other))[2]
+    assert say("calibrate", calm, *FAST, "--data", str(other))[0] == 0
+    assert told in say("eval", calm, "--sequences", "2")[2]
+    assert told not in say("eval", calm, "--sequences", "2", "--data", str(other))[2]
+    assert told not in say("eval", calm, "--sequences", "2", "--exits.full")[2]
+
+
+def test_a_search_of_thresholds_is_kept_and_drawn(
+    say: Any, refused: Callable[..., str], calm: str
+) -> None:
+    assert "eval " in refused("show", calm, "pareto")
+    code, out, err = say("eval", calm, "--search-exits", "4", "--sequences", "4", "--json")
+    assert code == 0, err
+    found = json.loads(out)
+    assert [one["thresholds"] for one in found["tried"]] == [[], [0.8], [0.6], [0.4], [0.2]]
+    assert found["tried"][0]["depth"] == 3
+    assert Path(found["figure"]).is_file()
+    _, out, _ = say("show", calm, "pareto", "--json")
+    [picture] = json.loads(out)["pictures"]
+    assert Path(picture["picture"]).is_file()
+    front = found["front"]
+    assert picture["shows"].startswith(f"Of 5 settings {len(front)} are beaten by none: from ")
+    assert (
+        f"{front[0]['depth']:.2f} layers and a loss of {front[0]['loss']:.4f}" in picture["shows"]
+    )
+    assert "leave out --text" in refused("show", calm, "pareto", "--text", "a")
+    file = Path(calm) / "exit-search.json"
+    file.write_text(file.read_text().replace("0.8", "0.7"))
+    assert "changed or damaged" in refused("show", calm, "pareto")
+    assert "leave out --exits" in refused("eval", calm, "--search-exits", "2", "--exits.full")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
@@ -94,7 +95,7 @@ def run(options: CalibrateOptions) -> int:
     trained = open_run(options.run)
     model = trained.model().eval()
     exit_of(model)
-    prompts = _prompts(trained, options)
+    prompts, source = _prompts(trained, options), _source(trained, options)
     calibration = Calibration(
         model, prompts, trained.tokenizer(), options.metric, options.consistency, options.tokens,
         options.batch,
@@ -118,6 +119,7 @@ def run(options: CalibrateOptions) -> int:
         tokens=options.tokens,
         data=calibration.fingerprint,
         model=weights_digest(model),
+        source=source,
     )
     with doing("measuring what exits save"):
         costs = exit_costs(calibration, certificate.threshold)
@@ -181,13 +183,9 @@ def _prompts(trained: TrainedRun, options: CalibrateOptions) -> list[Prompt]:
     from everyformer.generation.calibration import Prompt, drawn_prompts
 
     if TASKS[trained.task].translates:
-        from everyformer.cli.trained import data_config
         from everyformer.data.parallel import ParallelDataset
 
-        own = options.data.source == OWN_DATA
-        config = data_config(trained) if own else options.data
-        assert config is not None
-        pairs = trained.dataset(config)
+        pairs = trained.dataset(_config(trained, options))
         assert isinstance(pairs, ParallelDataset)
         sources, references = pairs.held_out(options.prompts)
         assert pairs.tokenizer is not None
@@ -208,11 +206,37 @@ def _prompts(trained: TrainedRun, options: CalibrateOptions) -> list[Prompt]:
     return drawn_prompts(texts, options.context, options.tokens, options.prompts, options.seed)
 
 
+def _config(trained: TrainedRun, options: CalibrateOptions) -> DataConfig:
+    """The data that prompts are drawn of."""
+    from everyformer.cli.trained import data_config
+
+    config = data_config(trained) if options.data.source == OWN_DATA else options.data
+    if config is None:
+        raise DataError(
+            f"{options.run} does not know its data: say which texts prompts are drawn of with "
+            "--data"
+        )
+    return config
+
+
+def _source(trained: TrainedRun, options: CalibrateOptions) -> str | None:
+    """Fingerprint of that data, as `eval` reads it; None where it is too little to be."""
+    from everyformer.cli.trained import data_config
+
+    config, known = _config(trained, options), data_config(trained)
+    if known is not None:
+        config = dataclasses.replace(known, source=config.source)
+    try:
+        found: str = trained.dataset(config).fingerprint
+    except DataError:
+        return None
+    return found
+
+
 def _texts(trained: TrainedRun, options: CalibrateOptions) -> list[np.ndarray]:
     """Tokens of the texts, or of their lines."""
     import numpy as np
 
-    from everyformer.cli.trained import data_config
     from everyformer.data.sources import open_source
     from everyformer.data.text import TextDataset
     from everyformer.datastores.texts import Texts
@@ -220,13 +244,7 @@ def _texts(trained: TrainedRun, options: CalibrateOptions) -> list[np.ndarray]:
     tokenizer = trained.tokenizer()
     assert tokenizer is not None
     if options.data.source == OWN_DATA:
-        config = data_config(trained)
-        if config is None:
-            raise DataError(
-                f"{options.run} does not know its data: say which texts prompts are drawn of with "
-                "--data"
-            )
-        dataset = trained.dataset(config)
+        dataset = trained.dataset(_config(trained, options))
         assert isinstance(dataset, TextDataset)
         say(f"prompts are drawn of {dataset.name}: {dataset.split}")
         texts = [np.asarray(dataset.validation)]

@@ -72,7 +72,7 @@ def run(words: Sequence[str]) -> int:
     say(f"{dataset.name}: {dataset.split}")
     model = trained.reading(options.average, options.store, options.knn, options.nearest)
     if options.search_exits is None:
-        settle_exits(trained, model, options.exits)
+        settle_exits(trained, model, options.exits, dataset.fingerprint)
     warn_of_own_rows(model, dataset)
     if options.memory.slots is not None:
         set_memory(model, options.memory.slots)

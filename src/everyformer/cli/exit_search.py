@@ -15,18 +15,21 @@ if TYPE_CHECKING:
     from everyformer.cli.trained import TrainedRun
     from everyformer.data.dataset import Dataset
 
+RECORD = "exit-search.json"
+"""in the run's folder: what was tried, of which `show` draws"""
+
 
 def search_exits(
     trained: TrainedRun, model: Any, dataset: Dataset, options: EvalOptions, rules: dict[str, Any]
 ) -> int:
-    """Try them, print the front, draw all, name what to do next.
+    """Try them, keep and draw all, print the front with the flags of each.
 
     Raises:
         ConfigError: a threshold is given too.
     """
     from everyformer.core.pulse import doing
-    from everyformer.report.certificate import draw_search
-    from everyformer.training.exit_search import pareto, search_thresholds
+    from everyformer.report.exits import draw_search
+    from everyformer.training.exit_search import keep, pareto, search_thresholds
 
     if options.exits != ExitConfig():
         raise ConfigError("--search-exits tries thresholds: leave out --exits")
@@ -37,6 +40,7 @@ def search_exits(
             found.append(tried)
             say(f"{len(found)} of {options.search_exits + 1}: {tried.depth:.2f} layers, loss "
                 f"{tried.loss:.4f}")  # fmt: skip
+    keep(trained.path / RECORD, found)
     front = pareto(found)
     out = expanded(options.out) if options.out is not None else trained.path / "exits.png"
     draw_search(found, front, out)

@@ -15,8 +15,13 @@ CERTIFICATE = "certificate.json"
 """beside the weights of a run"""
 
 
-def settle_exits(trained: TrainedRun, model: Any, asked: ExitConfig) -> None:
+def settle_exits(
+    trained: TrainedRun, model: Any, asked: ExitConfig, data: str | None = None
+) -> None:
     """Let the tokens of ``model`` leave as is asked, or as the run says, and tell which.
+
+    Args:
+        data: fingerprint of what it is going to read, where that is known.
 
     Raises:
         ConfigError: something is asked of a model without early exits.
@@ -45,6 +50,11 @@ def settle_exits(trained: TrainedRun, model: Any, asked: ExitConfig) -> None:
         certificate.require(model=weights_digest(trained.model()))
         set_threshold(model, certificate.threshold)
         say(certificate.statement)
+        if data is not None and data != certificate.source:
+            say(
+                "its prompts were drawn of other data than these, of which it promises nothing: "
+                f"everyformer calibrate {trained.path} --data ... does"
+            )
     elif exits_of(model)[0].has_threshold:
         say(
             "tokens leave as in training, which promises nothing: everyformer calibrate "

@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from everyformer.cli.certificate import CERTIFICATE, show_certificate
 from everyformer.cli.console import emit
 from everyformer.cli.exits import settle_exits
 from everyformer.cli.neighbours import NEIGHBOURS, check_words, draw_neighbours
@@ -17,6 +16,7 @@ from everyformer.cli.playing import take_environment
 from everyformer.cli.show_options import ShowOptions
 from everyformer.cli.shown_curves import check_curves, draw_curves
 from everyformer.cli.shown_episodes import check_played, draw_episodes
+from everyformer.cli.shown_kept import KEPT, show_kept
 from everyformer.core.errors import ConfigError, EveryformerError, nearest
 from everyformer.core.files import expanded, require_no_file
 from everyformer.core.pulse import doing
@@ -68,8 +68,8 @@ def run(words: Sequence[str]) -> int:
     if options.out is not None:
         require_no_file(expanded(options.out))
     check_words(options)
-    if options.what == CERTIFICATE:
-        return show_certificate(options)
+    if options.what in KEPT:
+        return show_kept(options)
     curves = check_curves(options)
     if check_played(options, of_environment):
         return draw_episodes(options, of_environment)

@@ -23,8 +23,9 @@ class ShowOptions(VerbOptions, PlayConfig):
     what: tyro.conf.Positional[str] = "all"
     """one picture: weights, masks, encodings, ..., of classifiers confusion and calibration (a name
     that there is not lists all that the model knows), or all that applies; or neighbours, a page
-    about a text that is read with a datastore; certificate, what a calibration has found; of
-    runs that act, which play for it: returns, what is reached (for what is asked for), film, a
+    about a text that is read with a datastore; certificate, what a calibration has found;
+    pareto, loss against layers as a search of thresholds (eval --search-exits) has found; of runs
+    that act, which play for it: returns, what is reached (for what is asked for), film, a
     strip of an episode, and attended, the steps of episodes that are read, by memory too; curves,
     how trainings went, of several seeds (--others) their mean"""
     task: Literal["lm", "mlm", "classify-image", "pixels"] | None = None

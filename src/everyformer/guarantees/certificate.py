@@ -38,6 +38,8 @@ class Certificate(FixedSequence):
     """fingerprint of the calibration prompts"""
     model: str
     """fingerprint of the model"""
+    source: str | None = None
+    """fingerprint of the data that the prompts were drawn of; None: they are not known as data"""
 
     @classmethod
     def of(
@@ -49,8 +51,9 @@ class Certificate(FixedSequence):
         tokens: int,
         data: str,
         model: str,
+        source: str | None = None,
     ) -> Certificate:
-        """What ``found`` shows of a model on data, both given by their fingerprints."""
+        """What ``found`` shows of a model on prompts drawn of data, given by their fingerprints."""
         tested = {field.name: getattr(found, field.name) for field in fields(FixedSequence)}
         return cls(
             **tested,
@@ -59,6 +62,7 @@ class Certificate(FixedSequence):
             tokens=tokens,
             data=data,
             model=model,
+            source=source,
         )
 
     @property

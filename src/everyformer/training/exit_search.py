@@ -8,15 +8,19 @@ On the front are those than which none has less loss at no more layers.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from everyformer.core.errors import ConfigError
+from everyformer.core.sealed import read_json, write_json
 from everyformer.data.dataset import Dataset
 from everyformer.depth._exits import exit_of, set_threshold
 from everyformer.models.base import Model
 from everyformer.training.evaluate import evaluate
+
+FORMAT = "everyformer-exit-search"
 
 
 class Tried(NamedTuple):
@@ -53,6 +57,22 @@ def search_thresholds(
             yield Tried(chosen, depth, found["loss"], found["accuracy"])
     finally:
         part.options, part.full = before
+
+
+def keep(path: Path, tried: Sequence[Tried]) -> None:
+    """Write what was tried to a sealed JSON file."""
+    write_json(path, {"format": FORMAT, "tried": [one._asdict() for one in tried]})
+
+
+def kept(path: Path) -> list[Tried]:
+    """What `keep` wrote.
+
+    Raises:
+        DamagedError: the file is missing, cut short or changed.
+        CheckpointError: it holds something else.
+    """
+    found = read_json(path, FORMAT)["tried"]
+    return [Tried(**one | {"thresholds": tuple(one["thresholds"])}) for one in found]
 
 
 def _settings(count: int, layers: int, by_layer: bool, seed: int) -> Iterator[tuple[float, ...]]:

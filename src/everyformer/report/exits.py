@@ -1,4 +1,5 @@
-"""Pictures of a calibration: risk by threshold, risk by depth, and what promises came to."""
+"""Pictures of early exits: what a calibration has found (risk by threshold, risk by depth, what
+promises came to), and what a search of thresholds has."""
 
 from __future__ import annotations
 
