@@ -69,7 +69,10 @@ def test_one_seed_is_its_own_curve() -> None:
     curve, _ = axes.lines
     assert np.asarray(curve.get_xydata()).tolist() == [[10, 1], [20, 5], [30, 2]]
     assert not axes.collections
-    assert "gtrxl 2 after 30 steps" in figure.get_label()
+    assert figure.get_label() == (
+        "Return of the last episodes that were learned from, against steps of the environment. "
+        "gtrxl 2 after 30 steps of the environment."
+    )
 
 
 @pytest.mark.parametrize(

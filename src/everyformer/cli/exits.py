@@ -52,7 +52,7 @@ def settle_exits(
         say(certificate.statement)
         if data is not None and data != certificate.source:
             say(
-                "its prompts were drawn of other data than these, of which it promises nothing: "
+                "Its prompts were drawn of other data than these, of which it promises nothing: "
                 f"everyformer calibrate {trained.path} --data ... does"
             )
     elif exits_of(model)[0].has_threshold:

@@ -71,10 +71,12 @@ def draw_seeds(groups: Mapping[str, Sequence[Curve]], drawn: Quantity, axis: Axi
     what = "evaluations" if measured else "training"
     if drawn.best == "highest":
         what = "the last episodes that were learned from"
+    several = any(len(curves) > 1 for curves in groups.values())
+    of_seeds = ": mean over seeds with its 95% interval, and thin every seed" if several else ""
     said = [_at_the_end(name, *end, drawn.spent(axis)) for name, end in ends.items()]
     figure.set_label(
-        f"{drawn.label.capitalize()} of {what}, against {drawn.spent(axis)}: mean over seeds with "
-        f"its 95% interval, and thin every seed. {'; '.join(said)}."
+        f"{drawn.label.capitalize()} of {what}, against {drawn.spent(axis)}{of_seeds}. "
+        f"{'; '.join(said)}."
     )
     return figure
 
