@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Literal
 
 import torch
@@ -14,6 +14,13 @@ from everyformer.core.mixer import Context
 
 Part = Literal["query", "key", "value"]
 PARTS: tuple[Part, ...] = ("query", "key", "value")
+Turn = Callable[[Tensor], Tensor]
+"""what becomes of queries or keys (B, heads, L, D)"""
+
+
+def same(x: Tensor) -> Tensor:
+    """``x``"""
+    return x
 
 
 class HeadProjections(nn.Module):
@@ -51,8 +58,15 @@ class HeadProjections(nn.Module):
         for weight in self.weights:
             nn.init.xavier_uniform_(weight)
 
-    def forward(self, x: Tensor, context: Context | None = None) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries (B, H, L, D) of ``x``, keys and values (B, H_kv, S, ...) of the context or x."""
+    def forward(
+        self, x: Tensor, context: Context | None = None, turn: Turn = same
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries (B, H, L, D) of ``x``, keys and values (B, H_kv, S, ...) of the context or x.
+
+        Args:
+            turn: applied to queries and keys behind their norms, at once where there are none;
+                without a context.
+        """
         if context is not None or not self.fused:
             source = x if context is None else context
             keys_from, values_from = source if isinstance(source, tuple) else (source, source)
@@ -60,14 +74,20 @@ class HeadProjections(nn.Module):
         weight = self.weights[0]
         self._check(x, weight, "queries, keys and values")
         y = F.linear(x, weight, self._bias(weight))
+        counts = [n // self.dims[0] for n in self.sizes[:2]]
         if self.dims[0] == self.dims[2]:
-            size = self.dims[0]
-            heads = y.view(*y.shape[:-1], -1, size).transpose(1, 2)
-            q, k, v = heads.split([n // size for n in self.sizes], dim=1)
+            heads = y.view(*y.shape[:-1], -1, self.dims[0]).transpose(1, 2)
+            both, v = heads.split([sum(counts), self.sizes[2] // self.dims[2]], dim=1)
         else:
-            parts = zip(y.split(self.sizes, dim=-1), self.dims, strict=True)
-            q, k, v = (part.unflatten(-1, (-1, n)).transpose(1, 2) for part, n in parts)
-        return self._normed(q, self.query_norm), self._normed(k, self.key_norm), v
+            parts = zip(
+                y.split([sum(self.sizes[:2]), self.sizes[2]], -1), self.dims[1:], strict=True
+            )
+            both, v = (part.unflatten(-1, (-1, n)).transpose(1, 2) for part, n in parts)
+        if self.query_norm is None and self.key_norm is None:
+            q, k = turn(both).split(counts, dim=1)
+            return q, k, v
+        q, k = both.split(counts, dim=1)
+        return turn(self._normed(q, self.query_norm)), turn(self._normed(k, self.key_norm)), v
 
     def sources(self, x: Tensor, *, biased: bool = True) -> Tensor:
         """Keys and values of ``x`` side by side (..., C), neither split into heads nor normed."""

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -34,6 +35,7 @@ from everyformer.engines.kernel.attention import (
     kernel_attention,
     read_all,
 )
+from everyformer.engines.projections import Turn, same
 from everyformer.engines.ranges import widened
 from everyformer.engines.softmax.visibility import visibility
 from everyformer.mixers._heads import HeadMixer
@@ -134,10 +136,11 @@ class KernelAttention(HeadMixer):
     def mix(self, rows: Rows, state: State | None) -> MixerOutput:
         x, keep = rows.x, rows.keep
         drawn = self.draw(carried=state is not None)
-        q, k, v = self.project(x)
+        turn: Turn = same
         if self.position is not None:
             positions = rows.positions(None if state is None else state.seen)
-            q, k = self.position.rotate(q, positions), self.position.rotate(k, positions)
+            turn = partial(self.position.rotate, positions=positions)
+        q, k, v = self.project(x, turn=turn)
         features = self.query_features(q, drawn)
         keys, level = self.key_features(k, drawn)
         gates = self.gates(x)

@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, Any, ClassVar, Literal, final
 
 import torch
@@ -191,9 +192,9 @@ class PatternAttention(HeadMixer):
         positions = torch.arange(rows.x.shape[1], device=rows.x.device)[None]
         if state is not None:
             positions = positions + state.seen[:, None]
-        q, k, v = self.project(rows.x)
         lengths = None if state is not None else rows.lengths[:, None]
-        q, k = self._rotate(q, positions, lengths), self._rotate(k, positions, lengths)
+        turn = partial(self._rotate, positions=positions, lengths=lengths)
+        q, k, v = self.project(rows.x, turn=turn)
         return (q, k, v), positions
 
     def _whole(self, q: Tensor, k: Tensor, v: Tensor, keep: Tensor | None) -> Tensor:

@@ -24,6 +24,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, Any, Literal
 
 import torch
@@ -167,9 +168,8 @@ class ImageTransformer(PatternAttention):
                 self._check_cells(int((state.seen + rows.lengths).max()))
             return self._by_plan(rows, state)
         plan, keep = self._of_grid(rows), rows.keep
-        q, k, v = self.project(rows.x)
         positions = torch.arange(rows.x.shape[1], device=rows.x.device)
-        q, k = self._rotate(q, positions[None]), self._rotate(k, positions[None])
+        q, k, v = self.project(rows.x, turn=partial(self._rotate, positions=positions[None]))
         if keep is None:
             return self.attend(q, k, v, plan), None
         take(self.name, "dense", "units of whole rows know no hidden cells", q.shape[2] > SHORT)

@@ -34,7 +34,7 @@ from everyformer.core.mixer import Context, heads_divide
 from everyformer.core.outputs import MixerOutput
 from everyformer.core.state import State
 from everyformer.core.trace import record, tracing
-from everyformer.engines.projections import HeadProjections
+from everyformer.engines.projections import HeadProjections, Turn, same
 from everyformer.engines.softmax.cache import ContextState, KeyValueState
 from everyformer.engines.softmax.pairs import Pairs
 from everyformer.engines.softmax.scored import Scores
@@ -129,12 +129,18 @@ class Attention(BuiltMixer):
         packed = mask is not None and mask.documents is not None
         holes = real is not None or packed or (cache is not None and cache.keep is not None)
 
-        q, k, v = self.project_heads(x)
-        beside = self._look_up((q, k, v), given, runs, state)
         positions: Tensor | None = None
+        turn: Turn = same
+        beside: Beside | None = None
         if holes or self.rotates or self.memory is not None:
             positions = self._positions(x, mask, None if cache is None else cache.seen)
-            q, k = self.rotate(q, positions), self.rotate(k, positions)
+            turn = partial(self.rotate, positions=positions)
+        if self.memory is None:
+            q, k, v = self.project(x, turn=turn)
+        else:
+            q, k, v = self.project_heads(x)
+            beside = self._look_up((q, k, v), given, runs, state)
+            q, k = turn(q), turn(k)
         of_q = of_k = positions
         if cache is not None:
             cache = cache.append(k, v, positions, real)
