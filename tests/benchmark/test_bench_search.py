@@ -115,7 +115,7 @@ def ends(*given: Any) -> None:
 
 
 def test_a_process_that_dies_leaves_a_point_for_each(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(inside, "fill_search", ends)
+    monkeypatch.setattr(inside, "measured", ends)
     points = measure_search(asked("knn-lm")[0], SMALL, peers=True)
     assert [(p.source, p.status) for p in points] == [
         ("everyformer", "failed"),

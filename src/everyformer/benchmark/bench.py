@@ -12,7 +12,7 @@ import dataclasses
 import itertools
 import multiprocessing
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from everyformer.benchmark.points import Point, Setting
 from everyformer.core.bounds import Count, Part, Whole
@@ -20,6 +20,9 @@ from everyformer.core.children import start
 from everyformer.core.config import converted
 from everyformer.core.errors import ConfigError
 from everyformer.family import info
+
+if TYPE_CHECKING:
+    from everyformer.benchmark.turns import Measure
 
 IMPORTS = ("everyformer.benchmark.measure", "everyformer.mixers.attention")
 """what every point imports: torch, its compiler and the base of mixers take seconds, once"""
@@ -104,26 +107,28 @@ def measure(point: Point, setting: Setting, options: dict[str, Any]) -> Point:
 
 def measure_search(point: Point, setting: Setting, peers: bool) -> list[Point]:
     """Fill ``point`` and the point of its peer in one process."""
-    from everyformer.benchmark.search import SEARCHED, fill_search
+    from everyformer.benchmark.search import SEARCHED, measured
 
-    return _together(fill_search, point, SEARCHED if peers else {}, setting)
+    return _together(measured, point, SEARCHED if peers else {}, setting)
 
 
 def measure_share(point: Point, setting: Setting) -> list[Point]:
     """Fill ``point`` and the point that spares nothing in one process."""
-    from everyformer.benchmark.spared import SPARED, fill_shares
+    from everyformer.benchmark.spared import SPARED, measured
 
-    return _together(fill_shares, point, SPARED, setting)
+    return _together(measured, point, SPARED, setting)
 
 
 def _together(
-    fill: Callable[..., None], point: Point, peers: Mapping[str, str], setting: Setting
+    measured: Measure, point: Point, peers: Mapping[str, str], setting: Setting
 ) -> list[Point]:
     """``point`` and that of its peer, if it has one, filled in one process."""
+    from everyformer.benchmark.turns import fill_in_turn
+
     points = [point]
     if point.member in peers:
         points.append(dataclasses.replace(point, source=peers[point.member]))
-    result: list[Point] | _Ended = _in_process(fill, points, setting)
+    result: list[Point] | _Ended = _in_process(fill_in_turn, measured, points, setting)
     return [result.of(p) for p in points] if isinstance(result, _Ended) else result
 
 

@@ -7,15 +7,14 @@ dense product.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from everyformer.benchmark.measure import limit_threads, outcome
+from everyformer.benchmark.measure import outcome
 from everyformer.benchmark.points import Point, Setting
 from everyformer.benchmark.turns import Call, in_turn
 from everyformer.core.errors import ConfigError, UnsupportedError
@@ -40,16 +39,8 @@ class Task(NamedTuple):
     """k"""
 
 
-def fill_search(send: Any, points: Sequence[Point], setting: Setting) -> None:
-    """Measure ``points``, which differ in their source alone, and send all of them back."""
-    limit_threads(setting)
-    with contextlib.suppress(KeyboardInterrupt):
-        send.send(measured(points, setting))
-        send.close()
-
-
 def measured(points: Sequence[Point], setting: Setting) -> list[Point]:
-    """``points`` with their times, of calls that take turns, and their peaks."""
+    """``points``, which differ in their source alone, with their times and peaks."""
     task = outcome(points[0], lambda: _task(points[0], setting))
     if isinstance(task, Point):
         return [replace(p, status=task.status, detail=task.detail) for p in points]

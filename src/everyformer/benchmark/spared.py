@@ -12,7 +12,6 @@ Weights are those of the start, and tokens are drawn.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -20,7 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from everyformer.benchmark.measure import DTYPES, call_of, limit_threads
+from everyformer.benchmark.measure import DTYPES, call_of
 from everyformer.benchmark.points import Point, Setting
 from everyformer.benchmark.turns import Call, in_turn
 from everyformer.core.config import Choice
@@ -42,16 +41,8 @@ HALVINGS = 24
 """of the range in which a bias lies, -20 to 20"""
 
 
-def fill_shares(send: Any, points: Sequence[Point], setting: Setting) -> None:
-    """Measure ``points``, which differ in their source alone, and send all of them back."""
-    limit_threads(setting)
-    with contextlib.suppress(KeyboardInterrupt):
-        send.send(measured(points, setting))
-        send.close()
-
-
 def measured(points: Sequence[Point], setting: Setting) -> list[Point]:
-    """``points`` with their times, of calls that take turns, and their peaks."""
+    """``points``, which differ in their source alone, with their times and peaks."""
     made: dict[str, str] = {}
 
     def make(point: Point) -> Call:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import time
 from collections.abc import Callable, Sequence
@@ -11,6 +12,7 @@ from everyformer.benchmark.measure import (
     LEAST_SAMPLES,
     PATIENCE,
     is_steady,
+    limit_threads,
     outcome,
     peaks_of,
     synchronise,
@@ -21,6 +23,15 @@ from everyformer.benchmark.points import Point, Setting
 from everyformer.core.allocator import keep_freed_memory
 
 Call = Callable[[], Any]
+Measure = Callable[[Sequence[Point], Setting], list[Point]]
+
+
+def fill_in_turn(send: Any, measured: Measure, points: Sequence[Point], setting: Setting) -> None:
+    """Measure ``points`` and send all of them back."""
+    limit_threads(setting)
+    with contextlib.suppress(KeyboardInterrupt):
+        send.send(measured(points, setting))
+        send.close()
 
 
 def in_turn(

@@ -151,9 +151,9 @@ class Block(nn.Module):
         """A linear map (..., C) of streams ``x``, of which the mixer makes keys and values, without
         its constant unless ``biased``; None: it is not known by streams."""
         mixer: object = self.mixer
-        if not self.wiring.reads_stream or not answers_some(mixer):
-            return None
-        return mixer.sources(x, biased=biased)
+        if self.by_token and self.wiring.reads_stream and answers_some(mixer):
+            return mixer.sources(x, biased=biased)
+        return None
 
     def init_state(self, batch_size: int, **like: Any) -> State:
         """The state before the first token; ``like``: device and dtype, where they are not the
