@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 
@@ -11,7 +13,7 @@ from everyformer.data.config import DataConfig
 from everyformer.data.load import load_dataset
 from everyformer.depth._exits import exit_of, set_threshold
 from everyformer.training.evaluate import evaluate
-from everyformer.training.exit_search import Tried, pareto, search_thresholds
+from everyformer.training.exit_search import Tried, keep, kept, pareto, search_thresholds
 
 
 @pytest.mark.parametrize("depth", ["calm", "depth-adaptive"])
@@ -41,6 +43,12 @@ def test_the_front_is_what_nothing_beats() -> None:
     tried = [Tried((), depth, loss, 0.0) for depth, loss in places]
     found = [(one.depth, one.loss) for one in pareto(tried)]
     assert found == [(1.0, 2.0), (2.0, 1.5), (3.0, 1.0)]
+
+
+def test_what_is_kept_is_read_as_it_was(tmp_path: Path) -> None:
+    tried = [Tried((), 3.0, 1.0, 0.5), Tried((0.25, 0.5), 1.0 / 3, 2.0, 0.1)]
+    keep(tmp_path / "found.json", tried)
+    assert kept(tmp_path / "found.json") == tried
 
 
 def test_as_many_thresholds_as_layers_but_the_last() -> None:
