@@ -96,8 +96,12 @@ def _without_profiler_lines() -> Iterator[None]:
 
 
 def compiles(member: Member, check: Check, device: str, dtype: torch.dtype) -> None:
-    """One graph with the same result at several lengths, without a new graph for each."""
-    for case in cases(member):
+    """One graph with the same result at several lengths, without a new graph for each.
+
+    Of the first variant the compiler finds out by itself that lengths differ; of the others it is
+    told, which takes a third less time.
+    """
+    for number, case in enumerate(cases(member)):
         mixer = case.mixer(torch.float32, device)
         torch._dynamo.reset()
         graphs = 0
@@ -110,10 +114,13 @@ def compiles(member: Member, check: Check, device: str, dtype: torch.dtype) -> N
         compiled = torch.compile(mixer, backend=count, fullgraph=True)
         for length in (9, 12, 17, 23, 31):
             x = draw(2, length, WIDTH, seed=length, dtype=torch.float32, device=device)
+            if number:
+                torch._dynamo.mark_dynamic(x, 1)
             with _one_graph(f"{case} L={length}"):
                 got = compiled(x).y
             check.close(got, mixer(x).y, TOLERANCE[torch.float32], f"{case} L={length}")
-        check.true(graphs <= 2, f"{case}: {graphs} graphs for five lengths")
+        most = 1 if number else 2
+        check.true(graphs <= most, f"{case}: {graphs} graphs for five lengths, not {most}")
         if case.causal and member.can("streaming") and mixer.leaks is None:
             before = mixer(x[:, :5], state=mixer.init_state(2, device=device)).state
             assert before is not None
