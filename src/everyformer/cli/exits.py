@@ -50,7 +50,7 @@ def settle_exits(
         certificate.require(model=weights_digest(trained.model()))
         set_threshold(model, certificate.threshold)
         say(certificate.statement)
-        if data is not None and data != certificate.source:
+        if None not in (data, certificate.source) and data != certificate.source:
             say(
                 "Its prompts were drawn of other data than these, of which it promises nothing: "
                 f"everyformer calibrate {trained.path} --data ... does"
