@@ -109,10 +109,10 @@ class Leaving:
     def _known(self, n: int, x: Tensor, chosen: Chosen, signal: Tensor) -> Chosen:
         """``chosen`` with what block n makes keys and values of, computed only of tokens that ran
         a step before."""
-        x, ran = self.given.entering(self.blocks, n, x), self.ran
         moves = self.blocks[n].sources(signal, biased=False)
         if moves is None:
             return chosen
+        x, ran = self.given.entering(self.blocks, n, x), self.ran
         new = self.blocks[n].sources((x if ran is None else ran.pick(x)) - signal)
         self.still[n] = new if ran is None else ran.put(self.still[n], new)
         return chosen._replace(sources=self.still[n] + moves)
