@@ -15,8 +15,10 @@ from typing import Any
 import pytest
 import torch
 
+from everyformer.benchmark import bench as benches
+from everyformer.benchmark import layers, turns
 from everyformer.benchmark import measure as inside
-from everyformer.benchmark.bench import bench, measure
+from everyformer.benchmark.bench import bench, bench_together, measure
 from everyformer.benchmark.peers import PEERS
 from everyformer.benchmark.points import Point, Setting, crossover
 from everyformer.cli import main
@@ -195,6 +197,79 @@ def test_the_crossover_is_where_a_member_stays_faster() -> None:
     assert crossover(points(attention=base) + other, "gmlp") is None
 
 
+@pytest.mark.parametrize(
+    ("low", "high", "start"), [(0.9, 1.4, 2), (0.9, 1.5, 4), (0.9, 1.6, 4), (0.1, 1.4, 2)]
+)
+def test_a_member_whose_quartiles_overlap_with_attentions_is_not_faster(
+    low: float, high: float, start: int
+) -> None:
+    points = [
+        Point("attention", 2, seconds=2.0, quartiles=(1.5, 2.5)),
+        Point("gmlp", 2, seconds=1.0, quartiles=(low, high)),
+        Point("attention", 4, seconds=4.0, quartiles=(3.9, 4.1)),
+        Point("gmlp", 4, seconds=1.0, quartiles=(0.9, 1.1)),
+    ]
+    assert crossover(points, "gmlp") == start
+
+
+@pytest.mark.parametrize(("most", "start"), [(7, 2), (8, None)])
+def test_a_member_whose_peaks_overlap_with_attentions_needs_no_less_memory(
+    most: int, start: int | None
+) -> None:
+    points = [
+        Point("attention", 2, peak_bytes=9, peak_range=(8, 12)),
+        Point("gmlp", 2, peak_bytes=6, peak_range=(5, most)),
+    ]
+    assert crossover(points, "gmlp", what="peak_bytes") == start
+
+
+def test_layers_of_one_length_take_turns_and_equal_ones_are_one_measurement() -> None:
+    points = [Point(name, 16) for name in ("attention", "gmlp", "sinusoidal", "gpt", "vit")]
+    calls: list[str] = []
+
+    def made(point: Point, *rest: Any) -> Callable[[], None]:
+        return lambda: calls.append(point.member)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(layers, "pass_of", made)
+        patch.setattr(turns, "peaks_of", lambda call, device: [7])
+        own = {"gpt": {"windw": 3}}
+        found = dict(zip(points, layers.measured(points, SMALL, own), strict=True))
+    # once beforehand, then in turn; layers of sinusoidal are attention's, a wrong option is told
+    assert calls[:9] == ["attention", "gmlp", "vit"] * 3
+    assert [point.member for point in found.values()] == [point.member for point in points]
+    attention, gmlp, sinusoidal, gpt, vit = found.values()
+    assert dataclasses.replace(sinusoidal, member="attention") == attention
+    assert (gpt.status, gpt.seconds) == ("refused", None)
+    assert {attention.samples, gmlp.samples, vit.samples} == {len(calls) // 3 - 1}
+
+
+def test_what_ends_the_process_of_all_is_left_out_by_the_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    tried: list[tuple[str, ...]] = []
+
+    def in_process(fill: Any, *given: Any) -> Any:
+        together = fill is turns.fill_in_turn
+        points = given[1] if together else given[:1]
+        tried.append(tuple(point.member for point in points))
+        if "gmlp" in tried[-1]:
+            return benches._Ended(-9)
+        timed = [dataclasses.replace(point, seconds=1.0) for point in points]
+        return timed if together else timed[0]
+
+    monkeypatch.setattr(benches, "_in_process", in_process)
+    names = ["attention", "gmlp", "linear"]
+    found = bench_together(names, 16, options={})
+    assert tried == [
+        ("attention", "gmlp", "linear"),
+        *(("attention",), ("gmlp",), ("linear",)),
+        ("attention", "linear"),
+    ]
+    assert [point.status for point in found] == ["ok", "out of memory", "ok"]
+    assert [point.seconds for point in found] == [1.0, None, 1.0]
+
+
 def test_wrong_questions_are_refused_before_any_process() -> None:
     with pytest.raises(ConfigError, match="did you mean 'gmlp'"):
         bench(["gmpl"], [8])
@@ -208,7 +283,7 @@ def test_a_table_shows_ratios_and_reasons() -> None:
     shown = render(
         [
             Point("attention", 64, seconds=0.002, quartiles=(0.001, 0.003), peak_bytes=2048),
-            Point("gmlp", 64, seconds=0.001, quartiles=(0.001, 0.001), flops=3_000_000_000),
+            Point("gmlp", 64, seconds=0.001, quartiles=(0.0009, 0.0009), flops=3_000_000_000),
             Point("gmlp", 64, "g-mlp-pytorch", seconds=0.004),
             Point("amlp", 64, "g-mlp-pytorch", status="refused", detail="for a reason"),
         ]

@@ -13,6 +13,8 @@ from everyformer.cli import main
 from everyformer.comparison import calibration, decoding, trainings, worker
 from everyformer.core.stopping import Gentle
 
+TIME_STEPS = calibration.time_steps
+
 
 @pytest.fixture
 def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
@@ -36,8 +38,17 @@ def launched(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     monkeypatch.setattr(trainings, "launch", here)
     monkeypatch.setattr(calibration, "launch", lambda module, place, stop: calibration.main(place))
     monkeypatch.setattr(decoding, "CONTEXTS", (4, 8))
-    monkeypatch.setattr(worker, "decoding_times", decoding.decoding_times)
+    monkeypatch.setattr(calibration, "ROUNDS", 1)
+    monkeypatch.setattr(calibration, "SHORTEST", 0.0)
+    step = {"steps": 1, "seconds": 0.01, "cpu_seconds": 0.01, "tokens": 64, "flops": 1e6}
+    monkeypatch.setattr(calibration, "time_steps", lambda run, dataset, steps: dict(step))
     return names
+
+
+@pytest.fixture
+def steps_timed(launched: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Steps are timed in truth: elsewhere each is said to take 0.01 s."""
+    monkeypatch.setattr(calibration, "time_steps", TIME_STEPS)
 
 
 @pytest.fixture

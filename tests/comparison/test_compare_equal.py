@@ -130,11 +130,12 @@ def test_intervals_over_seeds_are_students(compare: Compare) -> None:
     assert row["quality"] == pytest.approx(mean)
 
 
+@pytest.mark.usefixtures("steps_timed")
 def test_everything_is_on_record(compare: Compare, monkeypatch: pytest.MonkeyPatch) -> None:
-    def measured(names: list[str], lengths: tuple[int, ...], **given: Any) -> Any:
-        return (Point(n, length, seconds=float(length)) for length in lengths for n in names)
+    def measured(names: list[str], length: int, **given: Any) -> Any:
+        return [Point(name, length, seconds=float(length)) for name in names]
 
-    monkeypatch.setattr(timing, "bench", measured)
+    monkeypatch.setattr(timing, "bench_together", measured)
     words = (
         *MEMBERS,
         "--steps",

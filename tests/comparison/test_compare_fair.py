@@ -18,10 +18,10 @@ from everyformer.benchmark.points import Point
 from everyformer.cli import main
 from everyformer.comparison import calibration, timing
 from everyformer.comparison.config import CompareConfig
-from everyformer.comparison.estimate import Estimate
+from everyformer.comparison.estimate import PAGE, START, Estimate
 from everyformer.comparison.plan import Entrant, job
 from everyformer.comparison.verdict import letters, same_functions, verdict
-from everyformer.core.stopping import Gentle
+from everyformer.core.stopping import Gentle, Stopped
 from everyformer.models.build import configure
 from everyformer.training import loop as training_loop
 from everyformer.training.config import TrainingConfig
@@ -36,7 +36,9 @@ def timed(monkeypatch: pytest.MonkeyPatch) -> Times:
     first, which only says how long a round is, then 0.003, 0.002, 0.004 for all, doubled for
     gmlp."""
     calls: Times = []
-    monkeypatch.setattr(calibration, "MOST", 1e9)
+    monkeypatch.setattr(calibration, "ROUNDS", 3)
+    monkeypatch.setattr(calibration, "peak_of", lambda call, device: call() or 3 << 20)
+    monkeypatch.setattr(calibration, "_warm_up", lambda run, dataset: None)
     rounds = (0.001, 0.003, 0.002, 0.004)
 
     def time_steps(run: Any, dataset: Any, steps: int) -> dict[str, float]:
@@ -67,25 +69,92 @@ def test_members_are_timed_in_turn(compare: Compare, timed: Times) -> None:
     assert [name for name, _ in timed] == ["aft-simple", "gmlp"] * 4
 
 
-def test_a_member_whose_steps_are_long_is_not_timed_for_longer_than_a_part_of_its_budget(
+@pytest.mark.parametrize(("allowed", "rounds"), [(0.0019, 1), (0.0021, 2), (0.0041, 3), (9.0, 3)])
+def test_members_that_take_long_together_have_fewer_rounds_all_of_them(
+    allowed: float, rounds: int, compare: Compare, timed: Times, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # a round takes 0.002 s of either, and so much may be spent on each
+    monkeypatch.setattr(calibration, "MOST", 0.0)
+    monkeypatch.setattr(calibration, "ALLOWED", allowed)
+    clock = itertools.count(step=0.002)
+    monkeypatch.setattr(calibration, "time", SimpleNamespace(perf_counter=lambda: next(clock)))
+    done = compare("aft-simple", "gmlp", "--budget-seconds", "0.01")
+    assert [name for name, _ in timed] == ["aft-simple", "gmlp"] * (1 + rounds)
+    for member in ("aft-simple", "gmlp"):
+        assert len(done.row(member)["calibrated"]["rounds"]) == rounds
+
+
+@pytest.mark.parametrize("budget", [("--steps", "2"), ("--budget-tokens", "128")])
+def test_all_speeds_are_of_rounds_in_turn_whatever_the_budget_is(
+    compare: Compare, timed: Times, monkeypatch: pytest.MonkeyPatch, budget: tuple[str, str]
+) -> None:
+    monkeypatch.setattr(calibration, "ROUNDS", 5)
+    seconds = (9.0, 0.004, 0.002, 0.001, 0.008, 0.016)
+    step = {"steps": 1, "cpu_seconds": 0.5, "tokens": 64, "flops": 1e6}
+
+    def time_steps(run: Any, dataset: Any, steps: int) -> dict[str, float]:
+        number = sum(name == run.member for name, _ in timed)
+        timed.append((run.member, 0.0))
+        return {**step, "seconds": seconds[number] * (1 + (run.member == "gmlp"))}
+
+    monkeypatch.setattr(calibration, "time_steps", time_steps)
+    writing = iter(range(1, 100))
+    monkeypatch.setattr(
+        calibration, "decoding_times", lambda config: ({"4": next(writing) / 1000}, 12)
+    )
+    done = compare("aft-simple", "gmlp", *budget)
+    assert {run["steps"] for run in done.results["runs"]} == {2}
+    row = done.row("aft-simple")
+    # medians; quartiles of 1/16, 1/8, 1/4, 1/2 and 1 lie halfway between the two outermost
+    assert row["tokens_per_second"] == pytest.approx(64 / 0.004)
+    assert row["speed_spread"] == pytest.approx([64 * (1 / 0.016 + 1 / 0.008) / 2, 64 * 750])
+    assert done.row("gmlp")["tokens_per_second"] == pytest.approx(64 / 0.008)
+    # the tokens of aft-simple were the 1st, 3rd ... 11th that were timed, the 1st before the rounds
+    assert (row["decode_ms"], row["decode_spread"]) == ({"4": 7.0}, {"4": [4.0, 10.0]})
+    assert row["state_bytes"] == 12
+
+
+def test_a_round_that_was_cut_short_is_measured_again_with_all(
     compare: Compare, timed: Times, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(calibration, "MOST", 0.25)
-    clock = itertools.count(step=0.0015)
-    monkeypatch.setattr(calibration, "time", SimpleNamespace(perf_counter=lambda: next(clock)))
-    done = compare("gmlp", "--budget-seconds", "0.01")
-    # 0.0015 s each: two are more than a quarter of the budget
-    assert [name for name, _ in timed] == ["gmlp"] * 2
-    assert done.row("gmlp")["calibrated"]["rounds"] == [0.006]
+    time_steps = calibration.time_steps
+
+    def stopped(run: Any, dataset: Any, steps: int) -> dict[str, float]:
+        if len(timed) == 5:
+            raise Stopped(signal.SIGTERM)
+        return time_steps(run, dataset, steps)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(calibration, "time_steps", stopped)
+        assert compare("aft-simple", "gmlp", "--budget-seconds", "0.01").code == 143
+    # both were timed once before the rounds and once in the first, one in the second
+    assert [name for name, _ in timed] == ["aft-simple", "gmlp", "aft-simple", "gmlp", "aft-simple"]
+    timed[:] = timed[:4]
+    done = compare("--resume", small=False)
+    assert done.code == 0
+    assert [name for name, _ in timed[4:]] == ["aft-simple", "gmlp"] * 2
+    assert {len(row["calibrated"]["rounds"]) for row in done.results["rows"]} == {3}
 
 
-def test_a_budget_that_is_no_time_is_timed_once_for_the_plan(
-    compare: Compare, timed: Times
+def test_members_are_measured_again_with_one_that_failed_and_keep_what_seconds_were_worth(
+    compare: Compare, timed: Times, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    done = compare("aft-simple", "gmlp", "--steps", "2")
-    assert [name for name, _ in timed] == ["aft-simple", "gmlp"]
-    assert "2 trainings of 2 steps each" in done.err
-    assert {run["steps"] for run in done.results["runs"]} == {2}
+    time_steps = calibration.time_steps
+
+    def fails(run: Any, dataset: Any, steps: int) -> dict[str, float]:
+        if run.member == "gmlp":
+            raise RuntimeError("today")
+        return time_steps(run, dataset, steps)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(calibration, "time_steps", fails)
+        before = compare("aft-simple", "gmlp", "--budget-seconds", "0.01").row("aft-simple")
+    timed.clear()
+    after = compare("--resume", small=False)
+    assert (before["steps"], after.row("aft-simple")["steps"]) == (5, 5)
+    # by now 0.001 s would be worth 10 steps; told are the rounds with both
+    assert after.row("aft-simple")["calibrated"]["rounds"] == [0.001, 0.003, 0.002]
+    assert after.row("gmlp")["calibrated"]["rounds"] == [0.006, 0.004, 0.008]
 
 
 def test_more_seconds_go_on_with_the_same_speeds(compare: Compare, timed: Times) -> None:
@@ -122,6 +191,7 @@ def test_a_member_that_ends_the_timing_is_left_to_its_own_training(
     assert "the speed of gmlp could not be measured beforehand" in doubts
 
 
+@pytest.mark.usefixtures("steps_timed")
 def test_a_stop_while_steps_are_timed_comes_after_a_step(
     compare: Compare, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -144,7 +214,7 @@ def test_what_will_be_done_is_said_before_it_starts(compare: Compare, timed: Tim
     plan = next(line for line in err.splitlines() if "trainings of" in line)
     assert plan.startswith("4 trainings of 0.01 seconds (steps: aft-simple 5 and gmlp 3) each")
     assert re.search(r"about (\d+ min )?\d+ s in all", plan)
-    assert "of memory" in plan
+    assert "up to 3.0 MiB of memory" in plan
     assert err.index(plan) < err.index("[1 of 4] aft-simple-seed0")
     assert "[4 of 4] gmlp-seed1" in err
 
@@ -158,7 +228,9 @@ def row(member: str = "gmlp", **values: Any) -> dict[str, Any]:
         "interval": [1.9, 2.1],
         "steps": 100,
         "tokens": 6400,
-        "tokens_per_second": 640.0,
+        "trained_tokens_per_second": 640.0,
+        "baseline": None,
+        "beats_baseline": None,
         "letters": ["a"],
         "load": 1.0,
         "calibrated": speed,
@@ -195,9 +267,9 @@ def test_a_row_without_an_interval_is_its_value() -> None:
         ({"load": 2.4}, None),
         ({"load": 3.1}, "3.1 threads wanted its 2 cores"),
         ({"calibrated": None}, "the speed of gmlp could not be measured"),
-        ({"tokens_per_second": 640 / 1.3}, "speeds scattered (gmlp by 30%)"),
-        ({"tokens_per_second": 640 * 1.3}, "speeds scattered (gmlp by 43%)"),
-        ({"tokens_per_second": 640 / 1.2}, None),
+        ({"trained_tokens_per_second": 640 / 1.3}, "speeds scattered (gmlp by 30%)"),
+        ({"trained_tokens_per_second": 640 * 1.3}, "speeds scattered (gmlp by 43%)"),
+        ({"trained_tokens_per_second": 640 / 1.2}, None),
         ({"steps": 49, "tokens": 3136}, "fewer than 50 steps were made (gmlp 49)"),
         ({"steps": 50, "tokens": 3200}, None),
     ],
@@ -206,19 +278,20 @@ def test_seconds_that_were_not_shared_evenly_are_doubted(
     change: dict[str, Any], said: str | None
 ) -> None:
     rows: Any = [row(**change), row("attention", letters=["b"])]
-    doubts = verdict(rows, in_seconds=True, cores=2)["doubts"]
+    doubts = verdict(rows, "loss", in_seconds=True, cores=2)["doubts"]
     assert doubts == [] if said is None else said in "; ".join(doubts)
 
 
 def test_equal_steps_are_fair_on_any_machine() -> None:
-    rows: Any = [row(load=9.0, calibrated=None, tokens_per_second=1.0)]
-    assert verdict(rows, in_seconds=False, cores=2) == {"best": ["gmlp"], "doubts": []}
+    rows: Any = [row(load=9.0, calibrated=None, trained_tokens_per_second=1.0)]
+    found = verdict(rows, "loss", in_seconds=False, cores=2)
+    assert found == {"best": ["gmlp"], "doubts": [], "useful": True}
 
 
 def test_the_best_are_all_that_share_a_letter_with_the_first() -> None:
     tiers = [["a"], ["a", "b"], ["b"], ["a"]]
     rows: Any = [row(name, letters=t) for name, t in zip("wxyz", tiers, strict=True)]
-    assert verdict(rows, in_seconds=True, cores=2)["best"] == ["w", "x", "z"]
+    assert verdict(rows, "loss", in_seconds=True, cores=2)["best"] == ["w", "x", "z"]
 
 
 def test_equal_losses_to_the_last_digit_are_one_function() -> None:
@@ -231,12 +304,55 @@ def test_equal_losses_to_the_last_digit_are_one_function() -> None:
     assert same_functions(rows, runs) == [["bigbird"], ["attention"], []]
 
 
+class Batches:
+    """A text of 32 held-out windows, as far as an estimate reads it."""
+
+    task, length = "lm", 64
+
+    def validation_batches(self, size: int, limit: int | None = None) -> Any:
+        count = min(32, limit or 32)
+        return (SimpleNamespace(inputs=range(min(size, count - n))) for n in range(0, count, size))
+
+
+HELD_OUT: Any = Batches()
+SPEED: Any = {
+    "seconds": 0.1,
+    "steps": 10,
+    "state_bytes": 4,
+    "decode_ms": {"4": 2.0, "8": 5.0},
+}
+
+
+@pytest.mark.parametrize(
+    ("member", "training", "speed", "seconds"),
+    [
+        # 10 steps; a row is read in 0.4 / 16 of a step: 32 in an evaluation, 32 by position; 200
+        # tokens of 5 ms are written
+        ("gmlp", {}, {}, 1.0 + 64 * 0.0025 + 1.0),
+        ("gmlp", {"evaluate_every": 4}, {}, 1.0 + 128 * 0.0025 + 1.0),
+        ("gmlp", {"evaluate_sequences": 8}, {}, 1.0 + 40 * 0.0025 + 1.0),
+        ("gmlp", {"batch": 4}, {}, 1.0 + 64 * 0.01 + 1.0),
+        # every token reads a quarter of a window again, which takes longer than after 8 tokens
+        ("gmlp", {"batch": 1}, {"state_bytes": None}, 1.0 + 64 * 0.04 + 200 * 0.01),
+        ("gmlp", {}, {"state_bytes": None}, 1.0 + 64 * 0.0025 + 1.0),
+        # 65,536 tokens are stored, read in windows of 64 that overlap by half
+        ("knn-lm", {}, {}, 1.0 + (64 + 2048) * 0.0025 + 1.0),
+    ],
+)
+def test_an_estimate_counts_steps_evaluations_what_is_read_and_written(
+    member: str, training: dict[str, Any], speed: dict[str, Any], seconds: float
+) -> None:
+    config = CompareConfig(members=(member,), training=TrainingConfig(steps=10, **training))
+    ready = [Entrant(member, configure(member, "lm", max_length=64), 1)]
+    found = Estimate(config, ready, HELD_OUT, {member: SPEED | speed})
+    assert found.seconds == pytest.approx(START + seconds + PAGE)
+
+
 def test_the_parts_of_the_whole_follow_one_another() -> None:
     members = ("gmlp", "attention")
     config = CompareConfig(members=members, seeds=2, training=TrainingConfig(steps=10))
-    speed: Any = {"seconds": 0.1, "rounds": [0.1], "cpu_seconds": 0.1, "steps": 10}
     ready = [Entrant(m, configure(m, "lm", max_length=8), 1) for m in members]
-    estimate = Estimate(config, ready, dict.fromkeys(members, speed))
+    estimate = Estimate(config, ready, HELD_OUT, dict.fromkeys(members, SPEED))
     assert estimate.trainings == 4
     end, after = 0.0, estimate.seconds
     for number, (entrant, seed) in enumerate(itertools.product(ready, (0, 1)), start=1):
@@ -253,7 +369,7 @@ def test_the_parts_of_the_whole_follow_one_another() -> None:
 def test_what_is_left_follows_what_it_really_took() -> None:
     config = CompareConfig(members=("gmlp",), seeds=2, training=TrainingConfig(steps=10))
     ready = [Entrant("gmlp", configure("gmlp", "lm", max_length=8), 1)]
-    estimate = Estimate(config, ready, {})
+    estimate = Estimate(config, ready, HELD_OUT, {})
     first, second = (job(config, ready[0], seed, 0.001) for seed in (0, 1))
     expected = estimate._each["gmlp"]
     estimate.over(first, seconds=3 * expected)
@@ -283,7 +399,7 @@ def test_a_stop_before_anything_is_looked_at_again_leaves_the_table(
     compare: Compare, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     points = [Point("gmlp", 8, seconds=1.0), Point("attention", 8, seconds=1.0)]
-    monkeypatch.setattr(timing, "bench", lambda names, *_, **__: iter(points))
+    monkeypatch.setattr(timing, "bench_together", lambda *_, **__: points)
     done = compare("gmlp", "--steps", "1", "--lengths", "8")
     before = done.results["rows"]
 
@@ -299,18 +415,18 @@ def test_a_stop_before_anything_is_looked_at_again_leaves_the_table(
 
 
 def test_layers_are_timed_once(compare: Compare, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[tuple[str, int]] = []
+    asked: list[tuple[list[str], int]] = []
 
-    def measured(names: list[str], lengths: list[int], **given: Any) -> Any:
-        asked.extend((name, length) for name in names for length in lengths)
-        return (Point(n, length, seconds=float(length)) for length in lengths for n in names)
+    def measured(names: list[str], length: int, **given: Any) -> Any:
+        asked.append((names, length))
+        return [Point(name, length, seconds=float(length)) for name in names]
 
-    monkeypatch.setattr(timing, "bench", measured)
+    monkeypatch.setattr(timing, "bench_together", measured)
     compare("gmlp", "--steps", "1", "--lengths", "8", "16")
-    assert asked == [("attention", 8), ("attention", 16), ("gmlp", 8), ("gmlp", 16)]
+    assert asked == [(["attention", "gmlp"], 8), (["attention", "gmlp"], 16)]
     asked.clear()
     done = compare("--resume", "--lengths", "8", "32", small=False)
-    assert asked == [("attention", 32), ("gmlp", 32)]
+    assert asked == [(["attention", "gmlp"], 32)]
     assert {(p["member"], p["length"]) for p in done.results["bench"]} == {
         ("attention", 8),
         ("attention", 32),
@@ -319,12 +435,19 @@ def test_layers_are_timed_once(compare: Compare, monkeypatch: pytest.MonkeyPatch
     }
 
 
-def test_the_next_commands_name_paths_that_are_there(compare: Compare, tree: Path) -> None:
+def test_the_next_commands_name_paths_that_are_there(
+    compare: Compare, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    longer = "train gmlp twice as long"
     done = compare("gmlp", "--steps", "2")
+    # no better than counting tokens: not recommended
+    assert [words for words, _ in done.results["next"]] == [longer]
+    monkeypatch.setattr("everyformer.comparison.summary.baseline", lambda *given: None)
+    done = compare("--resume", small=False)
     commands = dict(done.results["next"])
-    assert list(commands) == ["use gmlp", "look into it", "train it twice as long"]
+    assert list(commands) == ["use gmlp", "look into it", longer]
     assert all(command in done.out for command in commands.values())
-    words = commands["train it twice as long"].split()
+    words = commands[longer].split()
     assert words[-2:] == ["--steps", "4"]
     assert main(words[1:]) == 0
     again = compare("--resume", small=False)

@@ -40,6 +40,7 @@ def made_up(
     for row, own in zip(trained, letters(trained), strict=True):
         row["letters"] = own
     everyone = [*members, *(failed or {}), *waiting]
+    judged: Any = verdict(trained, metric, in_seconds=False, cores=2)  # type: ignore[arg-type]
     config = to_dict(CompareConfig()) | {"members": everyone, "seeds": seeds}
     return {
         "format": "everyformer-comparison",
@@ -75,7 +76,7 @@ def made_up(
         "rows": rows,
         "runs": runs,
         "bench": bench,
-        "verdict": verdict(trained, in_seconds=False, cores=2) | {"doubts": list(doubts)},
+        "verdict": judged | {"doubts": [*judged["doubts"], *doubts]},
         "waiting": list(waiting),
         "next": [["look into it", "everyformer show 'runs/a b' all"]],
     }
@@ -109,7 +110,10 @@ def _row(member: str, value: float, half: float, seeds: int, n: int) -> dict[str
         "interval": [value - half, value + half],
         "interval_of": "seeds" if seeds > 1 else "validation sequences",
         "values": [value + 0.01 * seed for seed in range(seeds)],
+        "baseline": None,
+        "beats_baseline": None,
         "tokens_per_second": 1000.0 * (n + 1),
+        "trained_tokens_per_second": 1000.0 * (n + 1),
         "tokens": 60_000 * (n + 1),
         "flops": 1e9 * (n + 1),
         "steps": 60 * (n + 1),
@@ -130,7 +134,7 @@ def _row(member: str, value: float, half: float, seeds: int, n: int) -> dict[str
         "sample": {"prompt": f"{NASTY} & ", "text": "after\x00</pre>"},
         "seconds_to_slowest": 3.0 + n,
         "parameter_ratio": 1 + 0.3 * n,
-        "beats_attention_from": 256 if n else None,
+        "beats_attention_from": 512 if n else None,
     }
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from report_results import made_up, many, same
 
+from everyformer.comparison.verdict import verdict
 from everyformer.report.figures import draw_all
 from everyformer.report.headline import answer, winners
 
@@ -136,6 +137,47 @@ def test_who_is_fastest_is_said_only_where_spreads_do_not_overlap() -> None:
     assert "linear trains fastest" in answer(third)
     third["rows"][1]["speed_spread"] = [1900.0, 3500.0]
     assert "trains fastest" not in answer(third)
+
+
+def test_two_names_of_one_function_are_never_told_apart_by_speed() -> None:
+    members = ("attention", "sinusoidal", "gmlp")
+    results = made_up(members, qualities=(2.0, 2.0, 3.0))
+    # gmlp is the fastest and attention the slowest of what was measured
+    assert "gmlp trains fastest, at 3,000 tokens per second." in answer(results)
+    assert "attention writes fastest after 1,024 tokens" in answer(results)
+    same(results, "attention", "sinusoidal")
+    assert "attention and sinusoidal write fastest after 1,024 tokens, 0.6 ms" in answer(results)
+    results["rows"][1]["speed_spread"], results["rows"][1]["tokens_per_second"] = [5e3, 6e3], 5.5e3
+    assert "sinusoidal and attention train fastest, at 5,500 tokens per second" in answer(results)
+    alone = made_up(members[:2], qualities=(2.0, 2.0))
+    assert "sinusoidal trains fastest" in answer(alone)
+    same(alone, *members[:2])
+    assert "fastest" not in answer(alone)
+
+
+def test_what_could_not_be_timed_is_never_the_fastest() -> None:
+    results = made_up()
+    results["rows"][1] |= {"tokens_per_second": None, "speed_spread": None, "decode_ms": {}}
+    assert "fastest" not in answer(results)
+
+
+@pytest.mark.parametrize(("beats", "settled"), [(True, True), (None, True), (False, False)])
+def test_nothing_no_better_than_a_constant_answer_is_best(
+    beats: bool | None, settled: bool
+) -> None:
+    results = made_up(metric="accuracy", qualities=(0.9, 0.95), half=0.01)
+    for row in results["rows"]:
+        row |= {"baseline": 0.952, "beats_baseline": beats}
+    judged = verdict(results["rows"], "accuracy", in_seconds=False, cores=2)
+    results["verdict"] = judged
+    text = answer(results)
+    assert judged["useful"] == settled
+    if settled:
+        assert text.startswith("gmlp is best with 95.0%")
+    else:
+        reason = "no member is surely better than always giving the commonest class"
+        assert text.startswith(f"Not settled: {reason} (accuracy 95.2%). In the order")
+        assert winners(results) == []
 
 
 def test_limits_of_the_winner_stand_beside_it() -> None:

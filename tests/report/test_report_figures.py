@@ -53,7 +53,8 @@ def test_losses_have_the_unit_of_their_task(task: str, unit: str) -> None:
 
 def test_the_crossover_is_the_one_of_the_table() -> None:
     time = next(drawing for drawing in draw_all(made_up()) if drawing.name == "time")
-    assert "gmlp from 256 tokens on" in time.caption
+    # at 256 its quartiles overlap with attention's
+    assert "gmlp from 512 tokens on" in time.caption
 
 
 def test_points_without_numbers_are_named() -> None:

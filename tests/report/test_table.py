@@ -6,7 +6,7 @@ import re
 from typing import Any
 
 import pytest
-from report_results import made_up, many
+from report_results import made_up, many, same
 
 from everyformer.cli.comparison_table import render
 from everyformer.report.selection import styles_of
@@ -25,7 +25,7 @@ def test_columns_speak_and_have_units() -> None:
         "bits per byte (lower is better)",
         "parameters",
         "training speed (tokens per second)",
-        "peak memory of training",
+        "memory of training",
         "seconds until it is as good as the last",
         "writing after 64 tokens (ms per token)",
         "writing after 1,024 tokens (ms per token)",
@@ -102,6 +102,16 @@ def test_bold_is_what_can_be_told_from_the_rest() -> None:
     results["verdict"]["doubts"] = ["the machine had other work"]
     assert 'class="best"' not in _table(results)
     assert 'class="best"' not in _table(made_up(waiting=("rope",)))
+
+
+def test_two_names_of_one_function_are_bold_together() -> None:
+    results = made_up(("attention", "sinusoidal", "gmlp"), qualities=(2.0, 2.0, 3.0))
+    _, second, third = results["rows"]
+    second["peak_bytes"] = third["peak_bytes"] = 6_000_000
+    memory = lambda text: re.findall(r'<td class="best">(\d[^<]+ MiB)', text)  # noqa: E731
+    assert memory(_table(results)) == ["4.8 MiB"]
+    same(results, "attention", "sinusoidal")
+    assert memory(_table(results)) == ["4.8 MiB", "5.7 MiB"]
 
 
 def test_tiers_are_letters() -> None:

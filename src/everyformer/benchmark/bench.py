@@ -9,6 +9,7 @@ memory or is refused is a result, not a crash.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 import multiprocessing
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -95,6 +96,40 @@ def bench(
         (found for point in searches for found in measure_search(point, shared, peers)),
         (found for point in spared for found in measure_share(point, shared)),
     )
+
+
+def bench_together(
+    names: Sequence[str],
+    length: int,
+    *,
+    options: Mapping[str, dict[str, Any]],
+    **setting: Any,
+) -> list[Point]:
+    """One layer of every member at one length, in turn in one process, as speeds are compared.
+
+    Where that process is ended (out of memory), each is tried alone, and those that can be measured
+    take turns without the others.
+
+    Args:
+        options: mixer options by member. setting: fields of `Setting`.
+    """
+    from everyformer.benchmark.layers import measured
+    from everyformer.benchmark.turns import fill_in_turn
+
+    shared, points = Setting(**setting), [Point(name, length) for name in names]
+    work = functools.partial(measured, own=options)
+    found: list[Point] | _Ended = _in_process(fill_in_turn, work, points, shared)
+    if not isinstance(found, _Ended):
+        return found
+    if len(points) == 1:
+        return [found.of(points[0])]
+    alone = [measure(point, shared, options.get(point.member, {})) for point in points]
+    able = [point.member for point in alone if point.status == "ok"]
+    if len(able) == len(alone):
+        return [found.of(point) for point in points]
+    again = bench_together(able, length, options=options, **setting) if able else []
+    timed = {point.member: point for point in again}
+    return [timed.get(point.member, point) for point in alone]
 
 
 def measure(point: Point, setting: Setting, options: dict[str, Any]) -> Point:

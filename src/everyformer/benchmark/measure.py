@@ -25,6 +25,7 @@ from everyformer.core.outputs import MixerOutput
 from everyformer.engines.flops import count_flops
 from everyformer.family import info
 from everyformer.models.build import configure_layers
+from everyformer.models.config import ModelConfig
 from everyformer.models.layers import build_mixers
 from everyformer.training.result import peak_rss
 
@@ -74,11 +75,7 @@ def outcome(point: Point, work: Callable[[], T]) -> T | Point:
 def _pass(point: Point, setting: Setting, options: dict[str, Any]) -> Point:
     # before any thread has a heap of its own
     return_freed_memory()
-    module = _build(point, setting, options)
-    size = (setting.batch, point.length, setting.width)
-    x = torch.randn(size, device=setting.device, dtype=DTYPES[setting.precision])
-    x.requires_grad_(setting.backward)
-    call = call_of(module, x, setting.backward)
+    call = pass_of(point, setting, options)
     peaks = peaks_of(call, setting.device)
     keep_freed_memory()
     call()
@@ -167,16 +164,34 @@ def is_steady(values: list[float]) -> bool:
 
 
 def _build(point: Point, setting: Setting, options: dict[str, Any]) -> nn.Module:
+    if point.source != "everyformer":
+        built = build_peer(point, setting.width, setting.heads, _causal(point, setting))
+    else:
+        built = build_mixers(layer_config(point, setting, options))[0]
+    return built.to(setting.device, DTYPES[setting.precision])
+
+
+def layer_config(point: Point, setting: Setting, options: dict[str, Any]) -> ModelConfig:
+    """The one layer of this library that a point is about."""
+    sizes: dict[str, Any] = {"width": setting.width, "heads": setting.heads, "layers": 1}
+    causal = _causal(point, setting)
+    return configure_layers(point.member, causal, point.length, **sizes, **options)
+
+
+def _causal(point: Point, setting: Setting) -> bool:
+    """Whether the future is hidden, where the member can do both."""
     member = info(point.member)
     causal = setting.causal if member.can("causal") else False
-    causal = causal or not member.can("bidirectional")
-    if point.source != "everyformer":
-        built = build_peer(point, setting.width, setting.heads, causal)
-    else:
-        sizes: dict[str, Any] = {"width": setting.width, "heads": setting.heads, "layers": 1}
-        config = configure_layers(member.name, causal, point.length, **sizes, **options)
-        built = build_mixers(config)[0]
-    return built.to(setting.device, DTYPES[setting.precision])
+    return causal or not member.can("bidirectional")
+
+
+def pass_of(point: Point, setting: Setting, options: dict[str, Any]) -> Callable[[], None]:
+    """A whole call of a layer, built anew, on drawn input."""
+    module = _build(point, setting, options)
+    size = (setting.batch, point.length, setting.width)
+    x = torch.randn(size, device=setting.device, dtype=DTYPES[setting.precision])
+    x.requires_grad_(setting.backward)
+    return call_of(module, x, setting.backward)
 
 
 def call_of(module: nn.Module, x: Tensor, backward: bool) -> Callable[[], None]:
@@ -194,18 +209,18 @@ def call_of(module: nn.Module, x: Tensor, backward: bool) -> Callable[[], None]:
 
 
 def peaks_of(call: Callable[[], None], device: str) -> list[int]:
-    """`_peak` of several calls, while nothing that is freed stays with the process; none where the
+    """`peak_of` several calls, while nothing that is freed stays with the process; none where the
     system does not tell."""
     return_freed_memory()
     call()
     found = []
     for _ in range(PEAKS):
         return_freed_memory()
-        found.append(_peak(call, device))
+        found.append(peak_of(call, device))
     return [peak for peak in found if peak is not None]
 
 
-def _peak(call: Callable[[], None], device: str) -> int | None:
+def peak_of(call: Callable[[], None], device: str) -> int | None:
     """Bytes by which one call raises the memory in use."""
     if device.startswith("cuda"):
         torch.cuda.synchronize()

@@ -77,18 +77,26 @@ class Point:
 def crossover(
     points: Iterable[Point], member: str, base: str = BASELINE, what: str = "seconds"
 ) -> int | None:
-    """The shortest measured length from which ``member`` needs less than ``base``, and stays so.
+    """The shortest measured length from which ``member`` surely needs less than ``base``, and stays
+    so: where their ranges (quartiles of times, all peaks) have a value in common, it does not.
 
     ``what``: the field of `Point` that is compared.
     """
     kept = [p for p in points if p.source == "everyformer" and p.work == "pass"]
-    known = [(p, value) for p in kept if (value := getattr(p, what)) is not None]
+    known = [(p, ends) for p in kept if (ends := _range(p, what)) is not None]
     own, other = (
-        {p.length: value for p, value in known if p.member == name} for name in (member, base)
+        {p.length: ends for p, ends in known if p.member == name} for name in (member, base)
     )
     start = None
     for length in sorted(own.keys() & other.keys(), reverse=True):
-        if own[length] >= other[length]:
+        if own[length][1] >= other[length][0]:
             break
         start = length
     return start
+
+
+def _range(point: Point, what: str) -> tuple[float, float] | None:
+    """Between which numbers repeated measurements lay; a single one is both; None: no number."""
+    value = getattr(point, what)
+    around = {"seconds": point.quartiles, "peak_bytes": point.peak_range}[what]
+    return None if value is None else around or (value, value)

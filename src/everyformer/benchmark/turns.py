@@ -39,14 +39,14 @@ def in_turn(
 ) -> list[Point]:
     """``points`` with the times of the calls that ``make`` gives for each, and their peaks.
 
-    Points are told apart by their source. A call is called once before it is measured.
+    A call is called once before it is measured.
     """
     calls: dict[Point, Call] = {}
-    found: dict[str, Point] = {}
+    found: dict[Point, Point] = {}
     for point in points:
         begun = outcome(point, lambda p=point: _first(make(p)))  # type: ignore[misc]
         if isinstance(begun, Point):
-            found[point.source] = begun
+            found[point] = begun
         else:
             calls[point] = begun
     peaks = {point: peaks_of(call, setting.device) for point, call in calls.items()}
@@ -65,8 +65,8 @@ def in_turn(
             break
     for point in calls:
         timed = with_times(point, times[point], is_steady(times[point]))
-        found[point.source] = with_peaks(timed, peaks[point])
-    return [found[point.source] for point in points]
+        found[point] = with_peaks(timed, peaks[point])
+    return [found[point] for point in points]
 
 
 def _first(call: Call) -> Call:

@@ -12,6 +12,7 @@ from everyformer.comparison.summary import NOT_WRITING
 from everyformer.core.memory import size
 from everyformer.core.wording import listed
 from everyformer.report.headline import answer
+from everyformer.report.notes import baseline_notes, drifts
 from everyformer.report.words import brief, interval, quality, returned
 
 
@@ -20,7 +21,7 @@ def render(results: Results) -> str:
     metric, done = results["metric"], finished(results)
     contexts = sorted({c for row in done for c in row["decode_ms"]}, key=int)
     headers = ["member", "tier", METRICS[metric].unit, "95% interval", "parameters", "steps"]
-    headers += ["tokens/s in training", "peak memory", "s until as good as the last"]
+    headers += ["tokens/s in training", "memory", "s until as good as the last"]
     headers += [f"ms a token after {c}" for c in contexts]
     if any(row.get("played") for row in done):
         headers.append("mean return")
@@ -40,8 +41,10 @@ def render(results: Results) -> str:
     notes += [f"{row['member']} failed: {row['error']}" for row in failed if row["error"]]
     better = (
         f"{results['better']} is better; members with a letter of their tier in common cannot be "
-        "told apart; (low to high) are quartiles"
+        "told apart; speeds and memory are of rounds in which all take turns, (low to high) their "
+        "quartiles"
     )
+    notes += [*baseline_notes(done, metric), *drifts(done)]
     lines = [answer(results), "", table(headers, rows), better, *notes]
     if results["next"]:
         widest = max(len(words) for words, _ in results["next"])

@@ -30,6 +30,7 @@ from everyformer.core.files import expanded, named_as, write_text
 from everyformer.core.tasks import TASKS
 from everyformer.data.config import DataConfig
 from everyformer.generation.config import BeamConfig
+from everyformer.training.worth import worth
 
 if TYPE_CHECKING:
     from everyformer.cli.trained import TrainedRun
@@ -131,8 +132,11 @@ def _options(words: Sequence[str]) -> EvalOptions:
 
 def _print(found: dict[str, Any], trained: TrainedRun, dataset: Dataset) -> None:
     """An evaluation for people."""
+    said = worth(trained.task, found)
     if TASKS[trained.task].answers:
         print(answers_table(found, dataset.classes))
+        if said is not None:
+            print(f"\n{said}")
         if "by_class" in found and "confusion" not in found:
             say(f"{len(dataset.classes):,} classes are too many for a confusion matrix")
         return
@@ -144,7 +148,7 @@ def _print(found: dict[str, Any], trained: TrainedRun, dataset: Dataset) -> None
             if signature := found.get(f"{name}_signature"):
                 span = f"   {signature}"
             rows[name] = f"{value:.6g}{span}"
-    print(facts(rows))
+    print(facts(rows if said is None else {**rows, "worth": said}))
 
 
 def _episodes(trained: TrainedRun, options: EvalOptions, of_environment: dict[str, Any]) -> int:

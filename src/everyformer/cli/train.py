@@ -27,6 +27,7 @@ from everyformer.core.tasks import TASKS
 from everyformer.family import info
 from everyformer.genes import GENES
 from everyformer.training.spec import RunSpec, preset
+from everyformer.training.worth import worth
 
 if TYPE_CHECKING:
     from everyformer.data.tokenizers.base import Tokenizer
@@ -89,6 +90,8 @@ def run(words: Sequence[str]) -> int:
         rows: dict[str, Any] = {"run": folder}
         found = (result.evaluation or {}).items()
         rows |= {name: value for name, value in found if isinstance(value, int | float)}
+        said = worth(dataset.task, result.evaluation or {})
+        rows |= {} if said is None else {"worth": said}
         rows["trained"] = f"{result.steps} steps, {result.seconds:.1f} s{speed}"
         task = TASKS[dataset.task]
         use = task.use if dataset.tokenizer is not None or dataset.kind != "text" else "eval {run}"

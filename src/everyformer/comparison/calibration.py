@@ -1,7 +1,8 @@
-"""Calibration: how fast every member trains, measured with members in turn before any is trained.
+"""Calibration: how fast every member trains and writes, measured with all members in turn.
 
-A budget in seconds is turned into steps by it, so that what else the machine does cannot decide
-who learns most: each of several rounds times every member, and a member's quietest round counts.
+All speeds and the memory that a comparison tells come from its rounds, each of which times every
+member: what else the machine does falls on all of them. A budget in seconds is turned into steps by
+a member's quietest round; tables tell medians with quartiles.
 
 All members are timed in one process (`everyformer.comparison.processes`); where one crashes it, a
 fresh process goes on with the others.
@@ -12,38 +13,44 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from everyformer.benchmark.measure import memory_peak
+from everyformer.benchmark.measure import LEAST_SAMPLES, peak_of
 from everyformer.comparison.config import CompareConfig
+from everyformer.comparison.decoding import decoding_times
 from everyformer.comparison.plan import Entrant, job
 from everyformer.comparison.processes import ended, launch, stopped_by
-from everyformer.comparison.results import Calibrated
+from everyformer.comparison.results import Calibrated, Interval
+from everyformer.core.allocator import keep_freed_memory, return_freed_memory
 from everyformer.core.config import from_dict, to_dict
 from everyformer.core.errors import CheckpointError
 from everyformer.core.pulse import doing
 from everyformer.core.sealed import read_json, write_json
 from everyformer.core.stopping import Gentle, Stopped
+from everyformer.core.tasks import TASKS
 from everyformer.data.dataset import Dataset
 from everyformer.training.config import BUDGETS, TrainingConfig
-from everyformer.training.spec import RunSpec
+from everyformer.training.distributed import pick_device
+from everyformer.training.spec import RunSpec, model_config
 
-PLAN = ("rounds", "round_seconds", "most_seconds", "fingerprint")
+PLAN = ("rounds", "budget", "fingerprint")
 """how it is timed"""
 FILE, FORMAT = "calibration.json", "everyformer-calibration"
-ROUNDS = 3
-"""that count, of a budget in seconds; without one a member is timed once, for the plan"""
-FIRST_STEPS = 2
-"""timed in the round before those, which says how many steps fill a round"""
+ROUNDS = LEAST_SAMPLES
+"""as many as quartiles need; one of members that are compiled"""
+FEWEST_STEPS = 2
+"""of a round, and of the one before all, which tells the memory and how many steps fill a round"""
 SHARE, SHORTEST, LONGEST = 0.01, 0.1, 0.5
-"""of a budget that a round spends on a member, and its bounds in seconds"""
+"""of a training that a round spends on its member, and its bounds in seconds"""
 MOST_STEPS = 200
 """of a round"""
-MOST = 0.25
-"""of a budget in seconds that is spent on timing a member; then further rounds are left out"""
+MOST, ALLOWED = 0.25, 6.0
+"""of a training's time that may be spent on timing its member, and seconds that always may be; when
+all members together have taken more, further rounds are left out"""
 
 
 def calibrate(
@@ -59,19 +66,15 @@ def calibrate(
     What an earlier sitting measured is kept; ``say`` is told where something must be measured.
     """
     runs = {e.member: _timed_run(config, e) for e in ready if e.config is not None}
-    budget = config.training.budget_seconds
-    rounds = 0 if budget is None else 1 if config.training.compile else ROUNDS
-    spent = min(max(SHARE * (budget or 0), SHORTEST), LONGEST)
     plan: dict[str, Any] = {
-        "rounds": rounds,
-        "round_seconds": spent,
-        "most_seconds": MOST * (budget or 0.0),
+        "rounds": 1 if config.training.compile else ROUNDS,
+        "budget": list(config.training.budget),
+        "fingerprint": dataset.fingerprint,
     }
-    plan["fingerprint"] = dataset.fingerprint
     measured = _kept(folder, plan, runs)
-    if not all(_complete(measured, name, plan) for name in runs):
+    if not _complete(measured, runs, plan):
         say("timing a few steps of every member, in turn")
-    while stop.received is None and any(not _complete(measured, name, plan) for name in runs):
+    while stop.received is None and not _complete(measured, runs, plan):
         _write(folder, plan, runs, measured, None)
         code = launch("calibration", folder, stop)
         values = read_json(folder / FILE, FORMAT)
@@ -87,7 +90,7 @@ def calibrate(
     return {
         name: _calibrated(found, config.training)
         for name, found in measured.items()
-        if name in runs and _complete(measured, name, plan) and "error" not in found
+        if name in runs and found.get("rounds")
     }
 
 
@@ -107,41 +110,83 @@ def _timed_run(config: CompareConfig, entrant: Entrant) -> RunSpec:
 
 
 def _calibrated(found: dict[str, Any], training: TrainingConfig) -> Calibrated:
-    rounds = found["rounds"] or [found["first"]]
-    quietest = min(rounds, key=lambda one: one["seconds"])
+    rounds = found["rounds"]
+    quietest = found.get("quietest") or _quietest(rounds)
     kind, amount = training.budget
+    speed, speed_spread = _summary([one["tokens"] / one["seconds"] for one in rounds])
+    writing = {
+        context: _summary([1000 * one["decoding"][context] for one in rounds])
+        for context in rounds[0]["decoding"]
+    }
     return {
         "seconds": quietest["seconds"],
         "rounds": [one["seconds"] for one in rounds],
         "cpu_seconds": quietest["cpu_seconds"],
         "steps": max(1, math.ceil(amount / quietest[kind])),
         "peak_bytes": found["peak_bytes"],
+        "tokens_per_second": speed,
+        "speed_spread": speed_spread,
+        "decode_ms": {context: ms for context, (ms, _) in writing.items()},
+        "decode_spread": {context: ends for context, (_, ends) in writing.items() if ends},
+        "state_bytes": found["state_bytes"],
     }
 
 
-def _complete(measured: dict[str, Any], name: str, plan: dict[str, Any]) -> bool:
-    """Whether a member has failed, has had its rounds, or has taken long enough."""
-    found = measured.get(name)
-    if found is None or "error" in found:
-        return found is not None
-    return len(found["rounds"]) >= plan["rounds"] or found["spent"] > plan["most_seconds"]
+def _summary(values: list[float]) -> tuple[float, Interval | None]:
+    """The median, and the quartiles where there are enough values to tell them."""
+    if len(values) < LEAST_SAMPLES:
+        return statistics.median(values), None
+    low, middle, high = statistics.quantiles(values, n=4)
+    return middle, [low, high]
+
+
+def _quietest(rounds: list[dict[str, Any]]) -> dict[str, Any]:
+    return min(rounds, key=lambda one: one["seconds"])
+
+
+def _complete(measured: dict[str, Any], runs: Iterable[str], plan: dict[str, Any]) -> bool:
+    """Whether all members that did not fail have had as many rounds, and these are enough, or have
+    taken long enough."""
+    if not all(name in measured for name in runs):
+        return False
+    able = [found for name in runs if "error" not in (found := measured[name])]
+    rounds = {len(found["rounds"]) for found in able}
+    if len(rounds) != 1 or 0 in rounds:
+        return not able
+    spent = sum(one["spent"] for found in able for one in found["rounds"])
+    allowed = sum(max(MOST * _training_seconds(found, plan), ALLOWED) for found in able)
+    return rounds.pop() >= plan["rounds"] or spent > allowed
+
+
+def _training_seconds(found: dict[str, Any], plan: dict[str, Any]) -> float:
+    """About how long a training of this budget takes."""
+    (kind, amount), first = plan["budget"], found["first"]
+    return float(amount / first[kind] * first["seconds"])
 
 
 def _kept(folder: Path, plan: dict[str, Any], runs: dict[str, RunSpec]) -> dict[str, Any]:
-    """Earlier measurements of the same trainings."""
+    """Earlier measurements of the same trainings, so far as all members were measured together.
+
+    A round that was cut short, or in which a member was missing, is measured again with all; what a
+    budget in seconds was worth stays, so that no training has to be made again.
+    """
     try:
         values = read_json(folder / FILE, FORMAT)
     except CheckpointError:
         return {}
-    if values["fingerprint"] != plan["fingerprint"]:
+    if any(values.get(name) != plan[name] for name in PLAN if name != "budget"):
         return {}
     now = {name: json.loads(json.dumps(to_dict(run))) for name, run in runs.items()}
     same = {name for name, run in values["runs"].items() if run == now.get(name)}
-    return {
+    kept = {
         name: found
         for name, found in values["measured"].items()
         if name in same and "error" not in found
     }
+    together = min(len(found["rounds"]) for found in kept.values()) if kept else 0
+    for found in kept.values():
+        found["rounds"] = found["rounds"][: together if len(kept) == len(runs) else 0]
+    return kept
 
 
 def _write(
@@ -173,58 +218,89 @@ def main(folder: Path) -> int:
     measured: dict[str, Any] = values["measured"]
     first = next(iter(runs.values()))
     dataset = load_dataset(first.data, first.task)
+    # before any thread has a heap of its own
+    return_freed_memory()
     with Gentle("stopping") as stop:
-        for number in range(plan["rounds"] + 1):
+        while not _complete(measured, runs, plan):
+            number = min(_timings(measured, name) for name in runs)
+            if number > 0:
+                keep_freed_memory()
             for name, run in runs.items():
                 if stop.received is not None:
                     return 143
-                if _complete(measured, name, plan) or _rounds(measured, name) > number:
+                if _timings(measured, name) > number:
                     continue
                 _write(folder, plan, runs, measured, name)
                 try:
                     with doing(f"timing a few steps of {name}"):
-                        _measure(measured, name, run, dataset, plan["round_seconds"])
+                        _measure(measured, name, run, dataset, plan)
                 except Stopped as stopped:
                     return 128 + stopped.number
+        for found in measured.values():
+            if "error" not in found:
+                found.setdefault("quietest", _quietest(found["rounds"]))
         _write(folder, plan, runs, measured, None)
     return 143 if stop.received is not None else 0
 
 
-def _rounds(measured: dict[str, Any], name: str) -> int:
-    """How often a member was timed, the first time too."""
+def _timings(measured: dict[str, Any], name: str) -> float:
+    """How often a member was timed, the first time too; one that failed is not timed again."""
     found = measured.get(name)
-    return 0 if found is None else 1 + len(found["rounds"])
+    if found is None:
+        return 0
+    return math.inf if "error" in found else 1 + len(found["rounds"])
 
 
 def _measure(
-    measured: dict[str, Any], name: str, run: RunSpec, dataset: Dataset, seconds: float
+    measured: dict[str, Any], name: str, run: RunSpec, dataset: Dataset, plan: dict[str, Any]
 ) -> None:
-    """Add a round of about so many seconds to what is known of a member, or why it failed."""
-    found, steps = measured.get(name), FIRST_STEPS
-    if found is not None:
-        steps = min(max(FIRST_STEPS, math.ceil(seconds / found["first"]["seconds"])), MOST_STEPS)
-    start = time.perf_counter()
+    """Add a round to what is known of a member, or why it failed."""
+    found, start = measured.get(name), time.perf_counter()
     try:
-        step = time_steps(run, dataset, steps)
+        if found is None:
+            if not measured:
+                _warm_up(run, dataset)
+            measured[name] = _first(run, dataset)
+            return
+        seconds = min(max(SHARE * _training_seconds(found, plan), SHORTEST), LONGEST)
+        steps = max(FEWEST_STEPS, math.ceil(seconds / found["first"]["seconds"]))
+        one = time_steps(run, dataset, min(steps, MOST_STEPS))
+        decoding = _writing(run, dataset)[0]
     except Exception as error:  # its own training will say it again, with all details
         measured[name] = {"error": f"{type(error).__name__}: {error}"}
         return
-    if found is None:
-        found = measured[name] = {"first": step, "rounds": [], "spent": 0.0}
-        found["peak_bytes"] = memory_peak()
-    else:
-        found["rounds"].append(step)
-    found["spent"] += time.perf_counter() - start
+    spent = time.perf_counter() - start
+    found["rounds"].append({**one, "decoding": decoding, "spent": spent})
+
+
+def _warm_up(run: RunSpec, dataset: Dataset) -> None:
+    """A few steps that nobody counts: what is computed once in a process is no member's own."""
+    time_steps(run, dataset, FEWEST_STEPS)
+
+
+def _first(run: RunSpec, dataset: Dataset) -> dict[str, Any]:
+    """A few steps, while nothing that is freed stays with the process, and their memory."""
+    timed: list[dict[str, float]] = []
+    device = pick_device(run.training.device).type
+    peak = peak_of(lambda: timed.append(time_steps(run, dataset, FEWEST_STEPS)), device)
+    state_bytes = _writing(run, dataset)[1]
+    return {"first": timed[0], "peak_bytes": peak, "state_bytes": state_bytes, "rounds": []}
+
+
+def _writing(run: RunSpec, dataset: Dataset) -> tuple[dict[str, float], int | None]:
+    """`decoding_times` of a model that writes texts."""
+    if not TASKS[dataset.task].continues:
+        return {}, None
+    return decoding_times(model_config(run, dataset))
 
 
 def time_steps(run: RunSpec, dataset: Dataset, steps: int) -> dict[str, float]:
-    """What one of ``steps`` training steps after warm-up takes, by kind of budget.
+    """What one of ``steps`` training steps after a first one takes, by kind of budget.
 
     ``seconds``, ``cpu_seconds`` of all threads, ``tokens``, ``flops``, and ``steps``: 1.
     """
     from everyformer.data.environments import EnvironmentDataset
     from everyformer.training import train
-    from everyformer.training.loop import WARM_UP_STEPS
     from everyformer.training.rollouts import minibatches
     from everyformer.training.spec import build_run
 
@@ -232,9 +308,9 @@ def time_steps(run: RunSpec, dataset: Dataset, steps: int) -> dict[str, float]:
         # whole turns, in which playing has its share
         turn = minibatches(run.model.policy, dataset.number, run.training.batch)
         steps = math.ceil(steps / turn) * turn
-    training = dataclasses.replace(run.training, steps=WARM_UP_STEPS + steps)
+    training = dataclasses.replace(run.training, steps=1 + steps)
     model = build_run(dataclasses.replace(run, training=training), dataset)
-    result = train(model, dataset, training, show=False)
+    result = train(model, dataset, training, show=False, warm_up=1)
     timed = result.timed
     if result.signal is not None:
         raise Stopped(result.signal)

@@ -57,7 +57,7 @@ def collect(
         if good and len(good) == len(trainings):
             assert entrant.parameters is not None
             speed = calibrated.get(entrant.member)
-            row = member_row(entrant.member, entrant.parameters, good, metric, speed)
+            row = member_row(entrant.member, dataset.task, entrant.parameters, good, metric, speed)
             tried = [played for found in good if (played := found.get("played"))]
             row["played"] = mean_of(tried) if tried else None
             rows.append(row)
@@ -85,6 +85,9 @@ def collect(
         row["beats_attention_from"] = crossover(points, row["member"])
         config_of = next(e.config for e in ready if e.member == row["member"])
         row["preset"] = {} if config_of is None else preset_changes(config_of)
+    judged = verdict(
+        complete, metric, in_seconds=config.training.budget_seconds is not None, cores=cores()
+    )
     return {
         "format": FORMAT,
         "command": command,
@@ -96,11 +99,9 @@ def collect(
         "rows": ranked,
         "runs": runs,
         "bench": [to_dict(point) for point in points],
-        "verdict": verdict(
-            complete, in_seconds=config.training.budget_seconds is not None, cores=cores()
-        ),
+        "verdict": judged,
         "waiting": [name for name in config.members if name in able - trained],
-        "next": next_steps(complete, runs, dataset.task, folder),
+        "next": next_steps(complete, runs, dataset.task, folder, judged["useful"]),
     }
 
 
@@ -117,8 +118,11 @@ def write(results: Results, folder: Path) -> None:
     write_text(folder / "results.csv", table.getvalue())
 
 
-def next_steps(rows: list[Row], runs: list[Run], task: str, folder: Path) -> list[list[str]]:
-    """What a user may want to do with the best member now: [in words, the command]."""
+def next_steps(
+    rows: list[Row], runs: list[Run], task: str, folder: Path, useful: bool
+) -> list[list[str]]:
+    """What a user may want to do with the best member now: [in words, the command]; one that is no
+    better than an answer without a model can only be trained for longer."""
     if not rows:
         return []
     best = next(run for run in runs if run["member"] == rows[0]["member"])
@@ -126,6 +130,6 @@ def next_steps(rows: list[Row], runs: list[Run], task: str, folder: Path) -> lis
     place = shlex.quote(str(folder / best["folder"] / "run"))
     use = TASKS[task].use.format(run=place)
     train = f"train {best['member']} --resume --out {place} --steps {2 * best['steps']}"
-    steps = {f"use {best['member']}": use, "look into it": f"show {place} all"}
-    steps["train it twice as long"] = train
+    steps = {f"use {best['member']}": use, "look into it": f"show {place} all"} if useful else {}
+    steps[f"train {best['member']} twice as long"] = train
     return [[words, own.command(step)] for words, step in steps.items()]

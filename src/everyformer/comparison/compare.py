@@ -1,9 +1,10 @@
 """`compare`: run every job, collect what came of them, and write table and page.
 
-Members are timed in turn first, so that a budget in seconds is worth a fair number of steps to each
-and the whole can be foretold. Every training runs in a process of its own, one after the other, so
-that times are not shared. After every member the table and a page are written; what is finished is
-kept: a comparison that was stopped goes on with `resume`.
+Members are timed in turn first: all speeds that are compared come from there, a budget in seconds
+is worth a fair number of steps to each, and the whole can be foretold. Every training runs in a
+process of its own, one after the other, so that times are not shared. After every member the table
+and a page are written; what is finished is kept: a comparison that was stopped goes on with
+`resume`.
 """
 
 from __future__ import annotations
@@ -74,12 +75,13 @@ def run_comparison(
             say(f"{entrant.member}: cannot be built: {entrant.error}")
     with opened(config, dataset.fingerprint) as folder:
         finished, results = Finished(), cast(Results, {})
-        times = LayerTimes(config, folder)
+        times = LayerTimes(config, [e.member for e in ready if e.config is not None], folder)
+        times.measure()
         with Gentle() as stop:
             calibrated = calibrate(config, ready, dataset, folder, stop, say)
             if config.training.budget_seconds is not None:
                 ready = [_with_steps(entrant, calibrated) for entrant in ready]
-            estimate = Estimate(config, ready, calibrated)
+            estimate = Estimate(config, ready, dataset, calibrated)
             if stop.received is None:
                 say(announced(config, ready, calibrated, estimate))
             trainings = Trainings(config, dataset, folder, say, stop, estimate)
@@ -97,10 +99,6 @@ def run_comparison(
                 results = collected(finished)
                 with doing("drawing the page so far"):
                     report(results, folder, complete=False)
-                if any(found["status"] == "done" for _, found in own):
-                    times.measure(own[0][0].member, stop)
-        if finished:
-            results = collected(finished)
         if stop.received:
             return Comparison(results.get("rows", []), results, folder, stop.received)
         if not finished:
@@ -128,7 +126,7 @@ def announced(
     minutes, seconds = divmod(round(estimate.seconds), 60)
     many = f"{estimate.trainings} training{'s' * (estimate.trainings != 1)} of {each}"
     return (
-        f"{many}{' each' * (estimate.trainings != 1)}, with evaluations, timing and the page about "
+        f"{many}{' each' * (estimate.trainings != 1)}, with evaluations and the page about "
         f"{f'{minutes} min ' * (minutes > 0)}{seconds} s in all"
         + (f"; up to {size(memory)} of memory" if memory else "")
     )

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import math
-
 from everyformer.comparison.config import CompareConfig
+from everyformer.comparison.decoding import POSITION_SEQUENCES, PROMPT_SHARE, SAMPLE_TOKENS
 from everyformer.comparison.plan import Entrant, Job
 from everyformer.comparison.results import Calibrated
 from everyformer.core.tasks import TASKS
+from everyformer.data.dataset import Dataset
+from everyformer.models.config import ModelConfig
+from everyformer.neighbours import RETRIEVAL
 from everyformer.training.config import TrainingConfig
 from everyformer.training.progress import Part
 
@@ -15,33 +17,34 @@ START = 0.5
 """seconds until a process that trains takes its first step"""
 EVALUATION = 0.4
 """of a training step: time of an evaluation's pass over as many sequences"""
-WRITING = 2.0
-"""seconds that decoding speed and a sample take"""
-TIMING = 1.0
-"""seconds of a member's layer at one length"""
 PAGE = 3.0
 """seconds of the report"""
 
 
 class Estimate:
-    """Seconds of every training of a comparison, and of what comes after.
+    """Seconds of every training of a comparison, and of what is read, written and drawn behind it.
 
     It also numbers the trainings, and keeps what they really took.
     """
 
     def __init__(
-        self, config: CompareConfig, ready: list[Entrant], calibrated: dict[str, Calibrated]
+        self,
+        config: CompareConfig,
+        ready: list[Entrant],
+        dataset: Dataset,
+        calibrated: dict[str, Calibrated],
     ) -> None:
         able = [entrant for entrant in ready if entrant.config is not None]
         # of the grid, the rate that is kept is also that of the first seed
         each = config.seeds + max(len(config.lr_grid) - 1, 0)
-        timing = len(config.bench_lengths) * TIMING
         self._each = {
-            entrant.member: timing / each + _training_seconds(config.training, entrant, calibrated)
+            entrant.member: _training_seconds(
+                config.training, entrant, dataset, calibrated.get(entrant.member)
+            )
             for entrant in able
         }
         self.trainings = each * len(able)
-        self.seconds = each * sum(self._each.values()) + timing + PAGE
+        self.seconds = each * sum(self._each.values()) + PAGE
         self._done: dict[str, float] = {}
         """trainings that are over, with what was estimated of them"""
         self._expected = self._spent = 0.0
@@ -68,14 +71,35 @@ class Estimate:
 
 
 def _training_seconds(
-    config: TrainingConfig, entrant: Entrant, calibrated: dict[str, Calibrated]
+    config: TrainingConfig, entrant: Entrant, dataset: Dataset, known: Calibrated | None
 ) -> float:
-    """Of one training in its process; only what its budget says where it could not be timed."""
-    known = calibrated.get(entrant.member)
-    assert entrant.config is not None
-    beside = START + (WRITING if TASKS[entrant.config.task].continues else 0.0)
+    """Of one training in its process, with what is read and written behind it; where the member
+    could not be timed, only what its budget says."""
     if known is None:
-        return beside + (config.budget_seconds or 0.0)
+        return START + (config.budget_seconds or 0.0)
+    assert entrant.config is not None
+    task, row = TASKS[dataset.task], EVALUATION * known["seconds"] / config.batch
     evaluations = 1 + (known["steps"] // config.evaluate_every if config.evaluate_every else 0)
-    passes = math.ceil((config.evaluate_sequences or 256) / config.batch)
-    return beside + known["seconds"] * (known["steps"] + EVALUATION * passes * evaluations)
+    rows: float = evaluations * _held_out(dataset, config.evaluate_sequences)
+    writing = 0.0
+    if task.continues:
+        rows += _held_out(dataset, POSITION_SEQUENCES)
+        rows += _stored(entrant.config) / dataset.length
+        token = max(known["decode_ms"].values(), default=0.0) / 1000
+        if known["state_bytes"] is None:
+            token = max(token, PROMPT_SHARE * row)
+        writing = SAMPLE_TOKENS * token
+    return START + known["seconds"] * known["steps"] + row * rows + writing
+
+
+def _held_out(dataset: Dataset, limit: int | None) -> int:
+    """Sequences of an evaluation that reads up to ``limit``; policies are evaluated by playing."""
+    if TASKS[dataset.task].interacts:
+        return 0
+    return sum(len(batch.inputs) for batch in dataset.validation_batches(64, limit))
+
+
+def _stored(config: ModelConfig) -> int:
+    """Tokens that are read for a store of the training text, in windows that overlap by half."""
+    retrieval = RETRIEVAL.of(config)
+    return 0 if retrieval is None else 2 * int(retrieval.options.size)

@@ -67,13 +67,24 @@ class Calibrated(TypedDict):
     seconds: float
     """a step, in the quietest round"""
     rounds: list[float]
-    """seconds a step in each round"""
+    """seconds a step in each round; that of the first, shorter one where there was no time for more
+    of them"""
     cpu_seconds: float
     """of all threads a step, in that round"""
     steps: int
     """that the budget is worth"""
     peak_bytes: int | None
-    """largest memory, by then, of the process that timed all members"""
+    """by which a few steps raise the memory of the process that times all members"""
+    tokens_per_second: float
+    """of training: the median round"""
+    speed_spread: Interval | None
+    """quartiles of that over the rounds; None of fewer than five"""
+    decode_ms: dict[str, float]
+    """milliseconds a token by tokens before it, the median round"""
+    decode_spread: dict[str, Interval]
+    """quartiles of those milliseconds"""
+    state_bytes: int | None
+    """of a text of the longer context; None where there is no exact state"""
 
 
 # a word of Python's own is a key
@@ -90,20 +101,13 @@ class Trained(TypedDict):
     seconds: float
     flops: int
     tokens_per_second: float
+    """in this training, at its own hour: members are compared by `Calibrated`"""
     evaluation: Evaluation
     """at the last step"""
-    peak_bytes: int | None
-    """None where no step was made in the last sitting"""
     leaks: NotRequired[str]
     """why its loss is none of a model that writes"""
-    speed_spread: NotRequired[Interval | None]
-    """quartiles of the tokens a second, from one logged step to the next"""
     load: NotRequired[float | None]
     """threads on the machine that wanted a core during the training, its own too (mean)"""
-    decoding: NotRequired[dict[str, float | None]]
-    """milliseconds a token by tokens before it, and the ``state`` in bytes"""
-    decoding_spread: NotRequired[dict[str, Interval]]
-    """quartiles of those milliseconds"""
     limits: NotRequired[list[str]]
     """what the model cannot, in sentences"""
     by_position: NotRequired[list[list[float]]]
@@ -175,14 +179,17 @@ class Row(TypedDict):
     interval_of: Literal["seeds", "validation sequences"]
     values: list[float]
     """the quality of each seed"""
-    tokens_per_second: float
+    tokens_per_second: float | None
+    """this and what else is measured in turn is None or empty where it could not be timed"""
+    trained_tokens_per_second: float
+    """in its own trainings, each at its own hour"""
     tokens: float
     flops: float
     steps: float
     peak_bytes: int | None
     decode_ms: dict[str, float]
     """milliseconds a token, by tokens before it"""
-    state_bytes: float | None
+    state_bytes: int | None
     mean_depth: NotRequired[float | None]
     """steps of layers that a held-out token takes, where that differs by token"""
     mean_span: NotRequired[float | None]
@@ -198,6 +205,11 @@ class Row(TypedDict):
     """tokens"""
     preset: NotRequired[dict[str, Any]]
     """what its preset changes besides its genes"""
+    baseline: float | None
+    """the quality of an answer that reads nothing of the input; None where there is
+    none (see `training.worth`)"""
+    beats_baseline: bool | None
+    """whether every training surely beats that, by its own interval over held-out sequences"""
     seconds: float
     """of training, without evaluations"""
     speed_spread: Interval | None
@@ -207,7 +219,7 @@ class Row(TypedDict):
     limits: list[str]
     """what the model cannot, in sentences"""
     calibrated: Calibrated | None
-    """None where it could not be timed"""
+    """what was measured with all members in turn; None where it could not be timed"""
     load: float | None
     """threads on the machine that wanted a core, its own too: the highest mean of a training"""
     group: str
@@ -227,6 +239,8 @@ class Verdict(TypedDict):
     """members that share the first tier, best first; one where the winner is settled"""
     doubts: list[str]
     """why no winner may be named, in sentences without a full stop"""
+    useful: bool
+    """whether the first of the table surely beats an answer that reads nothing of the input"""
 
 
 class Results(TypedDict):

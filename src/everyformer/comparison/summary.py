@@ -10,7 +10,7 @@ import math
 import statistics
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 from everyformer.comparison.metrics import METRICS
 from everyformer.comparison.results import (
@@ -28,6 +28,7 @@ from everyformer.comparison.results import (
 from everyformer.core.tasks import TASKS
 from everyformer.family import info
 from everyformer.training.logging import read_metrics
+from everyformer.training.worth import baseline, is_better
 
 NOT_WRITING = "not strictly autoregressive, so no measure of what it writes"
 """said of the loss of a model that leaks"""
@@ -41,6 +42,7 @@ def quality_metric(task: str, evaluation: Evaluation) -> Metric:
 
 def member_row(
     member: str,
+    task: str,
     parameters: int,
     runs: Sequence[Trained],
     metric: Metric,
@@ -54,8 +56,8 @@ def member_row(
         interval = mean_interval(values)
         if METRICS[metric].share:
             interval = [max(0.0, interval[0]), min(1.0, interval[1])]
-    decoding = first.get("decoding") or {}
-    times = {key: spent for key, spent in decoding.items() if key.isdigit() and spent is not None}
+    speed: Any = calibrated or {}
+    beside = baseline(task, first["evaluation"])
     return {
         "member": member,
         "status": "done",
@@ -65,21 +67,24 @@ def member_row(
         "interval": interval,
         "interval_of": "seeds" if len(values) > 1 else "validation sequences",
         "values": values,
-        "tokens_per_second": statistics.mean(run["tokens_per_second"] for run in runs),
+        "tokens_per_second": speed.get("tokens_per_second"),
+        "trained_tokens_per_second": statistics.mean(run["tokens_per_second"] for run in runs),
         "tokens": statistics.mean(run["tokens"] for run in runs),
         "flops": statistics.mean(run["flops"] for run in runs),
         "steps": statistics.mean(run["steps"] for run in runs),
-        "peak_bytes": max((run["peak_bytes"] for run in runs if run["peak_bytes"]), default=None),
-        "decode_ms": times,
-        "state_bytes": decoding.get("state"),
+        "peak_bytes": speed.get("peak_bytes"),
+        "decode_ms": speed.get("decode_ms", {}),
+        "state_bytes": speed.get("state_bytes"),
         "mean_depth": _mean(run["evaluation"].get("mean_depth") for run in runs),
         "mean_span": _mean(run["evaluation"].get("mean_span") for run in runs),
         "leaks": first.get("leaks"),
         "by_position": first.get("by_position"),
         "sample": first.get("sample"),
+        "baseline": beside and beside.value,
+        "beats_baseline": beside and all(is_better(run["evaluation"], beside) for run in runs),
         "seconds": statistics.mean(run["seconds"] for run in runs),
-        "speed_spread": first.get("speed_spread"),
-        "decode_spread": first.get("decoding_spread") or {},
+        "speed_spread": speed.get("speed_spread"),
+        "decode_spread": speed.get("decode_spread", {}),
         "limits": first.get("limits") or [],
         "calibrated": calibrated,
         "load": max(filter(None, (run.get("load") for run in runs)), default=None),

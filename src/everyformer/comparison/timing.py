@@ -1,12 +1,16 @@
-"""Time and memory of one layer of each member against length, kept in the comparison's folder."""
+"""Time and memory of one layer of each member against length, kept in the comparison's folder.
+
+At every length all members are measured in turn in one process, plain attention among them.
+"""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from everyformer.benchmark.bench import bench
+from everyformer.benchmark.bench import bench_together
 from everyformer.benchmark.points import BASELINE, Point
 from everyformer.comparison.config import CompareConfig
 from everyformer.comparison.plan import own_options
@@ -14,7 +18,6 @@ from everyformer.core.config import to_dict
 from everyformer.core.errors import CheckpointError
 from everyformer.core.pulse import doing
 from everyformer.core.sealed import read_json, write_json
-from everyformer.core.stopping import Gentle
 
 FILE, FORMAT = "layers.json", "everyformer-layer-times"
 SECONDS = 0.2
@@ -24,14 +27,15 @@ SIZES = ("width", "heads", "layers", "max_length")
 
 
 class LayerTimes:
-    """What has been measured of one layer of each member, and of plain attention beside them."""
+    """One layer of each of ``members``, and of plain attention."""
 
-    def __init__(self, config: CompareConfig, folder: Path) -> None:
+    def __init__(self, config: CompareConfig, members: Sequence[str], folder: Path) -> None:
         self._lengths, self._path = config.bench_lengths, folder / FILE
         self._own = {
             member: {name: value for name, value in options.items() if name not in SIZES}
             for member, options in own_options(config).items()
         }
+        self._members = list(dict.fromkeys((BASELINE, *members))) if members else []
         self._sizes: dict[str, Any] = {"width": config.model.width, "heads": config.model.heads}
         self._known = self._kept()
 
@@ -39,48 +43,37 @@ class LayerTimes:
     def points(self) -> list[Point]:
         """All that were measured, member by member."""
         return [
-            Point(**known[str(length)])
-            for known in self._known.values()
+            Point(**self._known[str(length)][member])
+            for member in self._members
             for length in self._lengths
-            if str(length) in known
+            if str(length) in self._known
         ]
 
-    def measure(self, member: str, stop: Gentle) -> None:
-        """Measure a member, and plain attention before the first, where it is not known yet."""
-        for name in dict.fromkeys((BASELINE, member)):
-            found = self._known.setdefault(name, {})
-            missing = [n for n in self._lengths if str(n) not in found]
-            if not missing or stop.received is not None:
+    def measure(self) -> None:
+        """Measure at every length that is not known yet; a stop ends it at once."""
+        for length in self._lengths if self._members else ():
+            if str(length) in self._known:
                 continue
-            with doing(f"timing one layer of {name} at {', '.join(map(str, missing))} tokens"):
-                options = {name: self._own.get(name, {})}
-                try:
-                    for point in bench(
-                        [name], missing, options=options, seconds=SECONDS, **self._sizes
-                    ):
-                        found[str(point.length)] = to_dict(point)
-                        if stop.received is not None:
-                            break
-                except (EOFError, ConnectionError):
-                    # Ctrl-C on a terminal ends the processes that measure as well
-                    if stop.received is None:
-                        raise
+            with doing(f"timing one layer of {len(self._members)} members at {length:,} tokens"):
+                found = bench_together(
+                    self._members, length, options=self._own, seconds=SECONDS, **self._sizes
+                )
+            self._known[str(length)] = {point.member: to_dict(point) for point in found}
             self._write()
 
     def _kept(self) -> dict[str, dict[str, Any]]:
-        """What an earlier sitting measured at the same sizes."""
+        """What an earlier sitting measured of the same members at the same sizes."""
         try:
             values = read_json(self._path, FORMAT)
         except CheckpointError:
             return {}
-        same = values["setting"] == self._setting()
-        return values["members"] if same else {}
+        return values["lengths"] if values["setting"] == self._setting() else {}
 
     def _write(self) -> None:
-        values = {"format": FORMAT, "setting": self._setting(), "members": self._known}
+        values = {"format": FORMAT, "setting": self._setting(), "lengths": self._known}
         write_json(self._path, values)
 
     def _setting(self) -> dict[str, Any]:
-        setting = {"sizes": self._sizes, "options": self._own}
+        setting = {"members": self._members, "sizes": self._sizes, "options": self._own}
         plain: dict[str, Any] = json.loads(json.dumps(setting))
         return plain

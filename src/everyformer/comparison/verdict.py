@@ -8,8 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from string import ascii_lowercase
 
-from everyformer.comparison.results import Row, Run, Verdict
+from everyformer.comparison.metrics import METRICS
+from everyformer.comparison.results import Metric, Row, Run, Verdict
 from everyformer.core.wording import few
+from everyformer.training.worth import in_words
 
 SCATTER = 0.25
 """of a member's speed between rounds of the calibration, or between that and its training"""
@@ -57,23 +59,32 @@ def same_functions(rows: Sequence[Row], runs: Sequence[Run]) -> list[list[str]]:
     ]
 
 
-def verdict(rows: Sequence[Row], *, in_seconds: bool, cores: int) -> Verdict:
+def verdict(rows: Sequence[Row], metric: Metric, *, in_seconds: bool, cores: int) -> Verdict:
     """Who shares the first tier of ranked ``rows``, and why none of them may be called the best.
 
     Args:
         rows: with their letters, best first.
+        metric: that they are ranked by.
         in_seconds: whether the budget was one of seconds, which a busy machine shares unevenly.
         cores: of the machine.
     """
     if not rows:
-        return {"best": [], "doubts": []}
+        return {"best": [], "doubts": [], "useful": False}
+    useful = rows[0]["beats_baseline"] is not False
     first = set(rows[0]["letters"])
     best = [row["member"] for row in rows if first & set(row["letters"])]
-    doubts = [*(_unfair_seconds(rows, cores) if in_seconds else ())]
+    doubts = [] if useful else [_useless(rows[0], metric)]
+    doubts += [*(_unfair_seconds(rows, cores) if in_seconds else ())]
     short = [f"{row['member']} {row['steps']:,.0f}" for row in rows if row["steps"] < FEWEST_STEPS]
     if short:
         doubts.append(f"fewer than {FEWEST_STEPS} steps were made ({few(short)})")
-    return {"best": best, "doubts": doubts}
+    return {"best": best, "doubts": doubts, "useful": useful}
+
+
+def _useless(row: Row, metric: Metric) -> str:
+    assert row["baseline"] is not None
+    shown = METRICS[metric].written(row["baseline"])
+    return f"no member is surely better than {in_words(metric)} ({METRICS[metric].unit} {shown})"
 
 
 def _unfair_seconds(rows: Sequence[Row], cores: int) -> Iterator[str]:
@@ -95,6 +106,6 @@ def _scatter(row: Row) -> float:
     calibrated = row["calibrated"]
     if calibrated is None:
         return 0.0
-    trained = row["tokens"] / row["steps"] / row["tokens_per_second"]
+    trained = row["tokens"] / row["steps"] / row["trained_tokens_per_second"]
     known = [*calibrated["rounds"], trained]
     return max(known) / min(known) - 1

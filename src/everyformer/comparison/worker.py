@@ -7,7 +7,6 @@ So a member that runs out of memory or crashes takes nothing with it, and memory
 from __future__ import annotations
 
 import json
-import statistics
 import sys
 import traceback
 from pathlib import Path
@@ -15,8 +14,7 @@ from typing import Any, cast
 
 from filelock import FileLock
 
-from everyformer.benchmark.measure import memory_peak
-from everyformer.comparison.decoding import decoding_times, loss_by_position, sample
+from everyformer.comparison.decoding import loss_by_position, sample
 from everyformer.comparison.files import read_job, write_result
 from everyformer.comparison.playing import returns_of
 from everyformer.comparison.results import Evaluation, Result, Trained
@@ -35,12 +33,9 @@ from everyformer.models.base import Model
 from everyformer.neighbours import RETRIEVAL
 from everyformer.positions.base import Position
 from everyformer.training import RunDirectory
-from everyformer.training.logging import read_metrics
 from everyformer.training.progress import Part
 from everyformer.training.spec import RunSpec, build_run
 
-POSITION_SEQUENCES = 64
-"""validation sequences of which the loss is told by position"""
 LONGEST_STEP = 600.0
 """seconds"""
 
@@ -80,7 +75,6 @@ def work(folder: Path, job: dict[str, Any], part: Part | None = None) -> Trained
         raise DataError(f"{dataset.name} has changed since the comparison was begun")
     model, training = build_run(spec, dataset), spec.training
     config = model.config
-    before = memory_peak() or 0
     resume = (folder / "run").exists()
     more = {"run": to_dict(spec)}
     with (
@@ -94,8 +88,7 @@ def work(folder: Path, job: dict[str, Any], part: Part | None = None) -> Trained
     trained, reading, dataset = outcome.result, outcome.model, outcome.dataset
     if trained.interrupted:
         return None
-    peak = trained.peak_device or (memory_peak() or 0) - before
-    # a sitting without a step of its own knows neither speed nor memory of training
+    # a sitting without a step of its own knows no speed of training
     speed = trained.tokens_per_second or trained.tokens / trained.seconds
     found: Trained = {
         "status": "done",
@@ -105,24 +98,19 @@ def work(folder: Path, job: dict[str, Any], part: Part | None = None) -> Trained
         "flops": trained.flops,
         "tokens_per_second": speed,
         "evaluation": cast(Evaluation, trained.evaluation),
-        "peak_bytes": peak if trained.tokens_per_second else None,
         "load": load.mean,
-        "speed_spread": speed_spread(folder / "run" / "metrics.jsonl"),
         "limits": limits_of(model),
         "config": to_dict(config),
     }
     model.eval()
     if leak := leak_of(model):
         found["leaks"] = leak
-    if TASKS[dataset.task].writes and not TASKS[dataset.task].encodes:
-        with doing(f"timing how fast {config.member} writes"):
-            found["decoding"], found["decoding_spread"] = decoding_times(config)
     if TASKS[dataset.task].recorded:
         with doing(f"playing with {config.member}"):
             found["played"] = returns_of(model, dataset, training.seed)
     if TASKS[dataset.task].continues:
         with doing(f"reading and writing with {config.member}"):
-            found["by_position"] = loss_by_position(reading, dataset, POSITION_SEQUENCES)
+            found["by_position"] = loss_by_position(reading, dataset)
             found["sample"] = sample(reading, dataset)
     return found
 
@@ -143,13 +131,3 @@ def limits_of(model: Model) -> list[str]:
         found.append("has no exact state, so every token that it writes reads the whole text again")
     retrieval = RETRIEVAL.of(model.config)
     return found if retrieval is None else [*found, retrieval.beside]
-
-
-def speed_spread(metrics: Path) -> list[float] | None:
-    """Quartiles of the tokens a second between logged steps, the first ones left out."""
-    speeds = [row["tokens_per_second"] for row in read_metrics(metrics) if "evaluation" not in row]
-    known = speeds[1:]
-    if len(known) < 4:
-        return None
-    low, _, high = statistics.quantiles(known, n=4)
-    return [low, high]

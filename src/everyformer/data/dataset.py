@@ -89,6 +89,12 @@ class Dataset(ABC):
         """
 
     @property
+    def counting(self) -> float | None:
+        """Nats a held-out token costs whoever has counted the tokens of the training part; None
+        where tokens are not what is predicted."""
+        return None
+
+    @property
     def target_ends(self) -> dict[str, int]:
         """Of seq2seq, the model's start and end token: the separator is both; {} of other tasks."""
         if not TASKS[self.task].translates:

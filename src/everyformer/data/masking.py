@@ -63,6 +63,10 @@ class MaskedTextDataset(Dataset):
         random = np.random.default_rng((seed, step, TRAINING_STREAM))
         return replace(self.hide(windows.inputs.numpy(), random), documents=windows.documents)
 
+    @property
+    def counting(self) -> float:
+        return self.text.counting
+
     def validation_batches(self, size: int, limit: int | None = None) -> Iterator[Batch]:
         """Windows side by side; the last reaches back to be full and hides only new tokens."""
         tokens = self.text.validation

@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -25,6 +26,9 @@ from everyformer.data.sources import Source
 from everyformer.data.tokenizers.base import Tokenizer
 from everyformer.data.tokenizers.load import fit_tokenizer, load_tokenizer
 from everyformer.data.tokenizers.plain import CharTokenizer
+
+STRETCHES, STRETCH = 64, 1 << 16
+"""of a large part whose tokens are counted: how many, and tokens of each"""
 
 
 class Neighbours(Protocol):
@@ -65,6 +69,17 @@ class TextDataset(Dataset):
             batch.targets[torch.arange(self.length) < again[:, None]] = IGNORED
             yield batch
 
+    @cached_property
+    def counting(self) -> float:
+        """The cross-entropy of held-out tokens under the training tokens' frequencies, one added
+        to each count; of large parts, of stretches at equal distances."""
+        train, held_out = (
+            np.bincount(_sampled(part), minlength=self.vocabulary).astype(np.float64)
+            for part in (self.train, self.validation)
+        )
+        nats = np.log(train.sum() + self.vocabulary) - np.log(train + 1)
+        return float(nats @ held_out / held_out.sum())
+
     def window_starts(self, limit: int | None) -> tuple[np.ndarray, np.ndarray]:
         """Where validation windows begin, and up to where their targets are scored before them."""
         scored, stride = len(self.validation) - 1, self.stride or self.length
@@ -94,6 +109,14 @@ class TextDataset(Dataset):
         separator = None if self.tokenizer is None else self.tokenizer.separator
         assert separator is not None
         return inputs.eq(separator).long().cumsum(1)
+
+
+def _sampled(tokens: np.ndarray) -> np.ndarray:
+    """Up to 4 million of the tokens, in stretches at equal distances."""
+    if len(tokens) <= STRETCHES * STRETCH:
+        return tokens.astype(np.int64)
+    starts = np.linspace(0, len(tokens) - STRETCH, STRETCHES).astype(np.int64)
+    return np.concatenate([tokens[start : start + STRETCH] for start in starts]).astype(np.int64)
 
 
 def load_text(source: Source, config: DataConfig, tokenizer: Tokenizer | None = None) -> Dataset:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from typing import Any
 
 from everyformer.blocks.stack import Stack
 from everyformer.core.abilities import FitsPictures, Picture
-from everyformer.core.config import Choice
+from everyformer.core.config import Choice, to_dict
 from everyformer.core.gene import layer_choice
 from everyformer.core.mixer import Mixer, set_options
 from everyformer.core.tasks import TASKS
@@ -52,6 +53,14 @@ def build_stack(config: ModelConfig, *, reads: bool = False) -> Stack:
     found = {name: gene.around(config) for name, gene in GENES.items()}
     around = {name: part for name, part in found.items() if part is not None}
     return Stack(mixers, config.width, config.block, cross, **around)
+
+
+def layer_in_words(config: ModelConfig) -> str:
+    """The first layer's mixer with all options: layers of one description are one function."""
+    mixer, inside = _build_mixer(config, 0, {})
+    parts = {name: to_dict(GENES[name].typed(config.genes[name])) for name in sorted(inside)}
+    kind = f"{type(mixer).__module__}.{type(mixer).__qualname__}"
+    return json.dumps([kind, mixer.causal, config.heads, to_dict(mixer.options), parts])
 
 
 def _join(mixers: list[Mixer]) -> None:

@@ -142,10 +142,13 @@ def _unsettled(results: Results, rows: list[Row]) -> str:
 
 def _fastest(rows: list[Row]) -> Iterator[str]:
     """Who trains and who writes fastest, where measurements tell it from all others."""
-    trained = _first(rows, lambda row: row["speed_spread"], lambda row: -row["tokens_per_second"])
-    if trained is not None:
-        speed = f"{trained['tokens_per_second']:,.0f} tokens per second"
-        yield f"{trained['member']} trains fastest, at {speed}."
+    timed = [row for row in rows if row["tokens_per_second"] is not None]
+    trained = _first(
+        timed, lambda row: row["speed_spread"], lambda row: -(row["tokens_per_second"] or 0.0)
+    )
+    if trained:
+        speed = f"{trained[0]['tokens_per_second']:,.0f} tokens per second"
+        yield f"{_names(trained)} {_verb(trained, 'train')} fastest, at {speed}."
     contexts = sorted({c for row in rows for c in row["decode_ms"]}, key=int)
     if not contexts:
         return
@@ -154,17 +157,31 @@ def _fastest(rows: list[Row]) -> Iterator[str]:
     writes = _first(
         able, lambda row: row["decode_spread"].get(long), lambda r: r["decode_ms"][long]
     )
-    if writes is not None:
-        spent = brief(writes["decode_ms"][long])
-        yield f"{writes['member']} writes fastest after {int(long):,} tokens, {spent} ms each."
+    if writes:
+        spent = brief(writes[0]["decode_ms"][long])
+        yield (
+            f"{_names(writes)} {_verb(writes, 'write')} fastest after {int(long):,} tokens, "
+            f"{spent} ms each."
+        )
 
 
 def _first(
     rows: list[Row], spread: Callable[[Row], Interval | None], cost: Callable[[Row], float]
-) -> Row | None:
-    """The row of least ``cost``, if its spread overlaps with that of no other."""
-    if len(rows) < 2:
-        return None
+) -> list[Row]:
+    """The row of least ``cost`` with those of the same function, if no other's spread overlaps with
+    its own; else none."""
+    if not rows:
+        return []
     best = min(rows, key=cost)
-    others = [row for row in rows if row is not best]
-    return best if all(apart(spread(best), spread(row)) for row in others) else None
+    equal = [row for row in rows if row["member"] in best["same_as"]]
+    others = [row for row in rows if row is not best and row not in equal]
+    surely = others and all(apart(spread(best), spread(row)) for row in others)
+    return [best, *equal] if surely else []
+
+
+def _names(rows: list[Row]) -> str:
+    return listed([row["member"] for row in rows])
+
+
+def _verb(rows: list[Row], verb: str) -> str:
+    return verb if len(rows) > 1 else f"{verb}s"

@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from everyformer.comparison.results import Results, Row, finished, interval_of, quality_of
+from everyformer.comparison.metrics import METRICS
+from everyformer.comparison.results import Metric, Results, Row, finished, interval_of, quality_of
 from everyformer.comparison.summary import NOT_WRITING
+from everyformer.comparison.verdict import SCATTER
 from everyformer.core.wording import few, listed
 from everyformer.report.words import several
+from everyformer.training.worth import in_words
 
 CLOSE = 0.10
 """parameter counts further apart than this are pointed out"""
@@ -17,8 +20,13 @@ CLOSE = 0.10
 def notes(results: Results) -> list[str]:
     """What a reader must know before deciding from the table."""
     rows, config = finished(results), results["config"]
-    found = [*_leak_notes(rows), *_interval_notes(rows), *_fairness_notes(rows, config)]
-    found += _preset_notes(rows)
+    found = [
+        *_leak_notes(rows),
+        *baseline_notes(rows, results["metric"]),
+        *_interval_notes(rows),
+        *_fairness_notes(rows, config),
+    ]
+    found += [*drifts(rows), *_preset_notes(rows)]
     if unfinished := _still_learning(results):
         found.append(
             f"{few(unfinished)} still improved over the last third of training by more than the "
@@ -41,6 +49,15 @@ def _leak_notes(rows: list[Row]) -> Iterator[str]:
     for why, names in reasons.items():
         them = several(names, "it", "them")
         yield f"* The loss of {few(names)} is {NOT_WRITING}: {why}. Do not rank {them}."
+
+
+def baseline_notes(rows: list[Row], metric: Metric) -> Iterator[str]:
+    """The quality of an answer that reads nothing, where it is known."""
+    beside = next((row["baseline"] for row in rows if row["baseline"] is not None), None)
+    if beside is not None:
+        value = METRICS[metric].sentence(beside)
+        words = in_words(metric)
+        yield f"{words[0].upper()}{words[1:]}, without reading the input, comes to {value}."
 
 
 def _interval_notes(rows: list[Row]) -> Iterator[str]:
@@ -85,6 +102,22 @@ def _fairness_notes(rows: list[Row], config: dict[str, Any]) -> Iterator[str]:
         yield (
             f"All were trained with one learning rate, {config['training']['lr']:g}; a member may "
             "do better with its own (--lr-grid)."
+        )
+
+
+def drifts(rows: list[Row]) -> Iterator[str]:
+    """Members whose own trainings ran at another speed than in the rounds with all others."""
+    ratios = {
+        row["member"]: row["trained_tokens_per_second"] / row["tokens_per_second"]
+        for row in rows
+        if row["tokens_per_second"]
+    }
+    far = [f"{name} {ratio:.2f}" for name, ratio in ratios.items() if abs(ratio - 1) > SCATTER]
+    if far:
+        yield (
+            "In their own trainings, one after the other, some ran at another speed than in rounds "
+            f"with all others (as a share of that speed: {few(far)}): the machine or the member "
+            "changed meanwhile."
         )
 
 

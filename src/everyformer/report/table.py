@@ -124,7 +124,10 @@ def _about(results: Results, limits: dict[str, list[int]]) -> str:
         return _waiting(results)
     words = [f"Below a quality: its 95% interval over {rows[0]['interval_of']}."]
     if any(row["speed_spread"] or row["decode_spread"] for row in rows):
-        words.append("Below a speed: its quartiles.")
+        words.append(
+            "Speeds and memory were measured in rounds in which all members take turns; below a "
+            "speed: its quartiles."
+        )
     if decided(results) and len(rows) > 1:
         words.append("Bold: best of its column, with all that cannot be told from it.")
     base = baseline(results)
@@ -172,7 +175,7 @@ def _columns(results: Results) -> list[Column]:
             lambda row: _quartiles(row["speed_spread"], "{:,.0f}".format),
             lambda row: row["speed_spread"],
         ),
-        Column("peak memory of training", lambda row: row["peak_bytes"], size, "lower"),
+        Column("memory of training", lambda row: row["peak_bytes"], size, "lower"),
         Column(
             "seconds until it is as good as the last",
             lambda row: row["seconds_to_slowest"],
@@ -258,7 +261,11 @@ def _best(rows: list[Row], column: Column) -> set[str]:
         return set()
     best = known[values.index(min(values) if column.better == "lower" else max(values))]
     surely = column.spread(best) is not None
-    same = [row for row in known if column.value(row) == column.value(best)]
+    same = [
+        row
+        for row in known
+        if row["member"] in best["same_as"] or column.value(row) == column.value(best)
+    ]
     near = [row for row in known if surely and not apart(column.spread(best), column.spread(row))]
     found = {row["member"] for row in (*same, *near)}
     return found if len(found) < len(known) else set()

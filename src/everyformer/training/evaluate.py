@@ -66,11 +66,12 @@ def evaluate(
         depth that differs by token ``mean_depth`` (`everyformer.core.tally`); with
         text ``bits_per_byte``, with pixels ``bits_per_dim``, each with its interval; with numbers
         ``mae``, ``rmse``, ``r2`` and the same of answering the mean (``mean_mae`` ...); with
-        classes the measures of `ClassErrors`; with actions ``action_loss`` in place of
-        ``perplexity``. Of a policy, ``return``, ``steps`` and more of ``limit`` episodes, or of 20
-        (`everyformer.training.returns.played`), and ``loss``, minus the return. Intervals are
-        normal over sequences; of classifiers' accuracy, Wilson's. A model whose losses are no
-        cross-entropies of its logits makes no guesses, so it has no accuracy.
+        classes the measures of `ClassErrors`; with text ``counting_loss`` and
+        ``counting_bits_per_byte``, those of counting tokens (`Dataset.counting`); with actions
+        ``action_loss`` in place of ``perplexity``. Of a policy, ``return``, ``steps`` and more of
+        ``limit`` episodes, or of 20 (`everyformer.training.returns.played`), and ``loss``, minus
+        the return. Intervals are normal over sequences; of classifiers' accuracy, Wilson's. A model
+        whose losses are no cross-entropies of its logits makes no guesses, so it has no accuracy.
 
     Raises:
         DataError: there is no scored target in what was read.
@@ -208,4 +209,8 @@ def _summary(sums: list[float], dataset: Dataset, top5: bool) -> dict[str, Any]:
         scale = 1 / (math.log(2) * size)
         found[unit] = loss * scale
         found[f"{unit}_interval"] = interval and [bound * scale for bound in interval]
+    if dataset.counting is not None:
+        found["counting_loss"] = dataset.counting
+        if size is not None:
+            found[f"counting_{unit}"] = dataset.counting * scale
     return found | {"scored": int(n), "sequences": int(rows)}

@@ -56,6 +56,7 @@ def train(
     extra_config: dict[str, Any] | None = None,
     show: bool = True,
     part: Part | None = None,
+    warm_up: int = WARM_UP_STEPS,
 ) -> TrainResult:
     """Train ``model`` in place; at the end it has the averaged weights if ``config.ema`` is set.
 
@@ -66,6 +67,7 @@ def train(
         extra_config: further entries of the run's config.json.
         show: progress on stderr.
         part: what the run is of a larger work, whose progress is shown too.
+        warm_up: first steps that are not counted in its speed.
 
     Raises:
         DivergedError: the loss or the gradient is not finite; the last checkpoint stays.
@@ -77,7 +79,7 @@ def train(
     was_training = model.training
     try:
         with join(config.device) as world, Gentle() as stop:
-            job = _Job(model, dataset, config, world, run, stop, show)
+            job = _Job(model, dataset, config, world, run, stop, show, warm_up)
             job.begin(resume, extra_config or {}, part)
             try:
                 job.work()
@@ -101,6 +103,7 @@ class _Job:
         run: RunDirectory | None,
         stop: Gentle,
         show: bool,
+        warm_up: int,
     ) -> None:
         if config.batch < config.accumulate * world.size:
             raise ConfigError(
@@ -124,7 +127,7 @@ class _Job:
         self.carry = carry_of(model, dataset, config, world)
         self.parts = CheckpointParts(model, self.optimiser, self.average, self.carry)
         self.state = TrainingState()
-        self.show = show and world.first
+        self.show, self.warm_up = show and world.first, warm_up
         self.signal: int | None = None
 
     def begin(self, resume: bool, extra: dict[str, Any], part: Part | None) -> None:
@@ -231,8 +234,8 @@ class _Job:
         self.cpu_seconds += time.process_time() - cpu_start
         if state.steps % config.log_every == 0 or state.steps == 1 or self._done() >= 1:
             self._report(losses, lr, norm)
-        if state.steps - self.first == WARM_UP_STEPS and self._done() < 1:
-            self.begun, self.left_out = (state.tokens, state.seconds), WARM_UP_STEPS
+        if state.steps - self.first == self.warm_up and self._done() < 1:
+            self.begun, self.left_out = (state.tokens, state.seconds), self.warm_up
             self.cpu_seconds = 0.0
         reached = None if self.carry is None else self.carry.report().get("return")
         self.progress.update(self._done(), state.steps, losses["task"], self.speed, reached)

@@ -1,0 +1,45 @@
+"""One layer of several members, in turn in one process: what is compared was measured together."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from everyformer.benchmark.measure import layer_config, outcome, pass_of
+from everyformer.benchmark.points import Point, Setting
+from everyformer.benchmark.turns import in_turn
+from everyformer.models.layers import layer_in_words
+
+Own = Mapping[str, dict[str, Any]]
+"""mixer options by member"""
+
+
+def measured(points: Sequence[Point], setting: Setting, own: Own) -> list[Point]:
+    """``points`` of one length with their times and peaks.
+
+    Members whose layers are the same function are measured once, so that they do not differ.
+    """
+    words = {
+        point: outcome(point, lambda p=point: _in_words(p, setting, own))  # type: ignore[misc]
+        for point in points
+    }
+    first: dict[str, Point] = {}
+    for point, text in words.items():
+        if isinstance(text, str):
+            first.setdefault(text, point)
+    distinct = list(first.values())
+    timed = in_turn(distinct, setting, lambda point: pass_of(point, setting, _of(point, own)))
+    known = dict(zip(first, timed, strict=True))
+    return [
+        dataclasses.replace(known[text], member=point.member) if isinstance(text, str) else text
+        for point, text in words.items()
+    ]
+
+
+def _in_words(point: Point, setting: Setting, own: Own) -> str:
+    return layer_in_words(layer_config(point, setting, _of(point, own)))
+
+
+def _of(point: Point, own: Own) -> dict[str, Any]:
+    return own.get(point.member, {})

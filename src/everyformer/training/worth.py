@@ -1,0 +1,58 @@
+"""Worth of an evaluation: beside that of an answer that reads nothing of the input."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from everyformer.core.tasks import TASKS
+
+
+class Baseline(NamedTuple):
+    """An answer that needs no model."""
+
+    value: float
+    """its measure on the same held-out data"""
+    words: str
+    """a description, for a sentence"""
+    metric: str
+    """the measure: see `comparison.metrics`"""
+
+
+_KNOWN = {
+    "accuracy": ("majority_accuracy", "always giving the commonest class", 1),
+    "rmse": ("mean_rmse", "always giving the mean", -1),
+    "mae": ("mean_mae", "always giving the mean", -1),
+    "r2": ("mean_r2", "always giving the mean", 1),
+    "bits_per_byte": ("counting_bits_per_byte", "counting how often each token occurs", -1),
+    "loss": ("counting_loss", "counting how often each token occurs", -1),
+}
+"""measure -> where an evaluation has that of the baseline, in words, and the sign of better"""
+
+
+def baseline(task: str, evaluation: Mapping[str, Any]) -> Baseline | None:
+    """The baseline in the measure that the task is ranked by; None where there is none."""
+    metric = next((name for name in TASKS[task].metrics if name in evaluation), "")
+    name, words, _ = _KNOWN.get(metric, ("", "", 0))
+    return Baseline(float(evaluation[name]), words, metric) if name in evaluation else None
+
+
+def is_better(evaluation: Mapping[str, Any], beside: Baseline) -> bool:
+    """Whether an evaluation surely beats the baseline: its whole 95% interval does, where known."""
+    sign = _KNOWN[beside.metric][2]
+    ends = evaluation.get(f"{beside.metric}_interval") or (evaluation[beside.metric],)
+    return all(sign * (end - beside.value) > 0 for end in ends)
+
+
+def worth(task: str, evaluation: Mapping[str, Any]) -> str | None:
+    """A sentence on whether an evaluation beats the baseline; None where there is none."""
+    beside = baseline(task, evaluation)
+    if beside is None:
+        return None
+    than = "better than" if is_better(evaluation, beside) else "not surely better than"
+    return f"{than} {beside.words} ({beside.metric.replace('_', ' ')} {beside.value:.4g})"
+
+
+def in_words(metric: str) -> str:
+    """The baseline of a measure, for a sentence."""
+    return _KNOWN[metric][1]
