@@ -48,7 +48,7 @@ def test_every_option_is_explained_and_survives_a_file() -> None:
     ("options", "named"),
     [
         ({"budget_seconds": 1.0, "budget_tokens": 1.0}, ("budget_seconds", "budget_tokens")),
-        ({"steps": None}, ("steps", "budget_seconds")),
+        ({"steps": 5, "budget_seconds": 1.0}, ("steps", "budget_seconds")),
         ({"batch": 2, "accumulate": 3}, ("batch", "accumulate")),
         ({"steps": 0}, ("steps",)),
         ({"clip": 0.0}, ("clip",)),

@@ -115,6 +115,7 @@ class TinyData:
     name: str = "tiny"
     task: str = "lm"
     bytes_per_token: float | None = 2.0
+    counting: float | None = None
     fingerprint: str = "f00d"
     tokenizer: Any = None
     facts: dict[str, Any] = field(default_factory=dict)

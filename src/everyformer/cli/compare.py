@@ -11,21 +11,17 @@ import tyro
 from everyformer.cli.comparison_table import render
 from everyformer.cli.console import emit
 from everyformer.cli.flags import arrange, flags_of
-from everyformer.cli.parsing import parse, peek, say
+from everyformer.cli.parsing import parse, peek, read_config, say
 from everyformer.cli.playing import environment_words
-from everyformer.comparison.config import OWN, CompareConfig, own_genes
+from everyformer.comparison.config import OWN, CompareConfig, own_genes, usual_training
 from everyformer.core.config import Choice, from_dict
 from everyformer.core.errors import CheckpointError
 from everyformer.core.files import expanded
 from everyformer.core.gene import plain_choice
-from everyformer.core.tasks import TASKS, tasks_that
 from everyformer.family import names
 from everyformer.genes import GENES
-from everyformer.training.config import TrainingConfig
 
 NAMES = names()
-POLICY_STEPS = 100_000
-"""steps of an environment that every policy may play"""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,15 +79,13 @@ def run(words: Sequence[str]) -> int:
 
 
 def _default(words: Sequence[str]) -> CompareOptions:
-    """What holds where nothing is said; policies have the trainings of their task, and a budget in
-    steps of the environment."""
-    if peek(words, "--data.env") is None:
-        return CompareOptions(genes=_genes(words))
-    [task] = tasks_that("interacts")
-    training = TrainingConfig(
-        budget_tokens=POLICY_STEPS, checkpoint_every=None, **TASKS[task].training
-    )
-    return CompareOptions(genes=_genes(words), training=training)
+    """What holds where nothing is said."""
+    environment = peek(words, "--data.env")
+    path = peek(words, "--config")
+    if environment is None and path is not None:
+        data = read_config(path, "compare").get("data", {})
+        environment = data.get("env") if isinstance(data, dict) else None
+    return CompareOptions(genes=_genes(words), training=usual_training(environment))
 
 
 def _genes(words: Sequence[str]) -> dict[str, Choice]:

@@ -23,12 +23,13 @@ from tyro.constructors import (
     StructTypeInfo,
 )
 
-from everyformer.cli.names import ALIASES, OTHER_NAMES, full_name
+from everyformer.cli.names import full_name
 from everyformer.core.bounds import bounds_of
 from everyformer.core.config import Choice, docs_of, field_docs, field_types, field_value, from_dict
 from everyformer.core.errors import ConfigError
 from everyformer.core.gene import NONE
 from everyformer.genes import GENES
+from everyformer.training.names import ALIASES, OTHER_NAMES
 from everyformer.training.spec import RunSpec
 
 QUOTE = "'"
@@ -131,8 +132,12 @@ def _dataclass_rule(info: StructTypeInfo, homes: dict[int, str]) -> StructConstr
 
     def make(**values: Any) -> Any:
         try:
-            if not isinstance(given, Choice):
+            if given is None:
                 return from_dict(kind, values, home)
+            if not isinstance(given, Choice):
+                known = vars(given) | vars(given).get(getattr(kind, "choices_in", None) or "", {})
+                said = {name: value for name, value in values.items() if value != known[name]}
+                return from_dict(kind, said, home, given)
             chosen = values.pop("name")
             return Choice(chosen, from_dict(type(given.options), values, home))
         except ConfigError as error:

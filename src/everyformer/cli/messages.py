@@ -13,13 +13,14 @@ from pathlib import Path
 from typing import Any
 
 from everyformer.cli.flags import flags_of
-from everyformer.cli.names import HOMES, OTHER_NAMES, spelled
+from everyformer.cli.names import spelled
 from everyformer.core.config import Choice
 from everyformer.core.errors import ConfigError
 from everyformer.core.files import expanded
 from everyformer.core.gene import NoOptions
 from everyformer.family import list_members
 from everyformer.genes import GENES
+from everyformer.training.names import HOMES, OTHER_NAMES
 from everyformer.training.spec import RunSpec
 
 _ANSWERED: ContextVar[Mapping[str, Any]] = ContextVar("flags that are answered")

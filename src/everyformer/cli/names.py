@@ -10,45 +10,8 @@ import difflib
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from everyformer.data.config import DataConfig, TextSource
-from everyformer.models.config import Architecture
-from everyformer.training.config import TrainingConfig
+from everyformer.training.names import ALIASES, HOMES, OTHER_NAMES
 
-HOMES: dict[type, str] = {
-    DataConfig: "data",
-    TextSource: "data",
-    TrainingConfig: "training",
-    Architecture: "model",
-}
-_SHORTENED: dict[type, tuple[str, ...]] = {
-    DataConfig: ("tokenizer", "length"),
-    TrainingConfig: (
-        *("steps", "batch", "lr", "seed", "device", "threads", "precision", "compile"),
-        *("budget_seconds", "budget_tokens", "budget_flops"),
-    ),
-    Architecture: ("width", "layers", "heads"),
-}
-_SHORTER = {
-    (DataConfig, "source"): "data",
-    (TextSource, "source"): "data",
-    (TrainingConfig, "evaluate_sequences"): "sequences",
-}
-ALIASES: dict[tuple[type, str], str] = {
-    key: f"--{short.replace('_', '-')}"
-    for key, short in (
-        *_SHORTER.items(),
-        *(((cls, name), name) for cls, names in _SHORTENED.items() for name in names),
-    )
-}
-"""(class, field) -> the short name beside --home.field"""
-OTHER_NAMES = {
-    "from_run": "from",
-    "class_name": "class",
-    "schedule": "by-layer",
-    "bench_lengths": "lengths",
-}
-"""field of a verb's own options -> its name there and in config files, where the field has another:
-Python could not call it so, or saved files know it by that"""
 FORMER: dict[str, dict[str, str]] = {
     "train": {"schedule": "by-layer", "from-run": "from"},
     "compare": {"bench-lengths": "lengths"},

@@ -17,17 +17,24 @@ import tyro
 
 from everyformer.cli.flags import Refused, arrange, flags_of, registry
 from everyformer.cli.messages import answer_with, refuse_files
-from everyformer.cli.names import as_in_file, full_name, nearest_flags, renamed_in_file
+from everyformer.cli.names import (
+    as_in_file,
+    full_name,
+    nearest_flags,
+    renamed_in_file,
+    spelled,
+)
 from everyformer.core.config import Options, from_dict, to_dict
 from everyformer.core.errors import ConfigError
 from everyformer.core.files import expanded
 from everyformer.core.gene import NONE
 from everyformer.core.plain import from_json, from_toml
 from everyformer.core.pulse import said
+from everyformer.training.config import TrainingConfig
+from everyformer.training.names import in_full
 
 C = TypeVar("C")
 
-BUDGETS = ("steps", "budget_seconds", "budget_tokens", "budget_flops")
 EVERYWHERE = """everywhere:
   --config FILE    read the options from a TOML or JSON file; flags override it
   --print-config   print what would run as JSON (which --config reads again), and end
@@ -71,10 +78,12 @@ def parse(
     words = [word for word in words if word != "--print-config"]
     if path is not None:
         try:
-            default = from_dict(kind, read_config(path, verb), "", default or _unset(kind))
+            default = from_dict(
+                kind, in_full(kind, read_config(path, verb)), "", default or _unset(kind)
+            )
         except ConfigError as error:
             raise Spelled(f"{path}: {error}") from error
-    default = _one_budget(default, words)
+    _check_budget(words)
     flags = flags_of(kind, default)
     answer_with(flags)
     placed, rest = arrange(words, flags, names)
@@ -176,12 +185,8 @@ def _read_config(path: str) -> dict[str, Any]:
         raise ConfigError(f"{path} is not valid {kind}: {error}") from error
     if not isinstance(values, dict):
         raise ConfigError(f"{path} must hold a table of options, not {type(values).__name__}")
-    values = _without_none(values)
-    training = values.get("training")
-    if isinstance(training, dict) and any(training.get(name) is not None for name in BUDGETS):
-        # a budget in the file replaces the default one
-        values["training"] = {**dict.fromkeys(BUDGETS[1:]), **training}
-    return values
+    plain: dict[str, Any] = _without_none(values)
+    return plain
 
 
 def peek(words: Sequence[str], flag: str) -> str | None:
@@ -195,14 +200,15 @@ def say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-def _one_budget(default: C | None, words: Sequence[str]) -> C | None:
-    """A budget among the flags replaces the one that a file or the defaults hold."""
-    training: Any = getattr(default, "training", None)
-    if training is None or all(peek(words, f"--training.{name}") is None for name in BUDGETS):
-        return default
-    free: dict[str, Any] = dict.fromkeys(BUDGETS[1:])
-    other = dataclasses.replace(training, **free, steps=training.steps or 1)
-    return dataclasses.replace(default, training=other)  # type: ignore[type-var]
+def _check_budget(words: Sequence[str]) -> None:
+    """Refuse two budgets among the flags, even where one says what holds without it."""
+    flags = [f"--training.{name}" for name in TrainingConfig.one_of]
+    given = [spelled(flag) for flag in flags if peek(words, flag) not in (None, *NONE)]
+    if len(given) > 1:
+        raise ConfigError(
+            f"{given[0]} and {given[1]} are both given, but a run ends by one budget: leave one of "
+            "them out"
+        )
 
 
 def _unset(kind: type[C]) -> C:

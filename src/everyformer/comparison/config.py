@@ -9,6 +9,7 @@ from everyformer.core.bounds import Affects, Count, Positive, Repeats
 from everyformer.core.config import Choice, Options
 from everyformer.core.errors import ConfigError
 from everyformer.core.gene import NoOptions
+from everyformer.core.tasks import TASKS, tasks_that
 from everyformer.data.config import DataConfig
 from everyformer.genes import GENES
 from everyformer.models.config import Architecture
@@ -16,11 +17,22 @@ from everyformer.training.config import TrainingConfig
 
 OWN = "member"
 """for a gene: each member has its own"""
+POLICY_STEPS = 100_000
+"""steps of an environment that every policy may play"""
 
 
 def own_genes() -> dict[str, Choice]:
     """Every gene left to each member, a choice of its own each."""
     return {name: Choice(OWN, NoOptions()) for name in GENES}
+
+
+def usual_training(environment: str | None) -> TrainingConfig:
+    """What holds of trainings where nothing is said; policies have those of their task, and a
+    budget in steps of the environment."""
+    if environment is None:
+        return TrainingConfig(budget_seconds=60.0, checkpoint_every=None)
+    [task] = tasks_that("interacts")
+    return TrainingConfig(budget_tokens=POLICY_STEPS, checkpoint_every=None, **TASKS[task].training)
 
 
 Idle = Affects("nothing")
@@ -44,9 +56,7 @@ class CompareConfig(Options):
     """what stands for a gene in all of them; 'member' leaves each member its own"""
     model: Architecture = field(default_factory=Architecture)
     """the same sizes for all"""
-    training: TrainingConfig = field(
-        default_factory=lambda: TrainingConfig(budget_seconds=60.0, checkpoint_every=None)
-    )
+    training: TrainingConfig = field(default_factory=lambda: usual_training(None))
     """the same budget and optimiser for all; one in seconds is turned into steps of each member, by
     its quietest of several rounds in which all are timed in turn"""
     options: tuple[str, ...] = ()
@@ -70,6 +80,11 @@ class CompareConfig(Options):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        typed = {
+            name: choice if choice.name == OWN else GENES[name].typed(choice)
+            for name, choice in self.genes.items()
+        }
+        object.__setattr__(self, "genes", typed)
         if not self.members:
             raise ConfigError("name at least one member to compare")
         doubled = {m for m in self.members if self.members.count(m) > 1}

@@ -50,6 +50,8 @@ class Options:
 
     missing: ClassVar[Any] = dataclasses.MISSING
     """what stands for a value that is still to be given"""
+    one_of: ClassVar[tuple[str, ...]] = ()
+    """fields of which one is given: it takes the place of any other that stood before"""
     choices_in: ClassVar[str | None] = None
     """a field, a table of `Choice`s, whose entries stand beside the other fields as plain values"""
 
@@ -165,6 +167,9 @@ def from_dict(cls: type[C], values: dict[str, Any], where: str = "", base: C | N
         given[key] = converted(kinds[key], value, f"{where}{key}", inner)
     if home is not None:
         given[home] = table
+    alone: tuple[str, ...] = getattr(cls, "one_of", ())
+    if any(given.get(name) is not None for name in alone):
+        given = dict.fromkeys(alone) | given
     try:
         return cls(**given) if base is None else dataclasses.replace(base, **given)  # type: ignore[type-var]
     except TypeError as error:

@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from everyformer.core.bounds import Amount, Between, Count, Positive, Rate, Seed, Share, When
 from everyformer.core.config import Options
 from everyformer.core.errors import ConfigError
 
 BUDGETS = ("seconds", "tokens", "flops")
+STEPS = 1000
+"""of a training whose budget is not said"""
 
 
 @dataclass(frozen=True)
 class TrainingConfig(Options):
     """Budget, optimiser, schedule, precision and the rhythm of a training run."""
 
-    steps: Count | None = 1000
-    """optimiser steps; replaced by any of the three budgets below"""
+    one_of: ClassVar[tuple[str, ...]] = ("steps", *(f"budget_{kind}" for kind in BUDGETS))
+
+    steps: Count | None = None
+    """optimiser steps (default: 1,000, where none of the three budgets below is given instead)"""
     budget_seconds: Positive | None = None
     """train for so many seconds (evaluations and saving not counted) instead of `steps`"""
     budget_tokens: Positive | None = None
@@ -78,17 +82,14 @@ class TrainingConfig(Options):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        given = [name for name in BUDGETS if getattr(self, f"budget_{name}") is not None]
+        given = [name for name in self.one_of if getattr(self, name) is not None]
         if len(given) > 1:
             raise ConfigError(
-                f"'budget_{given[0]}' and 'budget_{given[1]}' are both given, but a run ends by "
-                "one budget: leave one of them out"
+                f"'{given[0]}' and '{given[1]}' are both given, but a run ends by one budget: "
+                "leave one of them out"
             )
-        if not given and self.steps is None:
-            raise ConfigError(
-                "'steps' is none and no 'budget_seconds', 'budget_tokens' or 'budget_flops' is "
-                "given, so the run would never end: give one"
-            )
+        if not given:
+            object.__setattr__(self, "steps", STEPS)
         if self.warmup_steps is not None and self.schedule != "noam":
             raise ConfigError(
                 f"'warmup_steps' counts the steps of schedule noam, but 'schedule' is "

@@ -204,6 +204,16 @@ def _genes_in_one_table(values: Table) -> None:
         values["run"] = {**spec, **given}
 
 
+def _one_budget(values: Table) -> None:
+    """A number of steps stood, unread, beside the budget that took its place."""
+    for part in (values, values.get("run"), values.get("options")):
+        training = part.get("training") if isinstance(part, dict) else None
+        if isinstance(training, dict) and any(
+            training.get(name) is not None for name in TrainingConfig.one_of[1:]
+        ):
+            training["steps"] = None
+
+
 def _wiring_of(model: Table) -> Table:
     block = model.get("block", {})
     name, output = block.pop("wiring", "pre"), block.pop("reversible_output", "concat")
@@ -314,5 +324,6 @@ UPGRADES = (
     Upgrade("random blocks of bigbird", 2, tensors=_random_blocks),
     Upgrade("scale of embeddings", 3, values=_scale_of_embeddings),
     Upgrade("genes in one table", 4, values=_genes_in_one_table),
+    Upgrade("one budget", 5, values=_one_budget),
 )
 """oldest first: each makes what the next one expects"""
