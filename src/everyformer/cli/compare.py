@@ -11,9 +11,10 @@ import tyro
 from everyformer.cli.comparison_table import render
 from everyformer.cli.console import emit
 from everyformer.cli.flags import arrange, flags_of
-from everyformer.cli.parsing import parse, peek, read_config, say
+from everyformer.cli.parsing import parse, peek, read_config, say, take
 from everyformer.cli.playing import environment_words
 from everyformer.comparison.config import OWN, CompareConfig, own_genes, usual_training
+from everyformer.core import own
 from everyformer.core.config import Choice, from_dict
 from everyformer.core.errors import CheckpointError
 from everyformer.core.files import expanded
@@ -56,9 +57,9 @@ def run(words: Sequence[str]) -> int:
     config = CompareConfig(
         **{f.name: getattr(options, f.name) for f in dataclasses.fields(CompareConfig)}
     )
-    kept = [word for word in words if word not in ("--resume", "--debug")]
-    command = shlex.join(["everyformer", "compare", *kept])
-    hint = f"stopped; go on with: everyformer compare --resume --out {config.out}"
+    command = _command(words, config)
+    again = own.command(f"compare --resume --out {shlex.quote(config.out)}")
+    hint = f"stopped; go on with: {again}"
     try:
         done = run_comparison(config, write_report, say=say, command=command)
     except KeyboardInterrupt:
@@ -76,6 +77,18 @@ def run(words: Sequence[str]) -> int:
         print(render(done.results))
         print(f"\nreport  {done.folder / 'report.html'}")
     return 1 if any(row["status"] != "done" for row in done.rows) else 0
+
+
+def _command(words: Sequence[str], config: CompareConfig) -> str:
+    """What repeats the whole: the words that began it, with those that are said now behind them."""
+    from everyformer.comparison.folder import first_command
+
+    kept = [word for word in words if word not in ("--resume", "--overwrite")]
+    before = first_command(expanded(config.out)) if config.resume else None
+    if before is None:
+        return own.command(shlex.join(["compare", *kept]))
+    kept = take(kept, "--out")[1]
+    return f"{before} {shlex.join(kept)}" if kept else before
 
 
 def _default(words: Sequence[str]) -> CompareOptions:

@@ -73,7 +73,7 @@ def run_comparison(
     for entrant in ready:
         if entrant.error is not None:
             say(f"{entrant.member}: cannot be built: {entrant.error}")
-    with opened(config, dataset.fingerprint) as folder:
+    with opened(config, dataset.fingerprint, command) as folder:
         finished, results = Finished(), cast(Results, {})
         times = LayerTimes(config, [e.member for e in ready if e.config is not None], folder)
         times.measure()

@@ -34,6 +34,12 @@ def begun_with(folder: Path) -> dict[str, Any] | None:
     return options
 
 
+def first_command(folder: Path) -> str | None:
+    """The words that began the comparison in ``folder``; None if there is none, or it was Python."""
+    record = folder / RECORD
+    return read_saved(record, FORMAT).get("command") or None if record.exists() else None
+
+
 def check_folder(config: CompareConfig) -> None:
     """Refuse a directory that holds something else, before any work is done.
 
@@ -62,7 +68,7 @@ def check_folder(config: CompareConfig) -> None:
 
 
 @contextmanager
-def opened(config: CompareConfig, fingerprint: str) -> Iterator[Path]:
+def opened(config: CompareConfig, fingerprint: str, command: str = "") -> Iterator[Path]:
     """The directory, made and locked; its record says what is compared, and on which data.
 
     Raises:
@@ -86,13 +92,13 @@ def opened(config: CompareConfig, fingerprint: str) -> Iterator[Path]:
         check_folder(config)
         if config.overwrite:
             _clear(folder)
-        _settle(folder, config, fingerprint)
+        _settle(folder, config, fingerprint, command)
         yield folder
     finally:
         lock.release()
 
 
-def _settle(folder: Path, config: CompareConfig, fingerprint: str) -> None:
+def _settle(folder: Path, config: CompareConfig, fingerprint: str, command: str) -> None:
     record = folder / RECORD
     if record.exists() and read_saved(record, FORMAT)["data"] != fingerprint:
         raise ConfigError(
@@ -100,7 +106,8 @@ def _settle(folder: Path, config: CompareConfig, fingerprint: str) -> None:
             "would not be compared on equal footing: give --overwrite, or choose another --out"
         )
     settled = json.loads(json.dumps(to_dict(config)))
-    write_json(record, {"format": FORMAT, "options": settled, "data": fingerprint})
+    kept = {"options": settled, "data": fingerprint, "command": command}
+    write_json(record, {"format": FORMAT, **kept})
 
 
 def _changed(begun: dict[str, Any], now: dict[str, Any]) -> list[str]:

@@ -190,24 +190,26 @@ class Rope(Position):
 
     def rotate(self, x: Tensor, positions: Tensor, lengths: Tensor | None = None) -> Tensor:
         o, rotary = self.options, self.rotary_dim
-        if self.theta is None:
-            theta, size = rates(positions, rotary // 2, o.base, o.scaling, lengths)
-        else:
-            theta, size = self.theta, 1.0
+        theta, size = self._rates(positions, lengths)
         if rotary == x.shape[-1]:
             return _rotated(x, positions, theta, size, o.layout)
         head = _rotated(x[..., :rotary], positions, theta, size, o.layout)
         return torch.cat((head, x[..., rotary:]), dim=-1)
 
+    def _rates(self, positions: Tensor, lengths: Tensor | None = None) -> tuple[Tensor, float]:
+        """The angle of a position for each pair of channels, and the factor of all."""
+        if self.theta is not None:
+            return self.theta, 1.0
+        o = self.options
+        return rates(positions, self.rotary_dim // 2, o.base, o.scaling, lengths)
+
     def pictures(self, length: int | None, layers: Sequence[Position]) -> Pictures:
         return {"rotary": lambda: self._angles(length or 32)}
 
     def _angles(self, count: int) -> Panels:
-        pairs = self.rotary_dim // 2
-        theta = self.options.base ** (-torch.arange(pairs, dtype=torch.float64) / pairs)
-        if self.theta is not None:
-            theta = self.theta.detach().cpu().double()
-        angles = torch.arange(count)[:, None] * theta
+        pairs, places = self.rotary_dim // 2, torch.arange(count)
+        theta = self._rates(places[None])[0].detach().cpu().double()
+        angles = places[:, None] * theta.expand(1, 1, 1, pairs)[0, 0]
         caption = (
             f"Rotary positions: cosine of the angle by which each of the {pairs} pairs of channels "
             "(columns) is turned at each position (rows); the first pairs turn fast, the last "

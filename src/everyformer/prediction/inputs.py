@@ -256,11 +256,13 @@ def _rows_of(reader: TableReader, entry: Entry) -> Iterator[Row]:
 
 
 def _unique(table: Table) -> list[str]:
-    """Names of the columns; those without one, or that come again, are numbered."""
+    """Names of the columns; those without one, or that come again, are numbered, as no other is."""
+    given = [table.names[index] if table.names else "" for index in range(table.width)]
     names: list[str] = []
-    for index in range(table.width):
-        name = table.names[index] if table.names else ""
-        names.append(name if name and name not in names else f"column_{index + 1}")
+    for index, name in enumerate(given):
+        numbers = (f"column_{number}" for number in itertools.count(index + 1))
+        free = (other for other in numbers if other not in given and other not in names)
+        names.append(name if name and name not in names else next(free))
     return names
 
 

@@ -246,11 +246,8 @@ def _environment(results: Results) -> str:
 
 
 def _repeat(results: Results) -> str:
-    command = results["command"]
-    if command:
-        kept = [word for word in shlex.split(command) if word not in ("--resume", "--overwrite")]
-        repeated = shlex.join(kept)
-    else:
+    repeated = results["command"]
+    if not repeated:
         changed = changes(results["config"], to_dict(CompareConfig()))
         given = ", ".join(f"{name}={value!r}" for name, value in changed.items())
         repeated = f"import everyformer as ef\nef.compare({given})"
