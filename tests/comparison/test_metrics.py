@@ -8,7 +8,7 @@ import pytest
 
 from everyformer.comparison.metrics import METRICS
 from everyformer.comparison.results import Metric
-from everyformer.comparison.summary import rank
+from everyformer.comparison.summary import member_row, rank, time_to
 
 
 @pytest.mark.parametrize(
@@ -36,3 +36,77 @@ def test_a_metric_is_written_said_and_ranked(
 
 def test_every_metric_has_a_row() -> None:
     assert set(METRICS) == set(get_args(Metric))
+
+
+STEPS: Any = [
+    {"seconds": seconds, "evaluation": {"loss": loss, "accuracy": 1 - loss}}
+    for seconds, loss in ((10.0, 0.9), (20.0, 0.7), (40.0, 0.3))
+]
+
+
+@pytest.mark.parametrize(
+    ("target", "seconds"),
+    [(1.0, 10.0), (0.9, 10.0), (0.8, 15.0), (0.7, 20.0), (0.6, 25.0), (0.3, 40.0), (0.2, None)],
+)
+@pytest.mark.parametrize("metric", ["loss", "accuracy"])
+def test_the_time_until_as_good_is_linear_between_evaluations(
+    metric: Any, target: float, seconds: float | None
+) -> None:
+    wanted = target if metric == "loss" else 1 - target
+    found = time_to(wanted, STEPS, metric)
+    assert found is None if seconds is None else found == pytest.approx(seconds)
+
+
+@pytest.mark.parametrize(
+    ("values", "half"),
+    [
+        # t of one degree of freedom is 12.706, of the mean of two 1 / sqrt(2) of their deviation
+        ((2.0, 2.2), 12.706 * 0.1),
+        ((1.0, 2.0, 6.0), 4.3027 * 7**0.5 / 3**0.5),
+    ],
+)
+def test_an_interval_over_seeds_is_students_of_their_mean(
+    values: tuple[float, ...], half: float
+) -> None:
+    runs: Any = [
+        {
+            "evaluation": {"loss": value, "loss_interval": [value - 9, value + 9]},
+            **dict.fromkeys(("tokens_per_second", "tokens", "flops", "steps", "seconds"), 1.0),
+        }
+        for value in values
+    ]
+    row = member_row("gmlp", "lm", 7, runs, "loss")
+    mean = sum(values) / len(values)
+    assert (row["interval_of"], row["quality"]) == ("seeds", pytest.approx(mean))
+    assert row["interval"] == pytest.approx([mean - half, mean + half], rel=1e-4)
+    alone = member_row("gmlp", "lm", 7, runs[:1], "loss")
+    assert alone["interval"] == [values[0] - 9, values[0] + 9]
+    assert alone["interval_of"] == "validation sequences"
+
+
+@pytest.mark.parametrize(
+    ("seeds", "beats"),
+    [
+        # accuracy with its interval, beside 0.5 of the commonest class
+        ([(0.6, 0.55, 0.65)], True),
+        ([(0.6, 0.45, 0.75)], False),
+        ([(0.4, 0.35, 0.45)], False),
+        ([(0.6, 0.55, 0.65), (0.7, 0.65, 0.75)], True),
+        ([(0.6, 0.55, 0.65), (0.52, 0.45, 0.6)], False),
+    ],
+)
+def test_a_member_beats_a_constant_answer_if_each_of_its_trainings_does(
+    seeds: list[tuple[float, float, float]], beats: bool
+) -> None:
+    runs: Any = [
+        {
+            "evaluation": {
+                "loss": 1.0, "accuracy": value, "accuracy_interval": [low, high],
+                "majority_accuracy": 0.5,
+            },
+            **dict.fromkeys(("tokens_per_second", "tokens", "flops", "steps", "seconds"), 1.0),
+        }
+        for value, low, high in seeds
+    ]
+    row = member_row("bert", "classify-text", 7, runs, "accuracy")
+    assert (row["baseline"], row["beats_baseline"]) == (0.5, beats)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -235,3 +236,25 @@ def test_a_table_gives_numbers(tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text("\n".join([*lines, "word,cheap"]), encoding="utf-8")
     with pytest.raises(DataError, match=r"'price' of .* holds 'cheap', where --task regress"):
         load_dataset(config, "regress")
+
+
+@pytest.mark.parametrize("note", ["own split", "none"])
+def test_held_out_rows_of_tokens_are_those_that_are_validated(note: str, tmp_path: Path) -> None:
+    train, held_out = np.arange(35).reshape(7, 5), 100 + np.arange(15).reshape(3, 5)
+    if note == "own split":
+        dataset = load(tmp_path, "lm", x_train=train, x_test=held_out)
+    else:
+        both = np.concatenate((train, held_out))
+        dataset = load(tmp_path, "lm", config={"validation": 0.3}, x=both)
+    assert dataset.train.tolist() == [*range(35)]
+    assert dataset.validation.tolist() == [*range(100, 115)]
+    scored = [batch.targets for batch in dataset.validation_batches(2)]
+    assert sorted(int(t) for each in scored for t in each.flatten() if t >= 0) == [*range(101, 115)]
+
+
+def test_counting_is_the_cost_of_the_training_tokens_frequencies(tmp_path: Path) -> None:
+    train, held_out = np.array([[0, 0, 0], [1, 2, 2]]), np.array([[0, 1, 3]])
+    dataset = load(tmp_path, "lm", config={"length": 2}, x_train=train, x_test=held_out)
+    # one more than counted: of 6 + 4, 0 has 4, 1 has 2 and 3 has 1
+    expected = -(math.log(0.4) + math.log(0.2) + math.log(0.1)) / 3
+    assert dataset.counting == pytest.approx(expected, rel=1e-12)

@@ -10,7 +10,8 @@ import torch
 from data_files import Files, Load, corpus, pack, picture, write
 
 from everyformer.core.errors import DataError, MissingExtraError
-from everyformer.data.images import read_images
+from everyformer.data import DataConfig
+from everyformer.data.images import read_images, reshaped
 
 SHADES = {f"{c}/{n}.png": picture(100 * i + n) for i, c in enumerate("ab") for n in range(10)}
 
@@ -274,3 +275,10 @@ def test_cifar_keeps_its_split(load: Load) -> None:
     data = load(corpus("images/cifar10-jpeg.zip"))
     assert (data.image, len(data.classes), data.length) == ((3, 32, 32), 10, 1024)
     assert (len(data.train_rows), len(data.validation_rows)) == (20000, 4000)
+
+
+def test_grey_is_brightness_as_televisions_weigh_it() -> None:
+    """0.299 R + 0.587 G + 0.114 B (ITU-R BT.601), rounded."""
+    colours = np.array([[255, 0, 0], [0, 255, 0], [0, 0, 255], [10, 200, 100]], np.uint8)
+    grey = reshaped(colours[:, :, None, None], DataConfig(colour="grey"))
+    assert grey.flatten().tolist() == [76, 150, 29, 132]

@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import pytest
 import torch
 
@@ -262,3 +263,22 @@ def test_options_that_do_not_go_together_are_refused(given, message):
 def test_an_unknown_kind_offers_the_nearest():
     with pytest.raises(ConfigError, match="did you mean 'yarn'"):
         ef.create_model("rope", width=16, heads=2, scaling={"kind": "yaren", "factor": 2.0})
+
+
+@pytest.mark.parametrize(
+    ("options", "angle"),
+    [
+        ({}, 1.0),
+        ({"scaling": {"kind": "linear", "factor": 4.0}}, 0.25),
+        ({"learned": True}, 1.0),
+    ],
+)
+def test_the_picture_shows_the_angles_that_are_used(options, angle):
+    made = Rope(width=8, heads=2, options=options)
+    if made.theta is not None:
+        made.theta.data *= 3
+        angle *= 3
+    shown = made.pictures(5, [made])["rotary"]().rows[0][0].values
+    # the first pair of channels turns by this angle a position
+    expected = [math.cos(angle * position) for position in range(5)]
+    np.testing.assert_allclose(shown[:, 0], expected, rtol=0, atol=1e-6)

@@ -6,6 +6,7 @@ import itertools
 import json
 import zipfile
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from answering import reader
 from PIL import Image
 
 from everyformer.core.errors import ConfigError, DataError, EveryformerError
-from everyformer.prediction.inputs import Reading, open_inputs
+from everyformer.prediction.inputs import Reading, _unique, open_inputs
 
 
 @pytest.fixture
@@ -169,3 +170,18 @@ def test_long_files_are_read_as_they_are_needed(name: str, here: Path) -> None:
     assert len(list(itertools.islice(rows, 5000))) == 5000
     with pytest.raises(DataError, match="not UTF-8"):
         list(rows)
+
+
+@pytest.mark.parametrize(
+    ("header", "columns"),
+    [
+        ("text,n", ["text", "n"]),
+        ("text,", ["text", "column_2"]),
+        ("column_2,", ["column_2", "column_3"]),
+        (",column_1", ["column_2", "column_1"]),
+        ("a,a", ["a", "column_2"]),
+    ],
+)
+def test_no_column_is_lost_by_its_name(header: str, columns: list[str]) -> None:
+    names = tuple(header.split(","))
+    assert _unique(SimpleNamespace(width=2, names=names)) == columns  # type: ignore[arg-type]

@@ -35,7 +35,7 @@ def begun_with(folder: Path) -> dict[str, Any] | None:
 
 
 def first_command(folder: Path) -> str | None:
-    """The words that began the comparison in ``folder``; None if there is none, or it was Python."""
+    """The words that began the comparison in ``folder``; None if there are none."""
     record = folder / RECORD
     return read_saved(record, FORMAT).get("command") or None if record.exists() else None
 

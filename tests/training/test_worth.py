@@ -1,0 +1,43 @@
+"""Worth of an evaluation, beside an answer that reads nothing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from everyformer.training.worth import baseline, worth
+
+LOW, HIGH = "not surely better than ", "better than "
+
+
+@pytest.mark.parametrize(
+    ("task", "evaluation", "said"),
+    [
+        ("classify-text", {"accuracy": 0.33, "majority_accuracy": 0.952},
+         f"{LOW}always giving the commonest class (accuracy 0.952)"),
+        ("classify-text", {"accuracy": 0.97, "accuracy_interval": [0.94, 0.99],
+                           "majority_accuracy": 0.952},
+         f"{LOW}always giving the commonest class (accuracy 0.952)"),
+        ("classify-text", {"accuracy": 0.97, "accuracy_interval": [0.96, 0.99],
+                           "majority_accuracy": 0.952},
+         f"{HIGH}always giving the commonest class (accuracy 0.952)"),
+        ("regress-series", {"rmse": 2.0, "rmse_interval": [1.5, 2.5], "mean_rmse": 2.4},
+         f"{LOW}always giving the mean (rmse 2.4)"),
+        ("regress-series", {"rmse": 2.0, "rmse_interval": [1.5, 2.5], "mean_rmse": 2.6},
+         f"{HIGH}always giving the mean (rmse 2.6)"),
+        ("lm", {"loss": 3.0, "counting_loss": 2.9},
+         f"{LOW}counting how often each token occurs (loss 2.9)"),
+        ("lm", {"loss": 3.0, "bits_per_byte": 4.0, "counting_loss": 2.9,
+                "counting_bits_per_byte": 4.5},
+         f"{HIGH}counting how often each token occurs (bits per byte 4.5)"),
+        ("pixels", {"bits_per_dim": 3.0}, None),
+        ("policy", {"return": 3.0}, None),
+        ("lm", {"loss": 3.0}, None),
+    ],
+)  # fmt: skip
+def test_a_result_is_told_beside_an_answer_without_a_model(
+    task: str, evaluation: dict[str, Any], said: str | None
+) -> None:
+    assert worth(task, evaluation) == said
+    assert (baseline(task, evaluation) is None) == (said is None)
