@@ -10,7 +10,6 @@ fresh process goes on with the others.
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
 import time
 from collections.abc import Callable
@@ -24,6 +23,7 @@ from everyformer.comparison.processes import ended, launch, stopped_by
 from everyformer.comparison.results import Calibrated
 from everyformer.core.config import from_dict, to_dict
 from everyformer.core.errors import CheckpointError
+from everyformer.core.plain import from_json, to_json
 from everyformer.core.pulse import doing
 from everyformer.core.sealed import read_json, write_json
 from everyformer.core.stopping import Gentle, Stopped
@@ -135,7 +135,7 @@ def _kept(folder: Path, plan: dict[str, Any], runs: dict[str, RunSpec]) -> dict[
         return {}
     if values["fingerprint"] != plan["fingerprint"]:
         return {}
-    now = {name: json.loads(json.dumps(to_dict(run))) for name, run in runs.items()}
+    now = {name: from_json(to_json(to_dict(run))) for name, run in runs.items()}
     same = {name for name, run in values["runs"].items() if run == now.get(name)}
     return {
         name: found

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ from everyformer.comparison.config import CompareConfig
 from everyformer.comparison.plan import own_options
 from everyformer.core.config import to_dict
 from everyformer.core.errors import CheckpointError
+from everyformer.core.plain import from_json, to_json
 from everyformer.core.pulse import doing
 from everyformer.core.sealed import read_json, write_json
 from everyformer.core.stopping import Gentle
@@ -82,5 +82,5 @@ class LayerTimes:
 
     def _setting(self) -> dict[str, Any]:
         setting = {"sizes": self._sizes, "options": self._own}
-        plain: dict[str, Any] = json.loads(json.dumps(setting))
+        plain: dict[str, Any] = from_json(to_json(setting))
         return plain
