@@ -105,7 +105,8 @@ class KnnOptions(Options):
     k: Count = 1024
     """neighbours of a token"""
     weight: Share = 0.25
-    """lambda: 0 leaves the store out, 1 the model"""
+    """lambda: 0 leaves the store out, 1 the model, and then no token is possible that no neighbour
+    has"""
     temperature: Positive = 1.0
     """T, by which distances are divided"""
     distance: Literal["squared", "root", "cosine"] = "squared"
@@ -126,8 +127,8 @@ class Grid(Options):
     temperature: tuple[Positive, ...] = ()
     """temperatures (default: 0.1, 0.3, 1, 3, 10 and 30, with cosine a tenth of those)"""
     weight: tuple[Share, ...] = ()
-    """lambdas, beside the one that is best for each k and temperature, which is always found
-    (default: 0 to 1 in steps of 0.05)"""
+    """lambdas, beside the one that is best for each k and temperature, which is always found and is
+    at most n / (n + 1) of n tokens (default: 0 to 1 in steps of 0.05)"""
 
     def resolved(self, keys: int, distance: str) -> Self:
         """With numbers in order, each once, for a store of so many ``keys``."""
