@@ -110,7 +110,11 @@ def test_a_weight_of_one_is_named_as_the_cause(
     code, out, err = say("train", "knn-lm", *words, "--out", "run")
     assert code == 0, err
     found = from_json(out)["evaluation"]
-    assert (found["loss"], found["loss_interval"], found["perplexity"]) == (math.inf, None, math.inf)
+    assert (found["loss"], found["loss_interval"], found["perplexity"]) == (
+        math.inf,
+        None,
+        math.inf,
+    )
     cause = "with lambda 1 the neighbours alone predict"
     assert f"that loss is inf: {cause}" in err
     for more in ((), ("--store", "run/retrieval/store", "--knn.weight", "1")):
