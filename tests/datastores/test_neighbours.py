@@ -185,6 +185,20 @@ def test_the_page_from_the_command_line(run: Callable[..., tuple[int, str, str]]
     assert sum(float(d) < 1e-3 for d in nearest[1]) < 5
 
 
+def test_a_small_store_is_read_whole_where_no_k_is_given(
+    run: Callable[..., tuple[int, str, str]],
+) -> None:
+    """And one neighbour more, where it is said, is refused."""
+    keys = sum(len(text) - 1 for text in FILES.values())
+    losses = []
+    for words in ((), ("--knn.k", f"{keys}"), ("--knn.k", f"{keys + 1}")):
+        code, out, err = run("eval", "made", "--store", "store", "--json", *words)
+        losses += [json.loads(out)["evaluation"]["loss"]] if out else []
+    assert code == 2
+    assert f"{keys + 1} neighbours are asked of a store that has {keys} keys" in err
+    assert losses[0] == losses[1]
+
+
 def test_words_that_do_not_fit_are_refused(run: Callable[..., tuple[int, str, str]]) -> None:
     store = ("--store", "store")
     for words, told in (

@@ -62,7 +62,10 @@ def knn(made: Any, reader: Any, **options: Any) -> KnnLanguageModel:
 
 def test_the_papers_defaults() -> None:
     o = KnnOptions()
-    assert (o.k, o.weight, o.temperature, o.distance) == (1024, 0.25, 1.0, "squared")
+    assert (o.weight, o.temperature, o.distance) == (0.25, 1.0, "squared")
+    # of a store that has so many keys
+    assert [o.resolved(keys).k for keys in (1, 1023, 1024, 99_999)] == [1, 1023, 1024, 1024]
+    assert KnnOptions(k=5).resolved(4).k == 5
     assert knn(model(), None).tap == "ffn-input:-1"
 
 

@@ -28,7 +28,7 @@ from everyformer.core.mask import Mask
 from everyformer.core.outputs import ModelOutput
 from everyformer.core.state import StackState
 from everyformer.models.language import LanguageModel, last_of, total_loss
-from everyformer.retrieval.options import KnnOptions
+from everyformer.retrieval.options import K, KnnOptions
 
 EM_ROUNDS, EM_CHANGE = 200, 1e-6
 STARTS = (0.0, 0.25, 0.5, 0.75, 1.0)
@@ -159,7 +159,7 @@ class KnnLanguageModel(ReadingModel):
             at = last_of(inputs, last, mask)
             queries = gather_rows(queries, at)
         kept = real.gather(1, at)
-        asked = queries[kept].float(), self.options.k
+        asked = queries[kept].float(), self.options.k or K
         if not self.options.exclude_self:
             return LookedUp(out, kept, self.reader.read(*asked))
         if targets is None:
