@@ -12,6 +12,8 @@ import everyformer as ef
 from everyformer.core.errors import DataError
 from everyformer.data.tokenizers.plain import ByteTokenizer
 from everyformer.depth._exits import exit_of, set_threshold
+from everyformer.engines.flops import count_flops
+from everyformer.generation import exit_costs as exit_costs_module
 from everyformer.generation.calibration import Calibration, Prompt, drawn_prompts
 from everyformer.generation.config import Sampling
 from everyformer.generation.exit_costs import exit_costs, without_exits
@@ -111,6 +113,30 @@ def test_costs_count_fills_and_what_decides() -> None:
     tokens = torch.tensor([[4, 5, 6]])
     assert torch.equal(plain(tokens).logits, made(tokens).logits)
     assert exit_of(made).full
+
+
+def test_each_way_costs_what_it_spends_on_its_own_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The full model ends the first text at once, where the early one writes on."""
+    torch.manual_seed(3)
+    made: Any = ef.create_model(
+        "rope", task="seq2seq", vocabulary=12, width=16, heads=2, layers=3, depth="calm"
+    )
+    with torch.no_grad():
+        for parameter in made.parameters():
+            parameter.add_(0.5 * torch.randn_like(parameter))
+    prompts = [Prompt((5, 9, 11, 3, 2)), Prompt((7, 3, 4)), Prompt((6, 1, 8, 8))]
+    calibration = Calibration(made.eval(), prompts, None, tokens=9, batch=3)
+    tokens = {t: sum(map(len, calibration.write(t).texts)) for t in (0.0, None)}
+    assert tokens[0.0] > 1.3 * tokens[None] > 0
+    monkeypatch.setattr(exit_costs_module, "_in_turn", lambda ways, _: dict.fromkeys(ways, 4.0))
+    costs = exit_costs(calibration, 0.0)
+    flops = {t: count_flops(lambda t=t: calibration.write(t)) for t in tokens}
+    assert costs.operations * tokens[0.0] == pytest.approx(flops[0.0])
+    assert costs.full_operations * tokens[None] == pytest.approx(flops[None])
+    for speed in costs.speeds:
+        assert [4 * speed.early, 4 * speed.full, 4 * speed.plain] == [
+            tokens[0.0], tokens[None], tokens[None],
+        ]  # fmt: skip
 
 
 def test_splits_choose_on_one_half_and_look_at_the_other() -> None:
