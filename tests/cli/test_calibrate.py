@@ -78,6 +78,23 @@ def test_prompts_are_lines_or_pieces_of_other_texts(say: Any, calm: str, tree: P
     assert len(fingerprints) == 4
 
 
+def test_prompts_are_drawn_from_all_lines(say: Any, calm: str, tree: Path) -> None:
+    """The first of a sorted file are like one another, and the promise would be of them alone."""
+
+    def fingerprint(lines: list[str], seed: int) -> str:
+        (tree / "lines.txt").write_text("\n".join(lines))
+        words = ("--data", "lines.txt", "--lines", "--seed", str(seed), "--json")
+        code, out, err = say("calibrate", calm, *FAST, *words)
+        assert code == 0, err
+        assert f"60 prompts, drawn by --seed {seed}" in err
+        return str(json.loads(out)["certificate"]["data"])
+
+    lines = sorted(f"line {number}" for number in range(90))
+    some = [fingerprint(lines, seed) for seed in (0, 0, 1)]
+    assert some[0] == some[1] != some[2]
+    assert fingerprint(lines[:60], 0) not in some
+
+
 def test_stopping_at_the_first_failure(say: Any, calm: str) -> None:
     strict = ["--metric", "exact", "--p-value", "binomial", "--delta", "0.05", "--first-failure"]
     code, out, err = say("calibrate", calm, *FAST[:6], "--thresholds", "0.5", "0.1", "0.02",

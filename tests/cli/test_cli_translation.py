@@ -229,3 +229,16 @@ def test_a_comparison_takes_parallel_text(corpus: Path, say: Say) -> None:
     assert results["runs"][0]["tokens"] < 2 * 300
     report = (corpus.parent / "compared" / "report.html").read_text(encoding="utf-8")
     assert "translates data best" in report
+
+
+def test_prompts_of_a_calibration_are_drawn_from_all_pairs(
+    trained: Callable[..., str], say: Say
+) -> None:
+    run, found = trained("calm", "--steps", "2"), []
+    for words in (("--seed", "0"), ("--seed", "0"), ("--seed", "1")):
+        limits = ("--prompts", "6", "--delta", "0.5", "--thresholds", "0.9", "--tokens", "2")
+        code, out, err = say("calibrate", run, *limits, *words, "--json")
+        assert code == 0, err
+        assert f"6 prompts, drawn by --seed {words[1]}" in err
+        found.append(json.loads(out)["certificate"]["data"])
+    assert found[0] == found[1] != found[2]

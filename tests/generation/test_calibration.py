@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
+import math
+from collections import Counter
 from typing import Any
 
 import numpy as np
@@ -14,7 +17,7 @@ from everyformer.data.tokenizers.plain import ByteTokenizer
 from everyformer.depth._exits import exit_of, set_threshold
 from everyformer.engines.flops import count_flops
 from everyformer.generation import exit_costs as exit_costs_module
-from everyformer.generation.calibration import Calibration, Prompt, drawn_prompts
+from everyformer.generation.calibration import Calibration, Prompt, drawn, drawn_prompts
 from everyformer.generation.config import Sampling
 from everyformer.generation.exit_costs import exit_costs, without_exits
 from everyformer.generation.sampling import generate
@@ -98,6 +101,14 @@ def test_prompts_do_not_overlap_and_know_what_followed() -> None:
         drawn_prompts(texts, 40, 20, 5, seed=0)
     with pytest.raises(DataError, match="nothing behind them"):
         Calibration(model(), [Prompt((1,))], None, "tokens", "risk")
+
+
+def test_all_are_drawn_alike() -> None:
+    """Each pair of five as often as the nine others, within three standard errors."""
+    pairs = Counter(tuple(drawn("abcde", 2, seed)) for seed in range(1000))
+    assert set(pairs) == set(itertools.combinations("abcde", 2))
+    assert all(abs(count - 100) < 3 * math.sqrt(1000 * 0.1 * 0.9) for count in pairs.values())
+    assert drawn("abc", 9, 0) == ["a", "b", "c"]
 
 
 def test_costs_count_fills_and_what_decides() -> None:

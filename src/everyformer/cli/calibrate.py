@@ -43,9 +43,10 @@ class CalibrateOptions(VerbOptions, Guarantee):
     """texts that prompts are drawn of, which are like those that the model will be used on
     (default: the part of the run's own that it was not trained on)"""
     lines: bool = False
-    """every line of the texts is a prompt"""
+    """prompts are lines of the texts"""
     prompts: Count = 200
-    """how many are drawn at most"""
+    """how many are drawn at most, of all that there are: the first of a sorted file would not stand
+    for the others"""
     context: Count = 32
     """tokens of a prompt that is cut out of a running text"""
     tokens: Count = 32
@@ -96,6 +97,7 @@ def run(options: CalibrateOptions) -> int:
     model = trained.model().eval()
     exit_of(model)
     prompts, source = _prompts(trained, options), _source(trained, options)
+    say(f"{len(prompts):,} prompts, drawn by --seed {options.seed}")
     calibration = Calibration(
         model, prompts, trained.tokenizer(), options.metric, options.consistency, options.tokens,
         options.batch,
@@ -180,19 +182,19 @@ def _at_once(batch: int) -> str:
 
 def _prompts(trained: TrainedRun, options: CalibrateOptions) -> list[Prompt]:
     """What texts are written for."""
-    from everyformer.generation.calibration import Prompt, drawn_prompts
+    from everyformer.generation.calibration import Prompt, drawn, drawn_prompts
 
     if TASKS[trained.task].translates:
         from everyformer.data.parallel import ParallelDataset
 
         pairs = trained.dataset(_config(trained, options))
         assert isinstance(pairs, ParallelDataset)
-        sources, references = pairs.held_out(options.prompts)
         assert pairs.tokenizer is not None
         encode = pairs.tokenizer.encode
+        both = list(zip(*pairs.held_out(), strict=True))
         return [
             Prompt(tuple(source.tolist()), tuple(encode(reference)))
-            for source, reference in zip(sources, references, strict=True)
+            for source, reference in drawn(both, options.prompts, options.seed)
         ]
     tokenizer = trained.tokenizer()
     if tokenizer is None or not TASKS[trained.task].continues:
@@ -202,7 +204,7 @@ def _prompts(trained: TrainedRun, options: CalibrateOptions) -> list[Prompt]:
         found = [Prompt(tuple(line.tolist())) for line in texts if len(line)]
         if not found:
             raise DataError("there is no line with anything on it: give prompts, one a line")
-        return found[: options.prompts]
+        return drawn(found, options.prompts, options.seed)
     return drawn_prompts(texts, options.context, options.tokens, options.prompts, options.seed)
 
 

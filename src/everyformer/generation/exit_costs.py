@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any
 
 from everyformer.core.config import Choice
+from everyformer.data.selection import spread
 from everyformer.depth import DEPTH
 from everyformer.engines.flops import count_flops
 from everyformer.generation.calibration import Calibration, Text
@@ -50,12 +51,13 @@ class Costs:
 
 
 def exit_costs(calibration: Calibration, threshold: float | None, rounds: int = 5) -> Costs:
-    """Measure on the first prompts, in turn, after a round that does not count; each way of
+    """Measure on some prompts, in turn, after a round that does not count; each way of
     writing by the tokens that it wrote itself."""
     model, several = calibration.model, min(calibration.batch, len(calibration.prompts))
     speeds = []
     for batch in sorted({1, several}):
-        prompts = calibration.prompts[: batch if batch > 1 else ALONE]
+        of_all = spread(len(calibration.prompts), batch if batch > 1 else ALONE)
+        prompts = [calibration.prompts[n] for n in of_all]
         some, plain = (
             Calibration(own, prompts, calibration.tokenizer, tokens=calibration.tokens, batch=batch)
             for own in (model, without_exits(model))
