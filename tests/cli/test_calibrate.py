@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from everyformer.guarantees.certificate import Certificate
 
 FAST = [
     "--tokens",
@@ -57,6 +60,33 @@ def test_a_promise_is_kept_with_the_run(say: Any, calm: str) -> None:
     code, out, err = say("show", calm, "certificate", "--json")
     [picture] = json.loads(out)["pictures"]
     assert Path(picture["picture"]).is_file()
+
+
+@pytest.mark.parametrize("threshold", ["1", "0.9999"])
+def test_exits_that_save_nothing_promise_nothing(say: Any, calm: str, threshold: str) -> None:
+    """By 1 no token may leave, and of 0.9999 a model of three steps is never so sure."""
+    code, out, err = say("calibrate", calm, *FAST[:8], "--thresholds", threshold)
+    assert code == 0, err
+    told = [out, *(say(verb, calm, *more)[2] for verb, more in (
+        ("eval", ("--sequences", "2")), ("generate", ("--tokens", "2"))
+    )), say("show", calm, "certificate")[1]]  # fmt: skip
+    for text in told:
+        assert "Exits save nothing: " in text
+        assert "The full model is used" in text
+        assert "probability at least" not in text
+        assert "splits" not in text
+    assert "--exits.full" in out.splitlines()[-1]
+
+
+def test_a_threshold_by_which_no_token_left_is_not_asked_for(say: Any, calm: str) -> None:
+    """Told so of 0, by which all leave, the certificate lets none leave."""
+    assert say("calibrate", calm, *FAST[:6], "--delta", "0.99", "--thresholds", "0")[0] == 0
+    file, depths = Path(calm) / "certificate.json", []
+    for known in (Certificate.read(file), replace(Certificate.read(file), depth=1.0)):
+        known.write(file)
+        _, out, _ = say("eval", calm, "--sequences", "2", "--json")
+        depths.append(json.loads(out)["evaluation"]["mean_depth"])
+    assert depths == [1, 3]
 
 
 def test_the_same_calibration_writes_the_same_file(say: Any, calm: str) -> None:

@@ -114,6 +114,8 @@ def run(options: CalibrateOptions) -> int:
     tested = fixed_sequence(
         options.thresholds, losses, guarantee, to_the_end=not options.first_failure
     )
+    with doing("measuring what exits save"):
+        costs = exit_costs(calibration, tested.threshold)
     certificate = Certificate.of(
         tested,
         consistency=options.consistency,
@@ -122,9 +124,9 @@ def run(options: CalibrateOptions) -> int:
         data=calibration.fingerprint,
         model=weights_digest(model),
         source=source,
+        depth=calibration.depths[tested.threshold] / costs.layers,
+        operations=costs.operations / costs.full_operations,
     )
-    with doing("measuring what exits save"):
-        costs = exit_costs(calibration, certificate.threshold)
     certificate.write(trained.path / CERTIFICATE)
     depths = {str(key): depth for key, depth in calibration.depths.items()}
     record = {"losses": {str(k): v for k, v in by_threshold.items()}, "depths": depths}
@@ -132,9 +134,9 @@ def run(options: CalibrateOptions) -> int:
     record |= {"p_value": options.p_value, "metric": options.metric}
     write_json(trained.path / RECORD, {"format": FORMAT, **record})
     if options.json:
-        emit({"run": options.run, "certificate": to_dict(certificate) | {
-            "threshold": certificate.threshold, "statement": certificate.statement},
-            "depths": depths, "costs": to_dict(costs)})  # fmt: skip
+        derived = {name: getattr(certificate, name) for name in ("threshold", "saves", "statement")}
+        emit({"run": options.run, "certificate": to_dict(certificate) | derived, "depths": depths,
+              "costs": to_dict(costs)})  # fmt: skip
     else:
         _print(certificate, calibration.depths, costs, options)
     return 0
@@ -173,7 +175,11 @@ def _print(
             }
         )
     )
-    print(f"next  everyformer generate {options.run} --temperature 0 --prompt '...'")
+    faster = any(speed.early > speed.plain for speed in costs.speeds)
+    if certificate.saves and not faster:
+        print("\nExits save no time here: the plain model, which knows none, is as fast or faster.")
+    exits = "--temperature 0" if certificate.saves and faster else "--exits.full"
+    print(f"next  everyformer generate {options.run} {exits} --prompt '...'")
 
 
 def _at_once(batch: int) -> str:
