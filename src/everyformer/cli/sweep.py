@@ -103,7 +103,8 @@ def sweep_store(
         "k, temperature and lambda were chosen on this very text, so its loss is a little too "
         "good: measure another text with them"
     )
-    print(f"next         {after}")
+    if best.weight > 0:
+        print(f"next         {after}")
     print(out)
     return 0
 
