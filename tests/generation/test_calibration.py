@@ -21,8 +21,6 @@ from everyformer.generation.calibration import Calibration, Prompt, drawn, drawn
 from everyformer.generation.config import Sampling
 from everyformer.generation.exit_costs import exit_costs, without_exits
 from everyformer.generation.sampling import generate
-from everyformer.guarantees.learn_then_test import Guarantee
-from everyformer.guarantees.resplits import resplit
 
 
 def model() -> Any:
@@ -148,31 +146,6 @@ def test_each_way_costs_what_it_spends_on_its_own_tokens(monkeypatch: pytest.Mon
         assert [4 * speed.early, 4 * speed.full, 4 * speed.plain] == [
             tokens[0.0], tokens[None], tokens[None],
         ]  # fmt: skip
-
-
-def test_splits_choose_on_one_half_and_look_at_the_other() -> None:
-    # of 0.5 the first 100 prompts lose nothing and the others all: whoever tests on the first only
-    # would allow it
-    losses = {0.9: [0.0] * 200, 0.5: [0.0] * 190 + [1.0] * 10, 0.1: [1.0] * 200}
-    found = resplit(losses, Guarantee(0.2, 0.05), splits=50)
-    assert found is not None
-    assert set(found.thresholds.tolist()) == {0.5}
-    assert found.violations == 0.0
-    # every split tests k of the ten and sees the others
-    assert set(np.round(found.risks * 100).astype(int).tolist()) <= set(range(11))
-    assert found.risks.std() > 0
-    tight = resplit(losses, Guarantee(0.04, 0.05), splits=50)
-    assert tight is not None
-    assert {0.9, 0.5} >= set(tight.thresholds.tolist())
-    assert resplit({0.9: [0.0] * 20}, Guarantee(0.05, 0.05)) is None
-    never = resplit({0.9: [1.0] * 200}, Guarantee(0.05, 0.05))
-    assert never is not None
-    assert never.risks.max() == 0.0
-    # what was tested and what is seen are other prompts: their means differ, and add up
-    seen = found.risks * 100
-    generator = np.random.default_rng(0)
-    first = generator.permutation(200)
-    assert seen[0] == sum(place >= 190 for place in first[100:])
 
 
 def test_the_first_token_is_the_full_models_since_prompts_go_through_all_layers() -> None:
