@@ -427,7 +427,7 @@ def test_a_trained_transformer_xl_goes_on_as_a_spalm(
     words = ("train", "spalm", *WORDS, "--from", "xl", "--out", "run", "--json")
     assert main(list(words)) == 0
     said = capsys.readouterr().err
-    assert "fresh: 2: gating.weight, gating.bias" in said
+    assert "2 fresh: gating.weight, gating.bias" in said
 
 
 def test_a_model_without_its_store_is_refused_by_name(
