@@ -25,7 +25,7 @@ def ratio(
 
 def perplexity(loss: float) -> float:
     """e^loss; infinite where that is no longer a floating-point number."""
-    return math.exp(loss) if loss < 709 else math.inf
+    return math.inf if loss >= 709 else math.exp(loss)
 
 
 def wilson(hits: float, n: float) -> list[float]:
