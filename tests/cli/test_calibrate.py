@@ -10,6 +10,9 @@ from typing import Any
 
 import pytest
 
+from everyformer.cli.calibrate import CalibrateOptions, _prompts
+from everyformer.cli.trained import open_run
+from everyformer.data.config import DataConfig
 from everyformer.guarantees.certificate import Certificate
 
 FAST = [
@@ -104,25 +107,26 @@ def test_prompts_are_lines_or_pieces_of_other_texts(say: Any, calm: str, tree: P
         data = ("--data", "lines.txt", *words)
         code, out, err = say("calibrate", calm, *FAST, *data, "--json")
         assert code == 0, err
+        assert f" prompts, drawn by --seed {4 if '--seed' in words else 0}" in err
         fingerprints.add(json.loads(out)["certificate"]["data"])
     assert len(fingerprints) == 4
 
 
-def test_prompts_are_drawn_from_all_lines(say: Any, calm: str, tree: Path) -> None:
+def test_prompts_are_drawn_from_all_lines(calm: str, tree: Path) -> None:
     """The first of a sorted file are like one another, and the promise would be of them alone."""
-
-    def fingerprint(lines: list[str], seed: int) -> str:
-        (tree / "lines.txt").write_text("\n".join(lines))
-        words = ("--data", "lines.txt", "--lines", "--seed", str(seed), "--json")
-        code, out, err = say("calibrate", calm, *FAST, *words)
-        assert code == 0, err
-        assert f"60 prompts, drawn by --seed {seed}" in err
-        return str(json.loads(out)["certificate"]["data"])
-
     lines = sorted(f"line {number}" for number in range(90))
-    some = [fingerprint(lines, seed) for seed in (0, 0, 1)]
+    (tree / "lines.txt").write_text("\n".join(lines))
+    some = []
+    for seed in (0, 0, 1):
+        data = DataConfig(source="lines.txt")
+        options = CalibrateOptions(run=calm, data=data, lines=True, prompts=60, seed=seed)
+        some.append([bytes(one.tokens).decode() for one in _prompts(open_run(calm), options)])
     assert some[0] == some[1] != some[2]
-    assert fingerprint(lines[:60], 0) not in some
+    for drawn in some:
+        assert len(set(drawn)) == 60
+        assert set(drawn) < set(lines)
+        # of those behind the first 60 a third of 60, within four standard errors
+        assert 11 < len(set(drawn) - set(lines[:60])) < 29
 
 
 def test_stopping_at_the_first_failure(say: Any, calm: str) -> None:
