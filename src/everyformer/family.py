@@ -228,8 +228,8 @@ FAMILY: tuple[Member, ...] = (
         (LM, POLICY),
         Cost(2, 2, "O(L (L + M) d) time a segment of L with M remembered, 12 L d^2 for the gates",
              "M d, constant"),
-        "at the start it is near the identity, so that a policy can learn to react before it "
-        "learns to remember",
+        "at the start an output depends on its own token, no less than without gates and more "
+        "than in post-norm layers",
         bidirectional=_NO_PAST, cross=_NO_CROSS_DISTANCE,
         group="memory of the past",
     ),

@@ -4,10 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from everyformer.cli.calibrate import CalibrateOptions, _prompts
+from everyformer.cli.trained import open_run
+from everyformer.data.config import DataConfig
+from everyformer.guarantees.certificate import Certificate
 
 FAST = [
     "--tokens",
@@ -59,6 +65,33 @@ def test_a_promise_is_kept_with_the_run(say: Any, calm: str) -> None:
     assert Path(picture["picture"]).is_file()
 
 
+@pytest.mark.parametrize("threshold", ["1", "0.9999"])
+def test_exits_that_save_nothing_promise_nothing(say: Any, calm: str, threshold: str) -> None:
+    """By 1 no token may leave, and of 0.9999 a model of three steps is never so sure."""
+    code, out, err = say("calibrate", calm, *FAST[:8], "--thresholds", threshold)
+    assert code == 0, err
+    told = [out, *(say(verb, calm, *more)[2] for verb, more in (
+        ("eval", ("--sequences", "2")), ("generate", ("--tokens", "2"))
+    )), say("show", calm, "certificate")[1]]  # fmt: skip
+    for text in told:
+        assert "Exits save nothing: " in text
+        assert "The full model is used" in text
+        assert "probability at least" not in text
+        assert "splits" not in text
+    assert "--exits.full" in out.splitlines()[-1]
+
+
+def test_a_threshold_by_which_no_token_left_is_not_asked_for(say: Any, calm: str) -> None:
+    """Told so of 0, by which all leave, the certificate lets none leave."""
+    assert say("calibrate", calm, *FAST[:6], "--delta", "0.99", "--thresholds", "0")[0] == 0
+    file, depths = Path(calm) / "certificate.json", []
+    for known in (Certificate.read(file), replace(Certificate.read(file), depth=1.0)):
+        known.write(file)
+        _, out, _ = say("eval", calm, "--sequences", "2", "--json")
+        depths.append(json.loads(out)["evaluation"]["mean_depth"])
+    assert depths == [1, 3]
+
+
 def test_the_same_calibration_writes_the_same_file(say: Any, calm: str) -> None:
     files = []
     for _ in range(2):
@@ -74,8 +107,26 @@ def test_prompts_are_lines_or_pieces_of_other_texts(say: Any, calm: str, tree: P
         data = ("--data", "lines.txt", *words)
         code, out, err = say("calibrate", calm, *FAST, *data, "--json")
         assert code == 0, err
+        assert f" prompts, drawn by --seed {4 if '--seed' in words else 0}" in err
         fingerprints.add(json.loads(out)["certificate"]["data"])
     assert len(fingerprints) == 4
+
+
+def test_prompts_are_drawn_from_all_lines(calm: str, tree: Path) -> None:
+    """The first of a sorted file are like one another, and the promise would be of them alone."""
+    lines = sorted(f"line {number}" for number in range(90))
+    (tree / "lines.txt").write_text("\n".join(lines))
+    some = []
+    for seed in (0, 0, 1):
+        data = DataConfig(source="lines.txt")
+        options = CalibrateOptions(run=calm, data=data, lines=True, prompts=60, seed=seed)
+        some.append([bytes(one.tokens).decode() for one in _prompts(open_run(calm), options)])
+    assert some[0] == some[1] != some[2]
+    for drawn in some:
+        assert len(set(drawn)) == 60
+        assert set(drawn) < set(lines)
+        # of those behind the first 60 a third of 60, within four standard errors
+        assert 11 < len(set(drawn) - set(lines[:60])) < 29
 
 
 def test_stopping_at_the_first_failure(say: Any, calm: str) -> None:

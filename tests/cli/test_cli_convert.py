@@ -99,7 +99,7 @@ def test_the_other_verbs_take_a_converted_model(say: Say, refused: Refused, tree
     tune = ("train", "--from", "ours", "--data", "text.txt", "--steps", "2", "--batch", "2")
     code, _, err = say(*tune, "--length", "16", "--out", "tuned", "--training.threads", "1")
     assert code == 0, err
-    assert "from ours: fresh: 0" in err
+    assert "from ours: 0 fresh" in err
     saved = json.loads(Path("tuned/config.json").read_text())
     assert saved["tokenizer"]["kind"] == saved["run"]["data"]["tokenizer"] == "hub"
     assert say("eval", "tuned", "--sequences", "2")[0] == 0
@@ -119,7 +119,7 @@ def test_a_masked_model_keeps_its_mask_and_becomes_a_classifier(say: Say, tree: 
     tune = ("train", "--from", "ours", "--data", "labels.csv", "--steps", "1", "--batch", "2")
     code, _, err = say(*tune, "--length", "5", "--model.pooling", "first", "--out", "tuned")
     assert code == 0, err
-    assert "from ours: fresh: 2: pool.head.weight, pool.head.bias" in err
+    assert "from ours: 2 fresh: pool.head.weight, pool.head.bias" in err
     from everyformer.cli.trained import data_config, open_run
 
     run = open_run("tuned")
@@ -313,6 +313,6 @@ def test_a_bert_is_made_longer(kind: str, say: Say, tree: Path) -> None:
     code, _, err = say(*tune, "--length", "16", "--out", "tuned")
     assert code == 0, err
     assert json.loads(Path("tuned/config.json").read_text())["model"]["task"] == "mlm"
-    assert "from long: fresh: 0" in err
+    assert "from long: 0 fresh" in err
     assert say(*tune, "--length", "16", "--task", "lm", "--out", "lm")[0] == 0
     assert json.loads(Path("lm/config.json").read_text())["model"]["task"] == "lm"

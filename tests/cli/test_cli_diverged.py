@@ -11,6 +11,8 @@ import torch
 
 import everyformer as ef
 from everyformer.core.errors import DivergedError
+from everyformer.core.plain import from_json
+from everyformer.core.sealed import read_json
 from everyformer.data.tokenizers.plain import ByteTokenizer
 from everyformer.generation.config import Sampling
 from everyformer.generation.sampling import draw
@@ -49,7 +51,11 @@ def test_a_loss_that_overflows_is_refused(tree: Path, refused: Refused) -> None:
     place = saved(tree / "model", 3e38)
     for more in ((), ("--lengths", "8", "16"), ("--mode", "sliding")):
         words = (place, "--data", "text.txt", "--length", "16", "--sequences", "4", "--json", *more)
-        assert "which measures nothing: its training diverged" in refused("eval", *words, code=1)
+        told = refused("eval", *words, code=1)
+        assert (
+            "its weights are finite, the largest is 3e+38, but what it computes with them is not"
+            in told
+        )
 
 
 @pytest.mark.parametrize("words", [(), ("--temperature", "0"), ("--top-k", "3")])
@@ -70,3 +76,51 @@ def test_scores_must_be_finite_but_may_exclude(broken: float) -> None:
     for rows in (logits, torch.full((1, 3), -math.inf)):
         with pytest.raises(DivergedError, match="not finite"):
             draw(rows, Sampling(), torch.Generator())
+
+
+STORED = ("--retrieval.size", "2000", "--retrieval.tune", "300", "--length", "16")
+
+
+def test_a_weight_that_is_found_leaves_every_token_possible(
+    trained: Callable[..., Path], tree: Path, say: Callable[..., tuple[int, str, str]]
+) -> None:
+    """The text goes on with one letter that no neighbour has, where the model alone is no good."""
+    (tree / "text.txt").write_text("the same again. " * 200 + "Z")
+    run = trained("knn-lm", *STORED, "--json")
+    out, err = say("eval", str(run), "--json")[1:]
+    assert math.isfinite(from_json(out)["evaluation"]["loss"]), err
+    kept = read_json(run / "retrieval" / "reading.json", "everyformer-reading")
+    assert kept["reading"]["weight"] == 299 / 300
+    (tree / "more.txt").write_text("the same again. " * 40)
+    tried = ("--sweep", "--grid.k", "4", "--grid.temperature", "0.1", "--data", "more.txt")
+    code, out, err = say("eval", str(run), *tried)
+    assert code == 0, err
+    [told] = [line for line in err.splitlines() if "n / (n + 1)" in line]
+    assert "63 tokens can speak for" in told
+    assert f"lambda {63 / 64:.9g} is the largest" in told
+    assert f"--knn.weight {63 / 64:.9g}" in out
+
+
+def test_a_weight_of_one_is_named_as_the_cause(
+    tree: Path, say: Callable[..., tuple[int, str, str]], refused: Refused
+) -> None:
+    (tree / "text.txt").write_text("the same again. " * 200 + "Z")
+    words = (*STORED, "--data", "text.txt", "--steps", "2", "--width", "8", "--layers", "1",
+             "--heads", "2", "--retrieval.weight", "1", "--json")  # fmt: skip
+    code, out, err = say("train", "knn-lm", *words, "--out", "run")
+    assert code == 0, err
+    found = from_json(out)["evaluation"]
+    assert (found["loss"], found["loss_interval"], found["perplexity"]) == (
+        math.inf,
+        None,
+        math.inf,
+    )
+    cause = "with lambda 1 the neighbours alone predict"
+    assert f"that loss is inf: {cause}" in err
+    for more in ((), ("--store", "run/retrieval/store", "--knn.weight", "1")):
+        told = refused("eval", "run", *more, "--json", code=1)
+        assert cause in told
+        assert "--knn.weight" in told
+        assert "diverged" not in told
+    words = ("--store", "run/retrieval/store", "--knn.weight", "0.99", "--knn.k", "9")
+    assert say("eval", "run", *words)[0] == 0

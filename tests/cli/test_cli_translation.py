@@ -14,7 +14,10 @@ import sacrebleu
 import torch
 from torch import Tensor
 
+from everyformer.cli.calibrate import OWN_DATA, CalibrateOptions, _prompts
+from everyformer.cli.trained import open_run
 from everyformer.core.errors import DataError
+from everyformer.data.config import DataConfig
 from everyformer.generation.config import BeamConfig
 from everyformer.generation.translation import quality, translate_all
 from everyformer.models.base import Model
@@ -229,3 +232,13 @@ def test_a_comparison_takes_parallel_text(corpus: Path, say: Say) -> None:
     assert results["runs"][0]["tokens"] < 2 * 300
     report = (corpus.parent / "compared" / "report.html").read_text(encoding="utf-8")
     assert "translates data best" in report
+
+
+def test_prompts_of_a_calibration_are_drawn_from_all_pairs(trained: Callable[..., str]) -> None:
+    run = trained("calm", "--steps", "1")
+    found = []
+    for seed in (0, 0, 1):
+        options = CalibrateOptions(run=run, data=DataConfig(source=OWN_DATA), prompts=6, seed=seed)
+        found.append(_prompts(open_run(run), options))
+        assert len(set(found[-1])) == 6
+    assert found[0] == found[1] != found[2]

@@ -302,6 +302,9 @@ def test_equal_losses_to_the_last_digit_are_one_function() -> None:
     ]
     rows: Any = [row(member) for member in losses]
     assert same_functions(rows, runs) == [["bigbird"], ["attention"], []]
+    # a store is read when the training is over
+    rows[1]["quality"] = 1.5
+    assert same_functions(rows, runs) == [[], [], []]
 
 
 class Batches:

@@ -18,10 +18,14 @@ import everyformer as ef
 from everyformer.cli import main
 from everyformer.data.tokenizers.plain import ByteTokenizer
 from everyformer.datastores.indexing import Indexing, index_texts
-from everyformer.datastores.neighbours import Explained, Neighbour, explain
+from everyformer.datastores.neighbours import Explained, Neighbour, _neighbours, explain
 from everyformer.datastores.reader import with_store
+from everyformer.models.knn_lm import Found
 from everyformer.report.neighbours import write_neighbours
 from everyformer.retrieval.options import KnnOptions
+from everyformer.retrieval.store import Store
+from everyformer.retrieval.writing import Writer
+from retrieval.stores import ORIGIN
 
 FILES = {"a.txt": b"the cat sat on the mat, and the dog lay", "b.txt": b"<b>\na hat & a bat</b>"}
 
@@ -86,6 +90,30 @@ def test_neighbours_stand_where_the_files_have_them(reading: Any) -> None:
         assert sum(n.weight for n in token.neighbours) == pytest.approx(1, abs=1e-5)
         own = sum(n.weight for n in token.neighbours if n.right)
         assert math.exp(token.of_neighbours) == pytest.approx(own, abs=1e-6)
+
+
+def test_documents_without_rows_cut_no_text_of_others(tmp_path: Path) -> None:
+    """In front, twice in a row between others, and at the end."""
+    texts = {"0": "", "a": "abcd", "1": "", "2": "", "b": "efg", "3": "", "c": "h", "4": ""}
+    with Writer.create(tmp_path, ORIGIN, 2, "float32") as writer:
+        for name, text in texts.items():
+            writer.document(name)
+            writer.add(np.zeros((len(text), 2)), np.frombuffer(text.encode(), np.uint8))
+        writer.finish()
+    rows = torch.arange(8)
+    near = _neighbours(
+        Store.open(tmp_path, ORIGIN), ByteTokenizer(), Found(rows.float(), rows, rows), rows, 0
+    )
+    assert [(n.document, n.offset, n.before, n.token, n.after) for n in near] == [
+        ("a", 1, "", "a", "bcd"),
+        ("a", 2, "a", "b", "cd"),
+        ("a", 3, "ab", "c", "d"),
+        ("a", 4, "abc", "d", ""),
+        ("b", 1, "", "e", "fg"),
+        ("b", 2, "e", "f", "g"),
+        ("b", 3, "ef", "g", ""),
+        ("c", 1, "", "h", ""),
+    ]
 
 
 def test_the_page_escapes_all_texts_and_loads_nothing(tmp_path: Path) -> None:
@@ -155,6 +183,20 @@ def test_the_page_from_the_command_line(run: Callable[..., tuple[int, str, str]]
     ]
     assert sum(float(d) < 1e-3 for d in nearest[0]) == len(nearest[0]) > 30
     assert sum(float(d) < 1e-3 for d in nearest[1]) < 5
+
+
+def test_a_small_store_is_read_whole_where_no_k_is_given(
+    run: Callable[..., tuple[int, str, str]],
+) -> None:
+    """And one neighbour more, where it is said, is refused."""
+    keys = sum(len(text) - 1 for text in FILES.values())
+    losses = []
+    for words in ((), ("--knn.k", f"{keys}"), ("--knn.k", f"{keys + 1}")):
+        code, out, err = run("eval", "made", "--store", "store", "--json", *words)
+        losses += [json.loads(out)["evaluation"]["loss"]] if out else []
+    assert code == 2
+    assert f"{keys + 1} neighbours are asked of a store that has {keys} keys" in err
+    assert losses[0] == losses[1]
 
 
 def test_words_that_do_not_fit_are_refused(run: Callable[..., tuple[int, str, str]]) -> None:

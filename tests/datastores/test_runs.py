@@ -316,7 +316,7 @@ def test_what_is_said_holds_and_the_rest_is_the_best(given: dict[str, Any], tmp_
     index = indexed(store, "exact", "l2", str)
     wanted = KnnOptions(k=6, distance="squared", **given)
     held = dataclasses.replace(dataset(), validation=tokens)
-    chosen = _choose(model, index, held, HOW, wanted)
+    chosen = _choose(model, index, held, HOW, wanted, str)
     assert chosen.k == 6
     assert {name: getattr(chosen, name) for name in given} == given
     if "temperature" not in given:
@@ -427,7 +427,7 @@ def test_a_trained_transformer_xl_goes_on_as_a_spalm(
     words = ("train", "spalm", *WORDS, "--from", "xl", "--out", "run", "--json")
     assert main(list(words)) == 0
     said = capsys.readouterr().err
-    assert "fresh: 2: gating.weight, gating.bias" in said
+    assert "2 fresh: gating.weight, gating.bias" in said
 
 
 def test_a_model_without_its_store_is_refused_by_name(

@@ -187,6 +187,20 @@ def test_a_sweep_from_the_command_line(run: Callable[..., tuple[int, str, str]])
     assert "chosen on this very text" in err
 
 
+def test_a_store_that_does_not_help_is_not_recommended(
+    run: Callable[..., tuple[int, str, str]],
+) -> None:
+    """Nothing in it ever comes in the text."""
+    Path("others.txt").write_bytes(bytes(range(128, 160)))
+    assert run("index", "made", "--data", "others.txt", "--out", "others")[0] == 0
+    words = ("--sweep", "--grid.k", "4", "--grid.temperature", "1")
+    for store, helps in (("others", False), ("store", True)):
+        code, out, err = run("eval", "made", "--store", store, *words)
+        assert code == 0, err
+        assert ("the store does not help with this text" in err) != helps
+        assert ("next" in out) == helps
+
+
 def test_words_that_do_not_fit_a_sweep_are_refused(
     run: Callable[..., tuple[int, str, str]],
 ) -> None:

@@ -250,12 +250,37 @@ def test_thresholds_that_fall(form: str, expected: list[float]) -> None:
             assert bool(depth.leaves(asked, torch.tensor([[sure]]).double())) == leaves
 
 
+ASKED = [
+    (1, 1, [1, 2, 3, 4, 5, 6, 7, 8]),
+    (4, 1, [4, 5, 6, 7, 8]),
+    (2, 2, [2, 4, 6, 8]),
+    (3, 2, [3, 5, 7]),
+    (2, 3, [2, 5, 8]),
+    (4, 3, [4, 7]),
+    (3, 4, [3, 7]),
+    (5, 4, [5]),
+]
+"""first_exit, every and the layers of nine that are asked; behind the last one all leave"""
+
+
 @torch.inference_mode()
-def test_first_exit_and_every_say_which_layers_are_asked() -> None:
-    made = model(threshold=0.01, first_exit=2, every=2, confidence="softmax-maximum", layers=7)
-    assert set(left(made, text()).flatten().tolist()) <= {2, 4, 6, 7}
+@pytest.mark.parametrize(("first_exit", "every", "expected"), ASKED)
+def test_first_exit_and_every_say_which_layers_are_asked(
+    first_exit: int, every: int, expected: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = model(threshold=0.5, first_exit=first_exit, every=every, layers=9)
+    asked: list[int] = []
+
+    def unsure(one: Any) -> Tensor:
+        asked.append(one.n)
+        return torch.zeros(one.stream.shape[:2])
+
+    monkeypatch.setattr(made.stack.depth, "confidence", unsure)
+    assert left(made, text()).unique().tolist() == [9]
+    assert asked == expected
+    monkeypatch.undo()
     set_threshold(made, 0.0)
-    assert left(made, text()).unique().tolist() == [2]
+    assert left(made, text()).unique().tolist() == expected[:1]
 
 
 @torch.inference_mode()

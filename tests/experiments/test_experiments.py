@@ -2,15 +2,18 @@
 
 import json
 import math
+from pathlib import Path
 
 import pytest
 import torch
 
 import everyformer as ef
 from everyformer.core.errors import ConfigError
-from everyformer.experiments import base, policies
+from everyformer.experiments import base, definitions, policies
 from everyformer.experiments.bytes import ngram_bits
 from everyformer.experiments.spatial import diagonal_means, toeplitz_share
+
+RESULTS = Path(__file__).parents[2] / "docs" / "results"
 
 
 def test_every_member_has_an_experiment_and_every_experiment_a_member():
@@ -32,6 +35,43 @@ def test_quick_claims_are_seen(name, tmp_path):
     assert written["numbers"] == json.loads(json.dumps(result["numbers"]))
     for figure in result["figures"]:
         assert (tmp_path / figure).stat().st_size > 1000
+
+
+def test_definitions_are_compared_with_guessing():
+    """A model that is surely wrong of values it does not know costs more than ln 16."""
+    study = base.Study(base.StudySetting(seeds=1, say=lambda text: None), "definitions")
+    far = dict(zip(definitions.SIZES, (4.0, 2.78, 2.76, 1.0, 0.1), strict=True))
+    for stored, loss in far.items():
+        study.numbers[f"with, {stored} stored: far"] = [loss]
+        study.numbers[f"with, {stored} stored: near"] = [0.1]
+    study.numbers |= {"without, 0 stored: far": [9.0], "without, 0 stored: near": [0.1]}
+    outcome = definitions.outcome_of(study)
+    assert "Guessing costs 2.77: with 0 and 64 stored" in outcome.sentence
+    assert "loses 9.00 there, more than by guessing" in outcome.sentence
+    [axis] = outcome.figures["size"].axes
+    levels = [line.get_ydata()[0] for line in axis.lines if len(line.get_ydata()) == 2]
+    assert levels == pytest.approx([9.0, 2.772588722])
+    assert any("guessing" in text.get_text() for text in axis.get_legend().get_texts())
+    assert outcome.holds
+    study.numbers["with, 8192 stored: far"] = [0.9]
+    assert definitions.outcome_of(study).holds
+    study.numbers["with, 1024 stored: far"], study.numbers["with, 8192 stored: far"] = [1.5], [1.4]
+    assert not definitions.outcome_of(study).holds, "half of guessing is 1.39"
+
+
+@pytest.mark.parametrize("name", ["definitions", "near-identity"])
+def test_a_record_has_todays_claim(name):
+    (experiment,) = base.find(name)
+    record = json.loads((RESULTS / f"{name}.json").read_text())
+    assert record["claim"] == experiment.claim
+
+
+def test_the_record_of_definitions_says_what_its_numbers_say():
+    record = json.loads((RESULTS / "definitions.json").read_text())
+    study = base.Study(base.StudySetting(seeds=3, say=lambda text: None), "definitions")
+    study.numbers |= {name: found["values"] for name, found in record["numbers"].items()}
+    outcome = definitions.outcome_of(study)
+    assert (outcome.sentence, outcome.holds) == (record["sentence"], record["holds"])
 
 
 TRAINED = (

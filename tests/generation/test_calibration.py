@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
+import math
+from collections import Counter
 from typing import Any
 
 import numpy as np
@@ -12,12 +15,12 @@ import everyformer as ef
 from everyformer.core.errors import DataError
 from everyformer.data.tokenizers.plain import ByteTokenizer
 from everyformer.depth._exits import exit_of, set_threshold
-from everyformer.generation.calibration import Calibration, Prompt, drawn_prompts
+from everyformer.engines.flops import count_flops
+from everyformer.generation import exit_costs as exit_costs_module
+from everyformer.generation.calibration import Calibration, Prompt, drawn, drawn_prompts
 from everyformer.generation.config import Sampling
 from everyformer.generation.exit_costs import exit_costs, without_exits
 from everyformer.generation.sampling import generate
-from everyformer.guarantees.learn_then_test import Guarantee
-from everyformer.guarantees.resplits import resplit
 
 
 def model() -> Any:
@@ -98,6 +101,14 @@ def test_prompts_do_not_overlap_and_know_what_followed() -> None:
         Calibration(model(), [Prompt((1,))], None, "tokens", "risk")
 
 
+def test_all_are_drawn_alike() -> None:
+    """Each pair of five as often as the nine others, within three standard errors."""
+    pairs = Counter(tuple(drawn("abcde", 2, seed)) for seed in range(1000))
+    assert set(pairs) == set(itertools.combinations("abcde", 2))
+    assert all(abs(count - 100) < 3 * math.sqrt(1000 * 0.1 * 0.9) for count in pairs.values())
+    assert drawn("abc", 9, 0) == ["a", "b", "c"]
+
+
 def test_costs_count_fills_and_what_decides() -> None:
     made = model()
     calibration = Calibration(made, PROMPTS[:2], None, tokens=5, batch=32)
@@ -113,29 +124,28 @@ def test_costs_count_fills_and_what_decides() -> None:
     assert exit_of(made).full
 
 
-def test_splits_choose_on_one_half_and_look_at_the_other() -> None:
-    # of 0.5 the first 100 prompts lose nothing and the others all: whoever tests on the first only
-    # would allow it
-    losses = {0.9: [0.0] * 200, 0.5: [0.0] * 190 + [1.0] * 10, 0.1: [1.0] * 200}
-    found = resplit(losses, Guarantee(0.2, 0.05), splits=50)
-    assert found is not None
-    assert set(found.thresholds.tolist()) == {0.5}
-    assert found.violations == 0.0
-    # every split tests k of the ten and sees the others
-    assert set(np.round(found.risks * 100).astype(int).tolist()) <= set(range(11))
-    assert found.risks.std() > 0
-    tight = resplit(losses, Guarantee(0.04, 0.05), splits=50)
-    assert tight is not None
-    assert {0.9, 0.5} >= set(tight.thresholds.tolist())
-    assert resplit({0.9: [0.0] * 20}, Guarantee(0.05, 0.05)) is None
-    never = resplit({0.9: [1.0] * 200}, Guarantee(0.05, 0.05))
-    assert never is not None
-    assert never.risks.max() == 0.0
-    # what was tested and what is seen are other prompts: their means differ, and add up
-    seen = found.risks * 100
-    generator = np.random.default_rng(0)
-    first = generator.permutation(200)
-    assert seen[0] == sum(place >= 190 for place in first[100:])
+def test_each_way_costs_what_it_spends_on_its_own_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The full model ends the first text at once, where the early one writes on."""
+    torch.manual_seed(3)
+    made: Any = ef.create_model(
+        "rope", task="seq2seq", vocabulary=12, width=16, heads=2, layers=3, depth="calm"
+    )
+    with torch.no_grad():
+        for parameter in made.parameters():
+            parameter.add_(0.5 * torch.randn_like(parameter))
+    prompts = [Prompt((5, 9, 11, 3, 2)), Prompt((7, 3, 4)), Prompt((6, 1, 8, 8))]
+    calibration = Calibration(made.eval(), prompts, None, tokens=9, batch=3)
+    tokens = {t: sum(map(len, calibration.write(t).texts)) for t in (0.0, None)}
+    assert tokens[0.0] > 1.3 * tokens[None] > 0
+    monkeypatch.setattr(exit_costs_module, "_in_turn", lambda ways, _: dict.fromkeys(ways, 4.0))
+    costs = exit_costs(calibration, 0.0)
+    flops = {t: count_flops(lambda t=t: calibration.write(t)) for t in tokens}
+    assert costs.operations * tokens[0.0] == pytest.approx(flops[0.0])
+    assert costs.full_operations * tokens[None] == pytest.approx(flops[None])
+    for speed in costs.speeds:
+        assert [4 * speed.early, 4 * speed.full, 4 * speed.plain] == [
+            tokens[0.0], tokens[None], tokens[None],
+        ]  # fmt: skip
 
 
 def test_the_first_token_is_the_full_models_since_prompts_go_through_all_layers() -> None:

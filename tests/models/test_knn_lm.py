@@ -19,7 +19,9 @@ from everyformer.models.knn_lm import (
     KnnLanguageModel,
     Scored,
     best_weight,
+    highest_weight,
     mix,
+    mixed,
     neighbour_probabilities,
 )
 from everyformer.retrieval.options import KnnOptions
@@ -60,7 +62,10 @@ def knn(made: Any, reader: Any, **options: Any) -> KnnLanguageModel:
 
 def test_the_papers_defaults() -> None:
     o = KnnOptions()
-    assert (o.k, o.weight, o.temperature, o.distance) == (1024, 0.25, 1.0, "squared")
+    assert (o.weight, o.temperature, o.distance) == (0.25, 1.0, "squared")
+    # of a store that has so many keys
+    assert [o.resolved(keys).k for keys in (1, 1023, 1024, 99_999)] == [1, 1023, 1024, 1024]
+    assert KnnOptions(k=5).resolved(4).k == 5
     assert knn(model(), None).tap == "ffn-input:-1"
 
 
@@ -206,9 +211,43 @@ def test_em_finds_the_best_weight_and_is_never_worse_than_five_others() -> None:
     grid = [n / 1000 for n in range(1001)]
     assert loss(found) <= min(map(loss, grid)) + 1e-9
     assert found == pytest.approx(min(grid, key=loss), abs=2e-3)
-    nothing = torch.full((5,), -math.inf).double()
-    assert best_weight(of_model[:5], nothing) == 0.0
-    assert best_weight(of_model[:5], torch.zeros(5).double()) == 1.0
+
+
+SURE, NEVER = 0.0, -math.inf
+
+
+@pytest.mark.parametrize(
+    ("of_model", "of_neighbours", "expected"),
+    [
+        # neighbours alone know: as if one token more were known by the model alone
+        ([-2.0] * 5, [SURE] * 5, 5 / 6),
+        ([-2.0] * 399, [SURE] * 399, 399 / 400),
+        ([-2.0], [SURE], 1 / 2),
+        ([-2.0] * 5, [NEVER] * 5, 0.0),
+        # of three one each knows alone and one neither: halves, not thirds
+        ([SURE, NEVER, NEVER], [NEVER, SURE, NEVER], 1 / 2),
+        ([SURE, NEVER, NEVER, NEVER], [NEVER, SURE, SURE, NEVER], 2 / 3),
+        ([NEVER], [NEVER], 0.0),
+        # a probability that is too small for a number is one nevertheless
+        ([-800.0, -900.0], [NEVER, SURE], 1 / 2),
+        ([-1.0, -900.0, -900.0], [NEVER, -800.0, -800.0], 2 / 3),
+    ],
+)
+def test_the_weight_is_the_share_of_tokens_that_neighbours_know(
+    of_model: list[float], of_neighbours: list[float], expected: float
+) -> None:
+    pair = torch.tensor(of_model).double(), torch.tensor(of_neighbours).double()
+    assert best_weight(*pair) == pytest.approx(expected, abs=1e-5)
+
+
+def test_the_highest_weight_keeps_its_two_promises() -> None:
+    """Less than a nat on the text that it is found on, log(n + 1) on one more token."""
+    for n in (1, 7, 300):
+        weight = highest_weight(n)
+        known, unknown = torch.zeros(n).double(), torch.full((n,), -3.0).double()
+        assert 0 < -float(mixed(unknown, known, weight).sum()) < 1
+        [more] = (-3.0 - mixed(unknown[:1], known[:1] + NEVER, weight)).tolist()
+        assert more == pytest.approx(math.log(n + 1))
 
 
 @pytest.mark.parametrize("weight", [-0.1, 1.1, math.nan])

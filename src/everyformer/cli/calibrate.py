@@ -43,9 +43,10 @@ class CalibrateOptions(VerbOptions, Guarantee):
     """texts that prompts are drawn of, which are like those that the model will be used on
     (default: the part of the run's own that it was not trained on)"""
     lines: bool = False
-    """every line of the texts is a prompt"""
+    """prompts are lines of the texts"""
     prompts: Count = 200
-    """how many are drawn at most"""
+    """how many are drawn at most, of all that there are: the first of a sorted file would not stand
+    for the others"""
     context: Count = 32
     """tokens of a prompt that is cut out of a running text"""
     tokens: Count = 32
@@ -96,6 +97,7 @@ def run(options: CalibrateOptions) -> int:
     model = trained.model().eval()
     exit_of(model)
     prompts, source = _prompts(trained, options), _source(trained, options)
+    say(f"{len(prompts):,} prompts, drawn by --seed {options.seed}")
     calibration = Calibration(
         model, prompts, trained.tokenizer(), options.metric, options.consistency, options.tokens,
         options.batch,
@@ -112,6 +114,8 @@ def run(options: CalibrateOptions) -> int:
     tested = fixed_sequence(
         options.thresholds, losses, guarantee, to_the_end=not options.first_failure
     )
+    with doing("measuring what exits save"):
+        costs = exit_costs(calibration, tested.threshold)
     certificate = Certificate.of(
         tested,
         consistency=options.consistency,
@@ -120,9 +124,9 @@ def run(options: CalibrateOptions) -> int:
         data=calibration.fingerprint,
         model=weights_digest(model),
         source=source,
+        depth=calibration.depths[tested.threshold] / costs.layers,
+        operations=costs.operations / costs.full_operations,
     )
-    with doing("measuring what exits save"):
-        costs = exit_costs(calibration, certificate.threshold)
     certificate.write(trained.path / CERTIFICATE)
     depths = {str(key): depth for key, depth in calibration.depths.items()}
     record = {"losses": {str(k): v for k, v in by_threshold.items()}, "depths": depths}
@@ -130,9 +134,9 @@ def run(options: CalibrateOptions) -> int:
     record |= {"p_value": options.p_value, "metric": options.metric}
     write_json(trained.path / RECORD, {"format": FORMAT, **record})
     if options.json:
-        emit({"run": options.run, "certificate": to_dict(certificate) | {
-            "threshold": certificate.threshold, "statement": certificate.statement},
-            "depths": depths, "costs": to_dict(costs)})  # fmt: skip
+        derived = {name: getattr(certificate, name) for name in ("threshold", "saves", "statement")}
+        emit({"run": options.run, "certificate": to_dict(certificate) | derived, "depths": depths,
+              "costs": to_dict(costs)})  # fmt: skip
     else:
         _print(certificate, calibration.depths, costs, options)
     return 0
@@ -171,7 +175,11 @@ def _print(
             }
         )
     )
-    print(f"next  everyformer generate {options.run} --temperature 0 --prompt '...'")
+    faster = any(speed.early > speed.plain for speed in costs.speeds)
+    if certificate.saves and not faster:
+        print("\nExits save no time here: the plain model, which knows none, is as fast or faster.")
+    exits = "--temperature 0" if certificate.saves and faster else "--exits.full"
+    print(f"next  everyformer generate {options.run} {exits} --prompt '...'")
 
 
 def _at_once(batch: int) -> str:
@@ -180,19 +188,19 @@ def _at_once(batch: int) -> str:
 
 def _prompts(trained: TrainedRun, options: CalibrateOptions) -> list[Prompt]:
     """What texts are written for."""
-    from everyformer.generation.calibration import Prompt, drawn_prompts
+    from everyformer.generation.calibration import Prompt, drawn, drawn_prompts
 
     if TASKS[trained.task].translates:
         from everyformer.data.parallel import ParallelDataset
 
         pairs = trained.dataset(_config(trained, options))
         assert isinstance(pairs, ParallelDataset)
-        sources, references = pairs.held_out(options.prompts)
         assert pairs.tokenizer is not None
         encode = pairs.tokenizer.encode
+        both = list(zip(*pairs.held_out(), strict=True))
         return [
             Prompt(tuple(source.tolist()), tuple(encode(reference)))
-            for source, reference in zip(sources, references, strict=True)
+            for source, reference in drawn(both, options.prompts, options.seed)
         ]
     tokenizer = trained.tokenizer()
     if tokenizer is None or not TASKS[trained.task].continues:
@@ -202,7 +210,7 @@ def _prompts(trained: TrainedRun, options: CalibrateOptions) -> list[Prompt]:
         found = [Prompt(tuple(line.tolist())) for line in texts if len(line)]
         if not found:
             raise DataError("there is no line with anything on it: give prompts, one a line")
-        return found[: options.prompts]
+        return drawn(found, options.prompts, options.seed)
     return drawn_prompts(texts, options.context, options.tokens, options.prompts, options.seed)
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
-import math
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
+
+from everyformer.core.plain import to_json
 
 NUMBER = re.compile(r"-|failed|~?[\d.,e+-]+x?( ([KMG]i)?B)?")
 """what stands right in a table"""
@@ -38,8 +38,8 @@ def facts(values: Mapping[str, Any]) -> str:
 
 
 def emit(values: Any) -> None:
-    """Machine output: JSON on stdout, infinities and NaN as null."""
-    print(json.dumps(_plain(values), indent=2))
+    """Machine output: JSON on stdout."""
+    print(to_json(values, indent=2))
 
 
 def _cell(value: Any) -> str:
@@ -50,13 +50,3 @@ def _cell(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
     return f"{value:,}" if isinstance(value, int) else str(value)
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    if isinstance(value, dict):
-        return {key: _plain(inner) for key, inner in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(inner) for inner in value]
-    return value

@@ -100,7 +100,7 @@ def run(words: Sequence[str]) -> int:
         draw_positions(found, out)
         say(f"loss by place and by context: {out}")
     else:
-        found = _finite(evaluate(model, dataset, details=True, **rules), options.run)
+        found = _finite(model, evaluate(model, dataset, details=True, **rules), options.run)
     found |= translations
     if options.json:
         emit({"run": options.run, "data": dataset.summary(), "evaluation": found})
@@ -214,7 +214,7 @@ def _in_windows(
 
     windows: dict[str, Any] = {"stride": options.stride, "streams": options.streams}
     windows["mode"] = options.mode or "nonoverlapping"
-    return _finite(evaluate_long(model, dataset, **windows, **rules), options.run)
+    return _finite(model, evaluate_long(model, dataset, **windows, **rules), options.run)
 
 
 def _picture(trained: TrainedRun, options: EvalOptions, name: str) -> Path:
@@ -252,12 +252,14 @@ def _lengths(trained: TrainedRun, model: Model, options: EvalOptions, rules: dic
     return 0
 
 
-def _finite(found: dict[str, Any] | None, folder: str) -> dict[str, Any]:
+def _finite(model: Model, found: dict[str, Any] | None, folder: str) -> dict[str, Any]:
+    from everyformer.training.evaluate import why_not_finite
+
     assert found is not None
     if not math.isfinite(found["loss"]):
         raise DivergedError(
-            f"the loss of {folder} is {found['loss']}, which measures nothing: its training "
-            "diverged; train it again with a lower 'lr'"
+            f"the loss of {folder} is {found['loss']}, which measures nothing: "
+            f"{why_not_finite(model, found['loss'])}"
         )
     return found
 

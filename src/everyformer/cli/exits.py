@@ -48,7 +48,7 @@ def settle_exits(
     elif file.exists():
         certificate = Certificate.read(file)
         certificate.require(model=weights_digest(trained.model()))
-        set_threshold(model, certificate.threshold)
+        set_threshold(model, certificate.used)
         say(certificate.statement)
         if None not in (data, certificate.source) and data != certificate.source:
             say(

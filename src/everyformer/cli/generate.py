@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import codecs
 import io
-import json
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
@@ -17,6 +16,7 @@ from everyformer.cli.parsing import parse, say
 from everyformer.cli.playing import check_playing, record, returns_table, take_environment
 from everyformer.core.errors import ConfigError, UnsupportedError
 from everyformer.core.files import expanded
+from everyformer.core.plain import to_json
 from everyformer.core.pulse import said
 from everyformer.core.tasks import TASKS
 from everyformer.generation.config import BeamConfig, Sampling
@@ -114,7 +114,7 @@ def _text(trained: TrainedRun, options: GenerateOptions) -> int:
         if options.json:
             emit({"run": options.run, "texts": made})
         for one in made if not options.json else []:
-            print(json.dumps(one, ensure_ascii=False))
+            print(to_json(one, ensure_ascii=False))
         return 0
     whole = io.StringIO()
     if not options.json:

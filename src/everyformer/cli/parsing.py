@@ -7,7 +7,6 @@ import dataclasses
 import functools
 import io
 import itertools
-import json
 import re
 import sys
 from collections.abc import Callable, Sequence
@@ -28,7 +27,7 @@ from everyformer.core.config import Options, from_dict, to_dict
 from everyformer.core.errors import ConfigError
 from everyformer.core.files import expanded
 from everyformer.core.gene import NONE
-from everyformer.core.plain import from_json, from_toml
+from everyformer.core.plain import from_json, from_toml, to_json
 from everyformer.core.pulse import said
 from everyformer.training.config import TrainingConfig
 from everyformer.training.names import in_full
@@ -93,7 +92,7 @@ def parse(
     if unknown:
         raise _unexpected(unknown[0], flags, verb)
     if printing:
-        print(json.dumps(as_in_file(to_dict(options)), indent=2))
+        print(to_json(as_in_file(to_dict(options)), indent=2))
         raise SystemExit(0)
     return options
 

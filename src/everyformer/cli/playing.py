@@ -12,7 +12,7 @@ from everyformer.cli.parsing import say, take
 from everyformer.core.config import from_dict
 from everyformer.core.errors import ConfigError, EveryformerError
 from everyformer.core.files import expanded
-from everyformer.core.plain import from_json
+from everyformer.core.plain import from_json, to_json
 from everyformer.core.pulse import doing
 from everyformer.core.tasks import TASKS, tasks_that
 from everyformer.generation.config import PlayConfig
@@ -73,7 +73,7 @@ def environment_words(words: Sequence[str]) -> list[str]:
             value = options.pop(option)
             said += [flag, *map(str, value if isinstance(value, list) else [value])]
     if options:
-        pairs = (f"{option}={json.dumps(value)}" for option, value in options.items())
+        pairs = (f"{option}={to_json(value)}" for option, value in options.items())
         said += ["--data.env-options", *pairs]
     return [*rest, *said]
 

@@ -19,6 +19,7 @@ from everyformer.core.errors import ConfigError, unknown
 from everyformer.core.files import expanded
 from everyformer.core.gene import NONE, NoOptions
 from everyformer.core.tasks import tasks_that
+from everyformer.core.wording import listed
 from everyformer.family import info
 from everyformer.genes import GENES
 from everyformer.training.spec import RunSpec, described, preset
@@ -174,14 +175,15 @@ def _as_member(config: ModelConfig, member: str, folder: str) -> ModelConfig:
     """A learned model as one of another member."""
     before, after = config.genes, info(member).genes
     differing = [
-        f"{name}: {before[name].name} -> {after[name].name}"
+        f"{name} ({before[name].name or NONE[0]} there, {after[name].name or NONE[0]} here)"
         for name, gene in GENES.items()
         if gene.holds_weights and before[name].name != after[name].name
     ]
     if differing:
         raise ConfigError(
-            f"the model in {folder} is of the member {config.member}, not {member}, which what it "
-            f"has learned means nothing to ({', '.join(differing)})"
+            f"{folder} holds a model '{config.member}', whose weights do not fit '{member}', which "
+            f"differs in {listed(differing)}: go on with `train {config.member} --from {folder}` "
+            "and the same other options, or leave out --from"
         )
     brought = {
         name: Choice(after[name].name, gene.learned_without(after[name]) | after[name].options)

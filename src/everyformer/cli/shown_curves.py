@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
@@ -11,6 +10,7 @@ from everyformer.cli.found import found_run
 from everyformer.cli.shown import folder_of, tell
 from everyformer.core.errors import ConfigError
 from everyformer.core.files import expanded
+from everyformer.core.plain import to_json
 
 if TYPE_CHECKING:
     from everyformer.cli.show_options import ShowOptions
@@ -100,7 +100,7 @@ def _trainings(source: str) -> list[Training]:
         metric = quality_metric(trained.task, rows["evaluations"][-1]["evaluation"])
     described = {name: values[name] for name in ("model", "data", "tokenizer")}
     training = {**values["training"], "seed": None}
-    kind = json.dumps([described, training], sort_keys=True)
+    kind = to_json([described, training], sort_keys=True)
     return [Training(trained.config.member, kind, source, values["data"], metric, rows)]
 
 
@@ -114,7 +114,7 @@ def _compared(source: str, path: Path) -> list[Training]:
     return [
         Training(
             run["member"],
-            json.dumps([source, run["member"], run["lr"]]),
+            to_json([source, run["member"], run["lr"]]),
             source,
             results["data"],
             results["metric"],

@@ -48,7 +48,7 @@ def _certificate(run: Path, path: Path) -> Told:
     draw_certificate(record, found.threshold, path)
     shares = ", ".join(f"{one.violations:.0%} at {one.delta:g}" for one in realised(record))
     told = found.statement
-    if shares:
+    if shares and found.saves:
         told += f" Of 100 splits of the prompts more than the allowed risk came to: {shares}."
     return path, told
 

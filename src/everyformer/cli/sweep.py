@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
@@ -56,6 +57,7 @@ def sweep_store(
     from everyformer.datastores.sweep import sweep
     from everyformer.models.knn_lm import KnnLanguageModel
     from everyformer.report.sweep import draw_sweep
+    from everyformer.training.evaluate import why_not_finite
 
     if not isinstance(model, KnnLanguageModel):
         raise ConfigError("--sweep tries ways to read a datastore: say which with --store")
@@ -66,9 +68,10 @@ def sweep_store(
     with doing("reading the text and its neighbours"):
         found = sweep(model, dataset, grid, **rules)
     loss = found.plain["loss"]
-    if loss != loss or loss == float("inf"):
+    if not math.isfinite(loss):
         raise DivergedError(
-            f"the loss of {options.run} is {loss}, which measures nothing: its training diverged"
+            f"the loss of {options.run} is {loss}, which measures nothing: "
+            f"{why_not_finite(model.model, loss)}"
         )
     best = found.tuned[0]
     out = expanded(options.out) if options.out is not None else trained.path / "sweep.png"
@@ -93,13 +96,15 @@ def sweep_store(
         say(f"the best {MOST} of {len(found.tuned)} combinations; --json gives all")
     print(f"\nmodel alone  loss {loss:.4f}")
     print(f"best         loss {best.loss:.4f}   {flags}")
-    for line in _remarks(best, grid):
-        say(line)
+    for line in (*_remarks(best, grid), found.at_most(best.weight)):
+        if line:
+            say(line)
     say(
         "k, temperature and lambda were chosen on this very text, so its loss is a little too "
         "good: measure another text with them"
     )
-    print(f"next         {after}")
+    if best.weight > 0:
+        print(f"next         {after}")
     print(out)
     return 0
 
@@ -107,7 +112,8 @@ def sweep_store(
 def _flags(best: Cell, knn: KnnOptions) -> str:
     """The options that read the store so."""
     words = [f"--knn.k {best.k}", f"--knn.temperature {best.temperature:g}"]
-    words.append(f"--knn.weight {best.weight:.6g}")
+    # as many digits as keep the largest lambda of a long text below 1
+    words.append(f"--knn.weight {best.weight:.9g}")
     if knn.distance != KnnOptions.distance:
         words.append(f"--knn.distance {knn.distance}")
     return " ".join(words)
@@ -123,7 +129,7 @@ def _table(tuned: list[Cell], cells: list[Cell], given: Grid) -> str:
         [
             f"{cell.k:,}",
             f"{cell.temperature:g}",
-            f"{cell.weight:.4f}",
+            f"{cell.weight:.6g}",
             f"{cell.loss:.4f}",
             f"{cell.perplexity:.4f}",
             *([f"{cell.bits_per_byte:.4f}"] if with_bytes else []),

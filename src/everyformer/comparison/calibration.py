@@ -11,7 +11,6 @@ fresh process goes on with the others.
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
 import statistics
 import time
@@ -28,6 +27,7 @@ from everyformer.comparison.results import Calibrated, Interval
 from everyformer.core.allocator import keep_freed_memory, return_freed_memory
 from everyformer.core.config import from_dict, to_dict
 from everyformer.core.errors import CheckpointError
+from everyformer.core.plain import from_json, to_json
 from everyformer.core.pulse import doing
 from everyformer.core.sealed import read_json, write_json
 from everyformer.core.stopping import Gentle, Stopped
@@ -176,7 +176,7 @@ def _kept(folder: Path, plan: dict[str, Any], runs: dict[str, RunSpec]) -> dict[
         return {}
     if any(values.get(name) != plan[name] for name in PLAN if name != "budget"):
         return {}
-    now = {name: json.loads(json.dumps(to_dict(run))) for name, run in runs.items()}
+    now = {name: from_json(to_json(to_dict(run))) for name, run in runs.items()}
     same = {name for name, run in values["runs"].items() if run == now.get(name)}
     kept = {
         name: found

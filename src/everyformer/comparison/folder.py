@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,6 +14,7 @@ from everyformer.comparison.config import CompareConfig
 from everyformer.core.config import affects, field_types, from_dict, to_dict
 from everyformer.core.errors import ConfigError
 from everyformer.core.files import expanded
+from everyformer.core.plain import from_json, to_json
 from everyformer.core.sealed import write_json
 from everyformer.training.config import BUDGETS, TrainingConfig
 from everyformer.training.records import differences
@@ -105,7 +105,7 @@ def _settle(folder: Path, config: CompareConfig, fingerprint: str, command: str)
             f"the data has changed since the comparison in {folder} was begun, so its members "
             "would not be compared on equal footing: give --overwrite, or choose another --out"
         )
-    settled = json.loads(json.dumps(to_dict(config)))
+    settled = from_json(to_json(to_dict(config)))
     kept = {"options": settled, "data": fingerprint, "command": command}
     write_json(record, {"format": FORMAT, **kept})
 
@@ -114,7 +114,7 @@ def _changed(begun: dict[str, Any], now: dict[str, Any]) -> list[str]:
     """Options that results depend on; of a budget all may have more, as in `train`."""
     # what an earlier version did not know has its default
     complete = to_dict(from_dict(CompareConfig, begun))
-    begun, now = (json.loads(json.dumps(values)) for values in (complete, now))
+    begun, now = (from_json(to_json(values)) for values in (complete, now))
     before, after = (from_dict(TrainingConfig, o["training"]).budget for o in (begun, now))
     if before[0] == after[0] and before[1] <= after[1]:
         for name in ("steps", *(f"budget_{kind}" for kind in BUDGETS)):

@@ -5,7 +5,6 @@ At every length all members are measured in turn in one process, plain attention
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from everyformer.comparison.config import CompareConfig
 from everyformer.comparison.plan import own_options
 from everyformer.core.config import to_dict
 from everyformer.core.errors import CheckpointError
+from everyformer.core.plain import from_json, to_json
 from everyformer.core.pulse import doing
 from everyformer.core.sealed import read_json, write_json
 
@@ -75,5 +75,5 @@ class LayerTimes:
 
     def _setting(self) -> dict[str, Any]:
         setting = {"members": self._members, "sizes": self._sizes, "options": self._own}
-        plain: dict[str, Any] = json.loads(json.dumps(setting))
+        plain: dict[str, Any] = from_json(to_json(setting))
         return plain

@@ -6,7 +6,6 @@ out of memory or crashes takes nothing with it. What is finished stays in its fo
 
 from __future__ import annotations
 
-import json
 import math
 import signal
 import time
@@ -22,6 +21,7 @@ from everyformer.comparison.processes import ended, launch, stopped_by
 from everyformer.comparison.results import Result
 from everyformer.core.config import to_dict
 from everyformer.core.errors import MissingExtraError
+from everyformer.core.plain import from_json, to_json
 from everyformer.core.stopping import Gentle
 from everyformer.data.dataset import Dataset
 
@@ -84,7 +84,7 @@ class Trainings:
         self._tried.add(planned.folder)
         self._prepare(planned, folder)
         start = time.perf_counter()
-        part = json.dumps(to_dict(self.estimate.part(planned)))
+        part = to_json(to_dict(self.estimate.part(planned)))
         code = launch("worker", folder, self.stop, part)
         found = read_result(folder)
         if found is None:
@@ -111,7 +111,7 @@ class Trainings:
         if kept is None:
             return None
         done = read_job(folder)["run"]["training"]
-        return kept if done == json.loads(json.dumps(to_dict(planned.run.training))) else None
+        return kept if done == from_json(to_json(to_dict(planned.run.training))) else None
 
     def _on_ray(self, ready: list[Entrant]) -> None:
         """All jobs at once over a Ray cluster that shares this file system; results are files."""

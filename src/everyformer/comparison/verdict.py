@@ -43,7 +43,8 @@ def _letter(index: int) -> str:
 
 
 def same_functions(rows: Sequence[Row], runs: Sequence[Run]) -> list[list[str]]:
-    """For each row the members whose every evaluation gave the same loss to the last digit."""
+    """For each row the members whose every evaluation gave the same loss to the last digit, and
+    whose quality is the same too, in which a store that a model reads counts."""
     losses = {
         row["member"]: tuple(
             line["evaluation"]["loss"]
@@ -53,8 +54,13 @@ def same_functions(rows: Sequence[Row], runs: Sequence[Run]) -> list[list[str]]:
         )
         for row in rows
     }
+    quality = {row["member"]: row["quality"] for row in rows}
     return [
-        [name for name, own in losses.items() if own and name != me and own == losses[me]]
+        [
+            name
+            for name, own in losses.items()
+            if own and name != me and (own, quality[name]) == (losses[me], quality[me])
+        ]
         for me in losses
     ]
 

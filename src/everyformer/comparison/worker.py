@@ -6,7 +6,6 @@ So a member that runs out of memory or crashes takes nothing with it, and memory
 
 from __future__ import annotations
 
-import json
 import sys
 import traceback
 from pathlib import Path
@@ -24,6 +23,7 @@ from everyformer.core.errors import DataError, EveryformerError
 from everyformer.core.files import write_text
 from everyformer.core.machine import LoadMeter
 from everyformer.core.mixer import Mixer, leak_of
+from everyformer.core.plain import from_json
 from everyformer.core.pulse import doing
 from everyformer.core.tasks import TASKS
 from everyformer.data import load_dataset
@@ -45,7 +45,7 @@ def main(folder: Path, word: str | None = None) -> int:
 
     ``word``: what it is of the comparison, to tell its progress by: a `Part` as JSON.
     """
-    part = None if word is None else from_dict(Part, json.loads(word))
+    part = None if word is None else from_dict(Part, from_json(word))
     keep_freed_memory()
     job = read_job(folder)
     # a comparison that was killed leaves its process behind for as long as one step takes

@@ -75,7 +75,7 @@ class ResourceError(EveryformerError, MemoryError):
 
 
 class DivergedError(EveryformerError, ArithmeticError):
-    """Training produced a loss that is not a finite number."""
+    """A loss, scores or weights are not finite numbers."""
 
     exit_code = 1
 

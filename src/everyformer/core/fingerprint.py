@@ -9,11 +9,12 @@ a few microseconds a tensor.
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Iterable
 
 import torch
 from torch import Tensor, nn
+
+from everyformer.core.plain import to_json
 
 SAMPLES = 16
 """numbers of a tensor, evenly spread"""
@@ -43,6 +44,6 @@ def weights_digest(model: nn.Module) -> str:
     result = hashlib.blake2b(digest_size=16)
     for name, tensor in sorted(model.state_dict().items()):
         raw = tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes()
-        for part in (json.dumps(name).encode(), raw):
+        for part in (to_json(name).encode(), raw):
             result.update(len(part).to_bytes(8, "little") + part)
     return result.hexdigest()

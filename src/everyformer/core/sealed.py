@@ -6,13 +6,12 @@ A cut, flipped or edited file is noticed when it is read, and named.
 from __future__ import annotations
 
 import hashlib
-import json
 from pathlib import Path
 from typing import Any
 
 from everyformer.core.errors import CheckpointError
 from everyformer.core.files import require_regular, write_text
-from everyformer.core.plain import from_json
+from everyformer.core.plain import from_json, to_json
 
 VERSION = 4
 """of the layout of saved models and runs; raised when an older library could not read it, together
@@ -25,9 +24,9 @@ class DamagedError(CheckpointError):
 
 def write_json(path: Path, values: dict[str, Any]) -> None:
     """Write ``values`` with a digest of themselves; a reader sees the old file or the new one."""
-    sealed = json.loads(json.dumps(values | {"version": VERSION}, allow_nan=False, default=str))
+    sealed = from_json(to_json(values | {"version": VERSION}, default=str))
     sealed["digest"] = _digest(sealed)
-    write_text(path, json.dumps(sealed, indent=1) + "\n")
+    write_text(path, to_json(sealed, indent=1) + "\n")
 
 
 def read_json(path: Path, expected_format: str) -> dict[str, Any]:
@@ -62,7 +61,7 @@ def read_json(path: Path, expected_format: str) -> dict[str, Any]:
 
 
 def _digest(values: dict[str, Any]) -> str:
-    plain = json.dumps(values, sort_keys=True, separators=(",", ":"))
+    plain = to_json(values, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(plain.encode()).hexdigest()
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -12,6 +11,7 @@ from typing import Any
 
 from everyformer.core.errors import CheckpointError, DataError, UnsavedError
 from everyformer.core.files import expanded, settle, workspace
+from everyformer.core.plain import to_json
 from everyformer.core.sealed import check_sums, checksums, read_json, write_json
 
 try:
@@ -38,7 +38,7 @@ def digest(*parts: Any) -> str:
     """A short hash of plain values and bytes, the same on every machine."""
     result = hashlib.blake2b(digest_size=16)
     for part in parts:
-        raw = part if isinstance(part, bytes) else json.dumps(part, sort_keys=True).encode()
+        raw = part if isinstance(part, bytes) else to_json(part, sort_keys=True).encode()
         result.update(len(raw).to_bytes(8, "little") + raw)
     return result.hexdigest()
 

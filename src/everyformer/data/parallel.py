@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +19,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 from everyformer.core.errors import DataError
+from everyformer.core.plain import from_json, to_json
 from everyformer.data.batch import IGNORED, Batch
 from everyformer.data.buckets import Buckets
 from everyformer.data.cache import FORMAT, cache_root, cached, digest
@@ -82,7 +82,7 @@ class ParallelDataset(Dataset):
     def held_out(self, limit: int | None = None) -> tuple[list[Tensor], list[str]]:
         """Sources (S,) as tokens and their translations as text, in the order of the files."""
         chosen = spread(len(self.validation_rows), limit)
-        texts = json.loads(self.references.read_text(encoding="utf-8"))
+        texts = from_json(self.references.read_text(encoding="utf-8"))
         sources = [
             torch.from_numpy(
                 self.tokens[self.bounds[2 * row] : self.bounds[2 * row + 1]].astype(np.int64)
@@ -198,7 +198,7 @@ def _build(
     bounds, checksum = _encode(pairs, fitted, folder, count)
     np.save(folder / "bounds.npy", bounds)
     references = [target for _, _, target in itertools.islice(pairs.read(), training, None)]
-    (folder / "references.json").write_text(json.dumps(references), encoding="utf-8")
+    (folder / "references.json").write_text(to_json(references), encoding="utf-8")
     lengths = np.diff(bounds).reshape(-1, 2)[training:]
     strange = 0
     if isinstance(fitted, CharTokenizer):

@@ -4,12 +4,14 @@
     retrieval/reading.json   k, lambda, T and the distance, and what they came to
 
 Lambda and T are those under which a stretch at the end of the training text, which is not stored,
-is most likely: the model has learned from it too, so lambda is rather too low than too high.
+is most likely: the model has learned from it too, so lambda is rather too low than too high. Of n
+tokens there lambda is at most n / (n + 1) (`everyformer.models.knn_lm.highest_weight`).
 """
 
 from __future__ import annotations
 
 import dataclasses
+import math
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +35,7 @@ from everyformer.neighbours.knn import KnnOptions as Wanted
 from everyformer.retrieval.index import Index
 from everyformer.retrieval.options import Distance, Grid, KnnOptions
 from everyformer.training.checkpoint import load_model
-from everyformer.training.evaluate import evaluate
+from everyformer.training.evaluate import evaluate, why_not_finite
 
 STORE, READING = "store", "reading.json"
 FORMAT = "everyformer-reading"
@@ -67,7 +69,7 @@ def train_with(job: Job) -> Outcome:
         return job.outcome(stopped)
     index = indexed(store, wanted.kind, _distance(wanted), job.say)
     held = dataclasses.replace(job.dataset, validation=tokens[len(tokens) - apart :], packed=False)
-    options = _choose(model, index, held, how, wanted)
+    options = _choose(model, index, held, how, wanted, job.say)
     reading = KnnLanguageModel(model, StoreReader(index), options, how.tap)
     rules: dict[str, Any] = {"batch": job.config.batch, "limit": job.config.evaluate_sequences}
     found = evaluate(reading, job.dataset, precision=job.config.precision, **rules)
@@ -76,10 +78,12 @@ def train_with(job: Job) -> Outcome:
     assert found is not None
     assert without is not None
     job.say(
-        f"with {store.describe()}, k {options.k:,}, lambda {options.weight:.3f} and T "
+        f"with {store.describe()}, k {options.k:,}, lambda {options.weight:.6g} and T "
         f"{options.temperature:g}: validation loss {found['loss']:.4f}, "
         f"{without['loss']:.4f} without"
     )
+    if not math.isfinite(found["loss"]):
+        job.say(f"that loss is {found['loss']}: {why_not_finite(reading, found['loss'])}")
     kept = {"reading": to_dict(options), "evaluation": found, "without": without}
     write_json(folder / READING, {"format": FORMAT, **kept})
     measured = dataclasses.replace(result, evaluation={"step": without["step"], **found})
@@ -125,7 +129,12 @@ def _distance(wanted: Wanted) -> Distance:
 
 
 def _choose(
-    model: LanguageModel, index: Index, dataset: TextDataset, how: Indexing, wanted: Wanted
+    model: LanguageModel,
+    index: Index,
+    dataset: TextDataset,
+    how: Indexing,
+    wanted: Wanted,
+    say: Say,
 ) -> KnnOptions:
     """How the store is read: as is wanted, and for the rest as makes the held-out part of
     ``dataset``, read in overlapping windows, most likely."""
@@ -135,6 +144,8 @@ def _choose(
     options = KnnOptions(k, distance=wanted.distance)
     reading = KnnLanguageModel(model, StoreReader(index), options, how.tap)
     text = dataclasses.replace(dataset, length=how.context, stride=how.stride)
-    cells = sweep(reading, text, Grid((k,), temperatures, given), batch=how.batch).cells
-    best = min((c for c in cells if c.tuned == (not given)), key=lambda cell: cell.loss)
+    found = sweep(reading, text, Grid((k,), temperatures, given), batch=how.batch)
+    best = min((c for c in found.cells if c.tuned == (not given)), key=lambda cell: cell.loss)
+    if not given and (told := found.at_most(best.weight)):
+        say(told)
     return dataclasses.replace(options, weight=best.weight, temperature=best.temperature)

@@ -112,13 +112,14 @@ def _neighbours(
 ) -> list[Neighbour]:
     """Of one token, with the text around each."""
     names, offsets = store.document_of(found.rows)
+    numbers = store.number_of(np.asarray(found.rows))
     before, after = AROUND.get(tokenizer.kind, OTHERWISE)
     told = []
     for n, row in enumerate(found.rows.tolist()):
         if row < 0:
             break
         first = row - int(offsets[n])
-        end = first + store.record.rows[int(np.searchsorted(store.starts, first))]
+        end = first + store.record.rows[numbers[n]]
         read, own, come = (
             store.values[a:b].tolist()
             for a, b in (

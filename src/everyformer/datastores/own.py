@@ -91,7 +91,7 @@ def _beside(store: Store, windows: np.ndarray, separator: int | None) -> np.ndar
     of, place = np.repeat(of, counts), np.repeat(place, counts)
     row = np.concatenate(there) if there else np.zeros(0, np.int64)
     whole = _reads(store, windows, of, row, place, separator)
-    found = np.stack((of[whole], (row - place)[whole], _number(store, row[whole])))
+    found = np.stack((of[whole], (row - place)[whole], store.number_of(row[whole])))
     return np.unique(found, axis=1)
 
 
@@ -124,7 +124,7 @@ def _agree(
 ) -> np.ndarray:
     """`_reads` as far as ``reach`` tokens before and after the place; None: everywhere."""
     length = windows.shape[1]
-    number = _number(store, row)
+    number = store.number_of(row)
     begin = store.starts[number]
     end = begin + np.asarray(store.record.rows, np.int64)[number]
     offsets = np.arange(length) if reach is None else np.arange(-reach, reach + 1)
@@ -162,8 +162,3 @@ def _near(
         close = np.abs(those - shift - place[asked, None]) <= near
         found[asked] |= close & (those >= first) & (those < first + store.record.rows[number])
     return found
-
-
-def _number(store: Store, row: np.ndarray) -> np.ndarray:
-    """The documents of rows, counted."""
-    return np.searchsorted(store.starts, row, side="right") - 1

@@ -78,4 +78,5 @@ def with_store(
     opened = open_index(found, chosen, rebuild=chosen.kind in KEPT, say=say)
     separator = None if tokenizer is None else tokenizer.separator
     say(f"{found.describe()}; {opened.describe()}")
+    options = options.resolved(len(found))
     return KnnLanguageModel(model, StoreReader(opened, separator), options, tap)

@@ -11,7 +11,6 @@ better than if they were asked for by themselves.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -26,12 +25,14 @@ from everyformer.models.knn_lm import (
     Found,
     KnnLanguageModel,
     best_weight,
+    highest_weight,
     log_probabilities,
+    mixed,
     weights,
 )
 from everyformer.retrieval.options import Grid, KnnOptions
 from everyformer.training.evaluate import evaluate
-from everyformer.training.intervals import ratio
+from everyformer.training.intervals import perplexity, ratio
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,7 @@ class Cell:
     temperature: float
     weight: float
     tuned: bool
-    """whether the weight was found by EM for this text"""
+    """whether the weight was found by EM for this text (`best_weight`)"""
     loss: float
     """nats a token"""
     loss_interval: list[float] | None
@@ -64,6 +65,16 @@ class Sweep:
     def tuned(self) -> list[Cell]:
         """Of each k and temperature the best weight, the best first."""
         return sorted((cell for cell in self.cells if cell.tuned), key=lambda cell: cell.loss)
+
+    def at_most(self, weight: float) -> str:
+        """A sentence where ``weight`` is the largest lambda that EM may find; else empty."""
+        count = self.plain["scored"]
+        if weight < highest_weight(count):
+            return ""
+        return (
+            f"lambda {weight:.9g} is the largest that {count:,} tokens can speak for, n / (n + 1): "
+            "a token that no neighbour has must stay possible"
+        )
 
 
 def sweep(
@@ -153,23 +164,16 @@ def by_k_and_temperature(found: Found, goals: Tensor, grid: Grid, options: KnnOp
     return torch.stack(columns, -1)
 
 
-def mixed(of_model: Tensor, of_neighbours: Tensor, weight: float) -> Tensor:
-    """log p of what came, from its log p_LM and log p_kNN (N,); exact where lambda is 0 or 1."""
-    if weight in (0, 1):
-        return of_neighbours if weight else of_model
-    return torch.logaddexp(math.log(weight) + of_neighbours, math.log1p(-weight) + of_model)
-
-
 def _measures(counts: Tensor, sums: Tensor, plain: dict[str, Any]) -> dict[str, Any]:
     """What `evaluate` tells, of the targets and the losses of each sequence."""
     rows, n, s = float((counts > 0).sum()), float(counts.sum()), float(sums.sum())
     products = (counts * counts, sums, sums * sums, sums * counts)
     nn_, _, ss, sn = (float(product.sum()) for product in products)
-    loss, interval = ratio(rows, n, nn_, s, ss, sn) if math.isfinite(s) else (math.inf, None)
+    loss, interval = ratio(rows, n, nn_, s, ss, sn)
     bits = plain.get("bits_per_byte")
     return {
         "loss": loss,
         "loss_interval": interval,
-        "perplexity": math.exp(min(loss, 700.0)),
+        "perplexity": perplexity(loss),
         "bits_per_byte": None if bits is None else bits * loss / plain["loss"],
     }

@@ -47,7 +47,7 @@ class ExitOptions(Options):
     first_exit: Annotated[Count, Affects("results")] = 1
     """the first layer that is asked"""
     every: Annotated[Count, Affects("results")] = 1
-    """so many layers lie between two that are asked"""
+    """layers from one that is asked to the next; 1 asks each from the first on"""
     together: Annotated[bool, Affects("results")] = False
     """whether the tokens of all rows at a place leave when the last of them would"""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import json
 import math
 import pkgutil
 import time
@@ -21,6 +20,7 @@ from everyformer.core.bounds import Positive, Repeats
 from everyformer.core.config import Options
 from everyformer.core.errors import ConfigError, unknown
 from everyformer.core.files import file_written_whole, write_text
+from everyformer.core.plain import to_json
 from everyformer.core.stopping import Stopped
 from everyformer.core.tasks import TASKS
 from everyformer.data import load_dataset
@@ -328,7 +328,7 @@ def perform(experiment: Experiment, setting: StudySetting, folder: Path) -> dict
             if key in ("packages", "python", "platform", "cores", "torch_threads")
         },
     }
-    write_text(folder / f"{experiment.name}.json", json.dumps(result, indent=1) + "\n")
+    write_text(folder / f"{experiment.name}.json", to_json(result, indent=1) + "\n")
     return result
 
 

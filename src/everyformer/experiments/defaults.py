@@ -13,7 +13,6 @@ stop it at any time and give the same command. Several processes may share the w
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -28,6 +27,7 @@ from everyformer.comparison.plan import Entrant, entrants, preset_changes
 from everyformer.comparison.summary import mean_interval
 from everyformer.core.errors import EveryformerError
 from everyformer.core.files import file_written_whole
+from everyformer.core.plain import from_json, to_json
 from everyformer.data import load_dataset
 from everyformer.data.config import DataConfig
 from everyformer.data.dataset import Dataset
@@ -161,7 +161,7 @@ def read(folder: Path) -> list[dict[str, Any]]:
     path = folder / f"{NAME}.json"
     rows: list[dict[str, Any]] = []
     if path.exists():
-        rows = json.loads(path.read_text(encoding="utf-8"))["rows"]
+        rows = from_json(path.read_text(encoding="utf-8"))["rows"]
     return rows
 
 
@@ -178,7 +178,7 @@ def keep(folder: Path, row: dict[str, Any]) -> None:
             "rows": rows,
         }
         for name, text in (
-            (f"{NAME}.json", json.dumps(record, indent=1) + "\n"),
+            (f"{NAME}.json", to_json(record, indent=1) + "\n"),
             (f"{NAME}.md", "\n".join(page(rows)) + "\n"),
         ):
             with file_written_whole(folder / name) as new:

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -37,6 +37,7 @@ from everyformer.models.base import Model
 
 Metric = Literal["tokens", "exact", "bleu", "chrf"]
 Text = tuple[int, ...]
+T = TypeVar("T")
 
 
 class Prompt(NamedTuple):
@@ -55,6 +56,12 @@ class Written(NamedTuple):
     """layers of a token on average, those of the prompt not counted"""
 
 
+def drawn(there: Sequence[T], count: int, seed: int) -> list[T]:
+    """``count`` of ``there`` at most, each as likely as the others, in their order."""
+    order = np.random.default_rng(seed).permutation(len(there))[:count]
+    return [there[place] for place in sorted(order.tolist())]
+
+
 def drawn_prompts(
     texts: Sequence[np.ndarray], context: int, tokens: int, count: int, seed: int
 ) -> list[Prompt]:
@@ -71,10 +78,8 @@ def drawn_prompts(
             f"no text has {size:,} tokens, a prompt of {context:,} and {tokens:,} behind it: give "
             "longer texts, or a smaller --context or --tokens"
         )
-    order = np.random.default_rng(seed).permutation(len(starts))[:count]
     found = []
-    for place in sorted(order.tolist()):
-        n, first = starts[place]
+    for n, first in drawn(starts, count, seed):
         window = tuple(texts[n][first : first + size].tolist())
         found.append(Prompt(window[:context], window[context:]))
     return found

@@ -10,9 +10,10 @@ from functools import partial
 from typing import Any
 
 from everyformer.core.config import Choice
+from everyformer.data.selection import spread
 from everyformer.depth import DEPTH
 from everyformer.engines.flops import count_flops
-from everyformer.generation.calibration import Calibration
+from everyformer.generation.calibration import Calibration, Text
 from everyformer.models.base import Model
 from everyformer.models.build import build_model
 
@@ -50,29 +51,35 @@ class Costs:
 
 
 def exit_costs(calibration: Calibration, threshold: float | None, rounds: int = 5) -> Costs:
-    """Measure on the first prompts, in turn, after a round that does not count."""
+    """Measure on some prompts, in turn, after a round that does not count; each way of
+    writing by the tokens that it wrote itself."""
     model, several = calibration.model, min(calibration.batch, len(calibration.prompts))
     speeds = []
     for batch in sorted({1, several}):
-        prompts = calibration.prompts[: batch if batch > 1 else ALONE]
+        of_all = spread(len(calibration.prompts), batch if batch > 1 else ALONE)
+        prompts = [calibration.prompts[n] for n in of_all]
         some, plain = (
             Calibration(own, prompts, calibration.tokenizer, tokens=calibration.tokens, batch=batch)
             for own in (model, without_exits(model))
         )
-        written = some.write(threshold)
-        count = max(1, sum(map(len, written.texts)))
-        ways: dict[str, Callable[[], Any]] = {
-            "early": partial(some.write, threshold),
-            "full": partial(some.write, None),
+        ways: dict[str, Callable[[], list[Text]]] = {
+            "early": partial(_texts, some, threshold),
+            "full": partial(_texts, some, None),
             "plain": plain.write_all,
         }
-        operations = {name: count_flops(ways[name]) / count for name in ("early", "full")}
+        # the texts of one way may end sooner than those of another
+        counts = {name: max(1, sum(map(len, way()))) for name, way in ways.items()}
+        operations = {name: count_flops(ways[name]) / counts[name] for name in ("early", "full")}
         seconds = _in_turn(ways, rounds)
-        speeds.append(Speed(batch, **{name: count / spent for name, spent in seconds.items()}))
+        speeds.append(Speed(batch, **{name: counts[name] / seconds[name] for name in ways}))
     return Costs(
-        len(model.stack.order), written.depth, operations["early"], operations["full"],
+        len(model.stack.order), some.depths[threshold], operations["early"], operations["full"],
         tuple(speeds),
     )  # fmt: skip
+
+
+def _texts(calibration: Calibration, threshold: float | None) -> list[Text]:
+    return calibration.write(threshold).texts
 
 
 def _in_turn(ways: Mapping[str, Callable[[], Any]], rounds: int) -> dict[str, float]:

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
-from everyformer.core.bounds import Count
+from everyformer.core.bounds import Amount, Count, Share
 from everyformer.core.config import from_dict, to_dict
 from everyformer.core.errors import CheckpointError, ConfigError
 from everyformer.core.sealed import read_json, write_json
@@ -40,46 +40,52 @@ class Certificate(FixedSequence):
     """fingerprint of the model"""
     source: str | None = None
     """fingerprint of the data that the prompts were drawn of; None: they are not known as data"""
+    depth: Share | None = None
+    """layers of a token at the threshold, as a share of all; None: not known, as are those below"""
+    operations: Amount | None = None
+    """of a token, as a share of the full model's"""
 
     @classmethod
-    def of(
-        cls,
-        found: FixedSequence,
-        *,
-        consistency: Consistency,
-        metric: str,
-        tokens: int,
-        data: str,
-        model: str,
-        source: str | None = None,
-    ) -> Certificate:
-        """What ``found`` shows of a model on prompts drawn of data, given by their fingerprints."""
+    def of(cls, found: FixedSequence, **more: Any) -> Certificate:
+        """What ``found`` shows; ``more`` are the fields of this class."""
         tested = {field.name: getattr(found, field.name) for field in fields(FixedSequence)}
-        return cls(
-            **tested,
-            consistency=consistency,
-            metric=metric,
-            tokens=tokens,
-            data=data,
-            model=model,
-            source=source,
-        )
+        return cls(**tested, **more)
+
+    @property
+    def used(self) -> float | None:
+        """The threshold that tokens leave by; None where none passed or by which none left."""
+        return None if self.depth == 1 else self.threshold
+
+    @property
+    def saves(self) -> bool:
+        """Whether exits save any operations, as far as that is known."""
+        return self.used is not None and (self.operations is None or self.operations < 1)
 
     @property
     def statement(self) -> str:
-        """The guarantee in a sentence."""
-        tested = f"{self.n:,} prompts, '{self.p_value}'"
-        if self.threshold is None:
+        """The guarantee in a sentence, or that there is nothing to guarantee."""
+        tested = f"{self.metric}, {self.n:,} prompts, '{self.p_value}'"
+        if self.used is None:
+            passed = (
+                f"threshold {self.threshold:g} passed" if self.accepted else "no threshold passed"
+            )
+            nobody = ", but no token of the prompts left by it" if self.accepted else ""
             return (
-                f"No threshold passed the test at delta={self.delta:g}, epsilon={self.epsilon:g} "
-                f"({self.metric}, {tested}): the full model is used, without exits."
+                f"Exits save nothing: {passed} the test at delta={self.delta:g}, "
+                f"epsilon={self.epsilon:g} ({tested}){nobody}. The full model is used, without "
+                "exits."
             )
         risk = {"text": "distance from the full model's text", "risk": "loss beyond the full model"}
+        more = (
+            ""
+            if self.saves
+            else f" They save nothing: a token takes {self.operations:.2f} times the full model's "
+            "operations, since asking layers costs more than leaving spares."
+        )
         return (
-            f"Exits at threshold {self.threshold:g} have an expected {risk[self.consistency]} of "
-            f"at most {self.delta:g} ({self.metric}), with probability at least "
-            f"{1 - self.epsilon:g} over the calibration prompts ({tested}, {self.tokens:,} tokens "
-            "each, the likeliest)."
+            f"Exits at threshold {self.used:g} have an expected {risk[self.consistency]} of "
+            f"at most {self.delta:g}, with probability at least {1 - self.epsilon:g} over the "
+            f"calibration prompts ({tested}, {self.tokens:,} tokens each, the likeliest).{more}"
         )
 
     def require(self, *, data: str | None = None, model: str | None = None) -> None:

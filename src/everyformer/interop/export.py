@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import inspect
 import io
-import json
 import logging
 import warnings
 from collections.abc import Callable, Iterator
@@ -38,6 +37,7 @@ from everyformer.core.files import expanded, file_written_whole
 from everyformer.core.mask import Mask
 from everyformer.core.mixer import Mixer
 from everyformer.core.outputs import MixerOutput
+from everyformer.core.plain import to_json
 from everyformer.core.state import State
 from everyformer.core.tasks import TASKS
 from everyformer.engines.averages import factors  # noqa: F401 (has the operator BAND)
@@ -159,7 +159,7 @@ def export_onnx(model: Model, path: str | Path, *, padding: bool = True) -> Expo
     assert onnx_program is not None
     longest = model.longest
     about = {"config": to_dict(model.config), "longest": longest}
-    onnx_program.model.metadata_props["everyformer"] = json.dumps(about)
+    onnx_program.model.metadata_props["everyformer"] = to_json(about)
     size = sum(t.numel() * t.element_size() for t in model.state_dict().values())
     with file_written_whole(path.absolute()) as temporary:
         # a file of protobuf ends at 2 GB

@@ -28,11 +28,11 @@ from everyformer.core.mask import Mask
 from everyformer.core.outputs import ModelOutput
 from everyformer.core.state import StackState
 from everyformer.models.language import LanguageModel, last_of, total_loss
-from everyformer.retrieval.options import KnnOptions
+from everyformer.retrieval.options import K, KnnOptions
 
 EM_ROUNDS, EM_CHANGE = 200, 1e-6
 STARTS = (0.0, 0.25, 0.5, 0.75, 1.0)
-"""weights that the one that EM finds must not be worse than"""
+"""weights, as far as they are allowed, that the one that EM finds must not be worse than"""
 
 
 class Found(NamedTuple):
@@ -159,7 +159,7 @@ class KnnLanguageModel(ReadingModel):
             at = last_of(inputs, last, mask)
             queries = gather_rows(queries, at)
         kept = real.gather(1, at)
-        asked = queries[kept].float(), self.options.k
+        asked = queries[kept].float(), self.options.k or K
         if not self.options.exclude_self:
             return LookedUp(out, kept, self.reader.read(*asked))
         if targets is None:
@@ -200,37 +200,51 @@ def neighbour_probabilities(found: Found, vocabulary: int, options: KnnOptions) 
     return empty.scatter_add(1, found.values.masked_fill(found.rows < 0, 0), w)
 
 
-def mix(of_model: Tensor, of_neighbours: Tensor, weight: float) -> Tensor:
-    """log p from log p_LM and p_kNN (N, V); exact where lambda is 0 or 1.
+def mixed(of_model: Tensor, of_neighbours: Tensor, weight: float) -> Tensor:
+    """log p from log p_LM and log p_kNN; exact where lambda is 0 or 1."""
+    if weight in (0, 1):
+        return of_neighbours if weight else of_model
+    return torch.logaddexp(math.log(weight) + of_neighbours, math.log1p(-weight) + of_model)
 
-    A query without neighbours has the model alone.
+
+def mix(of_model: Tensor, of_neighbours: Tensor, weight: float) -> Tensor:
+    """log p from log p_LM and p_kNN (N, V); a query without neighbours has the model alone."""
+    known = of_neighbours.any(-1, keepdim=True)
+    return torch.where(known, mixed(of_model, of_neighbours.log(), weight), of_model)
+
+
+def highest_weight(tokens: int) -> float:
+    """The largest lambda that so many ``tokens`` can speak for, n / (n + 1).
+
+    It is the best one of a text of n tokens that only neighbours know and one more that none of
+    them has. Below it a token that no neighbour has costs at most log(n + 1) more than by the model
+    alone, where at 1 it costs infinitely much; on the n tokens themselves that is worth less than
+    one nat, all of them together.
     """
-    if weight == 0:
-        return of_model
-    logs = mixed = of_neighbours.log()
-    if weight < 1:
-        mixed = torch.logaddexp(math.log(weight) + logs, math.log1p(-weight) + of_model)
-    return torch.where(of_neighbours.any(-1, keepdim=True), mixed, of_model)
+    return tokens / (tokens + 1)
 
 
 def best_weight(of_model: Tensor, of_neighbours: Tensor) -> float:
-    """The lambda that makes targets most likely, from their log p_LM and p_kNN (N,), by EM.
+    """The lambda that makes targets most likely, from their log p_LM and log p_kNN (N,), by EM.
 
-    Each round it becomes the mean share of p_kNN in p, from 0.5 on; where it does not come to the
-    best of 0, 1/4, 1/2, 3/4 and 1 itself (the ends are no places where it could begin), that is
-    taken.
+    Each round it becomes the mean share of p_kNN in p, from 0.5 on, of those tokens that either of
+    the two finds possible. It is at most `highest_weight`; where it does not come to the best of 0,
+    1/4, 1/2, 3/4 and that one (the ends are no places where it could begin), that is taken.
     """
-    of_model, of_neighbours = of_model.double(), of_neighbours.double().exp()
-    weight = 0.5
+    most = highest_weight(len(of_model))
+    possible = torch.maximum(of_model, of_neighbours) > -math.inf
+    of_model, of_neighbours = of_model[possible].double(), of_neighbours[possible].double()
+    if not len(of_model):
+        return 0.0
+    weight = torch.tensor(0.5, dtype=torch.float64)
     for _ in range(EM_ROUNDS):
-        mixed = weight * of_neighbours + (1 - weight) * of_model.exp()
-        share = float((weight * of_neighbours / mixed.clamp(min=1e-300)).mean())
+        # what p_kNN has of p, from odds, which are never 0 / 0
+        share = (weight.logit() + of_neighbours - of_model).sigmoid().mean()
         change, weight = abs(share - weight), share
         if change < EM_CHANGE:
             break
 
     def loss(candidate: float) -> float:
-        mixed = candidate * of_neighbours + (1 - candidate) * of_model.exp()
-        return -float(mixed.log().mean())
+        return -float(mixed(of_model, of_neighbours, candidate).mean())
 
-    return min((weight, *STARTS), key=loss)
+    return min((min(candidate, most) for candidate in (float(weight), *STARTS)), key=loss)

@@ -25,9 +25,10 @@ class KnnOptions(StoreOptions):
     """Options of `Knn`."""
 
     k: Annotated[Count, Affects("results")] = 1024
-    """neighbours of a token"""
+    """neighbours of a token, no more than are stored"""
     weight: Annotated[Share | None, Affects("results")] = None
-    """lambda: 0 leaves the store out, 1 the model (default: by EM on what `tune` keeps apart)"""
+    """lambda: 0 leaves the store out, 1 the model, and then no token is possible that no neighbour
+    has (default: by EM on the n tokens that `tune` keeps apart, at most n / (n + 1))"""
     temperature: Annotated[Positive | None, Affects("results")] = None
     """T, by which distances are divided (default: the best of several there)"""
     distance: Annotated[Literal["squared", "root", "cosine"], Affects("results")] = "squared"

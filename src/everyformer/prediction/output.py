@@ -7,11 +7,11 @@ behind them.
 from __future__ import annotations
 
 import csv
-import json
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, TextIO
 
 from everyformer.core.errors import DataError
+from everyformer.core.plain import to_json
 from everyformer.prediction.records import Candidate, Prediction
 from everyformer.prediction.rows import Row
 
@@ -36,7 +36,7 @@ def write_lines(found: Found, out: TextIO) -> int:
     count = 0
     for row, prediction in found:
         count += 1
-        out.write(json.dumps(fields_of(row, prediction), ensure_ascii=False, default=str) + "\n")
+        out.write(to_json(fields_of(row, prediction), ensure_ascii=False, default=str) + "\n")
     return count
 
 
@@ -100,7 +100,7 @@ def _candidates(candidates: Sequence[Candidate]) -> Iterator[list[Any]]:
 def _written(value: Any) -> Any:
     """A cell of a table; lists and objects stay JSON."""
     if isinstance(value, dict | list):
-        return json.dumps(value, ensure_ascii=False)
+        return to_json(value, ensure_ascii=False)
     return "" if value is None else value
 
 

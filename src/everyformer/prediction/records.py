@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
+
+from everyformer.core.plain import to_json
 
 
 class Candidate(NamedTuple):
@@ -68,7 +69,7 @@ class Prediction:
             found |= {ranked("token", rank): one.text, ranked("probability", rank): one[1]}
         if self.filled is not None:
             masks = [_tokens(candidates) for candidates in self.masks]
-            found |= {"filled": self.filled, "masks": json.dumps(masks, ensure_ascii=False)}
+            found |= {"filled": self.filled, "masks": to_json(masks, ensure_ascii=False)}
         return found
 
 

@@ -5,7 +5,6 @@ Everything that comes from data, members or errors is escaped; nothing is loaded
 
 from __future__ import annotations
 
-import json
 import re
 import shlex
 from collections.abc import Iterable
@@ -19,6 +18,7 @@ from everyformer.comparison.results import Results, Row, finished
 from everyformer.core.config import to_dict
 from everyformer.core.errors import UnknownNameError
 from everyformer.core.files import write_text
+from everyformer.core.plain import to_json
 from everyformer.family import info
 from everyformer.report.escaping import safe
 from everyformer.report.figures import draw_all
@@ -268,7 +268,7 @@ def changes(config: dict[str, Any], default: dict[str, Any]) -> dict[str, Any]:
 
 
 def _config(results: Results) -> str:
-    text = json.dumps(results["config"], indent=2, ensure_ascii=False, default=str)
+    text = to_json(results["config"], indent=2, ensure_ascii=False, default=str)
     return _folded("The full configuration", f"<pre>{safe(text)}</pre>")
 
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import inspect
-import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ from matplotlib.figure import Figure
 from everyformer.core.config import Choice, docs_of
 from everyformer.core.files import write_text
 from everyformer.core.member import Member
+from everyformer.core.plain import from_json
 from everyformer.core.tasks import LM, TASKS
 from everyformer.experiments import defaults
 from everyformer.experiments.base import Experiment, experiments
@@ -63,7 +63,7 @@ def around_layers() -> list[tuple[str, str]]:
 def results(folder: Path) -> dict[str, dict[str, Any]]:
     """Recorded experiment results by name."""
     paths = (path for path in sorted(folder.glob("*.json")) if path.stem != defaults.NAME)
-    found = (json.loads(path.read_text(encoding="utf-8")) for path in paths)
+    found = (from_json(path.read_text(encoding="utf-8")) for path in paths)
     return {result["experiment"]: result for result in found}
 
 

@@ -28,6 +28,8 @@ KEPT: tuple[Kind, ...] = ("ivf", "ivfpq", "hnsw")
 """kinds that are built once and kept; they may miss neighbours"""
 A_CENTROID = 39
 """keys that faiss wants at least for a centroid that is learned"""
+K = 1024
+"""neighbours of a token, as published"""
 LEARNT_FROM = 64
 """keys for a list that centroids are learned from, where there are so many"""
 
@@ -102,10 +104,11 @@ class SearchOptions(Options):
 class KnnOptions(Options):
     """How a store is read."""
 
-    k: Count = 1024
-    """neighbours of a token"""
+    k: Count | None = None
+    """neighbours of a token (default: 1,024, or all of a store with fewer keys)"""
     weight: Share = 0.25
-    """lambda: 0 leaves the store out, 1 the model"""
+    """lambda: 0 leaves the store out, 1 the model, and then no token is possible that no neighbour
+    has"""
     temperature: Positive = 1.0
     """T, by which distances are divided"""
     distance: Literal["squared", "root", "cosine"] = "squared"
@@ -115,6 +118,10 @@ class KnnOptions(Options):
     the scored window does, as far as both go"""
     exclude_near: Annotated[Whole, When("exclude_self", True)] = 0
     """with exclude_self: nor so many rows before and after its own"""
+
+    def resolved(self, keys: int) -> Self:
+        """With a k, for a store of so many ``keys``."""
+        return replace(self, k=self.k or min(K, keys))
 
 
 @dataclass(frozen=True)
@@ -126,8 +133,8 @@ class Grid(Options):
     temperature: tuple[Positive, ...] = ()
     """temperatures (default: 0.1, 0.3, 1, 3, 10 and 30, with cosine a tenth of those)"""
     weight: tuple[Share, ...] = ()
-    """lambdas, beside the one that is best for each k and temperature, which is always found
-    (default: 0 to 1 in steps of 0.05)"""
+    """lambdas, beside the one that is best for each k and temperature, which is always found and is
+    at most n / (n + 1) of n tokens (default: 0 to 1 in steps of 0.05)"""
 
     def resolved(self, keys: int, distance: str) -> Self:
         """With numbers in order, each once, for a store of so many ``keys``."""

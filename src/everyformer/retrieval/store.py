@@ -167,9 +167,13 @@ class Store:
             raise DataError(
                 f"row {wrong:,} is not in the store, which has rows 0 to {len(self) - 1:,}"
             )
-        number = np.searchsorted(self.starts, at, side="right") - 1
+        number = self.number_of(at)
         names = np.asarray([*self.record.names, ""], object)[number]
         return names, np.where(at < 0, -1, at - self.starts[number])
+
+    def number_of(self, rows: np.ndarray) -> np.ndarray:
+        """The numbers of the documents of ``rows``, of which those without rows have none."""
+        return np.searchsorted(self.starts, rows, side="right") - 1
 
     def describe(self) -> str:
         """One line: how much of what is in it."""

@@ -8,7 +8,6 @@ are added to a finished store its own record stays, until `Writer.finish` replac
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -24,6 +23,7 @@ from torch import Tensor
 
 from everyformer.core.errors import ConfigError, DataError, ShapeError, unwritable
 from everyformer.core.files import expanded, require_no_file, sync
+from everyformer.core.plain import from_json, to_json
 from everyformer.core.sealed import DamagedError
 from everyformer.retrieval.lock import lock
 from everyformer.retrieval.record import (
@@ -278,7 +278,7 @@ class Writer:
     def commit(self, cursor: Any) -> None:
         """Put all rows so far on the disk, with the caller's ``cursor``, plain values of JSON."""
         try:
-            plain = json.loads(json.dumps(cursor, allow_nan=False))
+            plain = from_json(to_json(cursor))
         except (TypeError, ValueError) as error:
             raise ConfigError(f"a cursor is plain values of JSON, not {cursor!r}") from error
         with _translated(self.folder):

@@ -250,7 +250,10 @@ def load_model(
     """
     path, build = expanded(path), build or build_from_values
     if not (path / "config.json").is_file():
-        raise CheckpointError(f"{path} holds no saved model and no run: config.json is missing")
+        raise CheckpointError(
+            f"{path} holds no saved model and no run: config.json is missing; give the folder of "
+            "one or the other"
+        )
     if average is not None and average < 1:
         raise CheckpointError(f"average must be at least 1 checkpoint, not {average}")
     if is_model(path):

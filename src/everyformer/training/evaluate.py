@@ -19,11 +19,12 @@ from everyformer.data.dataset import ClassedDataset, Dataset
 from everyformer.data.environments import EnvironmentDataset
 from everyformer.data.text import TextDataset
 from everyformer.models.base import evaluating
+from everyformer.models.knn_lm import KnnLanguageModel
 from everyformer.models.policy import PolicyModel
 from everyformer.training.classification import ClassErrors
 from everyformer.training.curves import Curves
 from everyformer.training.distributed import World
-from everyformer.training.intervals import ratio, wilson
+from everyformer.training.intervals import perplexity, ratio, wilson
 from everyformer.training.reading import read_in_order, read_windows
 from everyformer.training.regression import NumberErrors
 from everyformer.training.returns import EPISODES, play_policy, played
@@ -149,6 +150,24 @@ def _errors(model: nn.Module, dataset: Dataset, details: bool) -> NumberErrors |
     return NumberErrors(config.target_mean, config.target_std)
 
 
+def why_not_finite(model: nn.Module, loss: float) -> str:
+    """The cause of a ``loss`` that is no finite number, as far as it is known, and what to do."""
+    weights = [weight.detach() for weight in model.parameters()]
+    if not all(bool(weight.isfinite().all()) for weight in weights):
+        return "its weights are not finite: its training diverged; train it again with a lower 'lr'"
+    if isinstance(model, KnnLanguageModel) and model.options.weight == 1 and loss == math.inf:
+        return (
+            "with lambda 1 the neighbours alone predict, so a token that none of them has gets the "
+            "probability 0: give a weight below 1 (--retrieval.weight of train, --knn.weight "
+            "beside --store)"
+        )
+    largest = max(float(weight.abs().max()) for weight in weights)
+    return (
+        f"its weights are finite, the largest is {largest:.3g}, but what it computes with them is "
+        "not: if that is large, its training diverged; train it again with a lower 'lr'"
+    )
+
+
 def in_words(found: dict[str, Any]) -> str:
     """The main number of an evaluation and its interval, in one line."""
     parts = [] if "return" in found else [f"validation loss {found['loss']:.4f}"]
@@ -197,8 +216,7 @@ def _summary(sums: list[float], dataset: Dataset, top5: bool) -> dict[str, Any]:
         if TASKS[dataset.task].recorded:
             found |= {"action_loss": loss, "action_loss_interval": interval}
         else:
-            # beyond this a perplexity is no longer a floating-point number
-            found["perplexity"] = math.exp(min(loss, 700.0))
+            found["perplexity"] = perplexity(loss)
         found |= {"accuracy": accuracy, "accuracy_interval": clipped}
     if top5:
         found["top5"] = five / n

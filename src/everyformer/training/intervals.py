@@ -11,13 +11,21 @@ Z = 1.959963984540054
 def ratio(
     rows: float, n: float, nn_: float, s: float, ss: float, sn: float
 ) -> tuple[float, list[float] | None]:
-    """sum s / sum n with its normal interval: the linearised variance of a ratio over rows."""
+    """sum s / sum n with its normal interval: the linearised variance of a ratio over rows.
+
+    One row has no interval, nor has a sum that is not finite.
+    """
     mean = s / n
-    if rows < 2:
+    if rows < 2 or not math.isfinite(s):
         return mean, None
     spread = max(0.0, ss - 2 * mean * sn + mean * mean * nn_) * rows / (rows - 1)
     half = Z * math.sqrt(spread) / n
     return mean, [mean - half, mean + half]
+
+
+def perplexity(loss: float) -> float:
+    """e^loss; infinite where that is no longer a floating-point number."""
+    return math.inf if loss >= 709 else math.exp(loss)
 
 
 def wilson(hits: float, n: float) -> list[float]:

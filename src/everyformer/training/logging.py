@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import json
 import os
 import re
 import zlib
@@ -13,7 +12,7 @@ from typing import Any
 
 from everyformer.core.errors import unwritable
 from everyformer.core.files import require_regular, write_text
-from everyformer.core.plain import from_json
+from everyformer.core.plain import from_json, to_json
 from everyformer.core.sealed import DamagedError
 
 SEALED = re.compile(rb'(.*), "crc": "([0-9a-f]{8})"\}')
@@ -115,7 +114,7 @@ def _row(line: bytes) -> tuple[dict[str, Any], bool] | None:
 
 
 def _line(row: dict[str, Any]) -> str:
-    text = json.dumps(row, allow_nan=False)[:-1]
+    text = to_json(row)[:-1]
     return f'{text}, "crc": "{zlib.crc32(text.encode()):08x}"}}\n'
 
 

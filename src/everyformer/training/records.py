@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +9,7 @@ from torch import nn
 
 from everyformer.core.config import from_dict, to_dict
 from everyformer.core.errors import CheckpointError
+from everyformer.core.plain import from_json, to_json
 from everyformer.data.dataset import Dataset
 from everyformer.training.checkpoint import (
     CheckpointParts,
@@ -52,7 +52,7 @@ class Records:
             raise CheckpointError("resume needs a run directory: give 'run'")
         found, folder = None, self._run.checkpoints
         if self._world.first and (saved := self._run.config()) is not None:
-            self._check_same(saved, json.loads(json.dumps(values)))
+            self._check_same(saved, from_json(to_json(values)))
             found = newest_checkpoint(folder)
         # all processes take the checkpoint that the first one found whole
         [step] = self._world.from_first([-1 if found is None else found[1].steps])

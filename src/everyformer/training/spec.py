@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from everyformer.core.config import Choice, Options, to_dict
 from everyformer.core.errors import ConfigError
 from everyformer.core.gene import NONE
-from everyformer.core.plain import from_json
+from everyformer.core.plain import from_json, to_json
 from everyformer.core.tasks import TASKS
 from everyformer.data.config import DataConfig
 from everyformer.family import info
@@ -82,7 +82,7 @@ def described(config: ModelConfig) -> RunSpec:
     if config.causal == is_causal(info(config.member), dataclasses.replace(config, causal=None)):
         shape["causal"] = None
     schedule = tuple(
-        f"{name}={','.join(json.dumps(value) for value in values)}"
+        f"{name}={','.join(to_json(value) for value in values)}"
         for name, values in config.schedule.items()
     )
     genes = {name: GENES[name].typed(choice) for name, choice in config.genes.items()}

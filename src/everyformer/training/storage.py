@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ from torch import Tensor, nn
 from everyformer.core.config import converted
 from everyformer.core.errors import CheckpointError, DivergedError
 from everyformer.core.files import require_regular
-from everyformer.core.plain import from_json
+from everyformer.core.plain import from_json, to_json
 from everyformer.core.sealed import DamagedError
 
 
@@ -53,7 +52,7 @@ def write_tensors(
         # safetensors refuses two tensors in one storage, as views of a common table are
         apart[name] = own.clone() if memory in storages else own
         storages.add(memory)
-    metadata = {"aliases": json.dumps(aliases or {})}
+    metadata = {"aliases": to_json(aliases or {})}
     if sealed:
         metadata["digest"] = _digest(apart, metadata["aliases"])
     save_file(apart, path, metadata=metadata)

@@ -9,7 +9,6 @@ keeps its older checkpoints.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +18,7 @@ from torch import Tensor, nn
 
 from everyformer.blocks.options import BlockOptions
 from everyformer.core.config import field_defaults, field_types, from_dict, to_dict, unread
+from everyformer.core.plain import to_json
 from everyformer.core.registry import Registry
 from everyformer.core.sealed import read_json
 from everyformer.engines.sparse.random_blocks import shortlist
@@ -261,7 +261,7 @@ def _restated(run: Table, model: Table) -> None:
     for name in table.keys() & field_types(cls.Options).keys():
         table[name] = own.get(name, to_dict(field_defaults(cls.Options)[name]))
     run["schedule"] = [
-        f"{name}={','.join(json.dumps(value) for value in values)}"
+        f"{name}={','.join(to_json(value) for value in values)}"
         for name, values in schedule.items()
     ]
 

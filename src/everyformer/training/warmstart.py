@@ -74,7 +74,7 @@ class WarmStart:
         for kind, names in vars(self).items():
             listed = names[:3] if kind == "taken" else names
             more = f" and {len(names) - 3} more" if len(listed) < len(names) else ""
-            found.append(f"{kind}: {len(names)}{': ' if names else ''}{', '.join(listed)}{more}")
+            found.append(f"{len(names)} {kind}{': ' if names else ''}{', '.join(listed)}{more}")
         return found
 
 
@@ -86,7 +86,10 @@ def read_start(path: str | Path) -> Start:
     """
     file = expanded(path) / "config.json"
     if not file.is_file():
-        raise CheckpointError(f"{path} holds no saved model and no run: config.json is missing")
+        raise CheckpointError(
+            f"{path} holds no saved model and no run: config.json is missing; give the folder of "
+            "one or the other"
+        )
     try:
         values = read_saved(file, RUN_FORMAT)
     except CheckpointError:
@@ -186,7 +189,10 @@ def _check(start: Start, wanted: ModelConfig, tokenizer: Tokenizer | None) -> No
     old, path = start.config, start.path
     if (old.image is None) != (wanted.image is None):
         kinds = ["text" if config.image is None else "pictures" for config in (old, wanted)]
-        raise CheckpointError(f"the model in {path} reads {kinds[0]}, not {kinds[1]}")
+        raise CheckpointError(
+            f"the model in {path} reads {kinds[0]}, not {kinds[1]} as this one: start from "
+            f"a model of {kinds[1]}, or leave out --from"
+        )
     shared = _shared(old), _shared(wanted)
     for gene in GENES.keys() & shared[0].keys():
         if shared[0][gene]["name"] != shared[1][gene]["name"]:
@@ -201,11 +207,12 @@ def _check(start: Start, wanted: ModelConfig, tokenizer: Tokenizer | None) -> No
         for config in (old, wanted)
     ]
     if old.image is None and tokens[0] != tokens[1]:
-        faults.append(f"different tokens: {tokens[0]} -> {tokens[1]}")
+        faults.append(f"number of different tokens: {tokens[0]} -> {tokens[1]}")
     if faults:
         raise CheckpointError(
-            f"the model in {path} is another one than this: {'; '.join(faults[:5])}. Start from it "
-            "with its own member, sizes and tokenizer"
+            f"the weights in {path} do not fit this model (theirs -> its own: "
+            f"{'; '.join(faults[:5])}): give the member, sizes and tokenizer that they have, or "
+            "leave out --from"
         )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -12,6 +11,7 @@ import numpy as np
 
 from everyformer.core.errors import DataError
 from everyformer.core.files import expanded, write_text
+from everyformer.core.plain import to_json
 
 SEPARATOR = "\0"
 PIECE = 1 << 16
@@ -81,7 +81,7 @@ class Tokenizer(ABC):
 
     def save(self, folder: str | Path) -> None:
         """Write ``tokenizer.json`` into ``folder``, which exists."""
-        text = json.dumps(self.to_dict(), ensure_ascii=False)
+        text = to_json(self.to_dict(), ensure_ascii=False)
         write_text(expanded(folder) / "tokenizer.json", text)
 
     def __eq__(self, other: object) -> bool:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
 
+from everyformer.core.plain import from_json
 from everyformer.data.tokenizers.base import SEPARATOR, pieces
 from everyformer.data.tokenizers.huggingface import PackageTokenizer, tokenizers_package
 
@@ -47,7 +47,7 @@ class BPETokenizer(PackageTokenizer):
         return cls(size, inner.to_str())
 
     def to_dict(self) -> dict[str, Any]:
-        return {"kind": self.kind, "size": self.size, "model": json.loads(self.model)}
+        return {"kind": self.kind, "size": self.size, "model": from_json(self.model)}
 
 
 def _training_pieces(texts: Iterable[str]) -> Iterator[str]:

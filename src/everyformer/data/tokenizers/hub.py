@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 
 from everyformer.core.errors import DataError
+from everyformer.core.plain import from_json
 from everyformer.data.tokenizers.base import check_size
 from everyformer.data.tokenizers.huggingface import PackageTokenizer
 
@@ -71,6 +71,6 @@ class HubTokenizer(PackageTokenizer):
         return list(before)[-CONTEXT:]
 
     def to_dict(self) -> dict[str, Any]:
-        model = json.loads(self.model)
+        model = from_json(self.model)
         marks = {"end": self.separator, "mask": self.mask}
         return {"kind": self.kind, "size": self.vocabulary, **marks, "model": model}

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from everyformer.core.errors import ConfigError, DataError
 from everyformer.core.files import expanded, require_regular
-from everyformer.core.plain import from_json
+from everyformer.core.plain import from_json, to_json
 from everyformer.data.config import tokenizer_parts
 from everyformer.data.tokenizers.base import Tokenizer
 from everyformer.data.tokenizers.bpe import BPETokenizer
@@ -59,7 +58,7 @@ def _restored(saved: Any) -> Tokenizer:
         case {"kind": "chars", "characters": str(characters)}:
             return CharTokenizer(characters)
         case {"kind": "bpe", "size": int(size), "model": dict(model)}:
-            return BPETokenizer(size, json.dumps(model))
+            return BPETokenizer(size, to_json(model))
         case {
             "kind": "hub",
             "size": int(size),
@@ -67,7 +66,7 @@ def _restored(saved: Any) -> Tokenizer:
             "mask": int() | None as mask,
             "model": dict(model),
         }:
-            return HubTokenizer(json.dumps(model), size, end, mask)
+            return HubTokenizer(to_json(model), size, end, mask)
         case {
             "kind": "marian",
             "size": int(),

@@ -9,7 +9,6 @@ which keys a stream must keep.
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -20,6 +19,7 @@ import torch
 from torch import Tensor
 
 from everyformer.core.errors import ShapeError
+from everyformer.core.plain import from_json, to_json
 from everyformer.engines.sparse import patterns
 from everyformer.engines.sparse.layouts import Layout
 from everyformer.engines.sparse.patterns import Pattern
@@ -74,7 +74,7 @@ class SparsePlan:
         every = [pattern for union in self.heads for pattern in union]
         spans = [pattern.span for pattern in every]
         known = [span for span in spans if span is not None]
-        object.__setattr__(self, "text", json.dumps(unions, separators=(",", ":")))
+        object.__setattr__(self, "text", to_json(unions, separators=(",", ":")))
         object.__setattr__(self, "causal", all(pattern.causal for pattern in every))
         span = max(known, default=0) if len(known) == len(spans) else None
         object.__setattr__(self, "span", span)
@@ -98,7 +98,7 @@ class SparsePlan:
             kind: type[Pattern] = KINDS[fields.pop("kind")]
             return kind(**{name: _tuples(value) for name, value in fields.items()})
 
-        return SparsePlan(tuple(tuple(map(pattern, union)) for union in json.loads(text)))
+        return SparsePlan(tuple(tuple(map(pattern, union)) for union in from_json(text)))
 
     def plus(self, *more: Pattern) -> SparsePlan:
         """With ``more`` patterns in the union of every head."""

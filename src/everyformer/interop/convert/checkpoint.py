@@ -6,7 +6,6 @@ Only safetensors are read: a pickle can run anything when it is opened.
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,7 +19,7 @@ from everyformer.core.config import affects, from_dict, to_dict
 from everyformer.core.errors import CheckpointError, UnsupportedError, nearest
 from everyformer.core.extras import extra_module
 from everyformer.core.files import expanded, require_regular, write_text, written_whole
-from everyformer.core.plain import from_json
+from everyformer.core.plain import from_json, to_json
 from everyformer.core.tasks import TASKS
 from everyformer.data.tokenizers.base import Tokenizer
 from everyformer.genes import GENES
@@ -143,7 +142,7 @@ def export_checkpoint(
     own = {weights[name].data_ptr() for name in taken}
     with written_whole(folder) as temporary:
         save_file(tensors, temporary / "model.safetensors", metadata={"format": "pt"})
-        write_text(temporary / "config.json", json.dumps(config, indent=2) + "\n")
+        write_text(temporary / "config.json", to_json(config, indent=2) + "\n")
         if tokenizer is not None:
             export_tokenizer(tokenizer, temporary, model.config.tokens)
     fresh = [name for rule in rules if rule.skip for name in rule.theirs]

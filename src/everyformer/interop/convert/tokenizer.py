@@ -7,14 +7,13 @@ vocab.json instead, which the package `sentencepiece` reads.
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from everyformer.core.config import converted
 from everyformer.core.errors import CheckpointError, ConfigError, DataError, UnsupportedError
 from everyformer.core.files import file_written_whole, write_text
-from everyformer.core.plain import from_json
+from everyformer.core.plain import from_json, to_json
 from everyformer.data.tokenizers.base import Tokenizer
 from everyformer.data.tokenizers.bpe import BPETokenizer
 from everyformer.data.tokenizers.hub import HubTokenizer
@@ -185,7 +184,7 @@ def exportable(tokenizer: Tokenizer | None) -> bool:
 
 
 def _write_table(path: Path, values: dict[str, Any]) -> None:
-    write_text(path, json.dumps(values, indent=2, ensure_ascii=False) + "\n")
+    write_text(path, to_json(values, indent=2, ensure_ascii=False) + "\n")
 
 
 def _text(file: Path) -> str:
