@@ -13,6 +13,9 @@ from everyformer.rl.spaces import Space
 
 NAMES = ("observations", "actions", "rewards", "terminations", "truncations")
 """the arrays of an episode, by which files hold them"""
+SUCCESS = "success"
+"""the fact of an episode, and the entry of an environment's ``info``, that tells by 0 or 1 whether
+it solved its task"""
 
 
 @dataclass(frozen=True, eq=False, repr=False)

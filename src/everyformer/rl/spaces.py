@@ -18,6 +18,9 @@ from everyformer.core.config import Options
 from everyformer.core.errors import UnsupportedError
 from everyformer.core.extras import extra_module
 
+LARGEST = float(np.finfo(np.float32).max)
+"""the largest number that models read"""
+
 
 @dataclass(frozen=True)
 class Space(Options):
@@ -132,6 +135,15 @@ class Space(Options):
             return spaces.Discrete(self.count)
         low, high = self.bounds()
         return spaces.Box(low.astype(self.dtype), high.astype(self.dtype), dtype=self.dtype)
+
+
+def readable(values: np.ndarray) -> np.ndarray:
+    """Which numbers are finite also in the 32 bits in which models read them."""
+    if values.dtype.kind != "f":
+        return np.ones(values.shape, np.bool_)
+    with np.errstate(over="ignore"):
+        found: np.ndarray = np.abs(values.astype(np.float64)) <= LARGEST
+    return found
 
 
 def _ends(values: np.ndarray) -> tuple[float | None, ...]:
