@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -253,3 +254,33 @@ def test_what_was_cut_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     assert data.lengths.tolist() == [LIMIT] * 2
     # not of a limit that somebody set
     collect(EnvironmentConfig(name, (), {"max_episode_steps": LIMIT}), policy, 1)
+
+
+@pytest.mark.parametrize("mine", [None, "offscreen"])
+def test_a_picture_looks_for_no_desktop_unless_the_user_says_which(
+    mine: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drivers: list[str | None] = []
+
+    def picture() -> np.ndarray:
+        drivers.append(os.environ.get("SDL_VIDEODRIVER"))
+        return np.zeros((4, 4, 3), np.uint8)
+
+    monkeypatch.delenv("SDL_VIDEODRIVER", raising=False)
+    if mine is not None:
+        monkeypatch.setenv("SDL_VIDEODRIVER", mine)
+    make(scripted(monkeypatch, picture=picture), render_mode="rgb_array")
+    assert set(drivers) == {mine or "dummy"}
+    assert os.environ.get("SDL_VIDEODRIVER") == mine
+
+
+def test_nothing_is_printed_while_a_picture_is_drawn(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("SDL_VIDEODRIVER", "XDG_RUNTIME_DIR", "DISPLAY"):
+        monkeypatch.delenv(name, raising=False)
+    pole = make("CartPole-v1", render_mode="rgb_array")
+    pole.reset(seed=0)
+    assert pole.render().ndim == 3  # type: ignore[union-attr]
+    pole.close()
+    assert capfd.readouterr() == ("", "")

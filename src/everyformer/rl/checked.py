@@ -7,7 +7,9 @@ that sets no limit of steps itself is cut here.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import gymnasium
@@ -18,6 +20,7 @@ from everyformer.rl.episode import SUCCESS
 from everyformer.rl.spaces import readable
 
 PARTS = "an observation, a reward, terminated, truncated and info"
+DRIVER = "SDL_VIDEODRIVER"
 BRIEF = 60
 """characters of a wrong value that a sentence quotes"""
 
@@ -73,7 +76,8 @@ class Checked(gymnasium.Wrapper[Any, Any, Any, Any]):
         return observation, float(paid), bool(terminated), bool(truncated) or late, notes
 
     def render(self) -> Any:
-        given = calling(self._name, "render", self.env.render)
+        with off_screen() if self._drawn else nullcontext():
+            given = calling(self._name, "render", self.env.render)
         picture = isinstance(given, np.ndarray) and (given.ndim, given.dtype) == (3, np.uint8)
         if self._drawn and not picture:
             raise self._wrong("render", _brief(given), "bytes in the shape (height, width, 3) are")
@@ -130,6 +134,20 @@ class SuccessAlone(gymnasium.Wrapper[Any, Any, Any, Any]):
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
         observation, reward, terminated, truncated, info = self.env.step(action)
         return observation, reward, terminated, truncated, _success(info)
+
+
+@contextmanager
+def off_screen() -> Iterator[None]:
+    """pygame looks for no desktop, which an array needs none of, and whose absence SDL tells of;
+    what the user has set stays."""
+    if DRIVER in os.environ:
+        yield
+        return
+    os.environ[DRIVER] = "dummy"
+    try:
+        yield
+    finally:
+        del os.environ[DRIVER]
 
 
 def calling(name: str, call: str, function: Callable[[], Any]) -> Any:
