@@ -252,7 +252,14 @@ WRONG: list[tuple[tuple[str, ...], str]] = [
     (("eval", "runs/bare", "--data", "long"),
      "long has episodes of up to 1,001 steps, but the run in runs/bare knows 1,000 timesteps"),
     (("generate", "runs/paths", "--prompt", "hello"),
-     "--prompt is for texts and images, but the run plays episodes: leave it out"),
+     "--prompt has no meaning: the decision run in runs/paths plays episodes, in --env NAME and as "
+     "many as --episodes says; leave --prompt out"),
+    (("generate", "runs/paths", "--end-token", "2"), "--end-token has no meaning: the d"),
+    (("eval", "runs/paths", "--episodes", "2", "--data", "others"),
+     "--data has no meaning: the decision run in runs/paths plays episodes, in --env NAME and as "
+     "many as --episodes says; leave --data out, or all options of playing, to measure it on data"),
+    (("eval", "runs/bare", "--env", GRAPH.name, "--delayed", "True"),
+     "--delayed True: this decision-transformer reads no return-to-go"),
     (("generate", "runs/paths", "--target", "1", "2"),
      "episodes are recorded for one --target at a time: give one"),
     (("show", "runs/paths", "weights", "--target", "3"),

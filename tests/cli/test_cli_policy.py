@@ -148,6 +148,11 @@ def test_resume_needs_no_environment_to_be_named_again(home: Path, say: Say) -> 
         ((*CART, "--batch", "3"), "--env.number 8 is no multiple"),
         ((*CART, "--precision", "bfloat16"), "a policy learns in float32"),
         (("eval", "track", "--target", "1"), "reads no return-to-go"),
+        (("eval", "track", "--delayed", "False"), "reads no return-to-go"),
+        (("eval", "track", "--rolling"), "--rolling is of runs that read a window of steps"),
+        (("eval", "track", "--data", "text.txt"),
+         "--data has no meaning: the policy run in track plays episodes, in --env NAME and as many "
+         "as --episodes says; leave --data out"),
         (("show", "track", "film", "--episodes", "2"), "one episode is drawn, not --episodes 2"),
         (("show", "track", "returns", "--target", "1"), "reads no return-to-go"),
         (("eval", "track", "--env", "CartPole-v1"), "it is of another environment"),
@@ -158,6 +163,35 @@ def test_what_cannot_be_played_is_refused(
     words: tuple[str, ...], said: str, refused: Callable[..., str]
 ) -> None:
     assert said in refused(*words)
+
+
+UNPLAYED = {
+    "eval": {
+        "--data.env": "CartPole-v1", "--tokenizer": "chars", "--length": "9", "--sequences": "3",
+        "--batch": "3", "--precision": "bfloat16", "--mode": "sliding", "--streams": "2",
+        "--memory.slots": "3", "--lengths": "4", "--out": "a.png", "--store": "x", "--knn.k": "3",
+        "--nearest.kind": "flat", "--exits.threshold": "0.5", "--search-exits": "3",
+        "--bleu": None, "--translations": "x", "--beam": "3",
+    },
+    "generate": {
+        "--prompt": "a", "--prompts": "a.txt", "--stop": "a", "--end-token": "1", "--top-k": "3",
+        "--top-p": "0.5", "--min-tokens": "2", "--tokens": "3", "--state": "x", "--images": "2",
+        "--class": "a", "--draws": "3", "--beam": "3", "--alpha": "1", "--store": "x",
+        "--knn.k": "3", "--exits.threshold": "0.5",
+    },
+}  # fmt: skip
+"""options of texts and images, each with another value than its default"""
+
+
+@pytest.mark.parametrize(
+    ("verb", "flag"), [(verb, flag) for verb, flags in UNPLAYED.items() for flag in flags]
+)
+def test_options_that_say_nothing_of_what_is_played_are_refused(
+    verb: str, flag: str, refused: Callable[..., str]
+) -> None:
+    value = UNPLAYED[verb][flag]
+    said = refused(verb, "track", flag, *([] if value is None else [value]))
+    assert said.startswith(f"{flag} has no meaning: the policy run in track plays episodes")
 
 
 @pytest.mark.parametrize(

@@ -164,7 +164,9 @@ def test_a_picture_that_needs_a_package_is_asked_for_at_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setitem(sys.modules, "pygame", None)
-    with pytest.raises(ConfigError, match=r"drawing CartPole-v1 needs a package .*classic-control"):
+    with pytest.raises(
+        ConfigError, match=r"render of CartPole-v1 needs a package .*classic-control"
+    ):
         make("CartPole-v1", render_mode="rgb_array")
 
 
@@ -178,6 +180,26 @@ def test_a_package_of_the_users_own_is_imported_for_its_environments(
     monkeypatch.syspath_prepend(str(tmp_path))
     assert make("theirs:theirs/Pole-v0").observation_space.shape == (4,)
     del gymnasium.registry["theirs/Pole-v0"]
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("1 / 0", r"the module of here_alone:It-v0 fails as it is imported \(ZeroDivisionError:"),
+        ("raise SystemExit(0)", r"fails as it is imported \(SystemExit: 0\): mend it"),
+        ("import nobody", "the package 'here_alone', which cannot be imported: No module named"),
+        ("", "unknown environment 'here_alone:It-v0'"),
+    ],
+)
+def test_a_module_in_the_working_directory_that_fails_is_named(
+    content: str, said: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Any
+) -> None:
+    (tmp_path / "here_alone.py").write_text(content)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.delitem(sys.modules, "here_alone", raising=False)
+    with pytest.raises(ConfigError, match=said):
+        make("here_alone:It-v0")
 
 
 def test_without_gymnasium_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

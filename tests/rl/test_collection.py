@@ -138,7 +138,7 @@ def test_progress_counts_what_is_kept() -> None:
     ("action", "message"),
     [
         (1.5, "for CartPole-v1 are float64 in the shape"),
-        (2, "go from 2 to 2: from 0 to 1 is allowed"),
+        (2, "hold 2 at row 0: from 0 to 1 is allowed"),
         ([1, 1], r"are int64 in the shape \(8, 2\)"),
     ],
 )

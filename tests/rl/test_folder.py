@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from everyformer.core.errors import ConfigError, DataError, UnsavedError
-from everyformer.core.sealed import DamagedError
+from everyformer.core.sealed import DamagedError, read_json, write_json
 from everyformer.rl import EnvironmentConfig, Episode, Space, read_trajectories, write_trajectories
 from everyformer.rl.trajectories import Trajectories
 
@@ -103,6 +103,19 @@ def test_a_folder_of_npz_is_read_in_the_order_of_names(tmp_path: Path) -> None:
         ({"terminations": None}, "no array 'terminations', which every episode needs: it has"),
         ({"actions": np.zeros(4, int)}, "4 observations and 4 actions"),
         ({"rewards": np.array([0, np.nan, 0])}, "rewards holds nan at step 1"),
+        ({"rewards": np.array([0, 0, -np.inf])}, "rewards holds -inf at step 2"),
+        ({"rewards": np.array([0, 0, -1e39])}, r"-1e\+39 at step 2: .* at most 3.4e\+38 in size"),
+        (
+            {"rewards": np.array([-1e38, 3e38, 1e38])},
+            r"the rewards from step 1 on add up to 4e\+38",
+        ),
+        ({"observations": np.array([[0], [1], [2], [1e200]])}, r"holds 1e\+200 at step 3: numbers"),
+        ({"actions": np.array([0, -1, 2])}, "the actions hold -1 at step 1: from 0 to 3"),
+        (
+            {"actions": np.array([0, 65_536, 2])},
+            "actions holds 65536 at step 1: .* most 65,536 are",
+        ),
+        ({"actions": np.array([0, 1, 2**64 - 1], np.uint64)}, "holds 18446744073709551615 at step"),
         ({"seed": np.array([1, 2])}, "seed is .*one whole number"),
         ({"seed": 1.5}, "seed is 1.5"),
         ({"seed": -1}, "seed is -1: .* not negative"),
@@ -117,6 +130,21 @@ def test_a_wrong_file_is_named_with_what_is_wrong(
     wrong = {name: each for name, each in (arrays(3) | change).items() if each is not None}
     with pytest.raises(DataError, match=rf"walk-1\.npz.*{message}"):
         read_trajectories(bare(tmp_path, arrays(3), wrong))
+
+
+def test_numbers_may_be_large_and_whole_ones_as_many_as_steps(tmp_path: Path) -> None:
+    large = {"observations": np.full((4, 3), 3e38), "rewards": np.array([3e38, -3e38, 3e38])}
+    whole = {"observations": np.array([5, 1, 65_535, 2])}
+    found = read_trajectories(bare(tmp_path / "large", arrays(3) | large))
+    assert found.returns.tolist() == [3e38]
+    assert (
+        read_trajectories(bare(tmp_path / "a", arrays(3) | whole)).observation_space.size == 2**16
+    )
+    # where there are more steps, there may be more values
+    steps = 70_000
+    walk = arrays(steps) | {"observations": np.arange(steps + 1) % steps}
+    found = read_trajectories(bare(tmp_path / "b", walk))
+    assert found.observation_space.size == steps
 
 
 @pytest.mark.parametrize("kept", [0, 10, 300, -30])
@@ -172,6 +200,15 @@ def test_damage_to_what_was_written_is_named(damage: Any, message: str, tmp_path
     folder = write_trajectories(drawn(FORCES, THREE, MAZE), tmp_path / "data")
     damage(folder)
     with pytest.raises(DamagedError, match=message):
+        read_trajectories(folder)
+
+
+def test_an_episode_that_is_not_of_the_spaces_of_its_folder_is_named(tmp_path: Path) -> None:
+    folder = write_trajectories(drawn(NODES, THREE), tmp_path / "data")
+    table = read_json(folder / "trajectories.json", "trajectories")
+    table["action_space"]["count"] = 2
+    write_json(folder / "trajectories.json", table)
+    with pytest.raises(DataError, match=r"episode-0000\d.safetensors: the actions hold 2 at step"):
         read_trajectories(folder)
 
 

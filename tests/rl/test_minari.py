@@ -168,6 +168,27 @@ def _half(path: Path) -> None:
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("rewards", np.inf, "episode 3: rewards holds inf at step 1: numbers must be finite"),
+        ("observations", np.nan, "episode 3: observations holds nan at step 1"),
+        ("actions", 4, "episode 3: the actions hold 4 at step 1: from 0 to 3"),
+        ("actions", -1, "episode 3: the actions hold -1 at step 1"),
+    ],
+)
+def test_a_wrong_number_is_named_with_its_episode_and_step(
+    name: str, value: float, message: str
+) -> None:
+    import h5py
+
+    folder = write_minari(recorded(EnvironmentConfig("everyformer/TMaze-v0")), "maze-v0")
+    with h5py.File(folder / "data" / "main_data.hdf5", "r+") as file:
+        file["episode_3"][name][1] = value
+    with pytest.raises(DataError, match=f"maze-v0: {message}"):
+        read_minari("maze-v0")
+
+
 def test_wrong_arrays_and_spaces_of_others_are_refused(root: Path) -> None:
     from minari.dataset.minari_storage import MinariStorage
 

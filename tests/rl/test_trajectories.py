@@ -107,8 +107,8 @@ def test_episodes_are_equal_if_all_of_them_is() -> None:
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"actions": np.array([0, 1, 4, 0])}, "episode 1: the actions go from 0 to 4: from 0 to 3"),
-        ({"actions": np.array([0, -1, 2, 0])}, "the actions go from -1 to 2"),
+        ({"actions": np.array([0, 1, 4, 0])}, "episode 1: the actions hold 4 at step 2: from 0"),
+        ({"actions": np.array([0, -1, 2, 0])}, "the actions hold -1 at step 1: from 0 to 3"),
         ({"actions": np.zeros((4, 1))}, r"the actions are float64 in the shape \(4, 1\)"),
         ({"observations": np.zeros((5, 3))}, r"observations have the shape \(3,\) a row: \(2,\)"),
         ({"observations": np.zeros((5, 2), int)}, "the observations are int64: reals"),
@@ -197,6 +197,7 @@ def test_data_of_another_environment_are_refused(wanted: EnvironmentConfig, word
     ("rows", "action", "space"),
     [
         ([np.array([0, 3]), np.array([5])], True, Space("discrete", "int64", count=6)),
+        ([np.array([-3, -2])], True, Space("discrete", "int64", count=1)),
         ([np.zeros((3, 2))], True, PLANE),
         ([np.zeros((3, 2), int)], True, UnsupportedError),
         ([np.zeros(3)], True, UnsupportedError),

@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import numpy as np
 import pytest
 import torch
@@ -26,9 +27,10 @@ from everyformer.rl.endless import EndlessRows
 from everyformer.training import RunDirectory, train
 from everyformer.training.checkpoint import checkpoints
 from everyformer.training.logging import read_metrics
-from everyformer.training.rollouts import Rollouts
+from everyformer.training.rollouts import Rollouts, Turn
 from everyformer.training.spec import RunSpec, build_run, preset
 from helpers import build_model, close, shifted
+from scripted import Scripted, scripted
 
 TRACK, CART = "everyformer/MemoryTrack-v0", "CartPole-v1"
 SHORT = "max_episode_steps=3"
@@ -75,6 +77,29 @@ def test_every_row_is_learned_from_once_an_epoch() -> None:
         assert made._turn is not None
         close(seen, made._turn.values.flatten().sort().values, 0.0)
     assert sum(made.counted(0) for made._step in range(12)) == 4 * 12
+
+
+@pytest.mark.parametrize("numbers", [False, True], ids=["chosen", "numbers"])
+def test_actions_are_drawn_by_the_seed_of_the_run_and_the_number_of_the_turn(
+    numbers: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the same weights, in an environment that always shows the same."""
+
+    class Moved(Scripted):
+        action_space = gymnasium.spaces.Box(-1, 1, (2,), np.float32)
+
+    name = scripted(monkeypatch, make=Moved if numbers else Scripted)
+
+    def turn(seed: int, number: int = 0) -> Turn:
+        made, _ = rollouts(DataConfig(env=name, env_number=3))
+        for n in range(number + 1):
+            played = made._play(seed, n)
+        return played
+
+    one = turn(5)
+    for other, same in ((turn(5), True), (turn(6), False), (turn(5, 1), False)):
+        assert torch.equal(other.inputs, one.inputs)
+        assert torch.equal(other.targets, one.targets) is same
 
 
 @pytest.mark.parametrize("env", [TRACK, CART])

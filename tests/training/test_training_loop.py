@@ -120,16 +120,42 @@ def test_a_gradient_that_is_no_number_changes_no_weight() -> None:
     assert torch.equal(model.inner.weight, before)
 
 
-def test_an_evaluation_that_is_no_number_saves_nothing(tmp_path: Path) -> None:
-    class Blind(TinyModel):
-        def forward(self, *inputs: Any, **named: Any) -> Any:
-            out = super().forward(*inputs, **named)
-            return out if self.training else out._replace(logits=out.logits * math.nan)
+class Blind(TinyModel):
+    """Its loss is a number in training alone."""
 
-    config = tiny_training(checkpoint_every=4)
-    with RunDirectory(tmp_path / "run") as run, pytest.raises(DivergedError, match="evaluation"):
+    def forward(self, *inputs: Any, **named: Any) -> Any:
+        out = super().forward(*inputs, **named)
+        return out if self.training else out._replace(logits=out.logits * math.nan)
+
+
+@pytest.mark.parametrize(("evaluate_every", "kept"), [(4, []), (None, ["step-00000008"])])
+def test_an_evaluation_that_is_no_number_keeps_the_checkpoint_before(
+    evaluate_every: int | None, kept: list[str], tmp_path: Path
+) -> None:
+    """The evaluations of steps 4 and 12; one checkpoint is kept at a time."""
+    config = tiny_training(checkpoint_every=4, keep=1, evaluate_every=evaluate_every)
+    with (
+        RunDirectory(tmp_path / "run") as run,
+        pytest.raises(DivergedError, match=f"evaluation.*{kept[0] if kept else 'no checkpoint'}"),
+    ):
         train(Blind(), TinyData(), config, run, show=False)  # type: ignore[arg-type]
-    assert checkpoints(tmp_path / "run" / "checkpoints") == []
+    assert [path.name for path in checkpoints(tmp_path / "run" / "checkpoints")] == kept
+
+
+def test_the_last_step_is_saved_before_it_is_evaluated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*given: Any, **named: Any) -> None:
+        raise RuntimeError("the evaluation fails")
+
+    options = {"evaluate_every": None, "checkpoint_every": None, "keep": 1}
+    monkeypatch.setattr("everyformer.training.loop.evaluate", fail)
+    with pytest.raises(RuntimeError, match="the evaluation fails"):
+        train_tiny(tmp_path / "run", **options)
+    assert [p.name for p in checkpoints(tmp_path / "run" / "checkpoints")] == ["step-00000012"]
+    monkeypatch.undo()
+    found = train_tiny(tmp_path / "run", resume=True, **options).evaluation
+    assert found == train_tiny(tmp_path / "other", **options).evaluation
 
 
 def test_a_failed_save_ends_the_run_with_the_earlier_checkpoints(

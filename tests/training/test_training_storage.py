@@ -24,6 +24,7 @@ from everyformer.training.checkpoint import (
     CheckpointParts,
     TrainingState,
     checkpoints,
+    drop_checkpoints,
     load_checkpoint,
     load_model,
     newest_checkpoint,
@@ -128,6 +129,7 @@ def make_checkpoints(folder: Path, steps: list[int], best: int | None = None) ->
         with torch.no_grad():
             model.inner.bias.fill_(step)
         save_checkpoint(folder, state, CheckpointParts(model, optimiser))
+        drop_checkpoints(folder, state, 2)
 
 
 def test_the_last_two_and_the_best_are_kept(tmp_path: Path) -> None:

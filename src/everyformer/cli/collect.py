@@ -30,7 +30,8 @@ class CollectOptions(VerbOptions):
 
     environment: tyro.conf.Positional[str]
     """as registered with gymnasium (CartPole-v1, everyformer/TMaze-v0); with --env.length 20 or the
-    like, an option of its own, with --env.mask 1 3 what is hidden of its observations"""
+    like, an option of its own, with --env.mask 1 3 what is hidden of its observations; its episodes
+    end after --env.max-episode-steps (default: its own limit, or 10000 where it has none)"""
     policy: str = "random"
     """who acts: random, medium, expert or mixed, which need no training, or a run that acts"""
     noise: Share | None = None

@@ -19,6 +19,7 @@ from everyformer.cli.parsing import parse, peek, read_config, say
 from everyformer.cli.playing import (
     check_playing,
     played_by,
+    refuse_unplayed,
     returns_table,
     rows_of,
     take_environment,
@@ -50,7 +51,18 @@ OWN_DATA = "what the run was trained on"
 def run(words: Sequence[str]) -> int:
     """Evaluate and print every number with its 95% interval."""
     of_environment, words = take_environment(words)
-    options = _options(words)
+    default = _default(words)
+    options = parse(
+        EvalOptions,
+        words,
+        verb="eval",
+        about="Measure a trained run on its validation data, or on other data.",
+        examples=(
+            "everyformer eval runs/gmlp --data other.txt",
+            "everyformer eval runs/transformer-xl --mode recurrent --memory.slots 512",
+        ),
+        default=default,
+    )
     if options.out is not None:
         # before it is measured
         named_as(options.out, FIGURES)
@@ -63,6 +75,7 @@ def run(words: Sequence[str]) -> int:
 
     trained = open_run(options.run)
     if check_playing(trained, options.play, of_environment):
+        refuse_unplayed(trained, options, default)
         return _episodes(trained, options, of_environment)
     if trained.saved and options.data.source == UNSAID:
         raise ConfigError(
@@ -109,24 +122,14 @@ def run(words: Sequence[str]) -> int:
     return 0
 
 
-def _options(words: Sequence[str]) -> EvalOptions:
-    """The words, beside what the run that they name was trained on."""
+def _default(words: Sequence[str]) -> EvalOptions:
+    """The options where nothing is said: the data are those of the run that the words name."""
     placed, _ = arrange(words, flags_of(EvalOptions))
     folder = placed[0] if placed else _run_in_config(words)
     known = None if folder is None else _data_of(folder)
-    return parse(
-        EvalOptions,
-        words,
-        verb="eval",
-        about="Measure a trained run on its validation data, or on other data.",
-        examples=(
-            "everyformer eval runs/gmlp --data other.txt",
-            "everyformer eval runs/transformer-xl --mode recurrent --memory.slots 512",
-        ),
-        default=EvalOptions(
-            run=EvalOptions.missing if folder is None else folder,
-            data=known or DataConfig(source=UNSAID if folder else OWN_DATA),
-        ),
+    return EvalOptions(
+        run=EvalOptions.missing if folder is None else folder,
+        data=known or DataConfig(source=UNSAID if folder else OWN_DATA),
     )
 
 

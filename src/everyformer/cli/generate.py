@@ -13,7 +13,13 @@ from everyformer.cli.console import emit
 from everyformer.cli.exits import settle_exits
 from everyformer.cli.generate_options import GenerateOptions
 from everyformer.cli.parsing import parse, say
-from everyformer.cli.playing import check_playing, record, returns_table, take_environment
+from everyformer.cli.playing import (
+    check_playing,
+    record,
+    refuse_unplayed,
+    returns_table,
+    take_environment,
+)
 from everyformer.core.errors import ConfigError, UnsupportedError
 from everyformer.core.files import expanded
 from everyformer.core.plain import to_json
@@ -248,9 +254,7 @@ def _images(trained: TrainedRun, options: GenerateOptions) -> int:
 
 def _episodes(trained: TrainedRun, options: GenerateOptions, of_environment: dict[str, Any]) -> int:
     """Play, and say where the episodes are."""
-    why = "is for texts and images, but the run plays episodes: leave it out"
-    names = ("prompt", "prompts", "tokens", "state", "images", "complete", "enlarge", "draws")
-    _refuse(options, (*names, "class_name", "top_k", "top_p", "store"), why)
+    refuse_unplayed(trained, options, GenerateOptions(run=options.run), "out")
     folder, film, rows = record(trained, options.play, of_environment, options.out, options.average)
     if options.json:
         film_path = None if film is None else str(film)

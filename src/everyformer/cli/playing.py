@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from everyformer.cli.console import table
-from everyformer.cli.parsing import say, take
-from everyformer.core.config import from_dict
+from everyformer.cli.names import OTHER_NAMES, spelled
+from everyformer.cli.parsing import VerbOptions, say, take
+from everyformer.core.config import from_dict, to_dict
 from everyformer.core.errors import ConfigError, EveryformerError
 from everyformer.core.files import expanded
 from everyformer.core.plain import from_json, to_json
@@ -98,6 +100,34 @@ def check_playing(trained: TrainedRun, play: PlayConfig, options: dict[str, Any]
     return False
 
 
+def refuse_unplayed(
+    trained: TrainedRun, options: VerbOptions, default: VerbOptions, *used: str
+) -> None:
+    """Refuse options that say nothing of episodes which are played.
+
+    Args:
+        default: the options where nothing is said.
+        used: fields that say something beside those of `PlayConfig` and those of any run.
+
+    Raises:
+        ConfigError: names the first of them.
+    """
+    from everyformer.training.records import differences
+
+    known = {"run", "average", "json", *used, *(field.name for field in fields(PlayConfig))}
+    for line in differences(to_dict(default), to_dict(options)):
+        name, dot, inner = line.partition(":")[0].partition(".")
+        if name not in known:
+            flag = spelled(f"--{OTHER_NAMES.get(name, name)}{dot}{inner}")
+            other = ""
+            if TASKS[trained.task].recorded and hasattr(options, "data"):
+                other = ", or all options of playing, to measure it on data"
+            raise ConfigError(
+                f"{flag} has no meaning: the {trained.task} run in {trained.path} plays episodes, "
+                f"in --env NAME and as many as --episodes says; leave {flag} out{other}"
+            )
+
+
 def played_by(
     trained: TrainedRun,
     play: PlayConfig,
@@ -108,6 +138,11 @@ def played_by(
     """Episodes for every target that is asked for, by the run's ``model`` where it is read yet."""
     from everyformer.generation import playing
 
+    if play.rolling and TASKS[trained.task].interacts:
+        raise ConfigError(
+            "--rolling is of runs that read a window of steps (decision), and a policy always goes "
+            "on with its state: leave it out"
+        )
     if model is None:
         model = cast("DecisionModel | PolicyModel", trained.model(average))
     environment = environment_of(trained, play, options)
@@ -157,10 +192,11 @@ def targets_of(
     chosen = model.config.decision
     reads = TASKS[trained.task].recorded and chosen.body == "layers" and chosen.return_to_go
     if not reads:
-        if play.target:
+        if play.target or play.delayed is not None:
+            said = f"--target {play.target[0]:g}" if play.target else f"--delayed {play.delayed}"
             raise ConfigError(
-                f"--target {play.target[0]:g}: this {model.config.member} reads no return-to-go, "
-                "so none can be asked for: leave it out"
+                f"{said}: this {model.config.member} reads no return-to-go, so none can be asked "
+                "for: leave it out"
             )
         return (None,)
     if play.target:

@@ -96,7 +96,7 @@ def _load(spec: str) -> type[Any]:
     if not colon or not path or not name:
         raise ConfigError(f"the plugin '{spec}' names no class: {HOW}")
     try:
-        module = _file(Path(path)) if path.endswith(".py") else _module(path)
+        module = _file(Path(path)) if path.endswith(".py") else import_here(path)
     except ConfigError:
         raise
     except ModuleNotFoundError as error:
@@ -113,7 +113,7 @@ def _load(spec: str) -> type[Any]:
     return cls
 
 
-def _module(name: str) -> Any:
+def import_here(name: str) -> Any:
     """A module by its name, also one in the working directory."""
     here = os.getcwd()
     if here not in sys.path:

@@ -97,7 +97,9 @@ class DataConfig(Options):
     env_number: Count = 8
     """policy: --env.number for short, environments side by side."""
     env_options: tuple[str, ...] = ()
-    """policy: options of the environment's own, as name=value here; --env.NAME VALUE for short."""
+    """policy: options of the environment's own, as name=value here; --env.NAME VALUE for short.
+    Episodes end after --env.max-episode-steps (unset: its own limit, or 10000 where it has
+    none)."""
     cache: str | None = None
     """Folder for encoded corpora. Unset: $EVERYFORMER_CACHE, else the user's cache folder."""
     symbols: Several = 64

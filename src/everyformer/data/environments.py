@@ -25,7 +25,7 @@ from everyformer.data.dataset import Dataset
 from everyformer.data.episodes import as_states, shape_of
 from everyformer.models.config import DEFAULT_LENGTH
 from everyformer.models.options import EpisodeShape
-from everyformer.rl.build import STEPS, EnvironmentConfig, make_environment, options_of, spaces_of
+from everyformer.rl.build import EnvironmentConfig, limit_of, make_environment, spaces_of
 from everyformer.rl.collection import collect
 from everyformer.rl.recipes import recipe
 from everyformer.rl.spaces import Space
@@ -92,7 +92,7 @@ def load_environment(config: DataConfig, task: TaskName) -> EnvironmentDataset:
     trial = make_environment(environment)
     observed, acted = spaces_of(trial, environment.name)
     trial.close()
-    limit = environment.options.get(STEPS, options_of(environment.name)[STEPS])
+    limit = limit_of(environment)
     many = f"{config.env_number} environment{'s' * (config.env_number > 1)} side by side"
     return EnvironmentDataset(
         name=environment.name.rpartition("/")[2],

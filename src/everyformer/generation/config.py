@@ -72,7 +72,8 @@ class PlayConfig(Options):
 
     env: str | None = None
     """name of the environment (default: that of the data); with --env.length 20 or the like, an
-    option of its own, with --env.mask 1 3 what is hidden of its observations"""
+    option of its own, with --env.mask 1 3 what is hidden of its observations; its episodes end
+    after --env.max-episode-steps (default: its own limit, or 10000 where it has none)"""
     target: tuple[Real, ...] = ()
     """returns that the model is asked for, one after the other (default: the best one of the data);
     a member that reads none has none"""

@@ -9,7 +9,7 @@ from everyformer.generation.acting import DecisionPolicy
 from everyformer.generation.config import PlayConfig
 from everyformer.models.decision import DecisionModel
 from everyformer.models.policy import PolicyModel
-from everyformer.rl.build import STEPS, EnvironmentConfig, make_environment, options_of, spaces_of
+from everyformer.rl.build import EnvironmentConfig, limit_of, make_environment, spaces_of
 from everyformer.rl.collection import collect
 from everyformer.rl.trajectories import Trajectories
 from everyformer.training.returns import EPISODES, play_policy
@@ -40,7 +40,7 @@ def play(
     trial = make_environment(environment)
     spaces = spaces_of(trial, environment.name)
     trial.close()
-    limit = environment.options.get(STEPS, options_of(environment.name)[STEPS])
+    limit = limit_of(environment)
     if limit is not None and limit > model.config.timesteps:
         raise ConfigError(
             f"episodes of {environment.name} have up to {limit:,} steps, but the model knows "

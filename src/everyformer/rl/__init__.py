@@ -3,6 +3,7 @@ trajectories as data.
 
     environments/    tasks of our own, registered as ``everyformer/NAME-v0``
     build.py         the one way to an environment: `make`, `make_vector`, `EnvironmentConfig`
+    checked.py       a wrapper that names an environment where it does what it must not
     hidden.py        a wrapper that hides numbers of observations
     spaces.py        `Space`: which observations and actions there are, in plain values
     policy.py        `Policy`: what plays; random actions, noise

@@ -8,7 +8,6 @@ them; `PACKAGE:NAME` imports a package that registers its own first.
 from __future__ import annotations
 
 import difflib
-import importlib
 import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -17,8 +16,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from everyformer.core.bounds import Whole
 from everyformer.core.config import Options, to_dict
-from everyformer.core.errors import ConfigError, UnknownNameError, nearest
+from everyformer.core.errors import ConfigError, EveryformerError, UnknownNameError, nearest
 from everyformer.core.extras import extra_module
+from everyformer.core.own import import_here
 from everyformer.core.wording import few, listed
 from everyformer.rl.environments import NAMESPACE, register
 from everyformer.rl.spaces import Space
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 STEPS = "max_episode_steps"
 """an option of every environment: after how many steps an episode is truncated"""
+LIMIT = 10_000
+"""steps after which it is where the environment sets no limit and this option is not given"""
 _SET_APART = ("render_mode", "self")
 Autoreset = Literal["Disabled", "SameStep", "NextStep"]
 
@@ -67,13 +69,16 @@ def make(
     Args:
         mask: entries of an observation that are hidden, counted from 0.
         render_mode: one that the environment has; ``"rgb_array"`` gives pictures as arrays.
-        options: of the environment's constructor, and ``max_episode_steps``.
+        options: of the environment's constructor, and ``max_episode_steps`` (default: that of the
+            environment, or 10,000 where it has none).
 
     Raises:
         MissingExtraError: gymnasium is not installed.
         UnknownNameError: nothing is registered under this name; offers the nearest.
         ConfigError: an option or a render mode that the environment does not have, a value that it
             refuses, a mask that does not fit, a package missing that it needs itself.
+        FaultyEnvironmentError: its constructor fails; and, of what is given back, every call that
+            fails or gives what gymnasium's interface does not allow.
         UnsupportedError: observations or actions of a kind that no policy here deals with.
     """
     return make_environment(EnvironmentConfig(name, tuple(mask), options), render_mode)
@@ -103,7 +108,7 @@ def make_vector(
     processes: bool = False,
     autoreset: Autoreset = "Disabled",
 ) -> gymnasium.vector.VectorEnv[Any, Any, Any]:
-    """``count`` environments side by side.
+    """``count`` environments side by side; of their ``info`` ``success`` alone is kept.
 
     Args:
         processes: give each a process of its own, which pays for slow environments.
@@ -118,7 +123,7 @@ def make_vector(
     make_environment(config).close()  # so that what is wrong is said here, not in a process
     vector = extra_module("gymnasium.vector", "rl", "an environment")
     several = vector.AsyncVectorEnv if processes else vector.SyncVectorEnv
-    builders = [partial(make_environment, config)] * count
+    builders = [partial(_unnoted, config)] * count
     return several(builders, autoreset_mode=vector.AutoresetMode(autoreset))
 
 
@@ -128,9 +133,12 @@ def spaces_of(environment: gymnasium.Env[Any, Any], name: str) -> tuple[Space, S
     Raises:
         UnsupportedError: one of them is of another kind than policies here deal with.
     """
+    observed, acted = (
+        getattr(environment, f"{each}_space", None) for each in ("observation", "action")
+    )
     return (
-        Space.of(environment.observation_space, f"the observations of {name}", action=False),
-        Space.of(environment.action_space, f"the actions of {name}", action=True),
+        Space.of(observed, f"the observations of {name}", action=False),
+        Space.of(acted, f"the actions of {name}", action=True),
     )
 
 
@@ -158,6 +166,14 @@ def options_of(name: str) -> dict[str, Any]:
     return {STEPS: spec.max_episode_steps, **defaults, **spec.kwargs}
 
 
+def limit_of(config: EnvironmentConfig) -> int | None:
+    """Steps after which episodes are truncated by what is said of the environment or registered
+    with it; None where neither says."""
+    said = config.options.get(STEPS)
+    limit = _registered(config.name).max_episode_steps if said is None else said
+    return None if limit == -1 else limit
+
+
 def without_defaults(config: EnvironmentConfig) -> EnvironmentConfig:
     """The same environment without the options that are as its constructor has them anyway, so
     that two descriptions of one environment are equal."""
@@ -177,11 +193,13 @@ def _registered(name: str) -> Any:
     package, colon, own = name.rpartition(":")
     if colon:
         try:
-            importlib.import_module(package)
+            import_here(package)
         except ImportError as error:
             raise ConfigError(
                 f"{name} names the package '{package}', which cannot be imported: {error}"
             ) from error
+        except (Exception, SystemExit) as error:
+            raise _unimportable(name, error) from error
     registry: dict[str, Any] = gymnasium.registry
     if own in registry:
         return registry[own]
@@ -211,7 +229,22 @@ def _creator(spec: Any) -> Callable[..., Any]:
     try:
         return registration.load_env_creator(spec.entry_point)
     except (ImportError, _gymnasium_error()) as error:
-        raise _missing(spec.id, error) from error
+        from everyformer.rl.checked import missing
+
+        raise missing(spec.id, error) from error
+    except (Exception, SystemExit) as error:
+        raise _unimportable(spec.id, error) from error
+
+
+def _unimportable(name: str, error: BaseException) -> ConfigError:
+    what = f"{type(error).__name__}: {error}"
+    return ConfigError(f"the module of {name} fails as it is imported ({what}): mend it")
+
+
+def _unnoted(config: EnvironmentConfig) -> gymnasium.Env[Any, Any]:
+    from everyformer.rl.checked import SuccessAlone
+
+    return SuccessAlone(make_environment(config))
 
 
 def _check_options(config: EnvironmentConfig, creator: Callable[..., Any]) -> None:
@@ -234,23 +267,49 @@ def _flag(option: str) -> str:
 def _built(config: EnvironmentConfig, render_mode: str | None) -> gymnasium.Env[Any, Any]:
     import gymnasium
 
+    from everyformer.rl.checked import missing, raised
+
     # not every constructor takes a render mode
     mode: dict[str, Any] = {} if render_mode is None else {"render_mode": render_mode}
     try:
-        environment = gymnasium.make(config.name, **mode, **config.options)
+        environment = gymnasium.make(
+            config.name, disable_env_checker=True, **mode, **config.options
+        )
     except (ImportError, gymnasium.error.DependencyNotInstalled) as error:
-        raise _missing(config.name, error) from error
-    except ConfigError:
+        raise missing(config.name, error) from error
+    except EveryformerError:
         raise
     except (TypeError, ValueError, LookupError, AssertionError, gymnasium.error.Error) as error:
         raise ConfigError(
             f"{config} cannot be made ({type(error).__name__}: {error}): change its options"
         ) from error
+    except (Exception, SystemExit) as error:
+        raise raised(config.name, "its constructor", error) from error
     spaces_of(environment, config.name)
+    environment = _checked(environment, config, drawn=render_mode == "rgb_array")
     if config.mask:
         from everyformer.rl.hidden import HiddenEntries
 
         environment = HiddenEntries(environment, config.mask)
+    return environment
+
+
+def _checked(
+    environment: gymnasium.Env[Any, Any], config: EnvironmentConfig, drawn: bool
+) -> gymnasium.Env[Any, Any]:
+    """The environment with `Checked` below what gymnasium has put around it, which takes apart what
+    a step gives."""
+    from gymnasium.wrappers import OrderEnforcing, TimeLimit
+
+    from everyformer.rl.checked import Checked
+
+    limit = LIMIT if limit_of(config) is None else None
+    around, outer = (TimeLimit, OrderEnforcing), environment
+    while isinstance(outer, around) and isinstance(outer.env, around):
+        outer = outer.env
+    if not isinstance(outer, around):
+        return Checked(environment, config.name, limit, drawn)
+    outer.env = Checked(outer.env, config.name, limit, drawn)
     return environment
 
 
@@ -263,8 +322,6 @@ def _check_drawing(config: EnvironmentConfig, render_mode: str) -> None:
     try:
         trial.reset(seed=0)
         trial.render()
-    except (ImportError, _gymnasium_error()) as error:
-        raise _missing(f"drawing {config.name}", error) from error
     finally:
         trial.close()
 
@@ -272,7 +329,3 @@ def _check_drawing(config: EnvironmentConfig, render_mode: str) -> None:
 def _gymnasium_error() -> type[Exception]:
     kind: type[Exception] = extra_module("gymnasium.error", "rl", "an environment").Error
     return kind
-
-
-def _missing(what: str, error: Exception) -> ConfigError:
-    return ConfigError(f"{what} needs a package that is not installed: {error}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,16 +13,18 @@ from everyformer.core.bounds import Count, Seed
 from everyformer.core.config import converted
 from everyformer.core.errors import ShapeError
 from everyformer.rl.build import (
+    LIMIT,
     EnvironmentConfig,
+    limit_of,
     make_environment,
     make_vector,
     spaces_of,
     without_defaults,
 )
-from everyformer.rl.episode import Episode
+from everyformer.rl.episode import SUCCESS, Episode
 from everyformer.rl.policy import Policy
 from everyformer.rl.spaces import Space
-from everyformer.rl.trajectories import SUCCESS, Trajectories
+from everyformer.rl.trajectories import Trajectories
 
 PARALLEL = 8
 """environments side by side"""
@@ -49,7 +52,8 @@ def collect(
 ) -> Trajectories:
     """Play ``episodes`` episodes and keep them, in the order of their seeds.
 
-    Where the environment tells ``info["success"]``, it is kept with the episode.
+    Where the environment tells ``info["success"]``, it is kept with the episode. A warning says how
+    many episodes were cut at `LIMIT` steps, since the environment sets no limit.
 
     Every episode has a seed of its own, from ``seed`` and its number, for the environment and the
     policy: the data are the same however many are played at once, as far as the policy's
@@ -91,8 +95,20 @@ def collect(
     finally:
         vector.close()
     in_order = [table.finished[number] for number in range(count)]
+    _say_cut(environment, in_order)
     known = without_defaults(environment)
     return Trajectories(in_order, observed, actions, known, policy.recipe, seed)
+
+
+def _say_cut(environment: EnvironmentConfig, episodes: list[Episode]) -> None:
+    """Say so where episodes would have gone on, had they not been cut by a limit of ours."""
+    cut = sum(len(each) >= LIMIT and bool(each.truncations[-1]) for each in episodes)
+    if cut and limit_of(environment) is None:
+        warnings.warn(
+            f"{cut} of {len(episodes)} episodes of {environment.name} were cut after {LIMIT:,} "
+            "steps, since it sets no limit itself: --env.max-episode-steps gives another",
+            stacklevel=3,
+        )
 
 
 def _spaces(environment: EnvironmentConfig) -> tuple[Space, Space, np.ndarray | None]:

@@ -9,10 +9,14 @@ from typing import Self
 import numpy as np
 
 from everyformer.core.errors import DataError
-from everyformer.rl.spaces import Space
+from everyformer.rl.spaces import LARGEST, Space, readable
 
+MUST_BE = f"numbers must be finite, and at most {LARGEST:.1e} in size"
 NAMES = ("observations", "actions", "rewards", "terminations", "truncations")
 """the arrays of an episode, by which files hold them"""
+SUCCESS = "success"
+"""the fact of an episode, and the entry of an environment's ``info``, that tells by 0 or 1 whether
+it solved its task"""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -56,6 +60,10 @@ class Episode:
                     f"for each of the {len(self)} actions"
                 )
         object.__setattr__(self, "rewards", self.rewards.astype(np.float64))
+        sums = returns_to_go(self.rewards)
+        if not (fine := readable(sums)).all():
+            step = int(fine.argmin())
+            raise DataError(f"the rewards from step {step} on add up to {sums[step]:g}: {MUST_BE}")
         for name in NAMES[3:]:
             object.__setattr__(self, name, _booleans(getattr(self, name), name))
 
@@ -77,7 +85,7 @@ class Episode:
             DataError: says which, and why.
         """
         for name, space in (("observations", observation_space), ("actions", action_space)):
-            if fault := space.misfit(getattr(self, name)):
+            if fault := space.misfit(getattr(self, name), row="step"):
                 raise DataError(f"the {name} {fault}")
 
     def __len__(self) -> int:
@@ -121,9 +129,9 @@ def _numbers(values: np.ndarray, name: str) -> np.ndarray:
             f"{name} must be an array of numbers, one row a step, not of {values.dtype} in the "
             f"shape {values.shape}"
         )
-    if values.dtype.kind == "f" and not (finite := np.isfinite(values)).all():
-        step = int(np.argwhere(~finite)[0][0])
-        raise DataError(f"{name} holds {values[~finite][0]} at step {step}: numbers must be finite")
+    if not (fine := readable(values)).all():
+        step = int(np.argwhere(~fine)[0][0])
+        raise DataError(f"{name} holds {values[~fine][0]} at step {step}: {MUST_BE}")
     return values
 
 

@@ -12,7 +12,8 @@ recipe, seeds, statistics) with the sha256 of every file; and a file an episode,
 
 What is read: that, and a folder of ``.npz`` files with the same five arrays, one an episode in the
 order of their names, and perhaps a whole number ``seed``; other arrays are left alone; or one such
-file. Spaces are those of the environment that the reader names, or the smallest that hold all rows.
+file. Spaces are those of the environment that the reader names, or the smallest that hold all rows;
+of whole numbers those below 65,536, or below the number of steps where that is larger.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from __future__ import annotations
 import dataclasses
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -40,6 +41,8 @@ from everyformer.rl.spaces import Space
 from everyformer.rl.trajectories import Trajectories
 
 FACTS, FORMAT = "trajectories.json", "trajectories"
+MOST_VALUES = 65_536
+"""different whole numbers that data without a space may have, if they have no more steps"""
 READABLE = (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile, zlib.error)
 """what numpy raises of a file that is none of its own, or was cut"""
 
@@ -143,10 +146,14 @@ def _read_sealed(folder: Path) -> Trajectories:
     rows = facts["episodes"]
     check_sums(folder, {row["file"]: row["sha256"] for row in rows})
     told = facts["environment"]
+    spaces = [from_dict(Space, facts[f"{name}_space"]) for name in ("observation", "action")]
+    episodes = {}
+    for row in rows:
+        path = folder / row["file"]
+        episodes[path] = _episode(path, load_file, row["seed"], row["facts"])
     return Trajectories(
-        [_episode(folder / row["file"], load_file, row["seed"], row["facts"]) for row in rows],
-        from_dict(Space, facts["observation_space"]),
-        from_dict(Space, facts["action_space"]),
+        _fitting(episodes, *spaces),
+        *spaces,
         None if told is None else from_dict(EnvironmentConfig, told),
         facts["recipe"],
         facts["seed"],
@@ -160,27 +167,49 @@ def _read_bare(folder: Path, environment: EnvironmentConfig | None) -> Trajector
             f"{folder} holds neither {FACTS} nor .npz files: give a folder that 'everyformer "
             "collect' wrote, or write one .npz an episode with the arrays " + ", ".join(NAMES)
         )
-    episodes = [_episode(path, _load_npz) for path in paths]
+    episodes = {path: _episode(path, _load_npz) for path in paths}
     if environment is None:
         observations, actions = (
-            Space.seen_in(
-                [getattr(episode, name) for episode in episodes],
-                f"the {name} in {folder}",
-                action=name == "actions",
-            )
-            for name in ("observations", "actions")
+            _space_of(episodes, name, folder) for name in ("observations", "actions")
         )
     else:
         environment = without_defaults(environment)
         trial = make_environment(environment)
         observations, actions = spaces_of(trial, environment.name)
         trial.close()
-    for path, episode in zip(paths, episodes, strict=True):
-        with _naming(path):
-            episode.require(observations, actions)
     several = f"{len(paths)} files, {paths[0].name} and so on"
     recipe = f"read from {several if len(paths) > 1 else paths[0].name}"
-    return Trajectories(episodes, observations, actions, environment, recipe)
+    fitting = _fitting(episodes, observations, actions)
+    return Trajectories(fitting, observations, actions, environment, recipe)
+
+
+def _space_of(episodes: Mapping[Path, Episode], name: str, folder: Path) -> Space:
+    """The smallest space that holds the arrays of this name.
+
+    Raises:
+        DataError: a whole number that no count of possible values explains.
+    """
+    most = max(MOST_VALUES, sum(map(len, episodes.values())))
+    for path, episode in episodes.items():
+        rows = getattr(episode, name)
+        if rows.ndim == 1 and rows.dtype.kind in "iu" and (rows >= most).any():
+            step = int((rows >= most).argmax())
+            raise DataError(
+                f"{path}: {name} holds {rows[step]} at step {step}: values are numbered from 0, "
+                f"and at most {most:,} are taken to be possible; number them without gaps"
+            )
+    arrays = [getattr(episode, name) for episode in episodes.values()]
+    return Space.seen_in(arrays, f"the {name} in {folder}", action=name == "actions")
+
+
+def _fitting(
+    episodes: Mapping[Path, Episode], observations: Space, actions: Space
+) -> list[Episode]:
+    """The episodes, each of which is of these spaces."""
+    for path, episode in episodes.items():
+        with _naming(path):
+            episode.require(observations, actions)
+    return list(episodes.values())
 
 
 def _episode(

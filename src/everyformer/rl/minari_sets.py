@@ -126,8 +126,10 @@ def read_minari(source: str | Path, environment: EnvironmentConfig | None = None
     try:
         trajectories = Trajectories(
             [
-                Episode.of(vars(data), _seed(told.get("seed")), numbers)
-                for data, told, numbers in zip(found, metadata, facts, strict=True)
+                _episode(number, vars(data), _seed(told.get("seed")), numbers)
+                for number, (data, told, numbers) in enumerate(
+                    zip(found, metadata, facts, strict=True)
+                )
             ],
             spaces[0],
             spaces[1],
@@ -140,6 +142,15 @@ def read_minari(source: str | Path, environment: EnvironmentConfig | None = None
     if environment is not None:
         trajectories.require(without_defaults(environment))
     return trajectories
+
+
+def _episode(
+    number: int, arrays: dict[str, Any], seed: int | None, facts: dict[str, float]
+) -> Episode:
+    try:
+        return Episode.of(arrays, seed, facts)
+    except DataError as error:
+        raise DataError(f"episode {number}: {error}") from error
 
 
 def _environment(spec: Any) -> EnvironmentConfig | None:

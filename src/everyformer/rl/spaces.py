@@ -18,6 +18,9 @@ from everyformer.core.config import Options
 from everyformer.core.errors import UnsupportedError
 from everyformer.core.extras import extra_module
 
+LARGEST = float(np.finfo(np.float32).max)
+"""the largest number that models read"""
+
 
 @dataclass(frozen=True)
 class Space(Options):
@@ -100,7 +103,8 @@ class Space(Options):
         """
         first = rows[0]
         if first.ndim == 1 and first.dtype.kind in "iu":
-            return Space("discrete", "int64", count=1 + max(int(each.max()) for each in rows))
+            largest = max(int(each.max()) for each in rows)
+            return Space("discrete", "int64", count=max(1, 1 + largest))
         if first.ndim == 1 or (action and (first.ndim != 2 or first.dtype.kind != "f")):
             wanted = "a whole number a row, or reals in the shape (rows, numbers)"
             raise UnsupportedError(
@@ -108,16 +112,18 @@ class Space(Options):
             )
         return Space("box", first.dtype.name, first.shape[1:], low=(None,), high=(None,))
 
-    def misfit(self, rows: np.ndarray, count: int | None = None) -> str | None:
-        """Why an array is not one of observations or actions of this space, one a row and
+    def misfit(self, rows: np.ndarray, count: int | None = None, row: str = "row") -> str | None:
+        """Why an array is not one of observations or actions of this space, one a ``row`` and
         ``count`` in all; None if it is. Bounds of boxes are not looked at."""
         if rows.ndim == 0 or (count is not None and len(rows) != count):
             return f"have the shape {rows.shape}: {count} rows are needed"
         if self.discrete:
             if rows.ndim > 1 or rows.dtype.kind not in "iu":
                 return f"are {rows.dtype} in the shape {rows.shape}: a whole number a row is needed"
-            if rows.min() < 0 or rows.max() >= self.size:
-                return f"go from {rows.min()} to {rows.max()}: from 0 to {self.size - 1} is allowed"
+            if (outside := (rows < 0) | (rows >= self.size)).any():
+                first = int(outside.argmax())
+                allowed = f"from 0 to {self.size - 1} is allowed"
+                return f"hold {rows[first]} at {row} {first}: {allowed}"
             return None
         if rows.shape[1:] != self.shape:
             return f"have the shape {rows.shape[1:]} a row: {self.shape} is needed"
@@ -132,6 +138,15 @@ class Space(Options):
             return spaces.Discrete(self.count)
         low, high = self.bounds()
         return spaces.Box(low.astype(self.dtype), high.astype(self.dtype), dtype=self.dtype)
+
+
+def readable(values: np.ndarray) -> np.ndarray:
+    """Which numbers are finite also in the 32 bits in which models read them."""
+    if values.dtype.kind != "f":
+        return np.ones(values.shape, np.bool_)
+    with np.errstate(over="ignore"):
+        found: np.ndarray = np.abs(values.astype(np.float64)) <= LARGEST
+    return found
 
 
 def _ends(values: np.ndarray) -> tuple[float | None, ...]:

@@ -17,11 +17,9 @@ from everyformer.core.bounds import Part
 from everyformer.core.config import converted
 from everyformer.core.errors import DataError
 from everyformer.rl.build import EnvironmentConfig
-from everyformer.rl.episode import Episode
+from everyformer.rl.episode import SUCCESS, Episode
 from everyformer.rl.spaces import Space
 
-SUCCESS = "success"
-"""the fact of an episode that tells, by 0 or 1, whether it solved its task"""
 BINS = 20
 """of the histogram of returns"""
 

@@ -71,10 +71,8 @@ class CheckpointParts:
     carry: Carry | None = None
 
 
-def save_checkpoint(
-    folder: Path, state: TrainingState, parts: CheckpointParts, keep: int = 2
-) -> Path:
-    """Write ``folder/step-NNNNNNNN`` whole, then drop all but the last ``keep`` and the best.
+def save_checkpoint(folder: Path, state: TrainingState, parts: CheckpointParts) -> Path:
+    """Write ``folder/step-NNNNNNNN`` whole.
 
     Raises:
         CheckpointError: the disk is full or read-only; earlier checkpoints are untouched.
@@ -95,11 +93,15 @@ def save_checkpoint(
             write_tensors(temporary / "memory.safetensors", parts.carry.tensors())
         values = {"format": CHECKPOINT_FORMAT, **asdict(state), "files": checksums(temporary)}
         write_json(temporary / "state.json", values)
+    return final
+
+
+def drop_checkpoints(folder: Path, state: TrainingState, keep: int) -> None:
+    """Drop all but the last ``keep`` and the best."""
     best = None if state.best is None else checkpoint_path(folder, state.best["step"])
     for path in checkpoints(folder)[:-keep]:
         if path != best:
             shutil.rmtree(path, ignore_errors=True)
-    return final
 
 
 def save_state(path: Path, state: TrainingState) -> None:

@@ -54,7 +54,8 @@ def evaluate(
         precision: float32, or bfloat16 for autocast.
         seed: of members that draw random numbers in evaluation too; the caller's go on unchanged.
         world: the processes that share the work; None is this one alone.
-        should_stop: called before each batch; once it is True the result is None.
+        should_stop: called before each batch, and after each step of an environment; once it is
+            True the result is None.
         remember: whether a model with a memory reads what it needs before each window of a text.
         streams: read a text in order instead, in so many stretches side by side, each going on from
             segment to segment with the model's state.
@@ -79,7 +80,7 @@ def evaluate(
     """
     if isinstance(dataset, EnvironmentDataset):
         assert isinstance(model, PolicyModel)
-        return None if should_stop() else _returns(model, dataset, limit, seed)
+        return _returns(model, dataset, limit, seed, should_stop)
     world = world or World(next(model.parameters()).device)
     sums = torch.zeros(10, dtype=torch.float64)
     errors = _errors(model, dataset, details)
@@ -128,12 +129,29 @@ def evaluate(
     return found if guesses else {k: v for k, v in found.items() if "accuracy" not in k}
 
 
+class _Halted(Exception):
+    """Playing is to stop."""
+
+
 def _returns(
-    model: PolicyModel, dataset: EnvironmentDataset, episodes: int | None, seed: int
-) -> dict[str, Any]:
-    """What a policy reaches in its environment."""
+    model: PolicyModel,
+    dataset: EnvironmentDataset,
+    episodes: int | None,
+    seed: int,
+    should_stop: Callable[[], bool],
+) -> dict[str, Any] | None:
+    """What a policy reaches in its environment; None once ``should_stop`` is True."""
+
+    def watch(*_: int) -> None:
+        if should_stop():
+            raise _Halted
+
     count = episodes or EPISODES
-    found = played(play_policy(model, dataset.environment, count, seed))
+    try:
+        made = play_policy(model, dataset.environment, count, seed, progress=watch)
+    except _Halted:
+        return None
+    found = played(made)
     return {"loss": -found["return"], **found}
 
 

@@ -285,23 +285,28 @@ class _Job:
         self.records.write(row)
 
     def _milestone(self) -> bool:
-        """Evaluate and save where they are due; False if a stop cut the evaluation off."""
+        """Save and evaluate where they are due; False if a stop cut the evaluation off."""
         state, config, ended = self.state, self.config, self._done() >= 1
-        better = False
         evaluated = state.evaluation is not None and state.evaluation["step"] == state.steps
-        if not evaluated and (ended or _due(state.steps, config.evaluate_every)):
-            found = self._evaluate()
-            if found is None:
-                return False
-            state.evaluation = {"step": state.steps, **found}
-            better = state.best is None or found["loss"] < state.best["loss"]
-            state.best = state.evaluation if better else state.best
-        if ended or better or _due(state.steps, config.checkpoint_every):
+        evaluates = not evaluated and (ended or _due(state.steps, config.evaluate_every))
+        saves = ended or _due(state.steps, config.checkpoint_every)
+        if saves:
+            # before the evaluation, which may take long or fail; one more until it has succeeded
+            self._save(config.keep + evaluates)
+        if not evaluates:
+            return True
+        found = self._evaluate()
+        if found is None:
+            return False
+        state.evaluation = {"step": state.steps, **found}
+        better = state.best is None or found["loss"] < state.best["loss"]
+        state.best = state.evaluation if better else state.best
+        if saves or better:
             self._save()
         return True
 
-    def _save(self) -> None:
-        self.records.save(self.state, self.parts, self.config.keep)
+    def _save(self, keep: int | None = None) -> None:
+        self.records.save(self.state, self.parts, keep or self.config.keep)
 
     def _evaluate(self) -> dict[str, Any] | None:
         config = self.config
@@ -317,6 +322,8 @@ class _Job:
                 should_stop=lambda: self.stop.received is not None,
             )
         if found is not None:
+            if not math.isfinite(found["loss"]):
+                self.records.forget(self.state.steps)
             self._check_finite({"loss": found["loss"]}, f"in the evaluation at {self.state.steps}")
             self.records.write({"step": self.state.steps, "evaluation": found})
             self.progress.say(f"step {self.state.steps}: {in_words(found)}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from everyformer.training.checkpoint import (
     TrainingState,
     checkpoint_path,
     checkpoints,
+    drop_checkpoints,
     load_checkpoint,
     newest_checkpoint,
     read_state,
@@ -77,16 +79,24 @@ class Records:
             self._log.write(row)
 
     def save(self, state: TrainingState, parts: CheckpointParts, keep: int) -> None:
-        """Save a checkpoint; if this step has one already, only its state can be news."""
+        """Save a checkpoint (if this step has one already, only its state can be news), then drop
+        all but the last ``keep`` and the best."""
         if self._log is None or self._run is None or state.steps == 0:
             return
         self._run.check_there()
         self._log.sync()
+        folder = self._run.checkpoints
         if self._saved == state.steps:
-            save_state(checkpoint_path(self._run.checkpoints, state.steps), state)
+            save_state(checkpoint_path(folder, state.steps), state)
         else:
-            save_checkpoint(self._run.checkpoints, state, parts, keep)
+            save_checkpoint(folder, state, parts)
             self._saved = state.steps
+        drop_checkpoints(folder, state, keep)
+
+    def forget(self, step: int) -> None:
+        """Drop the checkpoint of a step whose weights turned out to be none to go on from."""
+        if self._log is not None and self._run is not None and self._saved == step:
+            shutil.rmtree(checkpoint_path(self._run.checkpoints, step), ignore_errors=True)
 
     def newest(self) -> Path | None:
         """The newest checkpoint of the run, if there is one."""
