@@ -145,6 +145,14 @@ class Mixer(nn.Module):
         """`with_feedforward` of one that is built with these options."""
         return cls.with_feedforward
 
+    @classmethod
+    def check_layer(cls, options: Any, width: int, gene: str) -> None:
+        """Refuse options of ``gene`` with which it cannot stand in a layer of ``width`` channels.
+
+        Raises:
+            GeneError: names the option and what it must be.
+        """
+
     def join(self, first: Mixer) -> None:
         """Take over what all layers of a stack hold together from the first layer's mixer of the
         same kind."""

@@ -110,6 +110,16 @@ class Attention(BuiltMixer):
         if self.out.bias is not None:
             nn.init.zeros_(self.out.bias)
 
+    @classmethod
+    def check_layer(cls, options: AttentionOptions, width: int, gene: str) -> None:
+        for name in ("query", "key", "value", "output"):
+            given = getattr(options.widths, name)
+            if given not in (None, width):
+                raise GeneError(
+                    f"'{gene}.widths.{name}' must be width={width} in a layer, not {given}: all "
+                    "layers of a model read and give as many channels. Leave it out"
+                )
+
     def forward(
         self,
         x: Tensor,
