@@ -18,16 +18,19 @@ import tyro
 from everyformer.cli.flags import Refused, arrange, flags_of, registry
 from everyformer.cli.messages import answer_with, refuse_files
 from everyformer.cli.names import as_in_file, full_name, nearest_flags, renamed_in_file
-from everyformer.core.config import Options, from_dict, to_dict
-from everyformer.core.errors import ConfigError
+from everyformer.core.config import Options, converted, from_dict, to_dict
+from everyformer.core.errors import ConfigError, unknown
 from everyformer.core.files import expanded
 from everyformer.core.gene import NONE
 from everyformer.core.plain import from_json, from_toml
 from everyformer.core.pulse import said
+from everyformer.genes import GENES
 
 C = TypeVar("C")
 
 BUDGETS = ("steps", "budget_seconds", "budget_tokens", "budget_flops")
+FIRST = {"member", "task", "run", "from_run"}
+"""options that decide which others there are, so that a config file's are read before them"""
 EVERYWHERE = """everywhere:
   --config FILE    read the options from a TOML or JSON file; flags override it
   --print-config   print what would run as JSON (which --config reads again), and end
@@ -70,8 +73,9 @@ def parse(
     printing = "--print-config" in words
     words = [word for word in words if word != "--print-config"]
     if path is not None:
+        values = read_config(path, verb)
         try:
-            default = from_dict(kind, read_config(path, verb), "", default or _unset(kind))
+            default = from_dict(kind, values, "", default or _unset(kind))
         except ConfigError as error:
             raise Spelled(f"{path}: {error}") from error
     default = _one_budget(default, words)
@@ -155,7 +159,41 @@ def _is_rule(line: str) -> bool:
 def read_config(path: str, verb: str) -> dict[str, Any]:
     """The options of a verb in a TOML or JSON file, by field; 'none' stands for no value, which
     TOML cannot say."""
-    return renamed_in_file(verb, _read_config(path))[0]
+    values = renamed_in_file(verb, _read_config(path))[0]
+    for name in FIRST & values.keys():
+        try:
+            converted(str | None, values[name], name)
+        except ConfigError as error:
+            raise Spelled(f"{path}: {error}") from error
+    return values
+
+
+def chosen_genes(words: Sequence[str], verb: str, others: Sequence[str] = NONE) -> dict[str, str]:
+    """The names that flags, or else a config file, give for genes.
+
+    Args:
+        others: words beside those names.
+
+    Raises:
+        Spelled: the file gives a name that nothing has.
+    """
+    path = peek(words, "--config")
+    table = {} if path is None else read_config(path, verb)
+    names: dict[str, str] = {}
+    for gene, record in GENES.items():
+        if (name := peek(words, f"--{gene}")) is not None:
+            names[gene] = name
+            continue
+        value = table.get(gene, {})
+        given = value if isinstance(value, dict) else {"name": value}
+        name = NONE[0] if given.get("name", 0) is None else given.get("name")
+        if not isinstance(name, str):
+            continue  # nothing, or what is refused where the file is read
+        if name not in others and name not in record.alternatives.names():
+            reason = unknown(record.alternatives.kind, name, record.alternatives.names())
+            raise Spelled(f"{path}: '{gene}': {reason}")
+        names[gene] = name
+    return names
 
 
 def former_in_config(verb: str, words: Sequence[str]) -> list[str]:

@@ -67,8 +67,9 @@ class Registry(Generic[T]):
         return sorted(files | set(self._files) | set(self._entries) | plugins | set(self._own()))
 
     def _import(self, name: str) -> None:
-        module = f"{self._package}.{self._files.get(name, name).replace('-', '_')}"
-        if name.isascii() and importlib.util.find_spec(module) is not None:
+        file = self._files.get(name, name).replace("-", "_")
+        module = f"{self._package}.{file}"
+        if file.isidentifier() and file.isascii() and importlib.util.find_spec(module) is not None:
             importlib.import_module(module)
             return
         for entry in entry_points(group=f"everyformer.{self.kind}s", name=name):
