@@ -185,7 +185,7 @@ WRONG = (
     ),
     simple("numbers", "exponentials that overflow", "not finite", "average", overflowing),
     simple(
-        "numbers", "another dtype", "became torch.float32", "forward",
+        "numbers", "another dtype", "of float32 on cpu, not", "forward",
         output(lambda self, x, y: y.float()),
     ),
     simple(

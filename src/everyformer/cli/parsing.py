@@ -42,6 +42,10 @@ class Spelled(ConfigError):
     """An error that quotes words or a config file as they were given: none are rewritten."""
 
 
+class Finished(SystemExit):
+    """All that was asked for has been printed: the one end of the program that is ours."""
+
+
 @dataclasses.dataclass(frozen=True)
 class VerbOptions(Options):
     """Options of a verb, some of which must be given."""
@@ -67,7 +71,7 @@ def parse(
 
     Raises:
         ConfigError: an unknown flag (the nearest is offered), a wrong value or config file.
-        SystemExit: after --help and --print-config.
+        Finished: after --help and --print-config.
     """
     path, words = take(words, "--config")
     printing = "--print-config" in words
@@ -89,7 +93,7 @@ def parse(
         raise _unexpected(unknown[0], flags, verb)
     if printing:
         print(json.dumps(as_in_file(to_dict(options)), indent=2))
-        raise SystemExit(0)
+        raise Finished
     return options
 
 
@@ -133,7 +137,7 @@ def _read(
             raise Spelled(f"{_sentence(errors.getvalue())}; {_see(verb)}") from stop
         lines = "\n".join(f"  {example}" for example in examples)
         print(f"\n{EVERYWHERE}\n\nexamples:\n{lines}")
-        raise
+        raise Finished from stop
 
 
 def _sentence(box: str) -> str:

@@ -24,6 +24,7 @@ from everyformer.comparison.processes import ended, launch, stopped_by
 from everyformer.comparison.results import Calibrated
 from everyformer.core.config import from_dict, to_dict
 from everyformer.core.errors import CheckpointError
+from everyformer.core.foreign import FAILURES, describe
 from everyformer.core.pulse import doing
 from everyformer.core.sealed import read_json, write_json
 from everyformer.core.stopping import Gentle, Stopped
@@ -206,8 +207,8 @@ def _measure(
     start = time.perf_counter()
     try:
         step = time_steps(run, dataset, steps)
-    except Exception as error:  # its own training will say it again, with all details
-        measured[name] = {"error": f"{type(error).__name__}: {error}"}
+    except FAILURES as error:  # its own training will say it again, with all details
+        measured[name] = {"error": describe(error)}
         return
     if found is None:
         found = measured[name] = {"first": step, "rounds": [], "spent": 0.0}

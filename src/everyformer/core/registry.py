@@ -16,7 +16,7 @@ from importlib.metadata import entry_points
 from typing import Any, Generic, TypeVar
 
 from everyformer.core.errors import ConfigError, unknown
-from everyformer.core.own import own_mixers
+from everyformer.core.own import loaded, own_mixers
 
 T = TypeVar("T")
 
@@ -74,7 +74,7 @@ class Registry(Generic[T]):
             return
         for entry in entry_points(group=f"everyformer.{self.kind}s", name=name):
             # whether it registers itself or not
-            self._entries.setdefault(name, entry.load())
+            self._entries.setdefault(name, loaded(entry, self.kind))
         if name in (own := self._own()):
             self._entries.setdefault(name, own[name])
 

@@ -149,8 +149,9 @@ class ByHead(Mixer):
     ) -> MixerOutput:
         self.check_input(x, context, mask, state)
         before = cast(ByHeadState, state).parts if state is not None else None
-        y, after = torch.zeros_like(x), []
+        y = torch.zeros_like(x)
         losses: Losses = {}
+        after: list[Any] = []
         for n, part in enumerate(self._parts()):
             own = None if before is None else before[n]
             out = part(x, context=context, mask=mask, state=own)

@@ -106,6 +106,7 @@ class Attention(BuiltMixer):
             o.qk_norm,
         )
         self.out = nn.Linear(heads * self.value_dim, w.output or width, bias="output" in o.bias)
+        self.output_width = w.output or width
         self.sink = nn.Parameter(torch.zeros(heads)) if o.sink else None
         if self.out.bias is not None:
             nn.init.zeros_(self.out.bias)
