@@ -17,7 +17,8 @@ from everyformer.genes import plain_genes
 def row_of(mixer: type[Any]) -> Member:
     """What a mixer class says of itself, where nobody has written a row for it.
 
-    A small one is built both ways; a refusal is the reason why it cannot be that.
+    A small one is built both ways, unless it is causal only; a refusal is the reason why it cannot
+    be that.
 
     Raises:
         ConfigError: it can be neither. PluginError: it cannot be built.
@@ -25,6 +26,9 @@ def row_of(mixer: type[Any]) -> Member:
     can: dict[str, bool | str] = {}
     built: dict[str, Any] = {}
     for ability, causal in (("causal", True), ("bidirectional", False)):
+        if not causal and mixer.causal_only is not None:
+            can[ability] = mixer.causal_only
+            continue
         try:
             built[ability] = mixer(width=16, heads=2, causal=causal, max_length=16)
             can[ability] = True

@@ -50,6 +50,8 @@ class Mixer(nn.Module):
     """of a mixer that takes no such positions: why, said behind its name"""
     with_feedforward: bool = True
     """False where the mixer holds its own channel projections (gMLP), so a block adds none"""
+    causal_only: ClassVar[str | None] = None
+    """of a mixer that cannot read later tokens whatever ``causal`` is: why, in words"""
     shares_heads: ClassVar[bool] = False
     """whether it can be some of a layer's heads beside other mixers: its constructor then takes
     ``channels``, what those heads have together (`everyformer.mixers.by_head`)"""

@@ -307,6 +307,11 @@ class BuiltMixer(Mixer):
             )
         if memory is not None and not self.accepts_memory:
             raise GeneError(f"mixer '{self.name}' reads no memory; '{memory.name}' was given")
+        if self.causal_only is not None and not causal:
+            raise GeneError(
+                f"mixer '{self.name}' is causal only ({self.causal_only}): build it with "
+                "causal=True"
+            )
         self.width, self.heads, self.causal = width, heads, causal
         self.channels, self.position, self.memory = channels or width, position, memory
         self.alone = channels is None

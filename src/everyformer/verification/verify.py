@@ -27,12 +27,18 @@ LAWS: dict[str, Law] = {
     "compiles": machine.compiles,
     "keeps": machine.keeps,
     "reproducible": machine.reproducible,
+    "bidirectional": laws.bidirectional,
 }
 OF_LAYERS = ("chunks", "padding")
 """those that also try several layers, with any choice of the genes around them"""
 FULL: dict[str, Law] = {"compiles-fully": machine.compiles_fully}
 DTYPES = {"float64": torch.float64, "float32": torch.float32, "bfloat16": torch.bfloat16}
-_NEEDS = {"causality": "causal", "chunks": "streaming", "padding": "padding"}
+_NEEDS = {
+    "causality": "causal",
+    "chunks": "streaming",
+    "padding": "padding",
+    "bidirectional": "bidirectional",
+}
 
 
 def exemption(member: Member, law: str) -> str | None:
