@@ -123,7 +123,7 @@ def test_its_laws_hold_and_catch_a_wrong_version_of_it(
     )
     lines = python(code, installed, tmp_path).splitlines()
     held = [line for line in lines if not line.startswith("wrong")]
-    assert len(held) == 10
+    assert len(held) == 11
     assert all(line.endswith(" held") for line in held), held
     caught = [line for line in lines if line.startswith("wrong")]
     assert [line.split()[1:3] for line in caught] == [[law, "failed"] for law in WRONG]

@@ -614,7 +614,7 @@ def register(mixer: type[Any], row: Member | None = None) -> Member:
     Raises:
         ConfigError: it is no mixer, has no name, or one that is taken.
     """
-    _require_free(getattr(mixer, "name", None))
+    _require_free(mixer)
     own.add_class(mixer)
     _rows[mixer.name] = row or row_of(mixer)
     _known.cache_clear()
@@ -623,13 +623,19 @@ def register(mixer: type[Any], row: Member | None = None) -> Member:
 
 def register_spec(spec: str) -> None:
     """The same of a class told by ``module:Class`` or ``file.py:Class``."""
-    _require_free(own.add_spec(spec).name)
+    _require_free(own.add_spec(spec))
     _known.cache_clear()
 
 
-def _require_free(name: str | None) -> None:
+def _require_free(mixer: type[Any]) -> None:
+    name = getattr(mixer, "name", None)
     if name in {member.name for member in (*FAMILY, *BASELINES)}:
         raise ConfigError(f"'{name}' is a member of this library: give your mixer another name")
+    for kind in ("member", "mixer"):
+        for entry in entry_points(group=f"everyformer.{kind}s", name=str(name)):
+            if GENES["mixer"].alternatives.get(entry.name) is not mixer:
+                offer = own.offer_of(entry, kind)
+                raise ConfigError(f"'{name}' is {offer}: give your mixer another name")
 
 
 _rows: dict[str, Member] = {}
@@ -641,14 +647,9 @@ def _known() -> dict[str, Member]:
     """Every member by its name: those above, those of other packages, the user's own mixers."""
     known = {member.name: member for member in FAMILY}
     for entry in sorted(entry_points(group="everyformer.members"), key=lambda entry: entry.name):
-        owner = entry.dist.name if entry.dist else entry.module
-        offer = f"the package '{owner}' offers '{entry.value}' as the member '{entry.name}', which"
+        row, offer = own.loaded(entry, "member"), own.offer_of(entry, "member")
         if entry.name in known:
             raise ConfigError(f"{offer} is there already: it must choose another name")
-        try:
-            row = entry.load()
-        except Exception as error:
-            raise ConfigError(f"{offer} cannot be imported: {error}") from error
         if not isinstance(row, Member) or row.name != entry.name:
             raise ConfigError(f"{offer} is no `Member` of that name, but {row!r}")
         known[entry.name] = row

@@ -7,7 +7,8 @@ import inspect
 from typing import Any
 
 from everyformer.core.config import Choice
-from everyformer.core.errors import ConfigError, GeneError
+from everyformer.core.errors import ConfigError, GeneError, PluginError
+from everyformer.core.foreign import FAILURES, describe, source
 from everyformer.core.member import Cost, Genes, Member
 from everyformer.core.tasks import DECISION, LM, MLM, PIXELS, TASKS
 from everyformer.genes import plain_genes
@@ -16,16 +17,28 @@ from everyformer.genes import plain_genes
 def row_of(mixer: type[Any]) -> Member:
     """What a mixer class says of itself, where nobody has written a row for it.
 
-    A small one is built both ways; a refusal is the reason why it cannot be that.
+    A small one is built both ways, unless it is causal only; a refusal is the reason why it cannot
+    be that.
+
+    Raises:
+        ConfigError: it can be neither. PluginError: it cannot be built.
     """
     can: dict[str, bool | str] = {}
     built: dict[str, Any] = {}
     for ability, causal in (("causal", True), ("bidirectional", False)):
+        if not causal and mixer.causal_only is not None:
+            can[ability] = mixer.causal_only
+            continue
         try:
             built[ability] = mixer(width=16, heads=2, causal=causal, max_length=16)
             can[ability] = True
         except GeneError as error:
             can[ability] = str(error)
+        except FAILURES as error:
+            raise PluginError(
+                f"the mixer '{mixer.name}' ({source(mixer)}) cannot be built, {ability}, 16 wide, "
+                f"with 2 heads, for 16 tokens: {describe(error)}"
+            ) from error
     if not built:
         raise ConfigError(f"the mixer '{mixer.name}' can be built neither causal nor not: {can}")
     streams = "causal" in built and built["causal"].continues

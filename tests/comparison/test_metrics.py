@@ -101,7 +101,9 @@ def test_a_member_beats_a_constant_answer_if_each_of_its_trainings_does(
     runs: Any = [
         {
             "evaluation": {
-                "loss": 1.0, "accuracy": value, "accuracy_interval": [low, high],
+                "loss": 1.0,
+                "accuracy": value,
+                "accuracy_interval": [low, high],
                 "majority_accuracy": 0.5,
             },
             **dict.fromkeys(("tokens_per_second", "tokens", "flops", "steps", "seconds"), 1.0),

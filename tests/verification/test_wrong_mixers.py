@@ -56,6 +56,16 @@ def forgotten(right):
     return last
 
 
+def of_the_past(right):
+    """Running sums in both forms."""
+
+    def average(self, k, v, rows):
+        weights = hide_padding(k, rows.keep).exp()
+        return (weights * v).cumsum(1) / weights.cumsum(1)
+
+    return average
+
+
 def overflowing(right):
     """Exponentials of the keys as they are."""
 
@@ -185,7 +195,7 @@ WRONG = (
     ),
     simple("numbers", "exponentials that overflow", "not finite", "average", overflowing),
     simple(
-        "numbers", "another dtype", "became torch.float32", "forward",
+        "numbers", "another dtype", "of float32 on cpu, not", "forward",
         output(lambda self, x, y: y.float()),
     ),
     simple(
@@ -223,6 +233,14 @@ WRONG = (
     simple(
         "reproducible", "a count that is not saved", "a resumed run differs", "forward",
         with_a_count_beside,
+    ),
+    simple(
+        "bidirectional", "a mixer that reads the past in both forms", "causal alone", "average",
+        of_the_past,
+    ),
+    simple(
+        "bidirectional", "a mixer that reads nothing", "in any form", "average",
+        lambda right: lambda self, k, v, rows: v,
     ),
 )  # fmt: skip
 

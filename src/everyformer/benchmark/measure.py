@@ -18,7 +18,8 @@ from torch.utils.benchmark import Timer
 from everyformer.benchmark.peers import build_peer
 from everyformer.benchmark.points import Point, Setting
 from everyformer.core.allocator import keep_freed_memory, return_freed_memory
-from everyformer.core.errors import EveryformerError
+from everyformer.core.errors import EveryformerError, PluginError
+from everyformer.core.foreign import FAILURES, describe
 from everyformer.core.memory import is_out_of_memory, out_of_memory
 from everyformer.core.mixer import Mixer
 from everyformer.core.outputs import MixerOutput
@@ -63,13 +64,15 @@ def outcome(point: Point, work: Callable[[], T]) -> T | Point:
     except (MemoryError, torch.OutOfMemoryError) as error:
         return dataclasses.replace(point, status="out of memory", detail=str(error))
     except (EveryformerError, ImportError) as error:
-        return dataclasses.replace(point, status="refused", detail=str(error))
-    except Exception as error:  # a peer may fail in any way; the others go on
-        short = f"{type(error).__name__}: {error}".splitlines()[0]
+        ours = not isinstance(error, PluginError)
+        return dataclasses.replace(
+            point, status="refused" if ours else "failed", detail=describe(error)
+        )
+    except FAILURES as error:  # a peer may fail in any way; the others go on
         if is_out_of_memory(error):
             what = str(out_of_memory(f"{point.member} at {point.length} tokens", error))
             return dataclasses.replace(point, status="out of memory", detail=what)
-        return dataclasses.replace(point, status="failed", detail=short)
+        return dataclasses.replace(point, status="failed", detail=describe(error))
 
 
 def _pass(point: Point, setting: Setting, options: dict[str, Any]) -> Point:

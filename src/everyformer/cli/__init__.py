@@ -18,7 +18,14 @@ from collections.abc import Sequence
 from typing import Any
 
 from everyformer.core.allocator import keep_freed_memory
-from everyformer.core.errors import ConfigError, EveryformerError, refused_by_system, unknown
+from everyformer.core.errors import (
+    ConfigError,
+    EveryformerError,
+    PluginError,
+    refused_by_system,
+    unknown,
+)
+from everyformer.core.foreign import FAILURES, describe, place
 from everyformer.core.memory import is_out_of_memory, out_of_memory
 from everyformer.core.pulse import Pulse
 from everyformer.core.stopping import Guard, Stopped
@@ -76,7 +83,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # the reader of our output has gone (| head); nothing is left to say
         _drop_output()
         return 0
-    except (KeyboardInterrupt, Exception) as error:
+    except (KeyboardInterrupt, *FAILURES) as error:
+        if debug and isinstance(error, SystemExit):
+            raise PluginError(describe(error)) from error
         if debug:
             raise
         sentence, code = _explained(error)
@@ -102,13 +111,14 @@ def _explained(error: BaseException) -> tuple[str, int]:
         return str(Stopped(number)), 128 + number
     if isinstance(error, EveryformerError):
         return _in_flags(error), error.exit_code
+    where = place(error)
     if isinstance(error, OSError):
         _drop_output()
-        return str(refused_by_system(error)), 1
+        return str(refused_by_system(error)) + ("" if where is None else f" ({where})"), 1
     if is_out_of_memory(error):
         return str(out_of_memory("what this needs", error)), 1
-    what = f"{type(error).__name__}: {error}".rstrip(": ")
-    return f"{what} (a fault of everyformer or of this machine; --debug shows where)", 1
+    whose = "a fault of everyformer or of this machine" if where is None else "not of everyformer"
+    return f"{describe(error)} ({whose}; --debug shows where)", 1
 
 
 def _in_flags(error: EveryformerError) -> str:
@@ -116,7 +126,8 @@ def _in_flags(error: EveryformerError) -> str:
     from everyformer.cli.messages import in_flags
     from everyformer.cli.parsing import Spelled
 
-    return str(error) if isinstance(error, Spelled) else in_flags(str(error))
+    quotes = isinstance(error, Spelled | PluginError)
+    return str(error) if quotes else in_flags(str(error))
 
 
 def _run(words: Sequence[str]) -> int:
@@ -135,16 +146,15 @@ def _run(words: Sequence[str]) -> int:
     words = _with_plugins(words)
     verb = importlib.import_module(f"everyformer.cli.{words[0]}")
     from everyformer.cli.names import renamed
-    from everyformer.cli.parsing import former_in_config, say
+    from everyformer.cli.parsing import Finished, former_in_config, say
 
     rest, lines = renamed(words[0], words[1:])
     for line in [*lines, *former_in_config(words[0], rest)]:
         say(line)
     try:
         code: int = verb.run(rest)
-    except SystemExit as stop:
-        # after --help and --print-config, and where a value was refused
-        return stop.code if isinstance(stop.code, int) else 0
+    except Finished:
+        return 0
     return code
 
 

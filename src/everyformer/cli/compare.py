@@ -11,14 +11,14 @@ import tyro
 from everyformer.cli.comparison_table import render
 from everyformer.cli.console import emit
 from everyformer.cli.flags import arrange, flags_of
-from everyformer.cli.parsing import parse, peek, read_config, say, take
+from everyformer.cli.parsing import chosen_genes, parse, peek, read_config, say, take
 from everyformer.cli.playing import environment_words
 from everyformer.comparison.config import OWN, CompareConfig, own_genes, usual_training
 from everyformer.core import own
 from everyformer.core.config import Choice, from_dict
 from everyformer.core.errors import CheckpointError
 from everyformer.core.files import expanded
-from everyformer.core.gene import plain_choice
+from everyformer.core.gene import NONE, plain_choice
 from everyformer.family import names
 from everyformer.genes import GENES
 
@@ -103,11 +103,9 @@ def _default(words: Sequence[str]) -> CompareOptions:
 
 def _genes(words: Sequence[str]) -> dict[str, Choice]:
     """What the words choose for a gene in all members, with the options that there are of it."""
-    names = {gene: peek(words, f"--{gene}") for gene in GENES}
-    return {
-        gene: own_genes()[gene] if name in (None, OWN) else GENES[gene].typed(plain_choice(name))
-        for gene, name in names.items()
-    }
+    said = chosen_genes(words, "compare", (*NONE, OWN))
+    named = {gene: plain_choice(name) for gene, name in said.items() if name != OWN}
+    return own_genes() | {gene: GENES[gene].typed(choice) for gene, choice in named.items()}
 
 
 def _begun_options(words: Sequence[str]) -> CompareOptions | None:

@@ -117,6 +117,10 @@ def renamed_in_file(verb: str, values: dict[str, Any]) -> tuple[dict[str, Any], 
         if name and not (dot and isinstance(value, dict)):
             lines.append(_notice(f"'{key}'", f"'{name}'"))
             key, value = (home, {inner: value}) if dot else (name, value)
+        home, dot, inner = _SHORT_NAMES.get(f"--{key}", "").partition(".")
+        if home == f"--{key}" and isinstance(value, str):
+            # data = "x.txt" is --data x.txt
+            value = {inner: value}
         found[fields.get(key, key)] = value
     return found, lines
 

@@ -23,17 +23,20 @@ from everyformer.cli.names import (
     renamed_in_file,
     spelled,
 )
-from everyformer.core.config import Options, from_dict, to_dict
-from everyformer.core.errors import ConfigError
+from everyformer.core.config import Options, converted, from_dict, to_dict
+from everyformer.core.errors import ConfigError, unknown
 from everyformer.core.files import expanded
 from everyformer.core.gene import NONE
 from everyformer.core.plain import from_json, from_toml, to_json
 from everyformer.core.pulse import said
+from everyformer.genes import GENES
 from everyformer.training.config import TrainingConfig
 from everyformer.training.names import in_full
 
 C = TypeVar("C")
 
+FIRST = {"member", "task", "run", "from_run"}
+"""options that decide which others there are, so that a config file's are read before them"""
 EVERYWHERE = """everywhere:
   --config FILE    read the options from a TOML or JSON file; flags override it
   --print-config   print what would run as JSON (which --config reads again), and end
@@ -43,6 +46,10 @@ EVERYWHERE = """everywhere:
 
 class Spelled(ConfigError):
     """An error that quotes words or a config file as they were given: none are rewritten."""
+
+
+class Finished(SystemExit):
+    """All that was asked for has been printed: the one end of the program that is ours."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,16 +77,15 @@ def parse(
 
     Raises:
         ConfigError: an unknown flag (the nearest is offered), a wrong value or config file.
-        SystemExit: after --help and --print-config.
+        Finished: after --help and --print-config.
     """
     path, words = take(words, "--config")
     printing = "--print-config" in words
     words = [word for word in words if word != "--print-config"]
     if path is not None:
+        values = read_config(path, verb)
         try:
-            default = from_dict(
-                kind, in_full(kind, read_config(path, verb)), "", default or _unset(kind)
-            )
+            default = from_dict(kind, in_full(kind, values), "", default or _unset(kind))
         except ConfigError as error:
             raise Spelled(f"{path}: {error}") from error
     _check_budget(words)
@@ -93,7 +99,7 @@ def parse(
         raise _unexpected(unknown[0], flags, verb)
     if printing:
         print(to_json(as_in_file(to_dict(options)), indent=2))
-        raise SystemExit(0)
+        raise Finished
     return options
 
 
@@ -137,7 +143,7 @@ def _read(
             raise Spelled(f"{_sentence(errors.getvalue())}; {_see(verb)}") from stop
         lines = "\n".join(f"  {example}" for example in examples)
         print(f"\n{EVERYWHERE}\n\nexamples:\n{lines}")
-        raise
+        raise Finished from stop
 
 
 def _sentence(box: str) -> str:
@@ -163,7 +169,41 @@ def _is_rule(line: str) -> bool:
 def read_config(path: str, verb: str) -> dict[str, Any]:
     """The options of a verb in a TOML or JSON file, by field; 'none' stands for no value, which
     TOML cannot say."""
-    return renamed_in_file(verb, _read_config(path))[0]
+    values = renamed_in_file(verb, _read_config(path))[0]
+    for name in FIRST & values.keys():
+        try:
+            converted(str | None, values[name], name)
+        except ConfigError as error:
+            raise Spelled(f"{path}: {error}") from error
+    return values
+
+
+def chosen_genes(words: Sequence[str], verb: str, others: Sequence[str] = NONE) -> dict[str, str]:
+    """The names that flags, or else a config file, give for genes.
+
+    Args:
+        others: words beside those names.
+
+    Raises:
+        Spelled: the file gives a name that nothing has.
+    """
+    path = peek(words, "--config")
+    table = {} if path is None else read_config(path, verb)
+    names: dict[str, str] = {}
+    for gene, record in GENES.items():
+        if (name := peek(words, f"--{gene}")) is not None:
+            names[gene] = name
+            continue
+        value = table.get(gene, {})
+        given = value if isinstance(value, dict) else {"name": value}
+        name = NONE[0] if given.get("name", 0) is None else given.get("name")
+        if not isinstance(name, str):
+            continue  # nothing, or what is refused where the file is read
+        if name not in others and name not in record.alternatives.names():
+            reason = unknown(record.alternatives.kind, name, record.alternatives.names())
+            raise Spelled(f"{path}: '{gene}': {reason}")
+        names[gene] = name
+    return names
 
 
 def former_in_config(verb: str, words: Sequence[str]) -> list[str]:

@@ -13,7 +13,7 @@ import tyro
 from everyformer import family
 from everyformer.cli.flags import arrange, flags_of
 from everyformer.cli.messages import refuse_files
-from everyformer.cli.parsing import VerbOptions, parse, peek, read_config
+from everyformer.cli.parsing import VerbOptions, chosen_genes, parse, peek, read_config
 from everyformer.core.config import Choice
 from everyformer.core.errors import ConfigError, unknown
 from everyformer.core.files import expanded
@@ -92,10 +92,8 @@ def _default(
     words: Sequence[str], table: dict[str, Any], member: str | None, task: str | None
 ) -> TrainOptions:
     """What holds where nothing is said: of the run that is started from, or of the member's row."""
-    said = {gene: _said(words, table, gene) for gene in GENES}
-    chosen = {
-        gene: None if name in NONE else name for gene, name in said.items() if name is not None
-    }
+    said = chosen_genes(words, "train")
+    chosen = {gene: None if name in NONE else name for gene, name in said.items()}
     origin = _origin(words, table)
     if origin is not None:
         spec = inherited(origin, member)
@@ -106,7 +104,9 @@ def _default(
     if member is None:
         return _nothing()
     task = task or peek(words, "--task") or table.get("task")
-    if task is None and (peek(words, "--data.env") or table.get("data", {}).get("env")):
+    data = table.get("data")
+    env = data.get("env") if isinstance(data, dict) else None
+    if task is None and (peek(words, "--data.env") or env):
         [task] = tasks_that("interacts")
     if task not in info(member).tasks:
         # refused later, when the data is known
@@ -117,19 +117,6 @@ def _default(
 def _origin(words: Sequence[str], table: dict[str, Any]) -> str | None:
     origin = peek(words, "--from") or table.get("from_run")
     return None if origin is None else str(origin)
-
-
-def _said(words: Sequence[str], table: dict[str, Any], gene: str) -> str | None:
-    """The name that flags or a config file give for a gene; None if they say nothing."""
-    name = peek(words, f"--{gene}")
-    if name is not None or gene not in table:
-        return name
-    value = table[gene]
-    if isinstance(value, dict):
-        if "name" not in value:
-            return None
-        value = value["name"]
-    return NONE[0] if value is None else str(value)
 
 
 def named_member(words: Sequence[str]) -> str | None:

@@ -25,7 +25,7 @@ class VerifyOptions(Options):
     """members to check (default: all)"""
     laws: tuple[str, ...] = ()
     """laws to check (default: all): equation, causality, chunks, padding, limits, numbers, cost,
-    compiles, keeps, reproducible"""
+    compiles, keeps, reproducible, bidirectional"""
     device: str = "cpu"
     """where tensors live: cpu, cuda ..."""
     precision: Literal["float64", "float32", "bfloat16"] = "float64"

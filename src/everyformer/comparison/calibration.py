@@ -27,6 +27,7 @@ from everyformer.comparison.results import Calibrated, Interval
 from everyformer.core.allocator import keep_freed_memory, return_freed_memory
 from everyformer.core.config import from_dict, to_dict
 from everyformer.core.errors import CheckpointError
+from everyformer.core.foreign import FAILURES, describe
 from everyformer.core.plain import from_json, to_json
 from everyformer.core.pulse import doing
 from everyformer.core.sealed import read_json, write_json
@@ -266,8 +267,8 @@ def _measure(
         steps = max(FEWEST_STEPS, math.ceil(seconds / found["first"]["seconds"]))
         one = time_steps(run, dataset, min(steps, MOST_STEPS))
         decoding = _writing(run, dataset)[0]
-    except Exception as error:  # its own training will say it again, with all details
-        measured[name] = {"error": f"{type(error).__name__}: {error}"}
+    except FAILURES as error:  # its own training will say it again, with all details
+        measured[name] = {"error": describe(error)}
         return
     spent = time.perf_counter() - start
     found["rounds"].append({**one, "decoding": decoding, "spent": spent})

@@ -13,7 +13,8 @@ import torch
 
 from everyformer.comparison.config import OWN, CompareConfig
 from everyformer.core.config import Choice, to_dict
-from everyformer.core.errors import ConfigError, EveryformerError, GeneError
+from everyformer.core.errors import ConfigError, GeneError
+from everyformer.core.foreign import FAILURES, describe
 from everyformer.core.plain import from_json
 from everyformer.data.dataset import Dataset
 from everyformer.data.sentences import with_sentences
@@ -73,9 +74,8 @@ def entrants(config: CompareConfig, dataset: Dataset) -> list[Entrant]:
             if member in own and not isinstance(error, GeneError):
                 raise
             ready.append(Entrant(member, None, None, str(error)))
-        except Exception as error:  # a member that is broken must not keep the others from running
-            kind = "" if isinstance(error, EveryformerError) else f"{type(error).__name__}: "
-            ready.append(Entrant(member, None, None, f"{kind}{error}"))
+        except FAILURES as error:  # a member that is broken must not keep the others from running
+            ready.append(Entrant(member, None, None, describe(error)))
     return ready
 
 

@@ -21,6 +21,7 @@ from everyformer.core.allocator import keep_freed_memory
 from everyformer.core.config import from_dict, to_dict
 from everyformer.core.errors import DataError, EveryformerError
 from everyformer.core.files import write_text
+from everyformer.core.foreign import FAILURES, describe
 from everyformer.core.machine import LoadMeter
 from everyformer.core.mixer import Mixer, leak_of
 from everyformer.core.plain import from_json
@@ -55,12 +56,10 @@ def main(folder: Path, word: str | None = None) -> int:
             result = work(folder, job, part)
         except EveryformerError as error:
             result = {"status": "failed", "error": str(error)}
-        except Exception as error:  # whatever a member does, the others go on
+        except FAILURES as error:  # whatever a member does, the others go on
             trace = folder / "error.txt"
             write_text(trace, traceback.format_exc())
-            short = (str(error).splitlines() or [""])[0]
-            sentence = f"{type(error).__name__}: {short} (traceback in {trace})"
-            result = {"status": "failed", "error": sentence}
+            result = {"status": "failed", "error": f"{describe(error)} (traceback in {trace})"}
         if result is None:
             return 143
         write_result(folder, result)

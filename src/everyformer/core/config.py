@@ -149,7 +149,8 @@ def from_dict(cls: type[C], values: dict[str, Any], where: str = "", base: C | N
         ConfigError: unknown key (nearest offered), wrong type, missing required field.
     """
     if not isinstance(values, dict):
-        raise ConfigError(f"{where or cls.__name__} must be a table of options, not {values!r}")
+        named = _named(where.rstrip(".")) if where else cls.__name__
+        raise ConfigError(f"{named} must be a table of options, not {values!r}")
     kinds = field_types(cls)  # type: ignore[arg-type]
     home: str | None = getattr(cls, "choices_in", None)
     table: dict[str, Choice] = {}

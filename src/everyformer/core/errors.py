@@ -54,6 +54,12 @@ class UnsavedError(CheckpointError):
     exit_code = 1
 
 
+class PluginError(EveryformerError, RuntimeError):
+    """A plug-in failed, ended the program, or gave something else than it must."""
+
+    exit_code = 1
+
+
 class LostError(EveryformerError, RuntimeError):
     """The other processes of a run cannot be reached."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, final
 
@@ -14,6 +15,7 @@ from everyformer.core.errors import ConfigError, GeneError, ShapeError, Unsuppor
 from everyformer.core.mask import Mask
 from everyformer.core.outputs import MixerOutput
 from everyformer.core.panels import Pictures, Recorded
+from everyformer.core.returned import check_output, check_state
 from everyformer.core.state import State
 from everyformer.core.trials import Trials
 
@@ -48,6 +50,8 @@ class Mixer(nn.Module):
     """of a mixer that takes no such positions: why, said behind its name"""
     with_feedforward: bool = True
     """False where the mixer holds its own channel projections (gMLP), so a block adds none"""
+    causal_only: ClassVar[str | None] = None
+    """of a mixer that cannot read later tokens whatever ``causal`` is: why, in words"""
     shares_heads: ClassVar[bool] = False
     """whether it can be some of a layer's heads beside other mixers: its constructor then takes
     ``channels``, what those heads have together (`everyformer.mixers.by_head`)"""
@@ -65,6 +69,8 @@ class Mixer(nn.Module):
     causal: bool
     width: int
     max_length: int | None = None
+    output_width: int | None = None
+    """channels of the output, where they are not surely those of x"""
     counts_tokens: bool = False
     """whether a loss of it, what it learns or what it reports is a mean over the tokens that it
     reads, so that padding which no real token sees must be marked too"""
@@ -74,6 +80,14 @@ class Mixer(nn.Module):
     """what outputs of a causal mixer take from later tokens in evaluation, in words; None: nothing.
     Losses of a model that leaks are not those of one that writes"""
 
+    @final  # type: ignore[misc]  # torch declares an attribute
+    def __call__(self, x: Tensor, **given: Any) -> MixerOutput:
+        """`forward`, whose output is checked."""
+        out: MixerOutput = super().__call__(x, **given)
+        check_output(self, "forward", out, x, given.get("state"))
+        return out
+
+    @abstractmethod
     def forward(
         self,
         x: Tensor,
@@ -116,7 +130,10 @@ class Mixer(nn.Module):
                 + "; recompute the whole sequence instead (generate() does so by itself)"
             )
         own = next(self.parameters(), torch.empty(0))
-        return self.empty_state(batch_size, device=device or own.device, dtype=dtype or own.dtype)
+        like = {"device": device or own.device, "dtype": dtype or own.dtype}
+        state = self.empty_state(batch_size, **like)
+        check_state(self, "empty_state", state, batch_size)
+        return state
 
     def empty_state(self, batch: int, **like: Any) -> State:
         """`init_state` where there is one; ``like``: device and dtype."""
@@ -144,6 +161,14 @@ class Mixer(nn.Module):
     def feeds(cls, options: Mapping[str, Any]) -> bool:
         """`with_feedforward` of one that is built with these options."""
         return cls.with_feedforward
+
+    @classmethod
+    def check_layer(cls, options: Any, width: int, gene: str) -> None:
+        """Refuse options of ``gene`` with which it cannot stand in a layer of ``width`` channels.
+
+        Raises:
+            GeneError: names the option and what it must be.
+        """
 
     def join(self, first: Mixer) -> None:
         """Take over what all layers of a stack hold together from the first layer's mixer of the

@@ -11,11 +11,16 @@ import importlib.util
 import os
 import shlex
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any
 
-from everyformer.core.errors import ConfigError, nearest
+from everyformer.core.config import Options
+from everyformer.core.errors import ConfigError, PluginError, nearest
+from everyformer.core.foreign import FAILURES, describe, note_package, source
+from everyformer.core.pulse import doing
 
 VARIABLE = "EVERYFORMER_PLUGINS"
 """the specs of all, with ; between them"""
@@ -28,12 +33,16 @@ def add_spec(spec: str) -> type[Any]:
     """Make the class that ``spec`` tells known here and to the processes that this one starts.
 
     Raises:
-        ConfigError: it cannot be imported, or is no mixer; says why.
+        ConfigError: there is no such class, it is no mixer, or its name is taken; says why.
+        PluginError: it cannot be imported.
     """
     path, colon, name = spec.rpartition(":")
     if colon and path.endswith(".py"):
         spec = f"{Path(path).absolute()}:{name}"
     cls = _load(spec)
+    other = own_mixers().get(cls.name, cls)
+    if other is not cls:
+        raise _taken(cls, other)
     specs = _specs()
     if spec not in specs:
         os.environ[VARIABLE] = ";".join([*specs, spec])
@@ -45,7 +54,7 @@ def add_class(cls: type[Any]) -> None:
     _check(cls, repr(cls))
     other = _here.get(cls.name)
     if other is not None and other is not cls and other.__qualname__ != cls.__qualname__:
-        raise ConfigError(f"a mixer '{cls.name}' is registered already: {other!r}")
+        raise _taken(cls, other)
     _here[cls.name] = cls
     spec = f"{cls.__module__}:{cls.__qualname__}"
     if cls.__module__ != "__main__" and "<" not in spec and spec not in _specs():
@@ -61,22 +70,28 @@ def own_mixers() -> dict[str, type[Any]]:
     return found
 
 
-def loaded(entry: EntryPoint) -> type[Any]:
-    """The class that another package offers as a mixer.
+def loaded(entry: EntryPoint, kind: str = "mixer") -> Any:
+    """What another package offers as an alternative of a gene, or as a member.
 
     Raises:
-        ConfigError: it cannot be imported, is no mixer, or has another name; names the package.
+        PluginError: it cannot be imported. ConfigError: it is no mixer, or has another name; both
+            name the package.
     """
+    offer = offer_of(entry, kind)
+    note_package(entry.module)
+    with _importing(offer, entry.module):
+        found = entry.load()
+    if kind == "mixer":
+        _check(found, offer)
+        if found.name != entry.name:
+            raise ConfigError(f"{offer} calls itself '{found.name}': both names must be the same")
+    return found
+
+
+def offer_of(entry: EntryPoint, kind: str) -> str:
+    """How a thing is called that another package offers."""
     owner = entry.dist.name if entry.dist else entry.module
-    offer = f"'{entry.value}', which the package '{owner}' offers as the mixer '{entry.name}',"
-    try:
-        cls = entry.load()
-    except Exception as error:
-        raise ConfigError(f"{offer} cannot be imported: {error}") from error
-    _check(cls, offer)
-    if cls.name != entry.name:
-        raise ConfigError(f"{offer} calls itself '{cls.name}': both names must be the same")
-    return cls
+    return f"the {kind} '{entry.name}' of the package '{owner}' ({entry.value})"
 
 
 def command(words: str) -> str:
@@ -95,16 +110,8 @@ def _load(spec: str) -> type[Any]:
     path, colon, name = spec.rpartition(":")
     if not colon or not path or not name:
         raise ConfigError(f"the plugin '{spec}' names no class: {HOW}")
-    try:
+    with _importing(f"the plugin '{spec}'", path):
         module = _file(Path(path)) if path.endswith(".py") else import_here(path)
-    except ConfigError:
-        raise
-    except ModuleNotFoundError as error:
-        hint = "" if error.name != path.partition(".")[0] else f": install it, or {HOW}"
-        raise ConfigError(f"the plugin '{spec}' cannot be imported: {error}{hint}") from error
-    except Exception as error:
-        what = f"{type(error).__name__}: {error}"
-        raise ConfigError(f"the plugin '{spec}' fails as it is imported: {what}") from error
     cls = getattr(module, name, None)
     if cls is None:
         known = [known for known, value in vars(module).items() if isinstance(value, type)]
@@ -113,12 +120,32 @@ def _load(spec: str) -> type[Any]:
     return cls
 
 
+@contextmanager
+def _importing(what: str, module: str) -> Iterator[None]:
+    """Import ``module`` in the block; what fails there is an error that begins with ``what``."""
+    try:
+        with doing(f"still importing {module}, Ctrl-C stops"):
+            yield
+    except ConfigError:
+        raise
+    except FAILURES as error:
+        raise PluginError(f"{what} fails as it is imported: {describe(error)}") from error
+
+
 def import_here(name: str) -> Any:
     """A module by its name, also one in the working directory."""
+    if not all(part.isidentifier() for part in name.split(".")):
+        raise ConfigError(f"'{name}' is neither a module nor a .py file: {HOW}")
     here = os.getcwd()
     if here not in sys.path:
         sys.path.append(here)
-    return importlib.import_module(name)
+    note_package(name)
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{name}.".startswith(f"{error.name}."):
+            raise
+        raise ConfigError(f"there is no module '{error.name}': install it, or {HOW}") from error
 
 
 def _file(path: Path) -> Any:
@@ -137,11 +164,28 @@ def _file(path: Path) -> Any:
     return module
 
 
+def _taken(cls: type[Any], other: type[Any]) -> ConfigError:
+    return ConfigError(
+        f"two mixers are called '{cls.name}': {cls.__qualname__} ({source(cls)}) and "
+        f"{other.__qualname__} ({source(other)}): give one of them another name"
+    )
+
+
 def _check(cls: Any, what: str) -> None:
     """Refuse what is no concrete mixer with a name."""
     from everyformer.core.mixer import Mixer
 
     if not (isinstance(cls, type) and issubclass(cls, Mixer)):
         raise ConfigError(f"{what} is no mixer: derive a class from everyformer.Mixer")
+    what = f"{what} ({source(cls)})"
     if not isinstance(getattr(cls, "name", None), str):
         raise ConfigError(f'{what} has no name: give the class one, as name = "my-mixer"')
+    for name in dir(cls):
+        if getattr(getattr(cls, name, None), "__isabstractmethod__", False):
+            raise ConfigError(f"{what} has no method '{name}': see docs/adding-a-member.md")
+    options = getattr(cls, "Options", None)
+    if not (isinstance(options, type) and issubclass(options, Options)):
+        raise ConfigError(
+            f"{what} has {options!r} as its Options: give a frozen dataclass that derives from "
+            "everyformer.core.config.Options, or NoOptions of everyformer.core.gene"
+        )

@@ -16,7 +16,7 @@ from importlib.metadata import entry_points
 from typing import Any, Generic, TypeVar
 
 from everyformer.core.errors import ConfigError, unknown
-from everyformer.core.own import own_mixers
+from everyformer.core.own import loaded, own_mixers
 
 T = TypeVar("T")
 
@@ -67,13 +67,14 @@ class Registry(Generic[T]):
         return sorted(files | set(self._files) | set(self._entries) | plugins | set(self._own()))
 
     def _import(self, name: str) -> None:
-        module = f"{self._package}.{self._files.get(name, name).replace('-', '_')}"
-        if name.isascii() and importlib.util.find_spec(module) is not None:
+        file = self._files.get(name, name).replace("-", "_")
+        module = f"{self._package}.{file}"
+        if file.isidentifier() and file.isascii() and importlib.util.find_spec(module) is not None:
             importlib.import_module(module)
             return
         for entry in entry_points(group=f"everyformer.{self.kind}s", name=name):
             # whether it registers itself or not
-            self._entries.setdefault(name, entry.load())
+            self._entries.setdefault(name, loaded(entry, self.kind))
         if name in (own := self._own()):
             self._entries.setdefault(name, own[name])
 

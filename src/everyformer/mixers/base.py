@@ -7,6 +7,7 @@ is asked text by text, on the real tokens alone.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from typing import Any, ClassVar, NamedTuple, final
 
@@ -18,6 +19,7 @@ from everyformer.core.gene import NoOptions
 from everyformer.core.mask import Mask, positions_of, runs_after, runs_of
 from everyformer.core.mixer import Context, Mixer, set_options
 from everyformer.core.outputs import MixerOutput
+from everyformer.core.returned import check_like, check_output
 from everyformer.core.state import State
 from everyformer.engines.rows import checked_keep, compact, repack, spread, unpack
 from everyformer.engines.softmax.visibility import surely
@@ -128,6 +130,7 @@ class RowMixer(Mixer):
     no_context: str | None = None
     """why this one reads no context although its kind does"""
 
+    @abstractmethod
     def mix(self, rows: Rows, state: State | None) -> MixerOutput:
         """`forward` on rows: (B, L, width), of which only real tokens' outputs are read."""
         raise NotImplementedError
@@ -176,6 +179,7 @@ class RowMixer(Mixer):
         front = mask.front if mask is not None and self.global_rows else None
         rows, restore = rows_of(x, mask, self.planar, front)
         out = self.mix(rows, state)
+        check_output(self, "mix", out, rows.x, state)
         return MixerOutput(restore(out.y), out.state, out.losses)
 
     @final
@@ -210,7 +214,9 @@ class RowMixer(Mixer):
             given = (mask.global_tokens, mask.sentences)
             flags, sentences = (None if t is None else t[row, at][None] for t in given)
             text = Rows(x[row, at][None], None, flags, sentences)
-            y[row, at] = self.text_reference(text)[0]
+            literal = self.text_reference(text)
+            check_like(self, "text_reference", literal, text.x)
+            y[row, at] = literal[0]
         return y
 
     @final
@@ -301,11 +307,17 @@ class BuiltMixer(Mixer):
             )
         if memory is not None and not self.accepts_memory:
             raise GeneError(f"mixer '{self.name}' reads no memory; '{memory.name}' was given")
+        if self.causal_only is not None and not causal:
+            raise GeneError(
+                f"mixer '{self.name}' is causal only ({self.causal_only}): build it with "
+                "causal=True"
+            )
         self.width, self.heads, self.causal = width, heads, causal
         self.channels, self.position, self.memory = channels or width, position, memory
         self.alone = channels is None
         self.build(max_length)
 
+    @abstractmethod
     def build(self, max_length: int | None) -> None:
         """Make the parameters, by the sizes and options that are attributes by now."""
         raise NotImplementedError

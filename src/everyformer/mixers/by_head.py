@@ -112,8 +112,11 @@ class ByHead(Mixer):
             if position is not None and cls.accepts_positions:
                 inside["position"] = position.of_heads(chosen[name])
             sizes = {"width": width, "heads": count, "channels": count * size}
-            own = {"max_length": max_length, "options": o.own.get(name), **inside}
-            parts.append(cls(causal=causal, **sizes, **own))
+            given = set_options(cls.Options, name, o.own.get(name))
+            cls.check_layer(given, width, f"own.{name}")
+            parts.append(
+                cls(causal=causal, max_length=max_length, options=given, **sizes, **inside)
+            )
         self.parts = nn.ModuleList(parts)
         self.honours = frozenset.intersection(*(p.honours for p in self._parts()))  # type: ignore[misc]
         self.crosses = all(p.crosses for p in self._parts())  # type: ignore[misc]
@@ -146,8 +149,9 @@ class ByHead(Mixer):
     ) -> MixerOutput:
         self.check_input(x, context, mask, state)
         before = cast(ByHeadState, state).parts if state is not None else None
-        y, after = torch.zeros_like(x), []
+        y = torch.zeros_like(x)
         losses: Losses = {}
+        after: list[Any] = []
         for n, part in enumerate(self._parts()):
             own = None if before is None else before[n]
             out = part(x, context=context, mask=mask, state=own)

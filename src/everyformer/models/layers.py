@@ -107,6 +107,7 @@ def build_cross(config: ModelConfig) -> list[Mixer]:
     name = str(choice.name)
     cls: Any = MIXERS.get(name)
     options = set_options(cls.Options, name, choice.options)
+    cls.check_layer(options, config.width, "cross")
     sizes: dict[str, Any] = {"width": config.width, "heads": config.heads}
     sizes["max_length"] = config.tokens
     mixers = [cls(causal=False, options=options, **sizes) for _ in range(config.layers)]
@@ -125,6 +126,7 @@ def _build_mixer(
     if "mixer" in config.schedule:
         options = {key: value for key, value in options.items() if key in known}
     checked = set_options(cls.Options, name, options)
+    cls.check_layer(checked, config.width, "mixer")
     if TASKS[config.task].draws and isinstance(cls, FitsPictures):
         checked = cls.for_pictures(checked, _picture(config))
     found = {n: g.inside(config, cls, checked, first.get(n), layer) for n, g in GENES.items()}

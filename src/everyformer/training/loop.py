@@ -29,6 +29,7 @@ from everyformer.training.footprint import check_footprint
 from everyformer.training.optimiser import (
     WeightAverage,
     build_optimiser,
+    check_known,
     clip_gradients,
     copy_weights,
     set_learning_rate,
@@ -257,6 +258,7 @@ class _Job:
         if self.state.flops_per_position is not None:
             return backward(self.compiled, batch, self.world, **options)
         losses, counted = count_operations(self.module, batch, self.world, **options)
+        check_known(self.model, self.optimiser)
         if counted == 0 and self.config.budget[0] == "flops":
             raise UnsupportedError(
                 "torch counts no operations in this model, so 'budget_flops' would never be "

@@ -17,6 +17,9 @@ from torch import Tensor, nn
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 from torch.optim.swa_utils import get_ema_multi_avg_fn
 
+from everyformer.core.errors import PluginError
+from everyformer.core.foreign import source
+from everyformer.core.mixer import Mixer
 from everyformer.training.config import TrainingConfig
 
 
@@ -51,6 +54,24 @@ def build_optimiser(model: nn.Module, config: TrainingConfig) -> torch.optim.Ada
     return torch.optim.AdamW(
         groups, lr=config.lr, betas=config.betas, eps=config.eps, fused=fused or None
     )
+
+
+def check_known(model: nn.Module, optimiser: torch.optim.Optimizer) -> None:
+    """Refuse weights that were made after the optimiser, as the model ran.
+
+    Raises:
+        PluginError: names the mixer, or what else made them.
+    """
+    known = {id(weight) for group in optimiser.param_groups for weight in group["params"]}
+    learned = ((name, w) for name, w in model.named_parameters() if w.requires_grad)
+    for name, weight in learned:
+        if id(weight) not in known:
+            parts = (part for part in model.modules() if isinstance(part, Mixer))
+            owner = next((p for p in parts if any(w is weight for w in p.parameters())), model)
+            raise PluginError(
+                f"{type(owner).__name__} ({source(type(owner))}) made weights as it ran ({name}), "
+                "which no optimiser knows: make them where it is built"
+            )
 
 
 def set_learning_rate(optimiser: torch.optim.Optimizer, lr: float) -> None:

@@ -1,4 +1,4 @@
-"""Laws 1 to 4 and 6: equation, causality, chunks, padding, numbers.
+"""Laws 1 to 4, 6 and 11: equation, causality, chunks, padding, numbers, bidirectional.
 
 Each goes through a member's cases, raises `LawBroken` where it fails and fills a `Check` where it
 holds. Identities are checked in float64 unless the user asks for another dtype; tolerances follow
@@ -65,6 +65,23 @@ def causality(member: Member, check: Check, device: str, dtype: torch.dtype) -> 
             changed[:, t + 1 :] = 50 * draw(1, length - t - 1, WIDTH, seed=7).to(changed)
             early = mixer(changed).y[:, : t + 1]
             check.close(early, y[:, : t + 1], TOLERANCE[dtype], f"{case}: future after {t} matters")
+
+
+def bidirectional(member: Member, check: Check, device: str, dtype: torch.dtype) -> None:
+    """Outputs have a gradient to later inputs, in every form that reads other tokens at all."""
+    reads = 0
+    for case in (c for c in cases(member) if not c.causal):
+        x = draw(1, 9, WIDTH, dtype=dtype, device=device).requires_grad_()
+        y = case.mixer(dtype, device)(x).y[0]
+        rows = [torch.autograd.grad(out.sum(), x, retain_graph=True)[0][0] for out in y]
+        seen = torch.stack([(row != 0).any(1) for row in rows])
+        later = bool(seen.triu(1).any())
+        check.true(
+            later or not bool(seen.tril(-1).any()),
+            f"{case}: no output depends on a later input, so it is causal alone",
+        )
+        reads += later
+    check.true(reads > 0, f"{member.name}: no output depends on a later input in any form")
 
 
 def chunks(member: Member, check: Check, device: str, dtype: torch.dtype) -> None:
@@ -161,7 +178,6 @@ def numbers(member: Member, check: Check, device: str, dtype: torch.dtype) -> No
         exact.load_state_dict(mixer.state_dict())
         x = draw(2, 9, WIDTH, device=device)
         low = mixer(x.to(kind)).y
-        check.true(low.dtype == kind, f"{case}: {kind} became {low.dtype}")
         check.close(low, exact(x).y, TOLERANCE[kind], f"{case}: {kind} against float64")
 
 

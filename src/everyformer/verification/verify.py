@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 import torch
 
 from everyformer.core.errors import unknown
+from everyformer.core.foreign import FAILURES, describe
 from everyformer.core.member import Member
 from everyformer.family import info, list_members
 from everyformer.verification import laws, machine
@@ -26,12 +27,18 @@ LAWS: dict[str, Law] = {
     "compiles": machine.compiles,
     "keeps": machine.keeps,
     "reproducible": machine.reproducible,
+    "bidirectional": laws.bidirectional,
 }
 OF_LAYERS = ("chunks", "padding")
 """those that also try several layers, with any choice of the genes around them"""
 FULL: dict[str, Law] = {"compiles-fully": machine.compiles_fully}
 DTYPES = {"float64": torch.float64, "float32": torch.float32, "bfloat16": torch.bfloat16}
-_NEEDS = {"causality": "causal", "chunks": "streaming", "padding": "padding"}
+_NEEDS = {
+    "causality": "causal",
+    "chunks": "streaming",
+    "padding": "padding",
+    "bidirectional": "bidirectional",
+}
 
 
 def exemption(member: Member, law: str) -> str | None:
@@ -55,8 +62,8 @@ def check_law(
     torch.manual_seed(0)
     try:
         ({**LAWS, **FULL})[law](member, check, device, dtype)
-    except Exception as error:  # a crash inside a law is a broken law, and is shown as one
-        detail = str(error) if isinstance(error, LawBroken) else f"{type(error).__name__}: {error}"
+    except FAILURES as error:  # a crash inside a law is a broken law, and is shown as one
+        detail = str(error) if isinstance(error, LawBroken) else describe(error)
         return LawResult(member.name, law, "failed", detail, time.perf_counter() - start)
     return LawResult(member.name, law, "held", check.summary(), time.perf_counter() - start)
 

@@ -106,9 +106,20 @@ class Attention(BuiltMixer):
             o.qk_norm,
         )
         self.out = nn.Linear(heads * self.value_dim, w.output or width, bias="output" in o.bias)
+        self.output_width = w.output or width
         self.sink = nn.Parameter(torch.zeros(heads)) if o.sink else None
         if self.out.bias is not None:
             nn.init.zeros_(self.out.bias)
+
+    @classmethod
+    def check_layer(cls, options: AttentionOptions, width: int, gene: str) -> None:
+        for name in ("query", "key", "value", "output"):
+            given = getattr(options.widths, name)
+            if given not in (None, width):
+                raise GeneError(
+                    f"'{gene}.widths.{name}' must be width={width} in a layer, not {given}: all "
+                    "layers of a model read and give as many channels. Leave it out"
+                )
 
     def forward(
         self,

@@ -1,0 +1,100 @@
+"""Whatever stands in a config file where a table is expected has a plain meaning or is refused with
+the names of the file and the key."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+Said = Callable[..., tuple[int, str, str]]
+
+LINES = (("train", "rope"), ("compare", "attention", "gmlp"))
+"""verbs with all the tables there are"""
+VALUES = ("x.txt", [], [1], 3, True)
+GENES = [
+    ({"mixer": "performer"}, "--mixer performer"),
+    ({"mixer": {"name": "performer", "features": 5}}, "--mixer performer --mixer.features 5"),
+    ({"memory": "none"}, "--memory none"),
+]
+FIRST = [(key, value) for key in ("member", "task", "from_run") for value in ([], 3, {"a": 1})]
+
+
+def tables(values: dict[str, Any], path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """The path of every table in a table."""
+    for key, value in values.items():
+        if isinstance(value, dict):
+            yield (*path, key)
+            yield from tables(value, (*path, key))
+
+
+def nested(path: tuple[str, ...], value: Any) -> Any:
+    return {path[0]: nested(path[1:], value)} if path else value
+
+
+@pytest.mark.parametrize("line", LINES, ids=lambda line: line[0])
+def test_what_stands_in_place_of_a_table_is_refused_by_file_and_key(
+    line: tuple[str, ...], say: Said, tree: Path
+) -> None:
+    _, out, _ = say(*line, "--print-config")
+    found = list(tables(json.loads(out)))
+    assert {("data",), ("mixer",), ("position",), ("training",)} <= set(found)
+    for path in found:
+        for value in VALUES:
+            if path == ("data",) and value == "x.txt":
+                continue
+            (tree / "run.json").write_text(json.dumps(nested(path, value)))
+            code, _, err = say(*line, "--config", "run.json", "--print-config")
+            last = err.splitlines()[-1]
+            assert code == 2, (path, value, last)
+            assert last.startswith(f"everyformer: run.json: '{'.'.join(path)}'"), (value, last)
+            assert repr(value).strip("'") in last, (path, last)
+
+
+@pytest.mark.parametrize("line", LINES, ids=lambda line: line[0])
+def test_a_word_for_the_data_means_what_the_flag_means(
+    line: tuple[str, ...], say: Said, tree: Path
+) -> None:
+    (tree / "run.toml").write_text('data = "x.txt"')
+    from_file = say(*line, "--config", "run.toml", "--print-config")
+    assert from_file == say(*line, "--data", "x.txt", "--print-config")
+    assert json.loads(from_file[1])["data"]["source"] == "x.txt"
+
+
+@pytest.mark.parametrize("line", LINES, ids=lambda line: line[0])
+@pytest.mark.parametrize(("values", "words"), GENES, ids=str)
+def test_a_gene_in_a_file_means_what_its_flags_mean(
+    values: dict[str, Any], words: str, line: tuple[str, ...], say: Said, tree: Path
+) -> None:
+    (tree / "run.json").write_text(json.dumps(values))
+    # rope is of mixers that compare queries with keys
+    position = ("--position", "none")
+    from_file = say(*line, *position, "--config", "run.json", "--print-config")
+    assert from_file == say(*line, *position, *words.split(), "--print-config")
+    assert from_file[0] == 0
+
+
+@pytest.mark.parametrize(("key", "value"), FIRST, ids=str)
+def test_what_decides_which_options_there_are_is_a_word(
+    key: str, value: Any, say: Said, tree: Path
+) -> None:
+    (tree / "run.json").write_text(json.dumps({"member": "gmlp"} | {key: value}))
+    code, _, err = say("train", "--config", "run.json")
+    assert code == 2
+    assert f"run.json: '{key}' must be str | None, not {value!r}" in err
+
+
+def test_the_run_of_eval_is_a_word(say: Said, tree: Path) -> None:
+    (tree / "run.json").write_text('{"run": []}')
+    code, _, err = say("eval", "--config", "run.json")
+    assert code == 2
+    assert "run.json: 'run' must be str | None, not []" in err
+
+
+def test_a_name_with_a_dot_is_no_module_of_ours(say: Said, tree: Path) -> None:
+    code, _, err = say("train", "attention", "--mixer", "x.txt")
+    assert code == 2
+    assert "unknown mixer 'x.txt'" in err
