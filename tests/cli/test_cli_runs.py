@@ -385,3 +385,27 @@ def test_a_place_that_cannot_be_written_is_refused(tree: Path, refused: Refused)
         for out in ("file", "file/below", "/proc/none"):
             assert "cannot write into" in refused(*verb, *words, "--out", out)
     assert (tree / "file").read_text(encoding="utf-8") == "in the way"
+
+
+def test_a_run_is_replaced_only_where_that_is_said(say: Say, tree: Path) -> None:
+    words = ("train", "gmlp", "--data", "text.txt", "--length", "16", "--width", "16")
+    words += ("--layers", "1", "--out", "made")
+    assert say(*words, "--steps", "2")[0] == 0
+    (tree / "made" / "notes.txt").write_text("mine", encoding="utf-8")
+    code, _, err = say(*words, "--steps", "1")
+    assert code == 2
+    assert "--overwrite to replace it" in err
+    code, _, err = say(*words, "--resume", "--overwrite")
+    assert code == 2
+    assert "contradict" in err
+    assert (tree / "made" / "notes.txt").exists()
+    assert say(*words, "--steps", "1", "--overwrite")[0] == 0
+    assert not (tree / "made" / "notes.txt").exists()
+    rows = (tree / "made" / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    assert max(json.loads(row)["step"] for row in rows) == 1
+    (tree / "other").mkdir()
+    (tree / "other" / "notes.txt").write_text("mine", encoding="utf-8")
+    code, _, err = say(*words[:-1], "other", "--overwrite")
+    assert code != 0
+    assert "is not a run" in err
+    assert (tree / "other" / "notes.txt").exists()

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import time
+import tomllib
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import torch
 
 from everyformer.cli import machine
+from everyformer.cli.doctor import EXTRAS
 
 Say = Callable[..., tuple[int, str, str]]
 
@@ -61,3 +65,13 @@ def test_bfloat16_is_advised_where_it_is_faster(bfloat16: float, advised: bool) 
     found = machine.choices(torch.device("cpu"), {"float32": 10.0, "bfloat16": bfloat16})
     [row] = [row for row in found if row["option"] == "--precision"]
     assert ("try --precision bfloat16" in row["since"]) is advised
+
+
+def test_every_extra_is_told_with_all_that_it_installs() -> None:
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text("utf-8"))
+    extras = {
+        name: [re.split(r"[<>=; ]", package)[0] for package in packages]
+        for name, packages in project["project"]["optional-dependencies"].items()
+        if name != "dev"
+    }
+    assert {name: [*packages] for name, packages in EXTRAS.items()} == extras

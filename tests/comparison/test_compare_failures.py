@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import shlex
 import signal
 import sys
 from collections.abc import Callable
@@ -13,7 +15,7 @@ from typing import Any
 import pytest
 import torch
 from filelock import FileLock
-from small_comparisons import Compared
+from small_comparisons import SMALL, Compared
 
 from everyformer.cli import main
 from everyformer.comparison import plan, trainings, worker
@@ -21,6 +23,19 @@ from everyformer.core.stopping import Gentle
 from everyformer.training.logging import read_metrics
 
 Compare = Callable[..., Compared]
+OWN_MIXER = """
+from torch import nn
+from everyformer.core.outputs import MixerOutput
+from everyformer.mixers.base import RowMixer
+
+class Halves(RowMixer):
+    "Half of every token."
+    name = "halves"
+    def build(self, max_length):
+        self.out = nn.Linear(self.width, self.width)
+    def mix(self, rows, state):
+        return MixerOutput(self.out(rows.x) / 2, None, {})
+"""
 
 
 def breaks(member: str, how: Callable[[Any], Any]) -> Callable[..., Any]:
@@ -57,7 +72,7 @@ def test_a_member_that_cannot_be_built_is_reported(
     done = compare("vit", "gmlp", "aft-simple", "attention", "--steps", "1")
     assert done.code == 1
     assert "'vit' has no task 'lm'" in done.row("vit")["error"]
-    assert done.row("aft-simple")["error"] == "RuntimeError: a bug in this member"
+    assert done.row("aft-simple")["error"] .endswith(": RuntimeError: a bug in this member")
     assert {done.row(m)["status"] for m in ("gmlp", "attention")} == {"done"}
     assert [row["status"] for row in done.results["rows"]] == ["done"] * 2 + ["failed"] * 2
     # the first that could be built is what the others are measured by
@@ -70,7 +85,7 @@ def test_a_member_that_cannot_be_built_is_reported(
     ("how", "told"),
     [
         (not_a_number, "the loss became nan in step 1"),
-        (out_of_order, "ZeroDivisionError: of all things (traceback in"),
+        (out_of_order, "ZeroDivisionError: of all things with details (traceback in"),
         (out_of_memory, "MemoryError"),
     ],
 )
@@ -324,3 +339,43 @@ def test_a_flipped_bit_in_a_result_or_a_job_is_noticed(tmp_path: Path, place: in
     damaged[place % len(whole)] ^= 1
     path.write_bytes(damaged)
     assert trainings.read_result(tmp_path) is None or whole[place % len(whole)] in b" \n"
+
+
+def test_data_that_one_member_cannot_use_fails_that_member_by_name(
+    compare: Compare, tree: Path
+) -> None:
+    rows = "\n".join(f"a text of row {n},{'ab'[n % 2]}" for n in range(20))
+    (tree / "t.csv").write_text(f"text,label\n{rows}\n", encoding="utf-8")
+    words = ("--data", "t.csv", "--data.label-column", "label", "--steps", "1")
+    done = compare("attention", "gtrxl", *words, small=False)
+    assert done.code == 1
+    assert done.row("attention")["status"] == "done"
+    assert done.row("gtrxl")["status"] == "failed"
+    assert "gtrxl" in done.row("gtrxl")["error"]
+
+
+def test_a_comparison_of_own_mixers_goes_on_by_the_words_that_are_printed(
+    compare: Compare, launched: list[str], tree: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tree / "mine.py").write_text(OWN_MIXER, encoding="utf-8")
+    monkeypatch.setenv("EVERYFORMER_PLUGINS", "")
+    run = trainings.launch
+
+    def stopped(module: str, place: Path, stop: Gentle, *words: str) -> int:
+        code = run(module, place, stop, *words)
+        os.kill(os.getpid(), signal.SIGTERM)
+        return code
+
+    with monkeypatch.context() as patch:
+        patch.setattr(trainings, "launch", stopped)
+        done = compare("halves", "gmlp", "--plugin", "mine.py:Halves", "--steps", "1")
+    assert done.code == 143
+    [hint] = re.findall(r"go on with: everyformer (compare --resume .*)", done.err)
+    monkeypatch.setenv("EVERYFORMER_PLUGINS", "")
+    assert main([*shlex.split(hint), "--budget-tokens", "64"]) == 2  # another kind of budget
+    assert main([*shlex.split(hint), "--steps", "2"]) == 0
+    words = ["halves", "gmlp", "--steps", "1", "--out", "made"]
+    command = shlex.split(done.results["command"])
+    assert [*words, "--plugin", str(tree / "mine.py:Halves"), "--steps", "2"] == [
+        word for word in command[2:] if word not in SMALL
+    ]

@@ -44,7 +44,7 @@ def made_up(
     config = to_dict(CompareConfig()) | {"members": everyone, "seeds": seeds}
     return {
         "format": "everyformer-comparison",
-        "command": "everyformer compare attention gmlp --out runs/cmp --resume",
+        "command": "everyformer compare attention gmlp --out runs/cmp",
         "config": config,
         "environment": {
             "python": "3.12.0",

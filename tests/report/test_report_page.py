@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from report_results import NASTY, made_up, many
 
-from everyformer.report.comparison import changes, write_report
+from everyformer.report.comparison import _repeat, changes, write_report
 from everyformer.report.escaping import safe
 
 VOID = {"meta", "br", "img", "link", "hr", "input"}
@@ -292,3 +292,10 @@ def test_the_speeds_behind_a_budget_in_seconds_are_told(tmp_path: Path) -> None:
     text = "".join(_write(results, tmp_path)[1].text)
     assert "timed beforehand at 20 ms a step, 35 ms of all threads (2 rounds up to 30 ms)" in text
     assert "2.0 threads of the machine wanted a core meanwhile" in text
+
+
+def test_a_command_that_is_no_words_is_shown_as_it_is() -> None:
+    results = made_up()
+    results["command"] = "everyformer compare 'attention <script>"
+    page = _repeat(results)
+    assert "compare &#x27;attention &lt;script&gt;" in page

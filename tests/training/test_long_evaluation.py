@@ -138,3 +138,16 @@ def test_modes_on_the_command_line(
     assert slid["loss"] < plain["loss"]
     assert main(("eval", "run", "--stride", "4")) == 2
     assert "have no 'stride'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("member", ["attention", "rope", "linear", "aft-local", "aft-simple"])
+@pytest.mark.parametrize("held_out", [33, 30])
+def test_reading_in_order_is_one_pass_over_the_whole_text(member: str, held_out: int) -> None:
+    model, data = model_of(64, member).double().eval(), text(8, held_out)
+    tokens = torch.from_numpy(data.validation.astype(np.int64))[None]
+    with torch.no_grad():
+        logits = model(tokens[:, :-1]).logits[0]
+    found = evaluate_long(model, data, mode="recurrent")
+    assert found is not None
+    assert found["scored"] == held_out - 1
+    assert found["loss"] == pytest.approx(float(F.cross_entropy(logits, tokens[0, 1:])), abs=1e-9)

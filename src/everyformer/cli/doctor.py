@@ -17,11 +17,19 @@ from everyformer.core.config import Options
 EXTRAS = {
     "images": ("pillow", "scikit-learn"),
     "text": ("tokenizers", "sacrebleu"),
-    "data": ("datasets",),
-    "hf": ("transformers", "sentencepiece"),
+    "data": ("datasets", "pyarrow"),
+    "hf": ("transformers", "accelerate", "sentencepiece"),
+    "export": ("onnx", "onnxscript", "onnxruntime"),
+    "knn": ("faiss-cpu",),
+    "rl": ("gymnasium", "minari", "h5py", "pygame"),
     "log": ("tensorboard",),
     "ray": ("ray",),
-    "peers": ("aft-pytorch", "g-mlp-pytorch", "x-transformers"),
+    "fast": ("triton", "flash-linear-attention"),
+    "peers": (
+        *("aft-pytorch", "fla-core", "g-mlp-pytorch", "linformer", "local-attention"),
+        *("performer-pytorch", "reformer-pytorch", "routing-transformer"),
+        *("sinkhorn-transformer", "x-transformers"),
+    ),
 }
 CORE = ("torch", "einops", "numpy", "safetensors", "tqdm", "tyro", "matplotlib", "filelock")
 

@@ -42,8 +42,15 @@ class TrainOptions(VerbOptions, RunSpec):
     """directory of the run (default: runs/MEMBER)"""
     resume: bool = False
     """go on with the run in the directory --out; it knows its member and options"""
+    overwrite: bool = False
+    """replace an earlier run in that directory"""
     json: bool = False
     """machine output"""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.resume and self.overwrite:
+            raise ConfigError("resume and overwrite contradict each other: give one of them")
 
     def spec(self) -> RunSpec:
         """The run alone."""

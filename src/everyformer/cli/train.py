@@ -70,10 +70,11 @@ def run(words: Sequence[str]) -> int:
         model = build_run(options, dataset, None if origin is None else origin.config)
         count = sum(p.numel() for p in model.parameters())
         say(f"{options.member}: {count:,} parameters, task {dataset.task}; {dataset.split}")
-        if options.from_run is not None and not checkpoints(folder / "checkpoints"):
+        begun = not options.overwrite and checkpoints(folder / "checkpoints")
+        if options.from_run is not None and not begun:
             for line in warm_start(model, options.from_run, dataset.tokenizer).lines():
                 say(f"from {options.from_run}: {line}")
-        with RunDirectory(folder, resume=options.resume) as directory:
+        with RunDirectory(folder, resume=options.resume, overwrite=options.overwrite) as directory:
             result = train_run(
                 model,
                 dataset,

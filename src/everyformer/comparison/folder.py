@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,7 +12,7 @@ from filelock import FileLock, Timeout
 from everyformer.comparison.config import CompareConfig
 from everyformer.core.config import affects, field_types, from_dict, to_dict
 from everyformer.core.errors import ConfigError
-from everyformer.core.files import expanded
+from everyformer.core.files import empty, expanded, visible_files
 from everyformer.core.plain import from_json, to_json
 from everyformer.core.sealed import write_json
 from everyformer.training.config import BUDGETS, TrainingConfig
@@ -47,7 +46,7 @@ def check_folder(config: CompareConfig) -> None:
         ConfigError: it is filled and neither resumed nor overwritten, or by other options.
     """
     folder = expanded(config.out)
-    files = _visible_files(folder)
+    files = visible_files(folder)
     if not files:
         return
     if not (folder / RECORD).exists():
@@ -91,7 +90,7 @@ def opened(config: CompareConfig, fingerprint: str, command: str = "") -> Iterat
     try:
         check_folder(config)
         if config.overwrite:
-            _clear(folder)
+            empty(folder)
         _settle(folder, config, fingerprint, command)
         yield folder
     finally:
@@ -123,18 +122,3 @@ def _changed(begun: dict[str, Any], now: dict[str, Any]) -> list[str]:
         if affects(CompareConfig, name) == "nothing":
             del begun[name], now[name]
     return differences(begun, now)
-
-
-def _visible_files(folder: Path) -> list[Path]:
-    """What lies in the directory, hidden files (locks, half-written ones) apart."""
-    if not folder.is_dir():
-        return []
-    return [path for path in folder.iterdir() if not path.name.startswith(".")]
-
-
-def _clear(folder: Path) -> None:
-    for path in _visible_files(folder):
-        if path.is_dir() and not path.is_symlink():
-            shutil.rmtree(path)
-        else:
-            path.unlink()

@@ -166,6 +166,22 @@ def named_as(path: str | Path, ends: tuple[str, ...]) -> Path:
     return path
 
 
+def visible_files(folder: Path) -> list[Path]:
+    """The entries of a directory, hidden ones (locks, half-written files) apart."""
+    if not folder.is_dir():
+        return []
+    return [path for path in folder.iterdir() if not path.name.startswith(".")]
+
+
+def empty(folder: Path) -> None:
+    """Remove the visible entries of a directory; a link is removed, not what it leads to."""
+    for path in visible_files(folder):
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
+
+
 def require_no_file(folder: Path) -> None:
     """Refuse a folder to write into that is a file, or below one, before work is done for it.
 

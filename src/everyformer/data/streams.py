@@ -45,6 +45,9 @@ def held_out_segments(dataset: TextDataset, streams: int) -> Iterator[Batch]:
         positions = first[:, None] + np.arange(length)
         real = torch.from_numpy(positions < ends[:, None])
         batch = _batch(dataset, dataset.validation, np.minimum(positions, count - 1))
+        if not dataset.packed:
+            # rows begin with an empty state: the start of the text is no other document
+            batch = replace(batch, documents=None)
         yield replace(batch, targets=batch.targets.masked_fill(~real, IGNORED))
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from typing import Any
 
 from everyformer.blocks.stack import Stack
@@ -11,6 +10,7 @@ from everyformer.core.abilities import FitsPictures, Picture
 from everyformer.core.config import Choice, to_dict
 from everyformer.core.gene import layer_choice
 from everyformer.core.mixer import Mixer, set_options
+from everyformer.core.plain import to_json
 from everyformer.core.tasks import TASKS
 from everyformer.depth import DEPTH
 from everyformer.genes import GENES
@@ -60,7 +60,7 @@ def layer_in_words(config: ModelConfig) -> str:
     mixer, inside = _build_mixer(config, 0, {})
     parts = {name: to_dict(GENES[name].typed(config.genes[name])) for name in sorted(inside)}
     kind = f"{type(mixer).__module__}.{type(mixer).__qualname__}"
-    return json.dumps([kind, mixer.causal, config.heads, to_dict(mixer.options), parts])
+    return to_json([kind, mixer.causal, config.heads, to_dict(mixer.options), parts])
 
 
 def _join(mixers: list[Mixer]) -> None:

@@ -18,7 +18,7 @@ import torch
 from filelock import FileLock, Timeout
 
 from everyformer.core.errors import CheckpointError, ConfigError, UnsavedError
-from everyformer.core.files import expanded
+from everyformer.core.files import empty, expanded, visible_files
 from everyformer.core.sealed import write_json
 from everyformer.training.distributed import read_launch
 from everyformer.training.upgrades import RUN_FORMAT, read_saved
@@ -34,13 +34,14 @@ class RunDirectory:
     Args:
         path: created if it does not exist.
         resume: go on with the run that is there. Without it the folder must be new or empty.
+        overwrite: remove the run that is there first.
 
     Raises:
         ConfigError: the folder is in use, is not empty (without ``resume``), or not writable.
         CheckpointError: ``resume`` is given, but there is no run to resume.
     """
 
-    def __init__(self, path: str | Path, *, resume: bool = False) -> None:
+    def __init__(self, path: str | Path, *, resume: bool = False, overwrite: bool = False) -> None:
         self.path = expanded(path).absolute()
         self.checkpoints = self.path / "checkpoints"
         self.metrics = self.path / "metrics.jsonl"
@@ -63,16 +64,18 @@ class RunDirectory:
         self._lock = lock
         self._folder = _identity(self.path)
         # a kill may leave half-written files, which do not make a folder a run
-        files = [name for name in os.listdir(self.path) if not name.startswith(".")]
-        if files and not resume:
+        files = [path.name for path in visible_files(self.path)]
+        if files and not resume and not overwrite:
             self.close()
             raise ConfigError(
-                f"{self.path} is not empty: give --resume to go on with the run in it, or choose "
-                "another --out"
+                f"{self.path} is not empty: give --resume to go on with the run in it, --overwrite "
+                "to replace it, or choose another --out"
             )
         if files and "config.json" not in files:
             self.close()
             raise CheckpointError(f"{self.path} is not a run (it holds no config.json)")
+        if overwrite:
+            empty(self.path)
 
     def __enter__(self) -> Self:
         return self
