@@ -146,14 +146,16 @@ def _read_sealed(folder: Path) -> Trajectories:
     rows = facts["episodes"]
     check_sums(folder, {row["file"]: row["sha256"] for row in rows})
     told = facts["environment"]
-    spaces = [from_dict(Space, facts[f"{name}_space"]) for name in ("observation", "action")]
+    observed = from_dict(Space, facts["observation_space"])
+    acted = from_dict(Space, facts["action_space"])
     episodes = {}
     for row in rows:
         path = folder / row["file"]
         episodes[path] = _episode(path, load_file, row["seed"], row["facts"])
     return Trajectories(
-        _fitting(episodes, *spaces),
-        *spaces,
+        _fitting(episodes, observed, acted),
+        observed,
+        acted,
         None if told is None else from_dict(EnvironmentConfig, told),
         facts["recipe"],
         facts["seed"],
