@@ -146,16 +146,15 @@ def _read_sealed(folder: Path) -> Trajectories:
     rows = facts["episodes"]
     check_sums(folder, {row["file"]: row["sha256"] for row in rows})
     told = facts["environment"]
-    observed = from_dict(Space, facts["observation_space"])
-    acted = from_dict(Space, facts["action_space"])
+    seen, done = (from_dict(Space, facts[f"{name}_space"]) for name in ("observation", "action"))
     episodes = {}
     for row in rows:
         path = folder / row["file"]
         episodes[path] = _episode(path, load_file, row["seed"], row["facts"])
     return Trajectories(
-        _fitting(episodes, observed, acted),
-        observed,
-        acted,
+        _fitting(episodes, seen, done),
+        seen,
+        done,
         None if told is None else from_dict(EnvironmentConfig, told),
         facts["recipe"],
         facts["seed"],
