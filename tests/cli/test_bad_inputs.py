@@ -45,6 +45,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (made / "deep.json").write_text("[" * 100_000)
     (made / "deep.toml").write_text("a = " + "[" * 100_000)
     (made / "deep.jsonl").write_text('{"text": ' + "[" * 100_000 + "\n")
+    (made / "moods.csv").write_text("text,mood,day\n" + "a b,glad,1\nc d,sad,2\n" * 20)
     (made / "nan.json").write_text('{"member": "gmlp", "training": {"lr": NaN}}')
     (made / "class.json").write_text('{"member": "gmlp", "training": {"__class__": 1}}')
     (made / "member.toml").write_text('member = "attention"\n')
@@ -164,6 +165,10 @@ FILES = [
     ("train --config deep.json", "deep.json is not valid JSON: its tables and lists are nested"),
     ("train --config deep.toml", "deep.toml is not valid TOML: its tables and lists are nested"),
     ("train gmlp --data deep.jsonl --out made", "nested too deeply"),
+    (
+        "train gtrxl --data moods.csv --data.label-column mood --out made",
+        "member 'gtrxl' has no task 'classify-text' (it has lm, policy); members that do: ",
+    ),
     ("train --config nan.json", "NaN is no number of JSON"),
     ("train --config class.json", "unknown option 'training.__class__'"),
     ("train gmpl --config member.toml", "unknown member 'gmpl'; did you mean 'gmlp'"),

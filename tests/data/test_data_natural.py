@@ -62,6 +62,15 @@ def test_a_table_is_read_for_what_it_shows(
     assert load(write(tmp_path, {name: content}) / name, able=able, length=length).task == task
 
 
+@pytest.mark.parametrize("able", [("lm",), ("lm", "policy"), READER, ("lm", *READER)])
+def test_a_label_that_is_chosen_is_what_is_learned_whoever_can(
+    able: Any, tmp_path: Path, load: Load
+) -> None:
+    source = write(tmp_path, {"a.csv": delimited(LABELLED)}) / "a.csv"
+    data = load(source, able=able, length=4, label_column="label")
+    assert (data.task, data.classes) == ("classify-text", ("a", "b"))
+
+
 ASKED = (
     "two columns of text {}: pairs to translate take --task seq2seq .*--data.source-column {} "
     "--data.target-column {}.*--data.label-column .*--task lm --data.text-column"

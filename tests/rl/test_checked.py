@@ -59,6 +59,7 @@ STEPS = [
     (step(ended=None), f"gave None as terminated, {FLAG}"),
     (step(cut=np.array([True])), rf"gave bool in the shape \(1,\) as truncated, {FLAG}"),
     (step(info=[1]), r"gave \[1\] as info, where a dictionary is expected"),
+    (step(info={"success": np.nan}), rf"gave nan as info\['success'\], {FLAG}"),
     (step(info={"success": "yes"}), rf"gave 'yes' as info\['success'\], {FLAG}"),
 ]
 

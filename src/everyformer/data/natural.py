@@ -66,16 +66,19 @@ def _of_table(table: Table, config: DataConfig, able: Sequence[str]) -> str:
             f"{table.where} has {table.columns}, and a member that only translates takes pairs: "
             "choose their columns with --data.source-column and --data.target-column"
         )
+    if config.label_column is not None:
+        # whoever has no such task is told so by name
+        return TEXT
     return first_served((TEXT, LM, MLM) if _holds_labels(table, config) else (LM, MLM), able)
 
 
 def _holds_labels(table: Table, config: DataConfig) -> bool:
-    """Whether a table has labels by what is said of it or by its own names and values.
+    """Whether a table has labels by its own names and values.
 
     A CSV that shows none is taken to have some, so that what is missing is asked, unless its text
     column is chosen or it has no other.
     """
-    if config.label_column is not None or names_labels(table):
+    if names_labels(table):
         return True
     if table.width == 2 and table.sample:
         _, label = labelled_columns(table, config).indices

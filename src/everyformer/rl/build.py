@@ -123,7 +123,7 @@ def make_vector(
     make_environment(config).close()  # so that what is wrong is said here, not in a process
     vector = extra_module("gymnasium.vector", "rl", "an environment")
     several = vector.AsyncVectorEnv if processes else vector.SyncVectorEnv
-    builders = [partial(_unnoted, config)] * count
+    builders = [partial(_for_vector, config)] * count
     return several(builders, autoreset_mode=vector.AutoresetMode(autoreset))
 
 
@@ -241,7 +241,7 @@ def _unimportable(name: str, error: BaseException) -> ConfigError:
     return ConfigError(f"the module of {name} fails as it is imported ({what}): mend it")
 
 
-def _unnoted(config: EnvironmentConfig) -> gymnasium.Env[Any, Any]:
+def _for_vector(config: EnvironmentConfig) -> gymnasium.Env[Any, Any]:
     from everyformer.rl.checked import SuccessAlone
 
     return SuccessAlone(make_environment(config))

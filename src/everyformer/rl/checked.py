@@ -90,26 +90,26 @@ class Checked(gymnasium.Wrapper[Any, Any, Any, Any]):
         """The observation in the type that its space says."""
         space: Any = self.env.observation_space
         says = "as its observation_space says, is"
-        found = _array(given)
+        seen = _array(given)
         if (
-            found is None
-            or found.shape != space.shape
-            or not np.can_cast(found.dtype, space.dtype, "same_kind")
+            seen is None
+            or seen.shape != space.shape
+            or not np.can_cast(seen.dtype, space.dtype, "same_kind")
         ):
             expected = f"{space.dtype} in the shape {space.shape}, {says}"
             raise self._wrong(call, f"{_brief(given)} as its observation", expected)
-        if not (fine := readable(found)).all():
-            raise self._wrong(call, f"{found[~fine][0]} in its observation", "a finite number is")
-        if isinstance(space, gymnasium.spaces.Discrete) and not 0 <= found < space.n:
+        if not (fine := readable(seen)).all():
+            raise self._wrong(call, f"{seen[~fine][0]} in its observation", "a finite number is")
+        if isinstance(space, gymnasium.spaces.Discrete) and not 0 <= seen < space.n:
             expected = f"a whole number from 0 to {space.n - 1}, {says}"
-            raise self._wrong(call, f"{found} as its observation", expected)
-        return found.astype(space.dtype)[()]
+            raise self._wrong(call, f"{seen} as its observation", expected)
+        return seen.astype(space.dtype)[()]
 
     def _info(self, call: str, info: Any) -> dict[str, Any]:
         if not isinstance(info, dict):
             raise self._wrong(call, f"{_brief(info)} as info", "a dictionary is")
         solved = _array(info.get(SUCCESS, False))
-        if solved is None or solved.shape != ():
+        if solved is None or solved.shape != () or not readable(solved):
             what = f"{_brief(info[SUCCESS])} as info['{SUCCESS}']"
             raise self._wrong(call, what, "True or False is")
         return info
@@ -151,7 +151,7 @@ def off_screen() -> Iterator[None]:
 
 
 def calling(name: str, call: str, function: Callable[[], Any]) -> Any:
-    """What ``function``, a call of the environment ``name``, gives.
+    """Call ``function``, which is of the environment ``name``, and give its result.
 
     Raises:
         ConfigError: it needs a package that is not installed.
@@ -169,7 +169,7 @@ def calling(name: str, call: str, function: Callable[[], Any]) -> Any:
 
 
 def raised(name: str, call: str, error: BaseException) -> FaultyEnvironmentError:
-    """What to tell of an environment's own error."""
+    """The error of ours for an environment's own."""
     what = f"{type(error).__name__}: {error}".rstrip(": ")
     return FaultyEnvironmentError(
         f"the environment {name} is at fault: {call} raised {what} (--debug shows where); mend it"
@@ -177,7 +177,7 @@ def raised(name: str, call: str, error: BaseException) -> FaultyEnvironmentError
 
 
 def missing(what: str, error: Exception) -> ConfigError:
-    """What to tell where a package that ``what`` needs cannot be imported."""
+    """The error for a package that ``what`` needs and that cannot be imported."""
     return ConfigError(f"{what} needs a package that is not installed: {error}")
 
 
@@ -188,10 +188,10 @@ def _success(info: dict[str, Any]) -> dict[str, Any]:
 def _array(value: Any) -> np.ndarray | None:
     """``value`` as an array of numbers or booleans; None where it is none."""
     try:
-        found = np.asarray(value)
+        array = np.asarray(value)
     except Exception:  # rows of several lengths, an object that refuses
         return None
-    return found if found.dtype.kind in "biuf" else None
+    return array if array.dtype.kind in "biuf" else None
 
 
 def _brief(value: Any) -> str:
