@@ -26,9 +26,9 @@ Compare = Callable[..., Compared]
 OWN_MIXER = """
 from torch import nn
 from everyformer.core.outputs import MixerOutput
-from everyformer.mixers.base import RowMixer
+from everyformer.mixers.base import StreamingMixer
 
-class Halves(RowMixer):
+class Halves(StreamingMixer):
     "Half of every token."
     name = "halves"
     def build(self, max_length):
@@ -72,7 +72,7 @@ def test_a_member_that_cannot_be_built_is_reported(
     done = compare("vit", "gmlp", "aft-simple", "attention", "--steps", "1")
     assert done.code == 1
     assert "'vit' has no task 'lm'" in done.row("vit")["error"]
-    assert done.row("aft-simple")["error"] .endswith(": RuntimeError: a bug in this member")
+    assert done.row("aft-simple")["error"].endswith(": RuntimeError: a bug in this member")
     assert {done.row(m)["status"] for m in ("gmlp", "attention")} == {"done"}
     assert [row["status"] for row in done.results["rows"]] == ["done"] * 2 + ["failed"] * 2
     # the first that could be built is what the others are measured by
@@ -374,8 +374,6 @@ def test_a_comparison_of_own_mixers_goes_on_by_the_words_that_are_printed(
     monkeypatch.setenv("EVERYFORMER_PLUGINS", "")
     assert main([*shlex.split(hint), "--budget-tokens", "64"]) == 2  # another kind of budget
     assert main([*shlex.split(hint), "--steps", "2"]) == 0
-    words = ["halves", "gmlp", "--steps", "1", "--out", "made"]
-    command = shlex.split(done.results["command"])
-    assert [*words, "--plugin", str(tree / "mine.py:Halves"), "--steps", "2"] == [
-        word for word in command[2:] if word not in SMALL
-    ]
+    first = shlex.join(["everyformer", "compare", *SMALL, "halves", "gmlp", "--steps", "1"])
+    plugin = shlex.quote(str(tree / "mine.py:Halves"))
+    assert done.results["command"] == f"{first} --out made --plugin {plugin} --steps 2"

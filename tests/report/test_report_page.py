@@ -60,7 +60,7 @@ def nasty(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str, _Page]:
     results["data"]["name"] = NASTY
     results["data"]["split"] = f"{NASTY} $split ${{split}}"
     results["config"]["data"]["source"] = "</details>" + NASTY
-    results["command"] = f"everyformer compare attention --data '{NASTY}' --resume --overwrite"
+    results["command"] = f"everyformer compare attention --data '{NASTY}'"
     text, page = _write(results, folder)
     return folder, text, page
 
@@ -102,7 +102,6 @@ def test_what_a_reader_needs_is_there(nasty: tuple[Path, str, _Page]) -> None:
     ):
         assert part in text
     assert "faster than attention from (tokens)" in text
-    assert "--resume" not in text
     assert "arXiv 1706.03762" in text
     assert "no example could be read from the data" in text
     assert (folder / "figures" / "quality.svg").stat().st_size > 1000
