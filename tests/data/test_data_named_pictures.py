@@ -287,3 +287,13 @@ def test_a_folder_of_tables_with_a_picture_holds_no_pictures(tmp_path: Path, loa
     with pytest.raises(DataError) as raised:
         load(write(tmp_path / "x", files), "regress-image")
     assert "holds no pictures" in str(raised.value)
+
+
+def test_pictures_without_a_label_are_left_out_where_that_is_said(
+    tmp_path: Path, load: Load
+) -> None:
+    source = table([*ROWS[:3], ("3.png", "", "cat"), *ROWS[4:]])
+    folder = write(tmp_path / "x", {**PICTURES, "labels.csv": source})
+    data = load(folder, "regress", label_column="age", unlabelled="skip")
+    assert len(data.labels) == len(ROWS) - 1
+    assert "1 without a label left out" in data.split

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from data_files import Files, Load, delimited, write
 
-from everyformer.core.errors import EveryformerError
+from everyformer.core.errors import ConfigError, DataError, EveryformerError
 from everyformer.data import DataConfig
 from everyformer.data.sources import open_source
 from everyformer.data.table import Table
@@ -212,7 +212,11 @@ def test_columns_are_chosen_by_name_by_number_or_are_obvious(
         ("text,label\n", {}, r"a header \(text, label\) and no rows"),
         ("foo,bar\n", {"header": "yes"}, r"a header \(foo, bar\) and no rows"),
         (many(60, lambda n: "" if n % 5 == 1 else n % 2), {}, "12 texts without a label: line 3, "),
-        (many(60, lambda n: "" if n % 5 == 1 else n % 2), {}, "line 38 and 4 more; fill"),
+        (
+            many(60, lambda n: "" if n % 5 == 1 else n % 2),
+            {},
+            "line 38 and 4 more; fill.*--data.unlabelled skip",
+        ),
         (many(60, lambda n: f"own {n}"), {}, "60 different labels in 60 rows, so 'label' is prob"),
         (many(60, lambda _: "same"), {}, "only one class, 'same'"),
         (many(60, lambda n: n % 21), {}, "holds 21 different numbers: predict .* --task regress"),
@@ -323,3 +327,17 @@ def test_a_long_table_is_never_in_memory(tmp_path: Path) -> None:
         tracemalloc.stop()
     assert rows == 100_000
     assert peak < path.stat().st_size / 4
+
+
+def test_rows_without_a_label_are_left_out_where_that_is_said(tmp_path: Path, load: Load) -> None:
+    rows = many(60, lambda n: "" if n % 5 == 1 else n % 2)
+    path = write(tmp_path, {"a.csv": rows}) / "a.csv"
+    data = load(path, "classify-text", unlabelled="skip")
+    assert (data.counts, data.classes) == ((24, 24), ("0", "1"))
+    assert "; 12 without a label left out" in data.split
+    full = write(tmp_path, {"b.csv": many(60, lambda n: n % 2)}) / "b.csv"
+    assert "without a label" not in load(full, unlabelled="skip").split
+    with pytest.raises(ConfigError, match=r"--data\.unlabelled has no meaning for the task lm"):
+        load(path, "lm", text_column="text", unlabelled="skip")
+    with pytest.raises(DataError, match="12 texts without a label"):
+        load(path, "classify-text")

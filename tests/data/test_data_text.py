@@ -333,3 +333,24 @@ def test_a_file_that_changes_while_it_is_read_is_refused(
     monkeypatch.setattr(Source, "chunks", chunks)
     with pytest.raises(DataError, match="changed while it was read"):
         load(path, length=16)
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("a.fasta", "names and line ends between them"),
+        ("a.FA", "names and line ends between them"),
+        ("reads.fastq", "names and line ends between them"),
+        ("book.xlsx", "is a spreadsheet: save it as CSV"),
+    ],
+)
+@pytest.mark.parametrize("folder", [False, True])
+def test_files_that_are_no_text_are_refused_with_what_to_do(
+    name: str, why: str, folder: bool, tmp_path: Path, load: Load
+) -> None:
+    (tmp_path / "x").mkdir()
+    (tmp_path / "x" / name).write_text(">one\nACGT\n" * 99)
+    (tmp_path / "x" / "other.txt").write_text("a text " * 99)
+    with pytest.raises(DataError, match=why) as error:
+        load(tmp_path / "x" if folder else tmp_path / "x" / name)
+    assert name in str(error.value)

@@ -198,7 +198,7 @@ TASKS: dict[str, Task] = {
         ),
         Task(
             TEXT_NUMBER, "tokens -> a number", "labelled text", "number",
-            "classifier:TextClassifier", "--data prices.csv --task regress", metrics=("rmse",),
+            "classifier:TextClassifier", "--data reviews.csv --task regress", metrics=("rmse",),
             use="predict {run} 'your text'",
         ),
         Task(

@@ -110,7 +110,8 @@ def refuse_unlabelled(lines: Sequence[str], count: int, where: str, what: str = 
         more = f" and {count - len(lines):,} more" if count > len(lines) else ""
         raise DataError(
             f"{where} has {count:,} {what}{'s' * (count > 1)} without a label: {', '.join(lines)}"
-            f"{more}; fill the label{'s' * (count > 1)} in or remove such rows"
+            f"{more}; fill the label{'s' * (count > 1)} in, or leave such rows out with "
+            "--data.unlabelled skip"
         )
 
 

@@ -70,6 +70,8 @@ class DataConfig(Options):
     small: Count | None = None
     """super-resolution: pixels on the shorter side of the small pictures, which are means over the
     areas of the others. Unset: a quarter."""
+    unlabelled: Literal["refuse", "skip"] = "refuse"
+    """tables: rows whose label is empty are refused, or left out."""
     seed: Seed = 0
     """Seed of the held-out draw and of generated tasks; the order of batches has the run's seed."""
     mask_rate: Part = 0.15

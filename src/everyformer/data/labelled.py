@@ -90,7 +90,7 @@ def load_labelled(
     spec = config.tokenizer if tokenizer is None else tokenizer.to_dict()
     draw = config.validation, config.seed, config.part
     measures = TASKS[task].measures
-    what = ["numbers"] if measures else []
+    what = [*(["numbers"] if measures else []), *(["skip"] * (config.unlabelled == "skip"))]
     key = digest(FORMAT, "labelled", source.stamp(), *draw, spec, config.table_options, *what)
 
     def build(folder: Path) -> dict[str, Any]:
@@ -140,7 +140,8 @@ class _LabelledTexts:
         self.source = source
         self.utf8 = tokenizer_kind(config, tokenizer) != "bytes"
         self.layout = find_layout(source.entries, config.part)
-        self.loose = self.empty = 0
+        self.skips = config.unlabelled == "skip"
+        self.loose = self.empty = self.unlabelled = 0
         self.table: TableReader | None = None
         if _is_table(source):
             self.table = labelled_reader(source, config, self.layout.train[0])
@@ -158,11 +159,12 @@ class _LabelledTexts:
         for part, entries in enumerate((self.layout.train, self.layout.validation or ())):
             for entry in entries:
                 for text, label in self._rows(entry):
-                    if text.strip():
-                        yield bool(part), text, label
-                    else:
+                    if not text.strip():
                         self.empty += 1
-        refuse_unlabelled(self._lines, self.unlabelled, f"'{self.source.given}'")
+                    elif label or not self.skips:
+                        yield bool(part), text, label
+        if not self.skips:
+            refuse_unlabelled(self._lines, self.unlabelled, f"'{self.source.given}'")
 
     def _rows(self, entry: Entry) -> Iterator[tuple[str, str]]:
         if self.table is None:
@@ -258,6 +260,8 @@ def _split(texts: _LabelledTexts, train: np.ndarray, validation: np.ndarray, dra
     note += f"{len(validation):,} validation texts"
     if texts.empty:
         note += f"; {texts.empty:,} empty ones left out"
+    if texts.unlabelled:
+        note += f"; {texts.unlabelled:,} without a label left out"
     if texts.loose:
         note += f"; {texts.loose:,} files outside the class folders left aside"
     if texts.table is not None:

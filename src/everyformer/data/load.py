@@ -30,11 +30,12 @@ from everyformer.data.tokenizers.base import Tokenizer
 
 PARALLEL = ("target", "languages", "tokens")
 FITS = "; leave it out, or give files that it fits (parallel text is the task seq2seq)"
-COLUMNS = TABLE_OPTIONS, ": it is for tables (.csv, .tsv, .jsonl, .parquet)"
+COLUMNS = (*TABLE_OPTIONS, "unlabelled"), ": it is for tables (.csv, .tsv, .jsonl, .parquet)"
 SIDES = "; choose the columns of pairs with --data.source-column and --data.target-column"
 PACKING = ("packing",), ": it is for lm and mlm on text"
 OF_TEXTS = ("text_column", "source_column", "target_column")
-OF_TABLES = tuple(name for name in TABLE_OPTIONS if name != "label_column")
+OF_LABELS = ("label_column", "unlabelled")
+OF_TABLES = tuple(name for name in COLUMNS[0] if name != "label_column")
 ARRAYS = ": it is for tables; the arrays of an .npz go by their names"
 DRAWING = ("labels", "small"), ": it is for pictures that are drawn"
 EPISODES = ("context", "best", "delayed", "scale")
@@ -123,7 +124,7 @@ def load_dataset(
             task = kind
         if holds_images(source):
             _refuse(config, "pictures", PARALLEL, FITS)
-            options = TABLE_OPTIONS if not tables_beside(source) else OF_TEXTS
+            options = COLUMNS[0] if not tables_beside(source) else OF_TEXTS
             _refuse(config, "pictures", options, COLUMNS[1])
             _refuse(config, "pictures", *PACKING)
             return load_images(source, config, task)
@@ -145,13 +146,13 @@ def load_dataset(
         if TASKS[task].reads != "text":
             _refuse(config, f"the task {task}", *PACKING)
         if TASKS[task].translates:
-            _refuse(config, f"the task {task}", ("text_column", "label_column"), SIDES)
+            _refuse(config, f"the task {task}", ("text_column", *OF_LABELS), SIDES)
             return load_parallel(source, config, tokenizer)
         _refuse(config, f"the task {task}", PARALLEL, FITS)
         _refuse(config, f"the task {task}", ("source_column", "target_column"), FITS)
         if TASKS[task].answers:
             return load_labelled(source, config, tokenizer, task)
-        _refuse(config, f"the task {task}", ("label_column",), "; leave it out, or classify")
+        _refuse(config, f"the task {task}", OF_LABELS, "; leave it out, or classify")
         text = load_text(source, config, tokenizer)
         return masked(text, config) if TASKS[task].predicts == "hidden" else text
 

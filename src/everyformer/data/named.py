@@ -103,11 +103,16 @@ def named_pictures(
     known = bool(table.names) and table.names[files].lower() in FILES
     columns = named_columns(table, config, files, wanted)
     reader = TableReader(source, config, table, columns)
-    labels = _labels(reader, tables, names, source)
+    labels, empty = _labels(reader, tables, names, source)
     notes = list(reader.notes)
     if not known and fitting:
         notes.append(f"{table.column(files)} holds the names of pictures")
     aside = [entry.name for entry in pictures if entry.name not in labels]
+    if config.unlabelled == "refuse":
+        refuse_unlabelled(empty[:SHOWN], len(empty), f"'{source.given}'", "picture")
+    elif empty:
+        labels = {name: label for name, label in labels.items() if label}
+        notes.append(f"{len(empty):,} without a label left out")
     if aside:
         more = " ..." if len(aside) > 3 else ""
         notes.append(
@@ -135,8 +140,8 @@ def _file_column(table: Table, names: PictureNames) -> tuple[int | None, int]:
 
 def _labels(
     reader: TableReader, tables: Sequence[Entry], names: PictureNames, source: Source
-) -> dict[str, str]:
-    """The label of every picture that a row names."""
+) -> tuple[dict[str, str], list[str]]:
+    """The label of every picture that a row names, and the places of rows with an empty one."""
     labels: dict[str, str] = {}
     lines: dict[str, str] = {}
     lost: list[str] = []
@@ -165,8 +170,7 @@ def _labels(
             f"no picture in '{source.given}': {', '.join(lost[:SHOWN])}{more}; add such pictures "
             "or remove such rows"
         )
-    refuse_unlabelled(empty[:SHOWN], len(empty), f"'{source.given}'", "picture")
-    return labels
+    return labels, empty
 
 
 def _rows(reader: TableReader, tables: Sequence[Entry]) -> Iterator[tuple[str, str, str, Entry]]:

@@ -210,7 +210,22 @@ def open_source(given: str) -> Source:
     return Source(given, [entry])
 
 
+FOREIGN = {
+    **dict.fromkeys(
+        (".xlsx", ".xls", ".ods"), "is a spreadsheet: save it as CSV and give that file"
+    ),
+    **dict.fromkeys(
+        (".fa", ".fasta", ".fna", ".faa", ".fastq", ".fq"),
+        "holds sequences with names and line ends between them (FASTA), which would be learned as "
+        "if they were letters: write the letters alone, a sequence a line, into a .txt",
+    ),
+}
+"""endings of files that are no text, with what to do instead"""
+
+
 def _file_entry(name: str, path: Path) -> Entry:
+    if (why := FOREIGN.get(path.suffix.lower())) is not None:
+        raise DataError(f"'{path}' {why}")
     with reading(f"'{path}'"):
         size = path.stat().st_size
     return Entry(name, size, path, tuple(name.split("/")))
