@@ -23,6 +23,7 @@ from everyformer.models.policy import PolicyModel
 from everyformer.training.classification import ClassErrors
 from everyformer.training.curves import Curves
 from everyformer.training.distributed import World
+from everyformer.training.footprint import check_reading
 from everyformer.training.intervals import ratio, wilson
 from everyformer.training.reading import read_in_order, read_windows
 from everyformer.training.regression import NumberErrors
@@ -79,6 +80,9 @@ def evaluate(
         assert isinstance(model, PolicyModel)
         return None if should_stop() else _returns(model, dataset, limit, seed)
     world = world or World(next(model.parameters()).device)
+    if isinstance(dataset, TextDataset):
+        rows = streams or min(batch, len(dataset.window_starts(limit)[0]))
+        check_reading(model, dataset, rows, world.device)
     sums = torch.zeros(10, dtype=torch.float64)
     errors = _errors(model, dataset, details)
     guesses, top5, stopped = True, True, 0.0
