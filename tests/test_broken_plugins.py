@@ -99,6 +99,8 @@ FAILS = r"the plugin 'PLUGIN:M' fails as it is imported: "
 NOT_BUILT = r"the mixer 'mine' \(PLUGIN, line \d+\) cannot be built, causal, 16 wide, .*: "
 AT = "PLUGIN, line HERE, in "
 
+MORE = f"{Y}        self.more = nn.Linear(8, 8)\n"
+
 KNOWN = [
     # what stands in its place, exit code, what is said
     ("exits", CLASS, f"sys.exit(0)  # here\n{CLASS}", 1, f"{FAILS}{AT}<module>: {ENDED}"),
@@ -301,7 +303,7 @@ def test_what_is_right_runs_also_under_autocast(autocast: bool, plugin: Path) ->
 
 
 def test_weights_made_as_it_runs_are_named(plugin: Path) -> None:
-    family.register_spec(written(plugin, Y, f"{Y}        self.more = nn.Linear(8, 8)\n"))
+    family.register_spec(written(plugin, Y, MORE))
     model = ef.create_model("mine", width=8, heads=2, layers=1, max_length=5, vocabulary=9)
     optimiser = build_optimiser(model, TrainingConfig())
     check_known(model, optimiser)
@@ -314,14 +316,22 @@ def test_weights_made_as_it_runs_are_named(plugin: Path) -> None:
     answered(caught.value, plugin, said)
 
 
-@pytest.mark.parametrize("kind", ["one number", "ends"])
+TRAINED = [case for case in RUN if case[0] in ("one number", "ends")]
+TRAINED += [("makes weights", Y, MORE, "made weights as it ran")]
+
+
+@pytest.mark.parametrize(("old", "new", "said"), rows(TRAINED))
 def test_a_training_of_it_ends_with_1_and_its_name(
-    kind: str, plugin: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    old: str,
+    new: str,
+    said: str,
+    plugin: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(plugin.parent)
     monkeypatch.setenv("EVERYFORMER_CACHE", str(plugin.parent / "cache"))
     Path("text.txt").write_text("the quick brown fox " * 60)
-    [(old, new, said)] = [case[1:] for case in RUN if case[0] == kind]
     sizes = ("--width", "8", "--heads", "2", "--layers", "1", "--length", "5", "--batch", "2")
     words = ("train", "mine", "--data", "text.txt", "--steps", "1", *sizes, "--out", "run")
     assert main([*words, "--plugin", written(plugin, old, new)]) == 1

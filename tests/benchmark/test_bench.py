@@ -23,7 +23,7 @@ from everyformer.benchmark.peers import PEERS
 from everyformer.benchmark.points import Point, Setting, crossover
 from everyformer.cli import main
 from everyformer.cli.bench import exit_code, render
-from everyformer.core.errors import ConfigError
+from everyformer.core.errors import ConfigError, GeneError, PluginError
 from everyformer.family import list_members
 
 SMALL = Setting(width=16, heads=2, seconds=0.005, threads=1)
@@ -114,6 +114,27 @@ def test_what_cannot_be_measured_is_a_result(
     assert "\n" not in point.detail
     assert (point.member, point.length, point.work) == (asked.member, asked.length, asked.work)
     assert point.seconds is None
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "detail"),
+    [
+        (SystemExit(0), "failed", "the program was ended (SystemExit: 0)"),
+        (PluginError("a mixer gave None"), "failed", "a mixer gave None"),
+        (GeneError("heads"), "refused", "heads"),
+        (ZeroDivisionError("of all things"), "failed", "ZeroDivisionError: of all things"),
+    ],
+    ids=str,
+)
+def test_whatever_a_member_raises_is_a_result(
+    error: BaseException, status: str, detail: str
+) -> None:
+    def work() -> Point:
+        raise error
+
+    point = inside.outcome(Point("gmlp", 16), work)
+    assert point.status == status
+    assert detail in point.detail
 
 
 @pytest.mark.filterwarnings("ignore")  # of what the peers warn is theirs

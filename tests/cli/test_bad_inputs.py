@@ -136,6 +136,9 @@ RANGES = [
     (train("longformer --mixer.global-tokens 10000000"), "at least 0 and at most 65,536"),
     (train("attention --layers 10000000"), "must be at least 1 and at most 1,024"),
     (train("reformer --mixer.rounds 1000000000"), "must be at least 1 and at most 1,024"),
+    (f"train gmlp --data text.txt --training.threads {HUGE}", "at least 1 and at most 1,024"),
+    (f"bench gmlp --threads {HUGE}", "'--threads' must be at least 1 and at most 1,024"),
+    (f"eval runs/attention --search-exits {HUGE}", "must be at least 1 and at most 10,000"),
 ]
 LARGE = [
     (train("attention --width 10000000"), "TiB of memory, but"),
@@ -156,7 +159,6 @@ LARGE = [
     ),
     (train(f"bigbird --mixer.block-size {HUGE} --mixer.random-blocks 0"), "global tokens"),
     (train(f"attention --length {HUGE}"), "'text.txt' is too short"),
-    (f"eval runs/attention --mode recurrent --streams {HUGE}", "bytes at once were asked for, but"),
     (f"eval runs/attention --mode sliding --stride {HUGE}", "--stride must be 1 to 16 tokens"),
     (f"eval runs/attention --lengths {HUGE}", "is too short"),
     (f"generate runs/aft-local --tokens 1 --prompt {'ab' * 50_000}", "over 16 positions"),

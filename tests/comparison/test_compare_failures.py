@@ -54,6 +54,10 @@ def out_of_order(model: torch.nn.Module) -> torch.nn.Module:
     raise ZeroDivisionError("of all things\nwith details")
 
 
+def at_an_end(model: torch.nn.Module) -> torch.nn.Module:
+    sys.exit(0)
+
+
 def out_of_memory(model: torch.nn.Module) -> torch.nn.Module:
     raise MemoryError
 
@@ -72,7 +76,8 @@ def test_a_member_that_cannot_be_built_is_reported(
     done = compare("vit", "gmlp", "aft-simple", "attention", "--steps", "1")
     assert done.code == 1
     assert "'vit' has no task 'lm'" in done.row("vit")["error"]
-    assert done.row("aft-simple")["error"].endswith(": RuntimeError: a bug in this member")
+    said = rf"^{re.escape(__file__)}, line \d+, in .*broken: RuntimeError: a bug in this member$"
+    assert re.search(said, done.row("aft-simple")["error"])
     assert {done.row(m)["status"] for m in ("gmlp", "attention")} == {"done"}
     assert [row["status"] for row in done.results["rows"]] == ["done"] * 2 + ["failed"] * 2
     # the first that could be built is what the others are measured by
@@ -86,6 +91,7 @@ def test_a_member_that_cannot_be_built_is_reported(
     [
         (not_a_number, "the loss became nan in step 1"),
         (out_of_order, "ZeroDivisionError: of all things with details (traceback in"),
+        (at_an_end, "the program was ended (SystemExit: 0), which no code here may do (traceback"),
         (out_of_memory, "MemoryError"),
     ],
 )

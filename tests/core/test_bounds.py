@@ -3,76 +3,24 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib
 import math
-import pkgutil
 import sys
-import types
-from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Annotated, Any, Union, get_args, get_origin
+from typing import Any, get_args
 
 import numpy as np
 import pytest
 
-import everyformer
 from everyformer.cli.run_options import read_run
 from everyformer.core.bounds import Between, Bounds, Count, Even, Odd, Part, Rate, bounds_of
-from everyformer.core.config import Options, converted, field_types, from_dict
+from everyformer.core.config import Options, converted, from_dict
 from everyformer.core.errors import ConfigError
+from option_walk import all_options, leaves, numbers, shaped
+
+OPTIONS = all_options()
 
 
-def _all_options() -> list[type]:
-    for found in pkgutil.walk_packages(everyformer.__path__, "everyformer."):
-        if not found.name.endswith("__main__"):
-            importlib.import_module(found.name)
-    known: list[type] = []
-    todo: list[type] = [Options]
-    while todo:
-        todo += (below := todo.pop().__subclasses__())
-        known += [cls for cls in below if cls.__module__.startswith("everyformer.")]
-    return sorted(set(known), key=lambda cls: f"{cls.__module__}.{cls.__qualname__}")
-
-
-OPTIONS = _all_options()
-
-
-def _leaves(kind: Any) -> Iterator[Any]:
-    """The types of the single values in a type: bounds stay with what they bound."""
-    if get_origin(kind) in (Union, types.UnionType, tuple):
-        for part in get_args(kind):
-            yield from _leaves(part)
-    elif get_origin(kind) is Annotated and get_args(kind)[0] not in (int, float):
-        yield from _leaves(get_args(kind)[0])
-    else:
-        yield kind
-
-
-def _numbers() -> list[tuple[type, str, Any]]:
-    return [
-        (cls, name, kind)
-        for cls in OPTIONS
-        for name, kind in field_types(cls).items()
-        if any(leaf in (int, float) or bounds_of(leaf) for leaf in _leaves(kind))
-    ]
-
-
-NUMBERS = [pytest.param(*row, id=f"{row[0].__name__}.{row[1]}") for row in _numbers()]
-
-
-def _shaped(kind: Any, value: Any) -> Any:
-    """``value`` in as many tuples as ``kind`` puts around its numbers."""
-    if get_origin(kind) in (Union, types.UnionType):
-        able = [part for part in get_args(kind) if bounds_of(part) is not None]
-        return _shaped(able[0], value)
-    if get_origin(kind) is Annotated and get_args(kind)[0] not in (int, float):
-        return _shaped(get_args(kind)[0], value)
-    if get_origin(kind) is not tuple:
-        return value
-    parts = get_args(kind)
-    if len(parts) == 2 and parts[1] is Ellipsis:
-        return (_shaped(parts[0], value),)
-    return tuple(_shaped(part, value) for part in parts)
+NUMBERS = [pytest.param(*row, id=f"{row[0].__name__}.{row[1]}") for row in numbers(OPTIONS)]
 
 
 def _outside(bounds: Bounds, whole: bool) -> list[Any]:
@@ -115,7 +63,7 @@ def test_no_options_are_plain_dataclasses() -> None:
 
 @pytest.mark.parametrize(("cls", "name", "kind"), NUMBERS)
 def test_every_number_has_bounds(cls: type, name: str, kind: Any) -> None:
-    bare = [leaf for leaf in _leaves(kind) if leaf in (int, float)]
+    bare = [leaf for leaf in leaves(kind) if leaf in (int, float)]
     assert bare == [], f"{cls.__name__}.{name} takes any number: say which"
 
 
@@ -125,9 +73,9 @@ def test_numbers_out_of_bounds_are_refused_in_python_and_in_files(
 ) -> None:
     bounds = bounds_of(kind)
     assert bounds is not None
-    whole = any(get_args(leaf)[:1] == (int,) for leaf in _leaves(kind))
+    whole = any(get_args(leaf)[:1] == (int,) for leaf in leaves(kind))
     for value in _outside(bounds, whole):
-        given = _shaped(kind, value)
+        given = shaped(kind, value)
         with pytest.raises(ConfigError, match=rf"'{name}[\[\]\d]*' must be"):
             converted(kind, given, name)
         with pytest.raises(ConfigError, match=rf"'table\.{name}[\[\]\d]*' must be"):
@@ -139,7 +87,7 @@ def test_numbers_out_of_bounds_are_refused_in_python_and_in_files(
     }
     if not required:
         with pytest.raises(ConfigError, match=rf"'{name}[\[\]\d]*' must be"):
-            cls(**{name: _shaped(kind, _outside(bounds, whole)[0])})
+            cls(**{name: shaped(kind, _outside(bounds, whole)[0])})
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ import tempfile
 import pytest
 import torch
 
+from everyformer.core.errors import ResourceError
 from everyformer.core.mask import Mask
 from everyformer.generation.beam import Hypothesis, beam_search
 from everyformer.generation.config import BeamConfig
@@ -170,3 +171,9 @@ def test_beam_search_equals_marian_of_transformers(alpha, beam):
             assert best.tokens == tuple(body)
             alike += 1
     assert alike >= 8
+
+
+def test_a_beam_that_fits_into_no_memory_is_refused_before_it_begins():
+    model = build_model("transformer", "seq2seq", dtype=torch.float32, width=8, heads=2, layers=1)
+    with pytest.raises(ResourceError, match="a beam of 100,000,000,000 for each of 3 sentences"):
+        beam_search(model, torch.zeros(3, 4, dtype=torch.long), search=BeamConfig(beam=10**11))

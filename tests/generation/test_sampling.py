@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from everyformer.core.errors import ConfigError, ShapeError, UnsupportedError
+from everyformer.core.errors import ConfigError, ResourceError, ShapeError, UnsupportedError
 from everyformer.core.mask import Mask
 from everyformer.core.tasks import LM, PIXELS
 from everyformer.family import list_members
@@ -248,3 +248,5 @@ def test_images_need_a_pixel_model_and_a_number() -> None:
         pixels.draw_images(small_model("gmlp"), 1)
     with pytest.raises(ConfigError, match="at least 1, not 0"):
         pixels.draw_images(small_model("gmlp", PIXELS, image=(1, 2, 2)), 0)
+    with pytest.raises(ResourceError, match=r"drawing 100,000,000,000 images needs at least 2\.9"):
+        pixels.draw_images(small_model("gmlp", PIXELS, image=(1, 2, 2)), 10**11)

@@ -10,9 +10,10 @@ import torch
 from torch import nn
 
 from everyformer.core.errors import ResourceError
+from everyformer.data.environments import EnvironmentDataset
 from everyformer.training.config import TrainingConfig
 from everyformer.training.distributed import World
-from everyformer.training.footprint import check_footprint
+from everyformer.training.footprint import check_footprint, check_reading
 
 MIB = 1 << 20
 CASES = [
@@ -59,3 +60,32 @@ def test_a_training_is_refused_below_what_it_surely_takes(
     monkeypatch.setattr("everyformer.core.memory.free_memory", lambda: needed - 1)
     with pytest.raises(ResourceError, match=f"{what}.* needs at least "):
         check_footprint(model, data, config, world)
+
+
+@pytest.mark.parametrize(("horizon", "number"), [(1 << 20, 16), (16, 1 << 20)])
+def test_so_is_a_turn_of_which_each_step_takes_a_number(
+    horizon: int, number: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = object.__new__(EnvironmentDataset)
+    for name, value in {"task": "policy", "number": number, "length": 1}.items():
+        object.__setattr__(data, name, value)
+    model, world = Weights(0, 0, 1), World(torch.device("cpu"))
+    model.config = SimpleNamespace(width=1, policy=SimpleNamespace(horizon=horizon))
+    monkeypatch.setattr("everyformer.core.memory.free_memory", lambda: 128 * MIB)
+    check_footprint(model, data, TrainingConfig(), world)
+    monkeypatch.setattr("everyformer.core.memory.free_memory", lambda: 128 * MIB - 1)
+    with pytest.raises(ResourceError, match=f"a turn of {horizon:,} steps in {number:,} env"):
+        check_footprint(model, data, TrainingConfig(), world)
+
+
+def test_so_are_more_windows_of_a_text_than_there_is_room_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    data: Any = SimpleNamespace(length=1024)
+    model, cpu = Weights(0, 0, 64), torch.device("cpu")
+    needed = 512 * 1024 * (2 * 8 + 64 * 4)
+    monkeypatch.setattr("everyformer.core.memory.free_memory", lambda: needed)
+    check_reading(model, data, 512, cpu)
+    monkeypatch.setattr("everyformer.core.memory.free_memory", lambda: needed - 1)
+    with pytest.raises(ResourceError, match="reading 512 windows of 1,024 tokens at once needs"):
+        check_reading(model, data, 512, cpu)

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
-from everyformer.core.bounds import Amount, Count
+from everyformer.core.bounds import Amount, Count, Threads
 from everyformer.core.config import Options
 
 BASELINE = "attention"
@@ -32,7 +32,7 @@ class Setting(Options):
     """where it is measured"""
     seconds: Amount = 0.4
     """least time spent on the repetitions of a point; where they scatter, up to five times that"""
-    threads: Count | None = None
+    threads: Threads | None = None
     """CPU threads (default: torch's own choice)"""
 
 

@@ -16,6 +16,7 @@ from everyformer.cli.console import facts
 from everyformer.cli.parsing import say
 from everyformer.cli.trained import data_config
 from everyformer.core.errors import ConfigError, unknown
+from everyformer.core.memory import check_memory
 from everyformer.data.images import ImageDataset, read_images, shrunk
 from everyformer.generation.pixels import draw_images
 from everyformer.generation.sampling import initial_state
@@ -117,6 +118,8 @@ def _rows(draws: int, before: list[Tensor], drawn: Tensor, after: list[Tensor], 
 def _repeated(draws: int, **given: Tensor | None) -> dict[str, Any]:
     """Each row ``draws`` times in succession."""
     there = {name: rows for name, rows in given.items() if rows is not None}
+    needed = draws * sum(rows.nbytes for rows in there.values())
+    check_memory(needed, f"{draws:,} drawings of each picture", "choose fewer --draws")
     return {name: rows.repeat_interleave(draws, 0) for name, rows in there.items()}
 
 

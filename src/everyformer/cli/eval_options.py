@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Annotated, Literal
 
 import tyro
 
 from everyformer.cli.parsing import VerbOptions
-from everyformer.core.bounds import Count, Whole
+from everyformer.core.bounds import Bounds, Count, Whole
 from everyformer.core.config import Options
 from everyformer.data.config import DataConfig
 from everyformer.generation.config import BeamConfig, PlayConfig
@@ -68,7 +68,7 @@ class EvalOptions(VerbOptions, BeamConfig, PlayConfig):
     """what --sweep tries"""
     exits: ExitConfig = field(default_factory=ExitConfig)
     """where tokens leave (models with early exits)"""
-    search_exits: Count | None = None
+    search_exits: Annotated[int, Bounds(1, 10_000)] | None = None
     """try so many thresholds of early exits on the data, where each layer may have its own drawn
     ones too; prints and draws those than which none loses less with no more layers"""
     average: Count | None = None

@@ -113,6 +113,8 @@ Count = Annotated[int, Bounds(1)]
 """how many there are, of what there is at least one"""
 Layers = Annotated[int, Bounds(1, 1024)]
 """how many blocks stand on one another"""
+Threads = Annotated[int, Bounds(1, 1024)]
+"""how many run at once on one machine"""
 Repeats = Annotated[int, Bounds(1, 1000)]
 """how often something is done anew, to know how much it varies"""
 Whole = Annotated[int, Bounds(0)]

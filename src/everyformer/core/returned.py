@@ -61,9 +61,9 @@ def check_state(
     """Refuse a state of another kind or of another number of rows."""
     if not isinstance(state, kind) or not hasattr(state, "seen"):
         raise _refused(mixer, method, f"{_kind(state)} as the state", f"a {kind.__name__}")
-    tensors = [state.seen] if torch.compiler.is_compiling() else [state.seen, *state.tensors()]
+    tensors = [state.seen] if torch.compiler.is_compiling() else vars(state).values()
     for tensor in tensors:
-        if tensor.shape[:1] != (batch,):
+        if isinstance(tensor, Tensor) and tensor.shape[:1] != (batch,):
             raise _refused(mixer, method, f"a state with {_sizes(tensor)}", f"{batch} rows in each")
 
 

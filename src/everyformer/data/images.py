@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from everyformer.core.errors import ConfigError, DataError
+from everyformer.core.memory import check_memory
 from everyformer.core.tasks import TASKS, TaskName, tasks_that
 from everyformer.data.batch import Batch
 from everyformer.data.cache import FORMAT, cache_root, cached, digest
@@ -145,6 +146,7 @@ def reshaped(pixels: np.ndarray, config: DataConfig) -> np.ndarray:
         pixels = np.rint((pixels * weights).sum(1, keepdims=True)).astype(np.uint8)
     if config.size and pixels.shape[2:] != (config.size, config.size):
         image, size = pillow("resizing pictures"), (config.size, config.size)
+        _check_size(len(pixels) * pixels.shape[1], config.size)
         resized = [
             np.asarray(image.fromarray(plane).resize(size, image.Resampling.BICUBIC))
             for plane in pixels.reshape(-1, *pixels.shape[2:])
@@ -153,6 +155,12 @@ def reshaped(pixels: np.ndarray, config: DataConfig) -> np.ndarray:
     return (
         np.repeat(pixels, 3, axis=1) if config.colour == "rgb" and pixels.shape[1] == 1 else pixels
     )
+
+
+def _check_size(planes: int, side: int) -> None:
+    """Refuse planes of pixels that are to be as large as no memory is."""
+    what = f"pictures of {side:,} x {side:,} pixels"
+    check_memory(planes * side**2, what, "choose a smaller --data.size")
 
 
 def _small_size(height: int, width: int, small: int | None) -> tuple[int, int]:
@@ -301,6 +309,7 @@ def _target_size(
             "or give a size"
         )
     if config.size:
+        _check_size(3, config.size)
         height = width = config.size
     changed = sum(count for size, count in sizes.items() if size != (height, width))
     if not changed:

@@ -63,13 +63,11 @@ def warmed_windows(
     for first, batch in zip(range(0, len(starts), size), batches, strict=True):
         at = starts[first : first + size]
         ahead = []
-        for back in range(before, 0, -1):
-            begin = at - back * length
-            if (begin > -length).any():
-                positions = begin[:, None] + np.arange(length)
-                part = _batch(dataset, dataset.validation, positions.clip(0))
-                real = torch.from_numpy(positions >= 0)
-                ahead.append(part if bool(real.all()) else replace(part, keep=real))
+        for back in range(min(before, -(-at.max() // length)), 0, -1):
+            positions = (at - back * length)[:, None] + np.arange(length)
+            part = _batch(dataset, dataset.validation, positions.clip(0))
+            real = torch.from_numpy(positions >= 0)
+            ahead.append(part if bool(real.all()) else replace(part, keep=real))
         yield ahead, batch
 
 

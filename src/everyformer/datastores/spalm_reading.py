@@ -50,7 +50,8 @@ class SpalmLanguageModel(ReadingModel):
         self, model: LanguageModel, frozen: LanguageModel, index: Index, how: Indexing, k: int
     ) -> None:
         super().__init__(model)
-        self.frozen, self.index, self.how, self.k = frozen, index, how, k
+        self.frozen, self.index, self.how = frozen, index, how
+        self.k = min(k, len(index.store))
 
     def init_state(self, batch_size: int, **like: Any) -> StackState:
         """The state before the first token: the model's own, and the tokens read last."""
@@ -118,11 +119,10 @@ class SpalmLanguageModel(ReadingModel):
             for some in batches(batch, TOGETHER):
                 read = keys_of(self.frozen, some, self.how.tap)
                 keys += [own[w.new :] for own, w in zip(read, some, strict=True)]
-        k = min(self.k, len(self.index.store))
-        rows = self.index.search(torch.cat(keys), k).rows.numpy()
+        rows = self.index.search(torch.cat(keys), self.k).rows.numpy()
         values = np.where(rows >= 0, self.index.store.values[rows.clip(0)], -1)
         r, p = torch.tensor(where).T
-        found[r, p, :k] = torch.from_numpy(values.astype(np.int64))
+        found[r, p] = torch.from_numpy(values.astype(np.int64))
         return found.to(inputs.device)
 
     def _windows(self, first: int, end: int) -> list[tuple[int, int, int]]:

@@ -107,8 +107,8 @@ def _with_tables(
 ) -> TextDataset:
     """``dataset`` with the neighbours of both parts; ``texts``: what of the first is stored."""
     read: dict[str, Any] = {
-        "model": frozen, "index": index, "k": options.k, "context": how.context,
-        "stride": how.stride, "tap": how.tap,
+        "model": frozen, "index": index, "k": min(options.k, len(index.store)),
+        "context": how.context, "stride": how.stride, "tap": how.tap,
     }  # fmt: skip
     own = None if texts is None else texts.positions
     tables = (

@@ -32,7 +32,7 @@ from typing import Annotated, Literal
 import torch
 from torch import Tensor, nn
 
-from everyformer.core.bounds import Affects, Amount, Count, When
+from everyformer.core.bounds import Affects, Amount, Count, Repeats, When
 from everyformer.core.errors import ConfigError
 from everyformer.core.mask import Mask
 from everyformer.core.state import State, state
@@ -77,7 +77,7 @@ class DepthAdaptiveOptions(ExitOptions):
     """at which all leave"""
     training: Annotated[Literal["aligned", "mixed"], Affects("nothing")] = "aligned"
     """whether every layer predicts every token, or for each token one that is drawn does"""
-    samples: Annotated[Count, Affects("nothing"), _MIXED] = 1
+    samples: Annotated[Repeats, Affects("nothing"), _MIXED] = 1
     """M, how often layers are drawn"""
     weighting: Annotated[Weighting, Affects("nothing"), When("training", "aligned")] = "uniform"
     """omega_n of the layers' losses: 1, n, sqrt(n), 1 / n or 2^n"""

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from everyformer.core.bounds import Count
+from everyformer.core.bounds import Layers
 from everyformer.core.config import Options
 from everyformer.core.trials import Trials
 from everyformer.depth import DEPTHS
@@ -22,7 +22,7 @@ from everyformer.depth.base import Depth
 
 @dataclass(frozen=True)
 class RepeatOptions(Options):
-    times: Count = 2
+    times: Layers = 2
     """T, how often the blocks are applied one after the other"""
 
 

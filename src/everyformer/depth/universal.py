@@ -42,7 +42,16 @@ from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from everyformer.core.bounds import Affects, Amount, Between, Count, Real, Unless, When, Whole
+from everyformer.core.bounds import (
+    Affects,
+    Amount,
+    Between,
+    Layers,
+    Real,
+    Unless,
+    When,
+    Whole,
+)
 from everyformer.core.config import Options
 from everyformer.core.errors import UnsupportedError
 from everyformer.core.mask import Mask, positions_of, runs_of
@@ -66,7 +75,7 @@ _LEARNS = When("halting", "act", "global")
 
 @dataclass(frozen=True)
 class UniversalOptions(Options):
-    steps: Count = 6
+    steps: Layers = 6
     """T, how often the blocks are applied, or at most where tokens halt"""
     halting: Literal["act", "none", "global", "random"] = "act"
     """what ends a token's steps: its own p (act), nothing, the mean p of its text (not causal), or

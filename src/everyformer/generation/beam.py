@@ -23,6 +23,7 @@ from torch import Tensor
 
 from everyformer.core.errors import UnsupportedError
 from everyformer.core.mask import Mask
+from everyformer.core.memory import check_memory
 from everyformer.core.state import StackState
 from everyformer.generation.config import BeamConfig
 from everyformer.generation.sampling import check_scores, initial_state
@@ -94,6 +95,11 @@ class _Search:
     ) -> None:
         self.model, self.search = model, search
         batch, length = source.shape
+        check_memory(
+            batch * search.beam * model.config.vocabulary * 4,
+            f"a beam of {search.beam:,} for each of {batch:,} sentences",
+            "choose a smaller --beam, or fewer at a time",
+        )
         real = [length] * batch
         if mask is not None and mask.keep is not None:
             real = mask.keep.sum(1).tolist()

@@ -7,6 +7,7 @@ same images.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 
 import torch
@@ -14,6 +15,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 from everyformer.core.errors import ConfigError, ShapeError, UnsupportedError
+from everyformer.core.memory import check_memory
 from everyformer.core.state import State
 from everyformer.generation.config import Sampling
 from everyformer.generation.sampling import draw, initial_state
@@ -56,6 +58,9 @@ def draw_images(
         raise UnsupportedError(f"images are drawn from a pixel model, not a {type(model).__name__}")
     if count < 1:
         raise ConfigError(f"the number of images must be at least 1, not {count}")
+    check_memory(
+        count * math.prod(model.sequence.image) * 8, f"drawing {count:,} images", "draw fewer"
+    )
     sampling = sampling or Sampling()
     of_text = ("repetition_penalty", "stop", "end_token", "min_tokens")
     refused = [name for name in of_text if getattr(sampling, name) != getattr(Sampling(), name)]

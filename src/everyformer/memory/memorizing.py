@@ -38,6 +38,7 @@ from torch import Tensor, nn
 from everyformer.core.bounds import Affects, Count, Positive, Real, Unless, Whole
 from everyformer.core.config import Choice, Options
 from everyformer.core.errors import GeneError
+from everyformer.core.memory import check_memory
 from everyformer.core.mixer import set_options
 from everyformer.core.outputs import Losses
 from everyformer.core.panels import Recorded
@@ -253,14 +254,19 @@ class MemorizingMemory(Memory):
         kv_heads = stored.keys.shape[1]
         grouped = q.reshape(batch, kv_heads, -1, q.shape[-1])
         keep, order = stored.slots()
+        count = self.options.neighbours
+        if not torch.compiler.is_compiling():
+            check_memory(
+                batch * heads * length * count * (q.element_size() + 8),
+                f"{count:,} stored keys for each of {batch * length:,} tokens",
+                "choose fewer with a smaller --memory.neighbours",
+            )
         places = order.masked_fill(~keep, -1)[:, None].expand(-1, kv_heads, -1)
         low, high = (
             t.expand(batch, -1).repeat(1, heads // kv_heads)[:, None].expand(-1, kv_heads, -1)
             for t in self.visible(tokens)
         )
-        found = nearest(
-            grouped, stored.keys, self.options.neighbours, places=places, within=(low, high)
-        )
+        found = nearest(grouped, stored.keys, count, places=places, within=(low, high))
         if tracing():
             record(
                 self, "looked-up", lambda: self._distances(tokens, found.keys, found.scores, order)

@@ -36,7 +36,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from everyformer.core.bounds import Amount, Count, When
-from everyformer.core.errors import ConfigError, ShapeError
+from everyformer.core.errors import ConfigError, GeneError, ShapeError
 from everyformer.core.trials import WIDTH, Make, Pair, Trials, output
 from everyformer.engines.kernel.attention import (
     POSITIVE,
@@ -276,6 +276,11 @@ class Linear(KernelAttention):
 
     def feature_sizes(self) -> tuple[int, bool]:
         o, size = self.options, self.head_dim
+        if o.nu >= 2 * size:
+            raise GeneError(
+                f"dpfp with 'nu'={o.nu} makes the same products again: give less than {2 * size}, "
+                f"twice the {size} channels of a head"
+            )
         features = {"hedgehog": 2 * size, "dpfp": 2 * size * o.nu}.get(o.feature_map, size)
         return features, o.feature_map == "exp"
 

@@ -5,7 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
-from everyformer.core.bounds import Amount, Between, Count, Positive, Rate, Seed, Share, When
+from everyformer.core.bounds import (
+    Amount,
+    Between,
+    Count,
+    Positive,
+    Rate,
+    Seed,
+    Share,
+    Threads,
+    When,
+)
 from everyformer.core.config import Options
 from everyformer.core.errors import ConfigError
 
@@ -77,7 +87,7 @@ class TrainingConfig(Options):
     """of the data's order and of dropout: a step's randomness follows from seed and step alone"""
     device: str = "auto"
     """cpu, cuda, cuda:1, mps ...; auto takes an accelerator where there is one"""
-    threads: Count | None = None
+    threads: Threads | None = None
     """CPU threads of torch; none leaves torch's own choice"""
 
     def __post_init__(self) -> None:

@@ -24,6 +24,7 @@ from everyformer.models.policy import PolicyModel
 from everyformer.training.classification import ClassErrors
 from everyformer.training.curves import Curves
 from everyformer.training.distributed import World
+from everyformer.training.footprint import check_reading
 from everyformer.training.intervals import perplexity, ratio, wilson
 from everyformer.training.reading import read_in_order, read_windows
 from everyformer.training.regression import NumberErrors
@@ -82,6 +83,9 @@ def evaluate(
         assert isinstance(model, PolicyModel)
         return _returns(model, dataset, limit, seed, should_stop)
     world = world or World(next(model.parameters()).device)
+    if isinstance(dataset, TextDataset):
+        rows = streams or min(batch, len(dataset.window_starts(limit)[0]))
+        check_reading(model, dataset, rows, world.device)
     sums = torch.zeros(10, dtype=torch.float64)
     errors = _errors(model, dataset, details)
     guesses, top5, stopped = True, True, 0.0

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import nn
 
 from everyformer.core.memory import check_memory
 from everyformer.core.tasks import TASKS
 from everyformer.data.dataset import Dataset
+from everyformer.data.environments import EnvironmentDataset
+from everyformer.data.text import TextDataset
 from everyformer.training.config import TrainingConfig
 from everyformer.training.distributed import World
 
@@ -22,7 +25,8 @@ def check_footprint(
     """Refuse sizes that this machine cannot hold, with both numbers.
 
     What is counted is surely needed: gradients and moments, the tokens of a batch and one vector of
-    every token that a slice reads. A real step takes several times as much.
+    every token that a slice reads, a number for every step that is played. A real step takes
+    several times as much.
 
     Raises:
         ResourceError: it is more than what is free (on CPUs; others raise by themselves).
@@ -38,11 +42,33 @@ def check_footprint(
         # its batches are as large as --data.tokens says, and no text is longer than what was read
         return
     options: Any = getattr(model, "config", None)
-    width = getattr(options, "width", 1)
-    tokens = config.batch * dataset.length * 2 * 8
-    read = config.batch // (config.accumulate * world.size) * dataset.length * width * 4
+    rows = config.batch // (config.accumulate * world.size)
+    if isinstance(dataset, EnvironmentDataset):
+        steps = options.policy.horizon
+        check_memory(
+            MOMENTS * weights + steps * dataset.number * 8,
+            f"a turn of {steps:,} steps in {dataset.number:,} environments",
+            "choose a smaller --model.policy.horizon, or fewer environments",
+        )
     check_memory(
-        MOMENTS * weights + tokens + read,
+        MOMENTS * weights + config.batch * dataset.length * 16 + vectors(model, rows, dataset),
         f"a batch of {config.batch:,} sequences of {dataset.length:,} tokens",
         "choose a smaller --batch or --length, or a larger --training.accumulate",
     )
+
+
+def vectors(model: nn.Module, rows: int, dataset: Dataset) -> int:
+    """Bytes of one vector of every token in so many sequences."""
+    options: Any = getattr(model, "config", None)
+    width: int = getattr(options, "width", 1)
+    return rows * dataset.length * width * 4
+
+
+def check_reading(model: nn.Module, dataset: TextDataset, rows: int, device: torch.device) -> None:
+    """Refuse so many windows of a text at once, as `check_footprint` does."""
+    if device.type == "cpu":
+        check_memory(
+            rows * dataset.length * 16 + vectors(model, rows, dataset),
+            f"reading {rows:,} windows of {dataset.length:,} tokens at once",
+            "choose a smaller --batch or --streams",
+        )

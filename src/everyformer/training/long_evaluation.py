@@ -75,11 +75,13 @@ def evaluate_long(
             f"{streams}, and the mode {mode}"
         )
     if mode == "recurrent":
-        options |= {"streams": streams}
+        # beyond as many as there are windows, stretches have nothing to read
+        windows = -(-(len(dataset.validation) - 1) // dataset.length)
+        options |= {"streams": min(streams, windows)}
         options.pop("batch", None)
     curves, start = Curves(dataset.length), time.perf_counter()
-    windows = dataclasses.replace(dataset, stride=stride)
-    found = evaluate(model, windows, remember=False, curves=curves, **options)
+    strided = dataclasses.replace(dataset, stride=stride)
+    found = evaluate(model, strided, remember=False, curves=curves, **options)
     if found is None:
         return None
     return found | {
