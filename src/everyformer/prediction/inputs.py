@@ -6,6 +6,7 @@ slash), and else a sentence. Nothing is held in memory but the row that is read;
 
 from __future__ import annotations
 
+import codecs
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
@@ -21,6 +22,7 @@ from everyformer.core.files import expanded
 from everyformer.data.arrays import SUFFIXES as ARRAYS
 from everyformer.data.arrays import read_inputs, rows_for
 from everyformer.data.config import DataConfig
+from everyformer.data.delimited import DelimitedTable
 from everyformer.data.images import SUFFIXES as PICTURES
 from everyformer.data.layout import without_notes
 from everyformer.data.pictures import opened, pillow, pixels_of
@@ -29,7 +31,7 @@ from everyformer.data.sources import Entry, Source, open_source, text_lines
 from everyformer.data.table import TABLES, Table
 from everyformer.data.tables import Columns, TableReader, text_reader
 from everyformer.prediction.predictor import Predictor
-from everyformer.prediction.rows import Row, counted
+from everyformer.prediction.rows import CsvForm, Row, counted
 
 TEXTS = {".txt", ".md", ".text"}
 KNOWN = {*TABLES, *ARRAYS, *PICTURES, *TEXTS, ".zip"}
@@ -68,6 +70,8 @@ class Inputs:
     """what was found and guessed"""
     resized: int = 0
     """pictures of another size than the model reads"""
+    form: CsvForm = field(default_factory=CsvForm)
+    """of the first table, known with its first row"""
 
     def notes(self) -> list[str]:
         """What there is to say when the rows have been read, half a sentence each."""
@@ -217,11 +221,21 @@ def _table_rows(word: str | Path, inputs: Inputs, reader: Predictor, how: Readin
         found = _text_column(source, config, entries[0], reader)
         [text] = found.indices
         table = found.first
+        inputs.form = _form(source, entries[0], table)
         inputs.found += [f"'{word}': {note}" for note in found.notes]
         every = [text, *(index for index in range(table.width) if index != text)]
         whole = TableReader(source, config, table, Columns(tuple(every), ()))
         for entry in entries:
             yield from _rows_of(whole, entry)
+
+
+def _form(source: Source, entry: Entry, table: Table) -> CsvForm:
+    """How a CSV is written, so that it comes back so; tabs do not fit the name of one."""
+    if not isinstance(table, DelimitedTable):
+        return CsvForm()
+    with source.stream(entry) as stream:
+        marked = stream.read(len(codecs.BOM_UTF8)) == codecs.BOM_UTF8
+    return CsvForm("," if table.delimiter == "\t" else table.delimiter, marked)
 
 
 def _text_column(

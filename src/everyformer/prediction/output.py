@@ -7,13 +7,13 @@ behind them.
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TextIO
 
 from everyformer.core.errors import DataError
 from everyformer.core.plain import to_json
 from everyformer.prediction.records import Candidate, Prediction
-from everyformer.prediction.rows import Row
+from everyformer.prediction.rows import CsvForm, Row
 
 ADDED = "predicted_"
 WIDEST = 48
@@ -40,22 +40,27 @@ def write_lines(found: Found, out: TextIO) -> int:
     return count
 
 
-def write_csv(found: Found, out: TextIO, columns: Sequence[str]) -> int:
+def write_csv(
+    found: Found, out: TextIO, columns: Sequence[str], form: Callable[[], CsvForm] = CsvForm
+) -> int:
     """Write a line of names and one a prediction; gives how many.
 
     Args:
         columns: of the predictions (see `Predictor.columns`).
+        form: asked once the first row is there.
 
     Raises:
         DataError: a row of JSON lines with other fields than the first.
     """
-    writer = csv.writer(out, lineterminator="\n")
-    names: tuple[str, ...] | None = None
+    writer: Any = None
+    names: tuple[str, ...] = ()
     count = 0
     for count, (row, prediction) in enumerate(found, 1):
         cells = dict(row.cells)
-        if names is None:
-            names = tuple(cells)
+        if writer is None:
+            how, names = form(), tuple(cells)
+            out.write("\ufeff" * how.marked)
+            writer = csv.writer(out, delimiter=how.delimiter, lineterminator="\n")
             added = [ADDED + name for name in columns] if cells else ["input", *columns]
             writer.writerow([*names, *added])
         if new := [name for name in cells if name not in names]:

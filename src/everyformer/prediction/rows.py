@@ -5,11 +5,19 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
+
+
+class CsvForm(NamedTuple):
+    """How a file of comma-separated values is written."""
+
+    delimiter: str = ","
+    marked: bool = False
+    """whether it begins with a byte-order mark, by which spreadsheets know UTF-8"""
 
 
 @dataclass(frozen=True)
