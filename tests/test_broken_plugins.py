@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -250,6 +251,7 @@ def test_a_plugin_called_like_that_of_a_package_is_refused(
     plugin: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (plugin.parent / "theirs.py").write_text(MIXER)
+    monkeypatch.delitem(sys.modules, "theirs", raising=False)
     info = plugin.parent / "theirs-1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: theirs\nVersion: 1.0\n")

@@ -360,11 +360,11 @@ def test_data_that_one_member_cannot_use_fails_that_member_by_name(
     assert "gtrxl" in done.row("gtrxl")["error"]
 
 
+@pytest.mark.usefixtures("forgotten")
 def test_a_comparison_of_own_mixers_goes_on_by_the_words_that_are_printed(
     compare: Compare, launched: list[str], tree: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tree / "mine.py").write_text(OWN_MIXER, encoding="utf-8")
-    monkeypatch.setenv("EVERYFORMER_PLUGINS", "")
     run = trainings.launch
 
     def stopped(module: str, place: Path, stop: Gentle, *words: str) -> int:

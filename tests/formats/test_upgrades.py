@@ -184,12 +184,12 @@ def test_options_that_were_taken_without_effect_are_as_if_never_given(
 
 
 LAYERS = [
-    ("linear", {}, {"feature_map": ["elu", "dpfp"], "nu": [7, 8]}, {}, {"nu": [4, 8]}),
+    ("linear", {}, {"feature_map": ["elu", "dpfp"], "nu": [6, 7]}, {}, {"nu": [4, 7]}),
     ("linear", {"nu": 7}, {"feature_map": ["elu", "dpfp"]}, {}, {"nu": [4, 7]}),
     ("linear", {"nu": 7}, {"feature_map": ["elu", "relu"]}, {"nu": 4}, {}),
     ("linear", {"nu": 7}, {"feature_map": ["dpfp", "dpfp"]}, {"nu": 7}, {}),
     ("linear", {"feature_map": "relu"}, {"nu": [7, 8]}, {"nu": 4}, {}),
-    ("linear", {"feature_map": "dpfp"}, {"nu": [7, 8]}, {}, {"nu": [7, 8]}),
+    ("linear", {"feature_map": "dpfp"}, {"nu": [6, 7]}, {}, {"nu": [6, 7]}),
     ("linear", {"nu": 7}, {"mixer": ["attention", "linear"]}, {"nu": 4}, {}),
     ("linear", {"nu": 7, "feature_map": "dpfp"}, {"mixer": ["attention", "linear"]}, {"nu": 7}, {}),
 ]

@@ -194,7 +194,7 @@ def _registered(name: str) -> Any:
     if colon:
         try:
             import_here(package)
-        except ImportError as error:
+        except (ImportError, ConfigError) as error:
             raise ConfigError(
                 f"{name} names the package '{package}', which cannot be imported: {error}"
             ) from error
