@@ -93,17 +93,18 @@ def test_held_out_text_is_scored_once(tokens, length, streams):
 
 @pytest.mark.parametrize("limit", [None, 3])
 @pytest.mark.parametrize("stride", [None, 2])
-def test_windows_are_the_usual_ones_with_the_text_before_them(stride, limit):
+@pytest.mark.parametrize("before", [2, 10**11])
+def test_windows_are_the_usual_ones_with_the_text_before_them(stride, limit, before):
     data = text(43, 5, stride)
     plain = list(data.validation_batches(4, limit))
-    warmed = list(warmed_windows(data, 4, limit, 2))
+    warmed = list(warmed_windows(data, 4, limit, before))
     for usual, (ahead, batch) in zip(plain, warmed, strict=True):
         assert torch.equal(usual.inputs, batch.inputs)
         assert torch.equal(usual.targets, batch.targets)
         rows = torch.cat([*(part.inputs for part in ahead), batch.inputs], 1)
         kept = torch.cat([real_tokens(part) for part in (*ahead, batch)], 1)
         for row, real, start in zip(rows, kept, batch.inputs[:, 0].tolist(), strict=True):
-            first = max(0, start - 5 * len(ahead))
+            first = max(0, start - 5 * before)
             assert row[real].tolist() == list(range(first, start + 5))
 
 
