@@ -93,7 +93,8 @@ def test_a_member_trains_is_measured_and_generates(
     code, out, err = say("train", member, "--task", task, *DATA[task], *SIZES, "--out", run)
     assert code == 0, err
     assert "2 steps" in out
-    code, out, err = say("eval", run, "--json", "--sequences", "2")
+    drawn = "--episodes" if TASKS[task].interacts else "--sequences"
+    code, out, err = say("eval", run, "--json", drawn, "2")
     assert code == 0, err
     found = json.loads(out)["evaluation"]
     assert math.isfinite(found[0]["return"] if TASKS[task].interacts else found["loss"])
