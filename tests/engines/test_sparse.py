@@ -42,6 +42,8 @@ def table(blocks, seed=0):
 TOKENS = {"tokens": (0, 9), "causal": False}
 PLANS = {
     "all": SparsePlan.of(Near()),
+    "all, both sides": SparsePlan.of(Near(causal=False)),
+    "all before and two behind": SparsePlan.of(Near(after=2, causal=False)),
     "window": SparsePlan.of(Near(before=5)),
     "window of one": SparsePlan.of(Near(before=0)),
     "both sides": SparsePlan.of(Near(before=3, after=2, causal=False)),
@@ -125,6 +127,15 @@ def test_what_stands_behind_a_row_is_not_read(name):
     for backend in ("dense", "blocked"):
         got = sparse_attention(*inputs, PLANS[name], lengths=lengths, backend=backend)
         assert_close(with_gradients(got, inputs, keep), want, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_plan_is_complete_if_and_only_if_it_shows_every_pair(name):
+    plan = PLANS[name]
+    every = torch.ones(43, 43, dtype=torch.bool)
+    assert plan.complete == bool(
+        (plan.mask(43, HEADS) == (every.tril() if plan.causal else every)).all()
+    )
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -184,6 +184,19 @@ def test_lengths_are_counted_in_every_document(positions, lengths):
 
 
 @pytest.mark.parametrize("case", KINDS)
+def test_a_part_of_a_text_turns_as_in_the_whole_where_its_length_is_said(case):
+    options = {"scaling": {"kind": scaling(case).kind, **KINDS[case]}}
+    rope = Rope(width=32, heads=2, options=options)
+    q, positions = torch.randn(1, 2, 31, 16).double(), torch.arange(31)[None]
+    whole, part = rope.rotate(q, positions), slice(4, 9)
+    said = rope.rotate(q[:, :, part], positions[:, part], torch.tensor([[31]]))
+    torch.testing.assert_close(said, whole[:, :, part], rtol=0, atol=1e-14)
+    # nine tokens are within the original length of every kind that goes by it, 31 beyond
+    alone = rope.rotate(q[:, :, part], positions[:, part])
+    assert torch.allclose(alone, said) == (scaling(case).kind not in BY_LENGTH)
+
+
+@pytest.mark.parametrize("case", KINDS)
 @pytest.mark.parametrize("causal", [True, False])
 def test_padding_and_packing_change_nothing(case, causal):
     options = {"scaling": {"kind": scaling(case).kind, **KINDS[case]}}
