@@ -64,6 +64,17 @@ def test_seconds_are_worth_the_steps_of_the_quietest_round(compare: Compare, tim
     assert (training["steps"], training["budget_seconds"]) == (3, None)
 
 
+def test_no_member_pays_for_what_a_process_does_once(
+    compare: Compare, timed: Times, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    warmed: list[tuple[str, int]] = []
+    monkeypatch.setattr(
+        calibration, "_warm_up", lambda run, dataset: warmed.append((run.member, len(timed)))
+    )
+    compare("aft-simple", "gmlp", "--budget-seconds", "0.01")
+    assert warmed == [("aft-simple", 0)]
+
+
 def test_members_are_timed_in_turn(compare: Compare, timed: Times) -> None:
     compare("aft-simple", "gmlp", "--budget-seconds", "0.01")
     assert [name for name, _ in timed] == ["aft-simple", "gmlp"] * 4

@@ -22,6 +22,16 @@ def test_unequal_sizes_are_said() -> None:
     assert any("gmlp 1.30" in note for note in notes(made_up()))
 
 
+def test_trainings_at_another_speed_than_in_rounds_are_told_with_their_share() -> None:
+    results = made_up()
+    assert not any("another speed" in note for note in notes(results))
+    slow, steady = results["rows"][:2]
+    slow["trained_tokens_per_second"] = 0.6 * slow["tokens_per_second"]
+    steady["trained_tokens_per_second"] = 1.2 * steady["tokens_per_second"]
+    [note] = [note for note in notes(results) if "another speed" in note]
+    assert f"(as a share of that speed: {slow['member']} 0.60): the machine" in note
+
+
 def test_a_member_that_still_learns_is_said() -> None:
     assert any("gmlp still improved" in note for note in notes(made_up(half=0.01)))
     assert not any("still improved" in note for note in notes(made_up(half=10)))
