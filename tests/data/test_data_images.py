@@ -9,7 +9,7 @@ import pytest
 import torch
 from data_files import Files, Load, corpus, pack, picture, write
 
-from everyformer.core.errors import DataError, MissingExtraError
+from everyformer.core.errors import DataError, MissingExtraError, ResourceError
 from everyformer.data import DataConfig
 from everyformer.data.images import read_images, reshaped
 
@@ -203,6 +203,18 @@ def test_digits_are_spread_over_a_byte(load: Load) -> None:
     assert "1,618 training and 179 validation pictures" in data.split
     assert int(data.train_batch(0, 100, 0).inputs.max()) == 255
     assert load("digits", "pixels", size=4, colour="rgb").image == (3, 4, 4)
+
+
+def test_pictures_are_not_made_larger_than_there_is_memory_for(
+    load: Load, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All 1,797 digits, of 20 x 20 bytes each."""
+    room = 1797 * 20 * 20
+    monkeypatch.setattr("everyformer.core.memory.free_memory", lambda: room)
+    assert load("digits", size=20).image == (1, 20, 20)
+    monkeypatch.setattr("everyformer.core.memory.free_memory", lambda: room - 1)
+    with pytest.raises(ResourceError, match=r"pictures of 20 x 20 pixels.*smaller --data\.size"):
+        load("digits", size=20)
 
 
 @pytest.mark.parametrize(

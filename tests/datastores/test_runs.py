@@ -188,6 +188,17 @@ def test_the_last_tokens_find_what_they_find_in_the_whole(last: int, tmp_path: P
     assert (model.neighbours_of(inputs) >= 0).all()
 
 
+def test_of_a_store_with_fewer_keys_than_neighbours_all_are_read(tmp_path: Path) -> None:
+    model, _, tokens = reading(tmp_path)
+    store, _ = store_of(model.frozen, text(5, seed=2), 100, tmp_path / "few")
+    index, inputs = indexed(store, "exact", "l2", str), torch.from_numpy(tokens[:24]).long()[None]
+    many, few = (
+        SpalmLanguageModel(model.model, model.frozen, index, HOW, k) for k in (10**11, len(store))
+    )
+    torch.testing.assert_close(many(inputs).logits, few(inputs).logits)
+    assert many.neighbours_of(inputs).shape == (1, 24, len(store))
+
+
 def test_rows_with_padding_in_front_read_as_without(tmp_path: Path) -> None:
     model, _, tokens = reading(tmp_path)
     rows = [
