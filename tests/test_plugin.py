@@ -124,7 +124,8 @@ def test_its_laws_hold_and_catch_a_wrong_version_of_it(
     lines = python(code, installed, tmp_path).splitlines()
     held = [line for line in lines if not line.startswith("wrong")]
     assert len(held) == 11
-    assert all(line.endswith(" held") for line in held), held
+    # its row says why it does not read both ways
+    assert [line for line in held if not line.endswith(" held")] == ["bidirectional exempt"]
     caught = [line for line in lines if line.startswith("wrong")]
     assert [line.split()[1:3] for line in caught] == [[law, "failed"] for law in WRONG]
     assert all("Error" not in line for line in caught), caught

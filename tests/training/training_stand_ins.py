@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from everyformer.core.config import from_dict
 from everyformer.core.mask import Mask
 from everyformer.core.outputs import ModelOutput
-from everyformer.training.config import TrainingConfig
+from everyformer.training.config import BUDGETS, TrainingConfig
 from everyformer.training.loop import train
 from everyformer.training.result import TrainResult
 from everyformer.training.run import RunDirectory
@@ -140,9 +140,10 @@ class TinyData:
 
 
 def tiny_training(**options: Any) -> TrainingConfig:
-    """Short, on one thread, logged at every step."""
-    given = {"steps": 12, "batch": 6, "evaluate_every": 4, "checkpoint_every": 3, "log_every": 1}
-    return TrainingConfig(**{**given, "threads": 1, "device": "cpu", **options})
+    """Short, on one thread, logged at every step; 12 of them where nothing else ends it."""
+    given = {"batch": 6, "evaluate_every": 4, "checkpoint_every": 3, "log_every": 1}
+    budget = {} if options.keys() & {f"budget_{kind}" for kind in BUDGETS} else {"steps": 12}
+    return TrainingConfig(**{**given, **budget, "threads": 1, "device": "cpu", **options})
 
 
 def train_tiny(
