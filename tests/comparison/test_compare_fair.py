@@ -1,4 +1,4 @@
-"""Budgets in seconds are fair: steps by the quietest of several rounds, and doubts said aloud."""
+"""Budgets in seconds are fair: steps by rounds in which all take turns, and doubts said aloud."""
 
 from __future__ import annotations
 
@@ -51,17 +51,19 @@ def timed(monkeypatch: pytest.MonkeyPatch) -> Times:
     return calls
 
 
-def test_seconds_are_worth_the_steps_of_the_quietest_round(compare: Compare, timed: Times) -> None:
+def test_seconds_are_worth_the_steps_of_the_second_quietest_round(
+    compare: Compare, timed: Times
+) -> None:
     done = compare("aft-simple", "gmlp", "--budget-seconds", "0.01")
     assert {run["member"]: run["steps"] for run in done.results["runs"]} == {
-        "aft-simple": 5,
-        "gmlp": 3,
+        "aft-simple": 4,
+        "gmlp": 2,
     }
     told = done.row("gmlp")["calibrated"]
-    assert (told["seconds"], told["rounds"]) == (0.004, [0.006, 0.004, 0.008])
-    assert (told["cpu_seconds"], told["steps"]) == (0.5, 3)
+    assert (told["seconds"], told["rounds"]) == (0.006, [0.006, 0.004, 0.008])
+    assert (told["cpu_seconds"], told["steps"]) == (0.5, 2)
     training = done.job("runs/gmlp-seed0")["run"]["training"]
-    assert (training["steps"], training["budget_seconds"]) == (3, None)
+    assert (training["steps"], training["budget_seconds"]) == (2, None)
 
 
 def test_no_member_pays_for_what_a_process_does_once(
@@ -162,10 +164,29 @@ def test_members_are_measured_again_with_one_that_failed_and_keep_what_seconds_w
         before = compare("aft-simple", "gmlp", "--budget-seconds", "0.01").row("aft-simple")
     timed.clear()
     after = compare("--resume", small=False)
-    assert (before["steps"], after.row("aft-simple")["steps"]) == (5, 5)
-    # by now 0.001 s would be worth 10 steps; told are the rounds with both
+    assert (before["steps"], after.row("aft-simple")["steps"]) == (4, 4)
+    # by now 0.002 s would be worth 5 steps; told are the rounds with both
     assert after.row("aft-simple")["calibrated"]["rounds"] == [0.001, 0.003, 0.002]
     assert after.row("gmlp")["calibrated"]["rounds"] == [0.006, 0.004, 0.008]
+
+
+def test_two_names_of_one_function_are_timed_once_and_learn_the_same(
+    compare: Compare, timed: Times
+) -> None:
+    done = compare("attention", "gmlp", "sinusoidal", "--budget-seconds", "0.01")
+    assert [name for name, _ in timed] == ["attention", "gmlp"] * 4
+    first, second = done.row("attention"), done.row("sinusoidal")
+    assert first["calibrated"] == second["calibrated"]
+    assert (first["steps"], first["quality"]) == (second["steps"], second["quality"])
+    assert (first["same_as"], done.row("gmlp")["same_as"]) == (["sinusoidal"], [])
+
+
+def test_options_of_one_of_two_names_make_them_two_functions(
+    compare: Compare, timed: Times
+) -> None:
+    own = ("--options", "sinusoidal.attention-dropout=0.1")
+    compare("attention", "sinusoidal", "--budget-seconds", "0.01", *own)
+    assert [name for name, _ in timed] == ["attention", "sinusoidal"] * 4
 
 
 def test_more_seconds_go_on_with_the_same_speeds(compare: Compare, timed: Times) -> None:
@@ -173,7 +194,7 @@ def test_more_seconds_go_on_with_the_same_speeds(compare: Compare, timed: Times)
     timed.clear()
     done = compare("--resume", "--budget-seconds", "0.02", small=False)
     assert timed == []
-    assert [run["steps"] for run in done.results["runs"]] == [10]
+    assert [run["steps"] for run in done.results["runs"]] == [7]
 
 
 def test_a_member_that_ends_the_timing_is_left_to_its_own_training(
@@ -196,7 +217,7 @@ def test_a_member_that_ends_the_timing_is_left_to_its_own_training(
     monkeypatch.setattr(calibration, "launch", process)
     done = compare("gmlp", "aft-simple", "--budget-seconds", "0.01")
     assert done.code == 0, done.err
-    assert done.row("aft-simple")["steps"] == 5
+    assert done.row("aft-simple")["steps"] == 4
     assert done.row("gmlp")["calibrated"] is None
     doubts = " ".join(done.results["verdict"]["doubts"])
     assert "the speed of gmlp could not be measured beforehand" in doubts
@@ -223,7 +244,7 @@ def test_a_stop_while_steps_are_timed_comes_after_a_step(
 def test_what_will_be_done_is_said_before_it_starts(compare: Compare, timed: Times) -> None:
     err = compare("aft-simple", "gmlp", "--budget-seconds", "0.01", "--seeds", "2").err
     plan = next(line for line in err.splitlines() if "trainings of" in line)
-    assert plan.startswith("4 trainings of 0.01 seconds (steps: aft-simple 5 and gmlp 3) each")
+    assert plan.startswith("4 trainings of 0.01 seconds (steps: aft-simple 4 and gmlp 2) each")
     assert re.search(r"about (\d+ min )?\d+ s in all", plan)
     assert "up to 3.0 MiB of memory" in plan
     assert err.index(plan) < err.index("[1 of 4] aft-simple-seed0")
