@@ -119,7 +119,7 @@ def _repeated(draws: int, **given: Tensor | None) -> dict[str, Any]:
     """Each row ``draws`` times in succession."""
     there = {name: rows for name, rows in given.items() if rows is not None}
     needed = draws * sum(rows.nbytes for rows in there.values())
-    check_memory(needed, f"{draws:,} drawings of each picture", "choose fewer --draws")
+    check_memory(needed, f"drawing each picture {draws:,} times", "choose fewer --draws")
     return {name: rows.repeat_interleave(draws, 0) for name, rows in there.items()}
 
 

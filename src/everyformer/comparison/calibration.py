@@ -1,9 +1,10 @@
 """Calibration: how fast every member trains and writes, measured with all members in turn.
 
 All speeds and the memory that a comparison tells come from its rounds, each of which times every
-member: what else the machine does falls on all of them. A budget in seconds is turned into steps by
-a member's second quietest round; tables tell medians with quartiles. Members of one description
-are one function by two names and measured once, so that they do not differ.
+member: what else the machine does falls on all of them. Tables tell medians with quartiles. Seconds
+become steps by the quietest round of all, of which a member has its usual share: a moment that the
+machine gave to one member alone does not count. Members of one description are one function by two
+names and measured once, so that they do not differ.
 
 All members are timed in one process (`everyformer.comparison.processes`); where one crashes it, a
 fresh process goes on with the others.
@@ -91,6 +92,10 @@ def calibrate(
             measured[at] = {"error": ended(code)}
         elif code:
             break
+    finished = _complete(measured, runs, plan)
+    _settle(measured)
+    if finished:
+        _write(folder, plan, runs, measured, None)
     return {
         name: _calibrated(measured[one], config.training)
         for name, one in timed.items()
@@ -123,8 +128,7 @@ def _timed_run(config: CompareConfig, entrant: Entrant) -> RunSpec:
 
 
 def _calibrated(found: dict[str, Any], training: TrainingConfig) -> Calibrated:
-    rounds = found["rounds"]
-    quiet = found.get("quiet") or _quiet(rounds)
+    rounds, quiet = found["rounds"], found["quiet"]
     kind, amount = training.budget
     speed, speed_spread = _summary([one["tokens"] / one["seconds"] for one in rounds])
     writing = {
@@ -135,7 +139,7 @@ def _calibrated(found: dict[str, Any], training: TrainingConfig) -> Calibrated:
         "seconds": quiet["seconds"],
         "rounds": [one["seconds"] for one in rounds],
         "cpu_seconds": quiet["cpu_seconds"],
-        "steps": max(1, math.ceil(amount / quiet[kind])),
+        "steps": max(1, math.ceil(round(amount / quiet[kind], 6))),
         "peak_bytes": found["peak_bytes"],
         "tokens_per_second": speed,
         "speed_spread": speed_spread,
@@ -153,9 +157,23 @@ def _summary(values: list[float]) -> tuple[float, Interval | None]:
     return middle, [low, high]
 
 
-def _quiet(rounds: list[dict[str, Any]]) -> dict[str, Any]:
-    """The second quietest: a moment that the machine gave to one member alone does not count."""
-    return sorted(rounds, key=lambda one: one["seconds"])[:2][-1]
+def _settle(measured: dict[str, Any]) -> None:
+    """Say what a step of each member takes while the machine is quiet, once and for all sittings.
+
+    With t[m, r] seconds a step of member m in round r and the mean g[r] = exp(mean over m of
+    log t[m, r]), these are median over r of (t[m, r] / g[r]), times the least g[r].
+    """
+    rounds = {name: found["rounds"] for name, found in measured.items() if found.get("rounds")}
+    means = [
+        statistics.geometric_mean(one["seconds"] for one in together)
+        for together in zip(*rounds.values(), strict=False)
+    ]
+    for name, own in rounds.items():
+        share = statistics.median(
+            one["seconds"] / mean for one, mean in zip(own, means, strict=False)
+        )
+        quietest = min(own, key=lambda one: one["seconds"])
+        measured[name].setdefault("quiet", quietest | {"seconds": share * min(means)})
 
 
 def _complete(measured: dict[str, Any], runs: Iterable[str], plan: dict[str, Any]) -> bool:
@@ -250,9 +268,6 @@ def main(folder: Path) -> int:
                         _measure(measured, name, run, dataset, plan)
                 except Stopped as stopped:
                     return 128 + stopped.number
-        for found in measured.values():
-            if "error" not in found:
-                found.setdefault("quiet", _quiet(found["rounds"]))
         _write(folder, plan, runs, measured, None)
     return 143 if stop.received is not None else 0
 

@@ -58,7 +58,7 @@ class CompareConfig(Options):
     """the same sizes for all"""
     training: TrainingConfig = field(default_factory=lambda: usual_training(None))
     """the same budget and optimiser for all; one in seconds is turned into steps of each member, by
-    its second quietest of several rounds in which all are timed in turn"""
+    its share of the quietest of several rounds in which all are timed in turn"""
     options: tuple[str, ...] = ()
     """a member's own options, as member.option=value (aft-local.window=64)"""
     seeds: Repeats = 1

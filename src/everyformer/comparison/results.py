@@ -65,7 +65,7 @@ class Calibrated(TypedDict):
     """How fast a member trains, measured with all members in turn before any is trained."""
 
     seconds: float
-    """a step, in the second quietest round"""
+    """a step: the member's usual share of the quietest round of all"""
     rounds: list[float]
     """seconds a step in each round; that of the first, shorter one where there was no time for more
     of them"""

@@ -159,7 +159,7 @@ def reshaped(pixels: np.ndarray, config: DataConfig) -> np.ndarray:
 
 def _check_size(planes: int, side: int) -> None:
     """Refuse planes of pixels that are to be as large as no memory is."""
-    what = f"pictures of {side:,} x {side:,} pixels"
+    what = f"making pictures of {side:,} x {side:,} pixels"
     check_memory(planes * side**2, what, "choose a smaller --data.size")
 
 

@@ -180,7 +180,8 @@ class Store:
         record = self.record
         told = (
             f"{record.count:,} keys of width {record.width} in {record.dtype}, "
-            f"{len(record.names):,} documents, {size(self.keys.nbytes + self.values.nbytes)}"
+            f"{len(record.names):,} document{'s' * (len(record.names) != 1)}, "
+            f"{size(self.keys.nbytes + self.values.nbytes)}"
         )
         if self.pending:
             told += f"; {self.pending:,} more of an addition that was not finished are not read"
