@@ -48,7 +48,8 @@ ROUNDS = LEAST_SAMPLES
 FEWEST_STEPS = 2
 """of a round, and of the one before all, which tells the memory and how many steps fill a round"""
 SHARE, SHORTEST, LONGEST = 0.01, 0.1, 0.5
-"""of a training that a round spends on its member, and its bounds in seconds"""
+"""of a training that a round spends on its member, and its bounds in seconds; where one row alone
+takes longer, a round is one step"""
 MOST_STEPS = 200
 """of a round"""
 MOST, ALLOWED = 0.25, 6.0
@@ -287,13 +288,11 @@ def _measure(
     found, start = measured.get(name), time.perf_counter()
     try:
         if found is None:
-            if not measured:
-                _warm_up(run, dataset)
             measured[name] = _first(run, dataset)
             return
         seconds = min(max(SHARE * _training_seconds(found, plan), SHORTEST), LONGEST)
         steps = max(FEWEST_STEPS, math.ceil(seconds / found["first"]["seconds"]))
-        one = time_steps(run, dataset, min(steps, MOST_STEPS))
+        one = _timed(run, dataset, min(steps, MOST_STEPS), found["row_seconds"])
         decoding = _writing(run, dataset)[0]
     except FAILURES as error:  # its own training will say it again, with all details
         measured[name] = {"error": describe(error)}
@@ -302,18 +301,40 @@ def _measure(
     found["rounds"].append({**one, "decoding": decoding, "spent": spent})
 
 
-def _warm_up(run: RunSpec, dataset: Dataset) -> None:
-    """A few steps that nobody counts: what is computed once in a process is no member's own."""
-    time_steps(run, dataset, FEWEST_STEPS)
-
-
 def _first(run: RunSpec, dataset: Dataset) -> dict[str, Any]:
     """A few steps, while nothing that is freed stays with the process, and their memory."""
+    row_seconds = _of_a_row(run, dataset)
     timed: list[dict[str, float]] = []
     device = pick_device(run.training.device).type
-    peak = peak_of(lambda: timed.append(time_steps(run, dataset, FEWEST_STEPS)), device)
-    state_bytes = _writing(run, dataset)[1]
-    return {"first": timed[0], "peak_bytes": peak, "state_bytes": state_bytes, "rounds": []}
+    peak = peak_of(lambda: timed.append(_timed(run, dataset, FEWEST_STEPS, row_seconds)), device)
+    return {
+        "row_seconds": row_seconds,
+        "first": timed[0],
+        "peak_bytes": peak,
+        "state_bytes": _writing(run, dataset)[1],
+        "rounds": [],
+    }
+
+
+def _of_a_row(run: RunSpec, dataset: Dataset) -> float:
+    """About the seconds of a step that reads one row; 0 where that is not asked.
+
+    What is computed once in a process is no member's own, and is done then.
+    """
+    training = run.training
+    whole = training.compile or TASKS[dataset.task].interacts
+    fewer = training if whole else dataclasses.replace(training, batch=training.accumulate)
+    one = time_steps(dataclasses.replace(run, training=fewer), dataset, FEWEST_STEPS)
+    return 0.0 if whole else one["seconds"] / fewer.batch
+
+
+def _timed(run: RunSpec, dataset: Dataset, steps: int, row_seconds: float) -> dict[str, float]:
+    """`time_steps`, of which there is one where a row alone takes long."""
+    if row_seconds <= LONGEST:
+        return time_steps(run, dataset, steps)
+    about = round(row_seconds * run.training.batch)
+    with doing(f"timing one step of {run.member}, about {about} s"):
+        return time_steps(run, dataset, 1, warm_up=0)
 
 
 def _writing(run: RunSpec, dataset: Dataset) -> tuple[dict[str, float], int | None]:
@@ -323,8 +344,8 @@ def _writing(run: RunSpec, dataset: Dataset) -> tuple[dict[str, float], int | No
     return decoding_times(model_config(run, dataset))
 
 
-def time_steps(run: RunSpec, dataset: Dataset, steps: int) -> dict[str, float]:
-    """What one of ``steps`` training steps after a first one takes, by kind of budget.
+def time_steps(run: RunSpec, dataset: Dataset, steps: int, warm_up: int = 1) -> dict[str, float]:
+    """What one of ``steps`` training steps after ``warm_up`` others takes, by kind of budget.
 
     ``seconds``, ``cpu_seconds`` of all threads, ``tokens``, ``flops``, and ``steps``: 1.
     """
@@ -337,9 +358,9 @@ def time_steps(run: RunSpec, dataset: Dataset, steps: int) -> dict[str, float]:
         # whole turns, in which playing has its share
         turn = minibatches(run.model.policy, dataset.number, run.training.batch)
         steps = math.ceil(steps / turn) * turn
-    training = dataclasses.replace(run.training, steps=1 + steps)
+    training = dataclasses.replace(run.training, steps=warm_up + steps)
     model = build_run(dataclasses.replace(run, training=training), dataset)
-    result = train(model, dataset, training, show=False, warm_up=1)
+    result = train(model, dataset, training, show=False, warm_up=warm_up)
     timed = result.timed
     if result.signal is not None:
         raise Stopped(result.signal)
