@@ -165,6 +165,8 @@ def test_a_round_that_was_cut_short_is_measured_again_with_all(
     assert done.code == 0
     assert [name for name, _ in timed[4:]] == ["aft-simple", "gmlp"] * 2
     assert {len(row["calibrated"]["rounds"]) for row in done.results["rows"]} == {3}
+    # the quietest of all rounds, not of those before the stop
+    assert done.row("aft-simple")["calibrated"]["seconds"] == pytest.approx(0.002)
 
 
 def test_members_are_measured_again_with_one_that_failed_and_keep_what_seconds_were_worth(

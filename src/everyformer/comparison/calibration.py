@@ -140,7 +140,7 @@ def _calibrated(found: dict[str, Any], training: TrainingConfig) -> Calibrated:
         "seconds": quiet["seconds"],
         "rounds": [one["seconds"] for one in rounds],
         "cpu_seconds": quiet["cpu_seconds"],
-        "steps": max(1, math.ceil(round(amount / quiet[kind], 6))),
+        "steps": max(1, math.ceil(amount / quiet[kind])),
         "peak_bytes": found["peak_bytes"],
         "tokens_per_second": speed,
         "speed_spread": speed_spread,

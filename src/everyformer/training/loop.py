@@ -152,7 +152,8 @@ class _Job:
         at = f", going on from step {self.state.steps}" if self.state.steps else ""
         if records.changed:
             self.progress.say(f"changed since the run began: {'; '.join(records.changed)}")
-        self.progress.say(f"training for {amount:,.6g} {kind} on {self.world.device}{at}")
+        many = f"{amount:,.6g} {kind.removesuffix('s') if amount == 1 else kind}"
+        self.progress.say(f"training for {many} on {self.world.device}{at}")
 
     def work(self) -> None:
         """Step until the budget is spent or a stop is asked for."""
