@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import os
 import random
@@ -22,9 +23,11 @@ from everyformer.comparison.estimate import PAGE, START, Estimate
 from everyformer.comparison.plan import Entrant, job
 from everyformer.comparison.verdict import letters, same_functions, verdict
 from everyformer.core.stopping import Gentle, Stopped
+from everyformer.data.config import DataConfig
 from everyformer.models.build import configure
 from everyformer.training import loop as training_loop
 from everyformer.training.config import TrainingConfig
+from everyformer.training.spec import described
 
 Compare = Callable[..., Any]
 Times = list[tuple[str, float]]
@@ -38,7 +41,7 @@ def timed(monkeypatch: pytest.MonkeyPatch) -> Times:
     calls: Times = []
     monkeypatch.setattr(calibration, "ROUNDS", 3)
     monkeypatch.setattr(calibration, "peak_of", lambda call, device: call() or 3 << 20)
-    monkeypatch.setattr(calibration, "_of_a_row", lambda run, dataset: 0.0)
+    monkeypatch.setattr(calibration, "_row_seconds", lambda run, dataset: 0.0)
     rounds = (0.001, 0.003, 0.002, 0.004)
 
     def time_steps(run: Any, dataset: Any, steps: int) -> dict[str, float]:
@@ -69,11 +72,11 @@ def test_no_member_pays_for_what_a_process_does_once(
 ) -> None:
     warmed: list[tuple[str, int]] = []
 
-    def of_a_row(run: Any, dataset: Any) -> float:
+    def row_seconds(run: Any, dataset: Any) -> float:
         warmed.append((run.member, len(timed)))
         return 0.0
 
-    monkeypatch.setattr(calibration, "_of_a_row", of_a_row)
+    monkeypatch.setattr(calibration, "_row_seconds", row_seconds)
     compare("aft-simple", "gmlp", "--budget-seconds", "0.01")
     assert warmed == [("aft-simple", 0), ("gmlp", 1)]
 
@@ -233,6 +236,23 @@ def test_options_of_one_of_two_names_make_them_two_functions(
     own = ("--options", "sinusoidal.attention-dropout=0.1")
     compare("attention", "sinusoidal", "--budget-seconds", "0.01", *own)
     assert [name for name, _ in timed] == ["attention", "sinusoidal"] * 4
+
+
+def test_names_that_differ_in_their_model_or_their_data_are_two_functions() -> None:
+    model = configure("attention", "classify-text", max_length=16, classes=3)
+    ready = [
+        Entrant(name, dataclasses.replace(model, member=name, causal=name == "learned"), 1)
+        for name in ("attention", "sinusoidal", "learned", "rope")
+    ]
+    # a run leaves open what follows from the member's row, as causal does
+    runs = {e.member: dataclasses.replace(described(model), member=e.member) for e in ready}
+    runs["rope"] = dataclasses.replace(runs["rope"], data=DataConfig(length=8))
+    assert calibration._representatives(ready, runs) == {
+        "attention": "attention",
+        "sinusoidal": "attention",
+        "learned": "learned",
+        "rope": "rope",
+    }
 
 
 def test_more_seconds_go_on_with_the_same_speeds(compare: Compare, timed: Times) -> None:

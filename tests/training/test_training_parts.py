@@ -45,6 +45,19 @@ def test_every_option_is_explained_and_survives_a_file() -> None:
 
 
 @pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"steps": 1}, "1 step"),
+        ({"steps": 2000}, "2,000 steps"),
+        ({"budget_seconds": 1.0}, "1 second"),
+        ({"budget_seconds": 0.5}, "0.5 seconds"),
+    ],
+)
+def test_a_budget_has_words(options: dict[str, Any], words: str) -> None:
+    assert TrainingConfig(**options).budget_words == words
+
+
+@pytest.mark.parametrize(
     ("options", "named"),
     [
         ({"budget_seconds": 1.0, "budget_tokens": 1.0}, ("budget_seconds", "budget_tokens")),

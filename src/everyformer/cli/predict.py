@@ -17,6 +17,7 @@ from everyformer.core.bounds import Count
 from everyformer.core.config import Options
 from everyformer.core.errors import ConfigError, DataError
 from everyformer.core.files import expanded, file_written_whole, named_as
+from everyformer.core.wording import counted
 
 if TYPE_CHECKING:
     from everyformer.prediction.inputs import Inputs
@@ -88,7 +89,6 @@ def run(options: PredictOptions) -> int:
     from everyformer.cli.trained import open_run
     from everyformer.core.pulse import doing
     from everyformer.prediction.predictor import Predictor
-    from everyformer.prediction.rows import counted
 
     trained = open_run(options.run)
     reader = Predictor.load(trained.path, average=options.average)

@@ -70,7 +70,7 @@ def calibrate(
     What an earlier sitting measured is kept; ``say`` is told where something must be measured.
     """
     every = {e.member: _timed_run(config, e) for e in ready if e.config is not None}
-    timed = _one_of_each(every)
+    timed = _representatives(ready, every)
     runs = {name: every[name] for name in timed.values()}
     plan: dict[str, Any] = {
         "rounds": 1 if config.training.compile else ROUNDS,
@@ -104,12 +104,16 @@ def calibrate(
     }
 
 
-def _one_of_each(runs: dict[str, RunSpec]) -> dict[str, str]:
-    """For each member the first whose description is the same but for its name."""
+def _representatives(ready: list[Entrant], runs: dict[str, RunSpec]) -> dict[str, str]:
+    """For each member the first whose run and complete model are the same but for the name."""
     first: dict[str, str] = {}
+    nameless = {"member": None}
     return {
-        name: first.setdefault(to_json(to_dict(run) | {"member": None}), name)
-        for name, run in runs.items()
+        e.member: first.setdefault(
+            to_json([to_dict(part) | nameless for part in (runs[e.member], e.config)]), e.member
+        )
+        for e in ready
+        if e.config is not None
     }
 
 
@@ -292,7 +296,7 @@ def _measure(
             return
         seconds = min(max(SHARE * _training_seconds(found, plan), SHORTEST), LONGEST)
         steps = max(FEWEST_STEPS, math.ceil(seconds / found["first"]["seconds"]))
-        one = _timed(run, dataset, min(steps, MOST_STEPS), found["row_seconds"])
+        one = _few_steps(run, dataset, min(steps, MOST_STEPS), found["row_seconds"])
         decoding = _writing(run, dataset)[0]
     except FAILURES as error:  # its own training will say it again, with all details
         measured[name] = {"error": describe(error)}
@@ -303,10 +307,12 @@ def _measure(
 
 def _first(run: RunSpec, dataset: Dataset) -> dict[str, Any]:
     """A few steps, while nothing that is freed stays with the process, and their memory."""
-    row_seconds = _of_a_row(run, dataset)
+    row_seconds = _row_seconds(run, dataset)
     timed: list[dict[str, float]] = []
     device = pick_device(run.training.device).type
-    peak = peak_of(lambda: timed.append(_timed(run, dataset, FEWEST_STEPS, row_seconds)), device)
+    peak = peak_of(
+        lambda: timed.append(_few_steps(run, dataset, FEWEST_STEPS, row_seconds)), device
+    )
     return {
         "row_seconds": row_seconds,
         "first": timed[0],
@@ -316,8 +322,8 @@ def _first(run: RunSpec, dataset: Dataset) -> dict[str, Any]:
     }
 
 
-def _of_a_row(run: RunSpec, dataset: Dataset) -> float:
-    """About the seconds of a step that reads one row; 0 where that is not asked.
+def _row_seconds(run: RunSpec, dataset: Dataset) -> float:
+    """Seconds a row of a step that has as few as it can; 0 of a model that is compiled or plays.
 
     What is computed once in a process is no member's own, and is done then.
     """
@@ -328,7 +334,7 @@ def _of_a_row(run: RunSpec, dataset: Dataset) -> float:
     return 0.0 if whole else one["seconds"] / fewer.batch
 
 
-def _timed(run: RunSpec, dataset: Dataset, steps: int, row_seconds: float) -> dict[str, float]:
+def _few_steps(run: RunSpec, dataset: Dataset, steps: int, row_seconds: float) -> dict[str, float]:
     """`time_steps`, of which there is one where a row alone takes long."""
     if row_seconds <= LONGEST:
         return time_steps(run, dataset, steps)
@@ -345,7 +351,7 @@ def _writing(run: RunSpec, dataset: Dataset) -> tuple[dict[str, float], int | No
 
 
 def time_steps(run: RunSpec, dataset: Dataset, steps: int, warm_up: int = 1) -> dict[str, float]:
-    """What one of ``steps`` training steps after ``warm_up`` others takes, by kind of budget.
+    """Cost of one of ``steps`` training steps after ``warm_up`` others, by kind of budget.
 
     ``seconds``, ``cpu_seconds`` of all threads, ``tokens``, ``flops``, and ``steps``: 1.
     """

@@ -28,7 +28,7 @@ from everyformer.core.memory import size
 from everyformer.core.pulse import doing
 from everyformer.core.stopping import Gentle
 from everyformer.core.tasks import ALL_TASKS
-from everyformer.core.wording import few
+from everyformer.core.wording import counted, few
 from everyformer.data import load_dataset
 from everyformer.family import info
 
@@ -118,13 +118,11 @@ def announced(
     """What will be done, how long it will take and how much memory, in one sentence."""
     able = [entrant.member for entrant in ready if entrant.config is not None]
     steps = [f"{name} {calibrated[name]['steps']:,}" for name in able if name in calibrated]
-    kind, amount = config.training.budget
-    each = f"{amount:,.6g} {kind if amount != 1 else kind[:-1]}" + (
-        "" if kind == "steps" else f" (steps: {few(steps)})"
-    )
+    training = config.training
+    in_steps = "" if training.budget[0] == "steps" else f" (steps: {few(steps)})"
     memory = max((known["peak_bytes"] or 0 for known in calibrated.values()), default=0)
     minutes, seconds = divmod(round(estimate.seconds), 60)
-    many = f"{estimate.trainings} training{'s' * (estimate.trainings != 1)} of {each}"
+    many = f"{counted(estimate.trainings, 'training')} of {training.budget_words}{in_steps}"
     return (
         f"{many}{' each' * (estimate.trainings != 1)}, with evaluations and the page about "
         f"{f'{minutes} min ' * (minutes > 0)}{seconds} s in all"

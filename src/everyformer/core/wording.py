@@ -1,4 +1,4 @@
-"""Names within a sentence."""
+"""Names and numbers of things within a sentence."""
 
 from __future__ import annotations
 
@@ -18,3 +18,8 @@ def few(names: Sequence[str], most: int = MOST_NAMES) -> str:
     if len(names) <= most:
         return listed(names)
     return f"{', '.join(names[:most])} and {len(names) - most:,} more"
+
+
+def counted(count: int, what: str) -> str:
+    """1 row, 2,000 rows."""
+    return f"{count:,} {what}{'s' * (count != 1)}"

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 
 from everyformer.core.errors import DataError
+from everyformer.core.wording import counted
 from everyformer.data.headers import FEW, is_number, number
 from everyformer.data.layout import class_names
 from everyformer.data.selection import majority
@@ -39,7 +40,7 @@ def refuse_labels(
         if not whole or (found > MOST_NUMBERS and not chosen):
             hint = f" (--data.label-column {option} takes these as classes)" if whole else ""
             raise DataError(
-                f"{column} of {where} holds {found:,} different number{'s' * (found > 1)}: predict "
+                f"{column} of {where} holds {counted(found, 'different number')}: predict "
                 f"numbers with --task regress, or choose another --data.label-column{hint}"
             )
     if rows >= ENOUGH_ROWS and found > FEW * rows:
@@ -109,7 +110,7 @@ def refuse_unlabelled(lines: Sequence[str], count: int, where: str, what: str = 
     if count:
         more = f" and {count - len(lines):,} more" if count > len(lines) else ""
         raise DataError(
-            f"{where} has {count:,} {what}{'s' * (count > 1)} without a label: {', '.join(lines)}"
+            f"{where} has {counted(count, what)} without a label: {', '.join(lines)}"
             f"{more}; fill the label{'s' * (count > 1)} in, or leave such rows out with "
             "--data.unlabelled skip"
         )

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from everyformer.core.errors import DataError
+from everyformer.core.wording import counted
 from everyformer.data.headers import finds_header
 from everyformer.data.sources import Entry, Source, text_lines
 from everyformer.data.table import SAMPLE, Table
@@ -97,7 +98,7 @@ class DelimitedTable(Table):
                         del row[width:]
                     if len(row) != width:
                         raise DataError(
-                            f"{self.at(number)} has {len(row)} column{'s' * (len(row) != 1)} "
+                            f"{self.at(number)} has {counted(len(row), 'column')} "
                             f"between {DELIMITERS[self.delimiter]}, line {first} has {width}; "
                             "quote cells that have delimiters or line ends in them"
                         )

@@ -18,6 +18,7 @@ from everyformer.core.config import to_dict
 from everyformer.core.errors import ConfigError, DataError
 from everyformer.core.plain import from_json
 from everyformer.core.tasks import TaskName
+from everyformer.core.wording import counted
 from everyformer.data.batch import Batch
 from everyformer.data.cache import digest
 from everyformer.data.config import DataConfig
@@ -93,7 +94,7 @@ def load_environment(config: DataConfig, task: TaskName) -> EnvironmentDataset:
     observed, acted = spaces_of(trial, environment.name)
     trial.close()
     limit = limit_of(environment)
-    many = f"{config.env_number} environment{'s' * (config.env_number > 1)} side by side"
+    many = f"{counted(config.env_number, 'environment')} side by side"
     return EnvironmentDataset(
         name=environment.name.rpartition("/")[2],
         task=task,

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 from everyformer.core.errors import DataError
+from everyformer.core.wording import counted
 from everyformer.data.classes import SHOWN, refuse_unlabelled
 from everyformer.data.config import DataConfig
 from everyformer.data.names import FILES
@@ -116,7 +117,7 @@ def named_pictures(
     if aside:
         more = " ..." if len(aside) > 3 else ""
         notes.append(
-            f"{len(aside):,} picture{'s' * (len(aside) > 1)} that no row names left aside: "
+            f"{counted(len(aside), 'picture')} that no row names left aside: "
             f"{', '.join(aside[:3])}{more}"
         )
     return NamedPictures(labels, reader, tuple(notes))
@@ -166,7 +167,7 @@ def _labels(
     if lost:
         more = f" and {len(lost) - SHOWN:,} more" if len(lost) > SHOWN else ""
         raise DataError(
-            f"{len(lost):,} row{'s' * (len(lost) > 1)} of the table name{'s' * (len(lost) == 1)} "
+            f"{counted(len(lost), 'row')} of the table name{'s' * (len(lost) == 1)} "
             f"no picture in '{source.given}': {', '.join(lost[:SHOWN])}{more}; add such pictures "
             "or remove such rows"
         )

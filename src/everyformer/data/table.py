@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from everyformer.core.errors import DataError
+from everyformer.core.wording import counted
 from everyformer.data.sources import Entry, Source
 
 JSON_LINES = {".jsonl", ".ndjson"}
@@ -61,7 +62,7 @@ class Table(ABC):
     def columns(self) -> str:
         """All columns in messages."""
         if not self.names:
-            return f"{self.width} column{'s' * (self.width > 1)} and no header"
+            return f"{counted(self.width, 'column')} and no header"
         names = ", ".join(textwrap.shorten(name, LONGEST_NAME) or "''" for name in self.names)
         return f"the column{'s' * (self.width > 1)} {names}"
 

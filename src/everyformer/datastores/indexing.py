@@ -22,6 +22,7 @@ from everyformer.core.fingerprint import weights_digest
 from everyformer.core.mask import Mask
 from everyformer.core.memory import size
 from everyformer.core.taps import Tap
+from everyformer.core.wording import counted
 from everyformer.data.cache import digest
 from everyformer.data.config import DataConfig
 from everyformer.data.sources import open_source
@@ -128,7 +129,7 @@ def index_texts(
         else:
             writer = Writer.create(folder, origin, width, how.dtype, rows)
         needed = size(bytes_needed(rows, width, writer.record.dtype))
-        files = f"{len(texts.entries):,} file{'s' * (len(texts.entries) > 1)}"
+        files = f"{counted(len(texts.entries), 'file')}"
         say(f"{files}, about {rows:,} keys of width {width}: {needed}{notes}")
         with writer, evaluating(model), torch.inference_mode():
             finished = write(model, writer, texts, how, texts.stamp, should_stop)

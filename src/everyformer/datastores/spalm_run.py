@@ -153,10 +153,9 @@ def _frozen(job: Job, folder: Path) -> TrainResult | None:
     torch.manual_seed(job.config.seed)
     vanilla = build_model(configure(VANILLA, "lm", **sizes))
     training = _part(job.config, options.share)
-    kind, amount = training.budget
     job.say(
         f"no --retrieval.model is given: a model '{VANILLA}' is trained first, by which "
-        f"contexts are compared, for {amount:,.6g} {kind} (--retrieval.share {options.share:g})"
+        f"contexts are compared, for {training.budget_words} (--retrieval.share {options.share:g})"
     )
     apart = folder / TRAINED
     if job.run is None:

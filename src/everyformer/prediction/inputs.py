@@ -19,6 +19,7 @@ from torch import Tensor
 
 from everyformer.core.errors import ConfigError, DataError
 from everyformer.core.files import expanded
+from everyformer.core.wording import counted
 from everyformer.data.arrays import SUFFIXES as ARRAYS
 from everyformer.data.arrays import read_inputs, rows_for
 from everyformer.data.config import DataConfig
@@ -31,7 +32,7 @@ from everyformer.data.sources import Entry, Source, open_source, text_lines
 from everyformer.data.table import TABLES, Table
 from everyformer.data.tables import Columns, TableReader, text_reader
 from everyformer.prediction.predictor import Predictor
-from everyformer.prediction.rows import CsvForm, Row, counted
+from everyformer.prediction.rows import CsvForm, Row
 
 TEXTS = {".txt", ".md", ".text"}
 KNOWN = {*TABLES, *ARRAYS, *PICTURES, *TEXTS, ".zip"}

@@ -21,6 +21,7 @@ from torch import Tensor
 from everyformer.core.errors import ConfigError, DataError, DivergedError, UnsupportedError
 from everyformer.core.mask import Mask
 from everyformer.core.tasks import TASKS, Task
+from everyformer.core.wording import counted
 from everyformer.data.dataset import Dataset
 from everyformer.data.labelled import cut
 from everyformer.data.text import encode_prompt
@@ -28,7 +29,7 @@ from everyformer.data.tokenizers.base import Tokenizer
 from everyformer.data.tokenizers.plain import CharTokenizer
 from everyformer.models.base import Model, evaluating
 from everyformer.prediction.records import Candidate, Prediction, ranked
-from everyformer.prediction.rows import Row, batched, counted, padded
+from everyformer.prediction.rows import Row, batched, padded
 from everyformer.training.checkpoint import load_model
 from everyformer.training.storage import check_finite
 from everyformer.training.warmstart import read_start

@@ -34,11 +34,6 @@ class Row:
     """what is true, where that is known"""
 
 
-def counted(count: int, what: str) -> str:
-    """A number of things: 1 row, 2,000 rows."""
-    return f"{count:,} {what}{'s' * (count != 1)}"
-
-
 def padded(rows: Sequence[np.ndarray], front: bool) -> tuple[Tensor, Tensor | None]:
     """Rows beside each other, and flags of what is real where they differ in length."""
     longest = max(map(len, rows))

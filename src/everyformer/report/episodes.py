@@ -16,6 +16,7 @@ from matplotlib.ticker import MaxNLocator
 from torch import Tensor
 
 from everyformer.core.panels import Panel, layer_title
+from everyformer.core.wording import counted
 from everyformer.report.heatmaps import draw_panels
 from everyformer.report.style import INK, WIDE, new_figure, styled
 
@@ -166,7 +167,7 @@ def draw_remembered(
     within = [begin for begin in begins if begin < steps]
     caption = (
         f"Row: a step that acts; column: a step that is read for it, of {steps:,} steps of "
-        f"{len(within):,} episode{'s' if len(within) > 1 else ''}, which lines part. Darker: more "
+        f"{counted(len(within), 'episode')}, which lines part. Darker: more "
         f"weight (square root scale). {reach}"
     )
     seen = np.isin(np.arange(steps), cues)

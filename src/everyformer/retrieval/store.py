@@ -33,6 +33,7 @@ from everyformer.core.files import expanded
 from everyformer.core.machine import cores
 from everyformer.core.memory import size
 from everyformer.core.sealed import DamagedError
+from everyformer.core.wording import counted
 from everyformer.retrieval.lock import absent, in_use, is_locked
 from everyformer.retrieval.record import (
     KEYS,
@@ -180,7 +181,7 @@ class Store:
         record = self.record
         told = (
             f"{record.count:,} keys of width {record.width} in {record.dtype}, "
-            f"{len(record.names):,} document{'s' * (len(record.names) != 1)}, "
+            f"{counted(len(record.names), 'document')}, "
             f"{size(self.keys.nbytes + self.values.nbytes)}"
         )
         if self.pending:

@@ -127,6 +127,12 @@ class TrainingConfig(Options):
         return "steps", self.steps
 
     @property
+    def budget_words(self) -> str:
+        """The budget in words: 1 step, 20 seconds."""
+        kind, amount = self.budget
+        return f"{amount:,.6g} {kind if amount != 1 else kind[:-1]}"
+
+    @property
     def noam_steps(self) -> int:
         """Steps over which schedule noam rises, at least one."""
         return self.warmup_steps or max(1, round(self.warmup * (self.steps or 0)))

@@ -148,12 +148,10 @@ class _Job:
         path = records.path.parent if records.path and records.path.name == "run" else records.path
         label = self.dataset.name if path is None else path.name
         self.progress = Progress(label, self._done(), part=part, show=self.show)
-        kind, amount = self.config.budget
         at = f", going on from step {self.state.steps}" if self.state.steps else ""
         if records.changed:
             self.progress.say(f"changed since the run began: {'; '.join(records.changed)}")
-        many = f"{amount:,.6g} {kind.removesuffix('s') if amount == 1 else kind}"
-        self.progress.say(f"training for {many} on {self.world.device}{at}")
+        self.progress.say(f"training for {self.config.budget_words} on {self.world.device}{at}")
 
     def work(self) -> None:
         """Step until the budget is spent or a stop is asked for."""
