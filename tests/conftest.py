@@ -13,8 +13,8 @@ torch.set_num_threads(1)
 def forgotten(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """No mixers of one's own are known before, nor after."""
     from everyformer import family
-    from everyformer.core import own
-    from everyformer.mixers import MIXERS
+    from everyformer.core import plugins as own
+    from everyformer.genes.mixers import MIXERS
 
     monkeypatch.setattr(sys, "path", [*sys.path])
     monkeypatch.setattr(own, "_here", {})

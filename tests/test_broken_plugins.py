@@ -29,7 +29,7 @@ from everyformer import Mixer
 from everyformer.core.config import Options
 from everyformer.core.outputs import MixerOutput
 from everyformer.core.state import State, state
-from everyformer.mixers.base import StreamingMixer
+from everyformer.genes.mixers.base import StreamingMixer
 
 @state
 class Seen(State):
@@ -93,7 +93,9 @@ NO_KEYWORDS = """class M(Mixer):
     def forward(self, x, **given):
         return MixerOutput(x, None, {})
 """
-EXTRA = 'from everyformer.core.extras import extra_module\nextra_module("nothing", "fast", "it")\n'
+EXTRA = (
+    'from everyformer.system.extras import extra_module\nextra_module("nothing", "fast", "it")\n'
+)
 ZERO = r"ZeroDivisionError: division by zero"
 ENDED = r"the program was ended \(SystemExit: 0\)"
 FAILS = r"the plugin 'PLUGIN:M' fails as it is imported: "

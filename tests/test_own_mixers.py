@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from everyformer import family
+from everyformer import cli, family
 from everyformer.cli import main
-from everyformer.core import own
+from everyformer.core import plugins as own
 from everyformer.core.errors import ConfigError, GeneError, PluginError, UnsupportedError
 from everyformer.core.tasks import TASKS
 from everyformer.verification.verify import check_law
@@ -76,7 +76,7 @@ def test_printed_commands_know_it_and_a_refusal_says_how(
     assert f"--plugin {mine / 'mine.py'}:CumMean" in found[1]
     os.environ[own.VARIABLE] = ""
     family._known.cache_clear()
-    from everyformer.mixers import MIXERS
+    from everyformer.genes.mixers import MIXERS
 
     MIXERS._entries.pop("cum-mean", None)
     assert main(["generate", "run", "--prompt", "the"]) == 2
@@ -158,10 +158,11 @@ def test_one_that_does_not_say_so_breaks_a_law(mine: Path) -> None:
 
 def test_a_slow_import_has_a_name(mine: Path) -> None:
     text = (mine / "mine.py").read_text(encoding="utf-8")
-    seen = "from everyformer.core.pulse import _works\nWORKS = [what for what, _ in _works]\n"
+    seen = "from everyformer.system.pulse import _works\nWORKS = [what for what, _ in _works]\n"
     (mine / "mine.py").write_text(seen + text, encoding="utf-8")
+    cli._with_plugins(["--plugin", "mine.py:CumMean"])
     module = sys.modules[own.add_spec("mine.py:CumMean").__module__]
-    assert module.WORKS[-1] == f"still importing {mine / 'mine.py'}, Ctrl-C stops"
+    assert module.WORKS[-1] == "still importing mine.py, Ctrl-C stops"
 
 
 def test_a_mixer_reads_what_its_directions_allow(mine: Path) -> None:
@@ -207,7 +208,8 @@ def test_an_entry_point_without_a_row_is_a_member(
         ("bad.py:A", "class A: pass", "is no mixer: derive a class from everyformer.Mixer"),
         (
             "bad.py:A",
-            "from everyformer.mixers.base import StreamingMixer\nclass A(StreamingMixer): pass",
+            "from everyformer.genes.mixers.base import StreamingMixer\n"
+            "class A(StreamingMixer): pass",
             "has no name: give the class one",
         ),
     ],

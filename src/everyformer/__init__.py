@@ -9,7 +9,7 @@ Names are imported when first used, so that `import everyformer` and `everyforme
 
 from typing import TYPE_CHECKING
 
-from everyformer.core.lazy import late_names
+from everyformer.system.lazy import late_names
 
 if TYPE_CHECKING:
     from everyformer import functional as functional

@@ -22,7 +22,7 @@ from everyformer.benchmark.bench import bench, bench_together, measure
 from everyformer.benchmark.peers import PEERS
 from everyformer.benchmark.points import Point, Setting, crossover
 from everyformer.cli import main
-from everyformer.cli.bench import exit_code, render
+from everyformer.cli.verbs.bench import exit_code, render
 from everyformer.core.errors import ConfigError, GeneError, PluginError
 from everyformer.family import list_members
 

@@ -32,7 +32,7 @@ def test_a_point_that_was_not_measured_is_told_by_the_exit(
     def bench(*_: Any, **__: Any) -> list[Point]:
         return [MEASURED, *more] if last else [*more, MEASURED]
 
-    monkeypatch.setattr("everyformer.cli.bench.bench", bench)
+    monkeypatch.setattr("everyformer.cli.verbs.bench.bench", bench)
     assert main(["bench", "attention", "--lengths", "8", *json]) == code
     assert ("for a reason" in capsys.readouterr().out) == bool(code)
 

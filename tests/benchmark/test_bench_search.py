@@ -15,7 +15,7 @@ from everyformer.benchmark import search as inside
 from everyformer.benchmark.bench import measure_search
 from everyformer.benchmark.points import Point, Setting
 from everyformer.cli import main
-from everyformer.cli.bench import render
+from everyformer.cli.verbs.bench import render
 
 SMALL = Setting(width=16, heads=2, batch=3, seconds=0.001, threads=1)
 WORDS = ("--lengths", "--width", "16", "--heads", "2", "--seconds", "0.001", "--threads", "1")

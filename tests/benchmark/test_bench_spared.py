@@ -12,7 +12,7 @@ import torch
 from everyformer.benchmark import spared
 from everyformer.benchmark.points import Point, Setting
 from everyformer.cli import main
-from everyformer.cli.bench import render
+from everyformer.cli.verbs.bench import render
 from everyformer.core.tally import tallied
 from everyformer.engines.flops import count_flops
 

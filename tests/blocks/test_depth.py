@@ -9,12 +9,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from everyformer.blocks.depth import Depth
 from everyformer.blocks.options import BlockOptions
 from everyformer.blocks.stack import Stack
-from everyformer.blocks.wirings import WIRINGS
-from everyformer.blocks.wirings.reversible import Reversible
-from everyformer.depth.base import Depth
-from everyformer.positions.learned_per_layer import LearnedPerLayer
+from everyformer.genes.positions.learned_per_layer import LearnedPerLayer
+from everyformer.genes.wirings import WIRINGS
+from everyformer.genes.wirings.reversible import Reversible
 from helpers import build_mixer, draw
 
 WIDTH, ORDER = 12, (0, 1, 1, 0, 1)
@@ -35,7 +35,7 @@ def build(wiring: str, dropout: float = 0.0, places: bool = True) -> Stack:
     options = BlockOptions(dropout=dropout)
     how = WIRINGS.get(wiring)()
     position = tables if places else None
-    return Stack(mixers, WIDTH, options, position=position, wiring=how, depth=Given()).double()
+    return Stack(mixers, WIDTH, options, how, Given(), position=position).double()
 
 
 @pytest.mark.parametrize("wiring", ["pre", "post"])

@@ -13,10 +13,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import everyformer as ef
-from everyformer.blocks.wirings import WIRINGS
-from everyformer.blocks.wirings._gates import GATES
 from everyformer.core.errors import ConfigError, GeneError
 from everyformer.engines.flops import count_flops
+from everyformer.genes.wirings import WIRINGS
+from everyformer.genes.wirings._gates import GATES
 from everyformer.report.pictures import draw_pictures
 from everyformer.verification.cases import Case
 from everyformer.verification.conditions import CARRIED, WHOLE, Layers, Trial

@@ -9,8 +9,7 @@ from torch import nn
 import everyformer as ef
 from everyformer.blocks.options import BlockOptions
 from everyformer.blocks.stack import Stack
-from everyformer.blocks.wirings.base import Forward
-from everyformer.blocks.wirings.reversible import Recorded, Reversible, ReversibleOptions
+from everyformer.blocks.wiring import Forward
 from everyformer.core.choices import choose
 from everyformer.core.errors import EveryformerError, GeneError
 from everyformer.core.mask import Mask
@@ -18,6 +17,8 @@ from everyformer.core.mixer import Mixer
 from everyformer.core.outputs import MixerOutput
 from everyformer.engines.flops import count_flops
 from everyformer.family import list_members
+from everyformer.genes.depth.plain import Plain
+from everyformer.genes.wirings.reversible import Recorded, Reversible, ReversibleOptions
 from everyformer.models.build import create_mixer
 from everyformer.verification.cases import stir
 from helpers import draw
@@ -31,7 +32,7 @@ def make_stack(name, depth=3, output="concat", **options):
     sizes = {"width": WIDTH, "heads": 3, "causal": name != "etc", "max_length": 20}
     mixers = [create_mixer(name, **sizes, **own) for _ in range(depth)]
     wiring = Reversible(ReversibleOptions(output))
-    stack = Stack(mixers, WIDTH, BlockOptions(**options), wiring=wiring).double()
+    stack = Stack(mixers, WIDTH, BlockOptions(**options), wiring, Plain()).double()
     stir(stack)
     return stack
 
@@ -112,7 +113,7 @@ def test_steps_that_draw_nothing_between_some_that_do(plainly):
     torch.manual_seed(0)
     sizes = {"width": WIDTH, "heads": 3, "causal": True}
     mixers = [create_mixer("attention", **sizes, attention_dropout=0.4) for _ in range(3)]
-    stack = Stack(mixers, WIDTH, BlockOptions(), wiring=Reversible()).double()
+    stack = Stack(mixers, WIDTH, BlockOptions(), Reversible(), Plain()).double()
     stir(stack)
     x, found = draw(2, 7, WIDTH).requires_grad_(), []
     for run in (stack, lambda x: plainly(stack, x)):
@@ -310,7 +311,7 @@ def test_outputs_of_layers_are_offered_and_have_gradients():
     start, inner, end = out.taps.values()
     torch.testing.assert_close(start, x)
     torch.testing.assert_close(stack.norm(end), out.y)
-    first = Stack([stack.blocks[0].mixer], WIDTH, BlockOptions(), wiring=Reversible()).double()
+    first = Stack([stack.blocks[0].mixer], WIDTH, BlockOptions(), Reversible(), Plain()).double()
     first.blocks[0] = stack.blocks[0]
     halves = Forward().run([stack.blocks[0]], stack.wiring.open(x))
     torch.testing.assert_close(inner, (halves.a + halves.b) / 2)
@@ -342,7 +343,7 @@ class Nearest(Mixer):
 def test_what_a_mixer_chose_is_repeated_and_its_losses_come_out(plainly):
     torch.manual_seed(0)
     mixers = [Nearest() for _ in range(3)]
-    stack = Stack(mixers, WIDTH, BlockOptions(), wiring=Reversible()).double()
+    stack = Stack(mixers, WIDTH, BlockOptions(), Reversible(), Plain()).double()
     x = draw(2, 6, WIDTH).requires_grad_()
     inputs = [x, *stack.parameters()]
     out = stack(x)

@@ -4,9 +4,9 @@ import pytest
 import torch
 
 import everyformer as ef
-from everyformer.blocks.wirings.reversible import Reversible
 from everyformer.core.mask import Mask
-from everyformer.positions import POSITIONS
+from everyformer.genes.positions import POSITIONS
+from everyformer.genes.wirings.reversible import Reversible
 from everyformer.verification.cases import stir
 
 LENGTH = 11

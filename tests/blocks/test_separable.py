@@ -17,7 +17,6 @@ from torch import Tensor, nn
 import everyformer as ef
 from everyformer.blocks.options import BlockOptions
 from everyformer.blocks.separable import SeparableFeedForward
-from everyformer.blocks.wirings.reversible import Reversible
 from everyformer.core.errors import (
     EveryformerError,
     GeneError,
@@ -25,6 +24,7 @@ from everyformer.core.errors import (
     UnsupportedError,
 )
 from everyformer.core.mask import Mask
+from everyformer.genes.wirings.reversible import Reversible
 from everyformer.verification.cases import stir
 from helpers import close, draw
 

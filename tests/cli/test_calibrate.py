@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from everyformer.cli.calibrate import CalibrateOptions, _prompts
 from everyformer.cli.trained import open_run
+from everyformer.cli.verbs.calibrate import CalibrateOptions, _prompts
 from everyformer.data.config import DataConfig
-from everyformer.guarantees.certificate import Certificate
+from everyformer.exits.certificate import Certificate
 
 FAST = [
     "--tokens",

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from everyformer.comparison.folder import RECORD
-from everyformer.core.sealed import write_json
+from everyformer.system.sealed import write_json
 
 Said = tuple[int, str, str]
 TRACK = ("--env", "everyformer/MemoryTrack-v0", "--env.number", "2", "--batch", "2")

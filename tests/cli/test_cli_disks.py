@@ -80,7 +80,7 @@ def test_a_refusal_of_the_system_is_no_fault_of_ours(
     def run(words: list[str]) -> int:
         raise OSError(number, os.strerror(number), "some/where")
 
-    monkeypatch.setattr("everyformer.cli.doctor.run", run)
+    monkeypatch.setattr("everyformer.cli.verbs.doctor.run", run)
     said = refused("doctor", code=1)
     assert told in said
     assert "fault of everyformer" not in said

@@ -11,11 +11,11 @@ import torch
 
 import everyformer as ef
 from everyformer.core.errors import DivergedError
-from everyformer.core.plain import from_json
-from everyformer.core.sealed import read_json
 from everyformer.data.tokenizers.plain import ByteTokenizer
 from everyformer.generation.config import Sampling
 from everyformer.generation.sampling import draw
+from everyformer.system.plain import from_json
+from everyformer.system.sealed import read_json
 
 Refused = Callable[..., str]
 

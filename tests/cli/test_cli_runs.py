@@ -288,7 +288,7 @@ def test_a_text_that_outgrows_the_table_is_refused_before_its_first_byte(
 
 
 def test_bytes_are_written_when_a_character_is_whole() -> None:
-    from everyformer.cli.generate import _writer
+    from everyformer.cli.verbs.generate import _writer
     from everyformer.data.tokenizers.load import load_tokenizer
 
     tokenizer = load_tokenizer({"kind": "bytes"})
@@ -350,7 +350,7 @@ def test_a_damaged_run_is_named(say: Say, trained: Train, refused: Refused) -> N
 
 
 def test_a_run_of_a_newer_version_asks_for_an_upgrade(trained: Train, refused: Refused) -> None:
-    from everyformer.core import sealed
+    from everyformer.system import sealed
 
     run = trained("gmlp")
     values = sealed.read_json(run / "config.json", "everyformer-run")

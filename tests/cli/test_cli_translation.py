@@ -14,8 +14,8 @@ import sacrebleu
 import torch
 from torch import Tensor
 
-from everyformer.cli.calibrate import OWN_DATA, CalibrateOptions, _prompts
 from everyformer.cli.trained import open_run
+from everyformer.cli.verbs.calibrate import OWN_DATA, CalibrateOptions, _prompts
 from everyformer.core.errors import DataError
 from everyformer.data.config import DataConfig
 from everyformer.generation.config import BeamConfig

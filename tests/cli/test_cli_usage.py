@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from everyformer.cli import main, train
+from everyformer.cli import main
+from everyformer.cli.verbs import train
 from everyformer.core.errors import ConfigError
 
 Refused = Callable[..., str]

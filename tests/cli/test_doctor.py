@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from everyformer.cli import machine
-from everyformer.cli.doctor import EXTRAS
+from everyformer.cli.verbs.doctor import EXTRAS
 
 Say = Callable[..., tuple[int, str, str]]
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from everyformer.core.sealed import read_json, write_json
+from everyformer.system.sealed import read_json, write_json
 
 Say = Callable[..., tuple[int, str, str]]
 FORMAT = "everyformer-comparison"

@@ -11,7 +11,7 @@ from small_comparisons import SMALL, Compared
 
 from everyformer.cli import main
 from everyformer.comparison import calibration, decoding, trainings, worker
-from everyformer.core.stopping import Gentle
+from everyformer.system.stopping import Gentle
 
 TIME_STEPS = calibration.time_steps
 

@@ -19,14 +19,14 @@ from small_comparisons import SMALL, Compared
 
 from everyformer.cli import main
 from everyformer.comparison import plan, trainings, worker
-from everyformer.core.stopping import Gentle
+from everyformer.system.stopping import Gentle
 from everyformer.training.logging import read_metrics
 
 Compare = Callable[..., Compared]
 OWN_MIXER = """
 from torch import nn
 from everyformer.core.outputs import MixerOutput
-from everyformer.mixers.base import StreamingMixer
+from everyformer.genes.mixers.base import StreamingMixer
 
 class Halves(StreamingMixer):
     "Half of every token."

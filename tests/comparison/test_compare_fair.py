@@ -22,9 +22,9 @@ from everyformer.comparison.config import CompareConfig
 from everyformer.comparison.estimate import PAGE, START, Estimate
 from everyformer.comparison.plan import Entrant, job
 from everyformer.comparison.verdict import letters, same_functions, verdict
-from everyformer.core.stopping import Gentle, Stopped
 from everyformer.data.config import DataConfig
 from everyformer.models.build import configure
+from everyformer.system.stopping import Gentle, Stopped
 from everyformer.training import loop as training_loop
 from everyformer.training.config import TrainingConfig
 from everyformer.training.spec import described

@@ -20,7 +20,7 @@ from small_comparisons import SMALL, Compared
 from everyformer.benchmark.points import Point
 from everyformer.cli import main
 from everyformer.comparison import trainings
-from everyformer.core.stopping import Gentle
+from everyformer.system.stopping import Gentle
 
 WORDS = ("gmlp", "aft-simple", *SMALL, "--training.checkpoint-every", "5", "--out", "made")
 STEPS = ("--steps", "1000", "--training.evaluate-every", "none")

@@ -12,9 +12,9 @@ from typing import Annotated, Any, Literal, get_args, get_origin
 import pytest
 
 from everyformer.cli import main
-from everyformer.cli.compare import CompareOptions
 from everyformer.cli.flags import flags_of
 from everyformer.cli.names import spelled
+from everyformer.cli.verbs.compare import CompareOptions
 from everyformer.core.bounds import Bounds
 from everyformer.core.config import to_dict
 from everyformer.core.errors import ConfigError

@@ -11,7 +11,7 @@ from everyformer.core.abilities import FitsPictures, Leads, Narrows, TakesIn
 from everyformer.core.mixer import Mixer
 from everyformer.core.state import named_tensors
 from everyformer.engines.flops import count_flops
-from everyformer.mixers import MIXERS
+from everyformer.genes.mixers import MIXERS
 from helpers import build_mixer, close, draw
 
 HAVE: dict[Any, set[str]] = {

@@ -10,7 +10,7 @@ from test_bounds import OPTIONS
 
 from everyformer.core.bounds import Affects, Count, Dropout
 from everyformer.core.config import Options, affects, field_types
-from everyformer.mixers import MIXERS
+from everyformer.genes.mixers import MIXERS
 
 KNOWN = {
     "backend": "speed", "feedforward_chunk": "speed", "loss_chunk": "speed",

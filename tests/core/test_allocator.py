@@ -12,7 +12,7 @@ import pytest
 LEFT = """
 import sys
 import torch
-from everyformer.core.allocator import keep_freed_memory
+from everyformer.system.allocator import keep_freed_memory
 
 def resident():
     with open("/proc/self/statm", encoding="ascii") as file:

@@ -14,7 +14,7 @@ import pytest
 
 import everyformer
 from everyformer.core.errors import CheckpointError, UnsavedError
-from everyformer.core.files import (
+from everyformer.system.files import (
     file_written_whole,
     require_regular,
     sweep,
@@ -29,7 +29,7 @@ def killed(script: str, folder: Path) -> None:
     """Run ``script`` with `place`, the folder, in a process that kills itself."""
     head = (
         "import os, signal, sys, pathlib\n"
-        "from everyformer.core.files import *\n"
+        "from everyformer.system.files import *\n"
         "place = pathlib.Path(sys.argv[1])\n"
         "die = lambda *rest: os.kill(os.getpid(), signal.SIGKILL)\n"
     )

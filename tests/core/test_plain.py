@@ -12,8 +12,8 @@ import pytest
 
 import everyformer
 from everyformer.cli.console import emit
-from everyformer.core.plain import from_json, to_json
-from everyformer.core.sealed import read_json, write_json
+from everyformer.system.plain import from_json, to_json
+from everyformer.system.sealed import read_json, write_json
 from everyformer.training.logging import MetricsLog, read_metrics
 
 SOURCE = Path(everyformer.__file__).parent

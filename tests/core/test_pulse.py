@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from everyformer.core import pulse
-from everyformer.core.machine import LoadMeter, running
-from everyformer.core.pulse import Pulse, doing, said
+from everyformer.system import pulse
+from everyformer.system.machine import LoadMeter, running
+from everyformer.system.pulse import Pulse, doing, said
 
 
 @pytest.fixture(autouse=True)

@@ -6,7 +6,7 @@ import torch
 from everyformer import create_mixer, create_model
 from everyformer.core.errors import ShapeError
 from everyformer.core.state import StackState
-from everyformer.mixers import MIXERS
+from everyformer.genes.mixers import MIXERS
 from helpers import build_mixer
 
 

@@ -15,9 +15,9 @@ import pytest
 HEAD = """
 import hashlib, os, pathlib, signal, sys, time
 from everyformer import cli
-from everyformer.cli import doctor
-from everyformer.core.files import file_written_whole
-from everyformer.core.stopping import Gentle
+from everyformer.cli.verbs import doctor
+from everyformer.system.files import file_written_whole
+from everyformer.system.stopping import Gentle
 
 def ready(): print("ready", flush=True)
 def deaf(rounds=10**9):

@@ -10,16 +10,16 @@ from test_bounds import OPTIONS
 
 import everyformer as ef
 from everyformer.blocks.options import BlockOptions
-from everyformer.blocks.wirings import WIRINGS
 from everyformer.cli.run_options import read_run
 from everyformer.core.bounds import Condition
 from everyformer.core.config import field_types, from_dict
 from everyformer.core.errors import ConfigError
-from everyformer.depth import DEPTHS
-from everyformer.memory import MEMORIES
-from everyformer.mixers import MIXERS
+from everyformer.genes.depth import DEPTHS
+from everyformer.genes.memory import MEMORIES
+from everyformer.genes.mixers import MIXERS
+from everyformer.genes.positions import POSITIONS
+from everyformer.genes.wirings import WIRINGS
 from everyformer.models.options import DecisionOptions, PixelOptions, SummaryOptions
-from everyformer.positions import POSITIONS
 from everyformer.retrieval.options import KnnOptions
 from everyformer.training.config import TrainingConfig
 

@@ -16,11 +16,11 @@ import torch
 
 import everyformer as ef
 from everyformer.cli import main
-from everyformer.core.sealed import write_json
 from everyformer.data.tokenizers.plain import ByteTokenizer
 from everyformer.retrieval.record import Record
 from everyformer.retrieval.store import Store
 from everyformer.retrieval.writing import Writer
+from everyformer.system.sealed import write_json
 
 Call = Callable[..., str]
 ROWS = Path("rows")
@@ -94,7 +94,7 @@ def other(**changed: str) -> Callable[[Path], None]:
 def of_version_99(store: Path) -> None:
     record = dataclasses.asdict(Record.read(store / ROWS))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("everyformer.core.sealed.VERSION", 99)
+        patch.setattr("everyformer.system.sealed.VERSION", 99)
         write_json(store / ROWS / "store.json", {"format": "everyformer-store", **record})
 
 

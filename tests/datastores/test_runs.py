@@ -28,8 +28,8 @@ from everyformer.datastores.runs import train_run
 from everyformer.datastores.spalm_reading import SpalmLanguageModel
 from everyformer.datastores.stretches import Stretches, indexed, stored
 from everyformer.datastores.table import Table
+from everyformer.genes.retrieval.knn import KnnOptions
 from everyformer.models.knn_lm import KnnLanguageModel
-from everyformer.neighbours.knn import KnnOptions
 from everyformer.retrieval.store import Store
 from everyformer.training.config import TrainingConfig
 from everyformer.training.distributed import Launch

@@ -118,8 +118,8 @@ def test_the_tuned_lambda_is_no_worse_than_any_other(
 def test_what_does_not_fit_into_memory_is_refused_before_it_is_read(
     reading: KnnLanguageModel, text: TextDataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("everyformer.core.memory.free_memory", lambda: 1 << 10)
-    monkeypatch.setattr("everyformer.core.memory.LARGE", 1 << 10)
+    monkeypatch.setattr("everyformer.system.memory.free_memory", lambda: 1 << 10)
+    monkeypatch.setattr("everyformer.system.memory.LARGE", 1 << 10)
     with pytest.raises(ResourceError, match="6 combinations"):
         sweep(reading, text, GRID)
     assert not reading.reader.asked  # type: ignore[attr-defined]

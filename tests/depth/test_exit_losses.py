@@ -18,7 +18,13 @@ from torch import Tensor
 
 import everyformer as ef
 from everyformer.core.mask import Mask
-from everyformer.depth._exit_targets import balanced, first_agreeing, geometric, oracle, smoothed
+from everyformer.genes.depth._exit_targets import (
+    balanced,
+    first_agreeing,
+    geometric,
+    oracle,
+    smoothed,
+)
 from everyformer.training.optimiser import parameter_groups
 from helpers import close, draw
 

@@ -17,9 +17,9 @@ import everyformer as ef
 from everyformer.core.errors import ConfigError, GeneError
 from everyformer.core.mask import Mask
 from everyformer.core.tally import tallied
-from everyformer.depth._exits import reading_prompt, set_threshold
-from everyformer.depth._leaving import HELD
 from everyformer.engines.flops import count_flops
+from everyformer.genes.depth._exits import reading_prompt, set_threshold
+from everyformer.genes.depth._leaving import HELD
 from helpers import close
 
 VOCABULARY, LENGTH, LAYERS = 23, 17, 5

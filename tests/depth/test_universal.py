@@ -21,10 +21,10 @@ from everyformer.core.dispatch import watched
 from everyformer.core.errors import ConfigError, GeneError, UnsupportedError
 from everyformer.core.mask import Mask
 from everyformer.data.text import TextDataset
-from everyformer.depth._account import Account
-from everyformer.depth._pending import Pending
-from everyformer.depth.universal import Universal, UniversalOptions
 from everyformer.engines.flops import count_flops
+from everyformer.genes.depth._account import Account
+from everyformer.genes.depth._pending import Pending
+from everyformer.genes.depth.universal import Universal, UniversalOptions
 from everyformer.models.build import configure_layers
 from everyformer.models.layers import build_stack
 from everyformer.report.pictures import draw_pictures

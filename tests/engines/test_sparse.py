@@ -23,7 +23,7 @@ from everyformer.engines.sparse.patterns import (
 )
 from everyformer.engines.sparse.patterns_blocks import PastBlocks
 from everyformer.engines.sparse.plan import SparsePlan, distances, reached
-from everyformer.positions import make_position
+from everyformer.genes.positions import make_position
 
 HEADS, SIZE = 3, 8
 

@@ -17,10 +17,10 @@ from old_formats import FURTHER, example
 
 import everyformer as ef
 from everyformer.cli import main
-from everyformer.core.sealed import DamagedError, write_json
 from everyformer.generation.config import Sampling
 from everyformer.generation.sampling import stream
 from everyformer.generation.state_file import load_state
+from everyformer.system.sealed import DamagedError, write_json
 from everyformer.training.upgrades import MODEL_FORMAT, RUN_FORMAT, UPGRADES, read_saved
 
 HERE = Path(__file__).parent
@@ -156,7 +156,7 @@ def old_model(folder: Path, **options: Any) -> Path:
     values["config"].update(options)
     del values["version"], values["digest"]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("everyformer.core.sealed.VERSION", 1)
+        patch.setattr("everyformer.system.sealed.VERSION", 1)
         write_json(folder / "config.json", values)
     return folder
 
@@ -228,7 +228,7 @@ def test_flags_of_a_run_follow_the_layers_of_its_model(tmp_path: Path) -> None:
         "pattern": ["strided", "strided"], "include_self": [True, True],
     }  # fmt: skip
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("everyformer.core.sealed.VERSION", 1)
+        patch.setattr("everyformer.system.sealed.VERSION", 1)
         write_json(tmp_path / "config.json", values)
     held = read_saved(tmp_path / "config.json", RUN_FORMAT)
     assert held["run"]["schedule"] == ['pattern="strided","strided"']
@@ -276,7 +276,7 @@ def test_a_comparison_of_version_1_keeps_what_its_forms_read(tmp_path: Path) -> 
     training = {"schedule": "noam", "min_lr_ratio": 0.2, "lr": 0.01}
     options = {"model": {"block": {"reversible_output": "mean"}}, "training": training}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("everyformer.core.sealed.VERSION", 1)
+        patch.setattr("everyformer.system.sealed.VERSION", 1)
         write_json(tmp_path / "comparison.json", {"format": FORMAT, "options": options, "data": ""})
     found = begun_with(tmp_path)
     assert found is not None
@@ -294,7 +294,7 @@ def test_a_comparison_of_version_2_goes_on_with_its_scales_of_embeddings(tmp_pat
                "options": ["alibi.position=sinusoidal", "shaw.scale_embedding=true"],
                "training": {}}  # fmt: skip
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("everyformer.core.sealed.VERSION", 2)
+        patch.setattr("everyformer.system.sealed.VERSION", 2)
         write_json(tmp_path / "comparison.json", {"format": FORMAT, "options": options, "data": ""})
     found = begun_with(tmp_path)
     assert found is not None

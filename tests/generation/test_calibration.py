@@ -14,13 +14,13 @@ import torch
 import everyformer as ef
 from everyformer.core.errors import DataError
 from everyformer.data.tokenizers.plain import ByteTokenizer
-from everyformer.depth._exits import exit_of, set_threshold
 from everyformer.engines.flops import count_flops
-from everyformer.generation import exit_costs as exit_costs_module
-from everyformer.generation.calibration import Calibration, Prompt, drawn, drawn_prompts
+from everyformer.exits import costs as exit_costs_module
+from everyformer.exits.calibration import Calibration, Prompt, drawn, drawn_prompts
+from everyformer.exits.costs import exit_costs, without_exits
 from everyformer.generation.config import Sampling
-from everyformer.generation.exit_costs import exit_costs, without_exits
 from everyformer.generation.sampling import generate
+from everyformer.genes.depth._exits import exit_of, set_threshold
 
 
 def model() -> Any:

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from everyformer.core.errors import CheckpointError, ConfigError
-from everyformer.core.sealed import DamagedError, write_json
-from everyformer.guarantees.certificate import Certificate
-from everyformer.guarantees.learn_then_test import Guarantee, fixed_sequence
+from everyformer.exits.certificate import Certificate
+from everyformer.exits.learn_then_test import Guarantee, fixed_sequence
+from everyformer.system.sealed import DamagedError, write_json
 
 LOST = {0.9: 0.0, 0.6: 0.01, 0.3: 0.2, 0.1: 0.3}
 """the loss of every prompt at each threshold; delta = 0.1 accepts those down to 0.6"""

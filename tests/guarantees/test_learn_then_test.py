@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from everyformer.core.errors import ConfigError, DataError
-from everyformer.guarantees.learn_then_test import (
+from everyformer.exits.learn_then_test import (
     FixedSequence,
     Guarantee,
     Step,

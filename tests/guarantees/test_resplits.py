@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from everyformer.guarantees.learn_then_test import Guarantee, p_value
-from everyformer.guarantees.resplits import Realised, resplit
+from everyformer.exits.learn_then_test import Guarantee, p_value
+from everyformer.exits.resplits import Realised, resplit
 
 BAD = 10
 LOSSES = {0.9: [0.0] * 200, 0.5: [0.0] * (200 - BAD) + [1.0] * BAD, 0.1: [1.0] * 200}

@@ -10,9 +10,9 @@ import torch
 import everyformer as ef
 from everyformer.core.errors import ConfigError, MissingExtraError, UnsupportedError
 from everyformer.engines.averages.factors import band_product
+from everyformer.genes.mixers import MIXERS
 from everyformer.interop import export
 from everyformer.interop.export import compare_program, export_onnx, export_program
-from everyformer.mixers import MIXERS
 from helpers import graphs_take_all_pairs
 
 AFTS = ("aft-full", "aft-local", "aft-simple", "aft-conv")

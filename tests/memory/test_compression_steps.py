@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import everyformer as ef
-from everyformer.memory.compressive import CompressiveMemory, PastRows
+from everyformer.genes.memory.compressive import CompressiveMemory, PastRows
 
 WIDTH = 3
 

@@ -6,8 +6,8 @@ import torch.nn.functional as F
 
 import everyformer as ef
 from everyformer.core.errors import ConfigError, GeneError
-from everyformer.memory.base import Segment
-from everyformer.memory.compressive import CompressiveMemory
+from everyformer.genes.memory.base import Segment
+from everyformer.genes.memory.compressive import CompressiveMemory
 
 LENGTH = 29
 IDS = torch.randint(0, 20, (2, LENGTH), generator=torch.Generator().manual_seed(1))

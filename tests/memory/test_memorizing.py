@@ -12,9 +12,9 @@ from torch import Tensor
 
 import everyformer as ef
 from everyformer.core.errors import ConfigError, EveryformerError, GeneError
-from everyformer.memory.base import memories_of
-from everyformer.memory.memorizing import MemorizingMemory, MemorizingOptions, MemorizingState
-from everyformer.memory.segment import SegmentMemory
+from everyformer.genes.memory.base import memories_of
+from everyformer.genes.memory.memorizing import MemorizingMemory, MemorizingOptions, MemorizingState
+from everyformer.genes.memory.segment import SegmentMemory
 
 LENGTH = 37
 IDS = torch.randint(0, 20, (2, LENGTH), generator=torch.Generator().manual_seed(1))

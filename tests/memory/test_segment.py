@@ -9,7 +9,7 @@ import everyformer as ef
 from everyformer.core.errors import ConfigError, GeneError, ShapeError
 from everyformer.core.mask import Mask
 from everyformer.engines.softmax.cache import KeyValueState
-from everyformer.memory.segment import SegmentState
+from everyformer.genes.memory.segment import SegmentState
 
 LENGTH = 23
 IDS = torch.randint(0, 20, (2, LENGTH), generator=torch.Generator().manual_seed(1))

@@ -11,7 +11,7 @@ from everyformer.core.errors import GeneError
 from everyformer.core.mask import Mask
 from everyformer.engines.flops import count_flops
 from everyformer.engines.softmax.cache import KeyValueState
-from everyformer.memory.segment import SegmentState
+from everyformer.genes.memory.segment import SegmentState
 from helpers import close, draw
 
 WIDTH, HEADS, LENGTH, WINDOW = 12, 3, 19, 7

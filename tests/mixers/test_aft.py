@@ -11,8 +11,8 @@ from everyformer import functional, reference
 from everyformer.core.errors import ConfigError, GeneError, ShapeError, UnsupportedError
 from everyformer.core.mask import Mask
 from everyformer.core.trace import trace
-from everyformer.mixers import MIXERS, _aft
-from everyformer.mixers.aft_conv import line_bias, normalised_kernel, picture_bias
+from everyformer.genes.mixers import MIXERS, _aft
+from everyformer.genes.mixers.aft_conv import line_bias, normalised_kernel, picture_bias
 
 WIDTH, HEADS, LONGEST = 8, 2, 40
 LENGTHS = (1, 2, 7, 33)

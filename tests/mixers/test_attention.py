@@ -10,7 +10,7 @@ from torch import nn
 import everyformer as ef
 from everyformer.core.errors import ShapeError, UnsupportedError
 from everyformer.core.mask import Mask
-from everyformer.mixers.attention import Attention
+from everyformer.genes.mixers.attention import Attention
 
 torch.manual_seed(0)
 SHAPES = [

@@ -9,7 +9,7 @@ from torch.testing import assert_close
 import everyformer as ef
 from everyformer.core.errors import ConfigError, ShapeError, UnsupportedError
 from everyformer.core.mask import Mask
-from everyformer.mixers import etc
+from everyformer.genes.mixers import etc
 from helpers import graphs_take_all_pairs
 
 WIDTH, HEADS, SIZE = 12, 3, 4

@@ -11,7 +11,7 @@ from everyformer import create_mixer
 from everyformer.core.errors import GeneError, ShapeError, UnsupportedError
 from everyformer.core.mask import Mask
 from everyformer.engines.averages import toeplitz
-from everyformer.mixers.gmlp import AMLP, GMLP
+from everyformer.genes.mixers.gmlp import AMLP, GMLP
 
 torch.manual_seed(0)
 

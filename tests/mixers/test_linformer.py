@@ -11,8 +11,8 @@ import everyformer as ef
 from everyformer.core.errors import ConfigError, GeneError, ShapeError, UnsupportedError
 from everyformer.core.mask import Mask
 from everyformer.core.trace import trace
-from everyformer.mixers.linformer.reference import compress_reference
-from everyformer.mixers.linformer.slots import compress
+from everyformer.genes.mixers.linformer.reference import compress_reference
+from everyformer.genes.mixers.linformer.slots import compress
 from everyformer.models.build import by_layer
 from helpers import build_mixer, close, draw, shifted
 

@@ -9,7 +9,7 @@ from by_loops import CLOSE, HEADS, attended, mixer, normed, softmaxed, text
 import everyformer as ef
 from everyformer.core.mask import Mask
 from everyformer.engines.softmax.attention import attention
-from everyformer.mixers.sinkhorn.sorting import hardened
+from everyformer.genes.mixers.sinkhorn.sorting import hardened
 
 
 def test_a_bias_and_that_of_a_mask_are_both_added():

@@ -6,7 +6,7 @@ import pytest
 import torch
 from by_loops import CLOSE, HEADS, WIDTH, mixer, normed, softmaxed, text
 
-from everyformer.mixers.aft_local import aft_local, aft_local_reference
+from everyformer.genes.mixers.aft_local import aft_local, aft_local_reference
 
 
 def gated(x, made):

@@ -8,8 +8,8 @@ import torch
 
 import everyformer as ef
 from everyformer.data.masking import MaskedTextDataset
-from everyformer.memory.base import Segment
-from everyformer.memory.compressive import CompressiveMemory
+from everyformer.genes.memory.base import Segment
+from everyformer.genes.memory.compressive import CompressiveMemory
 from everyformer.models.config import ModelConfig
 from everyformer.models.language import total_loss
 

@@ -11,9 +11,9 @@ from everyformer.core.errors import ConfigError, GeneError, ShapeError, Unsuppor
 from everyformer.core.mask import Mask
 from everyformer.engines.content import sorted_chunks
 from everyformer.engines.content.chunk_lists import ChunkPattern
-from everyformer.mixers import reformer
-from everyformer.mixers.reformer.function import dense_attention, keys_of
-from everyformer.mixers.reformer.reference import lsh_weights_reference
+from everyformer.genes.mixers import reformer
+from everyformer.genes.mixers.reformer.function import dense_attention, keys_of
+from everyformer.genes.mixers.reformer.reference import lsh_weights_reference
 from helpers import build_mixer, draw
 
 WIDTH = 12
@@ -328,7 +328,7 @@ def test_bfloat16_computes_the_attention_of_its_buckets_in_float32():
 
 
 def test_a_reversible_stack_hashes_once_and_has_autograds_gradients(monkeypatch):
-    from everyformer.blocks.wirings.reversible import Reversible
+    from everyformer.genes.wirings.reversible import Reversible
 
     torch.manual_seed(0)
     sizes = {"width": WIDTH, "heads": 3, "layers": 3, "max_length": 32, "vocabulary": 20}

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from everyformer.core.mask import Mask
-from everyformer.mixers import MIXERS
-from everyformer.mixers.base import RowMixer, rows_of
+from everyformer.genes.mixers import MIXERS
+from everyformer.genes.mixers.base import RowMixer, rows_of
 
 NAMES = [name for name in MIXERS.names() if issubclass(MIXERS.get(name), RowMixer)]
 KEEPS = {"right": [0, 1, 2, 3, 4], "left": [3, 4, 5, 6, 7], "between": [0, 2, 3, 5, 7]}
@@ -53,6 +53,6 @@ def test_what_is_told_of_tokens_moves_with_them():
 
 
 def test_rows_that_are_right_padded_are_not_gathered(monkeypatch):
-    monkeypatch.setattr("everyformer.mixers.base.compact", None)
+    monkeypatch.setattr("everyformer.genes.mixers.base.compact", None)
     rows, _ = rows_of(torch.randn(2, 8, 3), Mask(keep=padded(KEEPS["right"])))
     assert torch.equal(rows.keep, padded(KEEPS["right"]))

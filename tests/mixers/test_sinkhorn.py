@@ -19,7 +19,7 @@ from everyformer.engines.content.balance import (
     balanced_row,
     gumbel,
 )
-from everyformer.mixers.sinkhorn.sorting import hardened
+from everyformer.genes.mixers.sinkhorn.sorting import hardened
 from everyformer.report.pictures import draw_pictures
 from helpers import build_mixer, close, draw, shifted
 

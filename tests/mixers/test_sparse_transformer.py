@@ -12,9 +12,9 @@ from everyformer.core.errors import ConfigError, GeneError
 from everyformer.core.mask import Mask
 from everyformer.engines.flops import count_flops
 from everyformer.engines.sparse.plan import reached
+from everyformer.genes.positions.axial import Axial, axial_reference
 from everyformer.models.build import configure
 from everyformer.models.layers import build_mixers
-from everyformer.positions.axial import Axial, axial_reference
 from helpers import build_mixer, draw
 
 WIDTH, HEADS, LENGTH = 12, 2, 64

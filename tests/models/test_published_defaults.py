@@ -17,16 +17,16 @@ import pytest
 import torch
 
 import everyformer as ef
-from everyformer.blocks.wirings import WIRINGS
 from everyformer.core.config import to_dict
-from everyformer.depth import DEPTHS
 from everyformer.family import FAMILY
-from everyformer.memory import MEMORIES
-from everyformer.mixers import MIXERS
+from everyformer.genes.depth import DEPTHS
+from everyformer.genes.memory import MEMORIES
+from everyformer.genes.mixers import MIXERS
+from everyformer.genes.positions import POSITIONS, make_position
+from everyformer.genes.retrieval import RETRIEVALS
+from everyformer.genes.wirings import WIRINGS
 from everyformer.models.build import configure
 from everyformer.models.config import Architecture
-from everyformer.neighbours import RETRIEVALS
-from everyformer.positions import POSITIONS, make_position
 
 Values = dict[str, Any]
 WEIGHTS: Values = {"bias": [], "attention_dropout": 0.0}

@@ -24,9 +24,9 @@ from torch import Tensor, nn
 import everyformer as ef
 from everyformer.core.mixer import Mixer
 from everyformer.family import FAMILY
-from everyformer.memory import MEMORIES
-from everyformer.mixers import MIXERS
-from everyformer.positions import POSITIONS, make_position
+from everyformer.genes.memory import MEMORIES
+from everyformer.genes.mixers import MIXERS
+from everyformer.genes.positions import POSITIONS, make_position
 
 
 class Law(NamedTuple):

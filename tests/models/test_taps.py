@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 import everyformer as ef
-from everyformer.blocks.wirings import WIRINGS
 from everyformer.core.errors import ConfigError, UnknownNameError
 from everyformer.core.mask import Mask
+from everyformer.genes.wirings import WIRINGS
 from helpers import build_model, close, draw
 
 SIZES: dict[str, Any] = {"width": 16, "heads": 2, "layers": 3}

@@ -11,7 +11,7 @@ from torch import Tensor
 
 import everyformer as ef
 from everyformer.core.errors import ConfigError, GeneError, ShapeError, UnsupportedError
-from everyformer.neighbours.spalm import Gate
+from everyformer.genes.retrieval.spalm import Gate
 
 WIDTH, TOKENS = 8, 13
 DOUBLE = torch.float64

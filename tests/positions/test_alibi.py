@@ -10,8 +10,8 @@ from everyformer.core.errors import GeneError, UnsupportedError
 from everyformer.core.mask import Mask
 from everyformer.engines.softmax.attention import attention_weights, softmax_attention
 from everyformer.engines.softmax.visibility import Visibility
-from everyformer.mixers.attention.reference import attention_reference
-from everyformer.positions.alibi import Alibi, alibi_reference, alibi_slopes
+from everyformer.genes.mixers.attention.reference import attention_reference
+from everyformer.genes.positions.alibi import Alibi, alibi_reference, alibi_slopes
 from helpers import build_mixer
 
 HEADS = (1, 2, 3, 4, 5, 6, 8, 12, 16, 20)

@@ -5,7 +5,7 @@ import torch
 
 import everyformer as ef
 from everyformer.core.errors import GeneError, ShapeError
-from everyformer.positions.axial import Axial, axial_reference
+from everyformer.genes.positions.axial import Axial, axial_reference
 
 SHAPES = [((3, 5), (4, 8)), ((2, 3, 4), (1, 2, 9)), ((12,), (12,)), (None, None)]
 

@@ -7,7 +7,7 @@ import torch
 
 import everyformer as ef
 from everyformer.core.errors import ConfigError
-from everyformer.positions.da_transformer import DaTransformer, factor_reference
+from everyformer.genes.positions.da_transformer import DaTransformer, factor_reference
 from helpers import build_mixer
 
 DIRECTIONS = pytest.mark.parametrize("causal", [True, False])

@@ -10,7 +10,7 @@ import torch
 import everyformer as ef
 from everyformer.core.errors import GeneError
 from everyformer.core.mask import Mask
-from everyformer.positions import POSITIONS
+from everyformer.genes.positions import POSITIONS
 from everyformer.verification.cases import stir
 from helpers import build_model
 

@@ -7,7 +7,7 @@ import everyformer as ef
 from everyformer.core.errors import GeneError, ShapeError, UnsupportedError
 from everyformer.core.mask import Mask
 from everyformer.generation.config import Sampling
-from everyformer.positions.learned_per_layer import LearnedPerLayer
+from everyformer.genes.positions.learned_per_layer import LearnedPerLayer
 from helpers import build_model
 
 SIZES = {"width": 8, "heads": 2, "layers": 3, "max_length": 10}

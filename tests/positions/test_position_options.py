@@ -5,9 +5,9 @@ import torch
 
 import everyformer as ef
 from everyformer.core.errors import ConfigError
-from everyformer.mixers.attention.reference import attention_reference
-from everyformer.positions.alibi import Alibi, alibi_slopes
-from everyformer.positions.rope import Rope, rotate
+from everyformer.genes.mixers.attention.reference import attention_reference
+from everyformer.genes.positions.alibi import Alibi, alibi_slopes
+from everyformer.genes.positions.rope import Rope, rotate
 from helpers import build_mixer
 
 DIRECTIONS = pytest.mark.parametrize("causal", [True, False])

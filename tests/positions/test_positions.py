@@ -7,9 +7,9 @@ import torch
 
 import everyformer as ef
 from everyformer.core.errors import GeneError, ShapeError
-from everyformer.positions import POSITIONS
-from everyformer.positions.rope import Rope, rotate, rotate_reference
-from everyformer.positions.sinusoidal import Sinusoidal, sinusoid, sinusoid_reference
+from everyformer.genes.positions import POSITIONS
+from everyformer.genes.positions.rope import Rope, rotate, rotate_reference
+from everyformer.genes.positions.sinusoidal import Sinusoidal, sinusoid, sinusoid_reference
 
 torch.manual_seed(0)
 LAYOUTS = [("interleaved", "paper"), ("halves", "paper"), ("halves", "t2t")]

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from everyformer.core.mask import lengths_of
-from everyformer.positions._rope_scaling import RopeScaling, rates, rates_reference
-from everyformer.positions.t5_relative import T5Relative
+from everyformer.genes.positions._rope_scaling import RopeScaling, rates, rates_reference
+from everyformer.genes.positions.t5_relative import T5Relative
 
 RAMPS = [
     # L, beta_fast, beta_slow, truncate, pairs that keep their rate, share of 1/s of the others

@@ -6,8 +6,8 @@ import torch
 import everyformer as ef
 from everyformer.core.errors import GeneError
 from everyformer.core.mask import Mask
-from everyformer.mixers.attention.reference import attention_reference
-from everyformer.positions.t5_relative import T5Relative, buckets_reference
+from everyformer.genes.mixers.attention.reference import attention_reference
+from everyformer.genes.positions.t5_relative import T5Relative, buckets_reference
 from helpers import build_mixer
 
 SIZES = [(32, 128), (8, 12), (4, 5), (14, 100), (64, 300)]

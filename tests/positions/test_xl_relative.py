@@ -5,7 +5,7 @@ import torch
 
 import everyformer as ef
 from everyformer.core.errors import ConfigError, GeneError
-from everyformer.positions.sinusoidal import sinusoid_reference
+from everyformer.genes.positions.sinusoidal import sinusoid_reference
 
 DIRECTIONS = pytest.mark.parametrize("causal", [True, False])
 PARTS = ("u", "v")

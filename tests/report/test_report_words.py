@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 from report_results import made_up, many
 
-from everyformer.cli.compare import render
-from everyformer.core.memory import size
+from everyformer.cli.verbs.compare import render
 from everyformer.core.wording import few, listed
 from everyformer.report.headline import answer
 from everyformer.report.notes import notes
 from everyformer.report.words import brief, question, title
+from everyformer.system.memory import size
 
 
 def test_one_seed_is_said() -> None:

@@ -14,9 +14,9 @@ from everyformer.cli import main
 from everyformer.comparison.folder import RECORD
 from everyformer.comparison.summary import mean_interval
 from everyformer.core.errors import ConfigError
-from everyformer.core.sealed import write_json
 from everyformer.report.curves import Quantity
 from everyformer.report.seeds import draw_seeds
+from everyformer.system.sealed import write_json
 
 RETURN = Quantity("return", "return", best="highest")
 LOSS = Quantity("loss", "nats per token", scale=2.0)

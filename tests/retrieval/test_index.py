@@ -27,13 +27,13 @@ from everyformer.core.errors import (
     ShapeError,
     UnsavedError,
 )
-from everyformer.core.sealed import DamagedError
 from everyformer.retrieval import approximate, distances, exact
 from everyformer.retrieval import index as module
 from everyformer.retrieval.index import SearchOptions, build_index, open_index
 from everyformer.retrieval.removal import remove
 from everyformer.retrieval.store import Store
 from everyformer.retrieval.writing import Writer
+from everyformer.system.sealed import DamagedError
 from helpers import close, draw
 from retrieval.stores import ORIGIN, content, write
 

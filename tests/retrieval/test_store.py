@@ -12,11 +12,11 @@ import pytest
 import torch
 
 from everyformer.core.errors import CheckpointError, DataError
-from everyformer.core.sealed import DamagedError, write_json
 from everyformer.retrieval import record as module
 from everyformer.retrieval.record import Origin, bytes_needed
 from everyformer.retrieval.store import Store
 from everyformer.retrieval.writing import Writer
+from everyformer.system.sealed import DamagedError, write_json
 from retrieval.stores import ORIGIN, content, ended, forked, rows, write
 
 SIZES = {"a": 5, "empty": 0, "b": 130, "c": 1}
@@ -126,7 +126,7 @@ def test_a_newer_version_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     path = tmp_path / "rows" / "store.json"
     values = json.loads(path.read_text())
     del values["digest"]
-    monkeypatch.setattr("everyformer.core.sealed.VERSION", 99)
+    monkeypatch.setattr("everyformer.system.sealed.VERSION", 99)
     write_json(path, values)
     monkeypatch.undo()
     with pytest.raises(CheckpointError, match="format version 99, but this everyformer reads"):

@@ -25,11 +25,11 @@ from everyformer.core.errors import (
     ShapeError,
     UnsavedError,
 )
-from everyformer.core.files import sweep
 from everyformer.retrieval.record import Record
 from everyformer.retrieval.removal import remove
 from everyformer.retrieval.store import Store
 from everyformer.retrieval.writing import Writer, is_finished, is_unfinished
+from everyformer.system.files import sweep
 from retrieval.stores import (
     ORIGIN,
     WIDTH,

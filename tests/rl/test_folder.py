@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from everyformer.core.errors import ConfigError, DataError, UnsavedError
-from everyformer.core.sealed import DamagedError, read_json, write_json
 from everyformer.rl import EnvironmentConfig, Episode, Space, read_trajectories, write_trajectories
 from everyformer.rl.trajectories import Trajectories
+from everyformer.system.sealed import DamagedError, read_json, write_json
 
 PICTURES = Space("box", "uint8", (3, 2), low=(0.0,), high=(255.0,))
 FORCES = Space("box", "float32", (2,), low=(-1.0, None), high=(1.0, 2.0))

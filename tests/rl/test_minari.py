@@ -19,7 +19,6 @@ from everyformer.core.errors import (  # noqa: E402
     MissingExtraError,
     UnsupportedError,
 )
-from everyformer.core.sealed import DamagedError  # noqa: E402
 from everyformer.rl import (  # noqa: E402
     EnvironmentConfig,
     Episode,
@@ -30,6 +29,7 @@ from everyformer.rl import (  # noqa: E402
     recipe,
     write_minari,
 )
+from everyformer.system.sealed import DamagedError  # noqa: E402
 
 
 @pytest.fixture(autouse=True)

@@ -11,9 +11,9 @@ import everyformer as ef
 from everyformer.core.errors import ConfigError
 from everyformer.data.config import DataConfig
 from everyformer.data.load import load_dataset
-from everyformer.depth._exits import exit_of, set_threshold
+from everyformer.exits.search import Tried, keep, kept, pareto, search_thresholds
+from everyformer.genes.depth._exits import exit_of, set_threshold
 from everyformer.training.evaluate import evaluate
-from everyformer.training.exit_search import Tried, keep, kept, pareto, search_thresholds
 
 
 @pytest.mark.parametrize("depth", ["calm", "depth-adaptive"])

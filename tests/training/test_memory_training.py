@@ -12,7 +12,7 @@ from everyformer.core.errors import ConfigError, UnsupportedError
 from everyformer.core.state import named_tensors
 from everyformer.data.streams import training_segment
 from everyformer.data.text import TextDataset
-from everyformer.memory.base import memories_of
+from everyformer.genes.memory.base import memories_of
 from everyformer.training.carry import TextCarry
 from everyformer.training.config import TrainingConfig
 from everyformer.training.distributed import World

@@ -13,7 +13,7 @@ from torch.testing import assert_close
 import everyformer as ef
 from everyformer.core.errors import ConfigError
 from everyformer.data.text import TextDataset
-from everyformer.mixers.longformer import Longformer
+from everyformer.genes.mixers.longformer import Longformer
 from everyformer.training.config import TrainingConfig
 from everyformer.training.loop import train
 from everyformer.training.run import RunDirectory

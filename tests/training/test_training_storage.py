@@ -19,7 +19,7 @@ from training_stand_ins import TinyConfig, TinyModel, tiny_training, train_tiny
 
 from everyformer.core.config import from_dict
 from everyformer.core.errors import CheckpointError, ConfigError
-from everyformer.core.sealed import write_json
+from everyformer.system.sealed import write_json
 from everyformer.training.checkpoint import (
     CheckpointParts,
     TrainingState,
@@ -181,7 +181,7 @@ def test_a_newer_checkpoint_asks_for_an_upgrade(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make_checkpoints(tmp_path, [1])
-    monkeypatch.setattr("everyformer.core.sealed.VERSION", 5)
+    monkeypatch.setattr("everyformer.system.sealed.VERSION", 5)
     make_checkpoints(tmp_path, [2])
     monkeypatch.undo()
     with pytest.raises(CheckpointError, match=r"version 5.*upgrade"):
@@ -313,7 +313,7 @@ def test_a_read_only_directory_is_refused(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_json_is_sealed_as_it_will_be_read(tmp_path: Path) -> None:
-    from everyformer.core.sealed import read_json
+    from everyformer.system.sealed import read_json
 
     values = {"format": "f", "layers": {10: "a", 9: "b"}, "path": tmp_path, "pair": (1, 2.5)}
     write_json(tmp_path / "x.json", values)

@@ -16,8 +16,8 @@ import everyformer as ef
 from everyformer.cli import main
 from everyformer.core.errors import CheckpointError, DataError, ShapeError
 from everyformer.data.tokenizers.plain import ByteTokenizer, CharTokenizer
+from everyformer.genes.positions.learned import resize_grid
 from everyformer.models.base import Model
-from everyformer.positions.learned import resize_grid
 from everyformer.training.warmstart import warm_start
 
 TEXT: dict[str, Any] = {"width": 16, "layers": 2, "heads": 2, "max_length": 12}

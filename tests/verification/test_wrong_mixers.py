@@ -13,9 +13,9 @@ from everyformer.core.outputs import MixerOutput
 from everyformer.engines.softmax import visibility
 from everyformer.engines.softmax.cache import KeyValueState
 from everyformer.family import info
-from everyformer.mixers import aft_local, attention
-from everyformer.mixers._aft import hide_padding
-from everyformer.mixers.aft_simple import AFTSimple, SimpleState
+from everyformer.genes.mixers import aft_local, attention
+from everyformer.genes.mixers._aft import hide_padding
+from everyformer.genes.mixers.aft_simple import AFTSimple, SimpleState
 from everyformer.verification.verify import LAWS, check_law
 
 

@@ -17,15 +17,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from everyformer.benchmark.points import Point, Setting
 from everyformer.core.bounds import Count, Part, Whole
-from everyformer.core.children import start
 from everyformer.core.config import converted
 from everyformer.core.errors import ConfigError
 from everyformer.family import info
+from everyformer.system.children import start
 
 if TYPE_CHECKING:
     from everyformer.benchmark.turns import Measure
 
-IMPORTS = ("everyformer.benchmark.measure", "everyformer.mixers.attention")
+IMPORTS = ("everyformer.benchmark.measure", "everyformer.genes.mixers.attention")
 """what every point imports: torch, its compiler and the base of mixers take seconds, once"""
 
 

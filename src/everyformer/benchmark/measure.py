@@ -17,10 +17,8 @@ from torch.utils.benchmark import Timer
 
 from everyformer.benchmark.peers import build_peer
 from everyformer.benchmark.points import Point, Setting
-from everyformer.core.allocator import keep_freed_memory, return_freed_memory
 from everyformer.core.errors import EveryformerError, PluginError
 from everyformer.core.foreign import FAILURES, describe
-from everyformer.core.memory import is_out_of_memory, out_of_memory
 from everyformer.core.mixer import Mixer
 from everyformer.core.outputs import MixerOutput
 from everyformer.engines.flops import count_flops
@@ -28,6 +26,8 @@ from everyformer.family import info
 from everyformer.models.build import configure_layers
 from everyformer.models.config import ModelConfig
 from everyformer.models.layers import build_mixers
+from everyformer.system.allocator import keep_freed_memory, return_freed_memory
+from everyformer.system.memory import is_out_of_memory, out_of_memory
 from everyformer.training.result import peak_rss
 
 T = TypeVar("T")

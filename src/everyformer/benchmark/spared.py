@@ -25,9 +25,9 @@ from everyformer.benchmark.turns import Call, in_turn
 from everyformer.core.config import Choice
 from everyformer.core.errors import ConfigError
 from everyformer.core.tally import tallied
-from everyformer.depth._exits import set_threshold
-from everyformer.generation.exit_costs import without_exits
+from everyformer.exits.costs import without_exits
 from everyformer.generation.sampling import generate
+from everyformer.genes.depth._exits import set_threshold
 from everyformer.models.base import Model
 from everyformer.models.build import configure_layers, create_model
 from everyformer.models.layers import build_mixers

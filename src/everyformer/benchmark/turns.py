@@ -20,7 +20,7 @@ from everyformer.benchmark.measure import (
     with_times,
 )
 from everyformer.benchmark.points import Point, Setting
-from everyformer.core.allocator import keep_freed_memory
+from everyformer.system.allocator import keep_freed_memory
 
 Call = Callable[[], Any]
 Measure = Callable[[Sequence[Point], Setting], list[Point]]

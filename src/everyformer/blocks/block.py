@@ -15,8 +15,7 @@ from torch import Tensor, nn
 from everyformer.blocks.feedforward import FeedForward, drop, make_norm
 from everyformer.blocks.options import SEPARABLE, BlockOptions
 from everyformer.blocks.separable import SeparableFeedForward
-from everyformer.blocks.wirings.base import Around, Part, Stream, Wiring
-from everyformer.blocks.wirings.pre import PreNorm
+from everyformer.blocks.wiring import Around, Part, Stream, Wiring
 from everyformer.core.abilities import TakesIn, answers_some
 from everyformer.core.chosen import Chosen
 from everyformer.core.dispatch import take
@@ -31,7 +30,7 @@ class Block(nn.Module):
     """A layer around any `Mixer`; the feed-forward is left out where the mixer has one.
 
     Args:
-        wiring: how sub-layers are joined (default: pre-norm).
+        wiring: how sub-layers are joined.
         cross: the mixer that reads the context; None in all but decoders.
     """
 
@@ -39,12 +38,12 @@ class Block(nn.Module):
         self,
         mixer: Mixer,
         options: BlockOptions,
+        wiring: Wiring,
         drop_path: float = 0.0,
         cross: Mixer | None = None,
-        wiring: Wiring | None = None,
     ) -> None:
         super().__init__()
-        self.wiring = PreNorm() if wiring is None else wiring
+        self.wiring = wiring
         self.mixer = mixer
         self.mixer_norm = make_norm(mixer.width, options)
         self.cross = cross

@@ -1,7 +1,7 @@
 """A stack of layers: passes states and losses through, and offers what lies inside.
 
 What it offers is named by `everyformer.core.taps`; the loop over the layers is `Pass` in
-`everyformer.blocks.wirings.base`. Mixers may want learned tokens in front (`Leads`): they go
+`everyformer.blocks.wiring`. Mixers may want learned tokens in front (`Leads`): they go
 through all layers with the text, without positions, and are left out of what comes out.
 """
 
@@ -16,20 +16,18 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from everyformer.blocks.block import Block
+from everyformer.blocks.depth import Depth, Exiting
 from everyformer.blocks.feedforward import make_norm
 from everyformer.blocks.options import BlockOptions
-from everyformer.blocks.wirings.base import Forward, Layer, Pass, Wiring
-from everyformer.blocks.wirings.pre import PreNorm
+from everyformer.blocks.wiring import Forward, Layer, Pass, Wiring
 from everyformer.core.abilities import Leads
 from everyformer.core.errors import ConfigError, GeneError
 from everyformer.core.mask import Mask, positions_of
 from everyformer.core.mixer import Mixer
 from everyformer.core.outputs import StackOutput
+from everyformer.core.position import Position
 from everyformer.core.state import StackState, State
 from everyformer.core.taps import Tap
-from everyformer.depth.base import Depth, Exiting
-from everyformer.depth.plain import Plain
-from everyformer.positions.base import Position
 
 
 class Stack(nn.Module):
@@ -38,10 +36,10 @@ class Stack(nn.Module):
     ``out_width`` is the number of channels that come out.
 
     Args:
+        wiring: how sub-layers are joined.
+        depth: how often blocks are applied.
         cross: of a decoder, the mixers that read the context.
         position: one a layer, whose `embed` is added to its input.
-        wiring: how sub-layers are joined (default: pre-norm).
-        depth: how often blocks are applied (default: each once).
     """
 
     def __init__(
@@ -49,20 +47,20 @@ class Stack(nn.Module):
         mixers: Sequence[Mixer],
         width: int,
         options: BlockOptions,
+        wiring: Wiring,
+        depth: Depth,
         cross: Sequence[Mixer] | None = None,
         position: Sequence[Position] | None = None,
-        wiring: Wiring | None = None,
-        depth: Depth | None = None,
     ) -> None:
         super().__init__()
         last = max(len(mixers) - 1, 1)
         readers = [None] * len(mixers) if cross is None else cross
-        self.wiring = PreNorm() if wiring is None else wiring
+        self.wiring = wiring
         self.blocks = nn.ModuleList(
-            Block(mixer, options, options.drop_path * i / last, reader, self.wiring)
+            Block(mixer, options, wiring, options.drop_path * i / last, reader)
             for i, (mixer, reader) in enumerate(zip(mixers, readers, strict=True))
         )
-        self.depth = Plain() if depth is None else depth
+        self.depth = depth
         self.order = tuple(self.depth.order(len(mixers)))
         self.out_width = self.wiring.out_width(width)
         eps = options.norm_eps if options.final_norm_eps is None else options.final_norm_eps

@@ -17,7 +17,6 @@ import warnings
 from collections.abc import Sequence
 from typing import Any
 
-from everyformer.core.allocator import keep_freed_memory
 from everyformer.core.errors import (
     ConfigError,
     EveryformerError,
@@ -26,10 +25,11 @@ from everyformer.core.errors import (
     unknown,
 )
 from everyformer.core.foreign import FAILURES, describe, place
-from everyformer.core.memory import is_out_of_memory, out_of_memory
-from everyformer.core.pulse import Pulse
-from everyformer.core.stopping import Guard, Stopped
-from everyformer.core.waiting import wait_briefly
+from everyformer.system.allocator import keep_freed_memory
+from everyformer.system.memory import is_out_of_memory, out_of_memory
+from everyformer.system.pulse import Pulse, doing
+from everyformer.system.stopping import Guard, Stopped
+from everyformer.system.waiting import wait_briefly
 
 VERBS: dict[str, str] = {
     "list": "see what exists, filtered by what you need",
@@ -144,7 +144,7 @@ def _run(words: Sequence[str]) -> int:
         raise unknown("verb", words[0], VERBS)
     keep_freed_memory()
     words = _with_plugins(words)
-    verb = importlib.import_module(f"everyformer.cli.{words[0]}")
+    verb = importlib.import_module(f"everyformer.cli.verbs.{words[0]}")
     from everyformer.cli.names import renamed
     from everyformer.cli.parsing import Finished, former_in_config, say
 
@@ -172,7 +172,8 @@ def _with_plugins(words: Sequence[str]) -> list[str]:
             raise ConfigError("--plugin needs a mixer, as module:Class or path/file.py:Class")
         from everyformer.family import register_spec
 
-        register_spec(given)
+        with doing(f"still importing {given.rpartition(':')[0]}, Ctrl-C stops"):
+            register_spec(given)
     return rest
 
 

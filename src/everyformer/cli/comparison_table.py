@@ -9,11 +9,11 @@ from everyformer.cli.console import table
 from everyformer.comparison.metrics import METRICS
 from everyformer.comparison.results import Interval, Results, Row, finished, told, told_means
 from everyformer.comparison.summary import NOT_WRITING
-from everyformer.core.memory import size
 from everyformer.core.wording import listed
 from everyformer.report.headline import answer
 from everyformer.report.notes import baseline_notes, drifts
 from everyformer.report.words import brief, interval, quality, returned
+from everyformer.system.memory import size
 
 
 def render(results: Results) -> str:

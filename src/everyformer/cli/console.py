@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from everyformer.core.plain import to_json
+from everyformer.system.plain import to_json
 
 NUMBER = re.compile(r"-|failed|~?[\d.,e+-]+x?( ([KMG]i)?B)?")
 """what stands right in a table"""

@@ -11,8 +11,8 @@ from everyformer.cli.parsing import VerbOptions
 from everyformer.core.bounds import Bounds, Count, Whole
 from everyformer.core.config import Options
 from everyformer.data.config import DataConfig
+from everyformer.exits.options import ExitConfig
 from everyformer.generation.config import BeamConfig, PlayConfig
-from everyformer.guarantees.options import ExitConfig
 from everyformer.retrieval.options import Grid, KnnOptions, SearchOptions
 
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 from everyformer.cli.console import emit, table
 from everyformer.cli.parsing import say
 from everyformer.core.errors import ConfigError
-from everyformer.core.files import expanded
-from everyformer.guarantees.options import ExitConfig
+from everyformer.exits.options import ExitConfig
+from everyformer.system.files import expanded
 
 if TYPE_CHECKING:
     from everyformer.cli.eval_options import EvalOptions
@@ -27,9 +27,9 @@ def search_exits(
     Raises:
         ConfigError: a threshold is given too.
     """
-    from everyformer.core.pulse import doing
+    from everyformer.exits.search import keep, pareto, search_thresholds
     from everyformer.report.exits import draw_search
-    from everyformer.training.exit_search import keep, pareto, search_thresholds
+    from everyformer.system.pulse import doing
 
     if options.exits != ExitConfig():
         raise ConfigError("--search-exits tries thresholds: leave out --exits")

@@ -6,13 +6,16 @@ from typing import TYPE_CHECKING, Any
 
 from everyformer.cli.parsing import say
 from everyformer.core.errors import ConfigError
-from everyformer.guarantees.options import ExitConfig
+from everyformer.exits.options import ExitConfig
 
 if TYPE_CHECKING:
     from everyformer.cli.trained import TrainedRun
 
 CERTIFICATE = "certificate.json"
 """beside the weights of a run"""
+CALIBRATION = "calibration.json"
+"""beside the certificate: what pictures are drawn of"""
+CALIBRATION_FORMAT = "everyformer-calibration"
 
 
 def settle_exits(
@@ -27,9 +30,9 @@ def settle_exits(
         ConfigError: something is asked of a model without early exits.
         CheckpointError: the run's certificate is of another model, or damaged.
     """
-    from everyformer.core.fingerprint import weights_digest
-    from everyformer.depth._exits import exits_of, set_threshold
-    from everyformer.guarantees.certificate import Certificate
+    from everyformer.exits.certificate import Certificate
+    from everyformer.genes.depth._exits import exits_of, set_threshold
+    from everyformer.system.fingerprint import weights_digest
 
     told = [
         name

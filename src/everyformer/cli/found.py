@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from everyformer.core.errors import CheckpointError
-from everyformer.core.files import expanded
+from everyformer.system.files import expanded
 
 CONFIG, INSIDE = "config.json", "run"
 """what a run holds; the folder that it has in that of a comparison's training"""
@@ -49,7 +49,7 @@ def _best(folder: Path) -> dict[str, Any] | None:
     """The run of the first row with the best evaluation; None in an unfinished comparison."""
     from everyformer.comparison.collect import FORMAT
     from everyformer.comparison.metrics import METRICS
-    from everyformer.core.sealed import read_json
+    from everyformer.system.sealed import read_json
 
     if not (folder / "results.json").exists():
         return None

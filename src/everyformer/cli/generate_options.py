@@ -12,10 +12,10 @@ import tyro
 from everyformer.cli.parsing import VerbOptions
 from everyformer.core.bounds import Count, Whole
 from everyformer.core.errors import ConfigError
-from everyformer.core.files import expanded
+from everyformer.exits.options import ExitConfig
 from everyformer.generation.config import BeamConfig, PlayConfig, Sampling
-from everyformer.guarantees.options import ExitConfig
 from everyformer.retrieval.options import KnnOptions, SearchOptions
+from everyformer.system.files import expanded
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,8 +10,8 @@ from typing import Any
 
 import torch
 
-from everyformer.core.machine import cores, load_averages
-from everyformer.core.memory import free_memory, size
+from everyformer.system.machine import cores, load_averages
+from everyformer.system.memory import free_memory, size
 
 UNKNOWN = "unknown"
 """where the system does not tell"""

@@ -16,10 +16,10 @@ from everyformer.cli.flags import flags_of
 from everyformer.cli.names import spelled
 from everyformer.core.config import Choice
 from everyformer.core.errors import ConfigError
-from everyformer.core.files import expanded
 from everyformer.core.gene import NoOptions
 from everyformer.family import list_members
 from everyformer.genes import GENES
+from everyformer.system.files import expanded
 from everyformer.training.names import HOMES, OTHER_NAMES
 from everyformer.training.spec import RunSpec
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from everyformer.cli.parsing import say
-from everyformer.cli.shown import folder_of, tell
+from everyformer.cli.show.said import folder_of, tell
 from everyformer.core.errors import ConfigError, UnsupportedError
 from everyformer.retrieval.options import KnnOptions, SearchOptions
 
 if TYPE_CHECKING:
     import numpy as np
 
-    from everyformer.cli.show_options import ShowOptions
+    from everyformer.cli.show.options import ShowOptions
     from everyformer.cli.trained import TrainedRun
     from everyformer.data.tokenizers.base import Tokenizer
 

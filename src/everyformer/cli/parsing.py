@@ -25,11 +25,11 @@ from everyformer.cli.names import (
 )
 from everyformer.core.config import Options, converted, from_dict, to_dict
 from everyformer.core.errors import ConfigError, unknown
-from everyformer.core.files import expanded
 from everyformer.core.gene import NONE
-from everyformer.core.plain import from_json, from_toml, to_json
-from everyformer.core.pulse import said
 from everyformer.genes import GENES
+from everyformer.system.files import expanded
+from everyformer.system.plain import from_json, from_toml, to_json
+from everyformer.system.pulse import said
 from everyformer.training.config import TrainingConfig
 from everyformer.training.names import in_full
 

@@ -13,12 +13,12 @@ from everyformer.cli.names import OTHER_NAMES, spelled
 from everyformer.cli.parsing import VerbOptions, say, take
 from everyformer.core.config import from_dict, to_dict
 from everyformer.core.errors import ConfigError, EveryformerError
-from everyformer.core.files import expanded
-from everyformer.core.plain import from_json, to_json
-from everyformer.core.pulse import doing
 from everyformer.core.tasks import TASKS, tasks_that
 from everyformer.generation.config import PlayConfig
 from everyformer.rl.build import EnvironmentConfig
+from everyformer.system.files import expanded
+from everyformer.system.plain import from_json, to_json
+from everyformer.system.pulse import doing
 
 if TYPE_CHECKING:
     from everyformer.cli.trained import TrainedRun

@@ -16,12 +16,12 @@ from everyformer.cli.messages import refuse_files
 from everyformer.cli.parsing import VerbOptions, chosen_genes, parse, peek, read_config
 from everyformer.core.config import Choice
 from everyformer.core.errors import ConfigError, unknown
-from everyformer.core.files import expanded
 from everyformer.core.gene import NONE, NoOptions
 from everyformer.core.tasks import tasks_that
 from everyformer.core.wording import listed
 from everyformer.family import info
 from everyformer.genes import GENES
+from everyformer.system.files import expanded
 from everyformer.training.spec import RunSpec, described, preset
 
 if TYPE_CHECKING:

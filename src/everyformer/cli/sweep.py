@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 from everyformer.cli.console import emit, table
 from everyformer.cli.parsing import say
 from everyformer.core.errors import ConfigError, DivergedError
-from everyformer.core.files import expanded
 from everyformer.retrieval.options import Grid, KnnOptions
+from everyformer.system.files import expanded
 
 if TYPE_CHECKING:
     from everyformer.cli.eval_options import EvalOptions
@@ -51,12 +51,12 @@ def sweep_store(
     Raises:
         DivergedError: the loss of the model itself is not finite.
     """
-    from everyformer.core.pulse import doing
     from everyformer.data.text import TextDataset
     from everyformer.datastores.reader import StoreReader
     from everyformer.datastores.sweep import sweep
     from everyformer.models.knn_lm import KnnLanguageModel
     from everyformer.report.sweep import draw_sweep
+    from everyformer.system.pulse import doing
     from everyformer.training.evaluate import why_not_finite
 
     if not isinstance(model, KnnLanguageModel):

@@ -12,7 +12,6 @@ from everyformer.cli.found import found_run
 from everyformer.cli.parsing import say
 from everyformer.core.config import from_dict
 from everyformer.core.errors import CheckpointError, ConfigError, DataError, UnsupportedError
-from everyformer.core.files import expanded
 from everyformer.core.tasks import TASKS
 from everyformer.core.wording import few
 from everyformer.data import load_dataset
@@ -25,6 +24,7 @@ from everyformer.models.base import Model
 from everyformer.models.config import ModelConfig
 from everyformer.retrieval.options import KnnOptions, SearchOptions
 from everyformer.rl.build import EnvironmentConfig
+from everyformer.system.files import expanded
 from everyformer.training.checkpoint import is_model, load_model
 from everyformer.training.storage import check_finite
 from everyformer.training.upgrades import MODEL_FORMAT, RUN_FORMAT, read_saved

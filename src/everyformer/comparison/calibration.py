@@ -26,16 +26,16 @@ from everyformer.comparison.decoding import decoding_times
 from everyformer.comparison.plan import Entrant, job
 from everyformer.comparison.processes import ended, launch, stopped_by
 from everyformer.comparison.results import Calibrated, Interval
-from everyformer.core.allocator import keep_freed_memory, return_freed_memory
 from everyformer.core.config import from_dict, to_dict
 from everyformer.core.errors import CheckpointError
 from everyformer.core.foreign import FAILURES, describe
-from everyformer.core.plain import from_json, to_json
-from everyformer.core.pulse import doing
-from everyformer.core.sealed import read_json, write_json
-from everyformer.core.stopping import Gentle, Stopped
 from everyformer.core.tasks import TASKS
 from everyformer.data.dataset import Dataset
+from everyformer.system.allocator import keep_freed_memory, return_freed_memory
+from everyformer.system.plain import from_json, to_json
+from everyformer.system.pulse import doing
+from everyformer.system.sealed import read_json, write_json
+from everyformer.system.stopping import Gentle, Stopped
 from everyformer.training.config import BUDGETS, TrainingConfig
 from everyformer.training.distributed import pick_device
 from everyformer.training.spec import RunSpec, model_config

@@ -17,13 +17,13 @@ from everyformer.comparison.results import Calibrated, FailedRow, Results, Row, 
 from everyformer.comparison.summary import curve, member_row, quality_metric, rank, time_to
 from everyformer.comparison.trainings import Finished
 from everyformer.comparison.verdict import letters, same_functions, verdict
-from everyformer.core import own
+from everyformer.core import plugins as own
 from everyformer.core.config import to_dict
-from everyformer.core.files import write_text
-from everyformer.core.machine import cores
-from everyformer.core.sealed import write_json
 from everyformer.core.tasks import TASKS
 from everyformer.data.dataset import Dataset
+from everyformer.system.files import write_text
+from everyformer.system.machine import cores
+from everyformer.system.sealed import write_json
 from everyformer.training.run import environment
 
 FORMAT = "everyformer-comparison"

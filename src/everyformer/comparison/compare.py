@@ -24,13 +24,13 @@ from everyformer.comparison.plan import Entrant, entrants, own_options
 from everyformer.comparison.results import Calibrated, FailedRow, Results, Row
 from everyformer.comparison.timing import LayerTimes
 from everyformer.comparison.trainings import Finished, Say, Trainings
-from everyformer.core.memory import size
-from everyformer.core.pulse import doing
-from everyformer.core.stopping import Gentle
 from everyformer.core.tasks import ALL_TASKS
 from everyformer.core.wording import counted, few
 from everyformer.data import load_dataset
 from everyformer.family import info
+from everyformer.system.memory import size
+from everyformer.system.pulse import doing
+from everyformer.system.stopping import Gentle
 
 Report = Callable[..., object]
 """``report(results, folder, complete=...)`` writes the page"""

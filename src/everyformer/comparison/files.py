@@ -8,7 +8,7 @@ from typing import Any, cast
 from everyformer.comparison.results import Result
 from everyformer.core.config import to_dict
 from everyformer.core.errors import CheckpointError
-from everyformer.core.sealed import read_json, write_json
+from everyformer.system.sealed import read_json, write_json
 from everyformer.training.spec import RunSpec
 from everyformer.training.upgrades import read_saved
 

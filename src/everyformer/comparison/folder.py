@@ -12,9 +12,9 @@ from filelock import FileLock, Timeout
 from everyformer.comparison.config import CompareConfig
 from everyformer.core.config import affects, field_types, from_dict, to_dict
 from everyformer.core.errors import ConfigError
-from everyformer.core.files import empty, expanded, visible_files
-from everyformer.core.plain import from_json, to_json
-from everyformer.core.sealed import write_json
+from everyformer.system.files import empty, expanded, visible_files
+from everyformer.system.plain import from_json, to_json
+from everyformer.system.sealed import write_json
 from everyformer.training.config import BUDGETS, TrainingConfig
 from everyformer.training.records import differences
 from everyformer.training.upgrades import read_saved

@@ -15,13 +15,13 @@ from everyformer.comparison.config import OWN, CompareConfig
 from everyformer.core.config import Choice, to_dict
 from everyformer.core.errors import ConfigError, GeneError
 from everyformer.core.foreign import FAILURES, describe
-from everyformer.core.plain import from_json
 from everyformer.data.dataset import Dataset
 from everyformer.data.sentences import with_sentences
 from everyformer.family import info
 from everyformer.genes import GENES
 from everyformer.models.build import build_model, configure, scales_embedding
 from everyformer.models.config import Architecture, ModelConfig
+from everyformer.system.plain import from_json
 from everyformer.training.spec import RunSpec, described
 
 SIZES = frozenset({"width", "layers", "heads", "max_length", "decoder_layers", "patch", "causal"})

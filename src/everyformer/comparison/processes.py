@@ -12,9 +12,9 @@ from multiprocessing import connection, parent_process
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
-from everyformer.core.children import Descriptor, start
-from everyformer.core.pulse import Pulse, doing
-from everyformer.core.stopping import Gentle
+from everyformer.system.children import Descriptor, start
+from everyformer.system.pulse import Pulse, doing
+from everyformer.system.stopping import Gentle
 
 IMPORTS = ("everyformer.comparison.worker", "everyformer.comparison.calibration")
 

@@ -15,9 +15,9 @@ from everyformer.comparison.config import CompareConfig
 from everyformer.comparison.plan import own_options
 from everyformer.core.config import to_dict
 from everyformer.core.errors import CheckpointError
-from everyformer.core.plain import from_json, to_json
-from everyformer.core.pulse import doing
-from everyformer.core.sealed import read_json, write_json
+from everyformer.system.plain import from_json, to_json
+from everyformer.system.pulse import doing
+from everyformer.system.sealed import read_json, write_json
 
 FILE, FORMAT = "layers.json", "everyformer-layer-times"
 SECONDS = 0.2

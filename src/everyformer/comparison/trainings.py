@@ -21,9 +21,9 @@ from everyformer.comparison.processes import ended, launch, stopped_by
 from everyformer.comparison.results import Result
 from everyformer.core.config import to_dict
 from everyformer.core.errors import MissingExtraError
-from everyformer.core.plain import from_json, to_json
-from everyformer.core.stopping import Gentle
 from everyformer.data.dataset import Dataset
+from everyformer.system.plain import from_json, to_json
+from everyformer.system.stopping import Gentle
 
 Say = Callable[[str], None]
 Finished = list[tuple[Job, Result]]

@@ -17,22 +17,22 @@ from everyformer.comparison.decoding import loss_by_position, sample
 from everyformer.comparison.files import read_job, write_result
 from everyformer.comparison.playing import returns_of
 from everyformer.comparison.results import Evaluation, Result, Trained
-from everyformer.core.allocator import keep_freed_memory
 from everyformer.core.config import from_dict, to_dict
 from everyformer.core.errors import DataError, EveryformerError
-from everyformer.core.files import write_text
 from everyformer.core.foreign import FAILURES, describe
-from everyformer.core.machine import LoadMeter
 from everyformer.core.mixer import Mixer, leak_of
-from everyformer.core.plain import from_json
-from everyformer.core.pulse import doing
+from everyformer.core.position import Position
 from everyformer.core.tasks import TASKS
 from everyformer.data import load_dataset
 from everyformer.datastores.runs import train_run
 from everyformer.family import info
+from everyformer.genes.retrieval import RETRIEVAL
 from everyformer.models.base import Model
-from everyformer.neighbours import RETRIEVAL
-from everyformer.positions.base import Position
+from everyformer.system.allocator import keep_freed_memory
+from everyformer.system.files import write_text
+from everyformer.system.machine import LoadMeter
+from everyformer.system.plain import from_json
+from everyformer.system.pulse import doing
 from everyformer.training import RunDirectory
 from everyformer.training.progress import Part
 from everyformer.training.spec import RunSpec, build_run

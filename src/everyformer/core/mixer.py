@@ -43,7 +43,7 @@ class Mixer(nn.Module):
     accepts_positions: ClassVar[bool] = False
     """whether positions that act on queries, keys or scores can live inside this mixer"""
     accepts_memory: ClassVar[bool] = False
-    """whether it can read rows of the past beside its own tokens (`everyformer.memory`)"""
+    """whether it can read rows of the past beside its own tokens (`everyformer.genes.memory`)"""
     crosses: ClassVar[bool] = False
     """whether ``context`` may be given"""
     positionless: ClassVar[str] = "has none (it does not compare queries with keys)"
@@ -54,7 +54,7 @@ class Mixer(nn.Module):
     """of a mixer that cannot read later tokens whatever ``causal`` is: why, in words"""
     shares_heads: ClassVar[bool] = False
     """whether it can be some of a layer's heads beside other mixers: its constructor then takes
-    ``channels``, what those heads have together (`everyformer.mixers.by_head`)"""
+    ``channels``, what those heads have together (`everyformer.genes.mixers.by_head`)"""
 
     exports_literally: ClassVar[bool] = False
     """whether its reference is exported: its fast form is an operator of our own"""

@@ -3,7 +3,7 @@
 A name equals its file or folder: ``aft-local`` is registered in ``aft_local.py`` of its package,
 ``sinkhorn`` in ``sinkhorn/``. They are imported when their name is first asked for, so that listing
 costs nothing; other packages may add names through the entry-point group ``everyformer.<kind>s``,
-and users their own mixers (`everyformer.core.own`).
+and users their own mixers (`everyformer.core.plugins`).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from importlib.metadata import entry_points
 from typing import Any, Generic, TypeVar
 
 from everyformer.core.errors import ConfigError, unknown
-from everyformer.core.own import loaded, own_mixers
+from everyformer.core.plugins import loaded, own_mixers
 
 T = TypeVar("T")
 

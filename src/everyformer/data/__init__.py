@@ -5,7 +5,7 @@ Names are looked up late: reading `DataConfig` (the command line's help does) mu
 
 from typing import TYPE_CHECKING
 
-from everyformer.core.lazy import late_names
+from everyformer.system.lazy import late_names
 
 if TYPE_CHECKING:
     from everyformer.data.batch import Batch as Batch

@@ -13,7 +13,6 @@ from typing import cast
 import numpy as np
 
 from everyformer.core.errors import DataError
-from everyformer.core.extras import extra_module
 from everyformer.core.tasks import TASKS, TaskName
 from everyformer.data.cache import digest
 from everyformer.data.config import DataConfig
@@ -32,6 +31,7 @@ from everyformer.data.waves import load_waves
 from everyformer.rl.build import EnvironmentConfig
 from everyformer.rl.collection import collect
 from everyformer.rl.recipes import recipe
+from everyformer.system.extras import extra_module
 
 WALKS = 1000
 LARGEST = 10_000_000

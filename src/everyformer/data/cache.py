@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from everyformer.core.errors import CheckpointError, DataError, UnsavedError
-from everyformer.core.files import expanded, settle, workspace
-from everyformer.core.plain import to_json
-from everyformer.core.sealed import check_sums, checksums, read_json, write_json
+from everyformer.system.files import expanded, settle, workspace
+from everyformer.system.plain import to_json
+from everyformer.system.sealed import check_sums, checksums, read_json, write_json
 
 try:
     import fcntl

@@ -16,7 +16,6 @@ import torch
 
 from everyformer.core.config import to_dict
 from everyformer.core.errors import ConfigError, DataError
-from everyformer.core.plain import from_json
 from everyformer.core.tasks import TaskName
 from everyformer.core.wording import counted
 from everyformer.data.batch import Batch
@@ -30,6 +29,7 @@ from everyformer.rl.build import EnvironmentConfig, limit_of, make_environment, 
 from everyformer.rl.collection import collect
 from everyformer.rl.recipes import recipe
 from everyformer.rl.spaces import Space
+from everyformer.system.plain import from_json
 
 SHOWN = 64
 """steps of an episode that models are looked into with"""

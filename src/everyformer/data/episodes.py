@@ -22,7 +22,6 @@ import torch
 
 from everyformer.core.config import to_dict
 from everyformer.core.errors import DataError
-from everyformer.core.files import expanded
 from everyformer.core.tasks import TaskName
 from everyformer.data.batch import IGNORED, Batch
 from everyformer.data.cache import digest
@@ -36,6 +35,7 @@ from everyformer.rl.folder import holds_trajectories, read_trajectories
 from everyformer.rl.minari_sets import read_minari
 from everyformer.rl.spaces import Space
 from everyformer.rl.trajectories import Statistics, Trajectories
+from everyformer.system.files import expanded
 
 MINARI = "minari:"
 TINY = 1e-6

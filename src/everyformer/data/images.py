@@ -21,7 +21,6 @@ import torch
 from torch import Tensor
 
 from everyformer.core.errors import ConfigError, DataError
-from everyformer.core.memory import check_memory
 from everyformer.core.tasks import TASKS, TaskName, tasks_that
 from everyformer.data.batch import Batch
 from everyformer.data.cache import FORMAT, cache_root, cached, digest
@@ -34,6 +33,7 @@ from everyformer.data.pictures import opened, pillow, pixels_of, survey
 from everyformer.data.selection import held_out_draw, spread
 from everyformer.data.sources import Entry, Source, open_source
 from everyformer.data.table import TABLES
+from everyformer.system.memory import check_memory
 
 SUFFIXES = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm"}
 

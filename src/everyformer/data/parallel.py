@@ -19,7 +19,6 @@ from torch import Tensor
 from tqdm import tqdm
 
 from everyformer.core.errors import DataError
-from everyformer.core.plain import from_json, to_json
 from everyformer.data.batch import IGNORED, Batch
 from everyformer.data.buckets import Buckets
 from everyformer.data.cache import FORMAT, cache_root, cached, digest
@@ -33,6 +32,7 @@ from everyformer.data.text import encode_prompt
 from everyformer.data.tokenizers.base import SEPARATOR, Tokenizer
 from everyformer.data.tokenizers.load import fit_tokenizer, load_tokenizer
 from everyformer.data.tokenizers.plain import CharTokenizer
+from everyformer.system.plain import from_json, to_json
 
 CHUNK = 2000
 """Pairs encoded at a time."""

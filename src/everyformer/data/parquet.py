@@ -7,9 +7,9 @@ from contextlib import contextmanager
 from typing import Any
 
 from everyformer.core.errors import DataError
-from everyformer.core.extras import extra_module
 from everyformer.data.sources import Entry, Source, reading
 from everyformer.data.table import SAMPLE, Table
+from everyformer.system.extras import extra_module
 
 BATCH = 4096
 """Rows in memory at a time."""

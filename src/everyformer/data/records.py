@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from everyformer.core.errors import DataError
-from everyformer.core.plain import from_json
 from everyformer.data.sources import Entry, Source, text_lines
 from everyformer.data.table import SAMPLE, Table
+from everyformer.system.plain import from_json
 
 
 class JsonTable(Table):

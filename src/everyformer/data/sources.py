@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import IO
 
 from everyformer.core.errors import DataError
-from everyformer.core.files import expanded
 from everyformer.data.cache import digest
+from everyformer.system.files import expanded
 
 CHUNK = 1 << 20
 LARGEST_ZIP = 20 << 30

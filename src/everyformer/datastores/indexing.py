@@ -18,9 +18,7 @@ import torch
 from tqdm import tqdm
 
 from everyformer.core.errors import ConfigError, UnsupportedError
-from everyformer.core.fingerprint import weights_digest
 from everyformer.core.mask import Mask
-from everyformer.core.memory import size
 from everyformer.core.taps import Tap
 from everyformer.core.wording import counted
 from everyformer.data.cache import digest
@@ -28,12 +26,14 @@ from everyformer.data.config import DataConfig
 from everyformer.data.sources import open_source
 from everyformer.data.tokenizers.base import Tokenizer
 from everyformer.datastores.texts import Text, Texts, Window, windows
-from everyformer.memory.base import memories_of
+from everyformer.genes.memory.base import memories_of
 from everyformer.models.base import Model, evaluating
 from everyformer.models.language import LanguageModel
 from everyformer.retrieval.record import Dtype, Origin, bytes_needed
 from everyformer.retrieval.store import Store
 from everyformer.retrieval.writing import Writer, is_unfinished
+from everyformer.system.fingerprint import weights_digest
+from everyformer.system.memory import size
 
 COMMIT = 64
 """batches between two commits"""

@@ -19,8 +19,6 @@ from torch import Tensor
 
 from everyformer.core.config import from_dict, to_dict
 from everyformer.core.errors import ConfigError
-from everyformer.core.sealed import read_json, write_json
-from everyformer.core.stopping import Gentle
 from everyformer.data.text import TextDataset
 from everyformer.data.tokenizers.base import Tokenizer
 from everyformer.datastores.indexing import Indexing
@@ -28,12 +26,14 @@ from everyformer.datastores.reader import StoreReader, with_store
 from everyformer.datastores.runs import Job, Outcome, Say, how_of
 from everyformer.datastores.stretches import Stretches, indexed, stored
 from everyformer.datastores.sweep import sweep
+from everyformer.genes.retrieval.knn import KnnOptions as Wanted
 from everyformer.models.config import ModelConfig
 from everyformer.models.knn_lm import KnnLanguageModel
 from everyformer.models.language import LanguageModel
-from everyformer.neighbours.knn import KnnOptions as Wanted
 from everyformer.retrieval.index import Index
 from everyformer.retrieval.options import Distance, Grid, KnnOptions
+from everyformer.system.sealed import read_json, write_json
+from everyformer.system.stopping import Gentle
 from everyformer.training.checkpoint import load_model
 from everyformer.training.evaluate import evaluate, why_not_finite
 

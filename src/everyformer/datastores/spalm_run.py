@@ -15,7 +15,6 @@ import torch
 from torch import Tensor
 
 from everyformer.core.errors import ConfigError, UnsupportedError
-from everyformer.core.stopping import Gentle
 from everyformer.data.text import TextDataset
 from everyformer.data.tokenizers.base import Tokenizer
 from everyformer.data.tokenizers.load import require_same
@@ -24,12 +23,13 @@ from everyformer.datastores.runs import Job, Outcome, Say, how_of, options_of
 from everyformer.datastores.spalm_reading import SpalmLanguageModel
 from everyformer.datastores.stretches import Stretches, indexed, stored
 from everyformer.datastores.table import Table
+from everyformer.genes.retrieval.spalm import SpalmOptions
 from everyformer.models.build import build_model, configure
 from everyformer.models.config import ModelConfig
 from everyformer.models.language import LanguageModel
-from everyformer.neighbours.spalm import SpalmOptions
 from everyformer.retrieval.index import Index
 from everyformer.retrieval.store import Store
+from everyformer.system.stopping import Gentle
 from everyformer.training.checkpoint import is_model, load_model, save_model
 from everyformer.training.config import TrainingConfig
 from everyformer.training.loop import train

@@ -17,7 +17,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from everyformer.core.memory import check_memory
 from everyformer.core.outputs import ModelOutput
 from everyformer.data.batch import IGNORED
 from everyformer.data.text import TextDataset
@@ -31,6 +30,7 @@ from everyformer.models.knn_lm import (
     weights,
 )
 from everyformer.retrieval.options import Grid, KnnOptions
+from everyformer.system.memory import check_memory
 from everyformer.training.evaluate import evaluate
 from everyformer.training.intervals import perplexity, ratio
 

@@ -19,9 +19,6 @@ from everyformer.comparison.summary import mean_interval
 from everyformer.core.bounds import Positive, Repeats
 from everyformer.core.config import Options
 from everyformer.core.errors import ConfigError, unknown
-from everyformer.core.files import file_written_whole, write_text
-from everyformer.core.plain import to_json
-from everyformer.core.stopping import Stopped
 from everyformer.core.tasks import TASKS
 from everyformer.data import load_dataset
 from everyformer.data.config import DataConfig
@@ -29,6 +26,9 @@ from everyformer.data.dataset import Dataset
 from everyformer.family import list_members
 from everyformer.models.base import Model
 from everyformer.models.build import create_model
+from everyformer.system.files import file_written_whole, write_text
+from everyformer.system.plain import to_json
+from everyformer.system.stopping import Stopped
 from everyformer.training.config import TrainingConfig
 from everyformer.training.evaluate import evaluate
 from everyformer.training.loop import train

@@ -16,7 +16,7 @@ from everyformer.engines.sparse.plan import reached
 from everyformer.engines.sparse.random_blocks import average_path
 from everyformer.experiments.base import Outcome, Study, experiment
 from everyformer.experiments.figures import panels, plot_bars
-from everyformer.mixers.bigbird import BigBird
+from everyformer.genes.mixers.bigbird import BigBird
 from everyformer.models.base import Model
 from everyformer.models.build import create_model
 

@@ -10,7 +10,7 @@ from everyformer.engines.flops import count_flops
 from everyformer.experiments.base import Outcome, Study, experiment, held_out, load, scored_accuracy
 from everyformer.experiments.figures import panels, plot, plot_bars
 from everyformer.experiments.sinkhorn import DISTANCE, SYMBOLS, gaps
-from everyformer.mixers._patterned import PatternAttention
+from everyformer.genes.mixers._patterned import PatternAttention
 from everyformer.models.build import create_mixer, create_model
 
 COUNTS = (1, 2, 4, 8)

@@ -26,8 +26,6 @@ from everyformer.comparison.config import CompareConfig
 from everyformer.comparison.plan import Entrant, entrants, preset_changes
 from everyformer.comparison.summary import mean_interval
 from everyformer.core.errors import EveryformerError
-from everyformer.core.files import file_written_whole
-from everyformer.core.plain import from_json, to_json
 from everyformer.data import load_dataset
 from everyformer.data.config import DataConfig
 from everyformer.data.dataset import Dataset
@@ -35,6 +33,8 @@ from everyformer.datastores.runs import train_run
 from everyformer.family import list_members
 from everyformer.models.build import build_model
 from everyformer.models.config import Architecture
+from everyformer.system.files import file_written_whole
+from everyformer.system.plain import from_json, to_json
 from everyformer.training.config import TrainingConfig
 from everyformer.training.run import environment
 

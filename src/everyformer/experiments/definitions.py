@@ -22,8 +22,8 @@ from torch import Tensor
 
 from everyformer.experiments.base import Outcome, Study, experiment
 from everyformer.experiments.figures import panels, plot
-from everyformer.memory.base import memories_of
-from everyformer.memory.memorizing import MemorizingMemory
+from everyformer.genes.memory.base import memories_of
+from everyformer.genes.memory.memorizing import MemorizingMemory
 from everyformer.models.base import Model
 from everyformer.models.build import create_model
 

@@ -10,7 +10,7 @@ from everyformer.engines.flops import count_flops
 from everyformer.experiments.base import Outcome, Study, experiment, fitting, held_out, load
 from everyformer.experiments.figures import panels, plot
 from everyformer.experiments.pictures import COLUMNS, ROWS, bits, columns, drawn, least_bits
-from everyformer.mixers.sparse_transformer import SparseTransformer
+from everyformer.genes.mixers.sparse_transformer import SparseTransformer
 from everyformer.models.build import create_model
 
 PATTERNS = ("strided", "fixed")

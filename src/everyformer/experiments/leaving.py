@@ -18,10 +18,10 @@ import torch
 from torch import Tensor
 
 from everyformer.core.trace import trace
-from everyformer.depth._exits import leaving_at, set_threshold
 from everyformer.experiments.base import Outcome, Study, experiment
 from everyformer.experiments.figures import panels
 from everyformer.experiments.halting import HOPS, NODES, Chaser, chases
+from everyformer.genes.depth._exits import leaving_at, set_threshold
 
 LAYERS = 6
 THRESHOLDS = (0.1, 0.3, 0.5, 0.7, 0.9)

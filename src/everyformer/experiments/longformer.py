@@ -14,11 +14,11 @@ import torch
 
 from everyformer.experiments.base import Outcome, Study, experiment, fitting, held_out, load
 from everyformer.experiments.figures import bars
+from everyformer.genes.positions.learned import Learned
+from everyformer.genes.positions.sinusoidal import Sinusoidal
 from everyformer.models.base import Model
 from everyformer.models.build import by_layer
 from everyformer.models.lengthen import lengthen
-from everyformer.positions.learned import Learned
-from everyformer.positions.sinusoidal import Sinusoidal
 
 TEXT = 256
 """bytes of a text of the language models"""

@@ -13,8 +13,8 @@ from typing import Any
 from everyformer.engines.sparse.plan import SparsePlan, distances, reached
 from everyformer.experiments.base import Outcome, Study, experiment
 from everyformer.experiments.figures import lines
-from everyformer.mixers._patterned import PatternAttention
-from everyformer.mixers.sparse_transformer import SparseTransformer
+from everyformer.genes.mixers._patterned import PatternAttention
+from everyformer.genes.mixers.sparse_transformer import SparseTransformer
 from everyformer.models.build import create_mixer
 
 LENGTHS = (32, 64, 128, 256, 512)

@@ -9,8 +9,8 @@ from torch import Tensor
 
 from everyformer.experiments.base import Outcome, Study, experiment, held_out, load
 from everyformer.experiments.figures import bars, boxes, panels
+from everyformer.genes.positions.sinusoidal import sinusoid
 from everyformer.models.build import create_model
-from everyformer.positions.sinusoidal import sinusoid
 
 
 @experiment(

@@ -19,13 +19,13 @@ from torch import Tensor
 from everyformer.core.tally import tallied
 from everyformer.data.dataset import Dataset
 from everyformer.data.text import TextDataset
-from everyformer.depth._exit_targets import first_agreeing
-from everyformer.depth._exits import exit_of, leaving_at, set_threshold
+from everyformer.exits.calibration import Calibration, drawn_prompts
+from everyformer.exits.learn_then_test import Guarantee
+from everyformer.exits.resplits import resplit
 from everyformer.experiments.base import Outcome, Study, experiment, fitting, load
 from everyformer.experiments.figures import panels
-from everyformer.generation.calibration import Calibration, drawn_prompts
-from everyformer.guarantees.learn_then_test import Guarantee
-from everyformer.guarantees.resplits import resplit
+from everyformer.genes.depth._exit_targets import first_agreeing
+from everyformer.genes.depth._exits import exit_of, leaving_at, set_threshold
 from everyformer.models.base import Model
 
 LAYERS, LENGTH, BATCH = 6, 128, 8

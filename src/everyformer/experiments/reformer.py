@@ -10,15 +10,15 @@ import torch
 from matplotlib.figure import Figure
 from torch import Tensor, nn
 
-from everyformer.blocks.wirings.base import Layer, Pass
+from everyformer.blocks.wiring import Layer, Pass
 from everyformer.core.config import Choice
 from everyformer.engines.content.chunk_lists import ChunkPattern
 from everyformer.engines.content.hashing import bucket_order, columns, lsh_buckets, seeded_rotations
 from everyformer.experiments.base import Outcome, Study, experiment, held_out, load, mean
 from everyformer.experiments.figures import boxes, lines, panels, plot
 from everyformer.functional import lsh_attention
-from everyformer.mixers.reformer.function import dense_attention
-from everyformer.mixers.reformer.reference import lsh_weights_reference
+from everyformer.genes.mixers.reformer.function import dense_attention
+from everyformer.genes.mixers.reformer.reference import lsh_weights_reference
 from everyformer.models.base import Model
 from everyformer.models.build import build_model, create_model
 

@@ -25,11 +25,11 @@ from everyformer.experiments.base import (
     scored_accuracy,
 )
 from everyformer.experiments.figures import boxes, panels, plot
+from everyformer.genes.positions._panels import TERMS
+from everyformer.genes.positions.da_transformer import DaTransformer
+from everyformer.genes.positions.xl_relative import XlRelative
 from everyformer.models.base import Model
 from everyformer.models.build import create_model
-from everyformer.positions._panels import TERMS
-from everyformer.positions.da_transformer import DaTransformer
-from everyformer.positions.xl_relative import XlRelative
 
 SYMBOLS, LENGTH, SHIFT = 16, 24, 4
 CLIPS = (0, 2, 4, 5, 8)

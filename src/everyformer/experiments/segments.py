@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 from everyformer.data.text import TextDataset
 from everyformer.experiments.base import Outcome, Study, experiment, load, mean
 from everyformer.experiments.figures import panels, plot
-from everyformer.memory.base import memories_of
+from everyformer.genes.memory.base import memories_of
 from everyformer.models.base import Model
 from everyformer.models.build import create_model
 from everyformer.training.long_evaluation import evaluate_long

@@ -23,12 +23,12 @@ from torch import Tensor
 
 from everyformer.core.errors import UnsupportedError
 from everyformer.core.mask import Mask
-from everyformer.core.memory import check_memory
 from everyformer.core.state import StackState
 from everyformer.generation.config import BeamConfig
 from everyformer.generation.sampling import check_scores, initial_state
 from everyformer.models.base import Model, evaluating
 from everyformer.models.seq2seq import EncoderDecoder
+from everyformer.system.memory import check_memory
 
 
 @dataclass(frozen=True, order=True)

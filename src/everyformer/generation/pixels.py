@@ -15,13 +15,13 @@ from torch import Tensor
 from tqdm import tqdm
 
 from everyformer.core.errors import ConfigError, ShapeError, UnsupportedError
-from everyformer.core.memory import check_memory
 from everyformer.core.state import State
 from everyformer.generation.config import Sampling
 from everyformer.generation.sampling import draw, initial_state
 from everyformer.models.base import Model, evaluating
 from everyformer.models.enlarging import SuperResolution
 from everyformer.models.pixels import DrawingModel
+from everyformer.system.memory import check_memory
 
 
 @torch.inference_mode()

@@ -6,9 +6,9 @@ import numpy as np
 
 from everyformer.core.errors import UnsupportedError
 from everyformer.core.trace import Trace
-from everyformer.memory.base import memories_of
-from everyformer.memory.segment import SegmentMemory
-from everyformer.mixers.attention import Attention
+from everyformer.genes.memory.base import memories_of
+from everyformer.genes.memory.segment import SegmentMemory
+from everyformer.genes.mixers.attention import Attention
 from everyformer.models.policy import PolicyModel
 
 

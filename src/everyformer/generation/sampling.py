@@ -17,8 +17,8 @@ from everyformer.core.errors import ConfigError, DivergedError, ShapeError, Unsu
 from everyformer.core.mask import Mask
 from everyformer.core.state import StackState
 from everyformer.data.tokenizers.base import Tokenizer
-from everyformer.depth._exits import reading_prompt
 from everyformer.generation.config import Sampling
+from everyformer.genes.depth._exits import reading_prompt
 from everyformer.models.base import Model, evaluating
 
 ENDED = -1

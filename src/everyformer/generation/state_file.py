@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 
 from everyformer.core.errors import CheckpointError, EveryformerError
-from everyformer.core.files import expanded, file_written_whole
 from everyformer.core.state import StackState, filled, named_tensors
 from everyformer.generation.sampling import ENDED
 from everyformer.models.base import Model, evaluating
+from everyformer.system.files import expanded, file_written_whole
 from everyformer.training.storage import read_tensors, write_tensors
 
 NEXT = "next"

@@ -11,13 +11,13 @@ from torch.nn.utils.rnn import pad_sequence
 from tqdm import tqdm
 
 from everyformer.core.errors import DataError
-from everyformer.core.extras import extra_module
 from everyformer.core.mask import Mask
 from everyformer.data.text import decode
 from everyformer.data.tokenizers.base import Tokenizer
 from everyformer.generation.beam import beam_search
 from everyformer.generation.config import BeamConfig
 from everyformer.models.base import Model
+from everyformer.system.extras import extra_module
 
 
 def translate_all(

@@ -32,17 +32,17 @@ from torch import Tensor, nn
 from everyformer.core.config import to_dict
 from everyformer.core.dispatch import take
 from everyformer.core.errors import ConfigError, EveryformerError, UnsupportedError
-from everyformer.core.extras import extra_module
-from everyformer.core.files import expanded, file_written_whole
 from everyformer.core.mask import Mask
 from everyformer.core.mixer import Mixer
 from everyformer.core.outputs import MixerOutput
-from everyformer.core.plain import to_json
 from everyformer.core.state import State
 from everyformer.core.tasks import TASKS
 from everyformer.engines.averages import factors  # noqa: F401 (has the operator BAND)
-from everyformer.mixers import MIXERS
+from everyformer.genes.mixers import MIXERS
 from everyformer.models.base import Model, evaluating
+from everyformer.system.extras import extra_module
+from everyformer.system.files import expanded, file_written_whole
+from everyformer.system.plain import to_json
 
 ABLE = tuple(
     name for name, task in TASKS.items() if task.embeds_text or (task.pictures and task.answers)

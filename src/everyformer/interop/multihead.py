@@ -37,9 +37,9 @@ from everyformer.core.outputs import MixerOutput
 from everyformer.engines.softmax.attention import attention_weights, softmax_attention
 from everyformer.engines.softmax.visibility import Visibility, visibility
 from everyformer.family import list_members
+from everyformer.genes.mixers import MIXERS
+from everyformer.genes.mixers.attention.options import AttentionOptions
 from everyformer.interop.torch_masks import both, by_head, check_padding, for_mixer
-from everyformer.mixers import MIXERS
-from everyformer.mixers.attention.options import AttentionOptions
 from everyformer.models.build import create_mixer
 
 

@@ -16,7 +16,7 @@ from everyformer.core.mask import Mask
 from everyformer.core.mixer import Mixer
 from everyformer.engines.softmax.visibility import causal_mask
 from everyformer.family import list_members
-from everyformer.mixers import MIXERS
+from everyformer.genes.mixers import MIXERS
 
 
 def check_padding(mask: Tensor | None, batch: int, keys: int) -> None:

@@ -16,13 +16,13 @@ from everyformer.core.errors import ConfigError, ShapeError, UnsupportedError
 from everyformer.core.mask import Mask, positions_of
 from everyformer.core.mixer import Mixer
 from everyformer.core.outputs import ModelOutput, StackOutput
+from everyformer.core.position import Position
 from everyformer.core.state import StackState, State
+from everyformer.genes.positions import POSITION
 from everyformer.models.config import ModelConfig
 from everyformer.models.deep import deep_weights, linear_parts, residual_outputs
 from everyformer.models.layers import build_stack, decoder_config
 from everyformer.models.summaries import Summaries, Summarised, TextParts
-from everyformer.positions import POSITION
-from everyformer.positions.base import Position
 
 UNIT_GAIN = 0.2
 """of tensor2tensor's image models"""

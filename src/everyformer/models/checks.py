@@ -8,15 +8,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from everyformer.blocks.options import SEPARABLE
-from everyformer.blocks.wirings import WIRING
-from everyformer.blocks.wirings._gates import GATES
 from everyformer.core.errors import ConfigError, GeneError
 from everyformer.core.mixer import Mixer
 from everyformer.core.tasks import TASKS, tasks_that
-from everyformer.depth import DEPTH
-from everyformer.mixers import MIXERS
+from everyformer.genes.depth import DEPTH
+from everyformer.genes.mixers import MIXERS
+from everyformer.genes.positions import POSITION
+from everyformer.genes.wirings import WIRING
+from everyformer.genes.wirings._gates import GATES
 from everyformer.models.config import ModelConfig
-from everyformer.positions import POSITION
 
 GLOBALS = frozenset({"keep", "global_tokens"})
 """parts of a mask that mark global tokens for a mixer"""

@@ -19,9 +19,9 @@ from torch import Tensor, nn
 from everyformer.blocks.block import Block
 from everyformer.blocks.stack import Stack
 from everyformer.core.errors import UnsupportedError
+from everyformer.core.position import Position
 from everyformer.engines.projections import HeadProjections
 from everyformer.models.pixel_sequence import PixelEmbedding
-from everyformer.positions.base import Position
 
 SCALE, TABLE = 0.125, 0.01
 LINEAR = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.ConvTranspose1d, nn.Embedding, HeadProjections)

@@ -3,7 +3,7 @@
     L = sum_n omega_n L_n / sum_n omega_n,   or the mean of L of drawn layers;   + L_exit
 
 The layers share the final norm and the output layer, or each has its own. All is said of depths
-(`everyformer.depth.calm`, `everyformer.depth.depth_adaptive`); here it meets tokens.
+(`everyformer.genes.depth.calm`, `everyformer.genes.depth.depth_adaptive`); here it meets tokens.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from everyformer.blocks.depth import Exiting
 from everyformer.blocks.feedforward import make_norm
 from everyformer.blocks.stack import Stack
 from everyformer.core.mask import Mask, runs_of
 from everyformer.core.outputs import Losses, ModelOutput, StackOutput, add_losses
 from everyformer.core.state import State
-from everyformer.depth._exits import Evidence, Exits, layer_weights
-from everyformer.depth.base import Exiting
+from everyformer.genes.depth._exits import Evidence, Exits, layer_weights
 from everyformer.models.base import evaluating
 from everyformer.models.config import ModelConfig
 

@@ -31,10 +31,10 @@ from everyformer.core.errors import ShapeError, UnsupportedError
 from everyformer.core.mask import Mask
 from everyformer.core.outputs import Losses, ModelOutput, add_losses
 from everyformer.core.state import StackState
+from everyformer.genes.retrieval import RETRIEVAL
 from everyformer.models.base import Model
 from everyformer.models.config import ModelConfig
 from everyformer.models.exits import ExitHeads
-from everyformer.neighbours import RETRIEVAL
 
 
 class LanguageModel(Model):
@@ -93,7 +93,7 @@ class LanguageModel(Model):
         Args:
             embeddings: (B, L, width) read instead of the tokens' embeddings.
             neighbours: (B, L, k) int64, what followed contexts like each token's, -1 where there
-                are fewer; only a model with a part that reads them (`everyformer.neighbours`) takes
+                are fewer; only a model with a part that reads them (`genes.retrieval`) takes
                 any, and without them it predicts from its own states.
             last: predict after so many last real tokens of each row alone, as reading a long prompt
                 needs it; rows with fewer have padding in front.

@@ -10,14 +10,14 @@ from everyformer.core.abilities import FitsPictures, Picture
 from everyformer.core.config import Choice, to_dict
 from everyformer.core.gene import layer_choice
 from everyformer.core.mixer import Mixer, set_options
-from everyformer.core.plain import to_json
 from everyformer.core.tasks import TASKS
-from everyformer.depth import DEPTH
 from everyformer.genes import GENES
-from everyformer.mixers import MIXER, MIXERS
+from everyformer.genes.depth import DEPTH
+from everyformer.genes.mixers import MIXER, MIXERS
 from everyformer.models.checks import check_globals, check_model
 from everyformer.models.config import ModelConfig
 from everyformer.models.options import PixelOptions
+from everyformer.system.plain import to_json
 
 
 def build_mixers(config: ModelConfig) -> list[Mixer]:
@@ -52,7 +52,7 @@ def build_stack(config: ModelConfig, *, reads: bool = False) -> Stack:
     cross = build_cross(config) if reads else None
     found = {name: gene.around(config) for name, gene in GENES.items()}
     around = {name: part for name, part in found.items() if part is not None}
-    return Stack(mixers, config.width, config.block, cross, **around)
+    return Stack(mixers, config.width, config.block, cross=cross, **around)
 
 
 def layer_in_words(config: ModelConfig) -> str:

@@ -21,17 +21,17 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from everyformer.blocks.depth import Exiting
 from everyformer.core.errors import ShapeError
 from everyformer.core.mask import Mask
 from everyformer.core.outputs import Losses, ModelOutput, StackOutput, add_losses
 from everyformer.core.state import StackState, State
-from everyformer.depth.base import Exiting
+from everyformer.genes.positions import POSITION
 from everyformer.models.base import TOKEN_MEANS, Model
 from everyformer.models.config import ModelConfig
 from everyformer.models.exits import ExitHeads
 from everyformer.models.language import predict
 from everyformer.models.layers import build_stack, encoder_config
-from everyformer.positions import POSITION
 
 
 class Encoded(NamedTuple):

@@ -18,7 +18,6 @@ import numpy as np
 from torch import Tensor
 
 from everyformer.core.errors import ConfigError, DataError
-from everyformer.core.files import expanded
 from everyformer.core.wording import counted
 from everyformer.data.arrays import SUFFIXES as ARRAYS
 from everyformer.data.arrays import read_inputs, rows_for
@@ -33,6 +32,7 @@ from everyformer.data.table import TABLES, Table
 from everyformer.data.tables import Columns, TableReader, text_reader
 from everyformer.prediction.predictor import Predictor
 from everyformer.prediction.rows import CsvForm, Row
+from everyformer.system.files import expanded
 
 TEXTS = {".txt", ".md", ".text"}
 KNOWN = {*TABLES, *ARRAYS, *PICTURES, *TEXTS, ".zip"}

@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TextIO
 
 from everyformer.core.errors import DataError
-from everyformer.core.plain import to_json
 from everyformer.prediction.records import Candidate, Prediction
 from everyformer.prediction.rows import CsvForm, Row
+from everyformer.system.plain import to_json
 
 ADDED = "predicted_"
 WIDEST = 48

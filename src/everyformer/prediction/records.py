@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from everyformer.core.plain import to_json
+from everyformer.system.plain import to_json
 
 
 class Candidate(NamedTuple):

@@ -17,8 +17,6 @@ from everyformer.comparison.config import CompareConfig
 from everyformer.comparison.results import Results, Row, finished
 from everyformer.core.config import to_dict
 from everyformer.core.errors import UnknownNameError
-from everyformer.core.files import write_text
-from everyformer.core.plain import to_json
 from everyformer.family import info
 from everyformer.report.escaping import safe
 from everyformer.report.figures import draw_all
@@ -29,6 +27,8 @@ from everyformer.report.selection import crowded, styles_of
 from everyformer.report.style import Styles, inline_svg, save_svg, svg_text
 from everyformer.report.table import table
 from everyformer.report.words import brief, budget, count, question, title
+from everyformer.system.files import write_text
+from everyformer.system.plain import to_json
 
 ROOMY = 6.5
 """inches from which a picture takes the whole width of the page"""

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from everyformer.guarantees.learn_then_test import Guarantee
-from everyformer.guarantees.resplits import Realised, resplit
+from everyformer.exits.learn_then_test import Guarantee
+from everyformer.exits.resplits import Realised, resplit
+from everyformer.exits.search import Tried
 from everyformer.report.style import new_figure, save_figure, styled
-from everyformer.training.exit_search import Tried
 
 DELTAS = (0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3)
 """risks that are asked for in the last picture"""

@@ -13,8 +13,8 @@ from pathlib import Path
 from string import Template
 from typing import TYPE_CHECKING
 
-from everyformer.core.files import write_text
 from everyformer.report.escaping import safe
+from everyformer.system.files import write_text
 
 if TYPE_CHECKING:
     from everyformer.datastores.neighbours import Explained, Neighbour

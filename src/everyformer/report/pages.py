@@ -18,19 +18,19 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from everyformer.core.config import Choice, docs_of
-from everyformer.core.files import write_text
 from everyformer.core.member import Member
-from everyformer.core.plain import from_json
 from everyformer.core.tasks import LM, TASKS
 from everyformer.experiments import defaults
 from everyformer.experiments.base import Experiment, experiments
 from everyformer.family import list_members
 from everyformer.genes import GENES, named_genes
-from everyformer.mixers import MIXERS
+from everyformer.genes.mixers import MIXERS
 from everyformer.models.build import create_model
 from everyformer.report.heatmaps import draw_offered
 from everyformer.report.positions import offered
 from everyformer.report.style import save_figure
+from everyformer.system.files import write_text
+from everyformer.system.plain import from_json
 from everyformer.verification.verify import LAWS, OF_LAYERS, exemption
 
 ABILITIES = ("causal", "strictly causal", "bidirectional", "cross", "streaming", "padding")

@@ -19,7 +19,6 @@ from matplotlib.image import imsave
 from torch import Tensor
 
 from everyformer.core.errors import ConfigError, ShapeError, UnsupportedError, nearest
-from everyformer.core.files import file_written_whole, named_as
 from everyformer.core.panels import Recorded
 from everyformer.core.tasks import TASKS
 from everyformer.core.trace import Trace, trace
@@ -33,6 +32,7 @@ from everyformer.report.heatmaps import draw_offered
 from everyformer.report.inside import COMPARED, KINDS, View
 from everyformer.report.positions import draw_distances, offered, positions_of
 from everyformer.report.style import WIDE, styled
+from everyformer.system.files import file_written_whole, named_as
 
 PICTURES = (*KINDS, "encodings", "rotary", "distances", "masks", *MEASURED)
 """those that all know; parts of a model may offer others"""

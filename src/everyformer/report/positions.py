@@ -10,9 +10,9 @@ from matplotlib.figure import Figure
 from everyformer.core.mask import Mask
 from everyformer.core.mixer import Mixer
 from everyformer.core.panels import Panel, Panels, Pictures, layer_title
+from everyformer.core.position import Position
 from everyformer.engines.softmax.visibility import visibility
 from everyformer.models.base import Model
-from everyformer.positions.base import Position
 from everyformer.report.heatmaps import wrapped
 from everyformer.report.style import HIGH, WIDE, styled
 

@@ -9,11 +9,11 @@ from matplotlib.ticker import NullFormatter
 
 from everyformer.benchmark.points import BASELINE, Point, crossover
 from everyformer.comparison.results import Results, points
-from everyformer.core.memory import size as bytes_in_words
 from everyformer.core.wording import MOST_NAMES, few, listed
 from everyformer.report.drawing import Drawing, label_decades
 from everyformer.report.lines import Lines
 from everyformer.report.style import Styles, new_figure, styled
+from everyformer.system.memory import size as bytes_in_words
 
 
 @styled

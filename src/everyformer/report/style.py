@@ -19,7 +19,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 
-from everyformer.core.files import file_written_whole, write_text
+from everyformer.system.files import file_written_whole, write_text
 
 INK = "#1b1f24"
 """text and frames; a page puts its own text colour in this one's place"""

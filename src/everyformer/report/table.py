@@ -21,13 +21,13 @@ from everyformer.comparison.results import (
     told,
     told_means,
 )
-from everyformer.core.memory import size
 from everyformer.core.wording import listed
 from everyformer.report.escaping import safe
 from everyformer.report.headline import decided
 from everyformer.report.selection import baseline, crowded, grouped
 from everyformer.report.style import Styles
 from everyformer.report.words import apart, brief, interval, quality, returned_between
+from everyformer.system.memory import size
 
 MINUS = "\u2212"
 """as wide as a plus"""

@@ -25,10 +25,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from everyformer.core.extras import extra_module
 from everyformer.retrieval.distances import Hits, normalised, ranked
 from everyformer.retrieval.options import A_CENTROID, LEARNT_FROM, Distance, SearchOptions
 from everyformer.retrieval.store import Store
+from everyformer.system.extras import extra_module
 
 BLOCK = 1 << 16
 """keys that are read at a time"""

@@ -30,8 +30,6 @@ from everyformer.core.errors import (
     ShapeError,
     unwritable,
 )
-from everyformer.core.files import expanded, written_whole
-from everyformer.core.sealed import DamagedError, check_sums, checksums, read_json, write_json
 from everyformer.retrieval.approximate import FaissSearch, build, faiss_for, read, write
 from everyformer.retrieval.distances import Hits
 from everyformer.retrieval.exact import ExactSearch
@@ -39,6 +37,8 @@ from everyformer.retrieval.lock import locked
 from everyformer.retrieval.options import IN_FAISS, KEPT, SearchOptions
 from everyformer.retrieval.record import INDEX, ROWS
 from everyformer.retrieval.store import Store
+from everyformer.system.files import expanded, written_whole
+from everyformer.system.sealed import DamagedError, check_sums, checksums, read_json, write_json
 
 FORMAT = "everyformer-index"
 FACTS, FILE = "index.json", "index.faiss"

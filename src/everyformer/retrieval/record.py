@@ -5,7 +5,7 @@
     STORE/rows/keys.bin          (count, width) float16 or float32, row major, little endian
     STORE/rows/values.bin        (count,) int32
     STORE/rows/progress.json     while rows are added: the record so far, and the writer's cursor
-    STORE/rows/index/            a search index, bound to the rows (`everyformer.retrieval.index`)
+    STORE/rows/index/            a search index, bound to the rows (`store.index`)
 
 Rows of an addition that was not finished lie behind the rows of the record, where nobody reads.
 """
@@ -22,10 +22,10 @@ from typing import Any, Literal, NamedTuple, Self, get_args
 import numpy as np
 
 from everyformer.core.errors import CheckpointError, ConfigError, ResourceError
-from everyformer.core.files import sweep
-from everyformer.core.memory import size
-from everyformer.core.sealed import read_json, write_json
 from everyformer.core.wording import listed
+from everyformer.system.files import sweep
+from everyformer.system.memory import size
+from everyformer.system.sealed import read_json, write_json
 
 ROWS, RECORD, PROGRESS, INDEX = "rows", "store.json", "progress.json", "index"
 KEYS, VALUES = "keys.bin", "values.bin"
@@ -129,7 +129,7 @@ class Record:
 
     @classmethod
     def read(cls, rows: Path) -> Self:
-        """Raises `DamagedError` and `CheckpointError` as `everyformer.core.sealed.read_json`."""
+        """Raises `DamagedError` and `CheckpointError` as `everyformer.system.sealed.read_json`."""
         return cls._of(read_json(rows / RECORD, FORMAT))
 
     @classmethod

@@ -8,12 +8,12 @@ from dataclasses import replace
 from pathlib import Path
 
 from everyformer.core.errors import DataError, nearest
-from everyformer.core.files import expanded, written_whole
-from everyformer.core.memory import size
 from everyformer.retrieval.lock import locked
 from everyformer.retrieval.record import INDEX, ROWS, Document, bytes_needed, check_space
 from everyformer.retrieval.store import Store
 from everyformer.retrieval.writing import RowFiles, is_unfinished
+from everyformer.system.files import expanded, written_whole
+from everyformer.system.memory import size
 
 COPIED = 1 << 14
 """rows at a time"""

@@ -11,8 +11,8 @@
 
 Keys are vectors of numbers, values token ids, rows of a document lie in order. A store knows
 nothing of models: an `Origin` says what its keys are from, and a store of another origin than the
-one that is asked for is refused. `everyformer.retrieval.writing` makes and extends stores,
-`everyformer.retrieval.removal` takes documents out, `everyformer.retrieval.index` searches.
+one that is asked for is refused. Beside this module `writing` makes and extends stores, `removal`
+takes documents out, `index` searches.
 """
 
 from __future__ import annotations
@@ -29,10 +29,6 @@ import torch
 from torch import Tensor
 
 from everyformer.core.errors import DataError
-from everyformer.core.files import expanded
-from everyformer.core.machine import cores
-from everyformer.core.memory import size
-from everyformer.core.sealed import DamagedError
 from everyformer.core.wording import counted
 from everyformer.retrieval.lock import absent, in_use, is_locked
 from everyformer.retrieval.record import (
@@ -49,6 +45,10 @@ from everyformer.retrieval.record import (
     key_type,
     rows_in,
 )
+from everyformer.system.files import expanded
+from everyformer.system.machine import cores
+from everyformer.system.memory import size
+from everyformer.system.sealed import DamagedError
 
 
 @dataclass(frozen=True, eq=False)

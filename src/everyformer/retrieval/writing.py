@@ -22,9 +22,6 @@ from filelock import BaseFileLock
 from torch import Tensor
 
 from everyformer.core.errors import ConfigError, DataError, ShapeError, unwritable
-from everyformer.core.files import expanded, require_no_file, sync
-from everyformer.core.plain import from_json, to_json
-from everyformer.core.sealed import DamagedError
 from everyformer.retrieval.lock import lock
 from everyformer.retrieval.record import (
     KEYS,
@@ -43,6 +40,9 @@ from everyformer.retrieval.record import (
     rows_in,
 )
 from everyformer.retrieval.store import Store
+from everyformer.system.files import expanded, require_no_file, sync
+from everyformer.system.plain import from_json, to_json
+from everyformer.system.sealed import DamagedError
 
 LARGEST_VALUE = np.iinfo(VALUE).max
 

@@ -22,7 +22,7 @@ written without them. Names are looked up late.
 
 from typing import TYPE_CHECKING
 
-from everyformer.core.lazy import late_names
+from everyformer.system.lazy import late_names
 
 if TYPE_CHECKING:
     from everyformer.rl.build import EnvironmentConfig as EnvironmentConfig

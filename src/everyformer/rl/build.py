@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, Any, Literal
 from everyformer.core.bounds import Whole
 from everyformer.core.config import Options, to_dict
 from everyformer.core.errors import ConfigError, EveryformerError, UnknownNameError, nearest
-from everyformer.core.extras import extra_module
-from everyformer.core.own import import_here
+from everyformer.core.plugins import import_here
 from everyformer.core.wording import few, listed
 from everyformer.rl.environments import NAMESPACE, register
 from everyformer.rl.spaces import Space
+from everyformer.system.extras import extra_module
 
 if TYPE_CHECKING:
     import gymnasium

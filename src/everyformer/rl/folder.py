@@ -31,14 +31,14 @@ from safetensors.numpy import load_file, save_file
 
 from everyformer.core.config import from_dict, to_dict
 from everyformer.core.errors import ConfigError, DataError, nearest
-from everyformer.core.files import expanded, require_no_file, written_whole
-from everyformer.core.pulse import doing
-from everyformer.core.sealed import DamagedError, check_sums, checksums, read_json, write_json
 from everyformer.core.wording import few
 from everyformer.rl.build import EnvironmentConfig, make_environment, spaces_of, without_defaults
 from everyformer.rl.episode import NAMES, Episode
 from everyformer.rl.spaces import Space
 from everyformer.rl.trajectories import Trajectories
+from everyformer.system.files import expanded, require_no_file, written_whole
+from everyformer.system.pulse import doing
+from everyformer.system.sealed import DamagedError, check_sums, checksums, read_json, write_json
 
 FACTS, FORMAT = "trajectories.json", "trajectories"
 MOST_VALUES = 65_536

@@ -15,10 +15,6 @@ from pathlib import Path
 from typing import Any
 
 from everyformer.core.errors import ConfigError, DataError, nearest
-from everyformer.core.extras import extra_module
-from everyformer.core.files import expanded, written_whole
-from everyformer.core.pulse import doing
-from everyformer.core.sealed import DamagedError
 from everyformer.rl.build import (
     STEPS,
     EnvironmentConfig,
@@ -29,6 +25,10 @@ from everyformer.rl.build import (
 from everyformer.rl.episode import Episode
 from everyformer.rl.spaces import Space
 from everyformer.rl.trajectories import Trajectories
+from everyformer.system.extras import extra_module
+from everyformer.system.files import expanded, written_whole
+from everyformer.system.pulse import doing
+from everyformer.system.sealed import DamagedError
 
 OURS = "everyformer"
 """the entry of Minari's facts that holds ours, and who wrote them"""

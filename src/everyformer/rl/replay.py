@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 
 from everyformer.core.errors import DataError
-from everyformer.core.extras import extra_module
-from everyformer.core.files import file_written_whole
 from everyformer.rl.build import EnvironmentConfig, make_environment
 from everyformer.rl.episode import Episode
+from everyformer.system.extras import extra_module
+from everyformer.system.files import file_written_whole
 
 RATE = 15
 """pictures a second where the environment does not say"""

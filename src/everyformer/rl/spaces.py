@@ -16,7 +16,7 @@ import numpy as np
 from everyformer.core.bounds import Count, Real, Whole
 from everyformer.core.config import Options
 from everyformer.core.errors import UnsupportedError
-from everyformer.core.extras import extra_module
+from everyformer.system.extras import extra_module
 
 LARGEST = float(np.finfo(np.float32).max)
 """the largest number that models read"""

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from everyformer.core.lazy import late_names
+from everyformer.system.lazy import late_names
 
 if TYPE_CHECKING:
     from everyformer.training.checkpoint import load_model as load_model

@@ -23,9 +23,9 @@ from torch import Tensor, nn
 
 from everyformer.core.config import from_dict, to_dict
 from everyformer.core.errors import CheckpointError
-from everyformer.core.files import expanded, require_regular, written_whole
-from everyformer.core.sealed import DamagedError, check_sums, checksums, write_json
 from everyformer.data.tokenizers.base import Tokenizer
+from everyformer.system.files import expanded, require_regular, written_whole
+from everyformer.system.sealed import DamagedError, check_sums, checksums, write_json
 from everyformer.training.carry import Carry
 from everyformer.training.optimiser import WeightAverage, copy_weights
 from everyformer.training.storage import (

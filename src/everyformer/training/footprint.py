@@ -7,11 +7,11 @@ from typing import Any
 import torch
 from torch import nn
 
-from everyformer.core.memory import check_memory
 from everyformer.core.tasks import TASKS
 from everyformer.data.dataset import Dataset
 from everyformer.data.environments import EnvironmentDataset
 from everyformer.data.text import TextDataset
+from everyformer.system.memory import check_memory
 from everyformer.training.config import TrainingConfig
 from everyformer.training.distributed import World
 

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from everyformer.core.errors import unwritable
-from everyformer.core.files import require_regular, write_text
-from everyformer.core.plain import from_json, to_json
-from everyformer.core.sealed import DamagedError
+from everyformer.system.files import require_regular, write_text
+from everyformer.system.plain import from_json, to_json
+from everyformer.system.sealed import DamagedError
 
 SEALED = re.compile(rb'(.*), "crc": "([0-9a-f]{8})"\}')
 """a row of metrics.jsonl: its JSON less the closing brace, and the CRC-32 of that"""

@@ -17,10 +17,10 @@ import torch
 from torch import nn
 
 from everyformer.core.errors import ConfigError, DivergedError, UnsupportedError
-from everyformer.core.pulse import doing
-from everyformer.core.stopping import Gentle
 from everyformer.data.batch import Batch
 from everyformer.data.dataset import Dataset
+from everyformer.system.pulse import doing
+from everyformer.system.stopping import Gentle
 from everyformer.training.checkpoint import CheckpointParts, TrainingState
 from everyformer.training.config import TrainingConfig
 from everyformer.training.distributed import World, join

@@ -9,7 +9,7 @@ from typing import Any
 
 from tqdm import tqdm
 
-from everyformer.core.pulse import said
+from everyformer.system.pulse import said
 
 LINE_SECONDS = 4.5
 """between two lines, less the steps that end in between"""

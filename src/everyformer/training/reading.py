@@ -14,7 +14,7 @@ from everyformer.data.batch import Batch
 from everyformer.data.dataset import Dataset
 from everyformer.data.streams import held_out_segments, warmed_windows
 from everyformer.data.text import TextDataset
-from everyformer.memory.base import memories_of
+from everyformer.genes.memory.base import memories_of
 from everyformer.training.distributed import World
 from everyformer.training.step import forward
 

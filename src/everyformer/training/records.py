@@ -10,8 +10,8 @@ from torch import nn
 
 from everyformer.core.config import from_dict, to_dict
 from everyformer.core.errors import CheckpointError
-from everyformer.core.plain import from_json, to_json
 from everyformer.data.dataset import Dataset
+from everyformer.system.plain import from_json, to_json
 from everyformer.training.checkpoint import (
     CheckpointParts,
     TrainingState,

@@ -9,7 +9,7 @@ from everyformer.data.batch import Batch
 from everyformer.data.dataset import Dataset
 from everyformer.data.environments import EnvironmentDataset
 from everyformer.data.text import TextDataset
-from everyformer.memory.base import memories_of
+from everyformer.genes.memory.base import memories_of
 from everyformer.models.policy import PolicyModel
 from everyformer.training.carry import Carry, TextCarry
 from everyformer.training.config import TrainingConfig

@@ -18,8 +18,8 @@ import torch
 from filelock import FileLock, Timeout
 
 from everyformer.core.errors import CheckpointError, ConfigError, UnsavedError
-from everyformer.core.files import empty, expanded, visible_files
-from everyformer.core.sealed import write_json
+from everyformer.system.files import empty, expanded, visible_files
+from everyformer.system.sealed import write_json
 from everyformer.training.distributed import read_launch
 from everyformer.training.upgrades import RUN_FORMAT, read_saved
 

@@ -23,7 +23,7 @@ from everyformer.core.errors import ConfigError
 from everyformer.core.tasks import TASKS
 from everyformer.data.dataset import Dataset
 from everyformer.data.text import TextDataset
-from everyformer.memory.base import memories_of
+from everyformer.genes.memory.base import memories_of
 
 
 def stage_of(parts: Sequence[float], done: float) -> int:

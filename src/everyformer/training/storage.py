@@ -13,9 +13,9 @@ from torch import Tensor, nn
 
 from everyformer.core.config import converted
 from everyformer.core.errors import CheckpointError, DivergedError
-from everyformer.core.files import require_regular
-from everyformer.core.plain import from_json, to_json
-from everyformer.core.sealed import DamagedError
+from everyformer.system.files import require_regular
+from everyformer.system.plain import from_json, to_json
+from everyformer.system.sealed import DamagedError
 
 
 def weights_of(model: nn.Module) -> tuple[dict[str, Tensor], dict[str, str]]:

@@ -1,6 +1,6 @@
 """Upgrades of what earlier versions saved, to today's form in small named steps.
 
-Whoever changes what a saved file holds raises `everyformer.core.sealed.VERSION`, adds a step here
+Whoever changes what a saved file holds raises `everyformer.system.sealed.VERSION`, adds a step here
 and, under tests/formats, files that were saved before. `read_saved` is the one way to the plain
 values of a model, a run or a checkpoint, `saved_tensors` the one way to what is saved by the names
 of a model's tensors. Weights tell by their names and shapes what they are, for a run that goes on
@@ -18,18 +18,18 @@ from torch import Tensor, nn
 
 from everyformer.blocks.options import BlockOptions
 from everyformer.core.config import field_defaults, field_types, from_dict, to_dict, unread
-from everyformer.core.plain import to_json
 from everyformer.core.registry import Registry
-from everyformer.core.sealed import read_json
 from everyformer.engines.sparse.random_blocks import shortlist
 from everyformer.family import info
-from everyformer.memory import MEMORIES
-from everyformer.mixers import MIXERS
-from everyformer.mixers.bigbird import BigBird
-from everyformer.mixers.gmlp import GMLPOptions
+from everyformer.genes.memory import MEMORIES
+from everyformer.genes.mixers import MIXERS
+from everyformer.genes.mixers.bigbird import BigBird
+from everyformer.genes.mixers.gmlp import GMLPOptions
+from everyformer.genes.positions import POSITIONS
 from everyformer.models.config import ModelConfig
 from everyformer.models.options import PixelOptions, SummaryOptions
-from everyformer.positions import POSITIONS
+from everyformer.system.plain import to_json
+from everyformer.system.sealed import read_json
 from everyformer.training.config import TrainingConfig
 from everyformer.training.spec import described
 from everyformer.training.storage import read_tensors
@@ -60,7 +60,7 @@ def read_saved(path: Path, expected_format: str) -> Table:
     """What `write_json` wrote, now or in an earlier version, in today's form.
 
     Raises:
-        CheckpointError: as `everyformer.core.sealed.read_json` does.
+        CheckpointError: as `everyformer.system.sealed.read_json` does.
     """
     values = read_json(path, expected_format)
     for upgrade in UPGRADES:

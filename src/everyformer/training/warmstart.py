@@ -18,15 +18,15 @@ from torch import Tensor
 from everyformer.blocks.options import BlockOptions
 from everyformer.core.config import affects, field_types, from_dict
 from everyformer.core.errors import CheckpointError
-from everyformer.core.files import expanded
 from everyformer.core.tasks import TASKS
 from everyformer.data.tokenizers.base import Tokenizer
 from everyformer.data.tokenizers.load import load_tokenizer, require_same
 from everyformer.genes import GENES
+from everyformer.genes.positions.learned import resize_grid
 from everyformer.models.base import Model
 from everyformer.models.build import settled
 from everyformer.models.config import ModelConfig
-from everyformer.positions.learned import resize_grid
+from everyformer.system.files import expanded
 from everyformer.training.checkpoint import load_model
 from everyformer.training.records import differences
 from everyformer.training.storage import weights_of

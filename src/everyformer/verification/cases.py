@@ -14,10 +14,10 @@ from everyformer.core.mixer import Mixer
 from everyformer.core.tasks import TASKS
 from everyformer.core.trials import HEADS, LONGEST, WIDTH, Given
 from everyformer.genes import GENES
+from everyformer.genes.positions import POSITIONS
 from everyformer.models.base import Model
 from everyformer.models.build import configure_layers, create_model
 from everyformer.models.layers import build_mixers
-from everyformer.positions import POSITIONS
 
 LENGTHS = (1, 2, 7, 33)
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from everyformer.core.dispatch import AllPairsWarning, Way, watched
 from everyformer.core.mixer import DROPOUT, Mixer
 from everyformer.family import info
-from everyformer.mixers import MIXERS
+from everyformer.genes.mixers import MIXERS
 from everyformer.models.build import configure_layers
 from everyformer.models.layers import build_mixers
 

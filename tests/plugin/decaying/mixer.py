@@ -24,7 +24,7 @@ from everyformer.core.panels import Panel, Panels, Pictures
 from everyformer.core.state import State, state
 from everyformer.core.trace import record
 from everyformer.core.trials import Make, Pair, Trials, output
-from everyformer.mixers.base import RowMixer, Rows
+from everyformer.genes.mixers.base import RowMixer, Rows
 
 
 @dataclass(frozen=True)

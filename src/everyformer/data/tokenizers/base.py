@@ -10,8 +10,8 @@ from typing import Any, final
 import numpy as np
 
 from everyformer.core.errors import DataError
-from everyformer.core.files import expanded, write_text
-from everyformer.core.plain import to_json
+from everyformer.system.files import expanded, write_text
+from everyformer.system.plain import to_json
 
 SEPARATOR = "\0"
 PIECE = 1 << 16

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from everyformer.core.plain import from_json
 from everyformer.data.tokenizers.base import SEPARATOR, pieces
 from everyformer.data.tokenizers.huggingface import PackageTokenizer, tokenizers_package
+from everyformer.system.plain import from_json
 
 TRAINING_TEXT = 64 << 20
 """Characters of text that a BPE vocabulary is learned from, at most."""

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from everyformer.core.errors import DataError
-from everyformer.core.plain import from_json
 from everyformer.data.tokenizers.base import check_size
 from everyformer.data.tokenizers.huggingface import PackageTokenizer
+from everyformer.system.plain import from_json
 
 CONTEXT = 16
 """Tokens before a piece of text that may change how its first characters are written."""

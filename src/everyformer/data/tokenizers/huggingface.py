@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from everyformer.core.errors import DataError
-from everyformer.core.extras import extra_module
 from everyformer.data.tokenizers.base import SEPARATOR, Tokenizer, pieces
+from everyformer.system.extras import extra_module
 
 
 class PackageTokenizer(Tokenizer):

@@ -19,8 +19,8 @@ from typing import Any
 import numpy as np
 
 from everyformer.core.errors import DataError
-from everyformer.core.extras import extra_module
 from everyformer.data.tokenizers.base import SEPARATOR, Tokenizer, check_size
+from everyformer.system.extras import extra_module
 
 SIDES = ("source", "target")
 LANGUAGE = re.compile(r">>.*?<<", re.DOTALL)

@@ -8,7 +8,7 @@ Averages begin at n_c = 1 and m_c = mu_c. They move once a training step, whatev
 passes in it: sums wait (and are saved) until the step is over, so that all passes of a step, and
 those that repeat one for its backward pass, meet the same centroids. It is over when the training
 loop says so (`Model.set_progress`), or, where no one does, when the weights beside them are found
-changed (`everyformer.core.fingerprint`: by any optimiser). A pass is counted when its gradient
+changed (`everyformer.system.fingerprint`: by any optimiser). A pass is counted when its gradient
 arrives, hence once, and not at all where there is none; processes that train together add up their
 sums. Everything is kept in float32 at least, also where the weights are not.
 
@@ -27,8 +27,8 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from everyformer.core.fingerprint import fingerprint, unchanged
 from everyformer.engines.ranges import HALF, full_precision, widened
+from everyformer.system.fingerprint import fingerprint, unchanged
 
 Update = Literal["ema", "gradient", "none"]
 

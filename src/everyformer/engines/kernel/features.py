@@ -27,8 +27,8 @@ from torch import Tensor, nn
 
 from everyformer.core.choices import choose
 from everyformer.core.errors import ConfigError, ShapeError, UnsupportedError
-from everyformer.core.memory import check_memory
 from everyformer.engines.ranges import full_precision, widened
+from everyformer.system.memory import check_memory
 
 Draw = Literal["iid", "orthogonal", "regularised"]
 DRAWS: tuple[Draw, ...] = ("iid", "orthogonal", "regularised")

@@ -19,12 +19,12 @@ import torch
 from torch import Tensor
 
 from everyformer.core.errors import ShapeError
-from everyformer.core.plain import from_json, to_json
 from everyformer.engines.sparse import patterns
 from everyformer.engines.sparse.layouts import Layout
 from everyformer.engines.sparse.patterns import Pattern
 from everyformer.engines.sparse.patterns_blocks import PastBlocks
 from everyformer.engines.sparse.patterns_grid import Rectangles
+from everyformer.system.plain import from_json, to_json
 
 Union = tuple[Pattern, ...]
 

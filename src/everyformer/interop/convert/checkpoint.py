@@ -17,12 +17,10 @@ from torch import Tensor
 from everyformer.blocks.options import BlockOptions
 from everyformer.core.config import affects, from_dict, to_dict
 from everyformer.core.errors import CheckpointError, UnsupportedError, nearest
-from everyformer.core.extras import extra_module
-from everyformer.core.files import expanded, require_regular, write_text, written_whole
-from everyformer.core.plain import from_json, to_json
 from everyformer.core.tasks import TASKS
 from everyformer.data.tokenizers.base import Tokenizer
 from everyformer.genes import GENES
+from everyformer.genes.mixers.attention.options import AttentionOptions
 from everyformer.interop.convert.architecture import HubArchitecture
 from everyformer.interop.convert.bert import BERT, ROBERTA
 from everyformer.interop.convert.bigbird import BIGBIRD
@@ -34,10 +32,12 @@ from everyformer.interop.convert.marian import MARIAN
 from everyformer.interop.convert.rules import Report, take_all
 from everyformer.interop.convert.tokenizer import export_tokenizer
 from everyformer.interop.convert.vit import VIT
-from everyformer.mixers.attention.options import AttentionOptions
 from everyformer.models.base import Model
 from everyformer.models.build import build_model, configure
 from everyformer.models.config import ModelConfig
+from everyformer.system.extras import extra_module
+from everyformer.system.files import expanded, require_regular, write_text, written_whole
+from everyformer.system.plain import from_json, to_json
 from everyformer.training.storage import read_tensors
 
 ARCHITECTURES: dict[str, HubArchitecture] = {

@@ -19,10 +19,10 @@ from torch import Tensor
 from everyformer.core.config import Choice, from_dict, to_dict
 from everyformer.core.errors import ConfigError, UnsupportedError
 from everyformer.core.tasks import TASKS, tasks_that
+from everyformer.genes.mixers.attention.options import AttentionOptions
+from everyformer.genes.mixers.etc import ETCOptions
 from everyformer.interop.convert.checkpoint import Imported, fill
 from everyformer.interop.convert.rules import Report
-from everyformer.mixers.attention.options import AttentionOptions
-from everyformer.mixers.etc import ETCOptions
 from everyformer.models.base import Model
 from everyformer.models.build import build_model
 from everyformer.models.options import SummaryOptions

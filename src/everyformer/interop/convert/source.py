@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from everyformer.core.errors import CheckpointError, ConfigError, unknown
-from everyformer.core.files import require_regular
 from everyformer.core.tasks import TASKS
 from everyformer.data.tokenizers.base import Tokenizer
+from everyformer.genes.mixers import MIXERS
 from everyformer.interop.convert.checkpoint import (
     Imported,
     find_folder,
@@ -18,8 +18,8 @@ from everyformer.interop.convert.checkpoint import (
 from everyformer.interop.convert.rules import Report
 from everyformer.interop.convert.timm import import_timm, is_timm
 from everyformer.interop.convert.tokenizer import Found, import_tokenizer
-from everyformer.mixers import MIXERS
 from everyformer.models.base import Model
+from everyformer.system.files import require_regular
 from everyformer.training.checkpoint import load_model
 from everyformer.training.storage import check_finite
 from everyformer.training.upgrades import MODEL_FORMAT, RUN_FORMAT

@@ -16,10 +16,10 @@ import torch
 from torch import Tensor, nn
 
 from everyformer.core.errors import CheckpointError, ConfigError, UnsupportedError
-from everyformer.core.files import expanded
 from everyformer.interop.convert.checkpoint import Imported, fill, read_config, read_folder
 from everyformer.interop.convert.rules import Rule, in_layers, same, take_all
 from everyformer.models.build import build_model, configure
+from everyformer.system.files import expanded
 
 HEAD_DIM = 64
 """channels of a head in all released ViTs of timm"""

@@ -7,7 +7,7 @@ first in its file. gymnasium is imported with the file of an environment, not he
 
 from __future__ import annotations
 
-from everyformer.core.extras import extra_module
+from everyformer.system.extras import extra_module
 
 NAMESPACE = "everyformer"
 FILES = {

@@ -1,0 +1,150 @@
+"""What `everyformer show RUN curves` does: how trainings went, those with several seeds as one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
+
+from everyformer.cli.found import found_run
+from everyformer.cli.show.said import folder_of, tell
+from everyformer.core.errors import ConfigError
+from everyformer.system.files import expanded
+from everyformer.system.plain import to_json
+
+if TYPE_CHECKING:
+    from everyformer.cli.show.options import ShowOptions
+    from everyformer.comparison.results import Curve, Metric, Results
+
+CURVES = "curves"
+
+
+class Training(NamedTuple):
+    """One training, and how it went."""
+
+    member: str
+    kind: str
+    """the same of trainings that differ by their seeds alone"""
+    source: str
+    """the run or comparison that was named"""
+    data: dict[str, Any]
+    metric: Metric
+    curve: Curve
+
+
+def check_curves(options: ShowOptions) -> bool:
+    """Whether curves are to be drawn.
+
+    Raises:
+        ConfigError: options of curves beside another picture, or the other way round.
+    """
+    if options.what != CURVES:
+        if options.others:
+            raise ConfigError(
+                f"--others are runs whose curves are drawn too, but '{options.what}' is of one: "
+                f"everyformer show {options.run} {CURVES} --others {options.others[0]}"
+            )
+        return False
+    if options.text is not None or options.length is not None or options.task is not None:
+        raise ConfigError(f"'{CURVES}' are of trainings: leave out --text, --length and --task")
+    return True
+
+
+def draw_curves(options: ShowOptions) -> int:
+    """Draw the curves of all runs that are named, and print where the picture is.
+
+    Raises:
+        ConfigError: they cannot stand in one figure, since they are of other data.
+    """
+    from everyformer.report.curves import Quantity
+    from everyformer.report.seeds import draw_seeds
+    from everyformer.report.style import save_figure
+
+    found = [each for source in (options.run, *options.others) for each in _trainings(source)]
+    quantities = {Quantity.of_data(each.data, each.metric): each for each in found}
+    played = {_played(each): each for each in found}
+    for differing in (quantities, played):
+        if len(differing) > 1:
+            one, other = list(differing.values())[:2]
+            raise ConfigError(
+                f"{one.source} and {other.source} learned from other data ({one.data['name']} and "
+                f"{other.data['name']}), so their curves do not compare: name runs on the same"
+            )
+    [drawn] = quantities
+    figure = draw_seeds(_grouped(found), drawn, "tokens")
+    folder = folder_of(options, expanded(options.run))
+    path = save_figure(figure, folder / f"{CURVES}.{options.format}")
+    return tell(options, path, str(figure.get_label()))
+
+
+def _trainings(source: str) -> list[Training]:
+    """The run, or all that a comparison has trained.
+
+    Raises:
+        ConfigError: a saved model.
+        CheckpointError: neither is there.
+    """
+    from everyformer.cli.trained import open_run
+    from everyformer.comparison.folder import RECORD
+    from everyformer.comparison.summary import curve, quality_metric
+
+    path = expanded(source)
+    if (path / RECORD).exists():
+        return _compared(source, path)
+    trained = open_run(source)
+    if trained.saved:
+        raise ConfigError(f"{source} is a saved model, which does not know how it was trained")
+    values, rows = trained.values, curve(trained.path)
+    metric: Metric = "loss"
+    if rows["evaluations"]:
+        metric = quality_metric(trained.task, rows["evaluations"][-1]["evaluation"])
+    described = {name: values[name] for name in ("model", "data", "tokenizer")}
+    training = {**values["training"], "seed": None}
+    kind = to_json([described, training], sort_keys=True)
+    return [Training(trained.config.member, kind, source, values["data"], metric, rows)]
+
+
+def _compared(source: str, path: Path) -> list[Training]:
+    from everyformer.comparison.collect import FORMAT
+    from everyformer.system.sealed import read_json
+
+    # says what to do where there is no result yet
+    found_run(source)
+    results = cast("Results", read_json(path / "results.json", FORMAT))
+    return [
+        Training(
+            run["member"],
+            to_json([source, run["member"], run["lr"]]),
+            source,
+            results["data"],
+            results["metric"],
+            run,
+        )
+        for run in results["runs"]
+        if run["status"] == "done"
+    ]
+
+
+def _played(training: Training) -> str:
+    """What it learned from; of an environment its name, since options may be what is compared."""
+    environment = training.data.get("environment")
+    told = training.data["name"] if environment is None else environment["name"]
+    return str(told)
+
+
+def _grouped(found: Sequence[Training]) -> dict[str, list[Curve]]:
+    """Curves of trainings that differ by their seeds alone, named by the member; by the first run
+    too where several groups are of one."""
+    groups: dict[str, list[Training]] = {}
+    for each in found:
+        groups.setdefault(each.kind, []).append(each)
+    firsts = [trainings[0] for trainings in groups.values()]
+    members = [first.member for first in firsts]
+    named: dict[str, list[Curve]] = {}
+    for first, trainings in zip(firsts, groups.values(), strict=True):
+        alone = members.count(first.member) == 1
+        name = first.member if alone else f"{first.member} ({Path(first.source).name})"
+        # of a comparison with several learning rates
+        name = name if name not in named else f"{name} {len(named) + 1}"
+        named[name] = [each.curve for each in trainings]
+    return named

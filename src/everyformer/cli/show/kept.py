@@ -1,0 +1,77 @@
+"""What `everyformer show RUN certificate|pareto` does: pictures of what was found out about the
+early exits of a run, and is kept beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from everyformer.cli.exits import CALIBRATION, CALIBRATION_FORMAT, CERTIFICATE
+from everyformer.cli.show.said import folder_of, tell
+from everyformer.core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from everyformer.cli.show.options import ShowOptions
+
+Told = tuple[Path, str]
+"""a picture, and what it shows"""
+
+
+def show_kept(options: ShowOptions) -> int:
+    """Draw what `KEPT` names, and print where it is.
+
+    Raises:
+        ConfigError: the run has none, or words are given that have no meaning here.
+    """
+    from everyformer.cli.trained import open_run
+
+    if options.text is not None or options.task is not None or options.length is not None:
+        raise ConfigError(
+            f"'{options.what}' shows what was found out before: leave out --text, --task and "
+            "--length"
+        )
+    trained = open_run(options.run)
+    path = folder_of(options, trained.path) / f"{options.what}.{options.format}"
+    return tell(options, *KEPT[options.what](trained.path, path))
+
+
+def _certificate(run: Path, path: Path) -> Told:
+    from everyformer.exits.certificate import Certificate
+    from everyformer.report.exits import draw_certificate, realised
+    from everyformer.system.sealed import read_json
+
+    _require(run / CERTIFICATE, "certificate", f"everyformer calibrate {run}")
+    found = Certificate.read(run / CERTIFICATE)
+    record = read_json(run / CALIBRATION, CALIBRATION_FORMAT)
+    draw_certificate(record, found.threshold, path)
+    shares = ", ".join(f"{one.violations:.0%} at {one.delta:g}" for one in realised(record))
+    told = found.statement
+    if shares and found.saves:
+        told += f" Of 100 splits of the prompts more than the allowed risk came to: {shares}."
+    return path, told
+
+
+def _pareto(run: Path, path: Path) -> Told:
+    from everyformer.cli.exit_search import RECORD
+    from everyformer.exits.search import kept, pareto
+    from everyformer.report.exits import draw_search
+
+    command = f"everyformer eval {run} --search-exits 20"
+    _require(run / RECORD, "search of thresholds", command)
+    tried = kept(run / RECORD)
+    front = pareto(tried)
+    draw_search(tried, front, path)
+    least, most = front[0], front[-1]
+    return path, (
+        f"Of {len(tried)} settings {len(front)} are beaten by none: from {least.depth:.2f} layers "
+        f"and a loss of {least.loss:.4f} to {most.depth:.2f} and {most.loss:.4f}."
+    )
+
+
+def _require(file: Path, what: str, command: str) -> None:
+    if not file.exists():
+        raise ConfigError(f"{file.parent} has no {what}: {command} makes one")
+
+
+KEPT: dict[str, Callable[[Path, Path], Told]] = {"certificate": _certificate, "pareto": _pareto}

@@ -1,0 +1,148 @@
+"""`everyformer bench NAMES --lengths ...`: measured here, as a ratio to what else one could use."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+
+import tyro
+
+from everyformer.benchmark.bench import bench
+from everyformer.benchmark.points import BASELINE, Point, Setting, crossover
+from everyformer.cli.console import emit, table
+from everyformer.cli.parsing import say, verb
+from everyformer.core.bounds import Count, Part, Whole
+from everyformer.core.config import to_dict
+from everyformer.family import list_members
+from everyformer.system.memory import size
+
+
+@dataclass(frozen=True)
+class BenchOptions(Setting):
+    """The words of `everyformer bench`."""
+
+    members: tyro.conf.Positional[tuple[str, ...]] = (BASELINE, "aft-local")
+    """members to measure"""
+    lengths: tuple[Count, ...] = (256, 1024, 4096)
+    """tokens of whole calls"""
+    decode: tuple[Whole, ...] = ()
+    """contexts after which one token is timed, for members with a state"""
+    search: tuple[Count, ...] = ()
+    """keys among which what a member looks up is searched: the datastore of knn-lm and spalm
+    exactly (peer: a flat index of faiss, extra `knn`), the memory of memorizing for each head
+    (peer: torch.topk of one dense product)"""
+    queries: tuple[Count, ...] = (1, 1024)
+    """queries that are searched for at once"""
+    neighbours: tuple[Count, ...] = (32,)
+    """k, neighbours of a query that are searched for"""
+    shares: tuple[Part, ...] = ()
+    """shares that adaptive computation leaves, at every length instead of whole calls, each beside
+    all of it: steps that tokens take on average in a training step of universal, spans of the
+    window of adaptive-span, layers where tokens that depth-adaptive writes leave"""
+    peers: bool = False
+    """also the installed peer packages, side by side"""
+    json: bool = False
+    """machine output"""
+
+
+@verb(
+    BenchOptions,
+    about="Time, memory and FLOPs of one layer against length, a fresh process for each point.",
+    examples=(
+        "everyformer bench aft-simple attention --lengths 1024 4096 --decode 1024 65536 --peers",
+        "everyformer bench knn-lm memorizing --lengths --search 100000 --queries 1 1024 --peers",
+    ),
+    default=BenchOptions(),
+    names=[member.name for member in list_members()],
+)
+def run(options: BenchOptions) -> int:
+    """Measure and print one table."""
+    shared = {f.name: getattr(options, f.name) for f in dataclasses.fields(Setting)}
+    points: list[Point] = []
+    asked = {"decode", "search", "queries", "neighbours", "shares", "peers"}
+    for point in bench(
+        options.members,
+        options.lengths,
+        **{name: getattr(options, name) for name in asked},
+        **shared,
+    ):
+        points.append(point)
+        done = f"{1000 * point.seconds:.2f} ms" if point.seconds is not None else point.status
+        mark = "" if point.stable else ", unstable"
+        say(f"{point.member} ({point.source}), {_work(point)} at {point.length}: {done}{mark}")
+    if options.json:
+        emit([to_dict(point) for point in points])
+    else:
+        print(render(points))
+    return exit_code(points)
+
+
+def _work(point: Point) -> str:
+    """The work in words."""
+    if point.work == "search":
+        return f"search {point.queries:,} x {point.neighbours:,}"
+    return f"share {point.share:g}" if point.work == "share" else point.work
+
+
+def _ratio(one: Point | None, other: Point | None) -> str | None:
+    """How many times the seconds of ``other`` those of ``one`` are; rough where either scatters."""
+    if one is None or other is None or not one.seconds or not other.seconds:
+        return None
+    return f"{'' if one.stable and other.stable else '~'}{one.seconds / other.seconds:.2f}x"
+
+
+def exit_code(points: list[Point]) -> int:
+    """1 where a measurement broke, 2 where one could not be what was asked for, else 0."""
+    found = {point.status for point in points}
+    if "failed" in found:
+        return 1
+    return 2 if found & {"refused", "out of memory"} else 0
+
+
+def render(points: list[Point]) -> str:
+    """One row a point; the ratio is to attention of this library at the same length."""
+    base = {
+        (p.length, _work(p)): p
+        for p in points
+        if p.member == BASELINE and p.source == "everyformer"
+    }
+    own = {(p.member, p.length, _work(p)): p for p in points if p.source == "everyformer"}
+    rows = []
+    for p in points:
+        time, other = p.seconds, base.get((p.length, _work(p)))
+        ours = own.get((p.member, p.length, _work(p)))
+        spread = p.quartiles and f"{1000 * p.quartiles[0]:.2f} to {1000 * p.quartiles[1]:.2f}"
+        peaks = p.peak_range and " to ".join(map(size, p.peak_range))
+        rows.append(
+            (
+                p.member,
+                p.source,
+                _work(p),
+                p.length,
+                f"{1000 * time:.2f}" if time is not None else p.status,
+                spread,
+                _ratio(p, other),
+                _ratio(ours, p) if p.source != "everyformer" else None,
+                size(p.state_bytes if p.work == "decode" else p.peak_bytes),
+                peaks,
+                f"{p.flops / 1e9:.2f}" if p.flops else None,
+                None if p.stable else "unstable",
+            )
+        )
+    headers = ("member", "source", "work", "length", "ms", "quartiles", "of attention")
+    memory = ("memory", "of five calls", "GFLOP", "")
+    lines = [table((*headers, "ours / peer", *memory), rows)]
+    if not all(p.stable for p in points):
+        lines.append(
+            "unstable: quartiles or peaks beyond 10% of the median however often it was measured, "
+            "so ratios (~) are rough: measure again when the machine has no other work, or longer "
+            "(--seconds)"
+        )
+    if any(p.work == "search" for p in points):
+        lines.append("search: queries x neighbours of each, among so many keys as the length says")
+    for name in dict.fromkeys(p.member for p in points):
+        start = crossover(points, name)
+        if start is not None:
+            lines.append(f"{name} is faster than attention from length {start} on")
+    lines += [f"{p.member} ({p.source}) at {p.length}: {p.detail}" for p in points if p.detail]
+    return "\n".join(lines)

@@ -1,0 +1,220 @@
+"""`everyformer convert SOURCE --out OUT`: checkpoints of others in, models of ours out."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import tyro
+
+from everyformer.cli.console import emit, facts
+from everyformer.cli.found import found_run
+from everyformer.cli.parsing import VerbOptions, say, verb
+from everyformer.core.bounds import Count, Even
+from everyformer.core.errors import ConfigError
+from everyformer.core.tasks import TASKS
+from everyformer.system.files import expanded
+
+if TYPE_CHECKING:
+    from everyformer.interop.convert.rules import Report
+    from everyformer.interop.convert.source import ModelSource, Opened
+
+FORMS = {
+    "ours": "a saved model, which generate, eval, show and train --from take",
+    "etc": "a saved model that goes on as an ETC, for longer texts",
+    "hf": "a folder of transformers",
+    "hf-model": "a folder of transformers with our own model class in it",
+    "onnx": "a file .onnx",
+    "program": "a file .pt2 of torch.export",
+    "longformer": "a saved model for long texts",
+    "bigbird": "a saved model for long texts",
+}
+FILES = ("onnx", "program")
+LONG = ("longformer", "bigbird")
+LENGTH = 4096
+SAVED = ("ours", *LONG, "etc")
+"""forms of this library"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConvertOptions(VerbOptions):
+    """The words of `everyformer convert`."""
+
+    source: tyro.conf.Positional[str]
+    """folder of transformers (config.json and safetensors), name on the Hugging Face hub
+    (OWNER/NAME), directory of a run, or folder of a saved model"""
+    out: str
+    """the folder, or with --to onnx and program the file, to write; it must not exist"""
+    to: (
+        Literal["ours", "hf", "hf-model", "onnx", "program", "longformer", "bigbird", "etc"] | None
+    ) = None
+    """ours: a saved model of this library; hf: a checkpoint of transformers; hf-model: our own
+    model class for transformers (lm); onnx: a file .onnx; program: a file .pt2 of torch.export;
+    longformer, bigbird, etc: a saved model for long texts, of one with attention, whose weights it
+    keeps (default: ours, of what is not)"""
+    length: Count | None = None
+    """with --to longformer, bigbird or etc: tokens that it shall read (default: 4096; etc: as
+    before)"""
+    window: Even | None = None
+    """with --to longformer: W, tokens of its window (default: 512)"""
+    block_size: Count | None = None
+    """with --to bigbird: tokens of a block (default: 64)"""
+    mixer: str | None = None
+    """takes the place of attention in an imported checkpoint, with fresh weights"""
+    type: str | None = None
+    """which system of transformers to write: gpt2, bert, roberta, vit, marian, llama, mistral or
+    qwen2, longformer or big_bird (default: the first that can say all that the model is)"""
+    average: Count | None = None
+    """of a run, take the mean of the weights in so many of the newest checkpoints (default: the
+    best one)"""
+    json: bool = False
+    """machine output"""
+
+
+@verb(
+    ConvertOptions,
+    about="Make a model of others one of ours, or give one of ours to other programs.",
+    examples=(
+        "everyformer convert openai-community/gpt2 --out models/gpt2",
+        "everyformer convert runs/gpt --to hf --out exported/gpt",
+    ),
+)
+def run(options: ConvertOptions) -> int:
+    """Convert, and print the account of every tensor."""
+    out = expanded(options.out).absolute()
+    if out.exists() and (not out.is_dir() or options.to in FILES or any(out.iterdir())):
+        raise ConfigError(f"{options.out} exists and is not replaced: choose another --out")
+    from everyformer.interop.convert.source import find_source, open_source
+    from everyformer.training.run import check_writable
+
+    folder, told = found_run(options.source)
+    if told is not None:
+        say(told)
+    source = find_source(folder)
+    form = _form(options, source)
+    opened = open_source(source, mixer=options.mixer, average=options.average)
+    if form == "etc":
+        from everyformer.interop.convert.etc import lift_to_etc
+
+        opened = opened._replace(**lift_to_etc(opened.model, length=options.length)._asdict())
+    check_writable(out.parent)
+    if form in LONG:
+        opened = _longer(opened, form, options)
+    written, learned = _write(opened, form, out, options.type)
+    fresh = [] if opened.report is None else opened.report.made
+    config = opened.model.config
+    about: dict[str, Any] = {
+        "source": f"{options.source}, {source.what}",
+        "out": f"{options.out}, {FORMS[form]}",
+        "model": f"{config.member}, task {config.task}, "
+        f"{sum(p.numel() for p in opened.model.parameters()):,} parameters",
+        **learned,
+    }
+    if options.json:
+        emit(_machine(about, form, opened, written))
+        return 0
+    if fresh and options.mixer is not None:
+        about["fresh"] = (
+            f"the {len(fresh)} tensors of the mixer {options.mixer} have learned nothing yet"
+        )
+    if form in SAVED:
+        about["next"] = _next(options.out, opened, fresh)
+    print(facts(about))
+    for title, report in (("tensors read", opened.report), ("tensors written", written)):
+        if report is not None:
+            print(f"\n{title}: {report.summary()}")
+    return 0
+
+
+def _form(options: ConvertOptions, source: ModelSource) -> str:
+    """What to write, once everything fits together."""
+    form = options.to or ("" if source.ours else "ours")
+    if not form:
+        choices = "; ".join(f"{name} ({what})" for name, what in FORMS.items())
+        raise ConfigError(f"{options.source} is {source.what}: say what --to make of it: {choices}")
+    if options.type is not None and form != "hf":
+        raise ConfigError(f"--type is for --to hf, not {form}: leave it out")
+    long = (*LONG, "etc")
+    for name, forms in (("length", long), ("window", LONG[:1]), ("block_size", LONG[1:])):
+        if getattr(options, name) is not None and form not in forms:
+            flag = f"--{name.replace('_', '-')}"
+            raise ConfigError(f"{flag} is for --to {' or '.join(forms)}, not {form}: leave it out")
+    return form
+
+
+def _longer(opened: Opened, form: str, options: ConvertOptions) -> Opened:
+    """The model for long texts, which is saved with the same tokenizer."""
+    from everyformer.models.lengthen import lengthen
+
+    names = ("window", "block_size")
+    chosen = {name: n for name in names if (n := getattr(options, name)) is not None}
+    model = lengthen(opened.model, form, options.length or LENGTH, **chosen)
+    return opened._replace(model=model)
+
+
+def _write(
+    opened: Opened, form: str, out: Path, model_type: str | None
+) -> tuple[Report | None, dict[str, Any]]:
+    """Write the model whole or not at all: the tensors of a checkpoint of transformers, and what
+    else became of it."""
+    from everyformer.interop.convert.tokenizer import export_tokenizer, exportable
+
+    model, tokenizer = opened.model, opened.tokenizer
+    note = {"tokenizer": opened.note} if opened.note else {}
+    if form in ("hf", "hf-model") and tokenizer is not None and not exportable(tokenizer):
+        note = {"tokenizer": f"{tokenizer}, left out: transformers has no form for it"}
+    if form in SAVED:
+        from everyformer.training.checkpoint import save_model
+
+        save_model(model, out, tokenizer=tokenizer)
+        return None, note
+    if form == "hf":
+        from everyformer.interop.convert import export_checkpoint
+
+        return export_checkpoint(model, out, model_type, tokenizer=tokenizer), note
+    if form == "hf-model":
+        from everyformer.interop.hf import EveryformerForCausalLM
+        from everyformer.system.files import written_whole
+
+        wrapped = EveryformerForCausalLM.wrap(model)  # type: ignore[arg-type]
+        with written_whole(out) as folder:
+            wrapped.save_pretrained(folder)
+            if tokenizer is not None:
+                export_tokenizer(tokenizer, folder, model.config.tokens)
+        return None, note
+    from everyformer.interop.export import compare_program, export_onnx, export_program
+
+    if form == "program":
+        export_program(model, out)
+        return None, {"difference": compare_program(model, out)}
+    about: dict[str, Any] = {}
+    kind = next(model.parameters()).dtype
+    if kind.itemsize < 4:
+        about["weights"] = f"float32, from {str(kind).removeprefix('torch.')}, for onnxruntime"
+        model.float()
+    exported = export_onnx(model, out)
+    about["inputs"] = ", ".join(exported.inputs)
+    if exported.longest is not None:
+        about["longest"] = exported.longest
+    return None, {**about, "difference": exported.difference}
+
+
+def _next(out: str, opened: Opened, fresh: Sequence[str]) -> str:
+    """What to do with a saved model."""
+    if fresh:
+        return f"everyformer train --from {out} --data ..."
+    if TASKS[opened.model.config.task].writes and opened.tokenizer is not None:
+        return f"everyformer generate {out} --prompt '...'"
+    return f"everyformer show {out}"
+
+
+def _machine(
+    about: dict[str, Any], form: str, opened: Opened, written: Report | None
+) -> dict[str, Any]:
+    reports = {"read": opened.report, "written": written}
+    tables = {k: None if r is None else dataclasses.asdict(r) for k, r in reports.items()}
+    kind = None if opened.tokenizer is None else opened.tokenizer.kind
+    return {**about, "to": form, "tokenizer": kind, "note": about.get("tokenizer"), **tables}

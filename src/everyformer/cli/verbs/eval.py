@@ -1,0 +1,308 @@
+"""`everyformer eval RUN [--data ...]`: how good a run or a saved model is."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from everyformer.cli.answers_table import answers_table
+from everyformer.cli.console import emit, facts, table
+from everyformer.cli.eval_options import EvalOptions
+from everyformer.cli.exit_search import search_exits
+from everyformer.cli.exits import settle_exits
+from everyformer.cli.flags import arrange, flags_of
+from everyformer.cli.found import found_run
+from everyformer.cli.parsing import parse, peek, read_config, say
+from everyformer.cli.playing import (
+    check_playing,
+    played_by,
+    refuse_unplayed,
+    returns_table,
+    rows_of,
+    take_environment,
+)
+from everyformer.cli.sweep import check_sweep, sweep_store
+from everyformer.core.config import to_dict
+from everyformer.core.errors import ConfigError, DivergedError, UnsupportedError
+from everyformer.core.tasks import TASKS
+from everyformer.data.config import DataConfig
+from everyformer.generation.config import BeamConfig
+from everyformer.system.files import expanded, named_as, write_text
+from everyformer.training.worth import worth
+
+if TYPE_CHECKING:
+    from everyformer.cli.trained import TrainedRun
+    from everyformer.data.dataset import Dataset
+    from everyformer.models.base import Model
+
+FIGURES = (".png", ".svg")
+"""what figures are written as"""
+LOOKED_AT = 8
+"""windows of a text that are looked for in the store"""
+UNSAID = "to be said"
+"""stands where no source of data is known"""
+OWN_DATA = "what the run was trained on"
+"""stands for the source in help that is about no run in particular"""
+
+
+def run(words: Sequence[str]) -> int:
+    """Evaluate and print every number with its 95% interval."""
+    of_environment, words = take_environment(words)
+    default = _default(words)
+    options = parse(
+        EvalOptions,
+        words,
+        verb="eval",
+        about="Measure a trained run on its validation data, or on other data.",
+        examples=(
+            "everyformer eval runs/gmlp --data other.txt",
+            "everyformer eval runs/transformer-xl --mode recurrent --memory.slots 512",
+        ),
+        default=default,
+    )
+    if options.out is not None:
+        # before it is measured
+        named_as(options.out, FIGURES)
+    windowed = options.mode is not None or options.stride is not None or options.streams != 1
+    check_sweep(options, windowed)
+    from everyformer.cli.trained import open_run
+    from everyformer.comparison.summary import NOT_WRITING
+    from everyformer.core.mixer import leak_of
+    from everyformer.training.evaluate import evaluate
+
+    trained = open_run(options.run)
+    if check_playing(trained, options.play, of_environment):
+        refuse_unplayed(trained, options, default)
+        return _episodes(trained, options, of_environment)
+    if trained.saved and options.data.source == UNSAID:
+        raise ConfigError(
+            f"{options.run} holds a saved model, which does not know its data: say what to measure "
+            "it on with --data"
+        )
+    dataset = trained.dataset(options.data)
+    say(f"{dataset.name}: {dataset.split}")
+    model = trained.reading(options.average, options.store, options.knn, options.nearest)
+    if options.search_exits is None:
+        settle_exits(trained, model, options.exits, dataset.fingerprint)
+    warn_of_own_rows(model, dataset)
+    if options.memory.slots is not None:
+        set_memory(model, options.memory.slots)
+    if leak := leak_of(model):
+        say(f"the loss is {NOT_WRITING}: {leak}")
+    rules: dict[str, Any] = {"batch": options.batch, "limit": options.sequences}
+    rules["precision"] = options.precision
+    if options.search_exits is not None:
+        return search_exits(trained, model, dataset, options, rules)
+    if options.sweep:
+        return sweep_store(trained, model, dataset, options, rules)
+    if options.lengths:
+        return _lengths(trained, model, options, rules)
+    if options.out is not None and not windowed:
+        raise ConfigError(
+            "--out is where the picture of --lengths, --mode or --sweep goes: leave it out"
+        )
+    translations = _translations(model, dataset, options)
+    if windowed:
+        from everyformer.report.lengths import draw_positions
+
+        found = _in_windows(model, dataset, options, rules)
+        out = _picture(trained, options, options.mode or "nonoverlapping")
+        draw_positions(found, out)
+        say(f"loss by place and by context: {out}")
+    else:
+        found = _finite(model, evaluate(model, dataset, details=True, **rules), options.run)
+    found |= translations
+    if options.json:
+        emit({"run": options.run, "data": dataset.summary(), "evaluation": found})
+    else:
+        _print(found, trained, dataset)
+    return 0
+
+
+def _default(words: Sequence[str]) -> EvalOptions:
+    """The options where nothing is said: the data are those of the run that the words name."""
+    placed, _ = arrange(words, flags_of(EvalOptions))
+    folder = placed[0] if placed else _run_in_config(words)
+    known = None if folder is None else _data_of(folder)
+    return EvalOptions(
+        run=EvalOptions.missing if folder is None else folder,
+        data=known or DataConfig(source=UNSAID if folder else OWN_DATA),
+    )
+
+
+def _print(found: dict[str, Any], trained: TrainedRun, dataset: Dataset) -> None:
+    """An evaluation for people."""
+    said = worth(trained.task, found)
+    if TASKS[trained.task].answers:
+        print(answers_table(found, dataset.classes))
+        if said is not None:
+            print(f"\n{said}")
+        if "by_class" in found and "confusion" not in found:
+            say(f"{len(dataset.classes):,} classes are too many for a confusion matrix")
+        return
+    rows = {}
+    for name, value in found.items():
+        if isinstance(value, int | float):
+            around = found.get(f"{name}_interval")
+            span = f"   95% interval {around[0]:.5g} to {around[1]:.5g}" if around else ""
+            if signature := found.get(f"{name}_signature"):
+                span = f"   {signature}"
+            rows[name] = f"{value:.6g}{span}"
+    print(facts(rows if said is None else {**rows, "worth": said}))
+
+
+def _episodes(trained: TrainedRun, options: EvalOptions, of_environment: dict[str, Any]) -> int:
+    """Play, and say what was reached."""
+    found = played_by(trained, options.play, of_environment, options.average)
+    rows = rows_of(found)
+    if options.json:
+        environment = to_dict(found[0][1].environment)
+        emit({"run": options.run, "environment": environment, "evaluation": rows})
+    else:
+        print(returns_table(rows))
+    return 0
+
+
+def _run_in_config(words: Sequence[str]) -> str | None:
+    """The run that a config file names, if there is one."""
+    path = peek(words, "--config")
+    return None if path is None else read_config(path, "eval").get("run")
+
+
+def warn_of_own_rows(model: Any, dataset: Dataset) -> None:
+    """Say so if a few windows of the text stand in the store that the model reads, itself."""
+    import numpy as np
+
+    from everyformer.data.text import TextDataset
+    from everyformer.datastores.own import standing_in
+    from everyformer.datastores.reader import StoreReader
+    from everyformer.models.knn_lm import KnnLanguageModel
+
+    if not isinstance(model, KnnLanguageModel) or not isinstance(dataset, TextDataset):
+        return
+    if model.options.exclude_self or not isinstance(model.reader, StoreReader):
+        return
+    starts, _ = dataset.window_starts(LOOKED_AT)
+    windows = dataset.validation[starts[:, None] + np.arange(dataset.length + 1)].astype(np.int64)
+    found = standing_in(model.reader.index.store, windows, model.reader.separator)
+    if found:
+        say(
+            f"{found} of {len(windows)} windows that were looked at stand in the store itself, so "
+            "what comes next is found there: --knn.exclude-self leaves a text's own rows out"
+        )
+
+
+def set_memory(model: Model, slots: int) -> None:
+    """Let every layer remember ``slots`` tokens, however many it was trained with."""
+    from everyformer.genes.memory.base import memories_of
+
+    memories = memories_of(model)
+    if not memories or slots < 0:
+        raise ConfigError(
+            f"--memory.slots {slots} says how many tokens of the past the layers hold, 0 or more, "
+            f"but {model.config.member} has {'a memory' if memories else 'no memory'}"
+        )
+    for memory in memories:
+        memory.slots = slots
+
+
+def _in_windows(
+    model: Model, dataset: Dataset, options: EvalOptions, rules: dict[str, Any]
+) -> dict[str, Any]:
+    """Evaluate with the windows laid as the options say."""
+    from everyformer.training.long_evaluation import evaluate_long
+
+    windows: dict[str, Any] = {"stride": options.stride, "streams": options.streams}
+    windows["mode"] = options.mode or "nonoverlapping"
+    return _finite(model, evaluate_long(model, dataset, **windows, **rules), options.run)
+
+
+def _picture(trained: TrainedRun, options: EvalOptions, name: str) -> Path:
+    """Where the picture goes."""
+    return expanded(options.out) if options.out is not None else trained.path / f"{name}.png"
+
+
+def _lengths(trained: TrainedRun, model: Model, options: EvalOptions, rules: dict[str, Any]) -> int:
+    """Evaluate at every length, print the table, draw the curve."""
+    from everyformer.report.lengths import draw_lengths
+
+    if options.bleu or options.translations is not None or options.search != BeamConfig():
+        raise ConfigError(
+            "--lengths measures a language model: leave out the translations and their search"
+        )
+    found = []
+    for length in sorted(set(options.lengths)):
+        dataset = trained.dataset(dataclasses.replace(options.data, length=length))
+        found.append(_in_windows(model, dataset, options, rules))
+        say(f"{length:,} tokens a window: loss {found[-1]['loss']:.4f}")
+    out = _picture(trained, options, "lengths")
+    known = None if trained.saved else int(trained.values["data"]["length"])
+    draw_lengths(found, known, out)
+    if options.json:
+        emit({"run": options.run, "evaluations": found, "figure": str(out)})
+        return 0
+    names = [name for name in ("loss", "perplexity", "bits_per_byte") if name in found[0]]
+    rows = [
+        [f"{one['window']:,}", f"{one['stride']:,}", f"{one['scored']:,}"]
+        + [f"{one[name]:.4f}" for name in names]
+        for one in found
+    ]
+    print(table(["window", "stride", "scored", *names], rows))
+    print(out)
+    return 0
+
+
+def _finite(model: Model, found: dict[str, Any] | None, folder: str) -> dict[str, Any]:
+    from everyformer.training.evaluate import why_not_finite
+
+    assert found is not None
+    if not math.isfinite(found["loss"]):
+        raise DivergedError(
+            f"the loss of {folder} is {found['loss']}, which measures nothing: "
+            f"{why_not_finite(model, found['loss'])}"
+        )
+    return found
+
+
+def _translations(model: Model, dataset: Dataset, options: EvalOptions) -> dict[str, Any]:
+    """BLEU and chrF of the held-out sentences' translations, where they are asked for."""
+    if not options.bleu and options.translations is None:
+        if options.search != BeamConfig():
+            raise ConfigError("options of beam search need --bleu or --translations FILE")
+        return {}
+    from everyformer.data.parallel import ParallelDataset
+    from everyformer.generation.translation import quality, sacrebleu_package, translate_all
+
+    if not isinstance(dataset, ParallelDataset):
+        raise UnsupportedError(
+            f"only parallel text can be translated; {dataset.name} is data of the task "
+            f"{dataset.task}: leave out --bleu and --translations"
+        )
+    assert dataset.tokenizer is not None
+    if options.bleu:
+        sacrebleu_package()
+    sources, references = dataset.held_out(options.sequences)
+    translations = translate_all(
+        model, dataset.tokenizer, sources, options.search, batch=options.batch
+    )
+    if options.translations is not None:
+        write_text(expanded(options.translations), "".join(f"{line}\n" for line in translations))
+        say(f"{len(translations):,} translations in {options.translations}")
+    return quality(translations, references) if options.bleu else {}
+
+
+def _data_of(folder: str) -> DataConfig | None:
+    """The data of a run; of a saved model, sequences that it takes, from no source yet."""
+    from everyformer.cli.trained import data_config, open_run
+
+    if not expanded(folder).is_dir():
+        raise ConfigError(f"there is no run at {folder}: give the directory that `train` made")
+    found = open_run(found_run(folder)[0])
+    if not found.saved:
+        return data_config(found)
+    if TASKS[found.task].acts:
+        return DataConfig(source=UNSAID, context=found.config.episodes.context)
+    return DataConfig(source=UNSAID, length=min(DataConfig.length, max(found.length, 2)))

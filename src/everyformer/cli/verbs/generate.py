@@ -1,0 +1,278 @@
+"""`everyformer generate RUN --prompt "..."`: continue a text, translate, or draw images."""
+
+from __future__ import annotations
+
+import codecs
+import io
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Any, TextIO
+
+from everyformer.cli.console import emit
+from everyformer.cli.exits import settle_exits
+from everyformer.cli.generate_options import GenerateOptions
+from everyformer.cli.parsing import parse, say
+from everyformer.cli.playing import (
+    check_playing,
+    record,
+    refuse_unplayed,
+    returns_table,
+    take_environment,
+)
+from everyformer.core.errors import ConfigError, UnsupportedError
+from everyformer.core.tasks import TASKS
+from everyformer.generation.config import BeamConfig, Sampling
+from everyformer.system.files import expanded
+from everyformer.system.plain import to_json
+from everyformer.system.pulse import said
+
+if TYPE_CHECKING:
+    from everyformer.cli.trained import TrainedRun
+    from everyformer.data.tokenizers.base import Tokenizer
+    from everyformer.models.base import Model
+
+
+def run(words: Sequence[str]) -> int:
+    """Write the continuation to stdout as it is made."""
+    of_environment, words = take_environment(words)
+    options = parse(
+        GenerateOptions,
+        words,
+        verb="generate",
+        about="Continue a prompt or translate it with a trained model, draw its images, or play.",
+        examples=(
+            "everyformer generate runs/aft-local --prompt 'def main' --tokens 300",
+            "everyformer generate runs/aft-local --temperature 0.7 --top-p 0.9 --stop '\\n\\n'",
+        ),
+    )
+    from everyformer.cli.trained import open_run
+
+    trained = open_run(options.run)
+    check_playing(trained, options.play, of_environment)
+    if TASKS[trained.task].acts:
+        return _episodes(trained, options, of_environment)
+    if TASKS[trained.task].translates:
+        _refuse_images(trained, options)
+        return _translations(trained, options)
+    if options.search != BeamConfig():
+        raise ConfigError(
+            f"beam search is for seq2seq runs, not {trained.task}: leave its options out"
+        )
+    if TASKS[trained.task].draws:
+        return _images(trained, options)
+    _refuse_images(trained, options)
+    if TASKS[trained.task].continues:
+        return _text(trained, options)
+    raise UnsupportedError(
+        f"the {'model' if trained.saved else 'run'} in {options.run} has the task {trained.task}: "
+        "only lm, seq2seq, pixels, super-resolution, decision and policy runs generate"
+    )
+
+
+def _text(trained: TrainedRun, options: GenerateOptions) -> int:
+    tokenizer = trained.tokenizer()
+    if tokenizer is None:
+        raise UnsupportedError(trained.no_text())
+    texts = options.texts()
+    for number, text in enumerate(texts, 1):
+        if not text:
+            which = "the prompt" if len(texts) == 1 else f"prompt {number} of {len(texts)}"
+            raise ConfigError(f"{which} is empty: give at least one character")
+    from everyformer.data.text import encode_prompt
+    from everyformer.generation.sampling import ENDED, generate, initial_state, stream
+    from everyformer.generation.state_file import load_state, save_state
+    from everyformer.system.stopping import Gentle
+
+    model = trained.reading(options.average, options.store, options.knn, options.nearest)
+    settle_exits(trained, model, options.exits)
+    exact = initial_state(model, 1) is not None
+    if options.json and options.tokens is None:
+        raise ConfigError("--json gives one document when all is made: say how many --tokens")
+    kind = "a state" if exact else "recomputing (the member has no exact state)"
+    rules: dict[str, Any] = {"sampling": options.sampling, "tokenizer": tokenizer}
+    if options.state is not None:
+        if not exact or len(texts) > 1:
+            raise ConfigError(
+                "--state keeps one text of a member with an exact state: leave it out"
+                + (", or give one prompt" if exact else "")
+            )
+        if expanded(options.state).exists():
+            rules["state"], last = load_state(options.state, model)
+            texts = texts if options.prompts or options.prompt else [""]
+    ids = [encode_prompt(tokenizer, text)[0].tolist() if text else [] for text in texts]
+    if "state" in rules:
+        ids[0] = [*last.tolist(), *ids[0]]
+    seen = int(rules["state"].seen.max()) if "state" in rules else 0
+    tokens = _fitting(model, options.tokens, max(map(len, ids)), seen)
+    say(f"{'endless' if tokens is None else tokens} tokens with {kind}")
+    hidden = (ENDED, options.end_token)
+    if len(ids) > 1:
+        if tokens is None:
+            raise ConfigError(
+                "several prompts are continued by a number of --tokens, not endlessly"
+            )
+        rows = generate(model, ids, tokens=tokens, **rules)
+        made = []
+        for text, before, row in zip(texts, ids, rows.tolist(), strict=True):
+            kept = [token for token in row if token not in hidden]
+            made.append({"prompt": text, "text": tokenizer.decode_after(before, kept)})
+        if options.json:
+            emit({"run": options.run, "texts": made})
+        for one in made if not options.json else []:
+            print(to_json(one, ensure_ascii=False))
+        return 0
+    whole = io.StringIO()
+    if not options.json:
+        print(texts[0], end="", flush=True)
+    write = _writer(tokenizer, ids[0], whole if options.json else None)
+    drawn = stream(model, ids, tokens=tokens, **rules)
+    count, token = 0, None
+    # an endless text ends by a signal, and one that is kept is kept then too
+    watched = tokens is None or options.state is not None
+    try:
+        with Gentle("stopping after this token") if watched else nullcontext() as stop:
+            for token in drawn:
+                count += 1
+                if int(token) not in hidden:
+                    write(int(token), False)
+                if stop is not None and stop.received is not None:
+                    break
+        write(None, True)
+    finally:
+        if not options.json:
+            print(flush=True)
+    if options.json:
+        emit({"run": options.run, "texts": [{"prompt": texts[0], "text": whole.getvalue()}]})
+    if drawn.state is not None:
+        say(f"{count:,} tokens; the state holds {drawn.state.nbytes:,} bytes")
+        if options.state is not None and token is not None:
+            save_state(options.state, drawn.state, token)
+    return 0
+
+
+def _fitting(model: Model, tokens: int | None, prompt: int, seen: int) -> int | None:
+    """``tokens``, or of the default as many as fit behind the prompt and what was ``seen`` before.
+
+    Raises:
+        ConfigError: more are asked for than the model's tables over positions have places.
+    """
+    if model.longest is None:
+        return tokens
+    # the last token that is drawn is not read
+    fits = model.longest - seen - prompt + 1
+    before = f"{seen + prompt:,} tokens come before" if seen else f"the prompt has {prompt:,}"
+    ends = f"{model.config.member} has tables over {model.longest:,} positions, and {before}"
+    if fits < 1:
+        raise ConfigError(f"{ends}, so nothing can follow: give a shorter prompt")
+    if tokens is not None and tokens <= fits:
+        return tokens
+    if tokens == GenerateOptions.tokens:
+        say(f"{ends}: {fits:,} tokens are made")
+        return fits
+    asked = "endless text" if tokens is None else f"--tokens {tokens}"
+    raise ConfigError(
+        f"{ends}, so {asked} does not fit: give --tokens {fits} or fewer, or train a model without "
+        "such tables (`everyformer train attention --position rope`), or a longer one (--length)"
+    )
+
+
+def _translations(trained: TrainedRun, options: GenerateOptions) -> int:
+    """Print the translation of the prompt, or of each line of stdin; an empty line stays one."""
+    if options.sampling != Sampling() or options.tokens != GenerateOptions.tokens:
+        raise ConfigError(
+            "a translation is searched, not drawn: leave out --tokens (--extra limits its length) "
+            "and the options of sampling"
+        )
+    tokenizer = trained.tokenizer()
+    if tokenizer is None:
+        raise UnsupportedError(trained.no_text())
+    lines = options.texts()
+    if not any(line.strip() for line in lines):
+        raise ConfigError("there is nothing to translate: give --prompt TEXT, or - and lines")
+    from everyformer.data.parallel import encode_source
+    from everyformer.generation.translation import translate_all
+
+    filled = [number for number, line in enumerate(lines) if line.strip()]
+    sources = [encode_source(tokenizer, lines[number]) for number in filled]
+    model = trained.model(options.average)
+    settle_exits(trained, model, options.exits)
+    translations = translate_all(model, tokenizer, sources, options.search)
+    by_line = dict(zip(filled, translations, strict=True))
+    if options.json:
+        rows = [{"source": line, "text": by_line.get(n, "")} for n, line in enumerate(lines)]
+        emit({"run": options.run, "translations": rows})
+        return 0
+    for number in range(len(lines)):
+        print(by_line.get(number, ""))
+    return 0
+
+
+def _writer(
+    tokenizer: Tokenizer, before: Sequence[int] = (), out: TextIO | None = None
+) -> Callable[[int | None, bool], None]:
+    """Writes the text of each token ``before`` others as soon as its characters are whole.
+
+    Args:
+        out: what it is written to (default: stdout).
+    """
+    utf8 = codecs.getincrementaldecoder("utf-8")("replace")
+    tokens: list[int] = []
+    written = ""
+
+    def write(token: int | None, last: bool) -> None:
+        said()
+        nonlocal written
+        new = [] if token is None else [token]
+        if tokenizer.kind == "bytes":
+            (out or sys.stdout).write(utf8.decode(bytes(new), last))
+        else:
+            tokens.extend(new)
+            text = tokenizer.decode_after(before, tokens)
+            if not last and text.endswith("\ufffd"):
+                return
+            (out or sys.stdout).write(text[len(written) :])
+            written = text
+        (out or sys.stdout).flush()
+
+    return write
+
+
+def _images(trained: TrainedRun, options: GenerateOptions) -> int:
+    """Draw, and say where the picture is."""
+    from everyformer.cli.drawing import draw
+
+    why = "is for texts, but the run draws images: leave it out (--images says how many)"
+    _refuse(options, ("prompt", "prompts", "tokens", "state"), why)
+    picture = draw(trained, options)
+    if options.json:
+        emit({"run": options.run, "picture": str(picture)})
+    else:
+        print(picture)
+    return 0
+
+
+def _episodes(trained: TrainedRun, options: GenerateOptions, of_environment: dict[str, Any]) -> int:
+    """Play, and say where the episodes are."""
+    refuse_unplayed(trained, options, GenerateOptions(run=options.run), "out")
+    folder, film, rows = record(trained, options.play, of_environment, options.out, options.average)
+    if options.json:
+        film_path = None if film is None else str(film)
+        emit({"run": options.run, "episodes": str(folder), "film": film_path, "played": rows})
+        return 0
+    say(returns_table(rows))
+    for path in filter(None, (folder, film)):
+        print(path)
+    return 0
+
+
+def _refuse_images(trained: TrainedRun, options: GenerateOptions) -> None:
+    why = "is for runs that draw images, and this one has the task"
+    names = ("images", "complete", "enlarge", "draws", "class_name", "out")
+    _refuse(options, names, f"{why} {trained.task}: leave it out")
+
+
+def _refuse(options: GenerateOptions, names: Sequence[str], why: str) -> None:
+    for name in names:
+        if getattr(options, name) != getattr(GenerateOptions, name):
+            raise ConfigError(f"--{name.removesuffix('_name')} {why}")

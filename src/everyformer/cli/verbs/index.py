@@ -1,0 +1,124 @@
+"""`everyformer index RUN --data TEXTS --out STORE`: texts as a datastore that the model reads."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+import tyro
+
+from everyformer.cli.console import emit
+from everyformer.cli.parsing import VerbOptions, say, verb
+from everyformer.core.bounds import Count, Index
+from everyformer.core.errors import ConfigError
+from everyformer.data.config import DataConfig, TextSource
+from everyformer.system.stopping import Gentle
+
+PLACES = {
+    "ffn-input": "ffn-input",
+    "attention-output": "attention-output",
+    "hidden": "block-output",
+}
+"""what keys are called, and the tap that gives them"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class IndexOptions(VerbOptions):
+    """The words of `everyformer index`."""
+
+    run: tyro.conf.Positional[str]
+    """directory of a trained run, or folder of a saved or converted model"""
+    data: TextSource = field(default_factory=TextSource)
+    """what is read"""
+    out: str = "store"
+    """folder of the store"""
+    append: bool = False
+    """add to the store that is there"""
+    resume: bool = False
+    """go on with one that was not finished"""
+    remove: str | None = None
+    """take a document out of the store, by its name"""
+    key: Literal["ffn-input", "attention-output", "hidden"] = "ffn-input"
+    """what of the model a key is: what a layer's feed-forward reads, what its attention gives, or
+    the stream behind it"""
+    layer: Index = -1
+    """which layer, counted from 1, or from the end if negative"""
+    context: Count | None = None
+    """tokens of the windows that texts are read in (default: as in training)"""
+    stride: Count | None = None
+    """tokens from one window to the next (default: the context)"""
+    batch: Count = 16
+    """windows a forward pass"""
+    precision: Literal["float16", "float32"] = "float16"
+    """of the keys on the disk"""
+    json: bool = False
+    """machine output"""
+
+
+@verb(
+    IndexOptions,
+    about="Read texts into a datastore that the model then reads (eval, generate: --store).",
+    examples=(
+        "everyformer index runs/rope --data books/ --out runs/rope/store",
+        "everyformer index runs/rope --out runs/rope/store --remove emma.txt",
+    ),
+)
+def run(options: IndexOptions) -> int:
+    """Make, extend or cut a store."""
+    from everyformer.retrieval.removal import remove
+    from everyformer.retrieval.store import Store
+
+    if options.remove is not None:
+        if options.data != TextSource() or options.append or options.resume:
+            raise ConfigError("--remove takes a document out and reads none: give it by itself")
+        remove(options.out, options.remove, say)
+        return _told(Store.open(options.out, verify=False), options)
+    if options.data.source is None:
+        raise ConfigError("say which texts are to be read: --data FOLDER")
+    from everyformer.cli.trained import open_run
+    from everyformer.core.errors import UnsupportedError
+    from everyformer.datastores.indexing import Indexing, index_texts
+
+    trained = open_run(options.run)
+    tokenizer = trained.tokenizer()
+    if tokenizer is None:
+        raise UnsupportedError(trained.no_text())
+    context = options.context or trained.length
+    how = Indexing(
+        f"{PLACES[options.key]}:{options.layer}",
+        context,
+        options.stride or context,
+        options.batch,
+        options.precision,
+    )
+    with Gentle("stopping after this batch; go on with --resume") as stop:
+        store = index_texts(
+            trained.model(),
+            tokenizer,
+            options.data.source,
+            options.out,
+            how,
+            tables=DataConfig(text_column=options.data.text_column, header=options.data.header),
+            run=str(trained.path),
+            append=options.append,
+            resume=options.resume,
+            say=say,
+            should_stop=lambda: stop.received is not None,
+        )
+    if store is None:
+        say("stopped; go on with the same command and --resume")
+        return 128 + (stop.received or 0)
+    return _told(store, options)
+
+
+def _told(store: object, options: IndexOptions) -> int:
+    from everyformer.retrieval.store import Store
+
+    assert isinstance(store, Store)
+    if options.json:
+        emit({"store": str(store.folder), "keys": len(store), "width": store.width,
+              "documents": [document._asdict() for document in store.documents]})  # fmt: skip
+        return 0
+    print(f"{store.folder}: {store.describe()}")
+    print(f"next  everyformer eval {options.run} --store {options.out}")
+    return 0

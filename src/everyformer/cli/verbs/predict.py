@@ -1,0 +1,194 @@
+"""`everyformer predict RUN [INPUT ...]`: what a trained model answers to each row."""
+
+from __future__ import annotations
+
+import io
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+import tyro
+
+from everyformer.cli.console import emit, table
+from everyformer.cli.parsing import VerbOptions, say, verb
+from everyformer.core.bounds import Count
+from everyformer.core.config import Options
+from everyformer.core.errors import ConfigError, DataError
+from everyformer.core.wording import counted
+from everyformer.system.files import expanded, file_written_whole, named_as
+
+if TYPE_CHECKING:
+    from everyformer.prediction.inputs import Inputs
+    from everyformer.prediction.output import Found
+    from everyformer.prediction.predictor import Predictor
+    from everyformer.prediction.rows import CsvForm
+
+ENDINGS = {".csv": "csv", ".jsonl": "jsonl"}
+"""of --out -> what is written"""
+PAGE = 500
+"""rows of a printed table that are laid out together"""
+
+
+@dataclass(frozen=True)
+class TableOptions(Options):
+    """Which column of a table is read."""
+
+    text_column: str | None = None
+    """tables: the column with the text, by its name or its number from 1 (default: as in training,
+    or the one that is called like a text)"""
+    header: Literal["auto", "yes", "no"] = "auto"
+    """whether the first line of a CSV or TSV names the columns"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PredictOptions(VerbOptions):
+    """The words of `everyformer predict`."""
+
+    run: tyro.conf.Positional[str]
+    """directory of a trained run, or folder of a saved or converted model"""
+    inputs: tyro.conf.Positional[tuple[str, ...]] = ()
+    """sentences; files of text (one a line), tables, pictures, arrays (.npy, .npz); folders and
+    zips of them; - for lines of stdin. A word is a file if there is one of that name, or if it has
+    a known ending or a slash. For a masked language model write [MASK] or ___ for each hidden token
+    (default: the held-out part of the run's own data)"""
+    data: TableOptions = field(default_factory=TableOptions)
+    """tables"""
+    top: Count | None = None
+    """how many classes (default: 1) or tokens (default: 5) are given with their probabilities"""
+    batch: Count = 16
+    """rows a forward pass"""
+    as_text: bool = False
+    """every word is a sentence, whatever it looks like"""
+    whole: bool = False
+    """a file of text is one text, not one a line"""
+    sequences: Count | None = None
+    """held-out rows read, at equal distances (default: all)"""
+    format: Literal["table", "csv", "jsonl"] | None = None
+    """a table for people, CSV, or one JSON object a line (default: as --out ends, else a table)"""
+    out: str | None = None
+    """file to write: .csv or .jsonl; a table comes back with columns added"""
+    average: Count | None = None
+    """take the mean of the weights in so many of the newest checkpoints (default: the best one)"""
+    json: bool = False
+    """machine output: all predictions in one object"""
+
+
+@verb(
+    PredictOptions,
+    about="What a trained run answers: labels with probabilities, numbers, or the next tokens.",
+    examples=(
+        "everyformer predict runs/attention 'a warm film' 'two dull hours' --top 2",
+        "everyformer predict runs/attention reviews.csv --out labelled.csv",
+    ),
+)
+def run(options: PredictOptions) -> int:
+    """Print or write every row's prediction, in order."""
+    form = _format(options)
+    from everyformer.cli.trained import open_run
+    from everyformer.prediction.predictor import Predictor
+    from everyformer.system.pulse import doing
+
+    trained = open_run(options.run)
+    reader = Predictor.load(trained.path, average=options.average)
+    inputs, held_out = _inputs(options, trained, reader)
+    columns = reader.columns(options.top, held_out)
+    found = reader.predict(inputs.rows, top=options.top, batch=options.batch)
+    with ExitStack() as stack:
+        stack.enter_context(doing("predicting"))
+        count = _write(options, form, found, columns, stack, lambda: inputs.form)
+    for note in (*inputs.notes(), *reader.notes()):
+        say(note)
+    if options.out is not None:
+        say(f"{counted(count, 'prediction')} in {options.out}")
+    return 0
+
+
+def _format(options: PredictOptions) -> str:
+    """What is written, before anything is read."""
+    if options.json and (options.out is not None or options.format is not None):
+        raise ConfigError(
+            "--json prints all predictions as one object: leave it out, or --out and --format "
+            "(--format jsonl is one object a line)"
+        )
+    if options.format is not None or options.out is None:
+        return "json" if options.json else options.format or "table"
+    return ENDINGS[named_as(options.out, tuple(ENDINGS)).suffix.lower()]
+
+
+def _inputs(options: PredictOptions, trained: Any, reader: Predictor) -> tuple[Inputs, bool]:
+    """The rows that are asked for, and whether they are those held out."""
+    from everyformer.cli.trained import data_config
+    from everyformer.prediction.inputs import Inputs, Reading, open_inputs
+
+    if options.inputs:
+        if options.sequences is not None:
+            raise ConfigError("--sequences is for held-out rows: leave it out, or the inputs")
+        how = Reading(
+            text=options.as_text, whole=options.whole, text_column=options.data.text_column,
+            header=options.data.header, stdin=_stdin_lines,
+        )  # fmt: skip
+        return open_inputs(options.inputs, reader, how), False
+    config = data_config(trained)
+    if config is None:
+        raise ConfigError(
+            f"{options.run} does not say where its data is, so it has no held-out part: give "
+            "texts, files, pictures or - after it"
+        )
+    dataset = trained.dataset(config)
+    say(f"the held-out part of {dataset.name}: {dataset.split}")
+    return Inputs(reader.held_out(dataset, options.batch, options.sequences), False), True
+
+
+def _stdin_lines() -> Iterator[str]:
+    """Lines of stdin as they come.
+
+    Raises:
+        DataError: they are not UTF-8.
+    """
+    lines = io.TextIOWrapper(sys.stdin.buffer, encoding="utf-8-sig")
+    try:
+        yield from lines
+    except UnicodeDecodeError as error:
+        raise DataError(f"stdin is not UTF-8 text ({error.reason}); convert it first") from error
+    finally:
+        lines.detach()
+
+
+def _write(
+    options: PredictOptions,
+    form: str,
+    found: Found,
+    columns: list[str],
+    stack: ExitStack,
+    as_read: Callable[[], CsvForm],
+) -> int:
+    """Write all predictions as they come; gives how many."""
+    from tqdm import tqdm
+
+    from everyformer.prediction.output import fields_of, headers, shown, write_csv, write_lines
+
+    if form == "json":
+        predictions = [fields_of(row, one) for row, one in found]
+        emit({"run": options.run, "predictions": predictions})
+        return len(predictions)
+    out = sys.stdout
+    if options.out is not None:
+        path = stack.enter_context(file_written_whole(expanded(options.out), parents=True))
+        out = stack.enter_context(path.open("w", encoding="utf-8", newline=""))
+        found = tqdm(found, desc="predicting", unit="rows", disable=None)
+    if form == "csv":
+        return write_csv(found, out, columns, as_read)
+    if form == "jsonl":
+        return write_lines(found, out)
+    count, page = 0, list[list[Any]]()
+    for _, prediction in found:
+        count += 1
+        page += shown(prediction, columns)
+        if len(page) >= PAGE:
+            print(table(headers(columns), page), file=out)
+            page = []
+    if page:
+        print(table(headers(columns), page), file=out)
+    return count

@@ -1,0 +1,182 @@
+"""`everyformer train NAME --data ...`: one member on your data, resumable."""
+
+from __future__ import annotations
+
+import dataclasses
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from everyformer.cli.console import emit, facts
+from everyformer.cli.found import found_run
+from everyformer.cli.parsing import peek, say, take
+from everyformer.cli.playing import environment_words
+from everyformer.cli.run_options import (
+    TrainOptions,
+    named_member,
+    read_run,
+    run_folder,
+    train_options,
+)
+from everyformer.core import plugins as own
+from everyformer.core.config import from_dict, to_dict
+from everyformer.core.errors import CheckpointError, ConfigError
+from everyformer.core.tasks import TASKS
+from everyformer.family import info
+from everyformer.genes import GENES
+from everyformer.system.files import expanded
+from everyformer.training.spec import RunSpec, preset
+from everyformer.training.worth import worth
+
+if TYPE_CHECKING:
+    from everyformer.data.tokenizers.base import Tokenizer
+    from everyformer.training.warmstart import Start
+
+
+def run(words: Sequence[str]) -> int:
+    """Train, and say where the results are."""
+    words = _from_a_run(environment_words(words))
+    options = _options(words)
+    folder = run_folder(options)
+
+    from everyformer.data import load_dataset
+    from everyformer.datastores.runs import train_run
+    from everyformer.training import RunDirectory
+    from everyformer.training.checkpoint import checkpoints
+    from everyformer.training.distributed import join, read_launch
+    from everyformer.training.spec import build_run
+    from everyformer.training.warmstart import warm_start
+
+    here = read_launch()
+    if here.size > 1 and here.rank == 0:
+        say(f"waiting for the {here.size} processes of this run")
+    # together from here on, so that one that is refused does not leave the others waiting
+    with join(options.training.device):
+        origin = _origin(options, folder)
+        if origin is not None and origin.tokenizer is not None:
+            options = _with_tokenizer(options, origin.tokenizer, peek(words, "--tokenizer"))
+        dataset = load_dataset(
+            options.data,
+            options.task,
+            tokenizer=None if origin is None else origin.tokenizer,
+            able=_able(options, origin),
+        )
+        if options.from_run is None and not options.resume:
+            # now that the task is known, what the member has there holds where nothing was said
+            options = read_run(words, task=dataset.task)
+        # what was called classify or regress has its full name from here on
+        options = dataclasses.replace(options, task=dataset.task)
+        model = build_run(options, dataset, None if origin is None else origin.config)
+        count = sum(p.numel() for p in model.parameters())
+        say(f"{options.member}: {count:,} parameters, task {dataset.task}; {dataset.split}")
+        begun = not options.overwrite and checkpoints(folder / "checkpoints")
+        if options.from_run is not None and not begun:
+            for line in warm_start(model, options.from_run, dataset.tokenizer).lines():
+                say(f"from {options.from_run}: {line}")
+        with RunDirectory(folder, resume=options.resume, overwrite=options.overwrite) as directory:
+            result = train_run(
+                model,
+                dataset,
+                options.training,
+                directory,
+                resume=options.resume,
+                extra_config={"run": to_dict(options.spec())},
+                say=say,
+            ).result
+    if not result.interrupted:
+        speed = f", {result.tokens_per_second:,.0f} tokens/s" if result.tokens_per_second else ""
+        if result.left_out:
+            speed += f" after the first {result.left_out} steps"
+        rows: dict[str, Any] = {"run": folder}
+        found = (result.evaluation or {}).items()
+        rows |= {name: value for name, value in found if isinstance(value, int | float)}
+        said = worth(dataset.task, result.evaluation or {})
+        rows |= {} if said is None else {"worth": said}
+        rows["trained"] = f"{result.steps} steps, {result.seconds:.1f} s{speed}"
+        task = TASKS[dataset.task]
+        use = task.use if dataset.tokenizer is not None or dataset.kind != "text" else "eval {run}"
+        rows["next"] = own.command(use.format(run=shlex.quote(str(folder))))
+        if options.json:
+            emit({**rows, "run": str(folder), "evaluation": result.evaluation})
+        else:
+            print(facts(rows))
+    return result.exit_code
+
+
+def _from_a_run(words: Sequence[str]) -> list[str]:
+    """``words`` with the run's own directory after --from, where a comparison's was given."""
+    given, rest = take(words, "--from")
+    if given is None:
+        return rest
+    found, told = found_run(given)
+    if told is not None:
+        say(told)
+    return [*rest, "--from", found]
+
+
+def _origin(options: TrainOptions, folder: Path) -> Start | None:
+    """What a run began with; once it has begun, it knows that itself."""
+    from everyformer.training.warmstart import read_start
+
+    if options.from_run is None:
+        return None
+    begun = options.resume and (folder / "config.json").exists()
+    return read_start(folder if begun else options.from_run)
+
+
+def _able(options: TrainOptions, origin: Start | None) -> tuple[str, ...]:
+    """Tasks of the member; of plain text a model goes on with the one that it has learned."""
+    tasks = info(options.member).tasks
+    plain = [name for name, task in TASKS.items() if task.reads == "text"]
+    if origin is None or origin.config.task not in plain:
+        return tasks
+    return tuple(task for task in tasks if task not in plain or task == origin.config.task)
+
+
+def _with_tokenizer(options: TrainOptions, tokenizer: Tokenizer, given: str | None) -> TrainOptions:
+    """The tokenizer of the run that is started from holds; another one is refused."""
+    if given is not None and given != tokenizer.name:
+        raise ConfigError(
+            f"the run in {options.from_run} reads text with the tokenizer {tokenizer.name}, and so "
+            f"does one that starts from it: leave out --tokenizer {given}"
+        )
+    data = dataclasses.replace(options.data, tokenizer=tokenizer.name)
+    return dataclasses.replace(options, data=data)
+
+
+def _options(words: list[str]) -> TrainOptions:
+    """What to run; with --resume, the run's own options with this command line's on top."""
+    member = named_member(words)
+    if "--resume" not in words or not {"--help", "-h"}.isdisjoint(words):
+        return read_run(words)
+    out = peek(words, "--out") or (member and str(Path("runs") / member))
+    if out is None:
+        raise ConfigError("--resume needs to know the run: give --out runs/NAME")
+    saved = _saved_config(out)
+    if saved is None and member is None:
+        raise CheckpointError(f"there is no run in {out} to resume")
+    if saved is None:
+        # killed before anything was written: it begins anew
+        return read_run(words)
+    values = saved["run"]
+    if member is not None and member != values["member"]:
+        raise ConfigError(
+            f"the run in {out} trains {values['member']}, not {member}: choose another --out"
+        )
+    chosen = {gene: values[gene]["name"] for gene in GENES if gene in values}
+    known = preset(values["member"], values["task"], **chosen)
+    spec = from_dict(RunSpec, values, "", known)
+    return read_run(words, train_options(spec, out=out, resume=True))
+
+
+def _saved_config(out: str) -> dict[str, Any] | None:
+    from everyformer.training.upgrades import RUN_FORMAT, read_saved
+
+    path = expanded(out) / "config.json"
+    if not path.exists():
+        return None
+    config = read_saved(path, RUN_FORMAT)
+    if not isinstance(config.get("run"), dict):
+        raise CheckpointError(f"{out} was not made by `everyformer train`: name the member again")
+    return config

@@ -1,0 +1,189 @@
+"""Mixers of the user's own: classes that are told by ``module:Class`` or ``file.py:Class``.
+
+They are known in this process and, by an environment variable, in those that it starts.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import importlib.util
+import os
+import shlex
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.metadata import EntryPoint
+from pathlib import Path
+from typing import Any
+
+from everyformer.core.config import Options
+from everyformer.core.errors import ConfigError, PluginError, nearest
+from everyformer.core.foreign import FAILURES, describe, note_package, source
+
+VARIABLE = "EVERYFORMER_PLUGINS"
+"""the specs of all, with ; between them"""
+HOW = "write module:Class or path/file.py:Class"
+_here: dict[str, type[Any]] = {}
+"""classes that were registered as they are, by name"""
+
+
+def add_spec(spec: str) -> type[Any]:
+    """Make the class that ``spec`` tells known here and to the processes that this one starts.
+
+    Raises:
+        ConfigError: there is no such class, it is no mixer, or its name is taken; says why.
+        PluginError: it cannot be imported.
+    """
+    path, colon, name = spec.rpartition(":")
+    if colon and path.endswith(".py"):
+        spec = f"{Path(path).absolute()}:{name}"
+    cls = _load(spec)
+    other = own_mixers().get(cls.name, cls)
+    if other is not cls:
+        raise _taken(cls, other)
+    specs = _specs()
+    if spec not in specs:
+        os.environ[VARIABLE] = ";".join([*specs, spec])
+    return cls
+
+
+def add_class(cls: type[Any]) -> None:
+    """Make a class known here and, where they can import it, to the processes that this starts."""
+    _check(cls, repr(cls))
+    other = _here.get(cls.name)
+    if other is not None and other is not cls and other.__qualname__ != cls.__qualname__:
+        raise _taken(cls, other)
+    _here[cls.name] = cls
+    spec = f"{cls.__module__}:{cls.__qualname__}"
+    if cls.__module__ != "__main__" and "<" not in spec and spec not in _specs():
+        os.environ[VARIABLE] = ";".join([*_specs(), spec])
+
+
+def own_mixers() -> dict[str, type[Any]]:
+    """All of them by name."""
+    found = dict(_here)
+    for spec in _specs():
+        cls = _load(spec)
+        found.setdefault(cls.name, cls)
+    return found
+
+
+def loaded(entry: EntryPoint, kind: str = "mixer") -> Any:
+    """What another package offers as an alternative of a gene, or as a member.
+
+    Raises:
+        PluginError: it cannot be imported. ConfigError: it is no mixer, or has another name; both
+            name the package.
+    """
+    offer = offer_of(entry, kind)
+    note_package(entry.module)
+    with _importing(offer):
+        found = entry.load()
+    if kind == "mixer":
+        _check(found, offer)
+        if found.name != entry.name:
+            raise ConfigError(f"{offer} calls itself '{found.name}': both names must be the same")
+    return found
+
+
+def offer_of(entry: EntryPoint, kind: str) -> str:
+    """How a thing is called that another package offers."""
+    owner = entry.dist.name if entry.dist else entry.module
+    return f"the {kind} '{entry.name}' of the package '{owner}' ({entry.value})"
+
+
+def command(words: str) -> str:
+    """A command of everyformer that knows the mixers which are known here."""
+    plugins = "".join(f" --plugin {shlex.quote(spec)}" for spec in _specs())
+    return f"everyformer {words}{plugins}"
+
+
+def _specs() -> list[str]:
+    return [spec for spec in os.environ.get(VARIABLE, "").split(";") if spec]
+
+
+@functools.cache
+def _load(spec: str) -> type[Any]:
+    """The class that a spec tells."""
+    path, colon, name = spec.rpartition(":")
+    if not colon or not path or not name:
+        raise ConfigError(f"the plugin '{spec}' names no class: {HOW}")
+    with _importing(f"the plugin '{spec}'"):
+        module = _file(Path(path)) if path.endswith(".py") else import_here(path)
+    cls = getattr(module, name, None)
+    if cls is None:
+        known = [known for known, value in vars(module).items() if isinstance(value, type)]
+        raise ConfigError(f"the plugin '{spec}' has no '{name}'; {nearest(name, known)}")
+    _check(cls, f"the plugin '{spec}'")
+    return cls
+
+
+@contextmanager
+def _importing(what: str) -> Iterator[None]:
+    """What fails to be imported in the block is an error that begins with ``what``."""
+    try:
+        yield
+    except ConfigError:
+        raise
+    except FAILURES as error:
+        raise PluginError(f"{what} fails as it is imported: {describe(error)}") from error
+
+
+def import_here(name: str) -> Any:
+    """A module by its name, also one in the working directory."""
+    if not all(part.isidentifier() for part in name.split(".")):
+        raise ConfigError(f"'{name}' is neither a module nor a .py file: {HOW}")
+    here = os.getcwd()
+    if here not in sys.path:
+        sys.path.append(here)
+    note_package(name)
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{name}.".startswith(f"{error.name}."):
+            raise
+        raise ConfigError(f"there is no module '{error.name}': install it, or {HOW}") from error
+
+
+def _file(path: Path) -> Any:
+    """A module by its file."""
+    if not path.is_file():
+        raise ConfigError(f"there is no file '{path}'")
+    if str(path.parent) not in sys.path:
+        sys.path.append(str(path.parent))
+    name = f"everyformer_plugin_{path.stem}"
+    found = importlib.util.spec_from_file_location(name, path)
+    assert found is not None
+    assert found.loader is not None
+    module = importlib.util.module_from_spec(found)
+    sys.modules[name] = module
+    found.loader.exec_module(module)
+    return module
+
+
+def _taken(cls: type[Any], other: type[Any]) -> ConfigError:
+    return ConfigError(
+        f"two mixers are called '{cls.name}': {cls.__qualname__} ({source(cls)}) and "
+        f"{other.__qualname__} ({source(other)}): give one of them another name"
+    )
+
+
+def _check(cls: Any, what: str) -> None:
+    """Refuse what is no concrete mixer with a name."""
+    from everyformer.core.mixer import Mixer
+
+    if not (isinstance(cls, type) and issubclass(cls, Mixer)):
+        raise ConfigError(f"{what} is no mixer: derive a class from everyformer.Mixer")
+    what = f"{what} ({source(cls)})"
+    if not isinstance(getattr(cls, "name", None), str):
+        raise ConfigError(f'{what} has no name: give the class one, as name = "my-mixer"')
+    for name in dir(cls):
+        if getattr(getattr(cls, name, None), "__isabstractmethod__", False):
+            raise ConfigError(f"{what} has no method '{name}': see docs/adding-a-member.md")
+    options = getattr(cls, "Options", None)
+    if not (isinstance(options, type) and issubclass(options, Options)):
+        raise ConfigError(
+            f"{what} has {options!r} as its Options: give a frozen dataclass that derives from "
+            "everyformer.core.config.Options, or NoOptions of everyformer.core.gene"
+        )

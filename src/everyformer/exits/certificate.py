@@ -1,0 +1,136 @@
+"""`Certificate`: what a calibration has shown, kept beside the model that it was shown of.
+
+It holds for prompts that come from where the calibration's came from, and for the model that was
+calibrated, weights and all: `Certificate.require` refuses it elsewhere. It has no date, so that the
+same calibration writes the same file.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, Literal
+
+from everyformer.core.bounds import Amount, Count, Share
+from everyformer.core.config import from_dict, to_dict
+from everyformer.core.errors import CheckpointError, ConfigError
+from everyformer.core.wording import listed
+from everyformer.exits.learn_then_test import FixedSequence
+from everyformer.system.sealed import read_json, write_json
+
+FORMAT = "everyformer-certificate"
+
+Consistency = Literal["text", "risk"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Certificate(FixedSequence):
+    """A fixed sequence test, with what its losses were measured by and on."""
+
+    consistency: Consistency
+    """text: the loss is the distance of a text from the full model's; risk: how much more it loses
+    than the full model's text, against references"""
+    metric: str
+    """of the loss"""
+    tokens: Count
+    """how many each text has at most"""
+    data: str
+    """fingerprint of the calibration prompts"""
+    model: str
+    """fingerprint of the model"""
+    source: str | None = None
+    """fingerprint of the data that the prompts were drawn of; None: they are not known as data"""
+    depth: Share | None = None
+    """layers of a token at the threshold, as a share of all; None: not known, as are those below"""
+    operations: Amount | None = None
+    """of a token, as a share of the full model's"""
+
+    @classmethod
+    def of(cls, found: FixedSequence, **more: Any) -> Certificate:
+        """What ``found`` shows; ``more`` are the fields of this class."""
+        tested = {field.name: getattr(found, field.name) for field in fields(FixedSequence)}
+        return cls(**tested, **more)
+
+    @property
+    def used(self) -> float | None:
+        """The threshold that tokens leave by; None where none passed or by which none left."""
+        return None if self.depth == 1 else self.threshold
+
+    @property
+    def saves(self) -> bool:
+        """Whether exits save any operations, as far as that is known."""
+        return self.used is not None and (self.operations is None or self.operations < 1)
+
+    @property
+    def statement(self) -> str:
+        """The guarantee in a sentence, or that there is nothing to guarantee."""
+        tested = f"{self.metric}, {self.n:,} prompts, '{self.p_value}'"
+        if self.used is None:
+            passed = (
+                f"threshold {self.threshold:g} passed" if self.accepted else "no threshold passed"
+            )
+            nobody = ", but no token of the prompts left by it" if self.accepted else ""
+            return (
+                f"Exits save nothing: {passed} the test at delta={self.delta:g}, "
+                f"epsilon={self.epsilon:g} ({tested}){nobody}. The full model is used, without "
+                "exits."
+            )
+        risk = {"text": "distance from the full model's text", "risk": "loss beyond the full model"}
+        more = (
+            ""
+            if self.saves
+            else f" They save nothing: a token takes {self.operations:.2f} times the full model's "
+            "operations, since asking layers costs more than leaving spares."
+        )
+        return (
+            f"Exits at threshold {self.used:g} have an expected {risk[self.consistency]} of "
+            f"at most {self.delta:g}, with probability at least {1 - self.epsilon:g} over the "
+            f"calibration prompts ({tested}, {self.tokens:,} tokens each, the likeliest).{more}"
+        )
+
+    def require(self, *, data: str | None = None, model: str | None = None) -> None:
+        """Refuse to be used for other data or another model than it was made with.
+
+        Args:
+            data: fingerprint of the prompts; None where none are at hand to compare.
+            model: fingerprint of the model; likewise.
+
+        Raises:
+            CheckpointError: either differs; names which, with the fingerprints.
+        """
+        differing = [
+            f"{kind} (fingerprint {own}, given {given})"
+            for kind, own, given in (
+                ("other data", self.data, data),
+                ("another model", self.model, model),
+            )
+            if given is not None and given != own
+        ]
+        if differing:
+            raise CheckpointError(
+                f"the certificate was made with {listed(differing)}: calibrate anew with: "
+                "everyformer calibrate"
+            )
+
+    def write(self, path: Path) -> None:
+        """Write it to a sealed JSON file, whole or not at all; the threshold stands in it too."""
+        write_json(path, {"format": FORMAT, **to_dict(self), "threshold": self.threshold})
+
+    @classmethod
+    def read(cls, path: Path) -> Certificate:
+        """The certificate in a file.
+
+        Raises:
+            DamagedError: the file is missing, cut short or changed.
+            CheckpointError: it holds something else.
+        """
+        values = read_json(path, FORMAT)
+        for derived in ("format", "version", "threshold"):
+            values.pop(derived, None)
+        try:
+            return from_dict(cls, values)
+        except ConfigError as error:
+            raise CheckpointError(
+                f"{path} is no certificate that this everyformer reads ({error}); calibrate anew "
+                "with: everyformer calibrate"
+            ) from error

@@ -1,0 +1,109 @@
+"""The family: its members by name (`rows`), and mixers of the user's own beside them.
+
+Other packages add rows through the entry-point group ``everyformer.members``, each under its name
+(``my-member = "module:ROW"``); so that listing costs nothing, their modules import no torch.
+"""
+
+from __future__ import annotations
+
+import functools
+from importlib.metadata import entry_points
+from typing import Any
+
+from everyformer.core import plugins
+from everyformer.core.errors import ConfigError, unknown
+from everyformer.core.member import Member
+from everyformer.core.tasks import tasks_called
+from everyformer.family.derived import row_of
+from everyformer.family.rows import BASELINES, FAMILY
+from everyformer.genes import GENES
+
+
+def list_members(*, task: str | None = None, abilities: tuple[str, ...] = ()) -> list[Member]:
+    """All members in family order, or those that support ``task`` and every ability named.
+
+    Of classify and regress those that do it of text; -image and -series name another kind.
+
+    Raises:
+        ConfigError: another package offers a row that cannot be used; names the package.
+    """
+    called = None if task is None else next(iter(tasks_called(task)), task)
+    return [
+        m
+        for m in _known().values()
+        if (called is None or called in m.tasks) and all(m.can(a) for a in abilities)
+    ]
+
+
+def names() -> list[str]:
+    """What can be trained and compared: all members, and the baselines."""
+    return [*_known(), *(row.name for row in BASELINES)]
+
+
+def info(name: str) -> Member:
+    """The row of one member, or baseline; an unknown name is an error that offers the nearest."""
+    rows = _known() | {row.name: row for row in BASELINES}
+    if name not in rows:
+        error = unknown("member", name, rows)
+        raise type(error)(f"{error}; a mixer of your own is known by --plugin or ef.register")
+    return rows[name]
+
+
+def register(mixer: type[Any], row: Member | None = None) -> Member:
+    """Make a mixer of your own a member, by its ``name``, in all calls and verbs.
+
+    Processes that are started from here know it too, unless the class is of the script itself.
+
+    Args:
+        mixer: a final subclass of `everyformer.Mixer`.
+        row: what there is to say of it (default: what the class can do, found by building it).
+
+    Raises:
+        ConfigError: it is no mixer, has no name, or one that is taken.
+    """
+    _require_free(mixer)
+    plugins.add_class(mixer)
+    _rows[mixer.name] = row or row_of(mixer)
+    _known.cache_clear()
+    return info(mixer.name)
+
+
+def register_spec(spec: str) -> None:
+    """The same of a class told by ``module:Class`` or ``file.py:Class``."""
+    _require_free(plugins.add_spec(spec))
+    _known.cache_clear()
+
+
+def _require_free(mixer: type[Any]) -> None:
+    name = getattr(mixer, "name", None)
+    if name in {member.name for member in (*FAMILY, *BASELINES)}:
+        raise ConfigError(f"'{name}' is a member of this library: give your mixer another name")
+    for kind in ("member", "mixer"):
+        for entry in entry_points(group=f"everyformer.{kind}s", name=str(name)):
+            if GENES["mixer"].alternatives.get(entry.name) is not mixer:
+                offer = plugins.offer_of(entry, kind)
+                raise ConfigError(f"'{name}' is {offer}: give your mixer another name")
+
+
+_rows: dict[str, Member] = {}
+"""of classes that were registered with one"""
+
+
+@functools.cache
+def _known() -> dict[str, Member]:
+    """Every member by its name: those above, those of other packages, the user's own mixers."""
+    known = {member.name: member for member in FAMILY}
+    for entry in sorted(entry_points(group="everyformer.members"), key=lambda entry: entry.name):
+        row, offer = plugins.loaded(entry, "member"), plugins.offer_of(entry, "member")
+        if entry.name in known:
+            raise ConfigError(f"{offer} is there already: it must choose another name")
+        if not isinstance(row, Member) or row.name != entry.name:
+            raise ConfigError(f"{offer} is no `Member` of that name, but {row!r}")
+        known[entry.name] = row
+    for entry in entry_points(group="everyformer.mixers"):
+        if entry.name not in known:
+            known[entry.name] = row_of(plugins.loaded(entry))
+    for name, mixer in plugins.own_mixers().items():
+        if name not in known:
+            known[name] = _rows.get(name) or row_of(mixer)
+    return known

@@ -1,0 +1,35 @@
+"""`GENES`: the places of the machine where members differ, in the order in which a person asks.
+
+The one list that configs, flags, files, pages, laws, comparisons and warm starts walk. A new gene
+is a record here, beside a folder with its alternatives; a new alternative is one file there.
+"""
+
+from __future__ import annotations
+
+from everyformer.core.config import Choice
+from everyformer.core.gene import Gene
+from everyformer.core.member import Member
+from everyformer.genes.depth import DEPTH
+from everyformer.genes.memory import MEMORY
+from everyformer.genes.mixers import CROSS, ENCODER, MIXER
+from everyformer.genes.positions import POSITION
+from everyformer.genes.retrieval import RETRIEVAL
+from everyformer.genes.wirings import WIRING
+
+GENES: dict[str, Gene] = {
+    gene.name: gene for gene in (MIXER, ENCODER, CROSS, POSITION, MEMORY, RETRIEVAL, WIRING, DEPTH)
+}
+
+
+def named_genes(member: Member) -> dict[str, Choice]:
+    """Of a member, the choices worth a word: those that differ from the usual, and two more."""
+    return {
+        name: member.genes[name]
+        for name, gene in GENES.items()
+        if gene.always_named or member.genes[name].name != gene.default
+    }
+
+
+def plain_genes() -> dict[str, Choice]:
+    """What a model has where nothing is said."""
+    return {name: Choice(gene.default) for name, gene in GENES.items()}

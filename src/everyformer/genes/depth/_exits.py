@@ -1,0 +1,378 @@
+"""Early exits: each token leaves the layers when it is sure enough, and is predicted from there.
+
+    n_t = the first layer n of those asked at which token t leaves, or N;   p(y_t) = head_n(h_t^n)
+
+What leaves is copied to the deeper layers, whose keys and values are their own projections of it
+(`_leaving`), so a stream with a cache and a whole text at once give the same.
+A text that is read to be gone on from goes through all layers (`reading_prompt`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Any, ClassVar, Literal, final
+
+import torch
+from torch import Tensor, nn
+
+from everyformer.blocks.depth import Depth, Exiting, Run
+from everyformer.core.bounds import Affects, Bounds, Count
+from everyformer.core.chosen import Chosen
+from everyformer.core.config import Options
+from everyformer.core.errors import ConfigError
+from everyformer.core.mask import positions_of
+from everyformer.core.panels import Recorded
+from everyformer.core.state import State
+from everyformer.core.tally import tally
+from everyformer.core.trace import record
+from everyformer.genes.depth._leaving import Leaving
+from everyformer.genes.depth._panels import confidence, exits
+from everyformer.genes.depth._pending import Pending
+from everyformer.genes.depth.plain import Plain
+
+Threshold = Annotated[float, Bounds(0, 1)]
+Weighting = Literal["uniform", "linear", "root", "inverse", "double"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExitOptions(Options):
+    """What all early exits have."""
+
+    heads: Literal["tied", "separate"] = "tied"
+    """whether layers predict by the model's own norm and output layer, or each by its own"""
+    scale_gradients: Annotated[bool, Affects("nothing")] = False
+    """divide what comes down to a layer by the weight of all exits above it, which else add up"""
+    first_exit: Annotated[Count, Affects("results")] = 1
+    """the first layer that is asked"""
+    every: Annotated[Count, Affects("results")] = 1
+    """layers from one that is asked to the next; 1 asks each from the first on"""
+    together: Annotated[bool, Affects("results")] = False
+    """whether the tokens of all rows at a place leave when the last of them would"""
+
+
+@dataclass(frozen=True)
+class Learns:
+    """What a training of early exits minimises."""
+
+    weighting: Weighting | None = "uniform"
+    """of the layers' losses, each of the whole text; None: those of drawn layers"""
+    samples: int = 1
+    """how often layers are drawn"""
+    decides: bool = False
+    """whether what decides is trained too"""
+    alone: bool = False
+    """whether it alone is, and all else stays as it is"""
+
+
+@dataclass(eq=False)
+class Evidence:
+    """What all layers make of a text (B, T), to train what decides by."""
+
+    states: list[Tensor]
+    """(B, T, width) what each layer predicts from"""
+    logs: Tensor
+    """(N, B, T) log p of the targets by each layer, in float32 or wider"""
+    best: Tensor
+    """(N, B, T) the tokens that each finds likeliest"""
+    targets: Tensor
+    """(B, T), -100: not scored"""
+    runs: Tensor | None
+    """(B, T) which document of its row a token is in; None: one"""
+    context: Sequence[State] | None
+    """of a decoder, what was made of the encoder's output"""
+
+
+def layer_weights(weighting: Weighting, layers: int) -> Tensor:
+    """omega_n of n = 1 .. N: 1, n, sqrt(n), 1 / n or 2^n."""
+    n = torch.arange(1, layers + 1, dtype=torch.float64)
+    return {
+        "uniform": torch.ones_like(n),
+        "linear": n,
+        "root": n.sqrt(),
+        "inverse": 1 / n,
+        "double": 2.0 ** (n - layers),
+    }[weighting]
+
+
+@dataclass(eq=False)
+class Asked:
+    """The tokens that run behind a layer, and what a depth decides by."""
+
+    n: int
+    """the layer, from 1"""
+    stream: Tensor
+    """(R, k, width) h^n"""
+    before: Tensor | None
+    """(R, k, width) behind the layer that was asked before; None: there is none"""
+    age: Tensor
+    """(R, k) how many tokens of the row might leave before each"""
+    exiting: Exiting
+    _logits: Tensor | None = field(default=None, init=False)
+
+    @property
+    def state(self) -> Tensor:
+        """(R, k, width) what layer n predicts from."""
+        return self.exiting.norm(self.stream, self.n)
+
+    @property
+    def logits(self) -> Tensor:
+        """(R, k, vocabulary)"""
+        if self._logits is None:
+            self._logits = self.exiting.head(self.state, self.n)
+        return self._logits
+
+
+class Exits(Depth):
+    """Base of depths whose tokens leave early."""
+
+    options: Any
+    drives = True
+    learned_as: ClassVar[str] = Plain.name
+    recorded: ClassVar[Recorded] = {"exits": exits, "confidence": confidence}
+    layers: int
+    full: bool = False
+    """whether no token leaves"""
+    at: Tensor | None = None
+    """(B or 1, L or 1) the layers at which tokens leave, whoever else decides (`leaving_at`)"""
+    prompt: int = 0
+    """columns of what is read that are a text to be gone on from (`reading_prompt`)"""
+
+    @final
+    def build(self, width: int, layers: int) -> None:
+        self.layers = layers
+        self.make(width, layers)
+
+    def make(self, width: int, layers: int) -> None:
+        """Make the weights of what decides."""
+        raise NotImplementedError
+
+    @property
+    def learns(self) -> Learns:
+        """What a training minimises."""
+        raise NotImplementedError
+
+    def exit_loss(self, evidence: Evidence) -> Tensor | None:
+        """The loss of what decides, summed over the targets; None: there is none."""
+        raise NotImplementedError
+
+    def planned(self, given: Run, x: Tensor, age: Tensor) -> Tensor | None:
+        """(B, L) the layers at which tokens leave, where that is known before the first."""
+        return None
+
+    def confidence(self, asked: Asked) -> Tensor:
+        """(R, k) how sure a layer is."""
+        raise NotImplementedError
+
+    def leaves(self, asked: Asked, confidence: Tensor) -> Tensor:
+        """(R, k) bool, which of the tokens leave."""
+        raise NotImplementedError
+
+    def decided(self, asked: Asked) -> Tensor | None:
+        """(R, k) the layers at which tokens leave, where the first one asked decides that."""
+        return None
+
+    @property
+    def has_threshold(self) -> bool:
+        """Whether a threshold decides as the options are."""
+        return True
+
+    @property
+    def open(self) -> bool:
+        """Whether any token may leave as the options are."""
+        return True
+
+    @final
+    def order(self, blocks: int) -> range:
+        return range(blocks)
+
+    @final
+    def begin(self, batch: int, width: int, **like: Any) -> State | None:
+        return Pending.empty(batch, width, **like)
+
+    @final
+    def run(self, blocks: Any, x: Tensor, given: Run) -> Tensor:
+        exiting, count = given.exiting, len(blocks)
+        given.collect(0, {"block-output": x})
+        leaving = Leaving(blocks, given, [(n,) for n in range(count)], self.name)
+        keep = None if given.mask is None else given.mask.keep
+        real = x.new_ones(x.shape[:2], dtype=torch.bool) if keep is None else keep
+        still = torch.zeros(1, x.shape[1], dtype=torch.long, device=x.device)
+        prescribed = self.at is not None or (exiting is not None and exiting.at is not None)
+        shut = exiting is None or exiting.full or not (prescribed or (self.open and not self.full))
+        shut = shut or self.prompt >= x.shape[1]
+        if shut or exiting is None:
+            for n in range(count):
+                leaving.fill(n)
+                x = self._passed(leaving.step(n, x), n + 1, given)
+            left = real * count
+        else:
+            x, left = self._leave(leaving, x, real, given, exiting)
+        last = x
+        leaving.close(last, still, lambda t: last, may_leave=not shut)
+        if exiting is not None:
+            exiting.left, exiting.stream = left, x
+        told = real[:, self.prompt :]
+        if told.shape[1]:
+            tally("depth", lambda: (left[:, self.prompt :][told].sum(), told.sum()))
+        record(self, "exits", lambda: left)
+        return x
+
+    def _leave(
+        self, leaving: Leaving, x: Tensor, real: Tensor, given: Run, exiting: Exiting
+    ) -> tuple[Tensor, Tensor]:
+        """The stream as tokens left, and at which layers (B, L)."""
+        o, count, age = self.options, len(leaving.steps), self._age(x, given)
+        plan = exiting.at if self.at is None else self.at.expand_as(real)
+        plan = self.planned(given, x, age) if plan is None else plan
+        running, left = real, torch.zeros_like(real, dtype=torch.long)
+        before: Tensor | None = None
+        sures: list[Tensor] = []
+        for n in range(1, count + 1):
+            if leaving.over(running):
+                break
+            leaving.fill(n - 1)
+            chosen = leaving.among(running)
+            x = leaving.step(n - 1, x, running, chosen)
+            left = left + running
+            looks = n >= o.first_exit and (n - o.first_exit) % o.every == 0
+            if n == count or (plan is None and not looks):
+                continue
+            if plan is None:
+                some = chosen if chosen is not None else _all(running)
+                earlier = None if before is None else some.pick(before)
+                asked = Asked(n, some.pick(x), earlier, some.pick(age), exiting)
+                plan, before = self._planned_by(asked, some, real), x
+            if plan is None:
+                sure = self.confidence(asked)
+                leaves = some.put(torch.zeros_like(running), self.leaves(asked, sure))
+                sures.append(some.put(sure.new_full(real.shape, torch.nan), sure))
+                if o.together:
+                    leaves = running & (leaves | ~running).all(0, keepdim=True)
+            else:
+                leaves = plan <= n
+            leaves[:, : self.prompt] = False
+            running = running & ~leaves
+        if sures:
+            record(self, "confidence", lambda: torch.stack(sures))
+        return x, left
+
+    def _planned_by(self, first: Asked, some: Chosen, real: Tensor) -> Tensor | None:
+        plan = self.decided(first)
+        return None if plan is None else some.put(torch.zeros_like(real, dtype=torch.long), plan)
+
+    def _passed(self, x: Tensor, n: int, given: Run) -> Tensor:
+        """The stream behind layer ``n`` in a pass through all, as the next one reads it."""
+        exiting = given.exiting
+        if exiting is None or exiting.streams is None:
+            return x
+        if exiting.weights is None or not self.options.scale_gradients:
+            exiting.streams.append(x)
+            return x
+        weights = exiting.weights
+        above = weights[n - 1 :].sum()
+        exiting.streams.append(_scaled(x, float(weights.sum() / above)))
+        return _scaled(x, float(weights[n:].sum() / above))
+
+    def _age(self, x: Tensor, given: Run) -> Tensor:
+        """(B, L) how many tokens of each row that might leave come before each."""
+        waiting = None if given.carried is None else given.carried.pending
+        seen = waiting.early if isinstance(waiting, Pending) else None
+        places = positions_of(x.shape[0], x.shape[1], given.mask, seen, x.device)
+        if self.prompt:
+            places = (places - places[:, self.prompt : self.prompt + 1]).clamp(min=0)
+        return places.expand(x.shape[0], -1)
+
+
+def exits_of(model: nn.Module) -> list[Exits]:
+    """The early exits of a model's stacks, of which there is one at most."""
+    return [part for part in model.modules() if isinstance(part, Exits)]
+
+
+@contextmanager
+def reading_prompt(model: nn.Module, columns: int) -> Iterator[None]:
+    """The first ``columns`` of what ``model`` reads while the block runs go through all layers, and
+    are not counted."""
+    found = exits_of(model)
+    for part in found:
+        part.prompt = columns
+    try:
+        yield
+    finally:
+        for part in found:
+            part.prompt = 0
+
+
+@contextmanager
+def leaving_at(model: nn.Module, at: Tensor | int) -> Iterator[None]:
+    """The tokens of ``model`` leave behind these layers, one or (B, L), while the block runs."""
+    part = exit_of(model)
+    part.at = torch.as_tensor(at).expand(1, 1) if isinstance(at, int) else at
+    try:
+        yield
+    finally:
+        part.at = None
+
+
+def exit_of(model: nn.Module) -> Exits:
+    """The early exits of a model.
+
+    Raises:
+        ConfigError: it has none.
+    """
+    found = exits_of(model)
+    if not found:
+        raise ConfigError(
+            "this model has no early exits; fine-tune it into one that has: everyformer train "
+            "MEMBER --depth calm --from RUN"
+        )
+    return found[0]
+
+
+def set_threshold(model: nn.Module, threshold: float | Sequence[float] | None) -> None:
+    """Let the tokens of ``model`` leave where confidence reaches ``threshold``; None: nowhere.
+
+    Args:
+        threshold: one for all layers, or one for each but the last.
+
+    Raises:
+        ConfigError: it has no early exits, or what decides them has no threshold, or not so many.
+    """
+    part = exit_of(model)
+    part.full = threshold is None
+    if threshold is None:
+        return
+    each = (threshold,) if isinstance(threshold, int | float) else tuple(threshold)
+    if not part.has_threshold:
+        raise ConfigError(
+            f"exits '{getattr(part.options, 'exits', None)}' of depth '{part.name}' have no "
+            "threshold: leave it out, or train with --depth.exits geometric"
+        )
+    several = hasattr(part.options, "thresholds")
+    if len(each) != 1 and (not several or len(each) != part.layers - 1):
+        most = f" or {part.layers - 1}, one for each layer but the last" if several else ""
+        raise ConfigError(
+            f"{len(each)} thresholds are given, but depth '{part.name}' takes 1{most}"
+        )
+    if len(each) > 1:
+        part.options = replace(part.options, threshold=None, thresholds=each)
+    else:
+        given = {"thresholds": ()} if several else {}
+        part.options = replace(part.options, threshold=each[0], **given)
+
+
+def _all(running: Tensor) -> Chosen:
+    at = torch.arange(running.shape[1], device=running.device).expand_as(running)
+    return Chosen(at, running)
+
+
+def _scaled(x: Tensor, factor: float) -> Tensor:
+    """``x`` with ``factor`` times its gradient."""
+    still = x.detach()
+    return x if factor == 1 or not x.requires_grad else still + factor * (x - still)
+
+
+def wide(x: Tensor) -> Tensor:
+    """``x`` in float32 or wider."""
+    return x.to(torch.promote_types(x.dtype, torch.float32))

@@ -1,0 +1,238 @@
+"""Depth-adaptive decoding: every layer predicts, and who decides which one is asked is learned.
+
+    aligned   L_dec = -(1 / sum omega) sum_n omega_n sum_t log p(y_t | h_t^n)
+    mixed     L_dec = -(1 / M) sum_m sum_t log p(y_t | h_t^(n_t)),   n_t drawn from 1 .. N
+    L = L_dec + alpha sum_t CE(q*_t, q_t)
+
+q says at which layer a token leaves:
+
+    sequence      q(n | x) = softmax(W x' + b), x' the mean of the encoder's outputs; all tokens
+    multinomial   q_t(n) = softmax(W h_t^1 + b), decided behind the first layer
+    geometric     chi_t^n = sigma(w_n . h_t^n + b_n);  q_t(n) = chi^n prod_(m < n) (1 - chi^m)
+    threshold     at the first n with max_y p(y | h^n) >= tau_n, nothing is learned
+    fixed, random   always the same layer, or one that is drawn (controls)
+
+q* is 1 at the oracle (`_exit_targets`): the layer that is best by likelihood or
+correctness around t, less lambda for each layer. A geometric token leaves at the first layer with
+chi > 0.5, which is not where q is largest. W reads what a layer predicts from, behind its norm. Its
+kernel is divided by its sum, so that lambda means the same whatever sigma is. `h_t` has seen y_<t
+alone. With mixed training what decides is learned from a pass through all layers besides.
+
+Cost: N output layers in training, M passes where it is mixed; N d weights for q.
+
+Source: Elbayad et al. 2019, arXiv 1910.10073. Defaults of sigma and alpha are ours, no code of the
+authors is known.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+import torch
+from torch import Tensor, nn
+
+from everyformer.blocks.depth import Run
+from everyformer.core.bounds import Affects, Amount, Count, Repeats, When
+from everyformer.core.errors import ConfigError
+from everyformer.core.mask import Mask
+from everyformer.core.state import State, state
+from everyformer.core.trials import Trials
+from everyformer.genes.depth import DEPTHS
+from everyformer.genes.depth._exit_targets import geometric, oracle, smoothed
+from everyformer.genes.depth._exits import (
+    Asked,
+    Evidence,
+    ExitOptions,
+    Exits,
+    Learns,
+    Threshold,
+    Weighting,
+    wide,
+)
+
+SURE = {"geometric": 0.5, "threshold": 0.9}
+"""what must be reached where nothing is said"""
+_LEARNED = When("exits", "geometric", "multinomial", "sequence")
+_MIXED = When("training", "mixed")
+MULTIPLIER = 2654435761
+"""Knuth's, of the hash that draws layers"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DepthAdaptiveOptions(ExitOptions):
+    exits: Literal["geometric", "multinomial", "sequence", "threshold", "fixed", "random"] = (
+        "geometric"
+    )
+    """who decides where a token leaves"""
+    threshold: Annotated[
+        Threshold | None, Affects("results"), When("exits", "geometric", "threshold")
+    ] = None
+    """what chi or the largest p must reach (default: 0.5 and 0.9); 1: no token leaves"""
+    thresholds: Annotated[
+        tuple[Threshold, ...], Affects("results"), When("exits", "geometric", "threshold")
+    ] = ()
+    """the same for each layer but the last"""
+    layer: Annotated[Count, Affects("results"), When("exits", "fixed")] = 1
+    """at which all leave"""
+    training: Annotated[Literal["aligned", "mixed"], Affects("nothing")] = "aligned"
+    """whether every layer predicts every token, or for each token one that is drawn does"""
+    samples: Annotated[Repeats, Affects("nothing"), _MIXED] = 1
+    """M, how often layers are drawn"""
+    weighting: Annotated[Weighting, Affects("nothing"), When("training", "aligned")] = "uniform"
+    """omega_n of the layers' losses: 1, n, sqrt(n), 1 / n or 2^n"""
+    oracle: Annotated[Literal["correctness", "likelihood"], Affects("nothing"), _LEARNED] = (
+        "correctness"
+    )
+    """what makes a layer the best: how often it is right, or log p"""
+    sigma: Annotated[Amount, Affects("nothing"), When("exits", "geometric", "multinomial")] = 5.0
+    """width of the kernel over the tokens around; 0: none"""
+    penalty: Annotated[Amount, Affects("nothing"), _LEARNED] = 0.01
+    """lambda, what a layer costs"""
+    alpha: Annotated[Amount, Affects("nothing"), _LEARNED] = 0.1
+    """weight of the loss of what decides"""
+    detach: Annotated[bool, Affects("nothing"), _LEARNED] = True
+    """whether that loss leaves the layers alone"""
+
+
+@state
+class SequenceExit(State):
+    """Where the tokens of a translation leave."""
+
+    of_context = True
+    seen: Tensor
+    odds: Tensor
+    """(B, N) W x' + b"""
+
+
+@DEPTHS.register("depth-adaptive")
+class DepthAdaptive(Exits):
+    """Exits by what was learned of where a token should leave."""
+
+    name = "depth-adaptive"
+    Options = DepthAdaptiveOptions
+    options: DepthAdaptiveOptions
+    trials = Trials(
+        variants=(
+            {},
+            {"exits": "multinomial", "heads": "separate"},
+            {"exits": "threshold", "threshold": 0.4, "training": "mixed"},
+            {"exits": "random", "scale_gradients": True},
+            {"exits": "fixed", "layer": 2},
+        )
+    )
+
+    def make(self, width: int, layers: int) -> None:
+        o = self.options
+        if o.thresholds and len(o.thresholds) != layers - 1:
+            raise ConfigError(
+                f"'thresholds' are {len(o.thresholds)} numbers, but {layers} layers have "
+                f"{layers - 1} but the last: give as many, or one 'threshold'"
+            )
+        outputs = {"geometric": layers - 1, "multinomial": layers, "sequence": layers}.get(o.exits)
+        self.decides = bool(outputs)
+        if outputs:
+            self.weight = nn.Parameter(torch.empty(outputs, width))
+            self.bias = nn.Parameter(torch.zeros(outputs))
+            nn.init.xavier_uniform_(self.weight)
+
+    @property
+    def has_threshold(self) -> bool:
+        return self.options.exits in SURE
+
+    @property
+    def open(self) -> bool:
+        if not self.has_threshold:
+            return True
+        return any(self._needed(n) < 1 for n in range(1, self.layers))
+
+    @property
+    def learns(self) -> Learns:
+        o = self.options
+        mixed = o.training == "mixed"
+        return Learns(None if mixed else o.weighting, o.samples, self.decides)
+
+    def planned(self, given: Run, x: Tensor, age: Tensor) -> Tensor | None:
+        o = self.options
+        if o.exits == "fixed":
+            return torch.full_like(age, min(o.layer, self.layers))
+        if o.exits == "random":
+            # by place, so that a text read in pieces is drawn the same
+            return 1 + ((age + 1) * MULTIPLIER % 2**32 >> 16) % self.layers
+        if o.exits != "sequence":
+            return None
+        assert given.context is not None
+        found = given.context[-1]
+        assert isinstance(found, SequenceExit)
+        each = len(x) // len(found.odds)
+        at = found.odds.argmax(-1) + 1
+        return at.repeat_interleave(each)[:, None].expand_as(age)
+
+    def decided(self, asked: Asked) -> Tensor | None:
+        if self.options.exits != "multinomial":
+            return None
+        return (wide(asked.state) @ wide(self.weight).T + self.bias).argmax(-1) + 1
+
+    def confidence(self, asked: Asked) -> Tensor:
+        if self.options.exits == "geometric":
+            return self._odds(asked.state, asked.n - 1).sigmoid()
+        return wide(asked.logits).softmax(-1).amax(-1)
+
+    def leaves(self, asked: Asked, confidence: Tensor) -> Tensor:
+        needed = self._needed(asked.n)
+        if needed in (0, 1):
+            return torch.full_like(confidence, 1 - needed, dtype=torch.bool)
+        if self.options.exits == "geometric":
+            return confidence > needed
+        return confidence >= needed
+
+    def exit_loss(self, evidence: Evidence) -> Tensor | None:
+        o, scored = self.options, evidence.targets != -100
+        if not self.decides:
+            return None
+        hits = (evidence.best == evidence.targets).to(evidence.logs.dtype)
+        scores = evidence.logs if o.oracle == "likelihood" else hits
+        whole = o.exits == "sequence"
+        sigma = None if whole else o.sigma
+        worth = smoothed(scores, scored, None if whole else evidence.runs, sigma)
+        at = oracle(worth, o.penalty) - 1
+        if whole:
+            assert evidence.context is not None
+            found = evidence.context[-1]
+            assert isinstance(found, SequenceExit)
+            # the same for all tokens of a row
+            first = scored.to(torch.uint8).argmax(1, keepdim=True)
+            own = found.odds.log_softmax(-1).gather(1, at.gather(1, first)).squeeze(1)
+            return -o.alpha * own[scored.any(1)].sum()
+        read = [s.detach() for s in evidence.states] if o.detach else evidence.states
+        if o.exits == "geometric":
+            odds = [self._odds(each, n) for n, each in enumerate(read[:-1])]
+            logs = geometric(torch.stack(odds, -1))
+        else:
+            logs = (wide(read[0]) @ wide(self.weight).T + self.bias).log_softmax(-1)
+        return -o.alpha * logs.gather(-1, at[..., None]).squeeze(-1)[scored].sum()
+
+    def read_context(self, encoded: Tensor, mask: Mask | None) -> State | None:
+        if self.options.exits != "sequence":
+            return None
+        read = wide(encoded.detach() if self.options.detach else encoded)
+        keep = None if mask is None else mask.keep
+        if keep is None:
+            mean = read.mean(1)
+        else:
+            mean = read.masked_fill(~keep[..., None], 0).sum(1)
+            mean = mean / keep.sum(1, keepdim=True).clamp(min=1)
+        seen = torch.zeros(len(encoded), dtype=torch.long, device=encoded.device)
+        return SequenceExit(seen, mean @ wide(self.weight).T + self.bias)
+
+    def _needed(self, n: int) -> float:
+        """tau_n."""
+        o = self.options
+        if o.thresholds:
+            return o.thresholds[n - 1]
+        return SURE[o.exits] if o.threshold is None else o.threshold
+
+    def _odds(self, states: Tensor, n: int) -> Tensor:
+        """(...) a_n behind layer n + 1."""
+        read = wide(states)
+        return (read * self.weight[n].to(read)).sum(-1) + self.bias[n].to(read)

@@ -1,0 +1,268 @@
+"""Universal depth: the blocks T times over with signals of position and step, until tokens halt.
+
+    P^t[i, 2j]   = sin(i w_j) + sin(t w_j)       w_j = 10000^(-2j/d),  i = 0 .. L-1,  t = 1 .. T
+    P^t[i, 2j+1] = cos(i w_j) + cos(t w_j)
+    X = H^(t-1) + P^t,   H^t = layers(X)         halting "none": y = H^T
+
+Each token may halt by itself (ACT). It runs while what it has spent stays within 1 - epsilon:
+
+    p^t = sigma(w . X + b),   N = min {n : sum_(t <= n) p^t > 1 - epsilon}
+    R = 1 - sum_(t < N) p^t
+    w^t = p^t for t < N,  R for t = N            accumulated: y = sum_t w^t H^t,  sum_t w^t = 1
+
+interpolate y <- w^t H^t + (1 - w^t) y, as tensor2tensor runs it (its weights do not sum to 1);
+last y = H^N. The loss ``ponder`` is tau times the mean of N + R over real tokens; N has no
+gradient. ``global`` halts a text as a whole by the mean of p over its tokens, which later tokens
+enter; ``random`` draws p from U(0, 1), in evaluation too.
+
+A token that has halted is copied: its keys and values at later steps are those of H^N + P^t (and in
+the further layers of a step of the same), or it evolves with the others and only its output stays.
+At the cap all that run are forced to stop; with ``drop`` what they have not spent is left out.
+
+Copied tokens cost nothing but their keys and values where the mixer answers for some of its tokens
+(softmax attention without a memory), and with post-norm, as published, no product with weights;
+another mixer computes all, and only what comes behind it is spared. All is computed for all while a
+trace is open, where taps are asked for and under a compiler. Streams keep a cache a step. What
+copied tokens would add to deeper steps waits until a later token runs there
+(`everyformer.genes.depth._pending`); other mixers take it in at once. The transition is the layers'
+feed-forward; of ``sepconv``, which reads what layers make of neighbours, copied ones too, all is
+computed for all.
+
+Source: Dehghani et al. 2018, arXiv 1807.03819; Graves 2016, arXiv 1603.08983; signals of
+tensor2tensor by its code. Which keys a copied token has is our choice, the papers do not say. Cost:
+T times that of the layers, or the mean of N; d weights and a bias for p.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from everyformer.blocks.depth import Depth, Run
+from everyformer.core.bounds import (
+    Affects,
+    Amount,
+    Between,
+    Layers,
+    Real,
+    Unless,
+    When,
+    Whole,
+)
+from everyformer.core.config import Options
+from everyformer.core.errors import UnsupportedError
+from everyformer.core.mask import Mask, positions_of, runs_of
+from everyformer.core.panels import Recorded
+from everyformer.core.position import normal_table
+from everyformer.core.state import State
+from everyformer.core.tally import tally
+from everyformer.core.trace import record
+from everyformer.core.trials import Trials
+from everyformer.genes.depth import DEPTHS
+from everyformer.genes.depth._account import Account
+from everyformer.genes.depth._leaving import Leaving
+from everyformer.genes.depth._panels import halting
+from everyformer.genes.depth._pending import Pending
+from everyformer.genes.positions.sinusoidal import sinusoid
+
+_HALTS = Unless("halting", "none")
+_LEARNS = When("halting", "act", "global")
+
+
+@dataclass(frozen=True)
+class UniversalOptions(Options):
+    steps: Layers = 6
+    """T, how often the blocks are applied, or at most where tokens halt"""
+    halting: Literal["act", "none", "global", "random"] = "act"
+    """what ends a token's steps: its own p (act), nothing, the mean p of its text (not causal), or
+    p that are drawn (a control)"""
+    combine: Annotated[Literal["accumulated", "interpolate", "last"], _HALTS] = "accumulated"
+    """what comes out of the steps of a token"""
+    halted: Annotated[Literal["copy", "evolve"], _HALTS] = "copy"
+    """whether a token that has halted stays as it is for the others to read, or goes on changing"""
+    cap: Annotated[Literal["force", "drop"], _HALTS] = "force"
+    """whether those that run at the last step give it what they have left, or leave that out"""
+    epsilon: Annotated[Between, _HALTS] = 0.01
+    """a token halts once it has spent more than 1 - epsilon"""
+    tau: Annotated[Amount, Affects("nothing"), _LEARNS] = 0.01
+    """weight of the ponder loss, the mean of N + R"""
+    halting_bias: Annotated[Real, Affects("nothing"), _LEARNS] = 1.0
+    """b at the start: 1 halts after about two steps, -3 after many"""
+    signal: Literal["sinusoid", "learned", "none"] = "sinusoid"
+    """what tells a step apart: waves (the paper), a learned vector (tensor2tensor), nothing"""
+    order: Literal["sinusoid", "none"] | None = None
+    """whether positions are added at each step too (default: waves, where the model has no position
+    of its own)"""
+    waves: Literal["paper", "tensor2tensor"] = "paper"
+    """of both: sines and cosines in turn and steps from 1; or in halves, with tensor2tensor's
+    frequencies and steps from 0"""
+    start: Annotated[Whole, Affects("nothing")] = 0
+    """in training each row's positions begin anywhere from 0 to this (0: at 0)"""
+
+
+class Signals(NamedTuple):
+    """What is added to the stream before a step."""
+
+    steps: Tensor
+    """(T, width)"""
+    places: Tensor | None
+    """(B or 1, L, width); None: order is not added"""
+
+    def on(self, x: Tensor, t: int) -> Tensor:
+        """``x`` (B, L, width) as it enters the step t, counted from 0."""
+        x = x + self.steps[t]
+        return x if self.places is None else x + self.places
+
+
+@DEPTHS.register("universal")
+class Universal(Depth):
+    """All blocks, up to T times, with halting by token."""
+
+    name = "universal"
+    Options = UniversalOptions
+    options: UniversalOptions
+    drives = places = True
+    recorded: ClassVar[Recorded] = {"halting": halting}
+    trials = Trials(
+        variants=(
+            {"steps": 4},
+            {"steps": 4, "halting_bias": -1.0},
+            {"steps": 3, "halting": "none", "signal": "learned"},
+            {"steps": 3, "halted": "evolve", "combine": "last"},
+            {"steps": 3, "cap": "drop", "combine": "interpolate", "waves": "tensor2tensor"},
+            {"steps": 3, "halting": "global"},
+        )
+    )
+
+    def build(self, width: int, layers: int) -> None:
+        o = self.options
+        self.learns = o.halting in ("act", "global")
+        if self.learns:
+            # one output: a vector, which weight decay leaves alone
+            self.weight = nn.Parameter(torch.empty(width))
+            self.bias = nn.Parameter(torch.full((1,), o.halting_bias))
+            nn.init.xavier_uniform_(self.weight.data[None])
+        if o.signal == "learned":
+            self.signals = normal_table(o.steps, width, std=width**-0.5)
+
+    def order(self, blocks: int) -> Sequence[int]:
+        return tuple(range(blocks)) * self.options.steps
+
+    def begin(self, batch: int, width: int, **like: Any) -> State | None:
+        o = self.options
+        if o.halting == "random":
+            raise UnsupportedError(
+                "halting 'random' of depth 'universal' draws anew at every call, so it has no "
+                "exact stream; recompute the whole sequence instead (generate() does so by itself)"
+            )
+        waits = o.halting == "act" and o.halted == "copy"
+        return Pending.empty(batch, width, **like) if waits else None
+
+    def run(self, blocks: Any, x: Tensor, given: Run) -> Tensor:
+        o, count = self.options, len(blocks)
+        given.collect(0, {"block-output": x})
+        positions = self._positions(x, given)
+        signals = self._signals(positions, x)
+        if signals.places is not None and given.front:
+            places = nn.functional.pad(signals.places, (0, 0, given.front, 0))
+            signals = signals._replace(places=places)
+        keep = None if given.mask is None else given.mask.keep
+        real = x.new_ones(x.shape[:2], dtype=torch.bool) if keep is None else keep
+        counted = real.clone()
+        counted[:, : given.front] = False
+
+        def enter(stream: Tensor, positions: Tensor, t: int) -> Tensor:
+            return self._signals(positions, stream).on(stream, t)
+
+        copies = o.halting != "none" and o.halted == "copy"
+        steps = [range(count)] * o.steps
+        leaving = Leaving(blocks, given, steps, self.name, enter, copies)
+        if o.halting == "none":
+            for t in range(o.steps):
+                x = leaving.step(t, signals.on(x, t))
+            tally("depth", lambda: (o.steps * counted.sum(), counted.sum()))
+            return x
+        wide = torch.promote_types(x.dtype, torch.float32)
+        account, y = Account(real, o.epsilon, wide), torch.zeros_like(x, dtype=wide)
+        for t in range(o.steps):
+            if leaving.over(account.running) and (given.carried is None or copies):
+                break
+            moved, running = signals.on(x, t), account.running
+            leaving.fill(t)
+            last = o.cap == "force" and t + 1 == o.steps
+            w = account.spend(self._chances(moved, given, real), last)[..., None]
+            if not copies:
+                x = h = leaving.step(t, moved)
+            else:
+                h = leaving.step(t, moved, running, leaving.among(running), signals.steps[t])
+                x = torch.where(running[..., None], h, x)
+                given.collect((t + 1) * count, {"block-output": x})
+            if o.combine == "accumulated":
+                y = y + w * h
+            elif o.combine == "interpolate":
+                y = w * h + (1 - w) * y
+            else:
+                y = torch.where(running[..., None], h.to(wide), y)
+        left = x
+        leaving.close(left, positions, lambda t: signals.on(left, t))
+        if self.learns:
+            given.losses["ponder"] = o.tau * account.ponder(counted)
+        tally("depth", lambda: (account.steps[counted].sum(), counted.sum()))
+        record(self, "halting", lambda: account.steps[:, given.front :])
+        record(self, "remainder", lambda: account.remainder[:, given.front :])
+        return y.to(x.dtype)
+
+    def _chances(self, x: Tensor, given: Run, real: Tensor) -> Tensor:
+        """p (B, L) of what enters a step, in float32 or wider."""
+        wide = torch.promote_types(x.dtype, torch.float32)
+        if not self.learns:
+            return torch.rand(x.shape[:2], dtype=wide, device=x.device)
+        # no matrix product, which autocast would do in half precision
+        p = ((x.to(wide) * self.weight.to(wide)).sum(-1) + self.bias.to(wide)).sigmoid()
+        if self.options.halting == "act":
+            return p
+        documents = None if given.mask is None else given.mask.documents
+        text = torch.zeros_like(real, dtype=torch.long)
+        if documents is not None:
+            text = runs_of(documents, None if given.mask is None else given.mask.keep)
+        p = torch.where(real, p, torch.zeros_like(p))
+        sums, counts = torch.zeros_like(p), torch.zeros_like(p)
+        sums = sums.scatter_add(1, text, p)
+        counts = counts.scatter_add(1, text, real.to(p))
+        return (sums / counts.clamp(min=1)).gather(1, text)
+
+    def _positions(self, x: Tensor, given: Run) -> Tensor:
+        """(B or 1, L) of the text; zeros where none are added."""
+        length = x.shape[1] - given.front
+        if not self.adds_positions:
+            return torch.zeros(1, length, dtype=torch.long, device=x.device)
+        mask, carried = given.mask, given.carried
+        if mask is not None and mask.keep is not None and given.front:
+            mask = Mask(keep=mask.keep[:, given.front :])
+        seen = None if carried is None else carried.seen
+        positions = positions_of(x.shape[0], length, mask, seen, x.device)
+        if self.training and self.options.start and carried is None:
+            first = torch.randint(self.options.start + 1, (x.shape[0], 1), device=x.device)
+            positions = positions + first
+        return positions
+
+    def _waves(self, at: Tensor, like: Tensor) -> Tensor:
+        """Waves (..., width) at positions or steps ``at``."""
+        if self.options.waves == "paper":
+            return sinusoid(at, like.shape[-1], dtype=like.dtype)
+        return sinusoid(at, like.shape[-1], layout="halves", freq="t2t", dtype=like.dtype)
+
+    def _signals(self, positions: Tensor, x: Tensor) -> Signals:
+        """Those of all steps, and of the tokens of ``x`` at ``positions``."""
+        o, width = self.options, x.shape[-1]
+        steps = x.new_zeros(o.steps, width)
+        if o.signal == "sinusoid":
+            first = 1 if o.waves == "paper" else 0
+            steps = self._waves(torch.arange(first, first + o.steps, device=x.device), x)
+        elif o.signal == "learned":
+            steps = (self.signals * width**0.5).to(x.dtype)
+        return Signals(steps, self._waves(positions, x) if self.adds_positions else None)

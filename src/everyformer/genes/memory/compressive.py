@@ -1,0 +1,382 @@
+"""The Compressive Transformer's memory: what leaves Transformer-XL's memory is kept, compressed.
+
+    q = h W_q;   k, v from [cm o m o h]                     all causal, oldest rows first
+    old = rows that [m o h] has too many;   m <- the rest, n_m rows;   cm <- last n_cm of
+    [cm o f(old)],   f: c rows to one
+
+h is the layer's input (L x d), m its last n_m inputs, cm rows of which each stands for c older ones
+(n_m = ``slots``, n_cm = ``compressed``, c = ``rate``): a layer reads n_m + c n_cm tokens back. What
+does not fill a block of c yet waits in m. f learns by a loss of its own, one a layer:
+
+    attention         || A(h, old) - A(h, f(old)) ||^2    A: this layer's heads by contents alone
+    auto-encoding     || old - g(f(old)) ||^2             g: c rows from one
+
+where h, old and the projections in A get no gradient and the model's own loss none through cm into
+f, unless ``gradient`` lets it, one segment back, through rows that are compressed anew when read.
+
+f: ``conv`` (width and stride c), ``mean``, ``max``, ``most-used`` (of the leaving rows those that
+got most attention, in order), ``dilated`` (three convolutions of width 3 with dilations 1, 2, 4 and
+ReLU between, then one of stride c; the paper gives no sizes). Pools and choices have nothing to
+learn, so no loss; evaluation has none either. Distances to cm count rows (``index``) or the tokens
+they stand for.
+
+Cost: O(L (L + n_m + n_cm) d) a segment. State: n_m + n_cm rows of d channels a layer.
+
+Source: Rae et al. 2020, arXiv 1911.05507, sections 3 and 3.1 (whose algorithm starts with zeros
+that are attended to: here memories start empty; there is no published code).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from everyformer.core.bounds import Amount, Count, Unless, Whole
+from everyformer.core.chosen import gather_rows
+from everyformer.core.config import Options
+from everyformer.core.errors import GeneError
+from everyformer.core.mixer import set_options
+from everyformer.core.outputs import Losses
+from everyformer.core.state import State, state
+from everyformer.core.trials import Make, Pair, Trials, in_two
+from everyformer.engines.softmax.cache import KeyValueState
+from everyformer.engines.softmax.visibility import surely
+from everyformer.genes.memory import MEMORIES
+from everyformer.genes.memory.base import Memory, Recalled, Segment, no_rows, with_segment
+
+Function = Literal["conv", "mean", "max", "dilated", "most-used"]
+Norm = Literal["mean", "sum"]
+LEARNED = ("conv", "dilated")
+
+
+@dataclass(frozen=True)
+class CompressiveOptions(Options):
+    """Options of `CompressiveMemory`."""
+
+    slots: Whole = 128
+    """n_m, inputs of the past that each layer keeps as they are"""
+    compressed: Whole = 128
+    """n_cm, rows that stand for older ones"""
+    rate: Count = 4
+    """c, rows that are compressed to one"""
+    function: Function = "conv"
+    """how rows are compressed"""
+    reconstruction: Literal["attention", "auto-encoding", "none"] = "attention"
+    """what a function that learns is to keep: attention's outputs, or the rows themselves"""
+    reconstruction_weight: Annotated[Amount, Unless("reconstruction", "none")] = 1.0
+    """factor on that loss"""
+    reconstruction_norm: Annotated[Literal["mean", "sum"], Unless("reconstruction", "none")] = (
+        "mean"
+    )
+    """squared differences averaged over the real numbers of each row, and over rows, or added up as
+    printed"""
+    gradient: Literal["none", "one-segment"] = "none"
+    """whether the model's own loss reaches the function through what it compressed last"""
+    distance: Literal["index", "time"] = "index"
+    """how far a compressed row is: in rows, or in tokens to the middle of what it stands for"""
+
+
+@state
+class PastRows(State):
+    """Inputs of one layer, oldest first; those that ``keep`` leaves out are zeros."""
+
+    seen: Tensor
+    x: Tensor
+    """(B, n, width)"""
+    keep: Tensor
+    """(B, n) bool, which stand for a real token"""
+    times: Tensor
+    """(B, n) int64, position of the token, or of the middle of the tokens, that each stands for"""
+
+    def then(self, more: PastRows, most: int) -> PastRows:
+        """With ``more`` behind; of all the last ``most`` of each row that stand for something."""
+        pairs = ((self.x, more.x), (self.keep, more.keep), (self.times, more.times))
+        both = PastRows(self.seen, *(torch.cat(pair, 1) for pair in pairs))
+        first = max(both.x.shape[1] - most, 0)
+        if surely(both.keep):
+            last = (part[:, first:] for part in (both.x, both.keep, both.times))
+            return PastRows(both.seen, *last)
+        return both.at(real_last(both.keep)[:, first:])
+
+    def at(self, index: Tensor, real: Tensor | None = None) -> PastRows:
+        """Those at ``index`` (B, n), of which ``real`` (B, n) stand for something."""
+        keep = self.keep.gather(1, index)
+        keep = keep if real is None else keep & real
+        x = gather_rows(self.x, index).masked_fill(~keep[..., None], 0)
+        return PastRows(self.seen, x, keep, self.times.gather(1, index))
+
+
+@state
+class CompressiveState(State):
+    """The past of one layer, as it was and compressed."""
+
+    cut = True
+    seen: Tensor
+    rows: KeyValueState
+    """inputs (B, 1, m, width) in the place of keys"""
+    usage: Tensor
+    """(B, m) attention that each of those got, a head and query (most-used)"""
+    packed: PastRows
+    """compressed rows"""
+    leaving: PastRows
+    """rows that are compressed when they are read (gradient=one-segment)"""
+
+
+class Compression(nn.Module):
+    """f, which makes one row of c, and g, which makes c rows of one for its auto-encoding loss."""
+
+    def __init__(self, width: int, rate: int, function: Function, decodes: bool) -> None:
+        super().__init__()
+        self.rate, self.function = rate, function
+        self.dilated = nn.ModuleList()
+        if function == "dilated":
+            self.dilated.extend(
+                nn.Conv1d(width, width, 3, dilation=step, padding=step) for step in (1, 2, 4)
+            )
+        self.reduce = nn.Conv1d(width, width, rate, rate) if function in LEARNED else None
+        self.restore = nn.ConvTranspose1d(width, width, rate, rate) if decodes else None
+        for parameter in self.parameters():
+            parameter.apart = True  # type: ignore[attr-defined]
+
+    def forward(self, old: PastRows, usage: Tensor) -> PastRows:
+        """The o / c compressed rows of o; ``usage`` (B, o) is the attention that each got."""
+        if self.function == "most-used":
+            return self._most_used(old, usage)
+        x, keep, times = (
+            part.unflatten(1, (-1, self.rate)) for part in (old.x, old.keep, old.times)
+        )
+        some = keep.any(2)
+        # rows that leave fill whole blocks, so that each block is real or none of it is
+        if self.function == "mean":
+            new = x.sum(2) / keep.sum(2).clamp(min=1)[..., None]
+        elif self.function == "max":
+            floor = torch.finfo(x.dtype).min
+            new = x.masked_fill(~keep[..., None], floor).amax(2).masked_fill(~some[..., None], 0.0)
+        else:
+            new = self._convolved(old).masked_fill(~some[..., None], 0.0)
+        return PastRows(old.seen, new, some, times.sum(2) // self.rate)
+
+    def _convolved(self, old: PastRows) -> Tensor:
+        assert self.reduce is not None
+        y, gone = old.x.transpose(1, 2), ~old.keep[:, None]
+        for convolution in self.dilated:
+            # what stands before the first row is zero to every layer
+            y = F.relu(convolution(y)).masked_fill(gone, 0.0)
+        reduced: Tensor = self.reduce(y)
+        return reduced.transpose(1, 2)
+
+    def _most_used(self, old: PastRows, usage: Tensor) -> PastRows:
+        """Of equal ones the earlier."""
+        usage = usage.masked_fill(~old.keep, -math.inf)
+        rank = usage.argsort(dim=1, descending=True, stable=True).argsort(dim=1)
+        chosen = rank < old.keep.sum(1, keepdim=True) // self.rate
+        index = real_last(chosen)[:, old.x.shape[1] - old.x.shape[1] // self.rate :]
+        return old.at(index, chosen.gather(1, index))
+
+
+def _limits(make: Make) -> list[Pair]:
+    """Without compressed rows, or at rate 1, it is a memory of segments."""
+    pairs: list[Pair] = []
+    for slots, compressed, rate in ((3, 0, 4), (2, 3, 1)):
+        all_rows = {"slots": slots + compressed, "store": "inputs", "same_length": "never"}
+        both = {"slots": slots, "compressed": compressed, "rate": rate, "function": "mean"}
+        xl, ours = (
+            make("attention", position="alibi", memory=name, memory_options=options)
+            for name, options in (("segment", all_rows), ("compressive", both))
+        )
+        ours.load_state_dict(xl.state_dict())
+        what = f"{compressed} compressed rows at rate {rate} are Transformer-XL's"
+        pairs.append((what, in_two(ours), in_two(xl)))
+    return pairs
+
+
+@MEMORIES.register("compressive")
+class CompressiveMemory(Memory):
+    """The Compressive Transformer's memory: n_m past inputs and n_cm rows for c older ones each.
+
+    Raises:
+        GeneError: a loss for a function that cannot learn by it.
+    """
+
+    name = "compressive"
+    trials = Trials(
+        variants=(
+            {"slots": 4, "compressed": 3, "rate": 2},
+            {"slots": 2, "compressed": 3, "rate": 2, "function": "most-used", "distance": "time"},
+            {
+                "slots": 3,
+                "compressed": 6,
+                "rate": 3,
+                "function": "dilated",
+                "gradient": "one-segment",
+            },
+        ),
+        limits=_limits,
+    )
+    Options = CompressiveOptions
+    holds = CompressiveState
+
+    def __init__(self, *, width: int, options: Any = None) -> None:
+        super().__init__()
+        o: CompressiveOptions = set_options(CompressiveOptions, self.name, options)
+        self.options, self.slots = o, o.slots
+        if o.gradient == "one-segment" and o.function not in LEARNED:
+            raise GeneError(
+                f"function='{o.function}' has nothing to learn, so no gradient can reach it: leave "
+                f"gradient out, or use one of {', '.join(LEARNED)}"
+            )
+        learns = o.function in LEARNED and o.compressed > 0
+        self.reconstruction = o.reconstruction if learns else "none"
+        decodes = self.reconstruction == "auto-encoding"
+        self.compress = Compression(width, o.rate, o.function, decodes)
+
+    @property
+    def reach(self) -> int:
+        return self.slots + self.options.rate * self.options.compressed
+
+    def init_state(self, batch_size: int, width: int, **like: Any) -> CompressiveState:
+        rows = no_rows(batch_size, width, **like)
+        nothing = torch.zeros(batch_size, 0, device=rows.seen.device)
+        empty = PastRows(rows.seen, rows.keys[:, 0], nothing.bool(), nothing.long())
+        return CompressiveState(rows.seen, rows, nothing, empty, empty)
+
+    def recall(self, state: CompressiveState, length: int) -> Recalled:
+        rows, packed = state.rows, self._packed(state)
+        count = packed.x.shape[1]
+        keys = torch.cat((packed.x[:, None], rows.keys), 2)
+        if self.options.distance == "index" and rows.keep is None and surely(packed.keep):
+            return Recalled(KeyValueState(rows.seen, keys, keys[..., :0]))
+        keep, positions = rows.slots()
+        far = None
+        if self.options.distance == "time":
+            times, far = packed.times, self._farthest(rows.seen, packed, length, keys.shape[2])
+        else:
+            # the real rows stand last, the newest of them right before the segment
+            first = (rows.seen - keep.sum(1))[:, None]
+            times = first - count + torch.arange(count, device=first.device)
+        whole, where = torch.cat((packed.keep, keep), 1), torch.cat((times, positions), 1)
+        return Recalled(KeyValueState(rows.seen, keys, keys[..., :0], whole, where), far)
+
+    def _farthest(self, seen: Tensor, packed: PastRows, length: int, count: int) -> int:
+        """The largest distance from the last of ``length`` new tokens to ``count`` rows."""
+        bound = length + count + packed.x.shape[1] * self.options.rate
+        if self.options.function != "most-used" or packed.x.shape[1] == 0:
+            return bound
+        # the rows that are kept of a segment may all be its first ones
+        far = (seen[:, None] + length - packed.times).masked_fill(~packed.keep, 0).max()
+        if torch.compiler.is_compiling():
+            torch._assert_async(far <= bound, "a row is too far for a compiled graph: run it eager")
+            return bound
+        return max(bound, int(far))
+
+    def remember(self, state: CompressiveState, segment: Segment) -> tuple[State, Losses]:
+        o = self.options
+        with torch.no_grad():
+            packed = self._packed(state)
+        count = packed.x.shape[1]
+        usage = self._usage(state, segment, count)
+        if segment.visible is not None:
+            packed = replace(packed, keep=packed.keep & segment.visible[:, :count])
+            segment = segment._replace(visible=segment.visible[:, count:])
+        old, usage_of_old, rest, usage = self._leaving(with_segment(state.rows, segment), usage)
+        losses: Losses = {}
+        leaving = old.at(torch.zeros_like(old.times[:, :0]))
+        if old.x.shape[1] and o.compressed:
+            new = self.compress(old, usage_of_old)
+            losses = self._losses(old, new, segment)
+            if o.gradient == "one-segment":
+                leaving = old
+            else:
+                packed = packed.then(new.detach(), o.compressed)
+        kept = CompressiveState(rest.seen, rest, usage, packed.detach(), leaving)
+        return kept, losses
+
+    def _leaving(
+        self, rows: KeyValueState, usage: Tensor
+    ) -> tuple[PastRows, Tensor, KeyValueState, Tensor]:
+        """The rows that are too many, and those that stay, each with its usage.
+
+        Padding takes no slot: of each row of the batch its own oldest real ones leave, which stand
+        last among ``most`` where others have more to give.
+        """
+        o, size = self.options, rows.keys.shape[2]
+        keep, times = rows.slots()
+        whole = PastRows(rows.seen, rows.keys[:, 0], keep, times)
+        if rows.keep is None:
+            most = self._too_many(size)
+            old = PastRows(rows.seen, whole.x[:, :most], keep[:, :most], times[:, :most])
+            return old, usage[:, :most], rows.part(most), usage[:, most:]
+        order = real_last(keep)
+        whole, usage = whole.at(order), usage.gather(1, order)
+        count = whole.keep.sum(1, keepdim=True)
+        over = (count - self.slots).clamp(min=0)
+        over = over - over % o.rate if o.compressed else over
+        if torch.compiler.is_compiling():
+            most, stay = self._too_many(size), min(size, self.slots + o.rate - 1)
+        else:
+            most, stay = int(over.max()), int((count - over).max())
+        behind = torch.arange(-most, 0, device=keep.device)
+        index = (size - count + over + behind).clamp(min=0)
+        real = behind >= -over
+        first = size - stay
+        stays = torch.arange(first, size, device=keep.device) >= size - count + over
+        x = whole.x[:, first:].masked_fill(~stays[..., None], 0)[:, None]
+        rest = KeyValueState(rows.seen, x, x[..., :0], stays, whole.times[:, first:])
+        return whole.at(index, real), usage.gather(1, index), rest, usage[:, first:]
+
+    def _too_many(self, count: int) -> int:
+        over = max(count - self.slots, 0)
+        return over - over % self.options.rate if self.options.compressed else over
+
+    def _packed(self, state: CompressiveState) -> PastRows:
+        """Compressed rows, with those that are compressed when they are read."""
+        if state.leaving.x.shape[1] == 0:
+            return state.packed
+        new = self.compress(state.leaving, state.usage)
+        return state.packed.then(new, self.options.compressed)
+
+    def _usage(self, state: CompressiveState, segment: Segment, count: int) -> Tensor:
+        """(B, m + L) attention got so far; zeros where no function asks."""
+        batch, length = segment.x.shape[:2]
+        got = state.usage.new_zeros(batch, state.usage.shape[1] + length)
+        if self.options.function == "most-used" and self.options.compressed > 0:
+            assert segment.usage is not None
+            with torch.no_grad():
+                got = segment.usage()[:, count:].to(got.dtype)
+                live = segment.live()
+                got = got / (length if live is None else live.sum(1, keepdim=True).clamp(min=1))
+        return got + F.pad(state.usage, (0, length))
+
+    def _losses(self, old: PastRows, new: PastRows, segment: Segment) -> Losses:
+        o = self.options
+        if self.reconstruction == "none" or not self.training:
+            return {}
+        if self.reconstruction == "attention":
+            assert segment.attend is not None
+            with torch.no_grad():
+                goal = segment.attend(old.x, old.keep)
+            difference = goal - segment.attend(new.x, new.keep)
+            counts = old.keep.any(1)[:, None]
+            live = segment.live()
+            counts = (counts if live is None else counts & live)[:, None, :, None]
+        else:
+            assert self.compress.restore is not None
+            restored = self.compress.restore(new.x.transpose(1, 2)).transpose(1, 2)
+            difference, counts = old.x - restored, old.keep[..., None]
+        square = difference.square().masked_fill(~counts, 0.0)
+        total = square.sum()
+        if o.reconstruction_norm == "mean":
+            # row by row, so that slices of a batch weigh in by their rows
+            read = counts.expand_as(square).flatten(1).sum(1)
+            total = (square.flatten(1).sum(1) / read.clamp(min=1)).mean()
+        return {"compression": o.reconstruction_weight * total}
+
+
+def real_last(keep: Tensor) -> Tensor:
+    """Where the rows of each line of ``keep`` (B, n) stand, the real ones last: (B, n)."""
+    return torch.argsort(keep.to(torch.uint8), dim=1, stable=True)

@@ -1,0 +1,342 @@
+"""The Memorizing Transformer's memory: a layer looks the nearest of many past keys up.
+
+    q^ = |s_h| q / |q|,   k^ = k / |k|                  s_h learned, in place of 1 / sqrt(D)
+    V_c = softmax(q^ k^^T) V                            the last n keys: a window, as XL's cache
+    V_m = softmax over T of (q^ k^_t) V_t,   T = top k of the stored keys by q^ . k^_t
+    out = g_h V_m + (1 - g_h) V_c,   g_h = sigmoid(b_h)
+
+n = ``slots``, k = ``neighbours``, b_h = ``gate``; the store holds the last M = ``size`` keys and
+values before a token's segment, first in, first out, a head each. Segments are n tokens of a
+document: what the window of a segment's last token does not reach is in the store by then. A token
+never finds its own segment or another document. Nothing flows back into the store: queries, s and b
+learn which of what is found they want. A token that finds nothing has V_c alone.
+
+One layer has a store, at three quarters of the depth (the 9th of 12); the others have the window.
+``combine=joint`` takes one softmax over what is found and the window, without a gate; with
+``written=leaving`` the store has exactly what left the window.
+
+Cost: O(L M D) a head to look up and O(L n) for the window; the chosen rows cost O(L k D). State:
+n keys and values a layer, M more in the layer with a store. No order is known of what is found;
+the layer's own positions are left out there unless ``keep_position``.
+
+Source: Wu, Rabe, Hutchins, Szegedy 2022, arXiv 2203.08913, section 3; norms, scale, gate and the
+dropped positions as in the authors' code, whose store is empty zeros at first (they are attended to
+there, here they are not). The joint softmax is that of another public implementation.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from everyformer.core.bounds import Affects, Count, Positive, Real, Unless, Whole
+from everyformer.core.config import Choice, Options
+from everyformer.core.errors import GeneError
+from everyformer.core.mixer import set_options
+from everyformer.core.outputs import Losses
+from everyformer.core.panels import Recorded
+from everyformer.core.state import State, state
+from everyformer.core.trace import record, tracing
+from everyformer.core.trials import LENGTH, Make, Pair, Trials, output
+from everyformer.engines.content.chosen import chosen_attention
+from everyformer.engines.content.nearest import nearest
+from everyformer.engines.ranges import widened
+from everyformer.engines.softmax.cache import KeyValueState
+from everyformer.genes.memory import MEMORIES
+from everyformer.genes.memory._panels import looked_up
+from everyformer.genes.memory.base import Memory, Recalled, Segment, Tokens
+from everyformer.system.memory import check_memory
+
+EPSILON = 1e-6
+"""added to squared lengths"""
+AHEAD = 1024
+"""tokens that an evaluation of windows reads ahead of each, and no more: a whole store would cost
+it many times what the windows do; reading in order (``eval --mode recurrent``) fills the store"""
+SPARE = 0.25
+"""of the store, rows beyond it that wait until they are dropped together"""
+
+
+@dataclass(frozen=True)
+class MemorizingOptions(Options):
+    """Options of `MemorizingMemory`."""
+
+    slots: Count = 128
+    """n, keys that the window shows, and tokens of a segment"""
+    size: Annotated[Whole, Affects("results")] = 8192
+    """M, keys and values that a head stores"""
+    neighbours: Annotated[Count, Affects("results")] = 32
+    """k, stored keys that a query reads"""
+    stores: tuple[Count, ...] | None = None
+    """which layers have a store, counted from 1 (default: the one at three quarters, 9 of 12)"""
+    combine: Literal["gate", "joint"] = "gate"
+    """how what is found joins the window: by a learned gate a head, or in one softmax"""
+    gate: Annotated[Real, Unless("combine", "joint"), Affects("nothing")] = 0.0
+    """b_h at the start; far below 0 a model begins as without a store"""
+    normalize: bool = True
+    """whether queries and keys have length 1, times a learned scale; False: 1 / sqrt(D)"""
+    unit_scale: Annotated[Positive, Unless("normalize", False), Affects("nothing")] = 1.0
+    """|s_h| at the start"""
+    keep_position: bool = False
+    """whether the layer's own position acts on the window"""
+    written: Literal["segment", "leaving"] = "segment"
+    """what is stored: all before a token's segment, or what has left its window"""
+    half: Annotated[bool, Affects("speed")] = False
+    """whether the store is held in float16"""
+
+
+@state
+class MemorizingState(State):
+    """The window of one layer, and its store."""
+
+    cut = True
+    seen: Tensor
+    rows: KeyValueState
+    """keys and values of the window"""
+    stored: KeyValueState
+    """keys and values of tokens in order, the newest segment among them"""
+    begin: Tensor
+    """(B,) int64, where the document began"""
+
+
+class Found(NamedTuple):
+    """What was looked up; see `everyformer.genes.memory.base.Beside`."""
+
+    memory: MemorizingMemory
+    tokens: Tokens
+    stored: KeyValueState
+    """with the tokens of the segment"""
+
+    def merge(self, y: Tensor, log_sums: Callable[[], Tensor]) -> Tensor:
+        """``y`` (B, H, L, Dv) and what the store gives, by the gate or in one softmax."""
+        o, sums = self.memory.read(self.tokens, self.stored)
+        nothing = (sums == -math.inf)[..., None]
+        if self.memory.gate is not None:
+            share = self.memory.gate.sigmoid()[:, None, None]
+        else:
+            own = widened(log_sums())
+            share = (sums.masked_fill(nothing[..., 0], 0.0) - own).sigmoid()[..., None]
+        share = share.masked_fill(nothing, 0.0).to(y.dtype)
+        return torch.lerp(y, o.to(y.dtype), share.expand_as(y))
+
+
+def _limits(make: Make) -> list[Pair]:
+    """Nothing stored, or a gate that is shut, is the window; all in one softmax is attention."""
+    joint = {"combine": "joint", "written": "leaving", "neighbours": LENGTH, "normalize": False}
+    plain = make("attention")
+    whole = make("attention", memory="memorizing", memory_options={"slots": 3, **joint})
+    whole.load_state_dict(plain.state_dict())
+    pairs = [("all that left the window in one softmax", output(whole), output(plain))]
+    for what, own in (("a shut gate", {"gate": -1e9}), ("nothing stored", {"size": 0})):
+        options = {"slots": 3, "normalize": False, **own}
+        shut = make("attention", memory="memorizing", memory_options=options)
+        window = make("attention", window=3)
+        shut.load_state_dict(window.state_dict(), strict=False)
+        pairs.append((f"{what} leaves the window", output(shut), output(window)))
+    return pairs
+
+
+@MEMORIES.register("memorizing")
+class MemorizingMemory(Memory):
+    """The Memorizing Transformer's memory: a window of keys, and the nearest of M stored ones."""
+
+    name = "memorizing"
+    merges = "beside further keys and values, of the same queries"
+    trials = Trials(
+        variants=(
+            {"slots": 3, "neighbours": 2, "size": 5},
+            {"slots": 2, "neighbours": 3, "size": 40, "combine": "joint",
+             "keep_position": True, "position": "t5-relative"},
+            {"slots": 3, "neighbours": 2, "size": 7, "written": "leaving",
+             "normalize": False, "keep_position": True, "position": "rope", "kv_heads": 1},
+        ),
+        limits=_limits,
+    )  # fmt: skip
+    learned_without: ClassVar[dict[str, Any]] = {
+        "normalize": False, "keep_position": True, "gate": -4.0,
+    }  # fmt: skip
+    Options = MemorizingOptions
+    holds = MemorizingState
+    projected = True
+    looks_up = True
+    recorded: ClassVar[Recorded] = {"looked-up": looked_up}
+
+    def __init__(self, *, width: int, options: Any = None) -> None:
+        super().__init__()
+        self.options: MemorizingOptions = set_options(MemorizingOptions, self.name, options)
+        self.slots, self.size = self.options.slots, self.options.size
+        self.drops_position = not self.options.keep_position
+        self.scale: nn.Parameter | None = None
+        self.gate: nn.Parameter | None = None
+
+    @classmethod
+    def in_layer(cls, choice: Choice, layer: int, layers: int) -> Choice:
+        o: MemorizingOptions = choice.options
+        stores = (-(-3 * layers // 4),) if o.stores is None else o.stores
+        if max(stores, default=0) > layers:
+            raise GeneError(
+                f"memory 'memorizing' is to have stores in layers {stores}, but the model has "
+                f"{layers} layers"
+            )
+        if layer + 1 in stores:
+            return choice
+        return Choice("segment", {"slots": o.slots, "same_length": "always", "store": "keys"})
+
+    def fit(self, heads: tuple[int, int], dims: tuple[int, int]) -> None:
+        o, (self._heads, self._dims) = self.options, (heads, dims)
+        if o.normalize:
+            self.scale = nn.Parameter(torch.full(heads[:1], o.unit_scale))
+        if o.combine == "gate" and o.size:
+            self.gate = nn.Parameter(torch.full(heads[:1], o.gate))
+
+    def windows(self, own: tuple[int | None, ...]) -> tuple[int | None, ...]:
+        return (self.slots,)
+
+    @property
+    def reach(self) -> int:
+        return self.slots + self.size
+
+    @property
+    def ahead(self) -> int:
+        return min(self.reach, max(self.slots, AHEAD))
+
+    def heads(self, q: Tensor, k: Tensor, scale: float) -> tuple[Tensor, Tensor]:
+        if self.scale is None:
+            return q, k
+        factor = (self.scale.abs() / scale)[:, None, None]
+        return (_unit(q) * factor).to(q.dtype), _unit(k).to(k.dtype)
+
+    def init_state(self, batch_size: int, width: int, **like: Any) -> MemorizingState:
+        rows = (batch_size, self._heads[1])
+        window = KeyValueState.empty(rows, *self._dims, **like)
+        stored = KeyValueState.empty(rows, *self._dims, **like | self._held(like.get("dtype")))
+        return MemorizingState(window.seen, window, stored, torch.zeros_like(window.seen))
+
+    def _held(self, dtype: torch.dtype | None) -> dict[str, Any]:
+        return {"dtype": torch.float16 if self.options.half else dtype}
+
+    def recall(self, state: MemorizingState, length: int) -> Recalled:
+        return Recalled(state.rows)
+
+    def begin(self, state: MemorizingState) -> Tensor:
+        return state.begin
+
+    def look_up(self, state: MemorizingState | None, tokens: Tokens) -> Found | None:
+        if self.size == 0 or (state is None and tokens.order.shape[1] <= self.slots):
+            return None
+        k, v = tokens.keys.detach(), tokens.values.detach()
+        if state is None:
+            rows = (k.shape[0], k.shape[1])
+            like = {"device": k.device, **self._held(k.dtype)}
+            stored = KeyValueState.empty(rows, *self._dims, **like)
+        else:
+            stored = state.stored
+        return Found(self, tokens, stored.append(k, v, tokens.order, tokens.keep))
+
+    def visible(self, tokens: Tokens) -> tuple[Tensor, Tensor]:
+        """The first order (B, L) of a token that is in the store of each, and the end."""
+        order, begin, n = tokens.order, tokens.begin, self.slots
+        if self.options.written == "segment":
+            end = begin + (order - begin) // n * n
+        else:
+            end = torch.maximum(order - n + 1, begin)
+        return torch.maximum(end - self.size, begin), end
+
+    def read(self, tokens: Tokens, stored: KeyValueState) -> tuple[Tensor, Tensor]:
+        """Outputs (B, H, L, Dv) over the nearest stored keys, and log-sums of scores (B, H, L)."""
+        q = widened(tokens.queries)
+        batch, heads, length, _ = q.shape
+        kv_heads = stored.keys.shape[1]
+        grouped = q.reshape(batch, kv_heads, -1, q.shape[-1])
+        keep, order = stored.slots()
+        count = self.options.neighbours
+        if not torch.compiler.is_compiling():
+            check_memory(
+                batch * heads * length * count * (q.element_size() + 8),
+                f"{count:,} stored keys for each of {batch * length:,} tokens",
+                "choose fewer with a smaller --memory.neighbours",
+            )
+        places = order.masked_fill(~keep, -1)[:, None].expand(-1, kv_heads, -1)
+        low, high = (
+            t.expand(batch, -1).repeat(1, heads // kv_heads)[:, None].expand(-1, kv_heads, -1)
+            for t in self.visible(tokens)
+        )
+        found = nearest(grouped, stored.keys, count, places=places, within=(low, high))
+        if tracing():
+            record(
+                self, "looked-up", lambda: self._distances(tokens, found.keys, found.scores, order)
+            )
+        o, sums = chosen_attention(grouped, stored.keys, stored.values, found.keys, found.scores)
+        return o.view(batch, heads, length, -1), sums.view(batch, heads, length)
+
+    def _distances(self, tokens: Tokens, chosen: Tensor, scores: Tensor, order: Tensor) -> Tensor:
+        """How far back what each query found lies, (B, H, L, k); -1 where there was nothing."""
+        batch, heads, length = tokens.queries.shape[:3]
+        chosen, scores = (t.view(batch, heads, length, -1) for t in (chosen, scores))
+        of = order[:, None, None].expand(-1, heads, length, -1).gather(-1, chosen)
+        return (tokens.order[:, None, :, None] - of).masked_fill(scores == -math.inf, -1)
+
+    def remember(self, state: MemorizingState, segment: Segment) -> tuple[State, Losses]:
+        window, found = segment.cache, segment.beside
+        assert window is not None
+        if segment.visible is not None:
+            window = window.only(segment.visible)
+        window = window.detach().last(self.slots - 1)
+        if found is None:
+            return replace(state, seen=window.seen, rows=window), {}
+        most = self.size + self.slots
+        stored = found.stored.last_of_many(most, spare=int(SPARE * most))
+        begin = found.tokens.begin[:, -1].expand_as(state.begin)
+        return MemorizingState(window.seen, window, stored, begin), {}
+
+    def reference(self, y: Tensor, tokens: Tokens, log_sums: Callable[[], Tensor]) -> Tensor:
+        """One token at a time: the past of its segment is sorted by products, the first k read."""
+        batch, heads, length, _ = y.shape
+        own = None if self.gate is not None else log_sums()
+        rows = []
+        for b, h, i in itertools.product(range(batch), range(heads), range(length)):
+            past = self._past(tokens, b, i)
+            if not past:
+                rows.append(y[b, h, i])
+                continue
+            head = h * tokens.keys.shape[1] // heads
+            keys, values = (t[b, head, past].detach() for t in (tokens.keys, tokens.values))
+            if self.options.half:
+                keys, values = keys.half().to(y), values.half().to(y)
+            scores = keys @ tokens.queries[b, h, i]
+            best = scores.argsort(descending=True)[: self.options.neighbours]
+            weights = scores[best].exp()
+            if self.gate is not None:
+                share = 1 / (1 + (-self.gate[h]).exp())
+            else:
+                assert own is not None
+                share = weights.sum() / (weights.sum() + own[b, h, i].exp())
+            o = weights / weights.sum() @ values[best]
+            rows.append(share * o + (1 - share) * y[b, h, i])
+        return torch.stack(rows).view_as(y)
+
+    def _past(self, tokens: Tokens, row: int, at: int) -> list[int]:
+        """Which tokens of a row are in the store of one of them, oldest first."""
+        order, begin = (t.expand(len(tokens.keys), -1)[row].tolist() for t in tokens[3:5])
+        since = order[at] - begin[at]
+        segment = self.options.written == "segment"
+        end = since - since % self.slots if segment else since - self.slots + 1
+        past = [
+            j
+            for j in range(len(order))
+            if (tokens.keep is None or tokens.keep[row, j])
+            and begin[j] == begin[at]
+            and order[j] - begin[j] < end
+        ]
+        return past[-self.size :] if self.size else []
+
+
+def _unit(x: Tensor) -> Tensor:
+    """Vectors of length 1, in float32 at least."""
+    x = widened(x)
+    return x * (x.square().sum(-1, keepdim=True) + EPSILON).rsqrt()

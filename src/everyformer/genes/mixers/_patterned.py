@@ -1,0 +1,302 @@
+"""Softmax attention over a sparse plan: what the members with patterns share.
+
+    y_i = sum_j p_ij v_j,   p_i = softmax over the j that the plan shows to i of q_i . k_j / sqrt(D)
+
+A member says which plan a text of some length has. Here are its projections, positions, the stream
+and the definition; rows have their real tokens in front, so that position = index. State: the keys
+and values that some later query may see: a ring for windows, else all that the plan still needs,
+thrown out when they are as many as those that it keeps.
+
+Letters: B batch, H heads, L queries, S keys, D channels of a head.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Annotated, Any, ClassVar, Literal, final
+
+import torch
+from torch import Tensor
+
+from everyformer.core.bounds import Affects, Dropout
+from everyformer.core.config import Options
+from everyformer.core.mixer import Mixer
+from everyformer.core.outputs import MixerOutput
+from everyformer.core.panels import Panels, Pictures
+from everyformer.core.position import Position
+from everyformer.core.state import State
+from everyformer.core.trace import record, tracing
+from everyformer.engines.softmax.cache import KeyValueState
+from everyformer.engines.softmax.pairs import Pairs
+from everyformer.engines.softmax.scored import Scores
+from everyformer.engines.softmax.visibility import Visibility
+from everyformer.engines.sparse.attention import Backend, dense_weights, sparse_attention
+from everyformer.engines.sparse.panels import (
+    Titled,
+    kinds_of_heads,
+    plan_panels,
+    shows_every_pair,
+    telling_size,
+)
+from everyformer.engines.sparse.plan import SparsePlan, Union
+from everyformer.genes.mixers._heads import HeadMixer
+from everyformer.genes.mixers.attention.reference import attention_reference
+from everyformer.genes.mixers.base import Rows
+from everyformer.genes.positions._scores import ScorePosition
+
+Heads = tuple[Tensor, Tensor, Tensor]
+"""queries, keys and values (B, H, L, D)"""
+Weigh = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
+"""of queries, keys, values, what is visible, and the positions of queries and keys"""
+PIECE = 256
+"""queries of a continued text that read the cache in one go"""
+
+
+@dataclass(frozen=True)
+class PatternOptions(Options):
+    """What all these members have beside their patterns."""
+
+    bias: tuple[Literal["query", "key", "value", "output"], ...] = ()
+    """which projections have a bias"""
+    attention_dropout: Dropout = 0.0
+    """dropout on the weights in training"""
+    backend: Annotated[Backend, Affects("speed")] = "auto"
+    """how it is computed: auto, dense, blocked or flex"""
+
+
+class PatternAttention(HeadMixer):
+    """Base of the members, which say what their heads read in (B, L, width), with the projections.
+
+    Raises:
+        GeneError: options that do not go with each other, with causal or with max_length.
+    """
+
+    states: tuple[type[State], ...] = (KeyValueState,)
+    accepts_positions = True
+    shares_heads = True
+    position: Position | None
+    examples: ClassVar[tuple[tuple[str, dict[str, Any]], ...]] = ()
+    """titles and options of what is drawn where its own windows show every pair of so few tokens"""
+
+    @final
+    def build(self, max_length: int | None) -> None:
+        super().build(max_length)
+        self.key_dim = self.key_channels(self.head_dim)
+        if self.position is not None:
+            self.position.check_mixer(self.name, self.heads, self.causal)
+            self.position.check_sizes(self.name, self.key_dim, self.head_dim)
+        self.add_projections(self.options.bias, self.key_dim)
+        self.prepare(max_length)
+
+    def prepare(self, longest: int | None) -> None:
+        """Check ``options`` for texts of ``longest`` tokens at most, and make what plans need."""
+        raise NotImplementedError
+
+    def key_channels(self, size: int) -> int:
+        """Channels of a head's queries and keys, where its values have ``size``."""
+        return size
+
+    def plan(self, length: int) -> SparsePlan:
+        """What each head sees in a text of ``length`` tokens; causal: of any longer one too."""
+        raise NotImplementedError
+
+    @property
+    def row(self) -> int | None:
+        """Tokens in a row, where the member thinks of them as lying in rows."""
+        return None
+
+    def sets(self) -> Titled:
+        """What is drawn in place of what the heads see; nothing: that."""
+        return []
+
+    @final
+    def pictures(self, length: int | None, layers: Sequence[Mixer]) -> Pictures:
+        return {"masks": lambda: self._masks(length, layers)}
+
+    def _masks(self, length: int | None, layers: Sequence[Mixer]) -> Panels:
+        size = length or telling_size(self.row, self.max_length)
+        plans = [layer.plan(size) for layer in layers if isinstance(layer, PatternAttention)]
+        titled = self.sets() or kinds_of_heads(plans)
+        small = bool(self.examples) and shows_every_pair(titled, size, self.causal)
+        if small:
+            titled = [(title, self._like(size, options)) for title, options in self.examples]
+        return plan_panels(titled, size, self.row, small)
+
+    def _like(self, size: int, options: dict[str, Any]) -> Union:
+        """What a head of the same member with other options sees."""
+        member: Any = type(self)
+        sizes = {"width": 8, "heads": 1, "causal": self.causal, "max_length": size}
+        seen: Union = member(options=options, **sizes).plan(size).heads[0]
+        return seen
+
+    def heads_of(self, rows: Rows, state: State | None) -> tuple[Tensor, State | None]:
+        """Heads' outputs (B, H, L, D), and the state behind them."""
+        raise NotImplementedError
+
+    def literal(self, text: Rows) -> Tensor:
+        """Heads' outputs (1, H, L, D) of one text, by `attention_reference` under its mask."""
+        raise NotImplementedError
+
+    @final
+    def mix(self, rows: Rows, state: State | None) -> MixerOutput:
+        heads, new = self.heads_of(rows, state)
+        return MixerOutput(self.merge(heads), new, {})
+
+    @final
+    def text_reference(self, text: Rows) -> Tensor:
+        return self.merge(self.literal(text))
+
+    def _literal(self, text: Rows) -> Tensor:
+        """`literal` by the plan alone."""
+        length = text.x.shape[1]
+        visible = self.plan(length).mask(length, self.heads)
+        return self._by_definition(self.project(text.x), visible)
+
+    def _by_definition(self, heads: Heads, visible: Tensor) -> Tensor:
+        """Of queries, keys and values (1, H, L, D) under the mask ``visible`` (H or 1, L, L)."""
+        q, k, v = heads
+        positions = torch.arange(q.shape[2])[None]
+        position = self.position if isinstance(self.position, ScorePosition) else None
+        return attention_reference(
+            self._rotate(q, positions), self._rotate(k, positions), v, mask=visible[None],
+            position=position, distance=positions[:, :, None] - positions[:, None],
+        )  # fmt: skip
+
+    def empty_state(self, batch: int, **like: Any) -> State:
+        if self.position is not None:
+            self.position.check_streaming()
+        return KeyValueState.empty((batch, self.heads), self.key_dim, self.head_dim, **like)
+
+    def _by_plan(self, rows: Rows, state: State | None) -> tuple[Tensor, State | None]:
+        """`heads_of` by the plan alone."""
+        assert state is None or isinstance(state, KeyValueState)
+        (q, k, v), positions = self._project(rows, state)
+        keep = rows.keep
+        fresh = state is None or state.keys.shape[2] == 0
+        new = None
+        if state is not None:
+            holes = state.keep is not None or keep is not None
+            new = state.append(k, v, positions if holes else None, keep)
+        if fresh:
+            heads = self._whole(q, k, v, keep)
+        else:
+            assert new is not None
+            heads = self._continued(q, positions, new)
+        return heads, None if new is None else self._trimmed(new)
+
+    def _project(self, rows: Rows, state: State | None) -> tuple[Heads, Tensor]:
+        """Queries, keys and values, and their positions (B or 1, L)."""
+        positions = torch.arange(rows.x.shape[1], device=rows.x.device)[None]
+        if state is not None:
+            positions = positions + state.seen[:, None]
+        lengths = None if state is not None else rows.lengths[:, None]
+        turn = partial(self._rotate, positions=positions, lengths=lengths)
+        q, k, v = self.project(rows.x, turn=turn)
+        return (q, k, v), positions
+
+    def _whole(self, q: Tensor, k: Tensor, v: Tensor, keep: Tensor | None) -> Tensor:
+        """Heads' outputs (B, H, L, D) of texts from their beginning."""
+        lengths = None if keep is None else keep.sum(1)
+        plan, scores = self.plan(q.shape[2]), self.scores
+        if tracing():
+            record(self, "weights", lambda: dense_weights(q, k, plan, lengths, scores))
+        return self.attend(q, k, v, plan, lengths)
+
+    def attend(
+        self, q: Tensor, k: Tensor, v: Tensor, plan: SparsePlan, lengths: Tensor | None = None,
+        scores: Scores | None = None,
+    ) -> Tensor:  # fmt: skip
+        """`sparse_attention` with the member's scores, if no others are given, and its backend."""
+        scores, backend = scores or self.scores, self.options.backend
+        return sparse_attention(q, k, v, plan, lengths=lengths, scores=scores, backend=backend)
+
+    def _continued(self, q: Tensor, positions: Tensor, cache: KeyValueState) -> Tensor:
+        """Heads' outputs of queries whose keys stand at the end of the cache."""
+        plan = self.plan(self._longest(cache, positions))
+        keep, at = cache.slots()
+        pieces = []
+        for first in range(0, q.shape[2], PIECE):
+            queries, i = q[:, :, first : first + PIECE], positions[:, first : first + PIECE]
+            visible = plan.visible(i, at, self.heads) & keep[:, None, None]
+            keys, values, j = cache.keys, cache.values, at
+            if not torch.compiler.is_compiling():
+                seen = visible.any((0, 1, 2)).nonzero().squeeze(1)
+                if len(seen) < visible.shape[-1]:
+                    visible, j = visible[..., seen], j[:, seen]
+                    keys, values = keys.index_select(2, seen), values.index_select(2, seen)
+            pieces.append(self._weighed(queries, keys, values, visible, i, j))
+        return torch.cat(pieces, 2) if len(pieces) > 1 else pieces[0]
+
+    def _weighed(
+        self, q: Tensor, k: Tensor, v: Tensor, visible: Tensor, i: Tensor, j: Tensor
+    ) -> Tensor:
+        scores, pairs = self.scores, None
+        if scores.position is not None:
+            farthest = j.shape[1] - 1
+            if not torch.compiler.is_compiling() and j.shape[1]:
+                farthest = int((i.amax(1) - j.amin(1)).max())
+            pairs = Pairs.of(i, j, regular=False, causal=True, farthest=farthest)
+        return scores.attend(q, k, v, Visibility(mask=visible), pairs)
+
+    def _outputs(
+        self, q: Tensor, k: Tensor, v: Tensor, visible: Tensor, i: Tensor, j: Tensor
+    ) -> Tensor:
+        """Heads' outputs by all pairs of queries at positions i and keys at j of one text."""
+        return self.scores.attend(q, k, v, Visibility(mask=visible), self._by_pairs(i, j))
+
+    def _weights(
+        self, q: Tensor, k: Tensor, v: Tensor, visible: Tensor, i: Tensor, j: Tensor
+    ) -> Tensor:
+        """The weights of those pairs."""
+        return self.scores.weights(q, k, Visibility(mask=visible), self._by_pairs(i, j))
+
+    def _by_pairs(self, i: Tensor, j: Tensor) -> Pairs:
+        keys = j.shape[1]
+        columns = keys if self.causal else 2 * keys - 1
+        return Pairs(i, j, keys - 1, columns, i.shape[1], False, self.causal)
+
+    def _longest(self, cache: KeyValueState, positions: Tensor) -> int:
+        """A length that holds all positions of this call."""
+        if self.max_length is not None or torch.compiler.is_compiling():
+            return self.max_length or positions.shape[1]
+        return int(positions.max()) + 1
+
+    def _trimmed(self, cache: KeyValueState) -> KeyValueState:
+        """Without what no later query sees, but for one: without any key a text would begin."""
+        plan = self.plan(self.max_length or 1)
+        if plan.span is not None:
+            return cache.last(max(plan.span, 1))
+        if torch.compiler.is_compiling():
+            return cache
+        keep, at = cache.slots()
+        needed = (plan.needed(at, cache.seen[:, None]) & keep).any(0)
+        needed[-1] = True
+        if 2 * int(needed.sum()) > len(needed):
+            return cache
+        return cache.at(needed.nonzero().squeeze(1))
+
+    @property
+    def scores(self) -> Scores:
+        """How scores of queries and keys become weights."""
+        position = self.position if isinstance(self.position, ScorePosition) else None
+        return Scores(1 / math.sqrt(self.key_dim), position=position, dropout=self.dropout)
+
+    def _rotate(self, x: Tensor, positions: Tensor, lengths: Tensor | None = None) -> Tensor:
+        if self.position is None or self.position.acts_on != "queries-keys":
+            return x
+        return self.position.rotate(x, positions, lengths)
+
+
+class PlanAttention(PatternAttention):
+    """Base of the members that are nothing but their plan."""
+
+    @final
+    def heads_of(self, rows: Rows, state: State | None) -> tuple[Tensor, State | None]:
+        return self._by_plan(rows, state)
+
+    @final
+    def literal(self, text: Rows) -> Tensor:
+        return self._literal(text)

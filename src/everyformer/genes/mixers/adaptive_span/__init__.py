@@ -1,0 +1,334 @@
+"""Adaptive attention span: each head learns how far back it looks, and pays for no more.
+
+    s_ij = q_i . (k_j + p_(i-j)) / sqrt(D),      m_z(u) = clip((R + z - u) / R, 0, 1)
+    a_ij = m_z(u_ij) e^(s_ij) / sum_j' m_z(u_ij') e^(s_ij'),      y_i = sum_j a_ij v_j
+
+j = i - S .. i - 1 (S = ``window``; the token itself is not seen), u = i - j - 1 as in the authors'
+code: at z = 0 the R nearest keys have weights 1, (R - 1)/R .. 1/R (``ramp_origin="own"``: u = i -
+j, the paper's formula, one key less). z_h = S z^_h of a head is a parameter z^ in [0, 1], set back
+into it after every step of a training; its loss ``span`` is lambda times the mean z of the heads,
+added up over layers. Dynamic spans are z_hi = S sigma(v_h . x_i + b_h) of the layer's input. p is a
+learned vector for each distance, one table for all heads and all layers.
+
+With ``include_self`` a token sees itself and j = i - S + 1 .. i, u = i - j. Bidirectional (our
+extension): both sides, itself included, u = |i - j|; p tells the sides apart. Nothing tells where
+a text begins; `--position sinusoidal` does, where that matters.
+
+``persistent`` is all-attention: N learned keys (sqrt(D) K) and values (sqrt(N) V) a head stand
+beside those of tokens in the same softmax, without p or m, and the block has no feed-forward.
+
+Keys with m = 0 have no weight, so leaving them out is exact: heads are sorted by span into bands
+and each band computes its longest span alone (`everyformer.engines.softmax.spans`); compiled graphs
+compute the whole window, with the same results. State: the keys and values of the longest span.
+
+As published, training goes on from segment to segment with the inputs of the last S tokens, which
+get no gradient: `--memory segment --memory.slots S`. Rows that no span of the layer reaches are not
+projected. With M < S slots spans end at M tokens where the memory shows the last M alone.
+
+Source: Sukhbaatar et al. 2019, arXiv 1905.07799; equations by the authors' code; all-attention:
+Sukhbaatar et al. 2019, arXiv 1907.01470. Cost: O(L (R + max z) d) time, O(L d) memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from everyformer.core.dispatch import take
+from everyformer.core.errors import GeneError, UnsupportedError
+from everyformer.core.mask import Mask
+from everyformer.core.mixer import Mixer
+from everyformer.core.outputs import Losses, MixerOutput
+from everyformer.core.panels import Recorded
+from everyformer.core.position import normal_table
+from everyformer.core.state import State
+from everyformer.core.tally import tally
+from everyformer.core.trace import record, tracing
+from everyformer.engines.softmax.cache import KeyValueState
+from everyformer.engines.softmax.spans import Reach, soft_windows
+from everyformer.genes.memory import MEMORIES
+from everyformer.genes.memory.base import Memory, Segment
+from everyformer.genes.mixers import MIXERS
+from everyformer.genes.mixers._heads import HeadMixer
+from everyformer.genes.mixers.adaptive_span.options import AdaptiveSpanOptions
+from everyformer.genes.mixers.adaptive_span.panels import spans
+from everyformer.genes.mixers.adaptive_span.reference import soft_weights
+from everyformer.genes.mixers.adaptive_span.trials import TRIALS
+from everyformer.genes.mixers.base import Rows
+
+ENGINE = "soft windows"
+
+
+@MIXERS.register("adaptive-span")
+class AdaptiveSpan(HeadMixer):
+    """Adaptive attention span over (B, L, width), with the projections.
+
+    Raises:
+        GeneError: options that do not go together or with the direction.
+    """
+
+    name = "adaptive-span"
+    trials = TRIALS
+    recorded: ClassVar[Recorded] = {"spans": spans}
+    exports_literally = True
+    accepts_memory = True
+    positionless = "has a table of distances of its own"
+    states: tuple[type[State], ...] = (KeyValueState,)
+    Options = AdaptiveSpanOptions
+    options: AdaptiveSpanOptions
+
+    def build(self, max_length: int | None) -> None:
+        super().build(max_length)
+        o, size = self.options, self.head_dim
+        if o.ramp > o.window:
+            raise GeneError(
+                f"ramp={o.ramp} is wider than window={o.window}: a span fades out inside the "
+                f"window; give a ramp of at most {o.window}"
+            )
+        own = not self.causal if o.include_self is None else o.include_self
+        if not self.causal and (not own or o.ramp_origin == "own"):
+            given = "include_self=False" if not own else "ramp_origin='own'"
+            raise GeneError(
+                f"{given} is of the causal form: both ways a token sees itself, and the ramp "
+                "counts from there; leave it out"
+            )
+        near = int(not own and o.ramp_origin == "nearest")
+        self.whole = Reach(o.window, own, not self.causal, near)
+        if self.memory is not None:
+            self._check_memory(self.memory)
+            self.packs_with_state, self.states = True, (KeyValueState, self.memory.holds)
+        self.add_projections(())
+        self.table = normal_table(self.whole.columns, size, std=1.0)
+        spans = self.heads if o.per == "head" else 1
+        self.spans: nn.Parameter | None = None
+        self.spans_of: nn.Linear | None = None
+        if o.dynamic:
+            self.counts_tokens = True
+            self.spans_of = nn.Linear(self.width, spans)
+            nn.init.constant_(self.spans_of.bias, o.dynamic_bias)
+        else:
+            self.spans = nn.Parameter(torch.full((spans,), o.start))
+        for part in (self.spans, *(self.spans_of.parameters() if self.spans_of else ())):
+            if part is not None:
+                part.no_decay, part.lr_scale = True, o.span_lr
+        self.keys = self.values = None
+        if o.persistent:
+            # of one size with the tokens' where they are used
+            self.keys = normal_table(self.heads, o.persistent, size, std=size**-0.5)
+            self.values = normal_table(self.heads, o.persistent, size, std=o.persistent**-0.5)
+        self.with_feedforward = self.feeds({"persistent": o.persistent})
+
+    def _check_memory(self, memory: Memory) -> None:
+        if not self.causal:
+            raise GeneError(
+                f"memory '{memory.name}' carries the past of causal texts, but this adaptive-span "
+                "reads both ways: leave the memory out"
+            )
+        if not memory.tokens_alone:
+            able = ", ".join(name for name in MEMORIES.names() if MEMORIES.get(name).tokens_alone)
+            raise GeneError(
+                f"memory '{memory.name}' is more than the last tokens, which is all that mixer "
+                f"'adaptive-span' reads at its distances: use memory '{able}'"
+            )
+
+    @property
+    def reach(self) -> Reach:
+        """What queries may read: the window, or what a memory shows of it (`Memory.windows`)."""
+        if self.memory is None:
+            return self.whole
+        [shown] = self.memory.windows((None,))
+        window = self.whole.window if shown is None else min(shown, self.whole.window)
+        return self.whole._replace(window=window)
+
+    @property
+    def vectors(self) -> Tensor:
+        """p of the distances that queries may read."""
+        return self.whole.part(self.table, self.reach.farthest)
+
+    @classmethod
+    def feeds(cls, options: Mapping[str, Any]) -> bool:
+        return not options.get("persistent", 0)
+
+    def join(self, first: Mixer) -> None:
+        assert isinstance(first, AdaptiveSpan)
+        if first.table.shape != self.table.shape:
+            raise GeneError(
+                "mixer 'adaptive-span' has one table of distances for all layers, but their "
+                f"windows differ, {first.options.window} and {self.options.window}: use one window "
+                "(spans are learned inside it, layer by layer)"
+            )
+        self.table = first.table
+
+    @torch.no_grad()
+    def end_step(self) -> None:
+        if self.spans is not None:
+            self.spans.data.clamp_(0, 1)
+
+    def mix(self, rows: Rows, state: State | None) -> MixerOutput:
+        compiled = torch.compiler.is_compiling()
+        if self.training and torch.is_grad_enabled() and not compiled:
+            self.end_step()  # not every loop says that its step is over
+        if self.spans_of is not None and torch.compiler.is_exporting():
+            raise UnsupportedError(
+                "dynamic spans of 'adaptive-span' cannot be exported, since how much is computed "
+                "depends on the tokens: train it with dynamic=False"
+            )
+        z = self._z(rows.x)
+        ends = z + self.options.ramp
+        q, k, v = self.project(rows.x)
+        farthest = self._farthest(ends)
+        first = last = after = None
+        if state is not None:
+            past = self._past(state, max(farthest))
+            holes = past.keep is not None or rows.keep is not None
+            positions = rows.positions(state.seen) if holes else None
+            if past.keep is not None:
+                first = past.keys.shape[2] - past.keep.sum(1)
+            after = past.append(k, v, positions, rows.keep)
+            k, v = after.keys, after.values
+        elif not self.causal and rows.keep is not None:
+            last = rows.lengths
+        y = self._attend(q, k, v, ends, farthest, first, last)
+        if state is not None:
+            assert after is not None
+            state = self._carried(rows, state, after, farthest)
+        self._show(rows, q, k, z)
+        return MixerOutput(self.merge(y), state, self._losses(z, rows.keep))
+
+    def _past(self, state: State, farthest: int) -> KeyValueState:
+        """Keys and values from before the tokens, side by side; of a memory's rows, as the
+        projections make them now, those up to a distance."""
+        if self.memory is not None:
+            self.memory.check_state(state, len(state.seen), self.width, self.head_dim)
+        if self.memory is None or isinstance(state, KeyValueState):
+            assert isinstance(state, KeyValueState)
+            return state.side_by_side()
+        rows = self.memory.rows_of(state).last(farthest).side_by_side()
+        inputs = rows.keys[:, 0]
+        k, v = self.project.one(inputs, "key"), self.project.one(inputs, "value")
+        return KeyValueState(rows.seen, k, v, rows.keep, rows.positions)
+
+    def _carried(
+        self, rows: Rows, before: State, after: KeyValueState, farthest: list[int]
+    ) -> State:
+        """The state behind the tokens: what later ones can see, or what a memory takes in."""
+        if self.memory is None:
+            return after.last(self._kept(farthest))
+        if isinstance(before, KeyValueState):
+            # in training a span may be longer at the next segment
+            seen = self.memory.slots if self.training else self._kept(farthest)
+            return after.last(min(seen, self.memory.slots))
+        segment = Segment(rows.x, rows.positions(before.seen), rows.keep, None)
+        return self.memory.remember(before, segment)[0]
+
+    def take_in(self, x: Tensor, mask: Mask | None, state: State) -> State:
+        """Keys and values alone, without a memory."""
+        if self.memory is not None:
+            after = self(x, mask=mask, state=state).state
+            assert after is not None
+            return after
+        self.check_input(x, None, mask, state)
+        assert isinstance(state, KeyValueState)
+        keep = None if mask is None else mask.keep
+        positions = Rows(x, keep).positions(state.seen)
+        k, v = self.project.one(x, "key"), self.project.one(x, "value")
+        farthest = self._farthest(self._z(x[:, :1]) + self.options.ramp)
+        return state.append(k, v, positions, keep).last(self._kept(farthest))
+
+    def _z(self, x: Tensor) -> Tensor:
+        """z (1, H, 1), or (B, H, L) of the tokens of ``x``, in float32 or wider."""
+        wide = torch.promote_types(x.dtype, torch.float32)
+        if self.spans is not None:
+            inside = self.spans.clamp(0, 1)
+            # as if it had been set back already: the bounds take no gradient away
+            inside = self.spans + (inside - self.spans).detach()
+            share = inside.to(wide)[None, :, None]
+        else:
+            assert self.spans_of is not None
+            share = self.spans_of(x).to(wide).sigmoid().transpose(1, 2)
+        return (self.options.window * share).expand(-1, self.heads, -1)
+
+    def _farthest(self, ends: Tensor) -> list[int]:
+        """The largest distance that each head sees."""
+        if torch.compiler.is_compiling():
+            take(ENGINE, "whole windows", "a graph does not know how long spans are")
+            return [self.reach.farthest] * self.heads
+        take(ENGINE, "bands of heads")
+        return [self.reach.within(end) for end in ends.detach().amax((0, 2)).tolist()]
+
+    def _kept(self, farthest: list[int]) -> int:
+        """Tokens that later ones can see: with dynamic spans any in the window."""
+        return self.reach.farthest if self.spans_of is not None else max(farthest)
+
+    def _attend(
+        self, q: Tensor, k: Tensor, v: Tensor, ends: Tensor, farthest: list[int],
+        first: Tensor | None, last: Tensor | None,
+    ) -> Tensor:  # fmt: skip
+        """Heads' outputs (B, H, L, D)."""
+        scale = self.head_dim**-0.5
+        y, logsum = soft_windows(
+            q, k, v, self.vectors, ends, reach=self.reach, ramp=self.options.ramp,
+            farthest=farthest, first=first, last=last, scale=scale, dropout=self.dropout,
+        )  # fmt: skip
+        persistent = self._persistent()
+        if persistent is None:
+            return y
+        keys, values = (t.to(q.dtype) for t in persistent)
+        scores = (scale * q @ keys.transpose(-1, -2)).to(logsum.dtype)
+        total = scores.logsumexp(-1).logaddexp(logsum)[..., None]
+        fixed = F.dropout((scores - total).exp(), self.dropout).to(v.dtype)
+        return y * (logsum[..., None] - total).exp().to(v.dtype) + fixed @ values
+
+    def _persistent(self) -> tuple[Tensor, Tensor] | None:
+        """Keys and values (H, N, D) that every token sees; None: there are none."""
+        if self.keys is None or self.values is None:
+            return None
+        return self.keys * self.head_dim**0.5, self.values * self.options.persistent**0.5
+
+    def _losses(self, z: Tensor, keep: Tensor | None) -> Losses:
+        """lambda times the mean z, over heads and, of dynamic spans, over real tokens."""
+        weight = self.options.penalty
+        if not weight:
+            return {}
+        mean = z.mean(1)
+        if keep is None or z.shape[2] == 1:
+            return {"span": weight * mean.mean()}
+        return {"span": weight * (mean * keep).sum() / keep.sum().clamp(min=1)}
+
+    def _show(self, rows: Rows, q: Tensor, k: Tensor, z: Tensor) -> None:
+        """Offer spans, and the weights of texts from their beginning."""
+        o = self.options
+        spans = (z + o.ramp).clamp(max=o.window)
+
+        def told() -> tuple[Tensor, Tensor]:
+            each = spans.mean(1).expand(rows.x.shape[:2])
+            real = torch.ones_like(each) if rows.keep is None else rows.keep.to(each)
+            return (each * real).sum(), real.sum()
+
+        tally("span", told)
+        record(self, "spans", lambda: spans[0, :, 0] if z.shape[2] == 1 else spans[0])
+        if tracing() and q.shape[2] == k.shape[2]:
+            record(self, "weights", lambda: self._weights(q, k, z, rows.keep)[..., : k.shape[2]])
+
+    def _weights(self, q: Tensor, k: Tensor, z: Tensor, keep: Tensor | None = None) -> Tensor:
+        persistent, ends = self._persistent(), z + self.options.ramp
+        return soft_weights(
+            q, k, self.vectors, ends, reach=self.reach, ramp=self.options.ramp, keep=keep,
+            persistent=None if persistent is None else persistent[0],
+        )  # fmt: skip
+
+    def text_reference(self, text: Rows) -> Tensor:
+        q, k, v = self.project(text.x)
+        weights, persistent = self._weights(q, k, self._z(text.x), text.keep), self._persistent()
+        if persistent is not None:
+            v = torch.cat((v, persistent[1].to(v.dtype).expand(len(v), -1, -1, -1)), 2)
+        return self.merge(weights.to(v.dtype) @ v)
+
+    def empty_state(self, batch: int, **like: Any) -> State:
+        if self.memory is not None and self.memory.ring() is None:
+            return self.memory.init_state(batch, self.width, **like)
+        return KeyValueState.empty((batch, self.heads), self.head_dim, self.head_dim, **like)

@@ -1,0 +1,219 @@
+"""AFT-full: the Attention-Free Transformer with a learned bias for every pair of positions.
+
+    Y_t = sigma_q(Q_t) * sum_t' exp(K_t' + w_{t,t'}) * V_t' / sum_t' exp(K_t' + w_{t,t'})
+
+elementwise over channels; t' <= t when causal. Symbols: Q, K, V (T, d) are ``q``, ``k``, ``v``;
+w (T, T) is ``w``, one number a pair, shared by all channels; its factors u, v (T, d') with
+w_{t,t'} = u_t . v_t' and d' = ``rank`` are parameters ``u``, ``v``; sigma_q is ``gate``; T is L.
+
+It is multi-head attention with d heads of one channel, queries of 1 and an additive bias. The d
+attention matrices are never formed, because exp(K + w) = exp(K) exp(w) and exp(w) is shared.
+
+Cost: O(L^2 d) time, O(L d + L^2) memory, the L^2 part shared by batch and channels; from factors it
+ends at 64 MB kept for training (`engines.averages.dense`). State: all keys and values, 2 t d.
+Tables fix the longest sequence.
+Source: Zhai et al. 2021, arXiv 2105.14103, eq. 2 and section 3.3. Not in the paper: a table a head.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import partial
+from typing import Annotated, Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from everyformer.core.bounds import Affects, Amount, Count
+from everyformer.core.mask import Mask, positions_of, runs_of
+from everyformer.core.state import State, state
+from everyformer.core.trials import Make, Pair, Trials, output
+from everyformer.engines.averages.dense import dense_average
+from everyformer.genes.mixers import MIXERS
+from everyformer.genes.mixers._aft import (
+    AFTOptions,
+    AttentionFree,
+    Factors,
+    Gate,
+    Grid,
+    PositionBias,
+    as_tables,
+    dense_table,
+    fold_batch,
+    gated,
+    gated_average,
+    hide_padding,
+    split_heads,
+    unfold_batch,
+)
+from everyformer.genes.mixers.base import Rows
+
+
+@dataclass(frozen=True)
+class AFTFullOptions(AFTOptions):
+    """Options of `AFTFull`."""
+
+    rank: Count | None = 128
+    """d', the channels of the factors u and v of w; None learns w itself, max_length^2 numbers"""
+    init_std: Annotated[Amount, Affects("nothing")] = 0.01
+    """standard deviation of u and v (or w) at the start"""
+    per_head: bool = False
+    """a w of its own for each head's channels (not in the paper); else one for all channels"""
+
+
+def aft_full_reference(
+    q: Tensor, k: Tensor, v: Tensor, w: Tensor | Factors, *, causal: bool = False,
+    mask: Mask | None = None, gate: Gate = "sigmoid",
+) -> Tensor:  # fmt: skip
+    """The definition, with all (B, L, L, d) weights. Arguments as in `aft_full`."""
+    batch, length, width = v.shape
+    table = w[0] @ w[1].transpose(-1, -2) if isinstance(w, tuple) else w
+    table = table if table.dim() == 3 else table[None]
+    position = positions_of(batch, length, mask, None, q.device).expand(batch, -1)
+    bias = table[:, position[:, :, None], position[:, None, :]].permute(1, 2, 3, 0)
+    scores = k[:, None] + bias.repeat_interleave(width // bias.shape[-1], -1)
+    visible = torch.ones(batch, length, length, dtype=torch.bool, device=q.device)
+    visible = visible.tril() if causal else visible
+    real = torch.ones(batch, length, dtype=torch.bool, device=q.device)
+    if mask is not None and mask.keep is not None:
+        real = mask.keep
+    if mask is not None and mask.documents is not None:
+        runs = runs_of(mask.documents, mask.keep)
+        visible = visible & (runs[:, :, None] == runs[:, None, :])
+    visible = visible & real[:, None, :] & real[:, :, None]
+    weights = torch.softmax(scores.masked_fill(~visible[..., None], -math.inf), 2)
+    average = (weights.nan_to_num(0.0) * v[:, None]).sum(2)
+    return gated(gate, q, average) * real[..., None]
+
+
+def aft_full(
+    q: Tensor, k: Tensor, v: Tensor, w: Tensor | Factors, *, causal: bool = False,
+    mask: Mask | None = None, gate: Gate = "sigmoid",
+) -> Tensor:  # fmt: skip
+    """gate(q) times the softmax average of ``v``, weighted by ``k`` + ``w``.
+
+    Args:
+        q, k, v: (B, L, d).
+        w: (N, N) or one a head (heads, N, N), N >= L, row = query; or its factors (u, v), each
+            ([heads,] N, rank), w = u v^T, which is then never held whole.
+        causal: average over t' <= t instead of all positions.
+        mask: ``keep`` and ``documents`` are honoured; padded outputs are zero. Position t of w is
+            the t-th real token of a row or document.
+        gate: "sigmoid", "relu" or "identity".
+
+    Returns:
+        (B, L, d) in q's dtype.
+
+    Raises:
+        ShapeError: the tensors do not go together, or w is too small.
+    """
+    return gated_average(q, k, v, mask, gate, partial(full_average, w=w, causal=causal))
+
+
+def full_average(
+    k: Tensor, v: Tensor, keep: Tensor | None, w: Tensor | Factors, causal: bool
+) -> Tensor:
+    """Averages (B, L, d) of rows whose real tokens stand first."""
+    length = k.shape[1]
+    w = as_tables(w, length)
+    rows, columns = (w[0], w[1][:, :length]) if isinstance(w, tuple) else (w[..., :length], None)
+    # padding stands last: what is causal does not see it
+    k = k if causal else hide_padding(k, keep)
+    heads = rows.shape[0]
+    k, v = split_heads(k, heads), split_heads(v, heads)
+    return dense_average(k, v, rows[:, :length], columns, causal=causal).flatten(2)
+
+
+@state
+class FullState(State):
+    """Keys and values of all tokens seen; the t-th real token of a row stands in slot t."""
+
+    seen: Tensor
+    keys: Tensor
+    """(B, S, d), S >= the largest ``seen``"""
+    values: Tensor
+    """(B, S, d)"""
+
+
+def _limits(make: Make) -> list[Pair]:
+    """A bias of zero is AFT-simple."""
+    flat, simple = make("aft-full", rank=None), make("aft-simple")
+    simple.load_state_dict(flat.state_dict(), strict=False)
+    for name, table in flat.named_parameters():
+        if name not in dict(simple.named_parameters()):
+            nn.init.zeros_(table)
+    return [("w = 0 is AFT-simple", output(flat), output(simple))]
+
+
+@MIXERS.register("aft-full")
+class AFTFull(AttentionFree):
+    """AFT-full over (B, L, width); ``max_length``, the size of w, is required.
+
+    Raises:
+        ConfigError: max_length is missing. GeneError: heads do not divide the width.
+    """
+
+    name = "aft-full"
+    trials = Trials(variants=({}, {"rank": None}, {"rank": 4, "gate": "relu"}), limits=_limits)
+    Options = AFTFullOptions
+    options: AFTFullOptions
+    states = (FullState,)
+
+    def build(self, max_length: int | None) -> None:
+        super().build(max_length)
+        tables, lines = self.hold_tables(max_length, "every pair")
+        o = self.options
+        self.position = PositionBias(tables, lines, lines, o.rank, o.init_std)
+
+    @property
+    def w(self) -> Tensor | Factors:
+        """The table (H, N, N) or its factors."""
+        return self.position.w
+
+    def average(self, k: Tensor, v: Tensor, rows: Rows) -> Tensor:
+        return full_average(k, v, rows.keep, self.w, self.causal)
+
+    def resume(
+        self, k: Tensor, v: Tensor, keep: Tensor | None, state: FullState
+    ) -> tuple[Tensor, FullState]:
+        """New tokens go into the slots behind those seen; each row looks up its own rows of w."""
+        assert self.max_length is not None
+        batch, length, _ = k.shape
+        seen = state.seen + (length if keep is None else keep.sum(1))
+        self.check_seen(seen)
+        position = state.seen[:, None] + torch.arange(length, device=k.device)
+
+        def grown(old: Tensor, new: Tensor) -> Tensor:
+            slots = F.pad(old, (0, 0, 0, length))
+            slots = slots.scatter(1, position[..., None].expand_as(new), new.to(old.dtype))
+            return slots[:, : self.max_length]
+
+        after = FullState(seen, grown(state.keys, k), grown(state.values, v))
+        if state.keys.shape[1] == 0:
+            return full_average(k, v, keep, self.w, True), after
+        position, slots = position.clamp(max=self.max_length - 1), after.keys.shape[1]
+        w = self.w
+        rows, columns = (w, None) if isinstance(w, Tensor) else w
+        heads = rows.shape[0]
+        rows = rows[..., :slots] if columns is None else rows
+        rows = rows[:, position].transpose(0, 1).flatten(0, 1)
+        if columns is not None:
+            columns = columns[:, :slots].expand(batch, -1, -1, -1).flatten(0, 1)
+        # one group of channels for each batch row and head
+        keys, values = (fold_batch(split_heads(t, heads)) for t in (after.keys, after.values))
+        offset = state.seen.repeat_interleave(heads)
+        o = dense_average(keys, values, rows, columns, causal=True, offset=offset)
+        return unfold_batch(o, batch).flatten(2).to(v.dtype), after
+
+    def dense_bias(self, length: int, grid: Grid | None = None) -> Tensor:
+        return dense_table(self.w, length)
+
+    def literal(self, q: Tensor, k: Tensor, v: Tensor, **how: Any) -> Tensor:
+        return aft_full_reference(q, k, v, self.w, **how)
+
+    def empty_state(self, batch: int, **like: Any) -> FullState:
+        none = torch.zeros(batch, 0, self.channels, **like)
+        seen = torch.zeros(batch, dtype=torch.long, device=none.device)
+        return FullState(seen, none, none.clone())

@@ -1,0 +1,410 @@
+"""Multi-head softmax attention: every query takes a weighted mean of values by similarity of keys.
+
+    Q = X_q W_q^T,  K = X_k W_k^T,  V = X_v W_v^T         split into heads of size D (V: D_v)
+    A_h = softmax_S(Q_h K_h^T / sqrt(D) + M),  O_h = A_h V_h,  Y = concat_h(O_h) W_o^T
+
+Symbols: n = ``heads``; i_q, i_k, i_v, d_o = ``widths.query/key/value/output``; d_k, d_v of one head
+= ``widths.key_dim/value_dim``. Fewer key-value heads than query heads (``kv_heads``) is
+grouped-query attention (1: multi-query); query head h reads key-value head floor(h H_kv / H).
+
+Cost: O(L S (D + D_v)) time a head, O(L + S) memory (fused softmax). State: keys and values of all
+positions seen (of the last ``window`` when every head has one), rotated if RoPE is in use; with a
+memory, what that keeps.
+
+Sources: Vaswani et al. 2017, arXiv 1706.03762, section 3.2; Shazeer 2019, arXiv 1911.02150 (one
+key-value head); Ainslie et al. 2023, arXiv 2305.13245 (groups). Differences from
+`nn.MultiheadAttention`: True means "may be seen", and rows that see nothing give 0, never NaN.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+from einops import rearrange
+from torch import Tensor, nn
+
+from everyformer.core.chosen import Chosen
+from everyformer.core.errors import GeneError, UnsupportedError
+from everyformer.core.mask import Mask, positions_of
+from everyformer.core.mixer import Context, heads_divide
+from everyformer.core.outputs import MixerOutput
+from everyformer.core.position import Position
+from everyformer.core.state import State
+from everyformer.core.trace import record, tracing
+from everyformer.engines.projections import HeadProjections, Turn, same
+from everyformer.engines.softmax.cache import ContextState, KeyValueState
+from everyformer.engines.softmax.pairs import Pairs
+from everyformer.engines.softmax.scored import Scores
+from everyformer.engines.softmax.visibility import (
+    Visibility,
+    counts_up,
+    of_queries,
+    visibility,
+    with_past,
+)
+from everyformer.genes.memory.base import Beside, Heads, Segment, by_contents
+from everyformer.genes.mixers import MIXERS
+from everyformer.genes.mixers.attention.options import AttentionOptions
+from everyformer.genes.mixers.attention.reference import attention_reference
+from everyformer.genes.mixers.attention.trials import TRIALS
+from everyformer.genes.mixers.base import BuiltMixer
+from everyformer.genes.positions._scores import ScorePosition
+
+
+@MIXERS.register("attention")
+class Attention(BuiltMixer):
+    """Multi-head attention with its projections; see the module's text for the symbols."""
+
+    name = "attention"
+    trials = TRIALS
+    states: tuple[type[State], ...] = (KeyValueState, ContextState)
+    honours = frozenset({"keep", "allowed", "bias", "documents", "grid"})
+    accepts_positions = True
+    accepts_memory = True
+    crosses = True
+    shares_heads = True
+    Options = AttentionOptions
+    options: AttentionOptions
+    position: Position | None
+
+    def build(self, max_length: int | None) -> None:
+        o, width, heads, causal = self.options, self.width, self.heads, self.causal
+        self.kv_heads = heads if o.kv_heads is None else o.kv_heads
+        if heads % self.kv_heads:
+            raise GeneError(f"heads={heads} is not a multiple of kv_heads={self.kv_heads}")
+        w = o.widths
+        self.key_dim = w.key_dim or heads_divide(self.channels, heads, self.name)
+        self.value_dim = w.value_dim or self.key_dim
+        windows = o.window if isinstance(o.window, tuple) else (o.window,)
+        if len(windows) not in (1, heads):
+            raise GeneError(
+                f"window={o.window} must be one number, or one for each of {heads} heads"
+            )
+        self._windows, position, memory = windows, self.position, self.memory
+        if position is not None:
+            position.check_mixer(self.name, heads, causal)
+            position.check_sizes(self.name, self.key_dim, self.value_dim)
+        if memory is not None:
+            self.packs_with_state, self.states = True, (KeyValueState, memory.holds)
+            memory.fit((heads, self.kv_heads), (self.key_dim, self.value_dim))
+            self.position = None if memory.drops_position else position
+        if memory is not None and not (causal and windows == (None,)):
+            raise GeneError(
+                f"memory '{memory.name}' carries the past of causal attention without a window, "
+                f"not with causal={causal} and window={o.window}"
+            )
+        self.scale = o.scale if o.scale is not None else 1 / math.sqrt(self.key_dim)
+        self.project = HeadProjections(
+            (w.query or width, w.key or width, w.value or width),
+            (heads, self.kv_heads),
+            (self.key_dim, self.value_dim),
+            o.bias,
+            o.qk_norm,
+        )
+        self.out = nn.Linear(heads * self.value_dim, w.output or width, bias="output" in o.bias)
+        self.output_width = w.output or width
+        self.sink = nn.Parameter(torch.zeros(heads)) if o.sink else None
+        if self.out.bias is not None:
+            nn.init.zeros_(self.out.bias)
+
+    @classmethod
+    def check_layer(cls, options: AttentionOptions, width: int, gene: str) -> None:
+        for name in ("query", "key", "value", "output"):
+            given = getattr(options.widths, name)
+            if given not in (None, width):
+                raise GeneError(
+                    f"'{gene}.widths.{name}' must be width={width} in a layer, not {given}: all "
+                    "layers of a model read and give as many channels. Leave it out"
+                )
+
+    def forward(
+        self,
+        x: Tensor,
+        *,
+        context: Context | None = None,
+        mask: Mask | None = None,
+        state: State | None = None,
+    ) -> MixerOutput:
+        self.check_input(x, context, mask, state)
+        if context is not None or isinstance(state, ContextState):
+            return self._cross(x, context, mask, state)
+        cache, farthest = self._past(x, state)
+        given, runs = mask, None
+        if cache is not None:
+            mask, runs = with_past(mask, x.shape[1], cache.keys.shape[2])
+        keep = real = None if mask is None else mask.keep
+        packed = mask is not None and mask.documents is not None
+        holes = real is not None or packed or (cache is not None and cache.keep is not None)
+
+        positions: Tensor | None = None
+        turn: Turn = same
+        beside: Beside | None = None
+        if holes or self.rotates or self.memory is not None:
+            positions = self._positions(x, mask, None if cache is None else cache.seen)
+            turn = partial(self.rotate, positions=positions)
+        if self.memory is None:
+            q, k, v = self.project(x, turn=turn)
+        else:
+            q, k, v = self.project_heads(x)
+            beside = self._look_up((q, k, v), given, runs, state)
+            q, k = turn(q), turn(k)
+        of_q = of_k = positions
+        if cache is not None:
+            cache = cache.append(k, v, positions, real)
+            k, v = cache.keys, cache.values
+            keep, of_k = cache.slots() if holes else (None, None)
+        if not holes:
+            # distances are all that is asked of positions from here on
+            of_k = torch.arange(k.shape[2], device=x.device)[None]
+            of_q = of_k[:, k.shape[2] - q.shape[2] :]
+        assert of_q is not None
+        assert of_k is not None
+
+        regular = farthest is None and not packed and counts_up(keep)
+        visible = visibility(
+            mask, of_q, of_k, causal=self.causal, windows=self.windows, keep=keep, regular=regular
+        )
+        pairs = Pairs.of(of_q, of_k, regular=regular, causal=self.causal, farthest=farthest)
+        y = self.attend(q, k, v, visible, pairs, beside)
+        if cache is None:
+            return MixerOutput(y, None, {})
+        if self.memory is None:
+            return MixerOutput(y, cache.last(self.reach), {})
+
+        def usage() -> Tensor:
+            got = self.scores.weights(q, k, visible, pairs)
+            got = got if real is None else got.masked_fill(~real[:, None, :, None], 0)
+            return got.sum((1, 2))
+
+        if tracing():
+            record(self, "received", usage)
+        document = None if runs is None else runs == runs[:, -1:]
+        if isinstance(state, KeyValueState):
+            cache = cache if document is None else cache.only(document)
+            return MixerOutput(y, cache.last(self.reach), {})
+        assert positions is not None
+        attend = partial(by_contents, self.project, self.scale, x.detach())
+        segment = Segment(x, positions, real, document, attend, usage, cache, beside)
+        return MixerOutput(y, *self.memory.remember(state, segment))
+
+    def reference(
+        self, x: Tensor, *, context: Context | None = None, mask: Mask | None = None
+    ) -> Tensor:
+        """The same module by `attention_reference` (slow, any dtype)."""
+        self.check_input(x, context, mask, None)
+        q, k, v = self.project_heads(x, context)
+        tokens = q, k, v
+        keep = None if mask is None else mask.keep
+        q_positions, k_positions = (torch.arange(n)[None] for n in (x.shape[1], k.shape[2]))
+        if context is None:
+            q_positions = k_positions = self._positions(x, mask, None)
+            q, k = self.rotate(q, q_positions), self.rotate(k, k_positions)
+        causal, windows = (self.causal, self.windows) if context is None else (False, (None,))
+        visible = visibility(
+            None if mask is None else mask.without("bias"),
+            q_positions, k_positions, causal=causal, windows=windows, keep=keep,
+        ).mask  # fmt: skip
+        o, inside = self.options, self.position if context is None else None
+        literal: Any = partial(
+            attention_reference, q, k, mask=visible, bias=None if mask is None else mask.bias,
+            scale=self.scale, softcap=o.softcap,
+            position=inside if isinstance(inside, ScorePosition) else None,
+            distance=q_positions[:, :, None] - k_positions[:, None, :],
+        )  # fmt: skip
+        y = literal(v, sink=self.sink)
+        if self.memory is not None and self.memory.looks_up and context is None:
+            found = self.memory.tokens(tokens, self.scale, mask, None, None)
+            y = self.memory.reference(y, found, lambda: self._literal_sums(literal, v))
+        return self.out(rearrange(y, "b h l d -> b l (h d)"))
+
+    def _literal_sums(self, literal: Callable[..., Tensor], v: Tensor) -> Tensor:
+        """Logarithms (B, H, L) of softmax's denominators Z: a key of score 0 and value 0 leaves
+        Z / (Z + 1) of values that are 1."""
+        ones, zero = torch.ones_like(v[..., :1]), v.new_zeros(self.heads)
+        sums = literal(ones, sink=zero).squeeze(-1).logit()
+        return sums if self.sink is None else sums.logaddexp(self.sink[:, None])
+
+    def empty_state(self, batch: int, **like: Any) -> State:
+        if self.position is not None:
+            self.position.check_streaming()
+        if self.memory is not None and self.memory.ring() is None:
+            return self.memory.init_state(batch, self.width, **like)
+        rows = batch, self.kv_heads
+        return KeyValueState.empty(rows, self.key_dim, self.value_dim, **like)
+
+    def read_context(self, context: Context, mask: Mask | None = None) -> ContextState:
+        """Project a context once; `forward` takes the result as ``state`` at every step."""
+        keys_from, values_from = context if isinstance(context, tuple) else (context, context)
+        k, v = self.project.one(keys_from, "key"), self.project.one(values_from, "value")
+        keep = None if mask is None else mask.keep
+        if keep is None:
+            keep = torch.ones(keys_from.shape[:2], dtype=torch.bool, device=k.device)
+        seen = torch.zeros(k.shape[0], dtype=torch.long, device=k.device)
+        return ContextState(seen=seen, keys=k, values=v, keep=keep)
+
+    def take_in(self, x: Tensor, mask: Mask | None, state: State) -> State:
+        if self.memory is not None:
+            after = self(x, mask=mask, state=state).state
+            assert after is not None
+            return after
+        self.check_input(x, None, mask, state)
+        assert isinstance(state, KeyValueState)
+        positions = self._positions(x, mask, state.seen)
+        k, v = self.project.of_sources(self.sources(x))
+        keep = None if mask is None else mask.keep
+        return state.append(self.rotate(k, positions), v, positions, keep).last(self.reach)
+
+    @property
+    def answers_some(self) -> bool:
+        """With a memory, what is carried on is made of all outputs."""
+        return self.memory is None
+
+    def sources(self, x: Tensor, *, biased: bool = True) -> Tensor:
+        return self.project.sources(x, biased=biased)
+
+    def answer(
+        self, x: Tensor, chosen: Chosen, mask: Mask | None, state: State | None
+    ) -> MixerOutput:
+        """`forward` for the queries of ``chosen`` tokens, with all keys and values."""
+        self.check_input(x, None, mask, state)
+        assert state is None or isinstance(state, KeyValueState)
+        given = of_queries(mask, chosen)
+        if state is not None:
+            given, _ = with_past(given, x.shape[1], state.keys.shape[2])
+        keep = None if mask is None else mask.keep
+        of_k = self._positions(x, mask, None if state is None else state.seen)
+        of_k = of_k.expand(x.shape[0], -1)
+        of_q = chosen.pick(of_k)
+        q = self.rotate(self.project.one(chosen.pick(x), "query"), of_q)
+        made = self.sources(x) if chosen.sources is None else chosen.sources
+        k, v = self.project.of_sources(made)
+        k = self.rotate(k, of_k)
+        cache = None
+        if state is not None:
+            cache = state.append(k, v, of_k, keep)
+            k, v = cache.keys, cache.values
+            keep, of_k = cache.slots()
+            cache = cache.last(self.reach)
+        k, v, of_k = chosen.row(k), chosen.row(v), chosen.row(of_k)
+        keep = None if keep is None else chosen.row(keep)
+        visible = visibility(given, of_q, of_k, causal=self.causal, windows=self.windows, keep=keep)
+        pairs = Pairs.of(of_q, of_k, regular=False, causal=self.causal, length=x.shape[1])
+        return MixerOutput(self.attend(q, k, v, visible, pairs), cache, {})
+
+    def _cross(
+        self, x: Tensor, context: Context | None, mask: Mask | None, state: State | None
+    ) -> MixerOutput:
+        if self.position is not None:
+            raise UnsupportedError(
+                f"position '{self.position.name}' is defined between tokens of one sequence; build "
+                "cross-attention with position=None"
+            )
+        if isinstance(state, ContextState):
+            cache, hides = state, True
+        else:
+            assert context is not None
+            cache, hides = self.read_context(context, mask), mask is not None
+        q = self.project.one(x, "query")
+        here = torch.arange(q.shape[2], device=x.device)[None]
+        there = torch.arange(cache.keys.shape[2], device=x.device)[None]
+        visible = visibility(mask, here, there, causal=False, keep=cache.keep if hides else None)
+        return MixerOutput(self.attend(q, cache.keys, cache.values, visible), state, {})
+
+    def _past(self, x: Tensor, state: State | None) -> tuple[KeyValueState | None, int | None]:
+        """Keys and values from before ``x``, and `Recalled.farthest`.
+
+        A memory's own rows are inputs, whose keys and values are made by the projections as they
+        are now.
+        """
+        if state is not None and self.memory is not None:
+            self.memory.check_state(state, x.shape[0], self.width, self.key_dim)
+            if not isinstance(state, KeyValueState):
+                rows, farthest = self.memory.recall(state, x.shape[1])
+                if self.memory.projected:
+                    return rows, farthest
+                inputs = rows.keys[:, 0]
+                k, v = self.project.one(inputs, "key"), self.project.one(inputs, "value")
+                k = self.rotate(k, rows.slots()[1]) if self.rotates else k
+                return KeyValueState(rows.seen, k, v, rows.keep, rows.positions), farthest
+        assert state is None or isinstance(state, KeyValueState)
+        return state, None
+
+    @property
+    def windows(self) -> tuple[int | None, ...]:
+        """As in `visibility`; with a memory, in training or evaluation as it says."""
+        return self._windows if self.memory is None else self.memory.windows(self._windows)
+
+    @property
+    def reach(self) -> int | None:
+        """How many past keys some head can still see, or a memory keeps; None: all."""
+        widths = [w for w in self.windows if w is not None]
+        if len(widths) == len(self.windows):
+            return max(widths) - 1
+        return None if self.memory is None else self.memory.slots
+
+    def _positions(self, x: Tensor, mask: Mask | None, seen: Tensor | None) -> Tensor:
+        return positions_of(x.shape[0], x.shape[1], mask, seen, x.device)
+
+    @property
+    def rotates(self) -> bool:
+        return self.position is not None and self.position.acts_on == "queries-keys"
+
+    def rotate(self, x: Tensor, positions: Tensor) -> Tensor:
+        if self.position is None or not self.rotates:
+            return x
+        return self.position.rotate(x, positions)
+
+    def project_heads(
+        self, x: Tensor, context: Context | None = None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries, keys and values of `HeadProjections`, as a memory wants them."""
+        q, k, v = self.project(x, context)
+        if self.memory is not None:
+            q, k = self.memory.heads(q, k, self.scale)
+        return q, k, v
+
+    def _look_up(
+        self, heads: Heads, mask: Mask | None, runs: Tensor | None, state: State | None
+    ) -> Beside | None:
+        """What a memory finds for the tokens, beside softmax."""
+        if self.memory is None or not self.memory.looks_up:
+            return None
+        return self.memory.look_up(state, self.memory.tokens(heads, self.scale, mask, runs, state))
+
+    def attend(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        visible: Visibility,
+        pairs: Pairs | None = None,
+        beside: Beside | None = None,
+    ) -> Tensor:
+        """Mixed values through the output layer; without ``pairs`` nothing depends on order."""
+        position, scores = self.position, self.scores
+        if tracing():
+            record(self, "weights", lambda: scores.weights(q, k, visible, pairs))
+            if isinstance(position, ScorePosition) and position.additive and pairs is not None:
+                record(self, "position_bias", lambda: _added(position, pairs, q.dtype))
+        y = scores.attend(q, k, v, visible, pairs)
+        if beside is not None:
+            y = beside.merge(y, lambda: scores.log_sums(q, k, visible, pairs))
+        return self.out(y.transpose(1, 2).flatten(2))
+
+    @property
+    def scores(self) -> Scores:
+        """How scores of queries and keys become weights."""
+        o = self.options
+        position = self.position if isinstance(self.position, ScorePosition) else None
+        dropout = o.attention_dropout if self.training else 0.0
+        return Scores(self.scale, o.softcap, self.sink, position, dropout)
+
+
+def _added(position: ScorePosition, pairs: Pairs, dtype: torch.dtype) -> Tensor:
+    """A bias by distance, written out for a picture: (B or 1, H, L, S)."""
+    wide = torch.promote_types(dtype, torch.float32)
+    return position.by_distance(pairs.distances(), wide).transpose(0, 1)

@@ -1,0 +1,334 @@
+"""Mixers on rows: padding and packing are undone once, here, for all mixers that read whole texts.
+
+A text is a row that has its real tokens in front. Left padding, holes and packed documents become
+such rows before a mixer is asked, and its results go back to where the tokens stood; the definition
+is asked text by text, on the real tokens alone.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Iterator
+from typing import Any, ClassVar, NamedTuple, final
+
+import torch
+from torch import Tensor, nn
+
+from everyformer.core.errors import GeneError, UnsupportedError
+from everyformer.core.gene import NoOptions
+from everyformer.core.mask import Mask, positions_of, runs_after, runs_of
+from everyformer.core.mixer import Context, Mixer, set_options
+from everyformer.core.outputs import MixerOutput
+from everyformer.core.position import Position
+from everyformer.core.returned import check_like, check_output
+from everyformer.core.state import State
+from everyformer.engines.rows import checked_keep, compact, repack, spread, unpack
+from everyformer.engines.softmax.visibility import surely
+from everyformer.genes.memory.base import Memory
+
+Restore = Callable[[Tensor], Tensor]
+"""Puts results (rows, L, ...) back where the tokens came from; padding gets zeros."""
+
+
+class Rows(NamedTuple):
+    """Texts, each a row with its real tokens in front, and what is known of them."""
+
+    x: Tensor
+    """(B, L, width), zeros where no token is real"""
+    keep: Tensor | None = None
+    """(B, L) bool, a prefix of True in every row, but for pictures; None: all are real"""
+    global_tokens: Tensor | None = None
+    """(B, L) bool"""
+    sentences: Tensor | None = None
+    """(B, L) int"""
+    grid: tuple[int, int] | None = None
+    """(lines, columns) of pictures, whose tokens all keep their cells, also the padding"""
+    front: int | None = None
+    """where it is known that the global tokens are the first so many: how many; real tokens
+    then stand first among these, and among the others"""
+
+    @property
+    def lengths(self) -> Tensor:
+        """How many real tokens each row has: (B or 1,) int64."""
+        if self.keep is None:
+            return torch.full((1,), self.x.shape[1], device=self.x.device)
+        return self.keep.sum(1)
+
+    def positions(self, seen: Tensor | None = None) -> Tensor:
+        """Positions (B or 1, L) behind the ``seen`` (B,) tokens of a state; see `positions_of`."""
+        mask = None if self.keep is None else Mask(keep=self.keep)
+        return positions_of(self.x.shape[0], self.x.shape[1], mask, seen, self.x.device)
+
+    def pieces(self, size: int) -> Iterator[Rows]:
+        """``size`` tokens after the other, of rows that are no pictures."""
+        for first in range(0, self.x.shape[1], size):
+            here = slice(first, first + size)
+            parts = (self.keep, self.global_tokens, self.sentences)
+            keep, flags, sentences = (None if t is None else t[:, here] for t in parts)
+            yield Rows(self.x[:, here], keep, flags, sentences)
+
+
+def rows_of(
+    x: Tensor, mask: Mask | None, planar: bool = False, front: int | None = None
+) -> tuple[Rows, Restore]:
+    """The texts of ``x`` (B, L, ...) as rows, and the way back.
+
+    ``planar``: the padding of a picture (`Mask.grid`) stays in its cells. ``front``: the first so
+    many tokens stay in front of the others.
+    """
+    if mask is None:
+        return Rows(x), lambda y: y
+    keep = mask.keep
+    if mask.documents is not None:
+        if planar and mask.grid is not None:
+            raise UnsupportedError("a row of packed documents is no picture: leave grid out")
+        packed = unpack(x, mask.documents, keep)
+        flags, sentences = _moved(mask, packed.lay)
+        own = Mask(keep=packed.keep, global_tokens=flags, sentences=sentences)
+        rows, restore = rows_of(packed.x, own)
+        return rows, lambda y: repack(restore(y), packed)
+    grid = mask.grid if planar else None
+    given = Rows(x, keep, mask.global_tokens, mask.sentences, grid, front)
+    if keep is None:
+        return given, lambda y: y
+    parts = (keep[:, :front], keep[:, front:]) if front else (keep,)
+    if grid is not None or all(_first(part) for part in parts):
+        return given._replace(x=_cleared(x, keep)), lambda y: _cleared(y, keep)
+    moved = compact(x, keep, front or 0)
+    flags, sentences = _moved(mask, lambda t: t.gather(1, moved.order))
+    rows = Rows(_cleared(moved.x, moved.keep), moved.keep, flags, sentences, None, front)
+    return rows, lambda y: spread(y, moved)
+
+
+def _first(keep: Tensor) -> bool:
+    """Whether the real tokens of every row are known to stand first."""
+    # a graph that leaves the length open cannot compare neighbours
+    return not torch.compiler.is_compiling() and surely(keep[:, 1:] <= keep[:, :-1])
+
+
+def _moved(mask: Mask, move: Callable[[Tensor], Tensor]) -> tuple[Tensor | None, Tensor | None]:
+    """What is known of the tokens, as they are moved: flags of global ones, and sentences."""
+    given = (mask.global_tokens, mask.sentences)
+    flags, sentences = (None if t is None else move(t) for t in given)
+    return flags, sentences
+
+
+def _cleared(x: Tensor, keep: Tensor) -> Tensor:
+    """Zeros where no token is real, so that not even a NaN there is read."""
+    return x.masked_fill(~keep.view(*keep.shape, *[1] * (x.dim() - 2)), 0)
+
+
+class RowMixer(Mixer):
+    """Base of mixers that read rows; a member implements the hooks on `Rows`."""
+
+    mask_padding: bool = True
+    """whether padding is hidden; else it is read as other tokens are"""
+    planar: bool = False
+    """whether `Mask.grid` makes pictures of the rows"""
+    global_rows: bool = False
+    """whether global tokens are read apart, so that those in front (`Mask.front`) stay there"""
+    no_context: str | None = None
+    """why this one reads no context although its kind does"""
+
+    @abstractmethod
+    def mix(self, rows: Rows, state: State | None) -> MixerOutput:
+        """`forward` on rows: (B, L, width), of which only real tokens' outputs are read."""
+        raise NotImplementedError
+
+    def text_reference(self, text: Rows) -> Tensor:
+        """The same module by its literal equation on one whole text (1, L, width).
+
+        Members that are exported by it take padded rows too, as `mix` does.
+        """
+        raise NotImplementedError
+
+    def read(self, keys: Rows, values: Tensor) -> State:
+        """`read_context` on rows: what keys and ``values`` (B, S, channels) are made from."""
+        raise NotImplementedError
+
+    def cross(self, x: Tensor, context: State) -> Tensor:
+        """Outputs (B, L, width) of queries of ``x`` over what `read` gave."""
+        raise NotImplementedError
+
+    def cross_reference(self, x: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+        """The same by the literal equation: ``x`` (1, L, width) over real tokens (1, S, ...)."""
+        raise NotImplementedError
+
+    @final  # type: ignore[misc]  # torch declares an attribute
+    def forward(
+        self,
+        x: Tensor,
+        *,
+        context: Context | None = None,
+        mask: Mask | None = None,
+        state: State | None = None,
+    ) -> MixerOutput:
+        self.check_input(x, context, mask, state)
+        if state is not None and state.of_context:
+            return MixerOutput(self.cross(x, state), state, {})
+        if context is not None:
+            return MixerOutput(self.cross(x, self.read_context(context, mask)), state, {})
+        if state is not None and not self.mask_padding and "keep" in (mask or Mask()).parts():
+            raise UnsupportedError(
+                f"this {self.name} lets padding mix (mask_padding=False), but a state counts real "
+                "tokens alone: leave the padding out, or build it with mask_padding=True"
+            )
+        mask = self._masked(mask)
+        if state is not None and mask is not None and mask.documents is not None:
+            return self._after(x, mask, state)
+        front = mask.front if mask is not None and self.global_rows else None
+        rows, restore = rows_of(x, mask, self.planar, front)
+        out = self.mix(rows, state)
+        check_output(self, "mix", out, rows.x, state)
+        return MixerOutput(restore(out.y), out.state, out.losses)
+
+    @final
+    def reference(
+        self, x: Tensor, *, context: Context | None = None, mask: Mask | None = None
+    ) -> Tensor:
+        """By the literal equation, text by text on the real tokens alone; padding gets zeros."""
+        self.check_input(x, context, mask, None)
+        mask = self._masked(mask) or Mask()
+        if context is not None:
+            self._check_context()
+            sources = context if isinstance(context, tuple) else (context, context)
+            keep = checked_keep(sources[0], mask)
+            texts = []
+            for row, own in enumerate(x):
+                read = (t[row] if keep is None else t[row, keep[row]] for t in sources)
+                texts.append(self.cross_reference(own[None], *(t[None] for t in read)))
+            return torch.cat(texts)
+        if torch.compiler.is_exporting():
+            # a graph has no loop over texts
+            rows, restore = rows_of(x, mask, self.planar)
+            return restore(self.text_reference(rows))
+        if self.planar and mask.grid is not None:
+            rows, restore = rows_of(x, mask, planar=True)
+            keeps = [None] * len(x) if rows.keep is None else rows.keep[:, None]
+            pictures = (
+                Rows(t[None], k, grid=mask.grid) for t, k in zip(rows.x, keeps, strict=True)
+            )
+            return restore(torch.cat([self.text_reference(picture) for picture in pictures]))
+        y = torch.zeros_like(x)
+        for row, at in _texts_of(x, mask):
+            given = (mask.global_tokens, mask.sentences)
+            flags, sentences = (None if t is None else t[row, at][None] for t in given)
+            text = Rows(x[row, at][None], None, flags, sentences)
+            literal = self.text_reference(text)
+            check_like(self, "text_reference", literal, text.x)
+            y[row, at] = literal[0]
+        return y
+
+    @final
+    def read_context(self, context: Context, mask: Mask | None = None) -> State:
+        """Take in a context once; `forward` reads the result as ``state`` at every step."""
+        if not self.crosses:
+            return super().read_context(context, mask)
+        self._check_context()
+        keys_from, values_from = context if isinstance(context, tuple) else (context, context)
+        keep = checked_keep(keys_from, mask)
+        hidden = None if keep is None else Mask(keep=keep)
+        keys = rows_of(keys_from, hidden)[0]
+        same = values_from is keys_from
+        return self.read(keys, keys.x if same else rows_of(values_from, hidden)[0].x)
+
+    def _after(self, x: Tensor, mask: Mask, state: State) -> MixerOutput:
+        """Packed documents behind a state: each in a row of its own, the last one's state stays."""
+        assert mask.documents is not None
+        packed = unpack(x, mask.documents, mask.keep)
+        begun = packed.begun(state, runs_after(mask.documents, mask.keep))
+        out = self(packed.x, mask=Mask(keep=packed.keep), state=begun)
+        assert out.state is not None
+        after = out.state.reorder(packed.row[:, -1])
+        return MixerOutput(repack(out.y, packed), after, out.losses)
+
+    def _check_context(self) -> None:
+        if self.no_context is not None:
+            raise UnsupportedError(self.no_context)
+
+    def _masked(self, mask: Mask | None) -> Mask | None:
+        """What of ``mask`` is hidden: not the padding, where it is read."""
+        if mask is None or self.mask_padding:
+            return mask
+        return mask.by_runs().without("keep")
+
+
+def _texts_of(x: Tensor, mask: Mask) -> Iterator[tuple[int, Tensor]]:
+    """The row of each text in ``x`` (B, L, ...), and where in it its real tokens stand."""
+    real = torch.ones(x.shape[:2], dtype=torch.bool, device=x.device)
+    real = real if mask.keep is None else mask.keep
+    runs = torch.zeros_like(real, dtype=torch.long)
+    runs = runs if mask.documents is None else runs_of(mask.documents, mask.keep)
+    for row in range(len(x)):
+        for run in range(int(runs[row, -1]) + 1):
+            at = (real[row] & (runs[row] == run)).nonzero().squeeze(1)
+            if len(at):
+                yield row, at
+
+
+class BuiltMixer(Mixer):
+    """Base of mixers with one constructor and one way to begin a state; a member adds both hooks.
+
+    Args:
+        width: channels of x.
+        heads: H; of what the member has for each head.
+        causal: whether a token sees only itself and earlier ones.
+        max_length: longest sequence; needed where there is a table over positions.
+        channels: of the heads together, where other mixers hold the rest (default: width).
+        position: acts on queries, keys or scores, in members that take one.
+        memory: rows of the past, in members that read one.
+        options: the member's, or a dictionary.
+    """
+
+    Options: ClassVar[type[Any]] = NoOptions
+    options: Any
+    position: Any
+    out: nn.Linear
+
+    def __init__(
+        self,
+        *,
+        width: int,
+        heads: int = 1,
+        causal: bool = False,
+        max_length: int | None = None,
+        channels: int | None = None,
+        position: Position | None = None,
+        memory: Memory | None = None,
+        options: Any = None,
+    ) -> None:
+        super().__init__()
+        self.options = set_options(self.Options, self.name, options)
+        if channels is not None and not self.shares_heads:
+            raise GeneError(f"mixer '{self.name}' cannot be some of the heads of a layer")
+        if position is not None and not self.accepts_positions:
+            raise GeneError(
+                f"mixer '{self.name}' takes no position inside; '{position.name}' was given"
+            )
+        if memory is not None and not self.accepts_memory:
+            raise GeneError(f"mixer '{self.name}' reads no memory; '{memory.name}' was given")
+        if self.causal_only is not None and not causal:
+            raise GeneError(
+                f"mixer '{self.name}' is causal only ({self.causal_only}): build it with "
+                "causal=True"
+            )
+        self.width, self.heads, self.causal = width, heads, causal
+        self.channels, self.position, self.memory = channels or width, position, memory
+        self.alone = channels is None
+        self.build(max_length)
+
+    @abstractmethod
+    def build(self, max_length: int | None) -> None:
+        """Make the parameters, by the sizes and options that are attributes by now."""
+        raise NotImplementedError
+
+
+class StreamingMixer(RowMixer, BuiltMixer):
+    """Base of row mixers that continue a text."""
+
+    honours = frozenset({"keep", "documents"})
+
+    def check_seen(self, seen: Tensor) -> None:
+        """Refuse ``seen`` (B,) tokens beyond this mixer's table; a compiled graph cannot ask."""
+        if not torch.compiler.is_compiling():
+            self.check_length(int(seen.max()))

@@ -1,0 +1,305 @@
+"""Linformer: keys and values of all tokens projected along the length to k slots.
+
+    K = (E X) W_K^T + b_K,  V = (F X) W_V^T + b_V         E, F of (k, n), n = ``max_length``
+    Y = concat_h(softmax_k(Q_h K_h^T / sqrt(D)) V_h) W_o^T
+
+A text of S <= n tokens uses the first S columns. What stands for E and F (``projection``):
+
+    linear   learned matrices (``frozen``: as drawn)
+    mean     means over windows of w = ceil(n / k) tokens      max   maxima over them, by channel
+    conv     one learned filter of w taps, which moves by w: E[j, j w + r] = f[r]
+
+and who shares them (``sharing``): nobody (one for each head, K and V, layer), the heads of a layer
+(headwise), also keys with values (key-value: E = F), also all layers (layerwise).
+
+Column j of E meets the j-th real token of a text; windows without a real token are no slots.
+
+``causal_chunk`` = c is an extension of ours, not of the paper, which has no causal form: every slot
+mixes all positions, and no mask over slots can hide the later ones. There the text is cut into
+segments of c tokens; a token sees its own segment up to itself, exactly, and the slots of every
+earlier segment, made by one E and F of (k, c) for all. It knows no ``max_length``.
+
+Cost: O(L k D) time a head, O(L k) memory; with segments O(L (c + L k / c) D), state 2 d k / c
+numbers a token and the segment that is being filled.
+
+Sources: Wang et al. 2020, arXiv 2006.04768, sections 4 and 5; fairseq's `linformer_src`, whose
+order (project the length first, then the channels, bias last) and start (Xavier, gain 1/sqrt(2))
+are taken. Deviations: fairseq lets padding into the slots, here it is left out; a filter of `conv`
+is shared by the channels, as E is (the paper does not say).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from everyformer.core.bounds import Count, Dropout
+from everyformer.core.config import Options
+from everyformer.core.errors import ConfigError, GeneError
+from everyformer.core.mixer import Mixer
+from everyformer.core.outputs import MixerOutput
+from everyformer.core.state import State
+from everyformer.core.trace import record, tracing
+from everyformer.engines.softmax.attention import attention_weights, softmax_attention
+from everyformer.engines.softmax.cache import ContextState
+from everyformer.engines.softmax.visibility import Visibility
+from everyformer.genes.mixers import MIXERS
+from everyformer.genes.mixers._heads import HeadMixer
+from everyformer.genes.mixers.base import Rows
+from everyformer.genes.mixers.linformer.reference import compress_reference, linformer_reference
+from everyformer.genes.mixers.linformer.segments import LinformerState, advanced, linformer_chunked
+from everyformer.genes.mixers.linformer.slots import LEARNED, Projection, Slots, compress
+from everyformer.genes.mixers.linformer.trials import TRIALS
+
+Sharing = Literal["none", "headwise", "key-value", "layerwise"]
+DEFAULT_SLOTS = 256
+
+
+@dataclass(frozen=True)
+class LinformerOptions(Options):
+    """Options of `Linformer`."""
+
+    k: Count | None = None
+    """slots that the length is projected to, max_length at most (default: 256 or that; of a
+    segment, a quarter of causal_chunk)"""
+    projection: Projection = "linear"
+    """what makes the slots of the tokens"""
+    sharing: Sharing = "headwise"
+    """who has the same E: nobody; all heads of a layer; keys and values too; all layers too"""
+    frozen: bool = False
+    """leave E and F as they were drawn"""
+    causal_chunk: Count | None = None
+    """tokens of a segment (causal only; an extension of ours)"""
+    bias: tuple[Literal["query", "key", "value", "output"], ...] = ()
+    """which projections have a bias"""
+    attention_dropout: Dropout = 0.0
+    """dropout on the L x k weights in training"""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.projection not in LEARNED and (self.frozen or self.sharing != "headwise"):
+            raise ConfigError(
+                f"projection='{self.projection}' has no weights, so there is nothing to share or "
+                "to freeze: leave sharing='headwise' and frozen=False, or use 'linear' or 'conv'"
+            )
+
+
+@MIXERS.register("linformer")
+class Linformer(HeadMixer):
+    """Attention to k slots over (B, L, width); see the module's text for the symbols.
+
+    Args:
+        causal: only with ``options.causal_chunk``.
+        max_length: n, columns of E and F; not needed with segments.
+
+    Raises:
+        GeneError: causal without segments, segments without causal, no max_length, more slots than
+            tokens.
+    """
+
+    name = "linformer"
+    trials = TRIALS
+    states = (LinformerState, ContextState)
+    crosses = True
+    Options = LinformerOptions
+    options: LinformerOptions
+
+    def build(self, max_length: int | None) -> None:
+        super().build(max_length)
+        o, causal = self.options, self.causal
+        self.reach = self._reach(causal, max_length, o.causal_chunk)
+        self.max_length = None if causal else self.reach
+        quarter = max(1, self.reach // 4)
+        wanted = o.k or (quarter if causal else min(DEFAULT_SLOTS, self.reach))
+        if wanted > self.reach:
+            longest = "causal_chunk" if causal else "max_length"
+            raise GeneError(
+                f"k={wanted} slots for {longest}={self.reach} tokens would hold more than the "
+                f"tokens themselves: give k of at most {self.reach}, or a larger {longest}"
+            )
+        if causal:
+            self.no_context = (
+                "linformer with causal_chunk cuts its own text into segments; build the mixer that "
+                "reads a context with causal=False"
+            )
+        self.window = -(-self.reach // wanted)
+        self.slots = wanted if o.projection == "linear" else -(-self.reach // self.window)
+        self.add_projections(o.bias)
+        self.length_map: nn.Parameter | None = None
+        if o.projection in LEARNED:
+            maps = 2 if o.sharing in ("none", "headwise") else 1
+            groups = self.heads if o.sharing == "none" else 1
+            shape = (wanted, self.reach) if o.projection == "linear" else (1, self.window)
+            drawn = torch.empty(maps, groups, *shape)
+            for matrix in drawn.flatten(0, 1):
+                nn.init.xavier_uniform_(matrix, gain=1 / math.sqrt(2))
+            drawn = drawn if o.projection == "linear" else drawn.squeeze(2)
+            self.length_map = nn.Parameter(drawn, requires_grad=not o.frozen)
+
+    def _reach(self, causal: bool, max_length: int | None, chunk: int | None) -> int:
+        """Columns of E."""
+        if causal and chunk is None:
+            raise GeneError(
+                "linformer has no causal form: every slot mixes all positions, so that no mask "
+                "over slots hides the later ones. Use causal=False, the extension causal_chunk=64 "
+                "(member 'linformer-chunked'), or a causal member"
+            )
+        if chunk is not None and not causal:
+            raise GeneError(
+                f"causal_chunk={chunk} cuts a text for causal=True; with causal=False leave it out"
+            )
+        if chunk is not None:
+            return chunk
+        if max_length is None:
+            raise GeneError(
+                "linformer holds matrices over positions, so it needs max_length: give "
+                "max_length=... (the longest sequence)"
+            )
+        return max_length
+
+    def join(self, first: Mixer) -> None:
+        """One E for all layers, if they share it."""
+        assert isinstance(first, Linformer)
+        if "layerwise" not in (self.options.sharing, first.options.sharing):
+            return
+        own, theirs = (None if m.length_map is None else m.length_map.shape for m in (self, first))
+        if own != theirs or self.options.sharing != first.options.sharing:
+            raise GeneError(
+                "sharing='layerwise' has one E for all layers, but they differ in sharing, "
+                f"projection or k: {self.options.sharing} {own} against {first.options.sharing} "
+                f"{theirs}. Give all layers the same, or use sharing='key-value'"
+            )
+        self.length_map = first.length_map
+
+    def mix(self, rows: Rows, state: State | None) -> MixerOutput:
+        if state is not None:
+            assert isinstance(state, LinformerState)
+            return self._continue(rows, state)
+        if self.causal:
+            return MixerOutput(self._segments(rows.x), None, {})
+        return MixerOutput(self._attend(rows.x, self._slots(rows, rows.x)), None, {})
+
+    def cross_reference(self, x: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+        y = torch.zeros_like(q := self.project.one(x, "query"))
+        if keys.shape[1]:
+            k, v = self._literal(keys[0], "key"), self._literal(values[0], "value")
+            y = linformer_reference(q, k, v)
+        return self.merge(y)
+
+    def text_reference(self, text: Rows) -> Tensor:
+        q, tokens = self.project.one(text.x, "query")[0], text.x[0]
+        if not self.causal:
+            k, v = self._literal(tokens, "key"), self._literal(tokens, "value")
+            return self.merge(linformer_reference(q, k, v)[None])
+        size, rows = self.reach, []
+        k, v = self.project.one(text.x, "key")[0], self.project.one(text.x, "value")[0]
+        for t in range(len(tokens)):
+            first = t // size * size
+            past = [tokens[n : n + size] for n in range(0, first, size)]
+            keys = [self._literal(part, "key") for part in past] + [k[:, first : t + 1]]
+            values = [self._literal(part, "value") for part in past] + [v[:, first : t + 1]]
+            query = q[:, t : t + 1]
+            rows.append(linformer_reference(query, torch.cat(keys, 1), torch.cat(values, 1)))
+        return self.merge(torch.cat(rows, 1)[None])
+
+    def _literal(self, tokens: Tensor, part: Literal["key", "value"]) -> Tensor:
+        """Keys or values (H, slots, D) of the real tokens (S, width) of a row or segment."""
+        weights, kind = self.length_map, self.options.projection
+        if weights is None:
+            return self.project.one(
+                compress_reference(tokens, None, kind, self.window)[None], part
+            )[0]
+        own = weights[0 if part == "key" else -1]
+        slots = [compress_reference(tokens, weight, kind, self.window) for weight in own]
+        heads = self.project.one(torch.stack(slots), part)
+        return heads[0] if len(own) == 1 else heads.diagonal().permute(2, 0, 1)
+
+    def empty_state(self, batch: int, **like: Any) -> LinformerState:
+        none = torch.zeros(batch, self.heads, 0, self.head_dim, **like)
+        heads = torch.zeros(batch, self.reach, self.heads, self.head_dim, **like)
+        inputs = torch.zeros(batch, self.reach, self.width, **like)
+        seen = torch.zeros(batch, dtype=torch.long, device=none.device)
+        return LinformerState(seen, none, none, inputs, heads, heads)
+
+    def read(self, keys: Rows, values: Tensor) -> ContextState:
+        """The slots of a context."""
+        read = self._slots(keys, values)
+        filled = read.filled
+        if filled is None:
+            filled = read.keys.new_ones(len(read.keys), read.keys.shape[2], dtype=torch.bool)
+        seen = torch.zeros(len(read.keys), dtype=torch.long, device=read.keys.device)
+        return ContextState(seen, read.keys, read.values, filled)
+
+    def cross(self, x: Tensor, context: State) -> Tensor:
+        assert isinstance(context, ContextState)
+        return self._attend(x, Slots(context.keys, context.values, context.keep))
+
+    def _slots(self, keys: Rows, values: Tensor) -> Slots:
+        """Keys and values of the slots of whole rows."""
+        self.check_length(keys.x.shape[1])
+        keep, filled = keys.keep, None
+        if keep is not None:
+            linear = self.options.projection == "linear"
+            filled = keep[:, :1].expand(-1, self.slots) if linear else keep[:, :: self.window]
+        return Slots(*self._project(keys.x, values, keep), filled)
+
+    def _project(
+        self, keys_from: Tensor, values_from: Tensor, keep: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Slots (B, H, K, D) of rows whose real tokens stand first and the rest is zero."""
+        weight, how = self.length_map, (self.options.projection, self.window, keep)
+        if weight is not None and weight.shape[1] > 1:
+            # each head has its own E: with the channels projected first, it meets D of them alone
+            k = compress(self.project.one(keys_from, "key", biased=False), weight[:1], *how)[0]
+            v = compress(self.project.one(values_from, "value", biased=False), weight[1:], *how)[0]
+            return self._biased(k, "key"), self._biased(v, "value")
+        if keys_from is values_from:
+            slots = compress(keys_from[:, None], weight, *how)
+            first, last = slots[0, :, 0], slots[-1, :, 0]
+        else:
+            both = (None, None) if weight is None else (weight[:1], weight[-1:])
+            first = compress(keys_from[:, None], both[0], *how)[0, :, 0]
+            last = compress(values_from[:, None], both[1], *how)[0, :, 0]
+        return self.project.one(first, "key"), self.project.one(last, "value")
+
+    def _biased(self, heads: Tensor, part: str) -> Tensor:
+        if part not in self.project.biased:
+            return heads
+        return heads + self.project.biases[part].view(self.heads, 1, -1)
+
+    def _attend(self, x: Tensor, slots: Slots) -> Tensor:
+        """Queries of ``x`` over slots, through the output layer."""
+        q = self.project.one(x, "query")
+        hidden = None if slots.filled is None else slots.filled[:, None, None, :]
+        visible = Visibility(mask=hidden)
+        if tracing():
+            record(self, "slot_weights", lambda: attention_weights(q, slots.keys, visible))
+        y = softmax_attention(q, slots.keys, slots.values, visible, dropout=self.dropout)
+        return self.merge(y)
+
+    def _segments(self, x: Tensor) -> Tensor:
+        """The extension over whole rows; what is behind a row's end is read by nothing before."""
+        length, size = x.shape[1], self.reach
+        count = (length + size - 1) // size
+        x = F.pad(x, (0, 0, 0, count * size - length))
+        q, k, v = (t.unflatten(2, (count, size)) for t in self.project(x))
+        cut = x.unflatten(1, (count, size))
+        whole = cut.flatten(0, 1)
+        keys, values = self._project(whole, whole)
+        slots = tuple(t.unflatten(0, cut.shape[:2]).transpose(1, 2) for t in (keys, values))
+        y = linformer_chunked(q, k, v, (slots[0], slots[1]), self.dropout)
+        return self.merge(y.flatten(2, 3)[:, :, :length])
+
+    def _continue(self, rows: Rows, state: LinformerState) -> MixerOutput:
+        """New tokens behind those of the state, at most a segment at a time."""
+        outputs = []
+        for part in rows.pieces(self.reach):
+            heads, of = self.project(part.x), (self._project, self.slots, self.dropout)
+            y, state = advanced(part.x, heads, part.keep, state, *of)
+            outputs.append(self.merge(y))
+        return MixerOutput(torch.cat(outputs, 1), state, {})

@@ -1,0 +1,105 @@
+"""Hashed attention without parameters.
+
+See `everyformer.genes.mixers.reformer` for the symbols and the source.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from everyformer.core.errors import ShapeError
+from everyformer.engines.content.chunk_lists import ChunkPattern
+from everyformer.engines.content.hashing import bucket_order
+from everyformer.engines.content.sorted_chunks import chunked_attention
+from everyformer.engines.ranges import widened
+from everyformer.engines.softmax.attention import softmax_attention
+from everyformer.engines.softmax.visibility import Visibility
+
+_LAST_BUCKET = 2**31
+"""where padding is sorted to, behind all that hashes give"""
+
+
+def lsh_attention(
+    qk: Tensor, v: Tensor, buckets: Tensor, pattern: ChunkPattern, *, keep: Tensor | None = None,
+    scale: float = 1.0, key_eps: float = 1e-6, dropout: float = 0.0,
+) -> Tensor:  # fmt: skip
+    """Attention among the tokens that their buckets bring together: (B, H, L, D_v).
+
+    Args:
+        qk: (B, H, L, D), queries, and keys when divided by their lengths.
+        v: (B, H, L, D_v).
+        buckets: (B, H, rounds, L) integers >= 0, equal where a round hashes alike.
+        pattern: chunks and who sees whom in them.
+        keep: (B, L) bool, which tokens are real; the others get 0.
+        scale: on the scores. key_eps: added to the mean square of a key.
+        dropout: on the weights.
+    """
+    if buckets.shape[:2] != qk.shape[:2] or buckets.shape[3:] != qk.shape[2:3]:
+        raise ShapeError(
+            f"buckets must be (batch, heads, rounds, length) for queries {tuple(qk.shape)}, not "
+            f"{tuple(buckets.shape)}"
+        )
+    rows = sorted_rows(qk, v, buckets, pattern, keep, scale, key_eps)
+    y = chunked_attention(
+        rows.q, rows.k, rows.v, rows.order, pattern,
+        real=rows.real, buckets=rows.buckets, dropout=dropout,
+    )  # fmt: skip
+    y = y.view(v.shape)
+    return y if keep is None else y.masked_fill(~keep[:, None, :, None], 0.0)
+
+
+class SortedRows(NamedTuple):
+    """Heads as rows whose length is a multiple of the chunk."""
+
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    order: Tensor
+    real: Tensor | None
+    buckets: Tensor | None
+
+
+def sorted_rows(
+    qk: Tensor, v: Tensor, buckets: Tensor, pattern: ChunkPattern, keep: Tensor | None,
+    scale: float, key_eps: float,
+) -> SortedRows:  # fmt: skip
+    batch, heads, length, _ = qk.shape
+    more = -length % pattern.chunk
+    real = None
+    # the compiler gets one graph for all lengths
+    if torch.compiler.is_compiling() or keep is not None or more:
+        flags = torch.ones(batch, length, dtype=torch.bool, device=qk.device)
+        rows = torch.arange(batch * heads, device=qk.device) // heads
+        real = F.pad(flags if keep is None else keep, (0, more))[rows]
+    codes = F.pad(buckets.long().flatten(0, 1), (0, more))
+    sorted_by = codes
+    if real is not None:
+        sorted_by = codes.masked_fill(~real[:, None], _LAST_BUCKET)
+    keys = keys_of(qk, key_eps)
+    q, k, v = (t.flatten(0, 1) for t in (qk * scale, keys, v))
+    return SortedRows(q, k, v, bucket_order(sorted_by), real, codes if pattern.within else None)
+
+
+def dense_attention(
+    qk: Tensor, v: Tensor, pattern: ChunkPattern, keep: Tensor | None, scale: float, key_eps: float,
+    dropout: float,
+) -> Tensor:  # fmt: skip
+    """What `lsh_attention` is where one chunk holds all tokens."""
+    positions = torch.arange(qk.shape[2], device=qk.device)
+    seen = positions[:, None] > positions if pattern.causal else positions[:, None] != positions
+    seen = seen[None, None] if keep is None else seen & keep[:, None, None]
+    keys = keys_of(qk, key_eps)
+    y = softmax_attention(qk, keys, v, Visibility(mask=seen), scale=scale, dropout=dropout)
+    y = torch.where(seen.any(-1, keepdim=True), y, v)
+    return y if keep is None else y.masked_fill(~keep[:, None, :, None], 0.0)
+
+
+def keys_of(qk: Tensor, eps: float) -> Tensor:
+    """Queries divided by their lengths (squares leave the range of float16)."""
+    wide = widened(qk)
+    scale = (wide.square().mean(-1, keepdim=True) + eps).rsqrt() * qk.shape[-1] ** -0.5
+    return (wide * scale).to(qk.dtype)

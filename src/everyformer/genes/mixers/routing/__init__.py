@@ -1,0 +1,355 @@
+"""Routing Transformer: tokens that one centroid is near to see each other, other heads look nearby.
+
+    q_i = n(W_q x_i), k_i = n(W_k x_i), v_i = W_v x_i      n: LayerNorm over D without gain and bias
+    u_ic = q_i . mu_c                                      c = 1 .. K, centroids of every head
+    I_c = the w tokens of largest u_.c, in the order of the row (of queries; of keys by k . mu_c)
+    o_i = mean over c with i in I_c of sum_{j in I_c} softmax_j(q_i . k_j / sqrt(D)) v_j
+
+A token in no I_c gets 0. With ``share_qk`` k = q, as in all published language models. Half of the
+heads are local instead: plain attention to the last w tokens (both ways: to those nearer than w).
+
+Causal, I_c as above is chosen by looking at the whole row (``routing="paper"``, j <= i): what lies
+ahead decides who is a member, so losses of such a model are not those of a model that writes. Two
+others are strictly causal, equal in training, in evaluation and token by token:
+
+    strict   i sees the last w tokens j <= i of its own nearest centroid, itself included: ours, and
+             the default, since its losses mean what they say at the cost of the paper's
+    prefix   I_c is chosen anew for every i among the tokens up to i: what the paper's model does
+             when it writes; O(L K w D), as much as dense attention
+
+The paper's setting with an honest evaluation is routing="paper", evaluation_routing="prefix".
+
+Layers may differ, as where published models route in the last ones alone: mixer=by_layer(
+"attention", "routing") with window=by_layer(256, 64), whose first value is of local attention;
+local_heads=by_layer(6, 4); or --by-layer mixer=attention,routing window=256,64 for the command.
+
+Centroids follow the queries (and keys) by averages in training (`engines.content.centroids`);
+losses["commitment"] = beta mean (q - mu_a)^2 draws queries to their nearest centroid a, and
+``update="gradient"`` moves centroids by losses["codebook"] instead. With ``update="none"`` they
+stay as drawn: hashing by random projections, the paper's baseline. Symbols: K = ``clusters``,
+w = ``window``, beta = ``commitment``.
+
+Cost: O(L K D + L w D), O(L^1.5 D) for K = w = sqrt(L), the default. State: the w - 1 latest (or,
+prefix, the w best) keys and values of every cluster, and w - 1 of local heads.
+
+Source: Roy, Saffar, Vaswani, Grangier 2020, arXiv 2003.05997, section 4; numbers as in the authors'
+code. Deviations: the mean over several clusters is exact (theirs divides by the count + 0.01);
+queries and keys move the centroids in one step, not in turn; averages begin at a count of 1;
+positions by rank in the cluster (``rank_bias``) are a number a head, not a vector. The function and
+its literal form are in `everyformer.genes.mixers.routing.function` and `.reference`.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Annotated, Any, NamedTuple, Self
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from everyformer.core.bounds import Amount, Count, Dropout, Rate, When, Whole
+from everyformer.core.config import Options
+from everyformer.core.errors import GeneError
+from everyformer.core.outputs import Losses, MixerOutput, add_losses
+from everyformer.core.state import State, state
+from everyformer.core.trace import record, tracing
+from everyformer.engines.content.centroids import Centroids, Update
+from everyformer.engines.content.clustered import HeadInputs, Members, best_yet, latest, latest_next
+from everyformer.engines.ranges import widened
+from everyformer.genes.mixers import MIXERS
+from everyformer.genes.mixers._heads import HeadMixer
+from everyformer.genes.mixers.base import Rows
+from everyformer.genes.mixers.routing.function import (
+    Routing,
+    hidden,
+    nearest,
+    real_scores,
+    routing_attention,
+)
+from everyformer.genes.mixers.routing.reference import (
+    local_weights_reference,
+    routing_weights_reference,
+)
+from everyformer.genes.mixers.routing.trials import TRIALS
+from everyformer.system.memory import check_memory
+
+
+@dataclass(frozen=True)
+class RoutingOptions(Options):
+    """Options of `RoutingAttention`."""
+
+    clusters: Count | None = None
+    """K, centroids of a head (default: max_length / window; without both its square root)"""
+    window: Count | None = None
+    """w, members of a cluster that are seen (default: max_length / clusters)"""
+    routing: Routing = "strict"
+    """which members a token sees when causal: see the text; paper lets the future choose"""
+    evaluation_routing: Routing | None = None
+    """the same outside training and with a state (default: as in training)"""
+    local_heads: Whole | None = None
+    """heads that see the last tokens instead (default: half; none beside mixers of other heads)"""
+    local_window: Count | None = None
+    """tokens that these see (default: window)"""
+    share_qk: bool | None = None
+    """whether keys are the queries in routed heads (default: when causal)"""
+    update: Update = "ema"
+    """what moves centroids: averages, their own loss (gradient), or nothing"""
+    decay: Annotated[Rate, When("update", "ema")] = 0.999
+    """of the averages"""
+    commitment: Annotated[Amount, When("update", "ema", "gradient")] = 1e-4
+    """beta, weight of the loss that draws queries to their centroids; of the codebook's it is 1"""
+    rank_bias: Count | None = None
+    """learned scores by how many members lie between, all beyond this alike (default: none)"""
+    attention_dropout: Dropout = 0.0
+    """dropout on the weights in training"""
+
+
+@state
+class RoutingState(State):
+    """The members of the clusters of routed heads, and the last tokens of local ones."""
+
+    seen: Tensor
+    routed: Members
+    local: Members | None = None
+
+
+class _RoutedHeads(NamedTuple):
+    """Queries, keys and values of the heads of one call."""
+
+    near: HeadInputs
+    """of local heads"""
+    far: HeadInputs
+    """of routed heads, queries and keys normed"""
+    q_scores: Tensor
+    """(B, H, L, K) u of the routed queries"""
+    k_scores: Tensor
+    """(B, H, L, K) the same of their keys"""
+
+
+@MIXERS.register("routing")
+class RoutingAttention(HeadMixer):
+    """Routing Transformer's attention over (B, L, width): local heads first, then routed ones.
+
+    ``max_length`` decides the default numbers of clusters and members; longer texts work too.
+
+    Raises:
+        GeneError: numbers of clusters, members or heads that cannot be, or separate keys where
+            routing is strict or prefix.
+    """
+
+    name = "routing"
+    trials = TRIALS
+    states = (RoutingState,)
+    shares_heads = counts_tokens = True
+    Options = RoutingOptions
+    options: RoutingOptions
+
+    def build(self, max_length: int | None) -> None:
+        super().build(max_length)
+        o, width, heads, causal = self.options, self.width, self.heads, self.causal
+        self.clusters, self.window = _sizes(o, max_length)
+        self.local_window = o.local_window or self.window
+        members = self.clusters * self.window + self.local_window
+        check_memory(
+            2.0 * members * width * torch.get_default_dtype().itemsize,
+            f"routing: {self.clusters:,} clusters of {self.window:,} members, and "
+            f"{self.local_window:,} last tokens,",
+            "choose a smaller window, local_window or clusters",
+        )
+        half = heads // 2 if self.alone else 0
+        self.local = half if o.local_heads is None else o.local_heads
+        self.share = causal if o.share_qk is None else o.share_qk
+        _check(self)
+        if causal and (o.evaluation_routing or o.routing) == "paper":
+            self.leaks = (
+                "who is a member of a cluster is chosen by the whole row, later tokens included "
+                "(routing='paper'; evaluation_routing='prefix' is honest)"
+            )
+        routed, every = heads - self.local, heads * self.head_dim
+        keys = self.local * self.head_dim if self.share else every
+        self.query = nn.Linear(width, every, bias=False)
+        self.key = nn.Linear(width, keys, bias=False) if keys else None
+        self.value = nn.Linear(width, every, bias=False)
+        self.out = nn.Linear(every, width, bias=False)
+        for linear in (self.query, self.key, self.value, self.out):
+            if linear is not None:
+                nn.init.xavier_uniform_(linear.weight)
+        self.centroids = Centroids(routed, self.clusters, self.head_dim, o.update, o.decay)
+        self.bias: nn.Parameter | None = None
+        if o.rank_bias is not None:
+            columns = o.rank_bias + 1 if causal else 2 * o.rank_bias + 1
+            self.bias = nn.Parameter(torch.zeros(routed, columns))
+
+    def mix(self, rows: Rows, state: State | None) -> MixerOutput:
+        keep = rows.keep
+        if self.training:
+            self.centroids.watch(self.parameters())
+        heads = self._project(rows.x)
+        if tracing():
+            scores = heads.q_scores
+            record(self, "clusters", lambda: hidden(scores.argmax(-1), self.clusters, keep))
+            record(self, "weights", lambda: self._weights(heads, keep))
+        if state is None:
+            y, after = self._whole(heads, keep), None
+        else:
+            assert isinstance(state, RoutingState)
+            y, after = self._continue(heads, keep, state)
+        if keep is not None:
+            y = y.masked_fill(~keep[:, None, :, None], 0)
+        y = self.merge(y)
+        losses: Losses = {}
+        if self.training:
+            losses = self._learn(y, heads, keep)
+        return MixerOutput(y, after, losses)
+
+    def text_reference(self, text: Rows) -> Tensor:
+        heads = self._project(text.x)
+        values = torch.cat((heads.near.v, heads.far.v), 1)
+        return self.merge(self._weights(heads, None) @ values)
+
+    @property
+    def continues(self) -> bool:
+        return self.causal and self._routing(training=False) != "paper"
+
+    def empty_state(self, batch: int, **like: Any) -> RoutingState:
+        size, routed_heads = self.head_dim, self.heads - self.local
+        routed = Members.empty((batch, routed_heads, self.clusters), size, **like)
+        local = Members.empty((batch, self.local, 1), size, **like) if self.local else None
+        return RoutingState(routed.seen, routed, local)
+
+    def train(self, mode: bool = True) -> Self:
+        """As in every module; evaluation begins with centroids that all steps have moved."""
+        if not mode:
+            self.centroids.watch(self.parameters())
+        return super().train(mode)
+
+    def begin_step(self) -> None:
+        self.centroids.settle()
+
+    def _routing(self, training: bool) -> Routing | None:
+        o = self.options
+        if not self.causal:
+            return None
+        return o.routing if training else o.evaluation_routing or o.routing
+
+    def _project(self, x: Tensor) -> _RoutedHeads:
+        q, v = (self._split(linear(x)) for linear in (self.query, self.value))
+        keys = q[:, :0] if self.key is None else self._split(self.key(x))
+        near, far = (t[:, : self.local] for t in (q, keys, v)), q[:, self.local :]
+        wide = F.layer_norm(widened(far), (self.head_dim,))
+        q_scores = k_scores = self.centroids.scores(wide)
+        own = other = wide.to(q.dtype)
+        if not self.share:
+            wide = F.layer_norm(widened(keys[:, self.local :]), (self.head_dim,))
+            k_scores, other = self.centroids.scores(wide), wide.to(q.dtype)
+        routed = HeadInputs(own, other, v[:, self.local :])
+        return _RoutedHeads(HeadInputs(*near), routed, q_scores, k_scores)
+
+    def _split(self, y: Tensor) -> Tensor:
+        return y.unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
+
+    def _whole(self, heads: _RoutedHeads, keep: Tensor | None) -> Tensor:
+        """All heads (B, H, L, D) over a row of its own."""
+        near = heads.near
+        y = routing_attention(
+            *heads.far, heads.q_scores, heads.k_scores, window=self.window, keep=keep,
+            routing=self._routing(self.training), bias=self.bias, dropout=self.dropout,
+        )  # fmt: skip
+        if not self.local:
+            return y
+        labels, both = self._local_labels(near, keep), not self.causal
+        local = latest(near, labels, self.local_window, 1, both=both, dropout=self.dropout)
+        return torch.cat((local, y), 1)
+
+    def _continue(
+        self, heads: _RoutedHeads, keep: Tensor | None, state: RoutingState
+    ) -> tuple[Tensor, RoutingState]:
+        """All heads over tokens that follow those of the state."""
+        near, far, q_scores, _ = heads
+        how: dict[str, Any] = {"dropout": self.dropout}
+        if self._routing(training=False) == "prefix":
+            worth = real_scores(q_scores, keep)
+            y, routed = best_yet(far, worth, self.window, state.routed, bias=self.bias, **how)
+        else:
+            labels = hidden(q_scores.argmax(-1), self.clusters, keep)
+            y, routed = latest_next(far, labels, self.window, state.routed, bias=self.bias, **how)
+        local = None
+        if state.local is not None:
+            labels = self._local_labels(near, keep)
+            before, local = latest_next(near, labels, self.local_window, state.local, **how)
+            y = torch.cat((before, y), 1)
+        return y, RoutingState(routed.seen, routed, local)
+
+    @staticmethod
+    def _local_labels(near: HeadInputs, keep: Tensor | None) -> Tensor:
+        """0 for every token, 1 for padding: (B, H, L)."""
+        labels = torch.zeros(near.q.shape[:3], dtype=torch.long, device=near.q.device)
+        return labels if keep is None else labels + (~keep[:, None])
+
+    def _weights(self, heads: _RoutedHeads, keep: Tensor | None) -> Tensor:
+        """The literal weights of all heads (B, H, L, L)."""
+        near, far, q_scores, k_scores = heads
+        routed = routing_weights_reference(
+            far.q, far.k, q_scores, k_scores, self.window, routing=self._routing(self.training),
+            keep=keep, bias=self.bias,
+        )  # fmt: skip
+        local = local_weights_reference(near.q, near.k, self.local_window, self.causal, keep)
+        return torch.cat((local, routed), 1)
+
+    def _learn(self, y: Tensor, heads: _RoutedHeads, keep: Tensor | None) -> Losses:
+        """The losses of the centroids; what they follow is counted when ``y`` gets a gradient."""
+        o = self.options
+        losses: Losses = {}
+        pairs = [(heads.far.q, heads.q_scores)]
+        if not self.share:
+            pairs.append((heads.far.k, heads.k_scores))
+        for x, scores in pairs:
+            labels = nearest(scores)
+            self.centroids.count(y, x, labels, keep)
+            if o.update != "none":
+                more = o.commitment * self.centroids.commitment(x, labels, keep)
+                add_losses(losses, {"commitment": more})
+            if o.update == "gradient":
+                more = self.centroids.codebook_loss(x, labels, keep)
+                add_losses(losses, {"codebook": more})
+        return losses
+
+
+def _sizes(o: RoutingOptions, max_length: int | None) -> tuple[int, int]:
+    """K and w."""
+    if o.clusters is not None and o.window is not None:
+        return o.clusters, o.window
+    if max_length is None:
+        raise GeneError(
+            "routing takes its numbers of clusters and members from the longest text: give "
+            "max_length=..., or clusters=... and window=..."
+        )
+    clusters = o.clusters
+    if clusters is None:
+        clusters = round(max_length / o.window if o.window else math.sqrt(max_length))
+    clusters = clusters if o.clusters is not None else max(1, clusters)
+    return clusters, o.window or math.ceil(max_length / max(1, clusters))
+
+
+def _check(mixer: RoutingAttention) -> None:
+    o = mixer.options
+    if not 0 <= mixer.local < mixer.heads:
+        raise GeneError(
+            f"routing: local_heads={mixer.local} of heads={mixer.heads} must leave at least one "
+            "routed head"
+        )
+    if mixer.head_dim < 2:
+        raise GeneError("routing normalises queries over a head's channels: give at least 2 each")
+    if o.rank_bias is not None and not mixer.share:
+        raise GeneError(
+            f"rank_bias={o.rank_bias} counts members of one list, so share_qk={mixer.share} must "
+            "be True"
+        )
+    strict = {o.routing, o.evaluation_routing or o.routing} - {"paper"}
+    if mixer.causal and strict and not mixer.share:
+        raise GeneError(
+            f"routing='{min(strict)}' takes queries and keys of a cluster from one list, but "
+            "share_qk=False: leave that out, or use routing='paper'"
+        )

@@ -1,0 +1,335 @@
+"""Sparse Sinkhorn attention: each block of tokens sees itself and one block sorted in from afar.
+
+    X'_i = sum_{t in block i} X_t,   R = sort net(X'),   P = Sinkhorn((R + e) / tau)     (N, N)
+    psi(K)_i = sum_j P_ij K_j,   psi(V)_i = sum_j P_ij V_j        of N blocks of s tokens
+    y_t = softmax([q psi(K)_i, q K_i] / sqrt(D)) [psi(V)_i, V_i],   Y = concat_h(y) W_o^T
+
+for t in block i. X' stands for a block, R are logits, P is the soft permutation that they become by
+Sinkhorn balancing, one for each head, and psi sorts whole blocks: token r of a sorted block mixes
+the tokens r of all blocks. tau is a temperature, e Gumbel noise, in training only. ``sort_net``:
+linear (X' W), mlp (relu(relu(X' W + b) W' + b')), both with a column for each of N blocks of the
+longest text, or bilinear (means of queries times means of keys, of any length). ``combine``: one
+softmax over both blocks (concat), the scores of both added token by token and psi(V) read
+(sum-scores), or two softmaxes added (sum-out). ``mixture`` adds full attention by the same heads.
+``sortcut`` = n: every token sees the first n sorted blocks and nothing else (both ways only).
+``hard``: each row of P is one at its largest entry, with the gradient of the soft one.
+
+Causal: X'_i sums what was read up to the first token of block i, only earlier blocks are sorted in,
+and columns are summed over the rows so far (`engines.content.balance`); block 0 gets a learned
+null key and value. There balancing leaves one solution: row 1 takes block 0 whole, so what is left
+for row 2 is block 1, and so on. The more ``iterations``, the nearer every row is to the block just
+before, whatever its logits; the default is 1. A token of a sorted block that is partly mixed of
+padding has the weight of its real part.
+
+Cost: O(L s D) time a head for scores and O(L^2 D / s) for psi, a cheap product; O(L s + (L/s)^2)
+memory. State: keys and values of all tokens, sums over columns. Row i of P is made when block i
+begins, so a token costs O(s D), and O(L D / s) on average for psi.
+
+Sources: Tay et al. 2020, arXiv 2002.11296. The paper prints sum-scores; concat follows the
+sinkhorn-transformer package, as does the bilinear net, and sum-out the authors' later code in Long
+Range Arena. Deviations: any length (the last block may be short); ``pool`` = mean in place of
+sums, which grow with the text where causal.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from everyformer.core.bounds import Bounds, Count, Dropout, Positive
+from everyformer.core.chosen import gather_rows
+from everyformer.core.config import Options
+from everyformer.core.errors import ConfigError, GeneError
+from everyformer.core.mixer import Mixer
+from everyformer.core.outputs import MixerOutput
+from everyformer.core.state import State
+from everyformer.core.trace import record, tracing
+from everyformer.engines.content.balance import NOTHING, balanced, balanced_reference, gumbel
+from everyformer.engines.ranges import widened
+from everyformer.engines.softmax.attention import softmax_attention
+from everyformer.engines.softmax.cache import KeyValueState
+from everyformer.engines.softmax.visibility import Visibility, surely
+from everyformer.genes.mixers import MIXERS
+from everyformer.genes.mixers._heads import HeadMixer
+from everyformer.genes.mixers.base import Rows
+from everyformer.genes.mixers.sinkhorn.reference import (
+    pooled_reference,
+    sinkhorn_attention_reference,
+)
+from everyformer.genes.mixers.sinkhorn.sorting import (
+    Combine,
+    Null,
+    Sorter,
+    SortNet,
+    compared,
+    first_sorted,
+    hardened,
+    own_and_sorted,
+    sorted_blocks,
+)
+from everyformer.genes.mixers.sinkhorn.state import SinkhornState, begun, in_order, read_on
+from everyformer.genes.mixers.sinkhorn.trials import TRIALS
+from everyformer.system.memory import check_memory
+
+
+@dataclass(frozen=True)
+class SinkhornOptions(Options):
+    """Options of `Sinkhorn`."""
+
+    block_size: Count = 64
+    """s, tokens of a block"""
+    sort_net: SortNet = "linear"
+    """what makes the logits of P"""
+    pool: Literal["sum", "mean"] = "sum"
+    """what stands for a block in a linear or mlp net"""
+    iterations: Annotated[int, Bounds(1, 1000)] | None = None
+    """of the balancing of rows and columns (default: 8, causal 1)"""
+    tau: Positive = 0.75
+    """temperature of P"""
+    gumbel: bool = True
+    """noise on the logits in training"""
+    hard: bool = False
+    """sort in one block, not a mixture of them"""
+    combine: Combine = "concat"
+    """how the sorted and the own block are read"""
+    mixture: bool = False
+    """add full attention by the same queries, keys and values"""
+    sortcut: Count | None = None
+    """read the first so many sorted blocks, and no own one (both ways only)"""
+    shared_sort: bool = False
+    """one sort net for all layers"""
+    bias: tuple[Literal["query", "key", "value", "output"], ...] = ()
+    """which projections have a bias"""
+    attention_dropout: Dropout = 0.0
+    """dropout on the weights in training"""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.sortcut is not None and self.combine != "concat":
+            raise ConfigError(
+                f"sortcut={self.sortcut} reads no own block: leave combine='{self.combine}' out"
+            )
+        if self.sort_net == "bilinear" and (self.shared_sort or self.pool != "sum"):
+            raise ConfigError(
+                "sort_net='bilinear' has no weights to share and compares means of queries and "
+                "keys: leave shared_sort and pool out"
+            )
+
+
+@MIXERS.register("sinkhorn")
+class Sinkhorn(HeadMixer):
+    """Sparse Sinkhorn attention over (B, L, width); only a bilinear net needs no ``max_length``."""
+
+    name = "sinkhorn"
+    trials = TRIALS
+    states = (SinkhornState,)
+    Options = SinkhornOptions
+    options: SinkhornOptions
+
+    def build(self, max_length: int | None) -> None:
+        super().build(max_length)
+        o, causal = self.options, self.causal
+        if causal and o.sortcut is not None:
+            raise GeneError(
+                f"sortcut={o.sortcut} shows all tokens the same blocks, later ones too: use it "
+                "with causal=False"
+            )
+        if o.sort_net != "bilinear" and max_length is None:
+            raise GeneError(
+                f"sort_net='{o.sort_net}' has a column for each block of the longest text, so it "
+                "needs max_length: give it, or use sort_net='bilinear'"
+            )
+        self.max_length = None if o.sort_net == "bilinear" else max_length
+        self.iterations = o.iterations or (1 if causal else 8)
+        self.most = 0 if self.max_length is None else -(-self.max_length // o.block_size)
+        # keys, values and those that are sorted in
+        check_memory(
+            4.0 * o.block_size * self.width * torch.get_default_dtype().itemsize,
+            f"sinkhorn: a block of block_size={o.block_size:,} tokens",
+            "choose a smaller block_size",
+        )
+        self.add_projections(o.bias)
+        self.sorter: nn.Module | None = None
+        if o.sort_net != "bilinear":
+            self.sorter = Sorter(o.sort_net, self.heads, self.width, self.most)
+        self.null: nn.Parameter | None = None
+        if causal:
+            self.null = nn.Parameter(torch.randn(2, self.heads, 1, self.head_dim))
+
+    def join(self, first: Mixer) -> None:
+        """One sort net for all layers, if they share it."""
+        assert isinstance(first, Sinkhorn)
+        own, theirs = self.options, first.options
+        if not (own.shared_sort or theirs.shared_sort):
+            return
+        if (own.sort_net, own.block_size) != (theirs.sort_net, theirs.block_size):
+            raise GeneError(
+                "shared_sort=True has one sort net for all layers, but they differ: "
+                f"{own.sort_net} of blocks of {own.block_size} against {theirs.sort_net} of "
+                f"{theirs.block_size}"
+            )
+        self.sorter = first.sorter
+
+    def mix(self, rows: Rows, state: State | None) -> MixerOutput:
+        if state is not None:
+            assert isinstance(state, SinkhornState)
+            return self._continue(rows, state)
+        self.check_length(rows.x.shape[1])
+        return MixerOutput(self._parallel(rows.x, rows.keep), None, {})
+
+    def _parallel(self, x: Tensor, keep: Tensor | None) -> Tensor:
+        """Rows whose real tokens stand first."""
+        (batch, length), size = x.shape[:2], self.options.block_size
+        count = (length + size - 1) // size
+        behind = count * size - length
+        real = x.new_ones(1, length, dtype=torch.bool) if keep is None else keep
+        real = F.pad(real, (0, behind)).unflatten(1, (count, size))
+        x = F.pad(x, (0, 0, 0, behind))
+        q, k, v = self.project(x)
+        visible = real.flatten(1)[:, None, :, None]
+        k, v = k.masked_fill(~visible, 0), v.masked_fill(~visible, 0)
+        blocks = tuple(t.unflatten(2, (count, size)) for t in (q, k, v))
+        logits = self._logits(x.unflatten(1, (count, size)), blocks[0], blocks[1], real)
+        there = real[..., 0].expand(batch, -1)
+        p = balanced(self._noisy(logits), self.iterations, causal=self.causal, real=there)
+        p = hardened(p) if self.options.hard else p
+        y = self._mix(blocks, p, real, self._null())
+        if tracing():
+            record(self, "sort", lambda: p)
+            one = torch.eye(count * size, dtype=v.dtype, device=v.device)
+            one = one.expand(*v.shape[:2], -1, -1).unflatten(2, (count, size))
+            one = one * real[:, None, :, :, None].to(one.dtype)
+            record(self, "weights", lambda: self._weights((*blocks[:2], one), p, real, length))
+        # cut last: whether a cut tensor is contiguous would tie a compiled graph to some lengths
+        return self.merge(y)[:, :length]
+
+    def _weights(self, blocks: tuple[Tensor, ...], p: Tensor, real: Tensor, length: int) -> Tensor:
+        """What each token adds to each output (B, H, L, L): mixing is linear in the values."""
+        null = self._null()
+        if null is not None:
+            null = null[0], torch.zeros_like(blocks[2][0, :, 0, :1])
+        return self._mix(blocks, p, real, null)[..., :length, :length]
+
+    def _mix(
+        self, blocks: tuple[Tensor, ...], p: Tensor, real: Tensor, null: Null | None
+    ) -> Tensor:
+        """Outputs of heads (B, H, N s, D_v) of blocks (B, H, N, s, ...)."""
+        o, causal, dropout = self.options, self.causal, self.dropout
+        q, k, v = blocks
+        far = sorted_blocks(p, k, v, None if causal else real, null)
+        if o.sortcut is not None:
+            y = first_sorted(q.flatten(2, 3), far, o.sortcut, dropout)
+        else:
+            y = own_and_sorted(q, k, v, far, real, o.combine, causal, dropout)
+        if o.mixture:
+            seen = None if causal else real.flatten(1)[:, None, None]
+            q, k, v = (t.flatten(2, 3) for t in blocks)
+            y = y + softmax_attention(q, k, v, Visibility(causal, seen), dropout=dropout)
+        return y
+
+    def _logits(self, x: Tensor, q: Tensor, k: Tensor, real: Tensor) -> Tensor:
+        """R (B, H, N, N) of inputs (B, N, s, width) and heads (B, H, N, s, D)."""
+        read = q.transpose(1, 2).transpose(2, 3).flatten(3) if self.sorter is None else x
+        read = widened(read).masked_fill(~real[..., None], 0)
+        size, sums, count = x.shape[2], read.sum(2), real.sum(2)
+        if self.causal:
+            sums = F.pad(sums.cumsum(1)[:, :-1], (0, 0, 1, 0)) + read[:, :, 0]
+            count = size * torch.arange(x.shape[1], device=x.device)[None] + 1
+        pooled = self._pooled(sums, count)
+        if self.sorter is not None:
+            return self.sorter(pooled, x.shape[1])
+        means = widened(k).sum(3) / real.sum(2).clamp(min=1)[:, None, :, None]
+        return compared(pooled, means)
+
+    def _pooled(self, sums: Tensor, count: Tensor) -> Tensor:
+        if self.sorter is not None and self.options.pool == "sum":
+            return sums
+        return sums / count.clamp(min=1)[..., None]
+
+    def _null(self) -> Null | None:
+        """The key and value (H, 1, D) that block 0 reads in place of an earlier block."""
+        return None if self.null is None else (self.null[0], self.null[1])
+
+    def _noisy(self, logits: Tensor) -> Tensor:
+        if self.training and self.options.gumbel:
+            logits = logits + gumbel(logits)
+        return logits / self.options.tau
+
+    def text_reference(self, text: Rows) -> Tensor:
+        o, size = self.options, self.options.block_size
+        q, k, v = (t[0] for t in self.project(text.x))
+        read = q.transpose(0, 1).flatten(1) if self.sorter is None else text.x[0]
+        mean = self.sorter is None or o.pool == "mean"
+        pooled = pooled_reference(read, size, self.causal, mean)[None]
+        if self.sorter is None:
+            means = pooled_reference(k.transpose(0, 1), size, False, True)
+            logits = compared(pooled, means.transpose(0, 1)[None])[0]
+        else:
+            logits = self.sorter(pooled, pooled.shape[1])[0]
+        p = balanced_reference(logits / o.tau, self.iterations, self.causal)
+        heads = sinkhorn_attention_reference(
+            q, k, v, hardened(p) if o.hard else p, size, o.combine, causal=self.causal,
+            null=self.null, sortcut=o.sortcut, mixture=o.mixture,
+        )  # fmt: skip
+        return self.merge(heads[None])
+
+    def empty_state(self, batch: int, **like: Any) -> SinkhornState:
+        wide = {**like, "dtype": torch.promote_types(like["dtype"], torch.float32)}
+        o, heads = self.options, (batch, self.heads)
+        cache = KeyValueState.empty(heads, self.head_dim, self.head_dim, **like)
+        block = torch.zeros(*heads, o.block_size, self.head_dim, **like)
+        columns = torch.full((*heads, self.iterations, self.most), NOTHING, **wide)
+        pooled = torch.zeros(batch, self.width, **wide)
+        return SinkhornState(cache.seen, cache, pooled, block, block, columns)
+
+    def _continue(self, rows: Rows, state: SinkhornState) -> MixerOutput:
+        """New tokens behind those of the state, at most a block at a time."""
+        outputs = []
+        for part in rows.pieces(self.options.block_size):
+            y, state = self._step(part, state)
+            outputs.append(y)
+        return MixerOutput(torch.cat(outputs, 1), state, {})
+
+    def _step(self, rows: Rows, state: SinkhornState) -> tuple[Tensor, SinkhornState]:
+        """At most s tokens, so that at most one block begins in a row."""
+        x = rows.x
+        length, size = x.shape[1], self.options.block_size
+        q, k, v = self.project(x)
+        tokens = torch.arange(length, device=x.device)
+        positions = state.seen[:, None] + tokens
+        cache = state.cache.append(k, v, positions, rows.keep)
+        keys, values = in_order(cache)
+        count = rows.lengths.expand_as(state.seen)
+        if x.device.type == "cpu" and not torch.compiler.is_compiling():
+            self.check_length(int((state.seen + count).max()))
+        start = -state.seen % size
+        begins = start < count
+        read = q.transpose(1, 2).flatten(2) if self.sorter is None else x
+        sums = state.pooled[:, None] + widened(read).cumsum(1).to(state.pooled.dtype)
+        old = new = state.sorted_keys, state.sorted_values
+        columns, null = state.columns, self._null()
+        assert null is not None
+        if not surely(~begins):
+            at = start.clamp(max=length - 1)[:, None]
+            pooled = self._pooled(gather_rows(sums, at), (state.seen + start)[:, None] + 1)
+            whole = keys.shape[2] // size
+            if self.sorter is None:
+                blocks = keys[:, :, : whole * size].unflatten(2, (whole, size))
+                logits = compared(pooled, widened(blocks).mean(3))
+            else:
+                logits = self.sorter(pooled, min(whole, self.most))
+            logits, row = self._noisy(logits)[:, :, 0], (state.seen + start) // size
+            new, columns = begun(
+                logits, row, begins, (keys, values), state, null, self.options.hard
+            )
+        o, behind = self.options, tokens >= start[:, None]
+        y = read_on(
+            q, (keys, values), old, new, positions, behind, o.combine, o.mixture, self.dropout
+        )
+        last = gather_rows(torch.cat((state.pooled[:, None], sums), 1), count[:, None])[:, 0]
+        after = SinkhornState(cache.seen, cache, last, new[0], new[1], columns)
+        return self.merge(y), after

@@ -1,0 +1,156 @@
+"""Positions that act on scores: what they add or change depends on the distance i - j alone.
+
+`engines.softmax.scored` computes attention block by block and asks for the parts below. One
+that adds a number for every distance and head overrides `by_distance` alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, final
+
+import torch
+from torch import Tensor
+
+from everyformer.core.position import Position
+from everyformer.core.trials import Make, Pair, output
+from everyformer.engines.softmax.pairs import Pairs
+from everyformer.engines.softmax.scored import Parts
+
+Cap = Callable[[Tensor], Tensor]
+"""what bounds the scores of contents"""
+
+
+class ScorePosition(Position):
+    """Base of positions that change the scores of softmax attention (and maybe its values)."""
+
+    acts_on = "scores"
+    additive: bool = False
+    """whether `by_distance` says all that it does"""
+
+    def by_distance(self, distance: Tensor, dtype: torch.dtype) -> Tensor:
+        """What is added to scores of pairs that are ``distance`` (any shape) apart: (H, ...)."""
+        raise NotImplementedError(f"{self.name} adds nothing that depends on the distance alone")
+
+    def prepare(self, pairs: Pairs, scale: float, dtype: torch.dtype) -> Parts:
+        """What all blocks of a call share; the first dimension of each tensor is H or 1.
+
+        ``scale`` is the factor that queries carry already when `score` gets them.
+        """
+        raise NotImplementedError
+
+    def cut(self, parts: Parts, pairs: Pairs) -> Parts:
+        """A block's part of what the call holds, all of it views."""
+        raise NotImplementedError
+
+    def content(self, q: Tensor, parts: Parts) -> Tensor:
+        """The queries (B, H, L, D), scaled, that are compared with the keys."""
+        return q
+
+    def score(self, products: Tensor, q: Tensor, k: Tensor, parts: Parts, pairs: Pairs) -> Tensor:
+        """Scores (B, H, L, S) of a block from its scaled products, which it may overwrite."""
+        raise NotImplementedError
+
+    def values(self, weights: Tensor, parts: Parts, pairs: Pairs) -> Tensor | None:
+        """What is added to the heads' outputs (B, H, L, Dv) under ``weights`` (B, H, L, S)."""
+        return None
+
+    def literal(
+        self, q: Tensor, k: Tensor, distance: Tensor, head: int, scale: float, cap: Cap
+    ) -> Tensor:
+        """The definition for one query and head: scores (B, S).
+
+        q (B, D) is not scaled, k is (B, S, D), ``distance`` (B or 1, S) i - j; ``cap`` bounds the
+        scores of contents.
+        """
+        raise NotImplementedError
+
+    def literal_values(self, weights: Tensor, distance: Tensor, head: int) -> Tensor | None:
+        """The definition of what is added to one query's output (B, Dv) under weights (B, S)."""
+        return None
+
+    @final
+    def of_heads(self, chosen: Sequence[int]) -> ScorePosition:
+        return SomeHeads(self, chosen)
+
+
+class AdditivePosition(ScorePosition):
+    """Base of positions that add a number of the distance to every score: `by_distance`."""
+
+    additive = True
+
+    @final
+    def curve(self, distance: Tensor) -> tuple[str, Tensor] | None:
+        return "added to the score", self.by_distance(distance, torch.float32)
+
+    @final
+    def prepare(self, pairs: Pairs, scale: float, dtype: torch.dtype) -> Parts:
+        return (pairs.tile(self.by_distance(pairs.span(), dtype)),)
+
+    @final
+    def cut(self, parts: Parts, pairs: Pairs) -> Parts:
+        return (pairs.cut(parts[0]),)
+
+    @final
+    def score(self, products: Tensor, q: Tensor, k: Tensor, parts: Parts, pairs: Pairs) -> Tensor:
+        return products.add_(pairs.of_cut(parts[0]))
+
+    @final
+    def literal(
+        self, q: Tensor, k: Tensor, distance: Tensor, head: int, scale: float, cap: Cap
+    ) -> Tensor:
+        content = cap(scale * (k @ q[:, :, None]).squeeze(-1))
+        return content + self.by_distance(distance, q.dtype)[head]
+
+
+class SomeHeads(ScorePosition):
+    """Some heads of a position that acts on scores; what it has learned stays shared."""
+
+    name = "some-heads"
+
+    def __init__(self, whole: ScorePosition, chosen: Sequence[int]) -> None:
+        super().__init__()
+        self.whole, self.chosen, self.heads = whole, list(chosen), len(chosen)
+        self.causal, self.additive = whole.causal, whole.additive
+        self.key_dim, self.value_dim = whole.key_dim, whole.value_dim
+
+    def by_distance(self, distance: Tensor, dtype: torch.dtype) -> Tensor:
+        return self.whole.by_distance(distance, dtype)[self.chosen]
+
+    def prepare(self, pairs: Pairs, scale: float, dtype: torch.dtype) -> Parts:
+        parts = self.whole.prepare(pairs, scale, dtype)
+        return tuple(t if t.shape[0] == 1 else t[self.chosen] for t in parts)
+
+    def cut(self, parts: Parts, pairs: Pairs) -> Parts:
+        return self.whole.cut(parts, pairs)
+
+    def content(self, q: Tensor, parts: Parts) -> Tensor:
+        return self.whole.content(q, parts)
+
+    def score(self, products: Tensor, q: Tensor, k: Tensor, parts: Parts, pairs: Pairs) -> Tensor:
+        return self.whole.score(products, q, k, parts, pairs)
+
+    def values(self, weights: Tensor, parts: Parts, pairs: Pairs) -> Tensor | None:
+        return self.whole.values(weights, parts, pairs)
+
+    def literal(
+        self, q: Tensor, k: Tensor, distance: Tensor, head: int, scale: float, cap: Cap
+    ) -> Tensor:
+        return self.whole.literal(q, k, distance, self.chosen[head], scale, cap)
+
+    def literal_values(self, weights: Tensor, distance: Tensor, head: int) -> Tensor | None:
+        return self.whole.literal_values(weights, distance, self.chosen[head])
+
+    def slopes_of(self, dtype: torch.dtype, device: torch.device) -> Tensor | None:
+        slopes = self.whole.slopes_of(dtype, device)
+        return None if slopes is None else slopes[self.chosen]
+
+
+def at_zero(make: Make, position: str, number: float, **own: Any) -> Pair:
+    """Law 5: with ``number`` for all that it has learned, a position leaves attention as it is."""
+    beside, plain = make("attention", position=position, position_options=own), make("attention")
+    plain.load_state_dict(beside.state_dict(), strict=False)
+    with torch.no_grad():
+        for parameter in beside.get_submodule("position").parameters():
+            parameter.fill_(number)
+    return f"{position} at its zero is attention", output(beside), output(plain)

@@ -1,0 +1,224 @@
+"""Transformer-XL's relative positions: scores see distances through waves and two learned queries.
+
+    A_ij = ((q_i + u) k_j + (q_i + v) R_d) / sqrt(D),   R_d = W_R r_d,   d = i - j
+
+r_d in R^width holds the waves of distance d, sines in one half and cosines in the other; u and v
+are vectors of a head, so the four terms are (a) content q k, (b) distance by content q R, (c) the
+key's own weight u k, and (d) the distance's own weight v R. All four share the factor 1/sqrt(D).
+W_R belongs to a layer; u and v too, or to all layers together (``untie``).
+
+``distances="learned"`` replaces W_R r_d by a learned vector and v R_d by a learned number for every
+distance up to ``reach``, farther ones sharing the last:
+
+    A_ij = ((q_i + u) k_j + q_i R_d + b_d) / sqrt(D)
+
+Source: Dai et al. 2019, arXiv 1901.02860, section 3.3 and appendix B; layout of the waves, their
+clamp and the learned form (``attn_type=1``) as in the authors' code, where u and v start at
+N(0, 0.02^2) and serve all layers. Bidirectional as in XLNet (Yang et al. 2019, 1906.08237), which
+sees the distances of both sides. W_R starts as attention's own projections do. Cost: O(L S D)
+beside attention's own for the distances, and W_R r once a call for the S of them, kept between
+calls without gradients. The paper's memory of segments is no part of it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, ClassVar, Literal, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from everyformer.core.bounds import Affects, Amount, Count, Dropout, When, Whole
+from everyformer.core.config import Options
+from everyformer.core.errors import GeneError
+from everyformer.core.panels import Recorded
+from everyformer.core.position import Position, Sizes
+from everyformer.core.trace import record, tracing
+from everyformer.core.trials import Make, Pair, Trials
+from everyformer.engines.softmax.pairs import Pairs
+from everyformer.engines.softmax.scored import Parts
+from everyformer.genes.positions import POSITIONS
+from everyformer.genes.positions._panels import terms_of_scores
+from everyformer.genes.positions._scores import Cap, ScorePosition, at_zero
+from everyformer.genes.positions.sinusoidal import sinusoid
+
+
+@dataclass(frozen=True)
+class XlRelativeOptions(Options):
+    """Options of `XlRelative`."""
+
+    untie: bool = True
+    """u and v of its own for each layer, or one pair for all layers of a stack, as published"""
+    clamp: Annotated[Whole | None, When("distances", "waves")] = None
+    """waves of farther distances are those of this one (default: of each its own)"""
+    wave_dropout: Annotated[Dropout, When("distances", "waves")] = 0.0
+    """dropout on the waves in training"""
+    distances: Literal["waves", "learned"] = "waves"
+    """what a distance is known by: waves through W_R, or a vector and a number learned for each"""
+    reach: Annotated[Count | None, When("distances", "learned")] = None
+    """of learned distances: the largest with an entry of its own (default: max_length - 1)"""
+    start_std: Annotated[Amount, Affects("nothing")] = 0.02
+    """standard deviation of u and v, and of learned distances, at the start"""
+
+
+class _Encoded(NamedTuple):
+    """Distances that were projected at an earlier call."""
+
+    weight: Tensor
+    """W_R as it was"""
+    of: tuple[torch.dtype, int]
+    """its dtype, and the nearest distance"""
+    known: Tensor
+    """W_R r of that distance and those beyond, the nearest last: (H, distances, D)"""
+
+
+def _limits(make: Make) -> list[Pair]:
+    """W_R = u = v = 0 is attention by content alone; so are learned distances of zero."""
+    return [
+        at_zero(make, "xl-relative", 0.0),
+        at_zero(make, "xl-relative", 0.0, distances="learned"),
+    ]
+
+
+@POSITIONS.register("xl-relative")
+class XlRelative(ScorePosition):
+    """Transformer-XL's relative positions: scores of distances added to those of contents.
+
+    For softmax attention; any length, any stream.
+
+    Raises:
+        GeneError: options that do not go together, or learned distances without a ``reach``.
+    """
+
+    name = "xl-relative"
+    trials = Trials(
+        inside=({"clamp": 4, "softcap": 2.0}, {"distances": "learned", "reach": 3}), limits=_limits
+    )
+    recorded: ClassVar[Recorded] = {"terms": terms_of_scores}
+    Options = XlRelativeOptions
+    options: XlRelativeOptions
+
+    def build(self, sizes: Sizes) -> None:
+        self.width, self.heads, self.causal = sizes.width, sizes.heads, sizes.causal
+        self.key_dim = sizes.key_dim
+        o, shape, max_length = self.options, (self.heads, self.key_dim), sizes.max_length
+        if o.distances == "learned" and o.reach is None and not max_length:
+            raise GeneError(
+                "position 'xl-relative' with distances='learned' holds an entry a distance: give "
+                "reach=..., the largest, or max_length=..."
+            )
+        self.u = nn.Parameter(torch.empty(shape))
+        self.v: nn.Parameter | None = None
+        self.encode: nn.Linear | None = None
+        self.table: nn.Parameter | None = None
+        self.numbers: nn.Parameter | None = None
+        if o.distances == "waves":
+            self.v = nn.Parameter(torch.empty(shape))
+            self.encode = nn.Linear(self.width, self.heads * self.key_dim, bias=False)
+            nn.init.xavier_uniform_(self.encode.weight)
+        else:
+            self.reach = o.reach if o.reach is not None else (max_length or 1) - 1
+            count = self.reach + 1 if self.causal else 2 * self.reach + 1
+            self.table = nn.Parameter(torch.empty(self.heads, count, self.key_dim))
+            self.numbers = nn.Parameter(torch.empty(self.heads, count))
+        for part in (self.u, self.v, self.table, self.numbers):
+            if part is not None:
+                nn.init.normal_(part, std=o.start_std)
+                part.no_decay = True  # type: ignore[attr-defined]
+        self._encoding: _Encoded | None = None
+
+    def join(self, first: Position) -> None:
+        if self.options.untie:
+            return
+        assert isinstance(first, XlRelative)
+        if first.u.shape != self.u.shape:
+            raise GeneError(
+                f"position 'xl-relative' with untie=False has one u and v for all layers, but "
+                f"their heads differ, {tuple(first.u.shape)} and {tuple(self.u.shape)}: use "
+                "untie=True"
+            )
+        self.u, self.v = first.u, first.v
+
+    def prepare(self, pairs: Pairs, scale: float, dtype: torch.dtype) -> Parts:
+        u = scale * self.u.to(dtype)[:, None]
+        if self.table is not None and self.numbers is not None:
+            table = pairs.widen(self.table.to(dtype), self.reach, dim=1)
+            numbers = pairs.widen(scale * self.numbers.to(dtype), self.reach)
+            return u, table, pairs.tile(numbers)
+        assert self.v is not None
+        seen = pairs.columns - pairs.later
+        nearest = pairs.farthest - seen + 1
+        known = F.pad(self._encoded(pairs.span()[:seen], nearest, dtype), (0, 0, 0, pairs.later))
+        return u, known, scale * self.v.to(dtype)[:, None]
+
+    def cut(self, parts: Parts, pairs: Pairs) -> Parts:
+        u, known, last = parts
+        return u, pairs.take(known, 1), last if self.table is None else pairs.cut(last)
+
+    def content(self, q: Tensor, parts: Parts) -> Tensor:
+        return q + parts[0]
+
+    def score(self, products: Tensor, q: Tensor, k: Tensor, parts: Parts, pairs: Pairs) -> Tensor:
+        u, known, last = parts
+        if self.table is None and tracing():
+            record(self, "terms", lambda: self._terms(q, k, u, known, last, pairs))
+        queries = q if self.table is not None else q + last
+        scores = products.add_(pairs.lay(queries @ known.transpose(-1, -2)))
+        return scores if self.table is None else scores.add_(pairs.of_cut(last))
+
+    def literal(
+        self, q: Tensor, k: Tensor, distance: Tensor, head: int, scale: float, cap: Cap
+    ) -> Tensor:
+        content = cap(scale * (k * (q + self.u[head].to(q.dtype))[:, None]).sum(-1))
+        if self.table is not None and self.numbers is not None:
+            rows = self.reach - distance.clamp(0 if self.causal else -self.reach, self.reach)
+            known, number = self.table[head][rows].to(q.dtype), self.numbers[head][rows]
+            return content + scale * ((known * q[:, None]).sum(-1) + number.to(q.dtype))
+        assert self.v is not None
+        known = self._project(self._waves(distance, q.dtype))[..., head, :]
+        return content + scale * (known * (q + self.v[head].to(q.dtype))[:, None]).sum(-1)
+
+    def _terms(
+        self, q: Tensor, k: Tensor, u: Tensor, known: Tensor, v: Tensor, pairs: Pairs
+    ) -> Tensor:
+        """(a), (b), (c), (d) of a block as (B, 4, H, L, S), for pictures."""
+        content = ((one.expand_as(q)) @ k.transpose(-1, -2) for one in (q, u))
+        far = (pairs.lay(one.expand_as(q) @ known.transpose(-1, -2)) for one in (q, v))
+        (a, c), (b, d) = content, far
+        return torch.stack((a, b, c, d), 1)
+
+    def _encoded(self, distances: Tensor, nearest: int, dtype: torch.dtype) -> Tensor:
+        """W_R r of distances that go down by one to ``nearest``: (H, len(distances), D).
+
+        Without gradients on a CPU the call's result serves the next one, whose distances are more
+        by a few: a step of one token would else project all distances again.
+        """
+        assert self.encode is not None
+        weight, count = self.encode.weight, distances.shape[0]
+        fixed = not (torch.is_grad_enabled() or torch.compiler.is_compiling() or self.training)
+        if not fixed or weight.device.type != "cpu" or torch.is_autocast_enabled("cpu"):
+            waves = self._waves(distances, dtype)
+            waves = F.dropout(waves, self.options.wave_dropout, self.training)
+            return self._project(waves).transpose(0, 1)
+        parts = self._encoding
+        fits = parts is not None and parts.of == (dtype, nearest) and parts.known.shape[1] >= count
+        # weights may be changed behind autograd's back, so they are compared number by number
+        if parts is None or not fits or not torch.equal(parts.weight, weight):
+            room = 1 << (count - 1).bit_length()
+            far = nearest + room - torch.arange(1, room + 1)
+            known = self._project(self._waves(far, dtype)).transpose(0, 1).contiguous()
+            parts = self._encoding = _Encoded(weight.detach().clone(), (dtype, nearest), known)
+        return parts.known[:, -count:]
+
+    def _waves(self, distances: Tensor, dtype: torch.dtype) -> Tensor:
+        """r of distances of any shape: (..., width)."""
+        clamp = self.options.clamp
+        if clamp is not None:
+            distances = distances.clamp(-clamp, clamp)
+        return sinusoid(distances, self.width, layout="halves", dtype=dtype)
+
+    def _project(self, waves: Tensor) -> Tensor:
+        assert self.encode is not None
+        projected = F.linear(waves, self.encode.weight.to(waves.dtype))
+        return projected.unflatten(-1, (-1, self.u.shape[-1]))

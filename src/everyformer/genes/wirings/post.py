@@ -1,0 +1,26 @@
+"""Post-norm: norm(x + f(x)), as published in 2017; the last norm is that of the last sub-layer.
+
+Source: Vaswani et al. 2017, arXiv 1706.03762, section 3.1.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from everyformer.blocks.wiring import Around, Residual
+from everyformer.genes.wirings import WIRINGS
+
+
+@WIRINGS.register("post")
+class PostNorm(Residual):
+    """x' = norm(x + f(x))."""
+
+    name = "post"
+    last_norm = False
+    reads_stream = True
+
+    def read(self, stream: Tensor, around: Around) -> Tensor:
+        return stream
+
+    def join(self, stream: Tensor, y: Tensor, around: Around) -> Tensor:
+        return around.norm(stream + y)

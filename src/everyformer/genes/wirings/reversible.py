@@ -1,0 +1,352 @@
+"""Reversible stacks: activations are not kept for the backward pass but computed again from below.
+
+    Y1 = X1 + F(X2),   Y2 = X2 + G(Y1)          X2 = Y2 - G(Y1),   X1 = Y1 - F(X2)
+
+F is a layer's mixer, G its feed-forward, each behind its norm and followed by dropout; the first
+layer's X1 and X2 are both the embeddings. Written by sub-layers, as here, one step is
+
+    (a, b) -> (b, a + f(b))                     (a', b') -> (b' - f(a'), a')
+
+so layers of one sub-layer (gMLP) and of three (a decoder's) are reversible as well; after an odd
+number of steps the two halves have changed names.
+
+Memory beside the weights is O(L d) at any depth, for one more forward pass. What repeats a step
+exactly is kept: the state of the random generators where a step has used them, and what mixers have
+chosen (`everyformer.core.choices`; of Reformer its buckets, 2 or 4 bytes a token, head and round).
+The halves are held in float32 at least, since rounding enters through their sums and differences.
+
+Positions that are added before a layer are added to both halves and taken off again; they are kept.
+What comes out are both halves side by side, twice the width, or their mean.
+
+One `autograd.Function` spans the stack, with the weights among its inputs: frozen inputs or
+weights, accumulation and hooks work as ever. A memory (`genes.memory`) is read and comes out
+as a constant. Without gradients, with a state that gradients pass through and under the compiler
+the same equations run as they stand.
+
+Sources: Gomez et al. 2017, arXiv 1707.04585; Kitaev et al. 2020 (Reformer), arXiv 2001.04451,
+section 3.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any, Literal, NamedTuple, cast
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from everyformer.blocks.wiring import Around, Layer, Part, Pass, Wiring
+from everyformer.core.choices import keep_choices, repeat_choices
+from everyformer.core.chosen import Chosen
+from everyformer.core.config import Options
+from everyformer.core.errors import EveryformerError
+from everyformer.core.mask import Mask
+from everyformer.core.outputs import LayerOutput, Losses, add_losses
+from everyformer.core.state import State
+from everyformer.core.taps import Tap
+from everyformer.core.trace import untraced
+from everyformer.core.trials import Trials
+from everyformer.engines.once import once_differentiable
+from everyformer.genes.wirings import WIRINGS
+from everyformer.system.fingerprint import fingerprint, unchanged
+
+
+@dataclass(frozen=True)
+class ReversibleOptions(Options):
+    reversible_output: Literal["concat", "mean"] = "concat"
+    """what the stack gives: both halves side by side (2 width), or their mean"""
+
+
+class Halves(NamedTuple):
+    """The stream: two tensors (B, L, width), in float32 at least."""
+
+    a: Tensor
+    b: Tensor
+    dtype: torch.dtype
+    """of what sub-layers read"""
+
+
+@WIRINGS.register("reversible")
+class Reversible(Wiring):
+    """(a, b) -> (b, a + f(norm(b)))."""
+
+    name = "reversible"
+    Options = ReversibleOptions
+    trials = Trials(variants=({"reversible_output": "mean"},))
+    recomputes = True
+
+    def out_width(self, width: int) -> int:
+        return 2 * width if self.options.reversible_output == "concat" else width
+
+    def open(self, x: Tensor) -> Halves:
+        wide = x.to(torch.promote_types(x.dtype, torch.float32))
+        return Halves(wide, wide, x.dtype)
+
+    def close(self, stream: Halves) -> Tensor:
+        a, b, dtype = stream
+        both = self.options.reversible_output == "concat"
+        return (torch.cat((a, b), -1) if both else (a + b) / 2).to(dtype)
+
+    def shift(self, stream: Halves, added: Tensor) -> Halves:
+        return Halves(stream.a + added, stream.b + added, stream.dtype)
+
+    def read(self, stream: Halves, around: Around) -> Tensor:
+        return around.norm(stream.b.to(stream.dtype))
+
+    def join(self, stream: Halves, y: Tensor, around: Around) -> Halves:
+        return Halves(stream.b, stream.a + y, stream.dtype)
+
+    def run(self, blocks: Sequence[Layer], x: Tensor, given: Pass) -> Halves:
+        """The equations as they stand, or, where gradients are wanted, without activations.
+
+        Taps inside layers keep activations.
+        """
+        stream = self.open(x)
+        plain = torch.compiler.is_compiling() or not torch.is_grad_enabled() or given.inside()
+        if plain or not all(layer.cut for layer in given.state or ()):
+            return cast(Halves, given.run(blocks, stream))
+        run = Recorded.of(given, blocks, x.dtype)
+        a, b, *rest = _Reversible.apply(run, stream.a, stream.b, *run.tensors)
+        for i, tap in enumerate(run.taps):
+            given.found[tap] = Halves(rest[2 * i], rest[2 * i + 1], x.dtype)
+        given.collect(0, {"block-output": stream})
+        for name, term in zip(run.names, rest[2 * len(run.taps) :], strict=True):
+            add_losses(given.losses, {name: term})
+        given.states += run.states
+        return Halves(a, b, x.dtype)
+
+
+class Step(NamedTuple):
+    """One sub-layer of a pass, and what repeats it."""
+
+    block: Layer
+    part: Part
+    n: int
+    """of the block"""
+    layer: int
+    """of the step"""
+    random: list[Tensor]
+    """states of the generators before it: the CPU's, then the devices'"""
+    choices: list[Tensor]
+    terms: int
+    """how many losses it has"""
+
+
+@dataclass(eq=False)
+class Recorded(Pass):
+    """A pass that can be gone backwards."""
+
+    dtype: torch.dtype = torch.float32
+    """of what sub-layers read"""
+    blocks: Sequence[Layer] = ()
+    tensors: list[Tensor] = field(default_factory=list)
+    """weights of all layers, ``added``, then what ``context`` and ``mask`` hold: all that may want
+    gradients"""
+    weights: dict[tuple[int, Part], range] = field(default_factory=dict)
+    """where those of a block's sub-layer stand among the tensors"""
+    positions: range = range(0)
+    """where ``added`` stands"""
+    outside: range = range(0)
+    """where context and mask stand"""
+    steps: list[Step] = field(default_factory=list, init=False)
+    names: list[str] = field(default_factory=list, init=False)
+    """of the losses, step by step"""
+    terms: list[Tensor] = field(default_factory=list, init=False)
+    """their values"""
+
+    @classmethod
+    def of(cls, given: Pass, blocks: Sequence[Layer], dtype: torch.dtype) -> Recorded:
+        """A pass with what ``given`` has for these layers."""
+        inner = sorted(tap for tap in given.taps if tap.layer)
+        run = cls(
+            given.added, given.context, given.mask, given.state, given.order, inner, dtype=dtype
+        )
+        run.blocks = blocks
+        for n, block in enumerate(blocks):
+            for part in block.parts:
+                first = len(run.tensors)
+                run.tensors += block.weights_of(part).values()
+                run.weights[n, part] = range(first, len(run.tensors))
+        run.positions = range(len(run.tensors), len(run.tensors) + len(given.added or ()))
+        run.tensors += given.added or ()
+        read = [t for one in given.context or () for t in one.tensors()]
+        if given.mask is not None and given.mask.bias is not None:
+            read.append(given.mask.bias)
+        run.outside = range(len(run.tensors), len(run.tensors) + len(read))
+        run.tensors += read
+        return run
+
+    def through(
+        self, block: Layer, n: int, layer: int, stream: Halves, chosen: Chosen | None = None
+    ) -> LayerOutput:
+        losses: Losses = {}
+        given = self.given(n, layer)
+        for part in block.parts:
+            random = _random_states(stream.a)
+            if self.steps and _same(self.steps[-1].random, random):
+                random = self.steps[-1].random
+            with keep_choices() as choices:
+                f = partial(block.branch, part, **given)
+                stream, out = block.wiring.step(stream, block.around(part), f)
+            self.steps.append(Step(block, part, n, layer, random, choices, len(out.losses)))
+            self.names += out.losses
+            self.terms += out.losses.values()
+            given["state"], losses = out.state, losses | out.losses
+        return LayerOutput(stream, given["state"], losses, {})
+
+    def again(
+        self, step: Step, b: Tensor, weights: Sequence[Tensor], read: Iterable[Tensor]
+    ) -> LayerOutput:
+        """One step from its ``b`` with these weights, and ``read`` for context and mask."""
+        context, mask = self.around(read)
+        given = self.given(step.n, step.layer)
+        given |= {"context": None if context is None else context[step.n], "mask": mask}
+        names = step.block.weights_of(step.part)
+        named = {f"block.{name}": w for name, w in zip(names, weights, strict=True)}
+        branch = _Branch(cast(nn.Module, step.block), step.part)
+        out: LayerOutput = functional_call(branch, named, (b.to(self.dtype),), given)
+        return out
+
+    def around(self, read: Iterable[Tensor]) -> tuple[list[State] | None, Mask | None]:
+        """``context`` and ``mask`` with the tensors ``read`` in place of their own."""
+        given, mask = iter(read), self.mask
+        context = None
+        if self.context is not None:
+            context = [one.map(lambda t, _: next(given)) for one in self.context]
+        if mask is not None and mask.bias is not None:
+            mask = replace(mask, bias=next(given))
+        return context, mask
+
+
+class _Branch(nn.Module):
+    """One sub-layer with its norm, as a module."""
+
+    def __init__(self, block: nn.Module, part: Part) -> None:
+        super().__init__()
+        self.block, self.part = block, part
+
+    def forward(self, x: Tensor, **given: Any) -> LayerOutput:
+        block = cast(Layer, self.block)
+        return block.branch(self.part, block.around(self.part).norm(x), **given)
+
+
+class _Reversible(torch.autograd.Function):
+    """All steps at once: (run, a, b, *run.tensors) to the last (a, b), those of ``run.taps`` and
+    the steps' losses."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, run: Recorded, a: Tensor, b: Tensor, *tensors: Tensor
+    ) -> tuple[Tensor, ...]:
+        ctx.run, ctx.device = run, a.device
+        ctx.autocast = {
+            "device_type": a.device.type,
+            "enabled": torch.is_autocast_enabled(a.device.type),
+            "dtype": torch.get_autocast_dtype(a.device.type),
+            # casts made without a graph must not be found by what runs with one
+            "cache_enabled": False,
+        }
+        ctx.versions, ctx.numbers = [t._version for t in tensors], _numbers(tensors)
+        with torch.autocast(**ctx.autocast):
+            a, b, _ = run.run(run.blocks, Halves(a, b, run.dtype))
+        ctx.save_for_backward(a, b)
+        # outputs of their own, even where they are halves of later layers too
+        found = [half.clone() for tap in run.taps for half in run.found[tap][:2]]
+        return a, b, *found, *run.terms
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        run: Recorded = ctx.run
+        same = ctx.versions == [t._version for t in run.tensors]
+        if not (same and unchanged(ctx.numbers, _numbers(run.tensors))):
+            raise EveryformerError(
+                "a weight of a reversible stack was changed in place between its forward and its "
+                "backward pass, which computes the layers again: step the optimiser afterwards"
+            )
+        (a, b), (da, db, *rest) = ctx.saved_tensors, gradients
+        inner, terms = rest[: 2 * len(run.taps)], rest[2 * len(run.taps) :]
+        wanted = ctx.needs_input_grad[3:]
+        # copies, since hooks of the weights themselves are for the finished gradient alone
+        inputs = [
+            t.detach().requires_grad_(needed) for t, needed in zip(run.tensors, wanted, strict=True)
+        ]
+        # views, since hooks on what modules read (of torch's counters) cannot stand on leaves here
+        with torch.enable_grad():
+            read = [inputs[i].view_as(inputs[i]) for i in run.outside]
+        found: list[Tensor | None] = [None] * len(inputs)
+        with _same_random_numbers_after(a), torch.autocast(**ctx.autocast), untraced():
+            for step in reversed(run.steps):
+                own, ends_layer = run.weights[step.n, step.part], step.block.parts[-1]
+                if step.part == ends_layer and Tap("block-output", step.layer + 1) in run.taps:
+                    *inner, first, second = inner
+                    da, db = da + first, db + second
+                _restore(step.random, a)
+                source = a.detach().requires_grad_()
+                with torch.enable_grad(), repeat_choices(step.choices):
+                    weights = [inputs[i] for i in own]
+                    out = run.again(step, source.view_as(source), weights, read)
+                a, b = b - out.y.detach(), a
+                cut = len(terms) - step.terms
+                pairs = zip(
+                    (out.y, *out.losses.values()), (db.to(out.y.dtype), *terms[cut:]), strict=True
+                )
+                graded = [(y, dy) for y, dy in pairs if y.requires_grad]
+                terms = terms[:cut]
+                positions = [i for i in (*own, *run.outside) if wanted[i]]
+                ends, starts = [y for y, _ in graded], [source, *(inputs[i] for i in positions)]
+                source_grad, *others = torch.autograd.grad(
+                    ends, starts, [dy for _, dy in graded], allow_unused=True
+                )
+                da, db = db, da if source_grad is None else da + source_grad
+                for i, part in zip(positions, others, strict=True):
+                    found[i] = _sum(found[i], part)
+                if step.part == step.block.parts[0] and run.positions:
+                    index = run.positions[step.n]
+                    moved = inputs[index].detach()
+                    a, b = a - moved, b - moved
+                    if wanted[index]:
+                        gradient = (da + db).sum_to_size(moved.shape).to(moved.dtype)
+                        found[index] = _sum(found[index], gradient)
+        return None, da, db, *found
+
+
+def _numbers(tensors: Iterable[Tensor]) -> Tensor:
+    """Of those that an optimiser may move: a fused one leaves no trace in their versions."""
+    return fingerprint(t for t in tensors if t.is_leaf and t.requires_grad)
+
+
+def _sum(a: Tensor | None, b: Tensor | None) -> Tensor | None:
+    return a if b is None else b if a is None else a + b
+
+
+def _random_states(like: Tensor) -> list[Tensor]:
+    """Of the CPU's generator and of that of the device that ``like`` is on."""
+    states = [torch.get_rng_state()]
+    if like.device.type != "cpu":
+        states.append(torch.get_device_module(like.device).get_rng_state(like.device))
+    return states
+
+
+def _same(some: list[Tensor], others: list[Tensor]) -> bool:
+    return all(torch.equal(a, b) for a, b in zip(some, others, strict=True))
+
+
+def _restore(states: list[Tensor], like: Tensor) -> None:
+    torch.set_rng_state(states[0])
+    if len(states) > 1:
+        torch.get_device_module(like.device).set_rng_state(states[1], like.device)
+
+
+@contextmanager
+def _same_random_numbers_after(like: Tensor) -> Iterator[None]:
+    """Whatever is drawn inside, what follows draws what it would have."""
+    states = _random_states(like)
+    try:
+        yield
+    finally:
+        _restore(states, like)

@@ -1,0 +1,1 @@
+"""The machine beneath: files, processes, memory, signals, late imports; knows nothing of models."""
