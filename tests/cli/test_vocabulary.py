@@ -1,8 +1,7 @@
-"""One vocabulary: what a slip meant, former names, files for members, options in messages."""
+"""One vocabulary: what a slip meant, files for members, options in messages."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -47,55 +46,6 @@ def test_the_first_suggestion_is_what_was_meant(
     told = refused(*line.split())
     assert told.startswith("unknown option '--")
     assert told.partition("; did you mean ")[2].startswith(f"'{meant}'")
-
-
-FORMER = [
-    ("train gmlp --schedule window=1", "train gmlp --by-layer window=1"),
-    ("train --from-run=RUN", "train --from=RUN"),
-    ("compare gmlp --bench-lengths 8 16", "compare gmlp --lengths 8 16"),
-    ("compare gmlp --bench_lengths 8", "compare gmlp --lengths 8"),
-    ("verify --dtype float32", "verify --precision float32"),
-    ("generate RUN --class-name cat", "generate RUN --class cat"),
-    ("eval RUN --memory 3", "eval RUN --memory.slots 3"),
-]
-
-
-def test_a_former_name_means_what_the_new_one_does_and_says_so(
-    say: Say, trained: Callable[..., Path]
-) -> None:
-    run = str(trained())
-    for before, now in FORMER:
-        old, new = (
-            next(word for word in line.split() if word.startswith("--")).partition("=")[0]
-            for line in (before, now)
-        )
-        code, out, err = say(*now.replace("RUN", run).split(), "--print-config")
-        assert (code, err) == (0, "")
-        told = f"{old.replace('_', '-')} is now called {new}; the old name still works\n"
-        words = before.replace("RUN", run).split()
-        assert say(*words, "--print-config") == (0, out, told)
-
-
-@pytest.mark.parametrize(
-    ("verb", "before", "now"),
-    [
-        ("train", {"schedule": ["a=1"]}, {"by_layer": ["a=1"]}),
-        ("compare", {"bench_lengths": [8]}, {"lengths": [8]}),
-        ("verify", {"dtype": "float32"}, {"precision": "float32"}),
-    ],
-)
-def test_a_config_file_with_a_former_name_is_read_the_same(
-    verb: str, before: dict, now: dict, say: Say, tree: Path
-) -> None:
-    member = {"member": "gmlp"} if verb == "train" else {"members": ["gmlp"]}
-    for name, values in (("old.json", before), ("new.json", now)):
-        (tree / name).write_text(json.dumps(member | values), encoding="utf-8")
-    code, out, err = say(verb, "--config", "new.json", "--print-config")
-    assert (code, err) == (0, "")
-    assert json.loads(out).items() >= now.items()
-    old, new = (next(iter(values)) for values in (before, now))
-    told = f"'{old}' is now called '{new}'; the old name still works\n"
-    assert say(verb, "--config", "old.json", "--print-config") == (0, out, told)
 
 
 def test_one_thing_has_one_name_in_all_verbs(say: Say, monkeypatch: pytest.MonkeyPatch) -> None:

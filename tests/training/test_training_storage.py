@@ -177,14 +177,17 @@ def test_no_whole_checkpoint_is_an_error(tmp_path: Path) -> None:
         newest_checkpoint(tmp_path)
 
 
-def test_a_newer_checkpoint_asks_for_an_upgrade(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("version", "told"),
+    [(2, r"version 2, but .* reads 1 to 1: upgrade it"), (0, r"version 0, .*: make the file anew")],
+)
+def test_a_checkpoint_of_another_version_says_what_to_do(
+    version: int, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    make_checkpoints(tmp_path, [1])
-    monkeypatch.setattr("everyformer.system.sealed.VERSION", 5)
+    monkeypatch.setattr("everyformer.system.sealed.VERSION", version)
     make_checkpoints(tmp_path, [2])
     monkeypatch.undo()
-    with pytest.raises(CheckpointError, match=r"version 5.*upgrade"):
+    with pytest.raises(CheckpointError, match=told):
         newest_checkpoint(tmp_path)
 
 

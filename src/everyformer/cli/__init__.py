@@ -145,14 +145,10 @@ def _run(words: Sequence[str]) -> int:
     keep_freed_memory()
     words = _with_plugins(words)
     verb = importlib.import_module(f"everyformer.cli.verbs.{words[0]}")
-    from everyformer.cli.names import renamed
-    from everyformer.cli.parsing import Finished, former_in_config, say
+    from everyformer.cli.parsing import Finished
 
-    rest, lines = renamed(words[0], words[1:])
-    for line in [*lines, *former_in_config(words[0], rest)]:
-        say(line)
     try:
-        code: int = verb.run(rest)
+        code: int = verb.run(words[1:])
     except Finished:
         return 0
     return code

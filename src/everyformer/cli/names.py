@@ -1,25 +1,16 @@
-"""The vocabulary of the command line: short names, former names, and what a wrong name may mean.
+"""The vocabulary of the command line: short names, and what a wrong name may mean.
 
-One thing has one name in all verbs (docs/command-line.md has the table). Former names still work,
-in words and in config files, and say what they are called now.
+One thing has one name in all verbs (docs/command-line.md has the table).
 """
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any
 
 from everyformer.training.names import ALIASES, HOMES, OTHER_NAMES
 
-FORMER: dict[str, dict[str, str]] = {
-    "train": {"schedule": "by-layer", "from-run": "from"},
-    "compare": {"bench-lengths": "lengths"},
-    "eval": {"memory": "memory.slots"},
-    "generate": {"class-name": "class"},
-    "verify": {"dtype": "precision"},
-}
-"""verb -> former name of an option -> its name"""
 SYNONYMS: dict[str, tuple[str, ...]] = {
     "batchsize": ("batch",),
     "bsz": ("batch",),
@@ -91,47 +82,20 @@ def spelled(flag: str) -> str:
     return shorter.get(flag, flag.replace("_", "-"))
 
 
-def renamed(verb: str, words: Sequence[str]) -> tuple[list[str], list[str]]:
-    """``words`` with the names that options have now, and a line on each that had a former one."""
-    now, lines = [], []
-    former = FORMER.get(verb, {})
-    for word in words:
-        flag, equals, value = word.partition("=")
-        name = flag[2:].replace("_", "-")
-        if flag.startswith("--") and name in former:
-            lines.append(_notice(f"--{name}", f"--{former[name]}"))
-            word = f"--{former[name]}{equals}{value}"
-        now.append(word)
-    return now, lines
-
-
-def renamed_in_file(verb: str, values: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    """The same of the table of a config file, whose names become those of the fields."""
+def as_fields(values: dict[str, Any]) -> dict[str, Any]:
+    """The table of a config file under the names of the fields; ``data = "x.txt"`` is --data."""
     fields = {name.replace("-", "_"): field for field, name in OTHER_NAMES.items()}
-    former = {old.replace("-", "_"): name for old, name in FORMER.get(verb, {}).items()}
-    found: dict[str, Any] = {}
-    lines = []
+    renamed: dict[str, Any] = {}
     for key, value in values.items():
-        name = former.get(key, "").replace("-", "_")
-        home, dot, inner = name.partition(".")
-        if name and not (dot and isinstance(value, dict)):
-            lines.append(_notice(f"'{key}'", f"'{name}'"))
-            key, value = (home, {inner: value}) if dot else (name, value)
-        home, dot, inner = _SHORT_NAMES.get(f"--{key}", "").partition(".")
-        if home == f"--{key}" and isinstance(value, str):
-            # data = "x.txt" is --data x.txt
-            value = {inner: value}
-        found[fields.get(key, key)] = value
-    return found, lines
+        home, _, inner = _SHORT_NAMES.get(f"--{key}", "").partition(".")
+        alone = home == f"--{key}" and isinstance(value, str)
+        renamed[fields.get(key, key)] = {inner: value} if alone else value
+    return renamed
 
 
 def as_in_file(values: dict[str, Any]) -> dict[str, Any]:
     """The options of a verb under the names that config files have for them."""
     return {OTHER_NAMES.get(key, key).replace("-", "_"): value for key, value in values.items()}
-
-
-def _notice(former: str, now: str) -> str:
-    return f"{former} is now called {now}; the old name still works"
 
 
 def nearest_flags(word: str, flags: Iterable[str]) -> list[str]:

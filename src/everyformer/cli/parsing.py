@@ -17,10 +17,10 @@ import tyro
 from everyformer.cli.flags import Refused, arrange, flags_of, registry
 from everyformer.cli.messages import answer_with, refuse_files
 from everyformer.cli.names import (
+    as_fields,
     as_in_file,
     full_name,
     nearest_flags,
-    renamed_in_file,
     spelled,
 )
 from everyformer.core.config import Options, converted, from_dict, to_dict
@@ -83,7 +83,7 @@ def parse(
     printing = "--print-config" in words
     words = [word for word in words if word != "--print-config"]
     if path is not None:
-        values = read_config(path, verb)
+        values = read_config(path)
         try:
             default = from_dict(kind, in_full(kind, values), "", default or _unset(kind))
         except ConfigError as error:
@@ -166,10 +166,10 @@ def _is_rule(line: str) -> bool:
     return not line.strip("─- ")
 
 
-def read_config(path: str, verb: str) -> dict[str, Any]:
+def read_config(path: str) -> dict[str, Any]:
     """The options of a verb in a TOML or JSON file, by field; 'none' stands for no value, which
     TOML cannot say."""
-    values = renamed_in_file(verb, _read_config(path))[0]
+    values = as_fields(_read_config(path))
     for name in FIRST & values.keys():
         try:
             converted(str | None, values[name], name)
@@ -188,7 +188,7 @@ def chosen_genes(words: Sequence[str], verb: str, others: Sequence[str] = NONE) 
         Spelled: the file gives a name that nothing has.
     """
     path = peek(words, "--config")
-    table = {} if path is None else read_config(path, verb)
+    table = {} if path is None else read_config(path)
     names: dict[str, str] = {}
     for gene, record in GENES.items():
         if (name := peek(words, f"--{gene}")) is not None:
@@ -204,12 +204,6 @@ def chosen_genes(words: Sequence[str], verb: str, others: Sequence[str] = NONE) 
             raise Spelled(f"{path}: '{gene}': {reason}")
         names[gene] = name
     return names
-
-
-def former_in_config(verb: str, words: Sequence[str]) -> list[str]:
-    """A line on each former name in the config file that ``words`` give, if they give one."""
-    path = peek(words, "--config")
-    return [] if path is None else renamed_in_file(verb, _read_config(path))[1]
 
 
 def _read_config(path: str) -> dict[str, Any]:

@@ -74,7 +74,7 @@ def read_run(
     member = named_member(words)
     if default is None:
         path = peek(words, "--config")
-        table = read_config(path, "train") if path is not None else {}
+        table = read_config(path) if path is not None else {}
         member = member or table.get("member")
         if member is None and {"--help", "-h"}.isdisjoint(words) and not _origin(words, table):
             known = ", ".join(family.names())

@@ -25,9 +25,9 @@ from everyformer.models.config import ModelConfig
 from everyformer.retrieval.options import KnnOptions, SearchOptions
 from everyformer.rl.build import EnvironmentConfig
 from everyformer.system.files import expanded
+from everyformer.system.sealed import read_json
 from everyformer.training.checkpoint import is_model, load_model
-from everyformer.training.storage import check_finite
-from everyformer.training.upgrades import MODEL_FORMAT, RUN_FORMAT, read_saved
+from everyformer.training.storage import MODEL_FORMAT, RUN_FORMAT, check_finite
 from everyformer.training.warmstart import saved_tokenizer
 
 
@@ -198,9 +198,9 @@ def open_run(folder: str) -> TrainedRun:
     if not path.is_dir():
         raise CheckpointError(f"there is no run at {path}: give the directory that `train` made")
     if is_model(path):
-        values = read_saved(path / "config.json", MODEL_FORMAT)
+        values = read_json(path / "config.json", MODEL_FORMAT)
         return TrainedRun(path, {"model": values["config"]}, saved=True)
-    return TrainedRun(path, read_saved(path / "config.json", RUN_FORMAT))
+    return TrainedRun(path, read_json(path / "config.json", RUN_FORMAT))
 
 
 def data_config(run: TrainedRun) -> DataConfig | None:

@@ -10,7 +10,6 @@ from everyformer.core.config import to_dict
 from everyformer.core.errors import CheckpointError
 from everyformer.system.sealed import read_json, write_json
 from everyformer.training.spec import RunSpec
-from everyformer.training.upgrades import read_saved
 
 JOB, RESULT = "job.json", "result.json"
 JOB_FORMAT, RESULT_FORMAT = "everyformer-job", "everyformer-result"
@@ -25,7 +24,7 @@ def write_job(folder: Path, run: RunSpec, fingerprint: str) -> None:
 
 def read_job(folder: Path) -> dict[str, Any]:
     """What `write_job` left: the ``run`` as plain values, and the ``fingerprint``."""
-    return read_saved(folder / JOB, JOB_FORMAT)
+    return read_json(folder / JOB, JOB_FORMAT)
 
 
 def read_result(folder: Path) -> Result | None:

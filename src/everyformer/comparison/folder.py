@@ -14,10 +14,9 @@ from everyformer.core.config import affects, field_types, from_dict, to_dict
 from everyformer.core.errors import ConfigError
 from everyformer.system.files import empty, expanded, visible_files
 from everyformer.system.plain import from_json, to_json
-from everyformer.system.sealed import write_json
+from everyformer.system.sealed import read_json, write_json
 from everyformer.training.config import BUDGETS, TrainingConfig
 from everyformer.training.records import differences
-from everyformer.training.upgrades import read_saved
 
 RECORD = "comparison.json"
 FORMAT = "everyformer-comparison-options"
@@ -29,14 +28,14 @@ def begun_with(folder: Path) -> dict[str, Any] | None:
     record = folder / RECORD
     if not record.exists():
         return None
-    options: dict[str, Any] = read_saved(record, FORMAT)["options"]
+    options: dict[str, Any] = read_json(record, FORMAT)["options"]
     return options
 
 
 def first_command(folder: Path) -> str | None:
     """The words that began the comparison in ``folder``; None if there are none."""
     record = folder / RECORD
-    return read_saved(record, FORMAT).get("command") or None if record.exists() else None
+    return read_json(record, FORMAT).get("command") or None if record.exists() else None
 
 
 def check_folder(config: CompareConfig) -> None:
@@ -99,7 +98,7 @@ def opened(config: CompareConfig, fingerprint: str, command: str = "") -> Iterat
 
 def _settle(folder: Path, config: CompareConfig, fingerprint: str, command: str) -> None:
     record = folder / RECORD
-    if record.exists() and read_saved(record, FORMAT)["data"] != fingerprint:
+    if record.exists() and read_json(record, FORMAT)["data"] != fingerprint:
         raise ConfigError(
             f"the data has changed since the comparison in {folder} was begun, so its members "
             "would not be compared on equal footing: give --overwrite, or choose another --out"

@@ -85,14 +85,15 @@ def _one(
     results: Results, member: str, folder: Path, inputs: Tensor, labels: list[str] | None
 ) -> Learned:
     from everyformer.report.pictures import drawn_images, learned_pictures
+    from everyformer.system.sealed import read_json
     from everyformer.training.checkpoint import load_model
-    from everyformer.training.upgrades import RUN_FORMAT, read_saved
+    from everyformer.training.storage import RUN_FORMAT
 
     run = next(r for r in results["runs"] if r["member"] == member)
     saved = folder / run.get("folder", f"runs/{member}-seed{run['seed']}") / "run"
     try:
         model: Any = load_model(saved)
-        start = rebuilt(read_saved(saved / "config.json", RUN_FORMAT))
+        start = rebuilt(read_json(saved / "config.json", RUN_FORMAT))
         found = learned_pictures(model, inputs, start=start, labels=labels, most=MOST)
         if TASKS[model.config.task].draws and model.config.tokens <= MOST_PIXELS:
             small = None if model.config.source_image is None else inputs

@@ -13,9 +13,10 @@ from everyformer.core.errors import CheckpointError
 from everyformer.system.files import require_regular, write_text
 from everyformer.system.plain import from_json, to_json
 
-VERSION = 4
-"""of the layout of saved models and runs; raised when an older library could not read it, together
-with a step in `everyformer.training.upgrades`"""
+VERSION, OLDEST = 1, 1
+"""of the layout of saved files: the one that is written, and the oldest that is read. Whoever
+changes what a file holds raises the first, and gives `read_json` the step that brings older values
+to today's form, or raises the second too"""
 
 
 class DamagedError(CheckpointError):
@@ -34,7 +35,7 @@ def read_json(path: Path, expected_format: str) -> dict[str, Any]:
 
     Raises:
         DamagedError: the file is missing, is not JSON, or differs from what was written.
-        CheckpointError: another format, or a version that only a newer library reads.
+        CheckpointError: another format, or a version that only another library reads.
     """
     require_regular(path)
     try:
@@ -46,10 +47,14 @@ def read_json(path: Path, expected_format: str) -> dict[str, Any]:
     if not isinstance(values, dict) or "format" not in values:
         raise DamagedError(f"{path} was not written by everyformer, or is damaged")
     intact = values.pop("digest", None) == _digest(values)
-    if isinstance(values.get("version"), int) and values["version"] > VERSION:
+    version = values.get("version")
+    if isinstance(version, int) and not OLDEST <= version <= VERSION:
+        mend = "upgrade it with: pip install --upgrade everyformer"
+        if version < OLDEST:
+            mend = "make the file anew, or read it with the everyformer that wrote it"
         raise (CheckpointError if intact else DamagedError)(
-            f"{path} has format version {values['version']}, but this everyformer reads up to "
-            f"{VERSION}: upgrade it with: pip install --upgrade everyformer"
+            f"{path} has format version {version}, but this everyformer reads {OLDEST} to "
+            f"{VERSION}: {mend}"
         )
     if not intact:
         raise DamagedError(f"{path} was changed or damaged after it was written")

@@ -25,22 +25,18 @@ from everyformer.core.config import from_dict, to_dict
 from everyformer.core.errors import CheckpointError
 from everyformer.data.tokenizers.base import Tokenizer
 from everyformer.system.files import expanded, require_regular, written_whole
-from everyformer.system.sealed import DamagedError, check_sums, checksums, write_json
+from everyformer.system.sealed import DamagedError, check_sums, checksums, read_json, write_json
 from everyformer.training.carry import Carry
 from everyformer.training.optimiser import WeightAverage, copy_weights
 from everyformer.training.storage import (
+    CHECKPOINT_FORMAT,
+    MODEL_FORMAT,
+    RUN_FORMAT,
     check_fit,
     load_weights,
     read_tensors,
     weights_of,
     write_tensors,
-)
-from everyformer.training.upgrades import (
-    CHECKPOINT_FORMAT,
-    MODEL_FORMAT,
-    RUN_FORMAT,
-    read_saved,
-    saved_tensors,
 )
 
 
@@ -106,7 +102,7 @@ def drop_checkpoints(folder: Path, state: TrainingState, keep: int) -> None:
 
 def save_state(path: Path, state: TrainingState) -> None:
     """Bring the state of the checkpoint ``path`` up to date; its tensors stay."""
-    values = read_saved(path / "state.json", CHECKPOINT_FORMAT)
+    values = read_json(path / "state.json", CHECKPOINT_FORMAT)
     write_json(path / "state.json", values | asdict(state))
 
 
@@ -145,7 +141,7 @@ def newest_checkpoint(folder: Path) -> tuple[Path, TrainingState] | None:
 
 def read_state(path: Path) -> TrainingState:
     """The state in the checkpoint ``path``; raises `DamagedError` unless all its sums hold."""
-    values = read_saved(path / "state.json", CHECKPOINT_FORMAT)
+    values = read_json(path / "state.json", CHECKPOINT_FORMAT)
     check_sums(path, values["files"])
     about = ("format", "version", "files")
     return from_dict(TrainingState, {k: v for k, v in values.items() if k not in about})
@@ -158,7 +154,7 @@ def load_checkpoint(path: Path, parts: CheckpointParts) -> None:
         CheckpointError: names or shapes differ from the model's.
     """
     weights = path / "model.safetensors"
-    load_weights(parts.model, saved_tensors(weights, parts.model), weights)
+    load_weights(parts.model, read_tensors(weights), weights)
     if parts.optimiser is not None:
         _fill_optimiser(parts.model, parts.optimiser, path / "optimiser.safetensors")
     if parts.average is not None:
@@ -171,7 +167,7 @@ def _fill_optimiser(model: nn.Module, optimiser: torch.optim.Optimizer, path: Pa
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     trained = [names[id(p)] for group in optimiser.param_groups for p in group["params"]]
     state: dict[int, dict[str, Tensor]] = {}
-    for full, value in saved_tensors(path, model).items():
+    for full, value in read_tensors(path).items():
         key, _, name = full.partition(":")
         if name not in trained:
             raise CheckpointError(
@@ -187,7 +183,7 @@ def _fill_average(average: WeightAverage, model: nn.Module, path: Path) -> None:
         raise CheckpointError(
             f"{path} is missing: the run was begun without 'ema', so it cannot go on with it"
         )
-    tensors = saved_tensors(path, model)
+    tensors = read_tensors(path)
     check_fit({name: value.shape for name, value in average.values.items()}, tensors, path)
     for name, value in average.values.items():
         value.copy_(tensors[name])
@@ -261,12 +257,12 @@ def load_model(
     if is_model(path):
         if average is not None:
             raise CheckpointError(f"{path} is a saved model, no run: there is nothing to average")
-        values = read_saved(path / "config.json", MODEL_FORMAT)
+        values = read_json(path / "config.json", MODEL_FORMAT)
         check_sums(path, values["sha256"])
         model = build(values["config"])
         load_checkpoint(path, CheckpointParts(model))
         return model.eval()
-    values = read_saved(path / "config.json", RUN_FORMAT)
+    values = read_json(path / "config.json", RUN_FORMAT)
     model = build(values["model"])
     if average is None:
         _load_best(path / "checkpoints", model)
@@ -289,7 +285,7 @@ def _load_best(folder: Path, model: nn.Module) -> None:
             warnings.warn(f"the best checkpoint is skipped for {path.name}: {error}", stacklevel=3)
     load_checkpoint(path, CheckpointParts(model))
     if (path / "ema.safetensors").exists():
-        copy_weights(model, saved_tensors(path / "ema.safetensors", model))
+        copy_weights(model, read_tensors(path / "ema.safetensors"))
 
 
 def _load_mean(folder: Path, model: nn.Module, count: int, keep: int) -> None:
@@ -307,7 +303,7 @@ def _load_mean(folder: Path, model: nn.Module, count: int, keep: int) -> None:
     kinds: dict[str, torch.dtype] = {}
     for path in paths:
         read_state(path)
-        for name, value in saved_tensors(path / "model.safetensors", model).items():
+        for name, value in read_tensors(path / "model.safetensors").items():
             kinds[name] = value.dtype
             total[name] = total[name] + value.double() if name in total else value.double()
     mean = {name: (value / count).to(kinds[name]) for name, value in total.items()}

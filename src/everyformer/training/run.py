@@ -19,9 +19,9 @@ from filelock import FileLock, Timeout
 
 from everyformer.core.errors import CheckpointError, ConfigError, UnsavedError
 from everyformer.system.files import empty, expanded, visible_files
-from everyformer.system.sealed import write_json
+from everyformer.system.sealed import read_json, write_json
 from everyformer.training.distributed import read_launch
-from everyformer.training.upgrades import RUN_FORMAT, read_saved
+from everyformer.training.storage import RUN_FORMAT
 
 LOCK = ".lock"
 
@@ -104,7 +104,7 @@ class RunDirectory:
     def config(self) -> dict[str, Any] | None:
         """What config.json holds; None if the run was killed before it was written."""
         path = self.path / "config.json"
-        return read_saved(path, RUN_FORMAT) if path.exists() else None
+        return read_json(path, RUN_FORMAT) if path.exists() else None
 
     def write_config(self, values: dict[str, Any]) -> None:
         """Write config.json, and environment.json about this machine."""

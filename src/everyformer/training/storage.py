@@ -17,6 +17,10 @@ from everyformer.system.files import require_regular
 from everyformer.system.plain import from_json, to_json
 from everyformer.system.sealed import DamagedError
 
+MODEL_FORMAT = "everyformer-model"
+RUN_FORMAT = "everyformer-run"
+CHECKPOINT_FORMAT = "everyformer-checkpoint"
+
 
 def weights_of(model: nn.Module) -> tuple[dict[str, Tensor], dict[str, str]]:
     """The model's parameters and buffers, each once, and the further names of the tied ones."""

@@ -27,10 +27,10 @@ from everyformer.models.base import Model
 from everyformer.models.build import settled
 from everyformer.models.config import ModelConfig
 from everyformer.system.files import expanded
+from everyformer.system.sealed import read_json
 from everyformer.training.checkpoint import load_model
 from everyformer.training.records import differences
-from everyformer.training.storage import weights_of
-from everyformer.training.upgrades import MODEL_FORMAT, RUN_FORMAT, read_saved
+from everyformer.training.storage import MODEL_FORMAT, RUN_FORMAT, weights_of
 
 SAME = (
     "width", "layers", "heads", "patch", "schedule", "block", "scale_embedding",
@@ -91,9 +91,9 @@ def read_start(path: str | Path) -> Start:
             "one or the other"
         )
     try:
-        values = read_saved(file, RUN_FORMAT)
+        values = read_json(file, RUN_FORMAT)
     except CheckpointError:
-        config, tokenizer = read_saved(file, MODEL_FORMAT)["config"], saved_tokenizer(path)
+        config, tokenizer = read_json(file, MODEL_FORMAT)["config"], saved_tokenizer(path)
         values = {}
     else:
         config, saved = values["model"], values.get("tokenizer")

@@ -96,7 +96,7 @@ def _default(words: Sequence[str]) -> CompareOptions:
     environment = peek(words, "--data.env")
     path = peek(words, "--config")
     if environment is None and path is not None:
-        data = read_config(path, "compare").get("data", {})
+        data = read_config(path).get("data", {})
         environment = data.get("env") if isinstance(data, dict) else None
     return CompareOptions(genes=_genes(words), training=usual_training(environment))
 

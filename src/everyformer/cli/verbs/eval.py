@@ -169,7 +169,7 @@ def _episodes(trained: TrainedRun, options: EvalOptions, of_environment: dict[st
 def _run_in_config(words: Sequence[str]) -> str | None:
     """The run that a config file names, if there is one."""
     path = peek(words, "--config")
-    return None if path is None else read_config(path, "eval").get("run")
+    return None if path is None else read_config(path).get("run")
 
 
 def warn_of_own_rows(model: Any, dataset: Dataset) -> None:

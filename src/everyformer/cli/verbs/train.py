@@ -171,12 +171,13 @@ def _options(words: list[str]) -> TrainOptions:
 
 
 def _saved_config(out: str) -> dict[str, Any] | None:
-    from everyformer.training.upgrades import RUN_FORMAT, read_saved
+    from everyformer.system.sealed import read_json
+    from everyformer.training.storage import RUN_FORMAT
 
     path = expanded(out) / "config.json"
     if not path.exists():
         return None
-    config = read_saved(path, RUN_FORMAT)
+    config = read_json(path, RUN_FORMAT)
     if not isinstance(config.get("run"), dict):
         raise CheckpointError(f"{out} was not made by `everyformer train`: name the member again")
     return config

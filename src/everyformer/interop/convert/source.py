@@ -21,8 +21,7 @@ from everyformer.interop.convert.tokenizer import Found, import_tokenizer
 from everyformer.models.base import Model
 from everyformer.system.files import require_regular
 from everyformer.training.checkpoint import load_model
-from everyformer.training.storage import check_finite
-from everyformer.training.upgrades import MODEL_FORMAT, RUN_FORMAT
+from everyformer.training.storage import MODEL_FORMAT, RUN_FORMAT, check_finite
 from everyformer.training.warmstart import read_start
 
 OURS = {RUN_FORMAT: "a run of everyformer", MODEL_FORMAT: "a saved model of everyformer"}
