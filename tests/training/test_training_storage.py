@@ -90,7 +90,7 @@ def test_a_damaged_model_is_named(tmp_path: Path, name: str, harm: Any) -> None:
 def test_a_newer_model_asks_for_an_upgrade(tmp_path: Path) -> None:
     save_model(TinyModel(), tmp_path / "m")
     path = tmp_path / "m" / "config.json"
-    path.write_text(path.read_text().replace('"version": 4', '"version": 5'))
+    path.write_text(path.read_text().replace('"version": 1', '"version": 2'))
     with pytest.raises(CheckpointError, match="upgrade"):
         load_model(tmp_path / "m", build)
 
