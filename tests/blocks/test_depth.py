@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -11,10 +10,11 @@ from torch import Tensor, nn
 
 from everyformer.blocks.depth import Depth
 from everyformer.blocks.options import BlockOptions
+from everyformer.blocks.passing import AllTokens, Course, Pass, Steps
 from everyformer.blocks.stack import Stack
 from everyformer.genes.positions.learned_per_layer import LearnedPerLayer
 from everyformer.genes.wirings import WIRINGS
-from everyformer.genes.wirings.reversible import Reversible
+from everyformer.genes.wirings.reversible import Replayed
 from helpers import build_mixer, draw
 
 WIDTH, ORDER = 12, (0, 1, 1, 0, 1)
@@ -23,8 +23,11 @@ WIDTH, ORDER = 12, (0, 1, 1, 0, 1)
 class Given(Depth):
     """The blocks in a given order."""
 
-    def order(self, blocks: int) -> Sequence[int]:
-        return ORDER
+    def steps(self, blocks: int) -> Steps:
+        return [(n,) for n in ORDER]
+
+    def course(self, given: Pass, x: Tensor) -> Course:
+        return AllTokens(given)
 
 
 def build(wiring: str, dropout: float = 0.0, places: bool = True) -> Stack:
@@ -79,7 +82,7 @@ def test_a_block_that_is_applied_often_gets_the_sum_of_its_gradients(
         return torch.autograd.grad(total, weights, allow_unused=True)
 
     got = gradients()
-    monkeypatch.setattr(Reversible, "run", lambda w, blocks, x, given: given.run(blocks, w.open(x)))
+    monkeypatch.setattr(Replayed, "run", Pass.run)
     for a, b in zip(got, gradients(), strict=True):
         assert (a is None) == (b is None)
         if a is not None:

@@ -8,8 +8,8 @@ from torch import nn
 
 import everyformer as ef
 from everyformer.blocks.options import BlockOptions
+from everyformer.blocks.passing import AllTokens, Pass
 from everyformer.blocks.stack import Stack
-from everyformer.blocks.wiring import Forward
 from everyformer.core.choices import choose
 from everyformer.core.errors import EveryformerError, GeneError
 from everyformer.core.mask import Mask
@@ -18,7 +18,7 @@ from everyformer.core.outputs import MixerOutput
 from everyformer.engines.flops import count_flops
 from everyformer.family import list_members
 from everyformer.genes.depth.plain import Plain
-from everyformer.genes.wirings.reversible import Recorded, Reversible, ReversibleOptions
+from everyformer.genes.wirings.reversible import Replayed, Reversible, ReversibleOptions
 from everyformer.models.build import create_mixer
 from everyformer.verification.cases import stir
 from helpers import draw
@@ -43,14 +43,17 @@ def plainly(monkeypatch):
 
     def run(stack, x, **more):
         with monkeypatch.context() as patched:
-            patched.setattr(Reversible, "run", kept_by_autograd)
+            patched.setattr(Replayed, "run", Pass.run)
             return stack(x, **more)
 
     return run
 
 
-def kept_by_autograd(wiring, blocks, x, given):
-    return given.run(blocks, wiring.open(x))
+def recorded(stack, x):
+    """A pass without gradients whose steps are recorded, and its halves."""
+    run = Replayed(list(stack.blocks), stack.wiring, stack.steps)
+    run.record(x.dtype)
+    return run, run.loop(stack.wiring.open(x), AllTokens(run))
 
 
 def gradients(stack, x, y):
@@ -138,7 +141,7 @@ def test_a_decoder_that_reads_an_encoder_gets_autograds_gradients(layers, plainl
 
     got = found()
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(Reversible, "run", kept_by_autograd)
+        patched.setattr(Replayed, "run", Pass.run)
         expected = found()
     assert all(g is not None and g.abs().max() > 0 for g in got)
     close(got, expected)
@@ -163,7 +166,7 @@ def test_a_table_of_positions_that_layers_share_gets_the_sum_of_their_gradients(
     names, weights = zip(*model.named_parameters(), strict=True)
     got = torch.autograd.grad(model(tokens, targets=tokens).loss, weights)
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(Reversible, "run", kept_by_autograd)
+        patched.setattr(Replayed, "run", Pass.run)
         close(got, torch.autograd.grad(model(tokens, targets=tokens).loss, weights))
     assert any("position" in name for name in names)
 
@@ -173,9 +176,8 @@ def test_the_inverse_rebuilds_the_input_of_24_layers(dtype, bound):
     stack = make_stack("attention", depth=24).to(dtype)
     x = draw(2, 9, WIDTH).to(dtype)
     with torch.no_grad():
-        run = Recorded.of(Forward(), list(stack.blocks), dtype)
-        a, b, _ = run.run(run.blocks, stack.wiring.open(x))
-        for step in reversed(run.steps):
+        run, (a, b, _) = recorded(stack, x)
+        for step in reversed(run.records):
             weights = step.block.weights_of(step.part).values()
             a, b = b - run.again(step, a, weights, ()).y, a
     for half in (a, b):
@@ -228,9 +230,8 @@ def test_choices_that_are_kept_are_small_numbers(mixer, heads, size):
     kept = []
     for depth in (1, 3):
         stack = make_stack(mixer, depth=depth).train()
-        run = Recorded.of(Forward(), list(stack.blocks), x.dtype)
-        run.run(run.blocks, stack.wiring.open(x))
-        kept.append(sum(c.nbytes for one in run.steps for c in one.choices))
+        run, _ = recorded(stack, x)
+        kept.append(sum(c.nbytes for one in run.records for c in one.choices))
     assert (kept[1] - kept[0]) / (2 * 2 * 16 * heads) == size
 
 
@@ -313,7 +314,8 @@ def test_outputs_of_layers_are_offered_and_have_gradients():
     torch.testing.assert_close(stack.norm(end), out.y)
     first = Stack([stack.blocks[0].mixer], WIDTH, BlockOptions(), Reversible(), Plain()).double()
     first.blocks[0] = stack.blocks[0]
-    halves = Forward().run([stack.blocks[0]], stack.wiring.open(x))
+    once = Pass([stack.blocks[0]], stack.wiring, [(0,)])
+    halves = once.run(x, AllTokens(once))
     torch.testing.assert_close(inner, (halves.a + halves.b) / 2)
     assert torch.autograd.grad(inner.sum(), x)[0].abs().max() > 0
 

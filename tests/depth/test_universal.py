@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 import everyformer as ef
+from everyformer.blocks.passing import Pass
 from everyformer.core.chosen import Chosen
 from everyformer.core.dispatch import watched
 from everyformer.core.errors import ConfigError, GeneError, UnsupportedError
@@ -25,6 +26,7 @@ from everyformer.engines.flops import count_flops
 from everyformer.genes.depth._account import Account
 from everyformer.genes.depth._pending import Pending
 from everyformer.genes.depth.universal import Universal, UniversalOptions
+from everyformer.genes.wirings.pre import PreNorm
 from everyformer.models.build import configure_layers
 from everyformer.models.layers import build_stack
 from everyformer.report.pictures import draw_pictures
@@ -165,29 +167,25 @@ def test_halting_is_graves_recurrence(
     assert traced(made, TEXT)[0].tolist() == steps.tolist()
 
 
-class Steps:
+class Counted(Pass):
     """A pass whose step t gives every token the unit vector of channel t + 1."""
 
-    mask = carried = state = pending = None
-    front, taps = 0, ()
+    taken = 0
 
-    def __init__(self) -> None:
-        self.losses: dict[str, Tensor] = {}
-        self.taken = 0
-
-    def step(self, blocks: Any, n: int, layer: int, stream: Tensor, *chosen: Any) -> Tensor:
+    def step(self, n: int, layer: int, stream: Tensor, chosen: Chosen | None = None) -> Tensor:
         self.taken += 1
         return torch.zeros_like(stream).index_fill(-1, torch.tensor(layer + 1), 1.0)
 
-    def collect(self, *inside: Any) -> None:
-        pass
+
+def counted(steps: int) -> Counted:
+    return Counted([], PreNorm(), [(0,)] * steps)
 
 
 def weights(p: list[float], **options: Any) -> tuple[list[float], float, int]:
     """How much of each step comes out where the chances to halt are ``p``; N + R; steps run."""
     own = UniversalOptions(steps=len(p), signal="learned", tau=1.0, **options)
     depth = Universal(own, width=100).double()
-    given = Steps()
+    given = counted(len(p))
     with torch.no_grad():
         depth.weight.zero_()[0] = 1.0
         depth.bias.zero_()
@@ -195,7 +193,8 @@ def weights(p: list[float], **options: Any) -> tuple[list[float], float, int]:
         # a certain p of 1 has no finite logarithm of its odds
         odds = [math.log(one / (1 - one)) if one < 1 else 50.0 for one in p]
         depth.signals[:, 0] = torch.tensor(odds, dtype=torch.float64) / 10
-        y = depth.run([None], torch.zeros(1, 1, 100, dtype=torch.float64), given)  # type: ignore[arg-type]
+        x = torch.zeros(1, 1, 100, dtype=torch.float64)
+        y = given.run(x, depth.course(given, x))
     return y[0, 0, 1 : len(p) + 1].tolist(), float(given.losses["ponder"].detach()), given.taken
 
 
@@ -319,14 +318,14 @@ def test_learned_tokens_in_front_have_no_place_and_are_not_counted() -> None:
     # by hand: the learned tokens are part of the text, whose places begin behind them
     lead, made.lead = made.lead, None
     x = torch.cat((lead.expand(2, -1, -1), TEXT), 1)
-    made.depth.adds_positions, plain = False, made.depth._signals
+    made.depth.adds_positions, plain = False, made.depth.signals_of
 
     def signals(positions: Tensor, like: Tensor) -> Any:
         places = torch.zeros(1, LENGTH + 2, WIDTH, dtype=torch.float64)
         places[:, 2:] = made.depth._waves(torch.arange(LENGTH)[None], like)
         return plain(positions, like)._replace(places=places)
 
-    made.depth._signals = signals
+    made.depth.signals_of = signals
     close(made(x).y[:, 2:], out.y)
 
 
@@ -416,9 +415,9 @@ def test_layers_that_answer_for_all_alone_take_in_at_once(
 def test_chances_are_computed_in_full_precision() -> None:
     made = stack(steps=5, halting_bias=-0.5).float()
     x, real = TEXT.float(), torch.ones(2, LENGTH, dtype=torch.bool)
-    plain = made.depth._chances(x, Steps(), real)
+    plain = made.depth.chances(x, counted(1), real)
     with torch.autocast("cpu", torch.bfloat16):
-        assert torch.equal(made.depth._chances(x, Steps(), real), plain)
+        assert torch.equal(made.depth.chances(x, counted(1), real), plain)
 
 
 def test_deep_steps_take_in_what_waits_only_when_a_token_gets_there() -> None:
@@ -508,13 +507,13 @@ def test_what_is_left_out_changes_nothing(
     x = TEXT.clone().requires_grad_()
     # every token halts at a step that is drawn, and a little of its own p is spent before
     ends = torch.randint(1, 6, keep.shape, generator=torch.Generator().manual_seed(1))
-    own = made.depth._chances
+    own = made.depth.chances
     now = iter(range(1, 100))
 
     def chances(*given: Any) -> Tensor:
         return own(*given) / 100 + (ends <= next(now))
 
-    monkeypatch.setattr(made.depth, "_chances", chances, raising=False)
+    monkeypatch.setattr(made.depth, "chances", chances, raising=False)
 
     def run() -> list[Tensor]:
         nonlocal now
@@ -540,7 +539,7 @@ def test_what_a_step_costs(wiring: str, again: bool, monkeypatch: pytest.MonkeyP
     )
     made, now = build_stack(config).eval(), iter(range(1, 6))
     monkeypatch.setattr(
-        made.depth, "_chances", lambda x, given, real: (steps <= next(now)).float(), raising=False
+        made.depth, "chances", lambda x, given, real: (steps <= next(now)).float(), raising=False
     )
     with torch.no_grad():
         counted = count_flops(lambda: made(draw(2, length, width, dtype=torch.float32)))
@@ -567,7 +566,7 @@ def test_halted_tokens_cost_their_keys_and_values_alone(monkeypatch: pytest.Monk
         made = build_stack(config)
         now = iter(range(1, 13))
         monkeypatch.setattr(
-            made.depth, "_chances",
+            made.depth, "chances",
             lambda x, given, real: (steps <= next(now)).float().expand(real.shape), raising=False,
         )  # fmt: skip
         return count_flops(lambda: made(x).y.sum().backward())

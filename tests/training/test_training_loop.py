@@ -79,7 +79,7 @@ def test_config_describes_the_whole_run(tmp_path: Path) -> None:
     assert values["training"]["betas"] == [0.9, 0.95]
     assert values["data"]["split"] == "even"
     assert values["tokenizer"] is None
-    assert values["version"] == 4
+    assert values["version"] == 1
 
 
 def test_the_trained_model_holds_the_averaged_weights() -> None:

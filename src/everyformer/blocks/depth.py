@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
-from everyformer.core.chosen import Chosen
+from everyformer.blocks.passing import Course, Pass, Steps
 from everyformer.core.gene import NoOptions
 from everyformer.core.mask import Mask
-from everyformer.core.outputs import Losses
 from everyformer.core.panels import Recorded
-from everyformer.core.state import StackState, State
+from everyformer.core.state import State
 from everyformer.core.trials import Trials
 
 
 @dataclass(eq=False)
 class Exiting:
-    """What a depth whose tokens leave early is asked in one pass, and what it says."""
+    """Request of one pass to a depth whose tokens leave early, and its answer."""
 
     norm: Callable[[Tensor, int], Tensor]
     """the stream (..., width) behind layer n, counted from 1, as that layer predicts from it"""
@@ -34,46 +33,9 @@ class Exiting:
     streams: list[Tensor] | None = None
     """where the streams (B, L, width) behind all layers are put, in a pass through all"""
     left: Tensor | None = None
-    """said: (B, L) the layers at which tokens left, 0 of padding"""
+    """answer: (B, L) the layers at which tokens left, 0 of padding"""
     stream: Tensor | None = None
-    """said: (B, L, width) as they left"""
-
-
-class Run(Protocol):
-    """What a depth that drives asks of a pass (`everyformer.blocks.wiring.Pass`)."""
-
-    mask: Mask | None
-    carried: StackState | None
-    """the state of the stack before these tokens"""
-    state: list[State] | None
-    """of each step's mixer"""
-    states: list[State]
-    """the same after this pass, step by step"""
-    pending: State | None
-    """what the state of the stack holds after it beside them"""
-    front: int
-    """learned tokens in front of the text"""
-    losses: Losses
-    exiting: Exiting | None
-    """what is asked of early exits"""
-    context: Sequence[State] | None
-    """of a decoder, what each block's reader, and then the depth, made of the encoder's output"""
-    taps: Any
-    """what is wanted of the inside"""
-
-    def step(
-        self, blocks: Any, n: int, layer: int, stream: Tensor, chosen: Chosen | None = None
-    ) -> Tensor:
-        """The stream behind block ``n`` at the step ``layer``, of all tokens or those chosen."""
-
-    def entering(self, blocks: Any, n: int, stream: Tensor) -> Tensor:
-        """The stream as it enters block ``n``."""
-
-    def extend(self, blocks: Any, n: int, layer: int, stream: Tensor, mask: Mask | None) -> None:
-        """Take a stream into the state of a step without giving outputs."""
-
-    def collect(self, layer: int, inside: dict[str, Any]) -> None:
-        """Keep what is wanted of the inside of a layer, counted from 1."""
+    """answer: (B, L, width) as they left"""
 
 
 class Depth(nn.Module):
@@ -97,8 +59,7 @@ class Depth(nn.Module):
     places: ClassVar[bool] = False
     """whether it may add positions at every step"""
     drives: ClassVar[bool] = False
-    """whether it runs the blocks itself (`run`); else each is applied once at its place in `order`,
-    as the wiring says"""
+    """whether it changes the stream of single tokens between steps"""
 
     def __init__(
         self,
@@ -117,18 +78,18 @@ class Depth(nn.Module):
     def build(self, width: int, layers: int) -> None:
         """Make the weights."""
 
-    def order(self, blocks: int) -> Sequence[int]:
-        """Which of so many blocks is applied at each step, counted from 0.
+    def steps(self, blocks: int) -> Steps:
+        """Which of so many blocks each step applies, counted from 0.
 
-        States, wanted outputs and losses are counted by step; weights, positions and what is read
-        of an encoder belong to the block.
+        States, taps and losses are counted by layers, over all steps; weights, positions and what
+        is read of an encoder belong to the block.
         """
         raise NotImplementedError
 
-    def run(self, blocks: Any, x: Tensor, given: Run) -> Tensor:
-        """What comes of the stream that begins with ``x`` (B, L, width): as many channels.
+    def course(self, given: Pass, x: Tensor) -> Course:
+        """Who takes the steps of a pass that begins with ``x`` (B, L, width).
 
-        Of depths that drive. The stream is one tensor, and so is not the reversible wiring's.
+        The stream of a depth that `drives` is one tensor, and so is not the reversible wiring's.
         """
         raise NotImplementedError
 

@@ -1,7 +1,7 @@
 """A stack of layers: passes states and losses through, and offers what lies inside.
 
-What it offers is named by `everyformer.core.taps`; the loop over the layers is `Pass` in
-`everyformer.blocks.wiring`. Mixers may want learned tokens in front (`Leads`): they go
+What it offers is named by `everyformer.core.taps`; the loop over the layers is
+`everyformer.blocks.passing.Pass`. Mixers may want learned tokens in front (`Leads`): they go
 through all layers with the text, without positions, and are left out of what comes out.
 """
 
@@ -19,7 +19,8 @@ from everyformer.blocks.block import Block
 from everyformer.blocks.depth import Depth, Exiting
 from everyformer.blocks.feedforward import make_norm
 from everyformer.blocks.options import BlockOptions
-from everyformer.blocks.wiring import Forward, Layer, Pass, Wiring
+from everyformer.blocks.passing import Pass
+from everyformer.blocks.wiring import Wiring
 from everyformer.core.abilities import Leads
 from everyformer.core.errors import ConfigError, GeneError
 from everyformer.core.mask import Mask, positions_of
@@ -61,7 +62,8 @@ class Stack(nn.Module):
             for i, (mixer, reader) in enumerate(zip(mixers, readers, strict=True))
         )
         self.depth = depth
-        self.order = tuple(self.depth.order(len(mixers)))
+        self.steps = tuple(tuple(step) for step in self.depth.steps(len(mixers)))
+        self.order = tuple(n for step in self.steps for n in step)
         self.out_width = self.wiring.out_width(width)
         eps = options.norm_eps if options.final_norm_eps is None else options.final_norm_eps
         last_norm = make_norm(self.out_width, replace(options, norm_eps=eps))
@@ -96,47 +98,46 @@ class Stack(nn.Module):
             taps: what is wanted of the inside (`everyformer.core.taps`).
             exiting: what is asked of early exits (default: all tokens go through all layers).
         """
-        wanted = {text: self._tap(text) for text in taps}
-        given = Forward(
-            self._positions(x, mask, state),
-            context,
-            mask,
-            None if state is None else list(state.layers),
-            self.order,
-            frozenset(wanted.values()),
-            state,
-            exiting,
+        places = {text: self._tap(text) for text in taps}
+        given = (self.wiring.passes or Pass)(
+            [cast(Block, block) for block in self.blocks],
+            self.wiring,
+            self.steps,
+            added=self._positions(x, mask, state),
+            context=context,
+            mask=mask,
+            carried=state,
+            taps=frozenset(places.values()),
+            exiting=exiting,
             checkpointing=self.checkpointing and self.training and not self.wiring.recomputes,
         )
         front = 0
         if self.lead is not None:
             front = given.front = self.lead.shape[1]
             x = self._led(self.lead, x, given)
-        blocks = [cast(Layer, block) for block in self.blocks]
-        runs = self.depth.run if self.depth.drives else self.wiring.run
-        stream = runs(blocks, x, given)
+        stream = given.run(x, self.depth.course(given, x))
         after = None
         if state is not None:
             seen = state.seen + _real(x, given.mask)
             after = StackState(seen=seen, layers=tuple(given.states), pending=given.pending)
         y = self.norm(self.wiring.close(stream))
-        inside = {text: self._found(given, tap)[:, front:] for text, tap in wanted.items()}
+        inside = {text: self._tapped(given, tap)[:, front:] for text, tap in places.items()}
         return StackOutput(y[:, front:] if front else y, after, given.losses, inside)
 
     def _tap(self, text: str) -> Tap:
         tap = Tap.of(text, len(self.order))
         if tap.name == "ffn-input":
             block = self.blocks[self.order[tap.layer - 1]]
-            if "feedforward" not in cast(Layer, block).parts:
+            if "feedforward" not in cast(Block, block).parts:
                 raise ConfigError(
                     f"tap '{text}': this layer has no feed-forward, its mixer holds one; "
                     f"'attention-output:{tap.layer}' is what that mixer gives"
                 )
         return tap
 
-    def _found(self, given: Pass, tap: Tap) -> Tensor:
-        found = given.found[tap]
-        return self.wiring.close(found) if tap.name == "block-output" else found
+    def _tapped(self, given: Pass, tap: Tap) -> Tensor:
+        tensor = given.tapped[tap]
+        return self.wiring.close(tensor) if tap.name == "block-output" else tensor
 
     def _led(self, lead: Tensor, x: Tensor, given: Pass) -> Tensor:
         """``x`` with the learned tokens in front, which stand in every row of ``given`` too."""

@@ -10,7 +10,8 @@ import torch
 from matplotlib.figure import Figure
 from torch import Tensor, nn
 
-from everyformer.blocks.wiring import Layer, Pass
+from everyformer.blocks.block import Block
+from everyformer.blocks.passing import AllTokens
 from everyformer.core.config import Choice
 from everyformer.engines.content.chunk_lists import ChunkPattern
 from everyformer.engines.content.hashing import bucket_order, columns, lsh_buckets, seeded_rotations
@@ -19,6 +20,7 @@ from everyformer.experiments.figures import boxes, lines, panels, plot
 from everyformer.functional import lsh_attention
 from everyformer.genes.mixers.reformer.function import dense_attention
 from everyformer.genes.mixers.reformer.reference import lsh_weights_reference
+from everyformer.genes.wirings.reversible import Replayed
 from everyformer.models.base import Model
 from everyformer.models.build import build_model, create_model
 
@@ -203,9 +205,11 @@ def kept_bytes(wiring: str, depth: int, seed: int) -> float:
     stored: list[Tensor] = []
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t):
         if wiring == "reversible":
-            layers = [cast(Layer, block) for block in model.stack.blocks]
-            run = model.stack.wiring.run(layers, x, Pass()).a.grad_fn.run
-            stored = [t for one in run.steps for t in (*one.random, *one.choices)]
+            stack = model.stack
+            blocks = [cast(Block, block) for block in stack.blocks]
+            run = Replayed(blocks, stack.wiring, stack.steps)
+            run.run(x, AllTokens(run))
+            stored = [t for one in run.records for t in (*one.random, *one.choices)]
         else:
             model.stack(x)
     for t in stored:

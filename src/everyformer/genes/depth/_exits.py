@@ -17,7 +17,8 @@ from typing import Annotated, Any, ClassVar, Literal, final
 import torch
 from torch import Tensor, nn
 
-from everyformer.blocks.depth import Depth, Exiting, Run
+from everyformer.blocks.depth import Depth, Exiting
+from everyformer.blocks.passing import Course, Pass, Steps
 from everyformer.core.bounds import Affects, Bounds, Count
 from everyformer.core.chosen import Chosen
 from everyformer.core.config import Options
@@ -97,15 +98,15 @@ def layer_weights(weighting: Weighting, layers: int) -> Tensor:
 
 
 @dataclass(eq=False)
-class Asked:
-    """The tokens that run behind a layer, and what a depth decides by."""
+class Behind:
+    """The running tokens behind a layer, by which a depth decides who leaves."""
 
     n: int
     """the layer, from 1"""
     stream: Tensor
     """(R, k, width) h^n"""
     before: Tensor | None
-    """(R, k, width) behind the layer that was asked before; None: there is none"""
+    """(R, k, width) behind the layer that decided before; None: there is none"""
     age: Tensor
     """(R, k) how many tokens of the row might leave before each"""
     exiting: Exiting
@@ -157,19 +158,19 @@ class Exits(Depth):
         """The loss of what decides, summed over the targets; None: there is none."""
         raise NotImplementedError
 
-    def planned(self, given: Run, x: Tensor, age: Tensor) -> Tensor | None:
+    def planned(self, given: Pass, x: Tensor, age: Tensor) -> Tensor | None:
         """(B, L) the layers at which tokens leave, where that is known before the first."""
         return None
 
-    def confidence(self, asked: Asked) -> Tensor:
+    def confidence(self, behind: Behind) -> Tensor:
         """(R, k) how sure a layer is."""
         raise NotImplementedError
 
-    def leaves(self, asked: Asked, confidence: Tensor) -> Tensor:
+    def leaves(self, behind: Behind, confidence: Tensor) -> Tensor:
         """(R, k) bool, which of the tokens leave."""
         raise NotImplementedError
 
-    def decided(self, asked: Asked) -> Tensor | None:
+    def decided(self, behind: Behind) -> Tensor | None:
         """(R, k) the layers at which tokens leave, where the first one asked decides that."""
         return None
 
@@ -184,90 +185,104 @@ class Exits(Depth):
         return True
 
     @final
-    def order(self, blocks: int) -> range:
-        return range(blocks)
+    def steps(self, blocks: int) -> Steps:
+        return [(n,) for n in range(blocks)]
 
     @final
     def begin(self, batch: int, width: int, **like: Any) -> State | None:
         return Pending.empty(batch, width, **like)
 
     @final
-    def run(self, blocks: Any, x: Tensor, given: Run) -> Tensor:
-        exiting, count = given.exiting, len(blocks)
-        given.collect(0, {"block-output": x})
-        leaving = Leaving(blocks, given, [(n,) for n in range(count)], self.name)
+    def course(self, given: Pass, x: Tensor) -> Course:
+        return ExitCourse(self, given, x)
+
+
+class ExitCourse(Leaving):
+    """One pass through layers that tokens leave early: who runs, and where the others left."""
+
+    def __init__(self, depth: Exits, given: Pass, x: Tensor) -> None:
+        super().__init__(given, depth.name)
+        self.depth, self.exiting = depth, given.exiting
         keep = None if given.mask is None else given.mask.keep
-        real = x.new_ones(x.shape[:2], dtype=torch.bool) if keep is None else keep
-        still = torch.zeros(1, x.shape[1], dtype=torch.long, device=x.device)
-        prescribed = self.at is not None or (exiting is not None and exiting.at is not None)
-        shut = exiting is None or exiting.full or not (prescribed or (self.open and not self.full))
-        shut = shut or self.prompt >= x.shape[1]
-        if shut or exiting is None:
-            for n in range(count):
-                leaving.fill(n)
-                x = self._passed(leaving.step(n, x), n + 1, given)
-            left = real * count
-        else:
-            x, left = self._leave(leaving, x, real, given, exiting)
-        last = x
-        leaving.close(last, still, lambda t: last, may_leave=not shut)
+        self.real = x.new_ones(x.shape[:2], dtype=torch.bool) if keep is None else keep
+        exiting, prompt = self.exiting, depth.prompt
+        prescribed = depth.at is not None or (exiting is not None and exiting.at is not None)
+        may_leave = prescribed or (depth.open and not depth.full)
+        self.whole = exiting is None or exiting.full or not may_leave or prompt >= x.shape[1]
+        """whether all tokens go through all layers"""
+        self.left = torch.zeros_like(self.real, dtype=torch.long)
+        """(B, L) the layers that tokens have taken"""
+        self.runs, self.before, self.sures = self.real, None, list[Tensor]()
+        if not self.whole:
+            self.age = self._age(x)
+            plan = exiting.at if depth.at is None else depth.at.expand_as(self.real)
+            self.plan = depth.planned(given, x, self.age) if plan is None else plan
+            """(B, L) the layers at which tokens leave, where that is known"""
+
+    before: Tensor | None
+    """(B, L, width) the stream behind the layer that decided before"""
+
+    def over(self) -> bool:
+        return not self.whole and self.none(self.runs)
+
+    def enter(self, t: int, stream: Tensor) -> Tensor:
+        self.fill(t)
+        if not self.whole:
+            self.run_for(self.runs)
+        return stream
+
+    def leave(self, t: int, stream: Tensor) -> Tensor:
+        o, n, count = self.depth.options, t + 1, len(self.given.steps)
+        if self.whole:
+            return self._passed(stream, n)
+        self.left = self.left + self.runs
+        decides = n >= o.first_exit and (n - o.first_exit) % o.every == 0
+        if n == count or (self.plan is None and not decides):
+            return stream
+        leaves = self._leaving(n, stream) if self.plan is None else self.plan <= n
+        leaves[:, : self.depth.prompt] = False
+        self.runs = self.runs & ~leaves
+        return stream
+
+    def _leaving(self, n: int, stream: Tensor) -> Tensor:
+        """(B, L) bool, which tokens leave behind layer ``n``, from 1."""
+        depth, runs = self.depth, self.runs
+        some = _all(runs) if self.chosen is None else self.chosen
+        before = None if self.before is None else some.pick(self.before)
+        behind = Behind(n, some.pick(stream), before, some.pick(self.age), self.exiting)
+        self.before = stream
+        plan = depth.decided(behind)
+        if plan is not None:
+            self.plan = some.put(torch.zeros_like(runs, dtype=torch.long), plan)
+            return self.plan <= n
+        sure = depth.confidence(behind)
+        leaves = some.put(torch.zeros_like(runs), depth.leaves(behind, sure))
+        self.sures.append(some.put(sure.new_full(runs.shape, torch.nan), sure))
+        if depth.options.together:
+            leaves = runs & (leaves | ~runs).all(0, keepdim=True)
+        return leaves
+
+    def close(self, stream: Tensor) -> Tensor:
+        depth, real, exiting = self.depth, self.real, self.exiting
+        left = real * len(self.given.steps) if self.whole else self.left
+        still = torch.zeros(1, stream.shape[1], dtype=torch.long, device=stream.device)
+        self.settle(stream, still, lambda t: stream, may_leave=not self.whole)
         if exiting is not None:
-            exiting.left, exiting.stream = left, x
-        told = real[:, self.prompt :]
-        if told.shape[1]:
-            tally("depth", lambda: (left[:, self.prompt :][told].sum(), told.sum()))
-        record(self, "exits", lambda: left)
-        return x
+            exiting.left, exiting.stream = left, stream
+        counted = real[:, depth.prompt :]
+        if counted.shape[1]:
+            tally("depth", lambda: (left[:, depth.prompt :][counted].sum(), counted.sum()))
+        if self.sures:
+            record(depth, "confidence", lambda: torch.stack(self.sures))
+        record(depth, "exits", lambda: left)
+        return stream
 
-    def _leave(
-        self, leaving: Leaving, x: Tensor, real: Tensor, given: Run, exiting: Exiting
-    ) -> tuple[Tensor, Tensor]:
-        """The stream as tokens left, and at which layers (B, L)."""
-        o, count, age = self.options, len(leaving.steps), self._age(x, given)
-        plan = exiting.at if self.at is None else self.at.expand_as(real)
-        plan = self.planned(given, x, age) if plan is None else plan
-        running, left = real, torch.zeros_like(real, dtype=torch.long)
-        before: Tensor | None = None
-        sures: list[Tensor] = []
-        for n in range(1, count + 1):
-            if leaving.over(running):
-                break
-            leaving.fill(n - 1)
-            chosen = leaving.among(running)
-            x = leaving.step(n - 1, x, running, chosen)
-            left = left + running
-            looks = n >= o.first_exit and (n - o.first_exit) % o.every == 0
-            if n == count or (plan is None and not looks):
-                continue
-            if plan is None:
-                some = chosen if chosen is not None else _all(running)
-                earlier = None if before is None else some.pick(before)
-                asked = Asked(n, some.pick(x), earlier, some.pick(age), exiting)
-                plan, before = self._planned_by(asked, some, real), x
-            if plan is None:
-                sure = self.confidence(asked)
-                leaves = some.put(torch.zeros_like(running), self.leaves(asked, sure))
-                sures.append(some.put(sure.new_full(real.shape, torch.nan), sure))
-                if o.together:
-                    leaves = running & (leaves | ~running).all(0, keepdim=True)
-            else:
-                leaves = plan <= n
-            leaves[:, : self.prompt] = False
-            running = running & ~leaves
-        if sures:
-            record(self, "confidence", lambda: torch.stack(sures))
-        return x, left
-
-    def _planned_by(self, first: Asked, some: Chosen, real: Tensor) -> Tensor | None:
-        plan = self.decided(first)
-        return None if plan is None else some.put(torch.zeros_like(real, dtype=torch.long), plan)
-
-    def _passed(self, x: Tensor, n: int, given: Run) -> Tensor:
+    def _passed(self, x: Tensor, n: int) -> Tensor:
         """The stream behind layer ``n`` in a pass through all, as the next one reads it."""
-        exiting = given.exiting
+        exiting = self.exiting
         if exiting is None or exiting.streams is None:
             return x
-        if exiting.weights is None or not self.options.scale_gradients:
+        if exiting.weights is None or not self.depth.options.scale_gradients:
             exiting.streams.append(x)
             return x
         weights = exiting.weights
@@ -275,13 +290,14 @@ class Exits(Depth):
         exiting.streams.append(_scaled(x, float(weights.sum() / above)))
         return _scaled(x, float(weights[n:].sum() / above))
 
-    def _age(self, x: Tensor, given: Run) -> Tensor:
+    def _age(self, x: Tensor) -> Tensor:
         """(B, L) how many tokens of each row that might leave come before each."""
+        given, prompt = self.given, self.depth.prompt
         waiting = None if given.carried is None else given.carried.pending
         seen = waiting.early if isinstance(waiting, Pending) else None
         places = positions_of(x.shape[0], x.shape[1], given.mask, seen, x.device)
-        if self.prompt:
-            places = (places - places[:, self.prompt : self.prompt + 1]).clamp(min=0)
+        if prompt:
+            places = (places - places[:, prompt : prompt + 1]).clamp(min=0)
         return places.expand(x.shape[0], -1)
 
 

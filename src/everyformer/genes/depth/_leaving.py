@@ -18,13 +18,13 @@ cheaper taken in at once; then it is taken in by one call.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable
+from typing import final
 
 import torch
 from torch import Tensor
 
-from everyformer.blocks.depth import Run
+from everyformer.blocks.passing import Course, Pass
 from everyformer.core.chosen import Chosen
 from everyformer.core.dispatch import take
 from everyformer.core.state import State
@@ -34,35 +34,35 @@ from everyformer.genes.depth._pending import Pending
 HELD = 64
 """tokens that wait at most"""
 Enter = Callable[[Tensor, Tensor, int], Tensor]
-"""(stream, positions, step) to what enters the layers of that step"""
+"""(stream, positions, step) to the stream that enters the layers of that step"""
 
 
-class Leaving:
-    """The steps of one pass; call `fill` and `step` for each that is taken, and `close` at the end.
+class Leaving(Course):
+    """A course that tokens leave: those that run are computed, the others stay.
 
     Args:
-        steps: of each step the blocks that it applies in order.
         name: of the depth, as reports know it.
         enter: of tokens that waited.
         copies: whether tokens that have left stay as they are.
     """
 
     def __init__(
-        self,
-        blocks: Any,
-        given: Run,
-        steps: Sequence[Sequence[int]],
-        name: str,
-        enter: Enter | None = None,
-        copies: bool = True,
+        self, given: Pass, name: str, enter: Enter | None = None, copies: bool = True
     ) -> None:
-        self.blocks, self.given, self.steps, self.enter = blocks, given, steps, enter
+        super().__init__(given)
+        self.resumed = enter
         self.waiting: State | None = None if given.carried is None else given.carried.pending
         self.all_of = bool(given.taps) or tracing() or torch.compiler.is_compiling()
         """whether all tokens are computed, and some then taken"""
         self.taken = 0
+        """steps"""
+        self.running: Tensor | None = None
+        """(B, L) who takes the step; None: all, or nobody stays as it was"""
+        self.chosen: Chosen | None = None
+        """the same, where they alone are computed"""
         self.ran: Chosen | None = None
-        """who ran at the step before; None: all"""
+        """the same of the step before"""
+        self.signal: Tensor | None = None
         self.still: dict[int, Tensor] = {}
         """(B, L, C) by block, W x of the stream without the step's signal"""
         if copies:
@@ -70,78 +70,72 @@ class Leaving:
             way = "all tokens" if self.all_of else "running tokens"
             take(f"depth {name}", way, why if self.all_of else "")
 
-    def layers(self, t: int) -> range:
-        """Which layers of the stack the step t is."""
-        first = sum(map(len, self.steps[:t]))
-        return range(first, first + len(self.steps[t]))
-
     def fill(self, t: int) -> None:
-        """Let the layers of the step t take in what they lack, before they read more."""
+        """Let the layers of the step ``t`` take in what they lack, before they read more."""
+        self.ran, self.taken = (self.chosen if t else None), t + 1
         if isinstance(self.waiting, Pending) and not self.waiting.none:
             self._fill(self.waiting, t)
 
-    def step(
-        self,
-        t: int,
-        x: Tensor,
-        running: Tensor | None = None,
-        chosen: Chosen | None = None,
-        signal: Tensor | None = None,
-    ) -> Tensor:
-        """``x`` (B, L, width) behind the step t; tokens that are not ``running`` (B, L) stay.
+    def run_for(self, running: Tensor, signal: Tensor | None = None) -> None:
+        """Let the tokens that are ``running`` (B, L) alone take the step.
 
         Args:
-            chosen: those that run, as `among` gives them.
-            signal: (width,) all in which ``x`` differs from the step before at tokens that did not
-                run there, of steps that apply the same blocks.
+            signal: (width,) all in which the stream differs from the step before at tokens that did
+                not run there, of steps that apply the same blocks.
         """
-        for n, layer in zip(self.steps[t], self.layers(t), strict=True):
-            if chosen is not None:
-                some = chosen if signal is None else self._known(n, x, chosen, signal)
-                x = chosen.put(x, self.given.step(self.blocks, n, layer, x, some))
-                continue
-            new = self.given.step(self.blocks, n, layer, x)
-            x = new if running is None else torch.where(running[..., None], new, x)
-            self.given.collect(layer + 1, {"block-output": x})
-        self.taken, self.ran = t + 1, chosen
-        return x
+        self.running, self.signal = running, signal
+        self.chosen = None if self.all_of else Chosen.of(running)
 
-    def _known(self, n: int, x: Tensor, chosen: Chosen, signal: Tensor) -> Chosen:
-        """``chosen`` with what block n makes keys and values of, computed only of tokens that ran
-        a step before."""
-        moves = self.blocks[n].sources(signal, biased=False)
+    @final
+    def apply(self, n: int, layer: int, stream: Tensor) -> Tensor:
+        if self.chosen is not None:
+            some = self.chosen if self.signal is None else self._known(n, stream, self.signal)
+            return self.chosen.put(stream, self.given.step(n, layer, stream, some))
+        new: Tensor = self.given.step(n, layer, stream)
+        if self.running is not None:
+            new = torch.where(self.running[..., None], new, stream)
+            self.given.collect(layer + 1, {"block-output": new})
+        return new
+
+    def _known(self, n: int, stream: Tensor, signal: Tensor) -> Chosen:
+        """The chosen tokens with W x of all, computed only of those that ran a step before."""
+        assert self.chosen is not None
+        block = self.given.blocks[n]
+        moves = block.sources(signal, biased=False)
         if moves is None:
-            return chosen
-        x, ran = self.given.entering(self.blocks, n, x), self.ran
-        new = self.blocks[n].sources((x if ran is None else ran.pick(x)) - signal)
+            return self.chosen
+        x, ran = self.given.entering(n, stream), self.ran
+        new = block.sources((x if ran is None else ran.pick(x)) - signal)
+        assert new is not None
         self.still[n] = new if ran is None else ran.put(self.still[n], new)
-        return chosen._replace(sources=self.still[n] + moves)
+        return self.chosen._replace(sources=self.still[n] + moves)
 
-    def among(self, running: Tensor) -> Chosen | None:
-        """The tokens that are ``running`` (B, L); None: all are computed."""
-        return None if self.all_of else Chosen.of(running)
-
-    def over(self, running: Tensor) -> bool:
-        """Whether no token takes a further step, and none need be computed."""
+    def none(self, running: Tensor) -> bool:
+        """Whether no token is ``running`` (B, L), and none need be computed."""
         return not self.all_of and not bool(running.any())
 
-    def close(
-        self, x: Tensor, positions: Tensor, own: Callable[[int], Tensor], may_leave: bool = True
+    def settle(
+        self,
+        x: Tensor,
+        positions: Tensor,
+        enter: Callable[[int], Tensor],
+        may_leave: bool = True,
     ) -> None:
         """States of the steps that no token has taken, and what they have still to take in.
 
         Args:
             x: (B, L, width) as the tokens of this pass left. positions: theirs.
-            own: what of them enters a step. may_leave: whether they might leave early.
+            enter: step to their stream as it enters that. may_leave: whether they might leave
+                early.
         """
         given = self.given
         if given.carried is None or given.state is None:
             return
-        later = range(self.taken, len(self.steps))
+        later = range(self.taken, len(given.steps))
         if self.waiting is None:
             for t in later:
-                for n, layer in zip(self.steps[t], self.layers(t), strict=True):
-                    given.extend(self.blocks, n, layer, own(t), given.mask)
+                for n, layer in self._layers(t):
+                    given.extend(n, layer, enter(t), given.mask)
         pending = None
         if isinstance(self.waiting, Pending):
             keep = None if given.mask is None else given.mask.keep
@@ -149,20 +143,25 @@ class Leaving:
                 given.pending = self.waiting.passed(x, keep, may_leave)
                 return
             pending = self.waiting.append(x, positions, keep, may_leave)
-            if len(later) and pending.most(given.state[self.layers(later[-1])[0]].seen) > HELD:
+            if len(later) and pending.most(given.state[self._layers(later[-1])[0][1]].seen) > HELD:
                 for t in later:
                     self._fill(pending, t)
-        given.states += [given.state[layer] for t in later for layer in self.layers(t)]
+        given.states += [given.state[layer] for t in later for _, layer in self._layers(t)]
         if pending is not None:
             given.pending = pending.but_for(given.states[-1].seen)
 
+    def _layers(self, t: int) -> list[tuple[int, int]]:
+        """Block and layer of each layer of the step ``t``."""
+        first = sum(map(len, self.given.steps[:t]))
+        return [(n, first + i) for i, n in enumerate(self.given.steps[t])]
+
     def _fill(self, waiting: Pending, t: int) -> None:
         assert self.given.state is not None
-        layers = self.layers(t)
-        lacked = waiting.lacked(self.given.state[layers[0]].seen)
+        layers = self._layers(t)
+        lacked = waiting.lacked(self.given.state[layers[0][1]].seen)
         if lacked is None:
             return
         stream, positions, mask = lacked
-        stream = stream if self.enter is None else self.enter(stream, positions, t)
-        for n, layer in zip(self.steps[t], layers, strict=True):
-            self.given.extend(self.blocks, n, layer, stream, mask)
+        stream = stream if self.resumed is None else self.resumed(stream, positions, t)
+        for n, layer in layers:
+            self.given.extend(n, layer, stream, mask)

@@ -38,7 +38,7 @@ from everyformer.core.trials import Trials
 from everyformer.genes.depth import DEPTHS
 from everyformer.genes.depth._exit_targets import balanced, first_agreeing, geometric
 from everyformer.genes.depth._exits import (
-    Asked,
+    Behind,
     Evidence,
     ExitOptions,
     Exits,
@@ -110,25 +110,25 @@ class Calm(Exits):
             return Learns(None, decides=True, alone=True)
         return Learns(o.weighting, decides=o.confidence == "classifier")
 
-    def leaves(self, asked: Asked, confidence: Tensor) -> Tensor:
+    def leaves(self, behind: Behind, confidence: Tensor) -> Tensor:
         o = self.options
         if o.threshold == 0:
             return torch.ones_like(confidence, dtype=torch.bool)
         if o.decay is None:
             return confidence >= o.threshold
-        fallen = (-o.decay * asked.age / o.longest).exp()
+        fallen = (-o.decay * behind.age / o.longest).exp()
         share = 0.1 if o.decay_form == "paper" else 0.1 * o.threshold
         return confidence >= (0.9 * o.threshold + share * fallen).clamp(0, 1)
 
-    def confidence(self, asked: Asked) -> Tensor:
+    def confidence(self, behind: Behind) -> Tensor:
         kind = self.options.confidence
         if kind == "classifier":
-            return self._odds(asked.state).sigmoid()
+            return self._odds(behind.state).sigmoid()
         if kind == "saturation":
-            if asked.before is None:
-                return asked.stream.new_zeros(asked.stream.shape[:2])
-            return torch.cosine_similarity(wide(asked.stream), wide(asked.before), dim=-1)
-        likely = wide(asked.logits).softmax(-1)
+            if behind.before is None:
+                return behind.stream.new_zeros(behind.stream.shape[:2])
+            return torch.cosine_similarity(wide(behind.stream), wide(behind.before), dim=-1)
+        likely = wide(behind.logits).softmax(-1)
         if kind == "softmax-maximum":
             return likely.amax(-1)
         first = likely.topk(2, -1).values

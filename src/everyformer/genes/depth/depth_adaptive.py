@@ -32,7 +32,7 @@ from typing import Annotated, Literal
 import torch
 from torch import Tensor, nn
 
-from everyformer.blocks.depth import Run
+from everyformer.blocks.passing import Pass
 from everyformer.core.bounds import Affects, Amount, Count, Repeats, When
 from everyformer.core.errors import ConfigError
 from everyformer.core.mask import Mask
@@ -41,7 +41,7 @@ from everyformer.core.trials import Trials
 from everyformer.genes.depth import DEPTHS
 from everyformer.genes.depth._exit_targets import geometric, oracle, smoothed
 from everyformer.genes.depth._exits import (
-    Asked,
+    Behind,
     Evidence,
     ExitOptions,
     Exits,
@@ -152,7 +152,7 @@ class DepthAdaptive(Exits):
         mixed = o.training == "mixed"
         return Learns(None if mixed else o.weighting, o.samples, self.decides)
 
-    def planned(self, given: Run, x: Tensor, age: Tensor) -> Tensor | None:
+    def planned(self, given: Pass, x: Tensor, age: Tensor) -> Tensor | None:
         o = self.options
         if o.exits == "fixed":
             return torch.full_like(age, min(o.layer, self.layers))
@@ -168,18 +168,18 @@ class DepthAdaptive(Exits):
         at = found.odds.argmax(-1) + 1
         return at.repeat_interleave(each)[:, None].expand_as(age)
 
-    def decided(self, asked: Asked) -> Tensor | None:
+    def decided(self, behind: Behind) -> Tensor | None:
         if self.options.exits != "multinomial":
             return None
-        return (wide(asked.state) @ wide(self.weight).T + self.bias).argmax(-1) + 1
+        return (wide(behind.state) @ wide(self.weight).T + self.bias).argmax(-1) + 1
 
-    def confidence(self, asked: Asked) -> Tensor:
+    def confidence(self, behind: Behind) -> Tensor:
         if self.options.exits == "geometric":
-            return self._odds(asked.state, asked.n - 1).sigmoid()
-        return wide(asked.logits).softmax(-1).amax(-1)
+            return self._odds(behind.state, behind.n - 1).sigmoid()
+        return wide(behind.logits).softmax(-1).amax(-1)
 
-    def leaves(self, asked: Asked, confidence: Tensor) -> Tensor:
-        needed = self._needed(asked.n)
+    def leaves(self, behind: Behind, confidence: Tensor) -> Tensor:
+        needed = self._needed(behind.n)
         if needed in (0, 1):
             return torch.full_like(confidence, 1 - needed, dtype=torch.bool)
         if self.options.exits == "geometric":

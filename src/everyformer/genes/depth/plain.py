@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from torch import Tensor
 
 from everyformer.blocks.depth import Depth
+from everyformer.blocks.passing import AllTokens, Course, Pass, Steps
 from everyformer.genes.depth import DEPTHS
 
 
@@ -14,5 +15,8 @@ class Plain(Depth):
 
     name = "plain"
 
-    def order(self, blocks: int) -> Sequence[int]:
-        return range(blocks)
+    def steps(self, blocks: int) -> Steps:
+        return [(n,) for n in range(blocks)]
+
+    def course(self, given: Pass, x: Tensor) -> Course:
+        return AllTokens(given)

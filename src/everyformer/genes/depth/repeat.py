@@ -10,10 +10,12 @@ Sources: Dehghani et al. 2018, arXiv 1807.03819; Lan et al. 2020, arXiv 1909.119
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
+from torch import Tensor
+
 from everyformer.blocks.depth import Depth
+from everyformer.blocks.passing import AllTokens, Course, Pass, Steps
 from everyformer.core.bounds import Layers
 from everyformer.core.config import Options
 from everyformer.core.trials import Trials
@@ -34,5 +36,8 @@ class Repeat(Depth):
     Options = RepeatOptions
     trials = Trials(variants=({"times": 3},))
 
-    def order(self, blocks: int) -> Sequence[int]:
-        return tuple(range(blocks)) * self.options.times
+    def steps(self, blocks: int) -> Steps:
+        return [(n,) for n in range(blocks)] * self.options.times
+
+    def course(self, given: Pass, x: Tensor) -> Course:
+        return AllTokens(given)

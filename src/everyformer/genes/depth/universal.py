@@ -35,14 +35,15 @@ T times that of the layers, or the mean of N; d weights and a bias for p.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
-from everyformer.blocks.depth import Depth, Run
+from everyformer.blocks.depth import Depth
+from everyformer.blocks.passing import Course, Pass, Steps
 from everyformer.core.bounds import (
     Affects,
     Amount,
@@ -149,8 +150,8 @@ class Universal(Depth):
         if o.signal == "learned":
             self.signals = normal_table(o.steps, width, std=width**-0.5)
 
-    def order(self, blocks: int) -> Sequence[int]:
-        return tuple(range(blocks)) * self.options.steps
+    def steps(self, blocks: int) -> Steps:
+        return [range(blocks)] * self.options.steps
 
     def begin(self, batch: int, width: int, **like: Any) -> State | None:
         o = self.options
@@ -162,61 +163,10 @@ class Universal(Depth):
         waits = o.halting == "act" and o.halted == "copy"
         return Pending.empty(batch, width, **like) if waits else None
 
-    def run(self, blocks: Any, x: Tensor, given: Run) -> Tensor:
-        o, count = self.options, len(blocks)
-        given.collect(0, {"block-output": x})
-        positions = self._positions(x, given)
-        signals = self._signals(positions, x)
-        if signals.places is not None and given.front:
-            places = nn.functional.pad(signals.places, (0, 0, given.front, 0))
-            signals = signals._replace(places=places)
-        keep = None if given.mask is None else given.mask.keep
-        real = x.new_ones(x.shape[:2], dtype=torch.bool) if keep is None else keep
-        counted = real.clone()
-        counted[:, : given.front] = False
+    def course(self, given: Pass, x: Tensor) -> Course:
+        return Halting(self, given, x)
 
-        def enter(stream: Tensor, positions: Tensor, t: int) -> Tensor:
-            return self._signals(positions, stream).on(stream, t)
-
-        copies = o.halting != "none" and o.halted == "copy"
-        steps = [range(count)] * o.steps
-        leaving = Leaving(blocks, given, steps, self.name, enter, copies)
-        if o.halting == "none":
-            for t in range(o.steps):
-                x = leaving.step(t, signals.on(x, t))
-            tally("depth", lambda: (o.steps * counted.sum(), counted.sum()))
-            return x
-        wide = torch.promote_types(x.dtype, torch.float32)
-        account, y = Account(real, o.epsilon, wide), torch.zeros_like(x, dtype=wide)
-        for t in range(o.steps):
-            if leaving.over(account.running) and (given.carried is None or copies):
-                break
-            moved, running = signals.on(x, t), account.running
-            leaving.fill(t)
-            last = o.cap == "force" and t + 1 == o.steps
-            w = account.spend(self._chances(moved, given, real), last)[..., None]
-            if not copies:
-                x = h = leaving.step(t, moved)
-            else:
-                h = leaving.step(t, moved, running, leaving.among(running), signals.steps[t])
-                x = torch.where(running[..., None], h, x)
-                given.collect((t + 1) * count, {"block-output": x})
-            if o.combine == "accumulated":
-                y = y + w * h
-            elif o.combine == "interpolate":
-                y = w * h + (1 - w) * y
-            else:
-                y = torch.where(running[..., None], h.to(wide), y)
-        left = x
-        leaving.close(left, positions, lambda t: signals.on(left, t))
-        if self.learns:
-            given.losses["ponder"] = o.tau * account.ponder(counted)
-        tally("depth", lambda: (account.steps[counted].sum(), counted.sum()))
-        record(self, "halting", lambda: account.steps[:, given.front :])
-        record(self, "remainder", lambda: account.remainder[:, given.front :])
-        return y.to(x.dtype)
-
-    def _chances(self, x: Tensor, given: Run, real: Tensor) -> Tensor:
+    def chances(self, x: Tensor, given: Pass, real: Tensor) -> Tensor:
         """p (B, L) of what enters a step, in float32 or wider."""
         wide = torch.promote_types(x.dtype, torch.float32)
         if not self.learns:
@@ -235,7 +185,7 @@ class Universal(Depth):
         counts = counts.scatter_add(1, text, real.to(p))
         return (sums / counts.clamp(min=1)).gather(1, text)
 
-    def _positions(self, x: Tensor, given: Run) -> Tensor:
+    def positions(self, x: Tensor, given: Pass) -> Tensor:
         """(B or 1, L) of the text; zeros where none are added."""
         length = x.shape[1] - given.front
         if not self.adds_positions:
@@ -256,8 +206,8 @@ class Universal(Depth):
             return sinusoid(at, like.shape[-1], dtype=like.dtype)
         return sinusoid(at, like.shape[-1], layout="halves", freq="t2t", dtype=like.dtype)
 
-    def _signals(self, positions: Tensor, x: Tensor) -> Signals:
-        """Those of all steps, and of the tokens of ``x`` at ``positions``."""
+    def signals_of(self, positions: Tensor, x: Tensor) -> Signals:
+        """Signals of all steps, and of the tokens of ``x`` at ``positions``."""
         o, width = self.options, x.shape[-1]
         steps = x.new_zeros(o.steps, width)
         if o.signal == "sinusoid":
@@ -266,3 +216,79 @@ class Universal(Depth):
         elif o.signal == "learned":
             steps = (self.signals * width**0.5).to(x.dtype)
         return Signals(steps, self._waves(positions, x) if self.adds_positions else None)
+
+
+class Halting(Leaving):
+    """One pass through a universal depth: who runs, and what comes out of the steps so far."""
+
+    def __init__(self, depth: Universal, given: Pass, x: Tensor) -> None:
+        o = self.options = depth.options
+        self.copies = o.halting != "none" and o.halted == "copy"
+        super().__init__(given, depth.name, self._resume, self.copies)
+        self.depth, front = depth, given.front
+        self.positions = depth.positions(x, given)
+        signals = depth.signals_of(self.positions, x)
+        if signals.places is not None and front:
+            signals = signals._replace(places=F.pad(signals.places, (0, 0, front, 0)))
+        self.signals = signals
+        keep = None if given.mask is None else given.mask.keep
+        self.real = x.new_ones(x.shape[:2], dtype=torch.bool) if keep is None else keep
+        self.counted = self.real.clone()
+        self.counted[:, :front] = False
+        wide = torch.promote_types(x.dtype, torch.float32)
+        self.account = Account(self.real, o.epsilon, wide)
+        self.x, self.y = x, torch.zeros_like(x, dtype=wide)
+        """the stream of the tokens as they stand, and the sum of what they were"""
+
+    def _resume(self, stream: Tensor, positions: Tensor, t: int) -> Tensor:
+        return self.depth.signals_of(positions, stream).on(stream, t)
+
+    def over(self) -> bool:
+        if self.options.halting == "none" or not self.none(self.account.running):
+            return False
+        return self.given.carried is None or self.copies
+
+    def enter(self, t: int, stream: Tensor) -> Tensor:
+        o, account = self.options, self.account
+        self.x, moved = stream, self.signals.on(stream, t)
+        if o.halting == "none":
+            return moved
+        self.fill(t)
+        self.runs = account.running
+        last = o.cap == "force" and t + 1 == o.steps
+        chances = self.depth.chances(moved, self.given, self.real)
+        self.w = account.spend(chances, last)[..., None]
+        if self.copies:
+            self.run_for(self.runs, self.signals.steps[t])
+        return moved
+
+    def leave(self, t: int, stream: Tensor) -> Tensor:
+        h, combine = stream, self.options.combine
+        if self.options.halting == "none":
+            return h
+        runs = self.runs[..., None]
+        if self.copies:
+            stream = torch.where(runs, h, self.x)
+            layers = (t + 1) * len(self.given.steps[t])
+            self.given.collect(layers, {"block-output": stream})
+        if combine == "accumulated":
+            self.y = self.y + self.w * h
+        elif combine == "interpolate":
+            self.y = self.w * h + (1 - self.w) * self.y
+        else:
+            self.y = torch.where(runs, h.to(self.y.dtype), self.y)
+        return stream
+
+    def close(self, stream: Tensor) -> Tensor:
+        o, account, counted = self.options, self.account, self.counted
+        if o.halting == "none":
+            tally("depth", lambda: (o.steps * counted.sum(), counted.sum()))
+            return stream
+        self.settle(stream, self.positions, lambda t: self.signals.on(stream, t))
+        if self.depth.learns:
+            self.given.losses["ponder"] = o.tau * account.ponder(counted)
+        tally("depth", lambda: (account.steps[counted].sum(), counted.sum()))
+        front = self.given.front
+        record(self.depth, "halting", lambda: account.steps[:, front:])
+        record(self.depth, "remainder", lambda: account.remainder[:, front:])
+        return self.y.to(stream.dtype)

@@ -39,7 +39,9 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from everyformer.blocks.wiring import Around, Layer, Part, Pass, Wiring
+from everyformer.blocks.block import Block
+from everyformer.blocks.passing import Course, Pass
+from everyformer.blocks.wiring import Around, Part, Wiring
 from everyformer.core.choices import keep_choices, repeat_choices
 from everyformer.core.chosen import Chosen
 from everyformer.core.config import Options
@@ -70,6 +72,127 @@ class Halves(NamedTuple):
     """of what sub-layers read"""
 
 
+class Step(NamedTuple):
+    """One sub-layer of a pass, and what repeats it."""
+
+    block: Block
+    part: Part
+    n: int
+    """of the block"""
+    layer: int
+    random: list[Tensor]
+    """states of the generators before it: the CPU's, then the devices'"""
+    choices: list[Tensor]
+    terms: int
+    """how many losses it has"""
+
+
+@dataclass(eq=False)
+class Replayed(Pass):
+    """A pass that can be gone backwards: its steps are recorded, its activations are not kept."""
+
+    dtype: torch.dtype = field(default=torch.float32, init=False)
+    """of what sub-layers read"""
+    recording: bool = field(default=False, init=False)
+    tensors: list[Tensor] = field(default_factory=list, init=False)
+    """weights of all layers, ``added``, then what ``context`` and ``mask`` hold: all that may want
+    gradients"""
+    weights: dict[tuple[int, Part], range] = field(default_factory=dict, init=False)
+    """where those of a block's sub-layer stand among the tensors"""
+    positions: range = field(default=range(0), init=False)
+    """where ``added`` stands"""
+    outside: range = field(default=range(0), init=False)
+    """where context and mask stand"""
+    subtaps: list[Tap] = field(default_factory=list, init=False)
+    """taps behind layers, first layer first"""
+    records: list[Step] = field(default_factory=list, init=False)
+    names: list[str] = field(default_factory=list, init=False)
+    """of the losses, step by step"""
+    terms: list[Tensor] = field(default_factory=list, init=False)
+    """their values"""
+
+    def run(self, x: Tensor, course: Course) -> Halves:
+        """The equations as they stand, or, where gradients are wanted, without activations.
+
+        Taps inside layers keep activations.
+        """
+        plain = torch.compiler.is_compiling() or not torch.is_grad_enabled() or self.inside()
+        if plain or not all(layer.cut for layer in self.state or ()):
+            return cast(Halves, super().run(x, course))
+        stream: Halves = self.wiring.open(x)
+        self.record(x.dtype)
+        a, b, *rest = _Reversible.apply(self, course, stream.a, stream.b, *self.tensors)
+        # what the function saw inside has no gradient: its outputs stand for it
+        for i, tap in enumerate(self.subtaps):
+            self.tapped[tap] = Halves(rest[2 * i], rest[2 * i + 1], x.dtype)
+        self.collect(0, {"block-output": stream})
+        self.losses = {}
+        for name, term in zip(self.names, rest[2 * len(self.subtaps) :], strict=True):
+            add_losses(self.losses, {name: term})
+        return Halves(a, b, x.dtype)
+
+    def record(self, dtype: torch.dtype) -> None:
+        """Record the steps from here on, of layers that read numbers of this dtype."""
+        self.recording, self.dtype = True, dtype
+        self.subtaps = sorted(tap for tap in self.taps if tap.layer)
+        for n, block in enumerate(self.blocks):
+            for part in block.parts:
+                first = len(self.tensors)
+                self.tensors += block.weights_of(part).values()
+                self.weights[n, part] = range(first, len(self.tensors))
+        added = list(self.added or ())
+        self.positions = range(len(self.tensors), len(self.tensors) + len(added))
+        self.tensors += added
+        read = [t for one in self.context or () for t in one.tensors()]
+        if self.mask is not None and self.mask.bias is not None:
+            read.append(self.mask.bias)
+        self.outside = range(len(self.tensors), len(self.tensors) + len(read))
+        self.tensors += read
+
+    def through(
+        self, block: Block, n: int, layer: int, stream: Halves, chosen: Chosen | None = None
+    ) -> LayerOutput:
+        if not self.recording:
+            return super().through(block, n, layer, stream, chosen)
+        losses: Losses = {}
+        read = self.beside(n, layer)
+        for part in block.parts:
+            random = _random_states(stream.a)
+            if self.records and _same(self.records[-1].random, random):
+                random = self.records[-1].random
+            with keep_choices() as choices:
+                f = partial(block.branch, part, **read)
+                stream, out = block.wiring.step(stream, block.around(part), f)
+            self.records.append(Step(block, part, n, layer, random, choices, len(out.losses)))
+            self.names += out.losses
+            self.terms += out.losses.values()
+            read["state"], losses = out.state, losses | out.losses
+        return LayerOutput(stream, read["state"], losses, {})
+
+    def again(
+        self, step: Step, b: Tensor, weights: Sequence[Tensor], read: Iterable[Tensor]
+    ) -> LayerOutput:
+        """One step from its ``b`` with these weights, and ``read`` for context and mask."""
+        context, mask = self._around(read)
+        beside = self.beside(step.n, step.layer)
+        beside |= {"context": None if context is None else context[step.n], "mask": mask}
+        names = step.block.weights_of(step.part)
+        named = {f"block.{name}": w for name, w in zip(names, weights, strict=True)}
+        branch = _Branch(step.block, step.part)
+        out: LayerOutput = functional_call(branch, named, (b.to(self.dtype),), beside)
+        return out
+
+    def _around(self, read: Iterable[Tensor]) -> tuple[list[State] | None, Mask | None]:
+        """``context`` and ``mask`` with the tensors ``read`` in place of their own."""
+        tensors, mask = iter(read), self.mask
+        context = None
+        if self.context is not None:
+            context = [one.map(lambda t, _: next(tensors)) for one in self.context]
+        if mask is not None and mask.bias is not None:
+            mask = replace(mask, bias=next(tensors))
+        return context, mask
+
+
 @WIRINGS.register("reversible")
 class Reversible(Wiring):
     """(a, b) -> (b, a + f(norm(b)))."""
@@ -78,6 +201,7 @@ class Reversible(Wiring):
     Options = ReversibleOptions
     trials = Trials(variants=({"reversible_output": "mean"},))
     recomputes = True
+    passes = Replayed
 
     def out_width(self, width: int) -> int:
         return 2 * width if self.options.reversible_output == "concat" else width
@@ -100,147 +224,25 @@ class Reversible(Wiring):
     def join(self, stream: Halves, y: Tensor, around: Around) -> Halves:
         return Halves(stream.b, stream.a + y, stream.dtype)
 
-    def run(self, blocks: Sequence[Layer], x: Tensor, given: Pass) -> Halves:
-        """The equations as they stand, or, where gradients are wanted, without activations.
-
-        Taps inside layers keep activations.
-        """
-        stream = self.open(x)
-        plain = torch.compiler.is_compiling() or not torch.is_grad_enabled() or given.inside()
-        if plain or not all(layer.cut for layer in given.state or ()):
-            return cast(Halves, given.run(blocks, stream))
-        run = Recorded.of(given, blocks, x.dtype)
-        a, b, *rest = _Reversible.apply(run, stream.a, stream.b, *run.tensors)
-        for i, tap in enumerate(run.taps):
-            given.found[tap] = Halves(rest[2 * i], rest[2 * i + 1], x.dtype)
-        given.collect(0, {"block-output": stream})
-        for name, term in zip(run.names, rest[2 * len(run.taps) :], strict=True):
-            add_losses(given.losses, {name: term})
-        given.states += run.states
-        return Halves(a, b, x.dtype)
-
-
-class Step(NamedTuple):
-    """One sub-layer of a pass, and what repeats it."""
-
-    block: Layer
-    part: Part
-    n: int
-    """of the block"""
-    layer: int
-    """of the step"""
-    random: list[Tensor]
-    """states of the generators before it: the CPU's, then the devices'"""
-    choices: list[Tensor]
-    terms: int
-    """how many losses it has"""
-
-
-@dataclass(eq=False)
-class Recorded(Pass):
-    """A pass that can be gone backwards."""
-
-    dtype: torch.dtype = torch.float32
-    """of what sub-layers read"""
-    blocks: Sequence[Layer] = ()
-    tensors: list[Tensor] = field(default_factory=list)
-    """weights of all layers, ``added``, then what ``context`` and ``mask`` hold: all that may want
-    gradients"""
-    weights: dict[tuple[int, Part], range] = field(default_factory=dict)
-    """where those of a block's sub-layer stand among the tensors"""
-    positions: range = range(0)
-    """where ``added`` stands"""
-    outside: range = range(0)
-    """where context and mask stand"""
-    steps: list[Step] = field(default_factory=list, init=False)
-    names: list[str] = field(default_factory=list, init=False)
-    """of the losses, step by step"""
-    terms: list[Tensor] = field(default_factory=list, init=False)
-    """their values"""
-
-    @classmethod
-    def of(cls, given: Pass, blocks: Sequence[Layer], dtype: torch.dtype) -> Recorded:
-        """A pass with what ``given`` has for these layers."""
-        inner = sorted(tap for tap in given.taps if tap.layer)
-        run = cls(
-            given.added, given.context, given.mask, given.state, given.order, inner, dtype=dtype
-        )
-        run.blocks = blocks
-        for n, block in enumerate(blocks):
-            for part in block.parts:
-                first = len(run.tensors)
-                run.tensors += block.weights_of(part).values()
-                run.weights[n, part] = range(first, len(run.tensors))
-        run.positions = range(len(run.tensors), len(run.tensors) + len(given.added or ()))
-        run.tensors += given.added or ()
-        read = [t for one in given.context or () for t in one.tensors()]
-        if given.mask is not None and given.mask.bias is not None:
-            read.append(given.mask.bias)
-        run.outside = range(len(run.tensors), len(run.tensors) + len(read))
-        run.tensors += read
-        return run
-
-    def through(
-        self, block: Layer, n: int, layer: int, stream: Halves, chosen: Chosen | None = None
-    ) -> LayerOutput:
-        losses: Losses = {}
-        given = self.given(n, layer)
-        for part in block.parts:
-            random = _random_states(stream.a)
-            if self.steps and _same(self.steps[-1].random, random):
-                random = self.steps[-1].random
-            with keep_choices() as choices:
-                f = partial(block.branch, part, **given)
-                stream, out = block.wiring.step(stream, block.around(part), f)
-            self.steps.append(Step(block, part, n, layer, random, choices, len(out.losses)))
-            self.names += out.losses
-            self.terms += out.losses.values()
-            given["state"], losses = out.state, losses | out.losses
-        return LayerOutput(stream, given["state"], losses, {})
-
-    def again(
-        self, step: Step, b: Tensor, weights: Sequence[Tensor], read: Iterable[Tensor]
-    ) -> LayerOutput:
-        """One step from its ``b`` with these weights, and ``read`` for context and mask."""
-        context, mask = self.around(read)
-        given = self.given(step.n, step.layer)
-        given |= {"context": None if context is None else context[step.n], "mask": mask}
-        names = step.block.weights_of(step.part)
-        named = {f"block.{name}": w for name, w in zip(names, weights, strict=True)}
-        branch = _Branch(cast(nn.Module, step.block), step.part)
-        out: LayerOutput = functional_call(branch, named, (b.to(self.dtype),), given)
-        return out
-
-    def around(self, read: Iterable[Tensor]) -> tuple[list[State] | None, Mask | None]:
-        """``context`` and ``mask`` with the tensors ``read`` in place of their own."""
-        given, mask = iter(read), self.mask
-        context = None
-        if self.context is not None:
-            context = [one.map(lambda t, _: next(given)) for one in self.context]
-        if mask is not None and mask.bias is not None:
-            mask = replace(mask, bias=next(given))
-        return context, mask
-
 
 class _Branch(nn.Module):
     """One sub-layer with its norm, as a module."""
 
-    def __init__(self, block: nn.Module, part: Part) -> None:
+    def __init__(self, block: Block, part: Part) -> None:
         super().__init__()
         self.block, self.part = block, part
 
-    def forward(self, x: Tensor, **given: Any) -> LayerOutput:
-        block = cast(Layer, self.block)
-        return block.branch(self.part, block.around(self.part).norm(x), **given)
+    def forward(self, x: Tensor, **read: Any) -> LayerOutput:
+        return self.block.branch(self.part, self.block.around(self.part).norm(x), **read)
 
 
 class _Reversible(torch.autograd.Function):
-    """All steps at once: (run, a, b, *run.tensors) to the last (a, b), those of ``run.taps`` and
-    the steps' losses."""
+    """All steps at once: (run, course, a, b, *run.tensors) to the last (a, b), the halves at
+    ``run.subtaps`` and the steps' losses."""
 
     @staticmethod
     def forward(
-        ctx: Any, run: Recorded, a: Tensor, b: Tensor, *tensors: Tensor
+        ctx: Any, run: Replayed, course: Course, a: Tensor, b: Tensor, *tensors: Tensor
     ) -> tuple[Tensor, ...]:
         ctx.run, ctx.device = run, a.device
         ctx.autocast = {
@@ -252,16 +254,16 @@ class _Reversible(torch.autograd.Function):
         }
         ctx.versions, ctx.numbers = [t._version for t in tensors], _numbers(tensors)
         with torch.autocast(**ctx.autocast):
-            a, b, _ = run.run(run.blocks, Halves(a, b, run.dtype))
+            a, b, _ = run.loop(Halves(a, b, run.dtype), course)
         ctx.save_for_backward(a, b)
         # outputs of their own, even where they are halves of later layers too
-        found = [half.clone() for tap in run.taps for half in run.found[tap][:2]]
-        return a, b, *found, *run.terms
+        tapped = [half.clone() for tap in run.subtaps for half in run.tapped[tap][:2]]
+        return a, b, *tapped, *run.terms
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        run: Recorded = ctx.run
+        run: Replayed = ctx.run
         same = ctx.versions == [t._version for t in run.tensors]
         if not (same and unchanged(ctx.numbers, _numbers(run.tensors))):
             raise EveryformerError(
@@ -269,20 +271,20 @@ class _Reversible(torch.autograd.Function):
                 "backward pass, which computes the layers again: step the optimiser afterwards"
             )
         (a, b), (da, db, *rest) = ctx.saved_tensors, gradients
-        inner, terms = rest[: 2 * len(run.taps)], rest[2 * len(run.taps) :]
-        wanted = ctx.needs_input_grad[3:]
+        inner, terms = rest[: 2 * len(run.subtaps)], rest[2 * len(run.subtaps) :]
+        needed = ctx.needs_input_grad[4:]
         # copies, since hooks of the weights themselves are for the finished gradient alone
         inputs = [
-            t.detach().requires_grad_(needed) for t, needed in zip(run.tensors, wanted, strict=True)
+            t.detach().requires_grad_(graded) for t, graded in zip(run.tensors, needed, strict=True)
         ]
         # views, since hooks on what modules read (of torch's counters) cannot stand on leaves here
         with torch.enable_grad():
             read = [inputs[i].view_as(inputs[i]) for i in run.outside]
-        found: list[Tensor | None] = [None] * len(inputs)
+        sums: list[Tensor | None] = [None] * len(inputs)
         with _same_random_numbers_after(a), torch.autocast(**ctx.autocast), untraced():
-            for step in reversed(run.steps):
+            for step in reversed(run.records):
                 own, ends_layer = run.weights[step.n, step.part], step.block.parts[-1]
-                if step.part == ends_layer and Tap("block-output", step.layer + 1) in run.taps:
+                if step.part == ends_layer and Tap("block-output", step.layer + 1) in run.subtaps:
                     *inner, first, second = inner
                     da, db = da + first, db + second
                 _restore(step.random, a)
@@ -297,22 +299,22 @@ class _Reversible(torch.autograd.Function):
                 )
                 graded = [(y, dy) for y, dy in pairs if y.requires_grad]
                 terms = terms[:cut]
-                positions = [i for i in (*own, *run.outside) if wanted[i]]
+                positions = [i for i in (*own, *run.outside) if needed[i]]
                 ends, starts = [y for y, _ in graded], [source, *(inputs[i] for i in positions)]
                 source_grad, *others = torch.autograd.grad(
                     ends, starts, [dy for _, dy in graded], allow_unused=True
                 )
                 da, db = db, da if source_grad is None else da + source_grad
                 for i, part in zip(positions, others, strict=True):
-                    found[i] = _sum(found[i], part)
+                    sums[i] = _sum(sums[i], part)
                 if step.part == step.block.parts[0] and run.positions:
                     index = run.positions[step.n]
                     moved = inputs[index].detach()
                     a, b = a - moved, b - moved
-                    if wanted[index]:
+                    if needed[index]:
                         gradient = (da + db).sum_to_size(moved.shape).to(moved.dtype)
-                        found[index] = _sum(found[index], gradient)
-        return None, da, db, *found
+                        sums[index] = _sum(sums[index], gradient)
+        return None, None, da, db, *sums
 
 
 def _numbers(tensors: Iterable[Tensor]) -> Tensor:

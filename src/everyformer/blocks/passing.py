@@ -1,0 +1,176 @@
+"""`Pass`: one text on its way through a stack, and the one loop over the stack's steps.
+
+    for each step:   stream = leave(layers(enter(stream)))        `Course`: who takes the step
+
+A step is one layer or several. Which tokens take it, and what comes of those that do not, is said
+by a `Course`, which a depth makes for each pass. Who computes layers in another way (again in the
+backward pass, recorded for one by hand) changes how one layer is called, `Pass.through`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+from typing import Any, final
+
+import torch
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+from everyformer.blocks.block import Block
+from everyformer.blocks.wiring import Stream, Wiring
+from everyformer.core.choices import recomputed
+from everyformer.core.chosen import Chosen
+from everyformer.core.mask import Mask
+from everyformer.core.outputs import LayerOutput, Losses, add_losses
+from everyformer.core.state import StackState, State
+from everyformer.core.taps import Tap
+
+Steps = Sequence[Sequence[int]]
+"""the blocks of each step, in order; layers are counted over all steps"""
+
+
+class Course:
+    """Tokens of one pass: which of them take each step, and what comes out of all steps."""
+
+    def __init__(self, given: Pass) -> None:
+        self.given = given
+
+    def over(self) -> bool:
+        """Whether no token takes a further step."""
+        return False
+
+    def enter(self, t: int, stream: Stream) -> Stream:
+        """The stream as it enters the layers of the step ``t``, counted from 0."""
+        return stream
+
+    def apply(self, n: int, layer: int, stream: Stream) -> Stream:
+        """The stream behind block ``n``, which is the layer ``layer`` of all steps."""
+        raise NotImplementedError
+
+    def leave(self, t: int, stream: Stream) -> Stream:
+        """The stream behind the step ``t``, as the next step is given it."""
+        return stream
+
+    def close(self, stream: Stream) -> Stream:
+        """The stack's output, of the stream behind the last step."""
+        return stream
+
+
+class AllTokens(Course):
+    """A course on which all tokens take every step."""
+
+    def apply(self, n: int, layer: int, stream: Stream) -> Stream:
+        return self.given.step(n, layer, stream)
+
+
+@dataclass(eq=False)
+class Pass:
+    """One pass through a stack: what its layers read beside the stream, and what they leave."""
+
+    blocks: Sequence[Block]
+    wiring: Wiring
+    steps: Steps
+    added: Sequence[Tensor] | None = None
+    """(B or 1, L, width) for each block, put on the stream before it"""
+    context: Sequence[State] | None = None
+    """of a decoder, the encoder's output as each block's reader, and then the depth, took it in"""
+    mask: Mask | None = None
+    carried: StackState | None = None
+    """the state of the stack before these tokens"""
+    taps: Collection[Tap] = ()
+    """places inside the stack whose tensors are wanted"""
+    exiting: Any = None
+    """the request to a depth whose tokens leave early (`everyformer.blocks.depth.Exiting`)"""
+    checkpointing: bool = False
+    """whether of a layer its input alone is kept for the backward pass"""
+    front: int = 0
+    """learned tokens in front of the text"""
+    state: list[State] | None = field(init=False)
+    """the layers' states before these tokens, one a layer"""
+    states: list[State] = field(default_factory=list, init=False)
+    """the same after them"""
+    pending: State | None = field(default=None, init=False)
+    """tokens that layers have still to take in, of the stack's state"""
+    losses: Losses = field(default_factory=dict, init=False)
+    """the layers' terms, summed by name"""
+    tapped: dict[Tap, Any] = field(default_factory=dict, init=False)
+    """streams, and tensors (B, L, width) from inside the layers"""
+
+    def __post_init__(self) -> None:
+        self.state = None if self.carried is None else list(self.carried.layers)
+
+    def run(self, x: Tensor, course: Course) -> Stream:
+        """The stream that begins with ``x`` (B, L, width), behind all steps."""
+        return self.loop(self.wiring.open(x), course)
+
+    @final
+    def loop(self, stream: Stream, course: Course) -> Stream:
+        """The stream behind all steps."""
+        self.collect(0, {"block-output": stream})
+        layer = 0
+        for t, blocks in enumerate(self.steps):
+            if course.over():
+                break
+            stream = course.enter(t, stream)
+            for n in blocks:
+                stream = course.apply(n, layer, stream)
+                layer += 1
+            stream = course.leave(t, stream)
+        return course.close(stream)
+
+    def step(self, n: int, layer: int, stream: Stream, chosen: Chosen | None = None) -> Stream:
+        """The stream behind block ``n``, which is the layer ``layer``.
+
+        With ``chosen`` it is that of these tokens alone, (R, n, ...): all are read, the others cost
+        what a mixer does for its keys.
+        """
+        out = self.through(self.blocks[n], n, layer, self.entering(n, stream), chosen)
+        if out.state is not None:
+            self.states.append(out.state)
+        add_losses(self.losses, out.losses)
+        self.collect(layer + 1, {"block-output": out.y, **out.taps})
+        return out.y
+
+    def through(
+        self, block: Block, n: int, layer: int, stream: Stream, chosen: Chosen | None = None
+    ) -> LayerOutput:
+        """One layer, for all tokens or those ``chosen``."""
+        read = self.beside(n, layer)
+        read["taps"] = self.inside(layer + 1)
+        if chosen is not None:
+            read["chosen"] = chosen
+        if not self.checkpointing:
+            out: LayerOutput = block(stream, **read)
+            return out
+        # the compiler repeats by itself and takes no such contexts
+        if not torch.compiler.is_compiling():
+            read["context_fn"] = recomputed
+        again: LayerOutput = checkpoint(block, stream, use_reentrant=False, **read)
+        return again
+
+    def extend(self, n: int, layer: int, stream: Stream, mask: Mask | None) -> None:
+        """Take a stream into the state of a layer, without outputs."""
+        assert self.state is not None
+        read = self.beside(n, layer) | {"mask": mask}
+        self.state[layer] = self.blocks[n].extend(self.entering(n, stream), **read)
+
+    def entering(self, n: int, stream: Stream) -> Stream:
+        """The stream as it enters block ``n``."""
+        return stream if self.added is None else self.wiring.shift(stream, self.added[n])
+
+    def collect(self, layer: int, tensors: dict[str, Any]) -> None:
+        """Keep what is tapped of the ``tensors`` inside a layer, counted from 1."""
+        named = {Tap(name, layer): value for name, value in tensors.items()}
+        self.tapped |= {tap: value for tap, value in named.items() if tap in self.taps}
+
+    def beside(self, n: int, layer: int) -> dict[str, Any]:
+        """Context, mask and state that a layer reads beside the stream."""
+        context = None if self.context is None else self.context[n]
+        state = None if self.state is None else self.state[layer]
+        return {"context": context, "mask": self.mask, "state": state}
+
+    def inside(self, layer: int | None = None) -> list[str]:
+        """Names of the taps inside a layer, counted from 1 (default: inside any)."""
+        taps = (t for t in self.taps if t.name != "block-output")
+        return [t.name for t in taps if layer in (None, t.layer)]
