@@ -8,12 +8,12 @@ from everyformer import create_mixer, create_model
 from everyformer.blocks.options import BlockOptions
 from everyformer.core.config import field_docs, from_dict, to_dict
 from everyformer.core.errors import ConfigError
+from everyformer.genes.config import ModelConfig
 from everyformer.genes.memory import MEMORIES
 from everyformer.genes.mixers import MIXERS
 from everyformer.genes.mixers.attention.options import AttentionOptions
 from everyformer.genes.positions import POSITIONS
 from everyformer.models.build import configure
-from everyformer.models.config import ModelConfig
 
 
 @pytest.mark.parametrize("name", ["attention", "gpt", "aft-local", "gmlp"])

@@ -17,9 +17,9 @@ from everyformer.core.errors import ConfigError
 from everyformer.genes.depth import DEPTHS
 from everyformer.genes.memory import MEMORIES
 from everyformer.genes.mixers import MIXERS
+from everyformer.genes.model_options import DecisionOptions, PixelOptions, SummaryOptions
 from everyformer.genes.positions import POSITIONS
 from everyformer.genes.wirings import WIRINGS
-from everyformer.models.options import DecisionOptions, PixelOptions, SummaryOptions
 from everyformer.retrieval.options import KnnOptions
 from everyformer.training.config import TrainingConfig
 

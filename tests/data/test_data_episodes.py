@@ -15,7 +15,7 @@ from everyformer.core.config import from_dict
 from everyformer.core.errors import ConfigError, DataError, MissingExtraError
 from everyformer.data.dataset import Dataset
 from everyformer.data.episodes import EpisodeDataset, as_states
-from everyformer.models.options import EpisodeShape
+from everyformer.genes.model_options import EpisodeShape
 from everyformer.rl import Episode, Space, Trajectories, write_minari, write_trajectories
 
 Load = Callable[..., Dataset]

@@ -6,8 +6,8 @@ from torch.testing import assert_close
 
 import everyformer as ef
 from everyformer.core.errors import ConfigError, GeneError, UnsupportedError
+from everyformer.genes.model_options import SummaryOptions
 from everyformer.interop.convert.etc import lift_to_etc
-from everyformer.models.options import SummaryOptions
 
 SIZES = {"width": 12, "heads": 3, "layers": 2, "vocabulary": 30, "max_length": 10}
 

@@ -8,9 +8,9 @@ import torch
 
 import everyformer as ef
 from everyformer.data.masking import MaskedTextDataset
+from everyformer.genes.config import ModelConfig
 from everyformer.genes.memory.base import Segment
 from everyformer.genes.memory.compressive import CompressiveMemory
-from everyformer.models.config import ModelConfig
 from everyformer.models.language import total_loss
 
 WIDTH, HEADS = 64, 4

@@ -17,9 +17,9 @@ from everyformer.family import list_members
 from everyformer.generation import pixels as drawing
 from everyformer.generation.config import Sampling
 from everyformer.generation.pixels import draw_images
+from everyformer.genes.model_options import PixelOptions
 from everyformer.genes.positions.sinusoidal import sinusoid
 from everyformer.models.logistics import mixture_losses
-from everyformer.models.options import PixelOptions
 from everyformer.models.pixel_sequence import START, PixelSequence
 from everyformer.models.pixels import DrawingModel
 

@@ -19,6 +19,7 @@ import torch
 import everyformer as ef
 from everyformer.core.config import to_dict
 from everyformer.family import FAMILY
+from everyformer.genes.config import Architecture
 from everyformer.genes.depth import DEPTHS
 from everyformer.genes.memory import MEMORIES
 from everyformer.genes.mixers import MIXERS
@@ -26,7 +27,6 @@ from everyformer.genes.positions import POSITIONS, make_position
 from everyformer.genes.retrieval import RETRIEVALS
 from everyformer.genes.wirings import WIRINGS
 from everyformer.models.build import configure
-from everyformer.models.config import Architecture
 
 Values = dict[str, Any]
 WEIGHTS: Values = {"bias": [], "attention_dropout": 0.0}

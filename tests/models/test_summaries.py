@@ -9,7 +9,7 @@ from torch.testing import assert_close
 import everyformer as ef
 from everyformer.core.errors import ConfigError, GeneError, UnsupportedError
 from everyformer.core.mask import Mask
-from everyformer.models.options import SummaryOptions
+from everyformer.genes.model_options import SummaryOptions
 from everyformer.models.summaries import Summaries, Summarised
 
 STOP, LINE = 8, 9

@@ -23,8 +23,8 @@ from everyformer.core.mixer import Mixer
 from everyformer.core.outputs import MixerOutput
 from everyformer.engines.flops import count_flops
 from everyformer.family import info
+from everyformer.genes.config import ModelConfig
 from everyformer.models.build import configure_layers
-from everyformer.models.config import ModelConfig
 from everyformer.models.layers import build_mixers
 from everyformer.system.allocator import keep_freed_memory, return_freed_memory
 from everyformer.system.memory import is_out_of_memory, out_of_memory

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from torch import Tensor, nn
 
 from everyformer.blocks.passing import Course, Pass, Steps
-from everyformer.core.gene import NoOptions
+from everyformer.core.config import NoOptions
 from everyformer.core.mask import Mask
 from everyformer.core.panels import Recorded
 from everyformer.core.state import State

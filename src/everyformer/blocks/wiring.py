@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Literal, NamedTuple, final
 from torch import Tensor, nn
 
 from everyformer.core.chosen import Chosen
-from everyformer.core.gene import NoOptions
+from everyformer.core.config import NoOptions
 from everyformer.core.outputs import LayerOutput
 from everyformer.core.panels import Recorded
 from everyformer.core.trials import Trials

@@ -27,8 +27,8 @@ from everyformer.cli.names import full_name
 from everyformer.core.bounds import bounds_of
 from everyformer.core.config import Choice, docs_of, field_docs, field_types, field_value, from_dict
 from everyformer.core.errors import ConfigError
-from everyformer.core.gene import NONE
 from everyformer.genes import GENES
+from everyformer.genes.gene import NONE
 from everyformer.training.names import ALIASES, OTHER_NAMES
 from everyformer.training.spec import RunSpec
 

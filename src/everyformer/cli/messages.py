@@ -14,9 +14,8 @@ from typing import Any
 
 from everyformer.cli.flags import flags_of
 from everyformer.cli.names import spelled
-from everyformer.core.config import Choice
+from everyformer.core.config import Choice, NoOptions
 from everyformer.core.errors import ConfigError
-from everyformer.core.gene import NoOptions
 from everyformer.family import list_members
 from everyformer.genes import GENES
 from everyformer.system.files import expanded

@@ -25,8 +25,8 @@ from everyformer.cli.names import (
 )
 from everyformer.core.config import Options, converted, from_dict, to_dict
 from everyformer.core.errors import ConfigError, unknown
-from everyformer.core.gene import NONE
 from everyformer.genes import GENES
+from everyformer.genes.gene import NONE
 from everyformer.system.files import expanded
 from everyformer.system.plain import from_json, from_toml, to_json
 from everyformer.system.pulse import said

@@ -14,18 +14,18 @@ from everyformer import family
 from everyformer.cli.flags import arrange, flags_of
 from everyformer.cli.messages import refuse_files
 from everyformer.cli.parsing import VerbOptions, chosen_genes, parse, peek, read_config
-from everyformer.core.config import Choice
+from everyformer.core.config import Choice, NoOptions
 from everyformer.core.errors import ConfigError, unknown
-from everyformer.core.gene import NONE, NoOptions
 from everyformer.core.tasks import tasks_that
 from everyformer.core.wording import listed
 from everyformer.family import info
 from everyformer.genes import GENES
+from everyformer.genes.gene import NONE
 from everyformer.system.files import expanded
 from everyformer.training.spec import RunSpec, described, preset
 
 if TYPE_CHECKING:
-    from everyformer.models.config import ModelConfig
+    from everyformer.genes.config import ModelConfig
 
 ABOUT = "Train a member on your data."
 EXAMPLES = (

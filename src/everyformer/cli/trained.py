@@ -20,8 +20,8 @@ from everyformer.data.dataset import Dataset
 from everyformer.data.episodes import EpisodeDataset
 from everyformer.data.tokenizers.base import Tokenizer
 from everyformer.data.tokenizers.load import load_tokenizer
+from everyformer.genes.config import ModelConfig
 from everyformer.models.base import Model
-from everyformer.models.config import ModelConfig
 from everyformer.retrieval.options import KnnOptions, SearchOptions
 from everyformer.rl.build import EnvironmentConfig
 from everyformer.system.files import expanded

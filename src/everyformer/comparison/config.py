@@ -6,13 +6,12 @@ from dataclasses import dataclass, field
 from typing import Annotated, ClassVar, Literal
 
 from everyformer.core.bounds import Affects, Count, Positive, Repeats
-from everyformer.core.config import Choice, Options
+from everyformer.core.config import Choice, NoOptions, Options
 from everyformer.core.errors import ConfigError
-from everyformer.core.gene import NoOptions
 from everyformer.core.tasks import TASKS, tasks_that
 from everyformer.data.config import DataConfig
 from everyformer.genes import GENES
-from everyformer.models.config import Architecture
+from everyformer.genes.config import Architecture
 from everyformer.training.config import TrainingConfig
 
 OWN = "member"

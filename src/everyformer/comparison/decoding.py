@@ -15,9 +15,9 @@ from everyformer.core.state import State
 from everyformer.data.dataset import Dataset
 from everyformer.generation.config import Sampling
 from everyformer.generation.sampling import generate, initial_state
+from everyformer.genes.config import ModelConfig
 from everyformer.models.base import Model
 from everyformer.models.build import build_model
-from everyformer.models.config import ModelConfig
 
 CONTEXTS = (64, 1024)
 """tokens read before the timed ones: short and long"""

@@ -8,8 +8,8 @@ from everyformer.comparison.plan import Entrant, Job
 from everyformer.comparison.results import Calibrated
 from everyformer.core.tasks import TASKS
 from everyformer.data.dataset import Dataset
+from everyformer.genes.config import ModelConfig
 from everyformer.genes.retrieval import RETRIEVAL
-from everyformer.models.config import ModelConfig
 from everyformer.training.config import TrainingConfig
 from everyformer.training.progress import Part
 

@@ -19,8 +19,8 @@ from everyformer.data.dataset import Dataset
 from everyformer.data.sentences import with_sentences
 from everyformer.family import info
 from everyformer.genes import GENES
+from everyformer.genes.config import Architecture, ModelConfig
 from everyformer.models.build import build_model, configure, scales_embedding
-from everyformer.models.config import Architecture, ModelConfig
 from everyformer.system.plain import from_json
 from everyformer.training.spec import RunSpec, described
 

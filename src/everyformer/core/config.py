@@ -67,6 +67,11 @@ class Options:
 
 
 @dataclasses.dataclass(frozen=True)
+class NoOptions(Options):
+    """Options of an alternative that has none."""
+
+
+@dataclasses.dataclass(frozen=True)
 class Choice:
     """One of several alternatives, and its own options.
 

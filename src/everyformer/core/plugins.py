@@ -185,5 +185,5 @@ def _check(cls: Any, what: str) -> None:
     if not (isinstance(options, type) and issubclass(options, Options)):
         raise ConfigError(
             f"{what} has {options!r} as its Options: give a frozen dataclass that derives from "
-            "everyformer.core.config.Options, or NoOptions of everyformer.core.gene"
+            "everyformer.core.config.Options, or NoOptions of the same module"
         )

@@ -23,8 +23,8 @@ from everyformer.data.cache import digest
 from everyformer.data.config import DataConfig
 from everyformer.data.dataset import Dataset
 from everyformer.data.episodes import as_states, shape_of
-from everyformer.models.config import DEFAULT_LENGTH
-from everyformer.models.options import EpisodeShape
+from everyformer.genes.config import DEFAULT_LENGTH
+from everyformer.genes.model_options import EpisodeShape
 from everyformer.rl.build import EnvironmentConfig, limit_of, make_environment, spaces_of
 from everyformer.rl.collection import collect
 from everyformer.rl.recipes import recipe

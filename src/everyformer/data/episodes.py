@@ -28,7 +28,7 @@ from everyformer.data.cache import digest
 from everyformer.data.config import DataConfig
 from everyformer.data.dataset import Dataset, Spread
 from everyformer.data.selection import held_out_draw, spread
-from everyformer.models.options import EpisodeShape
+from everyformer.genes.model_options import EpisodeShape
 from everyformer.rl.build import EnvironmentConfig
 from everyformer.rl.episode import returns_to_go
 from everyformer.rl.folder import holds_trajectories, read_trajectories

@@ -7,7 +7,7 @@ import dataclasses
 from everyformer.data.dataset import Dataset
 from everyformer.data.masking import MaskedTextDataset
 from everyformer.data.tokenizers.base import Tokenizer
-from everyformer.models.config import ModelConfig
+from everyformer.genes.config import ModelConfig
 
 MARKS = (".", "!", "?", "\n")
 """What the last character of a sentence is."""

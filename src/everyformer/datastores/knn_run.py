@@ -26,8 +26,8 @@ from everyformer.datastores.reader import StoreReader, with_store
 from everyformer.datastores.runs import Job, Outcome, Say, how_of
 from everyformer.datastores.stretches import Stretches, indexed, stored
 from everyformer.datastores.sweep import sweep
+from everyformer.genes.config import ModelConfig
 from everyformer.genes.retrieval.knn import KnnOptions as Wanted
-from everyformer.models.config import ModelConfig
 from everyformer.models.knn_lm import KnnLanguageModel
 from everyformer.models.language import LanguageModel
 from everyformer.retrieval.index import Index

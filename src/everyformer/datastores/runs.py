@@ -24,10 +24,10 @@ from everyformer.data.dataset import Dataset
 from everyformer.data.text import TextDataset
 from everyformer.data.tokenizers.base import Tokenizer
 from everyformer.datastores.indexing import Indexing
+from everyformer.genes.config import ModelConfig
 from everyformer.genes.retrieval import RETRIEVAL
 from everyformer.genes.retrieval.base import StoreOptions
 from everyformer.models.base import Model
-from everyformer.models.config import ModelConfig
 from everyformer.models.language import LanguageModel
 from everyformer.training.config import TrainingConfig
 from everyformer.training.distributed import read_launch

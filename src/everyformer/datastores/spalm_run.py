@@ -23,9 +23,9 @@ from everyformer.datastores.runs import Job, Outcome, Say, how_of, options_of
 from everyformer.datastores.spalm_reading import SpalmLanguageModel
 from everyformer.datastores.stretches import Stretches, indexed, stored
 from everyformer.datastores.table import Table
+from everyformer.genes.config import ModelConfig
 from everyformer.genes.retrieval.spalm import SpalmOptions
 from everyformer.models.build import build_model, configure
-from everyformer.models.config import ModelConfig
 from everyformer.models.language import LanguageModel
 from everyformer.retrieval.index import Index
 from everyformer.retrieval.store import Store

@@ -31,8 +31,8 @@ from everyformer.data.config import DataConfig
 from everyformer.data.dataset import Dataset
 from everyformer.datastores.runs import train_run
 from everyformer.family import list_members
+from everyformer.genes.config import Architecture
 from everyformer.models.build import build_model
-from everyformer.models.config import Architecture
 from everyformer.system.files import file_written_whole
 from everyformer.system.plain import from_json, to_json
 from everyformer.training.config import TrainingConfig

@@ -13,7 +13,6 @@ from __future__ import annotations
 from typing import Any
 
 from everyformer.core.config import Choice
-from everyformer.core.gene import plain_choice
 from everyformer.core.member import Cost, Genes, Member
 from everyformer.core.tasks import (
     ALL_TASKS,
@@ -32,6 +31,7 @@ from everyformer.core.tasks import (
     TEXT_NUMBER,
 )  # fmt: skip
 from everyformer.genes import GENES, plain_genes
+from everyformer.genes.gene import plain_choice
 
 _TEXT, _IMAGE, _SERIES = (TEXT, TEXT_NUMBER), (IMAGE, IMAGE_NUMBER), (SERIES, SERIES_NUMBER)
 """what says one thing of a text, a picture, a series"""

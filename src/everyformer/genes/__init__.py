@@ -7,9 +7,9 @@ is a record here, beside a folder with its alternatives; a new alternative is on
 from __future__ import annotations
 
 from everyformer.core.config import Choice
-from everyformer.core.gene import Gene
 from everyformer.core.member import Member
 from everyformer.genes.depth import DEPTH
+from everyformer.genes.gene import Gene
 from everyformer.genes.memory import MEMORY
 from everyformer.genes.mixers import CROSS, ENCODER, MIXER
 from everyformer.genes.positions import POSITION

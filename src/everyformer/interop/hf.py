@@ -26,11 +26,11 @@ from everyformer.core.mask import Mask, document_positions, positions_of
 from everyformer.core.state import StackState
 from everyformer.core.tasks import TASKS
 from everyformer.generation.sampling import initial_state
+from everyformer.genes.config import DEFAULT_LENGTH, ModelConfig
 from everyformer.interop.hf_attention import NAME as NAME
 from everyformer.interop.hf_attention import WITH_WEIGHTS as WITH_WEIGHTS
 from everyformer.interop.hf_attention import register
 from everyformer.models.build import build_model, configure
-from everyformer.models.config import DEFAULT_LENGTH, ModelConfig
 from everyformer.models.language import LanguageModel
 
 try:

@@ -18,8 +18,8 @@ from everyformer.core.mixer import Mixer
 from everyformer.core.outputs import ModelOutput, StackOutput
 from everyformer.core.position import Position
 from everyformer.core.state import StackState, State
+from everyformer.genes.config import ModelConfig
 from everyformer.genes.positions import POSITION
-from everyformer.models.config import ModelConfig
 from everyformer.models.deep import deep_weights, linear_parts, residual_outputs
 from everyformer.models.layers import build_stack, decoder_config
 from everyformer.models.summaries import Summaries, Summarised, TextParts

@@ -31,9 +31,9 @@ from everyformer.engines.rows import repack, unpack
 from everyformer.engines.softmax.cache import freed
 from everyformer.engines.softmax.visibility import surely
 from everyformer.family import info, list_members
+from everyformer.genes.config import DEFAULT_LENGTH, ModelConfig
 from everyformer.models.base import Model
 from everyformer.models.build import configure_layers
-from everyformer.models.config import DEFAULT_LENGTH, ModelConfig
 
 
 class Body(nn.Module):

@@ -11,14 +11,14 @@ from everyformer.blocks.options import BlockOptions
 from everyformer.core.bounds import Count
 from everyformer.core.config import Choice, converted, field_types, from_dict, to_dict
 from everyformer.core.errors import ConfigError, GeneError, UnsupportedError, nearest, unknown
-from everyformer.core.gene import Gene, plain_choice
 from everyformer.core.mixer import DROPOUT, Mixer, no_weights, set_options
 from everyformer.core.tasks import LM, TASKS, TEXT, tasks_called
 from everyformer.family import Member, info, list_members
 from everyformer.genes import GENES
+from everyformer.genes.config import ModelConfig
+from everyformer.genes.gene import Gene, plain_choice
 from everyformer.genes.mixers import MIXERS
 from everyformer.models.base import Model
-from everyformer.models.config import ModelConfig
 from everyformer.models.layers import decoder_config, encoder_config
 from everyformer.system.claims import within_memory
 

@@ -11,12 +11,12 @@ from everyformer.blocks.options import SEPARABLE
 from everyformer.core.errors import ConfigError, GeneError
 from everyformer.core.mixer import Mixer
 from everyformer.core.tasks import TASKS, tasks_that
+from everyformer.genes.config import ModelConfig
 from everyformer.genes.depth import DEPTH
 from everyformer.genes.mixers import MIXERS
 from everyformer.genes.positions import POSITION
 from everyformer.genes.wirings import WIRING
 from everyformer.genes.wirings._gates import GATES
-from everyformer.models.config import ModelConfig
 
 GLOBALS = frozenset({"keep", "global_tokens"})
 """parts of a mask that mark global tokens for a mixer"""

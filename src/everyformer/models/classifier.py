@@ -27,8 +27,8 @@ from everyformer.core.mixer import Mixer
 from everyformer.core.outputs import ModelOutput, StackOutput
 from everyformer.core.state import StackState
 from everyformer.core.tasks import TASKS
+from everyformer.genes.config import ModelConfig
 from everyformer.models.base import Model, refuse_state
-from everyformer.models.config import ModelConfig
 from everyformer.models.language import total_loss
 
 _POOLED = frozenset({"keep", "allowed", "bias", "global_tokens", "grid"})

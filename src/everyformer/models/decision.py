@@ -40,8 +40,8 @@ from everyformer.core.mask import Mask, positions_of
 from everyformer.core.outputs import Losses, ModelOutput, StackOutput
 from everyformer.core.state import StackState
 from everyformer.engines.softmax.visibility import surely
+from everyformer.genes.config import ModelConfig
 from everyformer.models.base import Model, refuse_state
-from everyformer.models.config import ModelConfig
 from everyformer.models.language import total_loss
 from everyformer.models.states import StateReader
 

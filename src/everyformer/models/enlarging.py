@@ -21,8 +21,8 @@ from everyformer.core.errors import ConfigError, ShapeError
 from everyformer.core.mask import Mask
 from everyformer.core.outputs import ModelOutput, add_losses
 from everyformer.core.state import StackState
+from everyformer.genes.config import ModelConfig
 from everyformer.genes.positions import POSITION
-from everyformer.models.config import ModelConfig
 from everyformer.models.layers import build_stack, source_config
 from everyformer.models.pixel_sequence import PixelEmbedding, PixelSequence
 from everyformer.models.pixels import DrawingModel

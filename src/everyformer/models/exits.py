@@ -21,9 +21,9 @@ from everyformer.blocks.stack import Stack
 from everyformer.core.mask import Mask, runs_of
 from everyformer.core.outputs import Losses, ModelOutput, StackOutput, add_losses
 from everyformer.core.state import State
+from everyformer.genes.config import ModelConfig
 from everyformer.genes.depth._exits import Evidence, Exits, layer_weights
 from everyformer.models.base import evaluating
-from everyformer.models.config import ModelConfig
 
 Run = Callable[..., StackOutput]
 """the layers over a text, called with ``exiting=`` and ``taps=``"""

@@ -31,9 +31,9 @@ from everyformer.core.errors import ShapeError, UnsupportedError
 from everyformer.core.mask import Mask
 from everyformer.core.outputs import Losses, ModelOutput, add_losses
 from everyformer.core.state import StackState
+from everyformer.genes.config import ModelConfig
 from everyformer.genes.retrieval import RETRIEVAL
 from everyformer.models.base import Model
-from everyformer.models.config import ModelConfig
 from everyformer.models.exits import ExitHeads
 
 

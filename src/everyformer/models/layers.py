@@ -8,15 +8,15 @@ from typing import Any
 from everyformer.blocks.stack import Stack
 from everyformer.core.abilities import FitsPictures, Picture
 from everyformer.core.config import Choice, to_dict
-from everyformer.core.gene import layer_choice
 from everyformer.core.mixer import Mixer, set_options
 from everyformer.core.tasks import TASKS
 from everyformer.genes import GENES
+from everyformer.genes.config import ModelConfig
 from everyformer.genes.depth import DEPTH
+from everyformer.genes.gene import layer_choice
 from everyformer.genes.mixers import MIXER, MIXERS
+from everyformer.genes.model_options import PixelOptions
 from everyformer.models.checks import check_globals, check_model
-from everyformer.models.config import ModelConfig
-from everyformer.models.options import PixelOptions
 from everyformer.system.plain import to_json
 
 

@@ -21,11 +21,11 @@ import torch
 
 from everyformer.core.config import Choice, from_dict
 from everyformer.core.errors import ConfigError, UnsupportedError
+from everyformer.genes.config import DEFAULT_LENGTH, ModelConfig
 from everyformer.genes.mixers.attention.options import AttentionOptions
 from everyformer.genes.mixers.longformer import Longformer
 from everyformer.models.base import Model
 from everyformer.models.build import build_model
-from everyformer.models.config import DEFAULT_LENGTH, ModelConfig
 
 LONG = ("longformer", "bigbird")
 """mixers that attention can become"""

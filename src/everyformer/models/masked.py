@@ -22,8 +22,8 @@ from everyformer.blocks.feedforward import activate, make_norm
 from everyformer.core.mask import Mask
 from everyformer.core.outputs import ModelOutput
 from everyformer.core.state import StackState
+from everyformer.genes.config import ModelConfig
 from everyformer.models.base import Model, refuse_state
-from everyformer.models.config import ModelConfig
 from everyformer.models.language import predict
 
 

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 from everyformer.core.errors import ShapeError
 from everyformer.engines.sparse.block_order import block_order
+from everyformer.genes.model_options import PixelOptions
 from everyformer.genes.positions.sinusoidal import sinusoid
-from everyformer.models.options import PixelOptions
 
 START = 256
 """stands before the first token, as if it were an intensity"""

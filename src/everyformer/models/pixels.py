@@ -28,8 +28,8 @@ from everyformer.core.state import StackState, State
 from everyformer.core.tasks import TASKS
 from everyformer.engines.ranges import full_precision
 from everyformer.engines.softmax.visibility import surely
+from everyformer.genes.config import ModelConfig
 from everyformer.models.base import Model
-from everyformer.models.config import ModelConfig
 from everyformer.models.language import predict, with_terms
 from everyformer.models.logistics import mixture_logits, mixture_losses, parameters_of
 from everyformer.models.pixel_sequence import START, PixelEmbedding, PixelSequence

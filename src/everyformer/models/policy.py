@@ -27,10 +27,10 @@ from everyformer.core.errors import GeneError, ShapeError
 from everyformer.core.mask import Mask
 from everyformer.core.outputs import ModelOutput, StackOutput
 from everyformer.core.state import StackState
+from everyformer.genes.config import ModelConfig
 from everyformer.models import ppo
 from everyformer.models.base import Model
 from everyformer.models.body import require_streams, through_episodes
-from everyformer.models.config import ModelConfig
 from everyformer.models.states import StateReader
 
 POLICY_GAIN = 0.01

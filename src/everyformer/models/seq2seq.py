@@ -26,9 +26,9 @@ from everyformer.core.errors import ShapeError
 from everyformer.core.mask import Mask
 from everyformer.core.outputs import Losses, ModelOutput, StackOutput, add_losses
 from everyformer.core.state import StackState, State
+from everyformer.genes.config import ModelConfig
 from everyformer.genes.positions import POSITION
 from everyformer.models.base import TOKEN_MEANS, Model
-from everyformer.models.config import ModelConfig
 from everyformer.models.exits import ExitHeads
 from everyformer.models.language import predict
 from everyformer.models.layers import build_stack, encoder_config

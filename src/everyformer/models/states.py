@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from everyformer.core.errors import ConfigError, ShapeError
-from everyformer.models.options import EpisodeShape
+from everyformer.genes.model_options import EpisodeShape
 
 CHANNELS = (32, 64, 64)
 LARGE = ((8, 4), (4, 2), (3, 1))

@@ -31,7 +31,7 @@ from torch import Tensor, nn
 
 from everyformer.core.chosen import gather_rows
 from everyformer.core.mask import Mask, document_positions, runs_of
-from everyformer.models.options import SummaryOptions
+from everyformer.genes.model_options import SummaryOptions
 
 KNOWN = frozenset({"keep", "documents", "sentences", "global_tokens"})
 """parts of a mask that a text with summaries may come with"""

@@ -321,7 +321,7 @@ def is_model(path: Path) -> bool:
 
 def build_from_values(values: dict[str, Any]) -> nn.Module:
     """The model of this library that plain values of a config describe."""
+    from everyformer.genes.config import ModelConfig
     from everyformer.models.build import build_model
-    from everyformer.models.config import ModelConfig
 
     return build_model(from_dict(ModelConfig, values))

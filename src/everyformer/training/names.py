@@ -12,7 +12,7 @@ from typing import Any
 
 from everyformer.core.errors import ConfigError
 from everyformer.data.config import DataConfig, TextSource
-from everyformer.models.config import Architecture
+from everyformer.genes.config import Architecture
 from everyformer.training.config import TrainingConfig
 
 HOMES: dict[type, str] = {

@@ -133,8 +133,8 @@ def describe_run(model: nn.Module, dataset: Dataset, config: TrainingConfig) -> 
 
 def _settled(model: dict[str, Any]) -> dict[str, Any]:
     """A model as plain values with the options that were not given; one of others as it is."""
+    from everyformer.genes.config import ModelConfig
     from everyformer.models.build import settled
-    from everyformer.models.config import ModelConfig
 
     return settled(from_dict(ModelConfig, model)) if "mixer" in model else model
 

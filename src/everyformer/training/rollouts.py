@@ -25,9 +25,9 @@ from everyformer.data.batch import Batch
 from everyformer.data.dataset import Dataset
 from everyformer.data.environments import EnvironmentDataset
 from everyformer.data.episodes import as_states
+from everyformer.genes.model_options import PolicyOptions
 from everyformer.models import ppo
 from everyformer.models.base import evaluating
-from everyformer.models.options import PolicyOptions
 from everyformer.models.policy import PolicyModel
 from everyformer.rl.endless import EndlessRows
 from everyformer.training.carry import Carry

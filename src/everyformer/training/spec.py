@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from everyformer.core.config import Choice, Options, to_dict
 from everyformer.core.errors import ConfigError
-from everyformer.core.gene import NONE
 from everyformer.core.tasks import TASKS
 from everyformer.data.config import DataConfig
 from everyformer.family import info
 from everyformer.genes import GENES, plain_genes
-from everyformer.models.config import Architecture, ModelConfig
+from everyformer.genes.config import Architecture, ModelConfig
+from everyformer.genes.gene import NONE
 from everyformer.system.plain import from_json, to_json
 from everyformer.training.config import TrainingConfig
 

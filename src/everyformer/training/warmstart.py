@@ -22,10 +22,10 @@ from everyformer.core.tasks import TASKS
 from everyformer.data.tokenizers.base import Tokenizer
 from everyformer.data.tokenizers.load import load_tokenizer, require_same
 from everyformer.genes import GENES
+from everyformer.genes.config import ModelConfig
 from everyformer.genes.positions.learned import resize_grid
 from everyformer.models.base import Model
 from everyformer.models.build import settled
-from everyformer.models.config import ModelConfig
 from everyformer.system.files import expanded
 from everyformer.system.sealed import read_json
 from everyformer.training.checkpoint import load_model

@@ -21,7 +21,7 @@ from everyformer.core.member import Member
 from everyformer.core.mixer import Mixer
 from everyformer.core.trials import WIDTH
 from everyformer.engines.flops import count_flops
-from everyformer.models.config import ModelConfig
+from everyformer.genes.config import ModelConfig
 from everyformer.training.checkpoint import load_model, save_model
 from everyformer.verification.cases import Case, cases, draw, small_model
 from everyformer.verification.laws import TOLERANCE

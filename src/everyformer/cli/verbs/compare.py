@@ -17,9 +17,9 @@ from everyformer.comparison.config import OWN, CompareConfig, own_genes, usual_t
 from everyformer.core import plugins as own
 from everyformer.core.config import Choice, from_dict
 from everyformer.core.errors import CheckpointError
-from everyformer.core.gene import NONE, plain_choice
 from everyformer.family import names
 from everyformer.genes import GENES
+from everyformer.genes.gene import NONE, plain_choice
 from everyformer.system.files import expanded
 
 NAMES = names()

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from everyformer.core.config import Choice
 from everyformer.core.errors import GeneError
-from everyformer.core.gene import Blueprint, Gene
 from everyformer.core.registry import Registry
 from everyformer.core.tasks import TASKS, tasks_that
+from everyformer.genes.config import ModelConfig
+from everyformer.genes.gene import Gene
 from everyformer.genes.positions import POSITION
 
 if TYPE_CHECKING:
@@ -28,13 +29,13 @@ class DepthGene(Gene):
     )
     footing = True
 
-    def around(self, plan: Blueprint) -> Depth:
+    def around(self, plan: ModelConfig) -> Depth:
         sizes: dict[str, Any] = {"width": plan.width, "layers": plan.layers}
         sizes["adds_positions"] = self.adds_positions(plan)
         depth: Depth = self.make(plan.genes[self.name], **sizes)
         return depth
 
-    def check(self, plan: Blueprint, mixers: Sequence[Any]) -> None:
+    def check(self, plan: ModelConfig, mixers: Sequence[Any]) -> None:
         """Refuse what a depth that drives the blocks contradicts."""
         choice = self.typed(plan.genes[self.name])
         if not DEPTHS.get(str(choice.name)).drives:
@@ -65,7 +66,7 @@ class DepthGene(Gene):
                 "distances and order 'none'"
             )
 
-    def _check_exits(self, plan: Blueprint, name: str, mixers: Sequence[Any]) -> None:
+    def _check_exits(self, plan: ModelConfig, name: str, mixers: Sequence[Any]) -> None:
         """Refuse what tokens cannot leave early with."""
         from everyformer.core.abilities import TakesIn
 
@@ -100,7 +101,7 @@ class DepthGene(Gene):
                 f"task '{plan.task}' has none: use 'geometric'"
             )
 
-    def exits(self, plan: Blueprint) -> bool:
+    def exits(self, plan: ModelConfig) -> bool:
         """Whether tokens leave before the last layer."""
         return DEPTHS.get(str(plan.genes[self.name].name)).learned_as is not None
 
@@ -108,7 +109,7 @@ class DepthGene(Gene):
         known = DEPTHS.get(str(choice.name)).learned_as
         return choice if known is None else Choice(known)
 
-    def adds_positions(self, plan: Blueprint) -> bool:
+    def adds_positions(self, plan: ModelConfig) -> bool:
         """Whether positions are added to what enters the layers, at every step."""
         choice = self.typed(plan.genes[self.name])
         if not DEPTHS.get(str(choice.name)).places:

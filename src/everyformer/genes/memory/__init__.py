@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from everyformer.core.config import Choice
 from everyformer.core.errors import GeneError
-from everyformer.core.gene import Blueprint, Gene
 from everyformer.core.registry import Registry
 from everyformer.core.tasks import TASKS, tasks_that
+from everyformer.genes.config import ModelConfig
+from everyformer.genes.gene import Gene
 from everyformer.genes.positions import POSITION
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ class MemoryGene(Gene):
     in_mixers = True
     holds_weights = False
 
-    def check(self, plan: Blueprint, mixers: Sequence[Any]) -> None:
+    def check(self, plan: ModelConfig, mixers: Sequence[Any]) -> None:
         """Refuse mixers that read none, a task without segments, and rows that look alike."""
         name = plan.genes[self.name].name
         if name is None:
@@ -59,7 +60,7 @@ class MemoryGene(Gene):
         return {} if choice.name is None else dict(MEMORIES.get(choice.name).learned_without)
 
     def inside(
-        self, plan: Blueprint, mixer: Any, options: Any, first: Memory | None, layer: int
+        self, plan: ModelConfig, mixer: Any, options: Any, first: Memory | None, layer: int
     ) -> Memory | None:
         choice = self.typed(plan.genes[self.name])
         if choice.name is None:

@@ -10,8 +10,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from everyformer.core.errors import ConfigError, GeneError, nearest
-from everyformer.core.gene import Blueprint, Gene, layer_choice
 from everyformer.core.registry import Registry
+from everyformer.genes.config import ModelConfig
+from everyformer.genes.gene import Gene, layer_choice
 
 if TYPE_CHECKING:
     from everyformer.core.mixer import Mixer
@@ -26,7 +27,7 @@ class MixerGene(Gene):
     question = "how information moves across positions"
     always_named = True
 
-    def check(self, plan: Blueprint, mixers: Sequence[Any]) -> None:
+    def check(self, plan: ModelConfig, mixers: Sequence[Any]) -> None:
         known = {f.name for mixer in mixers for f in dataclasses.fields(mixer.Options)}
         for option in [*plan.genes[self.name].options, *plan.schedule]:
             if option != self.name and option not in known:
@@ -36,7 +37,7 @@ class MixerGene(Gene):
                     f"{nearest(option, known)}"
                 )
 
-    def of_layers(self, plan: Blueprint) -> list[Any]:
+    def of_layers(self, plan: ModelConfig) -> list[Any]:
         """The class of every layer's mixer.
 
         Raises:
@@ -68,7 +69,7 @@ class CrossGene(Gene):
     name = "cross"
     question = "how a decoder reads the encoder's output (seq2seq, super-resolution)"
 
-    def check(self, plan: Blueprint, mixers: Sequence[Any]) -> None:
+    def check(self, plan: ModelConfig, mixers: Sequence[Any]) -> None:
         name = str(plan.genes[self.name].name)
         if not MIXERS.get(name).crosses:
             able = [known for known in MIXERS.names() if MIXERS.get(known).crosses]

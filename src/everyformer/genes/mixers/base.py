@@ -14,8 +14,8 @@ from typing import Any, ClassVar, NamedTuple, final
 import torch
 from torch import Tensor, nn
 
+from everyformer.core.config import NoOptions
 from everyformer.core.errors import GeneError, UnsupportedError
-from everyformer.core.gene import NoOptions
 from everyformer.core.mask import Mask, positions_of, runs_after, runs_of
 from everyformer.core.mixer import Context, Mixer, set_options
 from everyformer.core.outputs import MixerOutput

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 from everyformer.core.config import Choice, from_dict
 from everyformer.core.errors import GeneError
-from everyformer.core.gene import EMBEDDING_STD, Blueprint, Gene
 from everyformer.core.registry import Registry
+from everyformer.genes.config import EMBEDDING_STD, ModelConfig
+from everyformer.genes.gene import Gene
 
 if TYPE_CHECKING:
     from everyformer.core.position import Position
@@ -24,7 +25,7 @@ class PositionGene(Gene):
     in_mixers = True
 
     def inside(
-        self, plan: Blueprint, mixer: Any, options: Any, first: Position | None, layer: int
+        self, plan: ModelConfig, mixer: Any, options: Any, first: Position | None, layer: int
     ) -> Position | None:
         """What acts on queries, keys or scores; some are one for all layers."""
         acts_on = self.acts_on(plan)
@@ -53,22 +54,22 @@ class PositionGene(Gene):
         inside = head_sizes(options, sizes["width"], sizes["heads"])
         return make_position(str(choice.name), choice.options, **sizes, **inside)
 
-    def around(self, plan: Blueprint) -> list[Position] | None:
+    def around(self, plan: ModelConfig) -> list[Position] | None:
         """What is added to the inputs of layers, one a layer."""
         if self.acts_on(plan) != "layers":
             return None
         return [self._of(plan) for _ in range(plan.layers)]
 
-    def embedded(self, plan: Blueprint) -> Position | None:
+    def embedded(self, plan: ModelConfig) -> Position | None:
         """What is added to the embeddings."""
         return self._of(plan) if self.acts_on(plan) == "embeddings" else None
 
-    def acts_on(self, plan: Blueprint) -> str | None:
+    def acts_on(self, plan: ModelConfig) -> str | None:
         """Where the chosen position acts; None: there is none."""
         name = plan.genes[self.name].name
         return None if name is None else POSITIONS.get(name).acts_on
 
-    def _of(self, plan: Blueprint, options: Any = None) -> Position:
+    def _of(self, plan: ModelConfig, options: Any = None) -> Position:
         """``options`` are those of the mixer that it lives in, if it does."""
         choice = plan.genes[self.name]
         return make_position(

@@ -31,10 +31,10 @@ from torch import Tensor, nn
 from everyformer.core.bounds import Affects, Amount, Count
 from everyformer.core.config import Options
 from everyformer.core.errors import GeneError
-from everyformer.core.gene import EMBEDDING_STD
 from everyformer.core.panels import Pictures
 from everyformer.core.position import Position, Sizes
 from everyformer.core.trials import LENGTH, LONGEST, WIDTH, Make, Pair, Trials
+from everyformer.genes.config import EMBEDDING_STD
 from everyformer.genes.positions import POSITIONS
 from everyformer.genes.positions._tables import vectors_and_likeness
 

@@ -10,9 +10,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from everyformer.core.errors import GeneError
-from everyformer.core.gene import Blueprint, Gene
 from everyformer.core.registry import Registry
 from everyformer.core.tasks import TASKS
+from everyformer.genes.config import ModelConfig
+from everyformer.genes.gene import Gene
 
 if TYPE_CHECKING:
     from everyformer.genes.retrieval.base import Retrieval
@@ -30,7 +31,7 @@ class RetrievalGene(Gene):
     )
     holds_weights = False
 
-    def check(self, plan: Blueprint, mixers: Sequence[Any]) -> None:
+    def check(self, plan: ModelConfig, mixers: Sequence[Any]) -> None:
         """Refuse tasks without a text that goes on, and what the alternative contradicts."""
         retrieval = self.of(plan)
         if retrieval is None:
@@ -42,7 +43,7 @@ class RetrievalGene(Gene):
             )
         retrieval.check(plan)
 
-    def of(self, plan: Blueprint) -> Retrieval | None:
+    def of(self, plan: ModelConfig) -> Retrieval | None:
         """What a plan's models look up; None: nothing."""
         retrieval: Retrieval | None = self.make(plan.genes[self.name])
         return retrieval

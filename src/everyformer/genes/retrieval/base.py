@@ -9,9 +9,9 @@ from typing import Annotated, Any, ClassVar
 from torch import Tensor, nn
 
 from everyformer.core.bounds import Affects, Count, Several
-from everyformer.core.config import Options
-from everyformer.core.gene import Blueprint, NoOptions
+from everyformer.core.config import NoOptions, Options
 from everyformer.core.trials import Trials
+from everyformer.genes.config import ModelConfig
 from everyformer.retrieval.options import Kind
 
 
@@ -61,7 +61,7 @@ class Retrieval:
     def __init__(self, options: Any = None) -> None:
         self.options = self.Options() if options is None else options
 
-    def check(self, plan: Blueprint) -> None:
+    def check(self, plan: ModelConfig) -> None:
         """Refuse what contradicts the other genes.
 
         Raises:

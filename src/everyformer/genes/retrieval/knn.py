@@ -15,7 +15,7 @@ from typing import Annotated, Literal
 
 from everyformer.core.bounds import Affects, Count, Positive, Share
 from everyformer.core.errors import GeneError
-from everyformer.core.gene import Blueprint
+from everyformer.genes.config import ModelConfig
 from everyformer.genes.retrieval import RETRIEVALS
 from everyformer.genes.retrieval.base import Retrieval, StoreOptions
 
@@ -49,7 +49,7 @@ class Knn(Retrieval):
     )
     companion = "knn_run"
 
-    def check(self, plan: Blueprint) -> None:
+    def check(self, plan: ModelConfig) -> None:
         memory = plan.genes["memory"].name
         if memory is not None:
             raise GeneError(

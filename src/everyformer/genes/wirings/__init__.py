@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from everyformer.core.gene import Blueprint, Gene
 from everyformer.core.registry import Registry
+from everyformer.genes.config import ModelConfig
+from everyformer.genes.gene import Gene
 
 if TYPE_CHECKING:
     from everyformer.blocks.wiring import Wiring
@@ -24,7 +25,7 @@ class WiringGene(Gene):
         "g(x, relu(f(norm(x)))) with a gate that is learned"
     )
 
-    def around(self, plan: Blueprint) -> Wiring:
+    def around(self, plan: ModelConfig) -> Wiring:
         wiring: Wiring = self.make(plan.genes[self.name])
         return wiring
 

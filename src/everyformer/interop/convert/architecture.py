@@ -10,8 +10,8 @@ from everyformer.core.bounds import Amount, Count, Layers, Rate, Whole
 from everyformer.core.config import converted
 from everyformer.core.errors import CheckpointError, ConfigError, UnsupportedError, nearest
 from everyformer.core.tasks import TASKS
+from everyformer.genes.config import ModelConfig
 from everyformer.interop.convert.rules import Rule
-from everyformer.models.config import ModelConfig
 
 ALL_BIASES = ("query", "key", "value", "output")
 ACTIVATIONS = {

@@ -7,9 +7,9 @@ from typing import Any
 
 from everyformer.core.bounds import Count
 from everyformer.core.tasks import TASKS
+from everyformer.genes.config import ModelConfig
 from everyformer.interop.convert.architecture import ALL_BIASES, HubArchitecture, activation, refuse
 from everyformer.interop.convert.rules import Rule, heads, in_layers, same
-from everyformer.models.config import ModelConfig
 
 PARTS = ("query", "key", "value")
 BERT_HEAD = (

@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 from everyformer.core.bounds import Count, Whole
 from everyformer.core.tasks import TASKS
+from everyformer.genes.config import ModelConfig
 from everyformer.genes.mixers.bigbird.options import BigBirdOptions
 from everyformer.interop.convert.architecture import (
     HubArchitecture,
@@ -28,7 +29,6 @@ from everyformer.interop.convert.bert import (
     encoder_rules,
 )
 from everyformer.interop.convert.longformer import OF_BERT
-from everyformer.models.config import ModelConfig
 
 KIND = Encoder("bert", BERT_HEAD, classifier="classifier")
 

@@ -20,6 +20,7 @@ from everyformer.core.errors import CheckpointError, UnsupportedError, nearest
 from everyformer.core.tasks import TASKS
 from everyformer.data.tokenizers.base import Tokenizer
 from everyformer.genes import GENES
+from everyformer.genes.config import ModelConfig
 from everyformer.genes.mixers.attention.options import AttentionOptions
 from everyformer.interop.convert.architecture import HubArchitecture
 from everyformer.interop.convert.bert import BERT, ROBERTA
@@ -34,7 +35,6 @@ from everyformer.interop.convert.tokenizer import export_tokenizer
 from everyformer.interop.convert.vit import VIT
 from everyformer.models.base import Model
 from everyformer.models.build import build_model, configure
-from everyformer.models.config import ModelConfig
 from everyformer.system.extras import extra_module
 from everyformer.system.files import expanded, require_regular, write_text, written_whole
 from everyformer.system.plain import from_json, to_json

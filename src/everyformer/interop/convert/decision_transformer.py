@@ -15,10 +15,10 @@ from typing import Any
 from everyformer.core.bounds import Count
 from everyformer.core.config import to_dict
 from everyformer.core.errors import UnsupportedError
+from everyformer.genes.config import ModelConfig
 from everyformer.interop.convert.architecture import HubArchitecture, refuse
 from everyformer.interop.convert.gpt2 import NAMES, layer_rules
 from everyformer.interop.convert.rules import Rule, same
-from everyformer.models.config import ModelConfig
 
 OURS = "everyformer"
 """the entry of their config that holds what only we say"""

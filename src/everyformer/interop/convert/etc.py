@@ -21,11 +21,11 @@ from everyformer.core.errors import ConfigError, UnsupportedError
 from everyformer.core.tasks import TASKS, tasks_that
 from everyformer.genes.mixers.attention.options import AttentionOptions
 from everyformer.genes.mixers.etc import ETCOptions
+from everyformer.genes.model_options import SummaryOptions
 from everyformer.interop.convert.checkpoint import Imported, fill
 from everyformer.interop.convert.rules import Report
 from everyformer.models.base import Model
 from everyformer.models.build import build_model
-from everyformer.models.options import SummaryOptions
 
 KEPT = ("bias", "attention_dropout")
 """options of attention that an ETC has too"""

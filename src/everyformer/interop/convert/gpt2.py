@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from everyformer.core.bounds import Count
+from everyformer.genes.config import ModelConfig
 from everyformer.interop.convert.architecture import HubArchitecture, refuse
 from everyformer.interop.convert.rules import Rule, in_layers, same
-from everyformer.models.config import ModelConfig
 
 NAMES = {
     "width": "n_embd",

@@ -8,10 +8,10 @@ from typing import Any
 from everyformer.core.bounds import Count, Positive
 from everyformer.core.config import from_dict, to_dict
 from everyformer.core.errors import UnsupportedError
+from everyformer.genes.config import ModelConfig
 from everyformer.genes.positions._rope_scaling import RopeScaling
 from everyformer.interop.convert.architecture import ALL_BIASES, HubArchitecture, refuse
 from everyformer.interop.convert.rules import Rule, heads
-from everyformer.models.config import ModelConfig
 
 PARTS = ("q_proj", "k_proj", "v_proj")
 SCALINGS: dict[str, dict[str, str]] = {

@@ -6,6 +6,7 @@ from typing import Any
 
 from everyformer.core.bounds import Even
 from everyformer.core.tasks import TASKS
+from everyformer.genes.config import ModelConfig
 from everyformer.interop.convert.architecture import (
     ALL_BIASES,
     HubArchitecture,
@@ -24,7 +25,6 @@ from everyformer.interop.convert.bert import (
 )
 from everyformer.interop.convert.rules import Rule, heads
 from everyformer.models.build import by_layer
-from everyformer.models.config import ModelConfig
 
 KIND = Encoder("longformer", ROBERTA_HEAD, first=2, acts=False, classifier="classifier")
 OF_BERT = {

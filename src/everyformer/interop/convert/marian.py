@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from everyformer.genes.config import ModelConfig
 from everyformer.interop.convert.architecture import ALL_BIASES, HubArchitecture, refuse, written
 from everyformer.interop.convert.rules import Rule, heads, same
-from everyformer.models.config import ModelConfig
 
 PARTS = ("q_proj", "k_proj", "v_proj")
 NAMES = {

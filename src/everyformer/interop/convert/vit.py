@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from everyformer.core.bounds import Count
+from everyformer.genes.config import ModelConfig
 from everyformer.interop.convert.architecture import (
     ALL_BIASES,
     HubArchitecture,
@@ -14,7 +15,6 @@ from everyformer.interop.convert.architecture import (
 )
 from everyformer.interop.convert.bert import LAYER, NAMES, PARTS
 from everyformer.interop.convert.rules import Rule, heads, in_layers, same
-from everyformer.models.config import ModelConfig
 
 NORMS = {"mixer_norm": "layernorm_before", "feedforward_norm": "layernorm_after"}
 

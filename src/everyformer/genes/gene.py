@@ -9,47 +9,14 @@ pages, laws, comparisons) walks the one list `everyformer.genes.GENES`.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol, final
+from typing import Any, ClassVar, final
 
-from everyformer.core.config import Choice, Options, from_dict
+from everyformer.core.config import Choice, NoOptions, Options, from_dict
 from everyformer.core.registry import Registry
+from everyformer.genes.config import ModelConfig
 
-EMBEDDING_STD = 0.02
-"""of token embeddings at the start, where they are not scaled"""
 NONE = ("none", "None")
 """how a person writes that nothing is chosen"""
-
-
-@dataclass(frozen=True)
-class NoOptions(Options):
-    """There is nothing to choose."""
-
-
-class Blueprint(Protocol):
-    """What genes read of the description of a model (`everyformer.models.config.ModelConfig`)."""
-
-    @property
-    def width(self) -> int: ...
-    @property
-    def layers(self) -> int: ...
-    @property
-    def heads(self) -> int: ...
-    @property
-    def task(self) -> str: ...
-    @property
-    def causal(self) -> bool | None: ...
-    @property
-    def genes(self) -> Mapping[str, Choice]: ...
-    @property
-    def schedule(self) -> Mapping[str, tuple[Any, ...]]: ...
-    @property
-    def tokens(self) -> int:
-        """Tokens that the mixers see at most."""
-
-    @property
-    def embedding_spread(self) -> float:
-        """Standard deviation of scaled token embeddings at the start."""
 
 
 class Gene:
@@ -115,7 +82,7 @@ class Gene:
             return None
         return self.alternatives.get(choice.name)(options=self.typed(choice).options, **sizes)
 
-    def check(self, plan: Blueprint, mixers: Sequence[Any]) -> None:
+    def check(self, plan: ModelConfig, mixers: Sequence[Any]) -> None:
         """Refuse what contradicts the other genes, with both named.
 
         Args:
@@ -125,7 +92,7 @@ class Gene:
             GeneError: what clashes with what, and why.
         """
 
-    def inside(self, plan: Blueprint, mixer: Any, options: Any, first: Any, layer: int) -> Any:
+    def inside(self, plan: ModelConfig, mixer: Any, options: Any, first: Any, layer: int) -> Any:
         """What a layer's mixer takes as the argument of this gene's name; None: it takes none.
 
         Args:
@@ -142,12 +109,12 @@ class Gene:
         """
         raise NotImplementedError
 
-    def around(self, plan: Blueprint) -> Any:
+    def around(self, plan: ModelConfig) -> Any:
         """What the stack of layers takes as the argument of this gene's name; None: nothing."""
         return None
 
 
-def layer_choice(plan: Blueprint, layer: int) -> Choice:
+def layer_choice(plan: ModelConfig, layer: int) -> Choice:
     """Name and options of the mixer of one layer, counted from 0."""
     chosen: dict[str, Any] = {name: values[layer] for name, values in plan.schedule.items()}
     every = plan.genes["mixer"]

@@ -20,10 +20,8 @@ from everyformer.core.bounds import (
     Whole,
 )  # fmt: skip
 from everyformer.core.config import Choice, Options
-from everyformer.core.gene import EMBEDDING_STD
 from everyformer.core.tasks import TASKS, TaskName
-from everyformer.genes import plain_genes
-from everyformer.models.options import (
+from everyformer.genes.model_options import (
     STEPS,
     DecisionOptions,
     EpisodeShape,
@@ -32,11 +30,20 @@ from everyformer.models.options import (
     SummaryOptions,
 )  # fmt: skip
 
+EMBEDDING_STD = 0.02
+"""of token embeddings at the start, where they are not scaled"""
 DEFAULT_LENGTH = 1024
 """longest text of a model that was not told"""
 
 DEEP_TABLE = 0.01
 """of the same with init=sparse-transformer (see `everyformer.models.deep`)"""
+
+
+def _usual_genes() -> dict[str, Choice]:
+    # late: genes read a model's description
+    from everyformer.genes import plain_genes
+
+    return plain_genes()
 
 
 @dataclass(frozen=True)
@@ -158,8 +165,8 @@ class ModelConfig(Architecture):
     super-resolution; (): it is told nothing)"""
     episodes: EpisodeShape = field(default_factory=EpisodeShape)
     """what the states and actions of the data are (decision, policy)"""
-    genes: dict[str, Choice] = field(default_factory=plain_genes)
-    """what stands for every gene, with the options that were given"""
+    genes: dict[str, Choice] = field(default_factory=_usual_genes)
+    """choice for every gene, with the options that were given"""
     schedule: dict[str, tuple[Any, ...]] = field(default_factory=dict)
     """options of the mixer that differ by layer: name -> one value a layer ('mixer' itself too)"""
 
