@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 import pytest
@@ -9,8 +10,10 @@ import torch
 from torch import Tensor, nn
 
 import everyformer as ef
+from everyformer.blocks.feedforward import FeedForward
 from everyformer.core.mixer import Mixer
 from everyformer.core.tasks import LM
+from everyformer.genes.feedforward import FEEDFORWARDS
 from everyformer.models.base import Model
 
 Module = TypeVar("Module", bound=nn.Module)
@@ -47,6 +50,20 @@ def build_model(
     """`everyformer.create_model` with weights from the seed, in evaluation."""
     torch.manual_seed(seed)
     return ef.create_model(name, task, **options).to(dtype).eval()
+
+
+def feeds(
+    name: str = "gelu", dropout: float = 0.0, **options: Any
+) -> Callable[[Mixer], FeedForward]:
+    """Makes the feed-forward ``name`` of a mixer's layer."""
+    kind: Any = FEEDFORWARDS.get(name)
+
+    def make(mixer: Mixer) -> FeedForward:
+        own = kind.Options(**options)
+        made: FeedForward = kind(own, width=mixer.width, causal=mixer.causal, dropout=dropout)
+        return made
+
+    return make
 
 
 def shifted(module: Module, by: float = 0.3, *, vectors: bool = False) -> Module:

@@ -15,7 +15,7 @@ from everyformer.blocks.stack import Stack
 from everyformer.genes.positions.learned_per_layer import LearnedPerLayer
 from everyformer.genes.wirings import WIRINGS
 from everyformer.genes.wirings.reversible import Replayed
-from helpers import build_mixer, draw
+from helpers import build_mixer, draw, feeds
 
 WIDTH, ORDER = 12, (0, 1, 1, 0, 1)
 
@@ -38,7 +38,9 @@ def build(wiring: str, dropout: float = 0.0, places: bool = True) -> Stack:
     options = BlockOptions(dropout=dropout)
     how = WIRINGS.get(wiring)()
     position = tables if places else None
-    return Stack(mixers, WIDTH, options, how, Given(), position=position).double()
+    return Stack(
+        mixers, WIDTH, options, how, Given(), feeds(dropout=dropout), position=position
+    ).double()
 
 
 @pytest.mark.parametrize("wiring", ["pre", "post"])

@@ -21,7 +21,7 @@ from everyformer.genes.depth.plain import Plain
 from everyformer.genes.wirings.reversible import Replayed, Reversible, ReversibleOptions
 from everyformer.models.build import create_mixer
 from everyformer.verification.cases import stir
-from helpers import draw
+from helpers import draw, feeds
 
 WIDTH = 12
 
@@ -32,7 +32,8 @@ def make_stack(name, depth=3, output="concat", **options):
     sizes = {"width": WIDTH, "heads": 3, "causal": name != "etc", "max_length": 20}
     mixers = [create_mixer(name, **sizes, **own) for _ in range(depth)]
     wiring = Reversible(ReversibleOptions(output))
-    stack = Stack(mixers, WIDTH, BlockOptions(**options), wiring, Plain()).double()
+    feed = feeds(dropout=options.get("dropout", 0.0))
+    stack = Stack(mixers, WIDTH, BlockOptions(**options), wiring, Plain(), feed).double()
     stir(stack)
     return stack
 
@@ -73,7 +74,7 @@ def test_one_layer_is_the_papers_equations():
     stack, x = make_stack("attention", depth=1), draw(2, 7, WIDTH)
     (block,) = stack.blocks
     y1 = x + block.mixer(block.mixer_norm(x)).y
-    y2 = x + block.feedforward(block.feedforward_norm(y1))
+    y2 = x + block.feedforward(block.feedforward_norm(y1))[0]
     expected = nn.functional.layer_norm(
         torch.cat((y1, y2), -1), (2 * WIDTH,), stack.norm.weight, stack.norm.bias
     )
@@ -116,7 +117,7 @@ def test_steps_that_draw_nothing_between_some_that_do(plainly):
     torch.manual_seed(0)
     sizes = {"width": WIDTH, "heads": 3, "causal": True}
     mixers = [create_mixer("attention", **sizes, attention_dropout=0.4) for _ in range(3)]
-    stack = Stack(mixers, WIDTH, BlockOptions(), Reversible(), Plain()).double()
+    stack = Stack(mixers, WIDTH, BlockOptions(), Reversible(), Plain(), feeds()).double()
     stir(stack)
     x, found = draw(2, 7, WIDTH).requires_grad_(), []
     for run in (stack, lambda x: plainly(stack, x)):
@@ -312,7 +313,9 @@ def test_outputs_of_layers_are_offered_and_have_gradients():
     start, inner, end = out.taps.values()
     torch.testing.assert_close(start, x)
     torch.testing.assert_close(stack.norm(end), out.y)
-    first = Stack([stack.blocks[0].mixer], WIDTH, BlockOptions(), Reversible(), Plain()).double()
+    first = Stack(
+        [stack.blocks[0].mixer], WIDTH, BlockOptions(), Reversible(), Plain(), feeds()
+    ).double()
     first.blocks[0] = stack.blocks[0]
     once = Pass([stack.blocks[0]], stack.wiring, [(0,)])
     halves = once.run(x, AllTokens(once))
@@ -345,7 +348,7 @@ class Nearest(Mixer):
 def test_what_a_mixer_chose_is_repeated_and_its_losses_come_out(plainly):
     torch.manual_seed(0)
     mixers = [Nearest() for _ in range(3)]
-    stack = Stack(mixers, WIDTH, BlockOptions(), Reversible(), Plain()).double()
+    stack = Stack(mixers, WIDTH, BlockOptions(), Reversible(), Plain(), feeds()).double()
     x = draw(2, 6, WIDTH).requires_grad_()
     inputs = [x, *stack.parameters()]
     out = stack(x)

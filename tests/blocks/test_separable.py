@@ -15,9 +15,7 @@ import torch
 from torch import Tensor, nn
 
 import everyformer as ef
-from everyformer.blocks.options import BlockOptions
 from everyformer.blocks.passing import Pass
-from everyformer.blocks.separable import SeparableFeedForward
 from everyformer.core.errors import (
     EveryformerError,
     GeneError,
@@ -25,6 +23,8 @@ from everyformer.core.errors import (
     UnsupportedError,
 )
 from everyformer.core.mask import Mask
+from everyformer.genes.feedforward import FeedForwardOptions
+from everyformer.genes.feedforward.sepconv import SeparableFeedForward
 from everyformer.genes.wirings.reversible import Replayed
 from everyformer.verification.cases import stir
 from helpers import close, draw
@@ -35,7 +35,11 @@ BOTH = pytest.mark.parametrize("causal", [True, False])
 
 def feed(causal: bool) -> SeparableFeedForward:
     torch.manual_seed(0)
-    made = SeparableFeedForward(WIDTH, BlockOptions(expansion=1.5), causal).double().eval()
+    made = (
+        SeparableFeedForward(FeedForwardOptions(expansion=1.5), width=WIDTH, causal=causal)
+        .double()
+        .eval()
+    )
     stir(made)
     return made
 

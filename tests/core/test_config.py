@@ -9,6 +9,7 @@ from everyformer.blocks.options import BlockOptions
 from everyformer.core.config import field_docs, from_dict, to_dict
 from everyformer.core.errors import ConfigError
 from everyformer.genes.config import ModelConfig
+from everyformer.genes.feedforward import FEEDFORWARDS
 from everyformer.genes.memory import MEMORIES
 from everyformer.genes.mixers import MIXERS
 from everyformer.genes.mixers.attention.options import AttentionOptions
@@ -47,7 +48,7 @@ def test_none_is_refused_where_it_is_no_choice():
 
 def test_every_option_is_explained():
     undocumented = []
-    for registry in (MIXERS, POSITIONS, MEMORIES):
+    for registry in (MIXERS, POSITIONS, MEMORIES, FEEDFORWARDS):
         for name in registry.names():
             options = registry.get(name).Options
             docs = field_docs(options)
@@ -59,7 +60,7 @@ def test_every_option_is_explained():
 def test_every_option_has_a_name_of_its_own():
     """Loose options of create_model find their home by name, so no two homes share one."""
     shared = {"name"} | set(to_dict(ModelConfig())) | set(to_dict(BlockOptions()))
-    for registry in (MIXERS, POSITIONS, MEMORIES):
+    for registry in (MIXERS, POSITIONS, MEMORIES, FEEDFORWARDS):
         for name in registry.names():
             assert not shared & set(to_dict(registry.get(name).Options())), name
 

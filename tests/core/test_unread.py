@@ -9,7 +9,6 @@ import pytest
 from test_bounds import OPTIONS
 
 import everyformer as ef
-from everyformer.blocks.options import BlockOptions
 from everyformer.cli.run_options import read_run
 from everyformer.core.bounds import Condition
 from everyformer.core.config import field_types, from_dict
@@ -33,9 +32,6 @@ CASES: list[tuple[Any, dict[str, Any], str, dict[str, Any]]] = [
     (TrainingConfig, {"min_lr_ratio": 0.2, "schedule": "noam"},
      "'min_lr_ratio'=0.2 is read with schedule='cosine' or 'linear' or 'constant' alone, and "
      "schedule is 'noam': leave 'min_lr_ratio' out", {"schedule": "linear"}),
-    (BlockOptions, {"feedforward_chunk": 4, "feedforward": "sepconv"},
-     "'feedforward_chunk'=4 is read with another feedforward than 'sepconv' alone",
-     {"feedforward": "relu"}),
     (PixelOptions, {"tile": [2, 6]}, "'tile'=(2, 6) is read with order='blocks' alone, and order "
      "is 'raster': leave 'tile' out", {"order": "blocks"}),
     (PixelOptions, {"mixtures": 3}, "'mixtures'=3 is read with output='mixture' alone, and output "

@@ -15,6 +15,7 @@ from everyformer.core.errors import (
 )
 from everyformer.genes.wirings.pre import PreNorm
 from everyformer.verification.cases import small_model
+from helpers import feeds
 
 torch.manual_seed(0)
 PAIRS = [(m, task) for m in ef.list_members() for task in m.tasks]
@@ -138,9 +139,8 @@ def test_dropped_paths_keep_the_mean():
     from everyformer.blocks.block import Block
     from everyformer.blocks.options import BlockOptions
 
-    block = Block(
-        ef.create_mixer("attention", width=8, heads=2), BlockOptions(), PreNorm(), drop_path=0.5
-    )
+    mixer = ef.create_mixer("attention", width=8, heads=2)
+    block = Block(mixer, BlockOptions(), PreNorm(), feeds(), drop_path=0.5)
     y = torch.ones(4000, 1, 8)
     assert abs(block._thin(y).mean() - 1) < 0.1
     assert torch.equal(block.eval()._thin(y), y)

@@ -21,6 +21,7 @@ from everyformer.core.config import to_dict
 from everyformer.family import FAMILY
 from everyformer.genes.config import Architecture
 from everyformer.genes.depth import DEPTHS
+from everyformer.genes.feedforward import DENSE, FEEDFORWARDS
 from everyformer.genes.memory import MEMORIES
 from everyformer.genes.mixers import MIXERS
 from everyformer.genes.positions import POSITIONS, make_position
@@ -181,6 +182,12 @@ DEPTH_ROWS: dict[str, tuple[Values, Values]] = {
          "first_exit": 1, "together": False, "scale_gradients": False}),
 }  # fmt: skip
 
+_FED: Values = {"expansion": 4.0, "feedforward_bias": True, "feedforward_dropout": None}
+FEEDFORWARD_ROWS: dict[str, tuple[Values, Values]] = {
+    **dict.fromkeys(DENSE, (_FED, {"feedforward_chunk": None})),
+    "sepconv": (_FED, {}),
+}
+
 ARCHITECTURE: Values = {
     "width": 128, "layers": 4, "heads": 4, "max_length": None, "patch": 4, "pooling": "mean",
     "head_hidden": None, "head_activation": "gelu", "causal": None,
@@ -191,8 +198,7 @@ ARCHITECTURE: Values = {
     "decoder_layers": None,
     "block": {
         "norm": "layernorm", "norm_eps": 1e-5,
-        "final_norm_eps": None, "feedforward": "gelu", "expansion": 4.0, "feedforward_bias": True,
-        "feedforward_chunk": None, "dropout": 0.0, "feedforward_dropout": None, "drop_path": 0.0,
+        "final_norm_eps": None, "dropout": 0.0, "drop_path": 0.0,
     },
     "pixels": {
         "order": "raster", "tile": [4, 12], "shift": "order", "output": "categorical",
@@ -220,10 +226,10 @@ RECURRENT: Values = {
 MEMBER_ROWS: dict[str, Values] = {
     # member: what its preset changes; the mixer is attention where none is named
     "attention": {},
-    "gpt": {"position": "learned", "block": {"feedforward": "gelu-tanh", "dropout": 0.1},
+    "gpt": {"position": "learned", "feedforward": "gelu-tanh", "block": {"dropout": 0.1},
             "init": "gpt2", "embedding_dropout": 0.1, "mixer_options": ALL_BIASES},
-    "transformer": {"wiring": "post", "block": {"norm_eps": 1e-6, "feedforward": "relu",
-                              "dropout": 0.1},
+    "transformer": {"wiring": "post", "feedforward": "relu",
+                    "block": {"norm_eps": 1e-6, "dropout": 0.1},
                     "embedding_dropout": 0.1, "label_smoothing": 0.1, "smoothing_over": "others"},
     "bert": {"position": "learned", "wiring": "post", "block": {"norm_eps": 1e-12, "dropout": 0.1},
              "init": "bert", "embedding_dropout": 0.1, "embedding_norm": True, "token_types": 2,
@@ -244,21 +250,22 @@ MEMBER_ROWS: dict[str, Values] = {
     # rows of the memory are read by distance, u and v start at 0, acting is learning (our choice)
     "gtrxl": {"position": "xl-relative", "position_options": {"start_std": 0.0},
               "memory": "segment", "memory_options": {"same_length": "always"},
-              "wiring": "gated", "block": {"feedforward": "relu"}, "scale_embedding": True},
+              "wiring": "gated", "feedforward": "relu", "scale_embedding": True},
     "memorizing": {"position": "t5-relative", "memory": "memorizing"},
     "knn-lm": {"retrieval": "knn"},
     "spalm": {**RECURRENT, "memory": "segment", "retrieval": "spalm"},
     # halting at twice the 6 steps of the base model
     "universal": {"position": None, "depth": "universal", "depth_options": {"steps": 12},
                   "layers": 1, "wiring": "post", "scale_embedding": True, "embedding_dropout": 0.1,
-                  "block": {"norm_eps": 1e-6, "feedforward": "relu", "dropout": 0.1}},
+                  "feedforward": "relu", "block": {"norm_eps": 1e-6, "dropout": 0.1}},
     "depth-adaptive": {"depth": "depth-adaptive", "wiring": "post", "embedding_dropout": 0.1,
-                       "block": {"feedforward": "relu", "dropout": 0.1}},
+                       "feedforward": "relu", "block": {"dropout": 0.1}},
     "calm": {"position": "t5-relative", "depth": "calm", "embedding_dropout": 0.1,
-             "block": {"norm": "rmsnorm", "norm_eps": 1e-6, "feedforward": "geglu",
-                       "feedforward_bias": False, "dropout": 0.1}},
+             "feedforward": "geglu",
+             "feedforward_options": {"feedforward_bias": False},
+             "block": {"norm": "rmsnorm", "norm_eps": 1e-6, "dropout": 0.1}},
     "adaptive-span": {"mixer": "adaptive-span", "position": None, "wiring": "post",
-                      "block": {"feedforward": "relu"}},
+                      "feedforward": "relu"},
     "aft-full": {"mixer": "aft-full"},
     "aft-local": {"mixer": "aft-local"},
     "aft-simple": {"mixer": "aft-simple"},
@@ -269,12 +276,13 @@ MEMBER_ROWS: dict[str, Values] = {
     "routing": {"mixer": "routing"},
     "sinkhorn": {"mixer": "sinkhorn"},
     "image-transformer": {"mixer": "image-transformer", "scale_embedding": True, "head_bias": True,
-                          "wiring": "post", "block": {"feedforward": "relu", "dropout": 0.1},
+                          "wiring": "post", "feedforward": "relu", "block": {"dropout": 0.1},
                           "pixels": {"tables": "channel", "places": "sinusoids"}},
     "sparse-transformer": {"mixer": "sparse-transformer", "position": "axial", "tie": False,
                            "position_options": {"combine": "sum"},
-                           "block": {"feedforward": "gelu-sigmoid", "feedforward_dropout": 0.0,
-                                     "final_norm_eps": 1e-6}},
+                           "feedforward": "gelu-sigmoid",
+                           "feedforward_options": {"feedforward_dropout": 0.0},
+                           "block": {"final_norm_eps": 1e-6}},
     "longformer": {"mixer": "longformer"},
     "bigbird": {"mixer": "bigbird"},
     "etc": {"mixer": "etc", "position": None, "wiring": "post",
@@ -286,10 +294,11 @@ MEMBER_ROWS: dict[str, Values] = {
     "amlp": {"mixer": "amlp", "position": None},
     "axial": {"position": "axial"},
     "reformer": {"mixer": "reformer", "position": "axial", "tie": False, "scale_embedding": True,
-                 "wiring": "reversible", "block": {"feedforward": "relu"}},
+                 "wiring": "reversible", "feedforward": "relu"},
     "decision-transformer": {
         "layers": 3, "heads": 1, "position": None, "init": "gpt2", "embedding_dropout": 0.1,
-        "block": {"feedforward": "relu", "dropout": 0.1, "feedforward_dropout": 0.0},
+        "feedforward": "relu", "feedforward_options": {"feedforward_dropout": 0.0},
+        "block": {"dropout": 0.1},
         "mixer_options": {**ALL_BIASES, "attention_dropout": 0.1}},
 }  # fmt: skip
 BY_TASK = {
@@ -308,7 +317,7 @@ BY_TASK = {
     },
     ("performer", "policy"): {"mixer_options": {"redraw": None}},
     ("rfa", "policy"): {"mixer_options": {"redraw": None}},
-    ("image-transformer", "policy"): {"block": {"feedforward": "relu", "dropout": 0.0}},
+    ("image-transformer", "policy"): {"feedforward": "relu", "block": {"dropout": 0.0}},
     ("depth-adaptive", "seq2seq"): {"label_smoothing": 0.1},
     ("universal", "seq2seq"): {"label_smoothing": 0.1, "smoothing_over": "others"},
 }
@@ -345,7 +354,8 @@ MADE: list[tuple[str, Values, Any, Any]] = [
 ]  # fmt: skip
 
 GENES = {"mixer": "attention", "encoder": None, "cross": "attention", "position": "sinusoidal",
-         "memory": None, "retrieval": None, "wiring": "pre", "depth": "plain"}  # fmt: skip
+         "memory": None, "retrieval": None, "feedforward": "gelu", "wiring": "pre",
+         "depth": "plain"}  # fmt: skip
 """what stands for every gene unless a member's row says otherwise"""
 
 WAVES = {
@@ -363,10 +373,11 @@ WAVES = {
         (POSITIONS, POSITION_ROWS),
         (MEMORIES, MEMORY_ROWS),
         (RETRIEVALS, RETRIEVAL_ROWS),
+        (FEEDFORWARDS, FEEDFORWARD_ROWS),
         (WIRINGS, WIRING_ROWS),
         (DEPTHS, DEPTH_ROWS),
     ],
-    ids=["mixers", "positions", "memories", "retrievals", "wirings", "depths"],
+    ids=["mixers", "positions", "memories", "retrievals", "feedforwards", "wirings", "depths"],
 )
 def test_every_registered_part_has_a_row_of_all_its_options(
     registry: Any, rows: dict[str, tuple[Values, Values]]

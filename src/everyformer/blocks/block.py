@@ -5,16 +5,16 @@ f = drop(mixer(.)),  then f = drop(ffn(.));     a decoder's reads an encoder's o
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from everyformer.blocks.feedforward import FeedForward, drop, make_norm
-from everyformer.blocks.options import SEPARABLE, BlockOptions
-from everyformer.blocks.separable import SeparableFeedForward
+from everyformer.blocks.feedforward import FeedForward
+from everyformer.blocks.options import BlockOptions
+from everyformer.blocks.parts import drop, make_norm
 from everyformer.blocks.wiring import Around, Part, Stream, Wiring
 from everyformer.core.abilities import TakesIn, answers_some
 from everyformer.core.chosen import Chosen
@@ -31,6 +31,7 @@ class Block(nn.Module):
 
     Args:
         wiring: how sub-layers are joined.
+        feedforward: makes that of a mixer's layer.
         cross: the mixer that reads the context; None in all but decoders.
     """
 
@@ -39,6 +40,7 @@ class Block(nn.Module):
         mixer: Mixer,
         options: BlockOptions,
         wiring: Wiring,
+        feedforward: Callable[[Mixer], FeedForward],
         drop_path: float = 0.0,
         cross: Mixer | None = None,
     ) -> None:
@@ -48,11 +50,7 @@ class Block(nn.Module):
         self.mixer_norm = make_norm(mixer.width, options)
         self.cross = cross
         self.cross_norm = None if cross is None else make_norm(mixer.width, options)
-        self.feedforward: FeedForward | SeparableFeedForward | None = None
-        if mixer.with_feedforward and options.feedforward == SEPARABLE:
-            self.feedforward = SeparableFeedForward(mixer.width, options, mixer.causal)
-        elif mixer.with_feedforward:
-            self.feedforward = FeedForward(mixer.width, options)
+        self.feedforward = feedforward(mixer) if mixer.with_feedforward else None
         self.feedforward_norm = make_norm(mixer.width, options) if self.feedforward else None
         self.mixer_gate = self.wiring.make_gate(mixer.width)
         self.cross_gate = self.wiring.make_gate(mixer.width) if self.cross else None
@@ -99,7 +97,9 @@ class Block(nn.Module):
             wanted |= {name: inside for name, inside in out.taps.items() if name in taps}
             state, losses = out.state, losses | out.losses
         if late is not None:
-            take(f"feed-forward {SEPARABLE}", "all tokens", "it reads neighbours of every token")
+            assert self.feedforward is not None
+            named = f"feed-forward {self.feedforward.name}"
+            take(named, "all tokens", "it reads neighbours of every token")
             stream = self.wiring.pick(stream, late)
         return LayerOutput(stream, state, losses, wanted)
 
@@ -125,20 +125,17 @@ class Block(nn.Module):
             return LayerOutput(self._thin(y), after, losses, {"attention-output": y})
         if part == "cross":
             return LayerOutput(self._thin(self._read(x, context)), state, {}, {})
-        if isinstance(self.feedforward, SeparableFeedForward):
-            carried = state.feedforward if isinstance(state, LayerState) else None
-            y, own = self.feedforward(x, mask, carried)
-            if isinstance(state, LayerState) and own is not None:
-                state = LayerState(state.seen, state.mixer, own)
-        else:
-            assert self.feedforward is not None
-            y = self.feedforward(x)
+        assert self.feedforward is not None
+        carried = state.feedforward if isinstance(state, LayerState) else None
+        y, after = self.feedforward(x, mask, carried)
+        if isinstance(state, LayerState) and after is not None:
+            state = LayerState(state.seen, state.mixer, after)
         return LayerOutput(self._thin(y), state, {}, {"ffn-input": x})
 
     @property
     def by_token(self) -> bool:
         """Whether all behind the mixer works on single tokens."""
-        return not isinstance(self.feedforward, SeparableFeedForward)
+        return self.feedforward is None or self.feedforward.by_token
 
     @property
     def takes_in(self) -> bool:
@@ -158,19 +155,20 @@ class Block(nn.Module):
         """The state before the first token; ``like``: device and dtype, where they are not the
         weights'. Raises `UnsupportedError` if the mixer has none."""
         mixer = self.mixer.init_state(batch_size, **like)
-        if not isinstance(self.feedforward, SeparableFeedForward):
-            return mixer
-        return LayerState(mixer.seen, mixer, self.feedforward.init_state(batch_size, **like))
+        feed = self.feedforward
+        carried = None if feed is None else feed.init_state(batch_size, **like)
+        return mixer if carried is None else LayerState(mixer.seen, mixer, carried)
 
     def _of_mixer(self, state: State | None) -> State | None:
         """What of the layer's state is the mixer's."""
         if state is None or self.by_token:
             return state
         if not isinstance(state, LayerState):
+            assert self.feedforward is not None
             raise ShapeError(
-                f"a layer with feed-forward '{SEPARABLE}' goes on from a LayerState, which holds "
-                f"what its convolutions have read, not from a {type(state).__name__}: begin with "
-                "init_state() of this model"
+                f"a layer with feed-forward '{self.feedforward.name}' goes on from a LayerState, "
+                f"which holds what its convolutions have read, not from a {type(state).__name__}: "
+                "begin with init_state() of this model"
             )
         return state.mixer
 

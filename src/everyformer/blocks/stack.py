@@ -7,7 +7,7 @@ through all layers with the text, without positions, and are left out of what co
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import cast
 
@@ -17,8 +17,9 @@ from torch import Tensor, nn
 
 from everyformer.blocks.block import Block
 from everyformer.blocks.depth import Depth, Exiting
-from everyformer.blocks.feedforward import make_norm
+from everyformer.blocks.feedforward import FeedForward
 from everyformer.blocks.options import BlockOptions
+from everyformer.blocks.parts import make_norm
 from everyformer.blocks.passing import Pass
 from everyformer.blocks.wiring import Wiring
 from everyformer.core.abilities import Leads
@@ -39,6 +40,7 @@ class Stack(nn.Module):
     Args:
         wiring: how sub-layers are joined.
         depth: how often blocks are applied.
+        feedforward: makes that of a mixer's layer.
         cross: of a decoder, the mixers that read the context.
         position: one a layer, whose `embed` is added to its input.
     """
@@ -50,6 +52,7 @@ class Stack(nn.Module):
         options: BlockOptions,
         wiring: Wiring,
         depth: Depth,
+        feedforward: Callable[[Mixer], FeedForward],
         cross: Sequence[Mixer] | None = None,
         position: Sequence[Position] | None = None,
     ) -> None:
@@ -58,7 +61,7 @@ class Stack(nn.Module):
         readers = [None] * len(mixers) if cross is None else cross
         self.wiring = wiring
         self.blocks = nn.ModuleList(
-            Block(mixer, options, wiring, options.drop_path * i / last, reader)
+            Block(mixer, options, wiring, feedforward, options.drop_path * i / last, reader)
             for i, (mixer, reader) in enumerate(zip(mixers, readers, strict=True))
         )
         self.depth = depth

@@ -65,7 +65,8 @@ _SAME_FEATURES: dict[str, Any] = {"redraw": None}
 _ACTING: dict[str, Any] = {
     "position": None,
     "mixer": Choice("attention", {**_BIASED.options, "attention_dropout": 0.1}),
-    "block": {"feedforward": "relu", "dropout": 0.1, "feedforward_dropout": 0.0},
+    "feedforward": Choice("relu", {"feedforward_dropout": 0.0}),
+    "block": {"dropout": 0.1},
     "model": {"layers": 3, "heads": 1, "init": "gpt2", "embedding_dropout": 0.1},
 }
 _FROM_THE_PAST = "what is done follows from the past alone"
@@ -83,7 +84,7 @@ FAMILY: tuple[Member, ...] = (
     Member(
         "gpt", "GPT-2: decoder-only language model", "Radford et al.", 2019, None,
         _genes(position="learned", mixer=_BIASED,
-              block={"feedforward": "gelu-tanh", "dropout": 0.1},
+              feedforward="gelu-tanh", block={"dropout": 0.1},
               model={"init": "gpt2", "embedding_dropout": 0.1}),
         (LM,), _SOFTMAX,
         "bytes of real text: bits per byte clearly under a 5-gram baseline",
@@ -92,7 +93,7 @@ FAMILY: tuple[Member, ...] = (
     ),
     Member(
         "transformer", "The Transformer: encoder-decoder", "Vaswani et al.", 2017, "1706.03762",
-        _genes(wiring="post", block={"norm_eps": 1e-6, "feedforward": "relu", "dropout": 0.1},
+        _genes(wiring="post", feedforward="relu", block={"norm_eps": 1e-6, "dropout": 0.1},
               model={"embedding_dropout": 0.1, "label_smoothing": 0.1, "smoothing_over": "others"}),
         (SEQ2SEQ,), _SOFTMAX,
         "copies, reverses and sorts sequences of 10 to 20 symbols exactly; post-norm, as "
@@ -218,7 +219,7 @@ FAMILY: tuple[Member, ...] = (
         "gtrxl", "GTrXL: gated Transformer-XL", "Parisotto et al.", 2020, "1910.06764",
         _genes(position=Choice("xl-relative", {"start_std": 0.0}),
                memory=Choice("segment", {"same_length": "always"}),
-               wiring="gated", block={"feedforward": "relu"}, tasks={POLICY: _EXACT_SEGMENTS}),
+               wiring="gated", feedforward="relu", tasks={POLICY: _EXACT_SEGMENTS}),
         (LM, POLICY),
         Cost(2, 2, "O(L (L + M) d) time a segment of L with M remembered, 12 L d^2 for the gates",
              "M d, constant"),
@@ -265,7 +266,7 @@ FAMILY: tuple[Member, ...] = (
         2018, "1807.03819",
         _genes(position=None, depth=Choice("universal", {"steps": 12}),
               wiring="post",
-              block={"norm_eps": 1e-6, "feedforward": "relu", "dropout": 0.1},
+              feedforward="relu", block={"norm_eps": 1e-6, "dropout": 0.1},
               model={"layers": 1, "embedding_dropout": 0.1, "scale_embedding": True},
               tasks={SEQ2SEQ: {"label_smoothing": 0.1, "smoothing_over": "others"}}),
         (LM, MLM, *_TEXT, *_SERIES, *_IMAGE, SEQ2SEQ),
@@ -279,7 +280,7 @@ FAMILY: tuple[Member, ...] = (
         "depth-adaptive", "Depth-Adaptive Transformer: exits that are learned", "Elbayad et al.",
         2019, "1910.10073",
         _genes(depth="depth-adaptive", wiring="post",
-              block={"feedforward": "relu", "dropout": 0.1},
+              feedforward="relu", block={"dropout": 0.1},
               model={"embedding_dropout": 0.1},
               tasks={SEQ2SEQ: {"label_smoothing": 0.1}}),
         (LM, SEQ2SEQ),
@@ -293,8 +294,8 @@ FAMILY: tuple[Member, ...] = (
         "calm", "CALM: exits by confidence, with a guarantee", "Schuster et al.", 2022,
         "2207.07061",
         _genes(position="t5-relative", depth="calm",
-              block={"norm": "rmsnorm", "norm_eps": 1e-6, "feedforward": "geglu",
-                     "feedforward_bias": False, "dropout": 0.1},
+              feedforward=Choice("geglu", {"feedforward_bias": False}),
+              block={"norm": "rmsnorm", "norm_eps": 1e-6, "dropout": 0.1},
               model={"embedding_dropout": 0.1}),
         (LM, SEQ2SEQ),
         Cost(2, 1, "O(L^2 d) time, O(L d) memory and blocks of scores; of a token that left a "
@@ -305,7 +306,7 @@ FAMILY: tuple[Member, ...] = (
     ),
     Member(
         "adaptive-span", "Adaptive attention span", "Sukhbaatar et al.", 2019, "1905.07799",
-        _genes(mixer="adaptive-span", position=None, wiring="post", block={"feedforward": "relu"}),
+        _genes(mixer="adaptive-span", position=None, wiring="post", feedforward="relu"),
         ALL_TASKS,
         Cost(1, 1, "O(L (R + z) d) time, O(L d) memory; z the learned spans, R their ramp",
              "2 (R + z) d, constant"),
@@ -390,7 +391,7 @@ FAMILY: tuple[Member, ...] = (
     Member(
         "image-transformer", "Image Transformer", "Parmar et al.", 2018, "1802.05751",
         _genes(mixer="image-transformer",
-              wiring="post", block={"feedforward": "relu", "dropout": 0.1},
+              wiring="post", feedforward="relu", block={"dropout": 0.1},
               model={"pixels": {"tables": "channel", "places": "sinusoids"}, "head_bias": True,
                      "scale_embedding": True},
               tasks={PIXELS: {"position": None}, ENLARGE: {"position": None},
@@ -407,8 +408,8 @@ FAMILY: tuple[Member, ...] = (
         "sparse-transformer", "Sparse Transformer", "Child, Gray, Radford, Sutskever", 2019,
         "1904.10509",
         _genes(mixer="sparse-transformer", position=Choice("axial", {"combine": "sum"}),
-              block={"feedforward": "gelu-sigmoid", "feedforward_dropout": 0.0,
-                     "final_norm_eps": 1e-6},
+              feedforward=Choice("gelu-sigmoid", {"feedforward_dropout": 0.0}),
+              block={"final_norm_eps": 1e-6},
               model={"tie": False},
               tasks={PIXELS: {"position": None}}),
         (LM, MLM, *_TEXT, *_SERIES, *_IMAGE, PIXELS, DECISION, POLICY),
@@ -511,7 +512,7 @@ FAMILY: tuple[Member, ...] = (
         "reformer", "Reformer: attention among tokens of like hash", "Kitaev et al.", 2020,
         "2001.04451",
         _genes(mixer="reformer", position="axial",
-              wiring="reversible", block={"feedforward": "relu"},
+              wiring="reversible", feedforward="relu",
               model={"tie": False, "scale_embedding": True}),
         (LM, MLM, *_TEXT, *_SERIES, *_IMAGE, PIXELS, ENLARGE, DECISION),
         Cost(1, 1, "O(n L C d) time and, n rounds of chunks of C, O(n L d) memory; reversible: at "

@@ -9,6 +9,7 @@ from __future__ import annotations
 from everyformer.core.config import Choice
 from everyformer.core.member import Member
 from everyformer.genes.depth import DEPTH
+from everyformer.genes.feedforward import FEEDFORWARD
 from everyformer.genes.gene import Gene
 from everyformer.genes.memory import MEMORY
 from everyformer.genes.mixers import CROSS, ENCODER, MIXER
@@ -17,7 +18,8 @@ from everyformer.genes.retrieval import RETRIEVAL
 from everyformer.genes.wirings import WIRING
 
 GENES: dict[str, Gene] = {
-    gene.name: gene for gene in (MIXER, ENCODER, CROSS, POSITION, MEMORY, RETRIEVAL, WIRING, DEPTH)
+    gene.name: gene
+    for gene in (*(MIXER, ENCODER, CROSS, POSITION, MEMORY, RETRIEVAL, FEEDFORWARD, WIRING, DEPTH),)
 }
 
 

@@ -37,6 +37,8 @@ class Gene:
     footing: ClassVar[bool] = False
     """whether it is around the layers and no member's subject: comparisons name it among what
     differs besides, laws of several layers draw it; its alternatives then have ``trials``"""
+    tried: ClassVar[tuple[str, ...]] = ()
+    """alternatives that those laws draw (default: all)"""
     in_mixers: ClassVar[bool] = False
     """whether a mixer that is built by itself may have it"""
 

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, final
 import torch
 from torch import Tensor, nn
 
-from everyformer.blocks.feedforward import drop, make_norm
+from everyformer.blocks.parts import drop, make_norm
 from everyformer.blocks.stack import Stack
 from everyformer.core.errors import ConfigError, ShapeError, UnsupportedError
 from everyformer.core.mask import Mask, positions_of

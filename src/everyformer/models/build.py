@@ -25,7 +25,7 @@ from everyformer.system.claims import within_memory
 FIELDS = frozenset(field_types(ModelConfig)) - {"genes"}
 """of a model, by which they are given"""
 FED = ("expansion", "feedforward", "feedforward_bias", "feedforward_chunk")
-"""options of blocks that have a feed-forward"""
+"""options that only blocks with a feed-forward read"""
 ROLES = ("encoder", "cross")
 """genes whose options are given as ``<gene>_options`` alone: they are mixers as well"""
 
@@ -239,6 +239,14 @@ class _Draft:
             ConfigError, GeneError: it is unknown, or has no meaning beside the mixer.
         """
         gene = key.removesuffix("_options")
+        mixer = self.genes["mixer"]
+        if key in FED and not MIXERS.get(str(mixer.name)).feeds(mixer.options):
+            own = (f.name for f in dataclasses.fields(GENES["mixer"].options(mixer.name)))
+            raise GeneError(
+                f"mixer '{mixer.name}' holds its own channel projections, so its blocks have no "
+                f"feed-forward and '{key}' has no meaning; its own options: "
+                f"{', '.join(sorted(own))}"
+            )
         if isinstance(value, ByLayer):
             self.schedule[key] = value.values
         elif isinstance(value, HeadSplit):
@@ -280,12 +288,6 @@ class _Draft:
             for name, choice in self.genes.items()
             if name not in ROLES
         }
-        if key in FED and not MIXERS.get(mixer).feeds(self.genes["mixer"].options):
-            raise GeneError(
-                f"mixer '{mixer}' holds its own channel projections, so its blocks have no "
-                f"feed-forward and '{key}' has no meaning; its own options: "
-                f"{', '.join(sorted(homes['mixer']))}"
-            )
         if key in field_types(BlockOptions):
             self.fields["block"][key] = value
             return

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from everyformer.blocks.options import SEPARABLE
 from everyformer.core.errors import ConfigError, GeneError
 from everyformer.core.mixer import Mixer
 from everyformer.core.tasks import TASKS, tasks_that
@@ -36,7 +35,6 @@ def check_model(config: ModelConfig) -> None:
         )
     _check_reversible(config)
     _check_gated(config)
-    _check_separable(config)
     task = TASKS[config.task]
     if len(config.target_mean) != len(config.target_std) or not config.target_mean:
         raise ConfigError(
@@ -142,16 +140,6 @@ def _check_reversible(config: ModelConfig) -> None:
         raise GeneError(
             "reversible_output='concat' gives twice the width, but tie=True makes the output layer "
             "as wide as the embeddings: use tie=False, or reversible_output='mean'"
-        )
-
-
-def _check_separable(config: ModelConfig) -> None:
-    """Tokens that leave early are spared nothing where others read what their layers make."""
-    if config.block.feedforward == SEPARABLE and DEPTH.exits(config):
-        raise GeneError(
-            f"depth '{config.genes['depth'].name}' needs the keys of tokens that have left without "
-            f"their outputs, but feedforward '{SEPARABLE}' reads what the layers make of "
-            "neighbours, so that all must be computed: use another feedforward, 'relu' say"
         )
 
 

@@ -20,7 +20,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
-from everyformer.blocks.feedforward import Activation
+from everyformer.blocks.parts import Activation
 from everyformer.core.errors import GeneError, ShapeError
 from everyformer.core.mask import Mask
 from everyformer.core.mixer import Mixer

@@ -34,7 +34,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from everyformer.blocks.feedforward import drop, make_norm
+from everyformer.blocks.parts import drop, make_norm
 from everyformer.core.errors import ConfigError, GeneError, ShapeError
 from everyformer.core.mask import Mask, positions_of
 from everyformer.core.outputs import Losses, ModelOutput, StackOutput

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from everyformer.blocks.depth import Exiting
-from everyformer.blocks.feedforward import make_norm
+from everyformer.blocks.parts import make_norm
 from everyformer.blocks.stack import Stack
 from everyformer.core.mask import Mask, runs_of
 from everyformer.core.outputs import Losses, ModelOutput, StackOutput, add_losses

@@ -18,7 +18,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from everyformer.blocks.options import SEPARABLE
 from everyformer.core.errors import ConfigError, GeneError, UnsupportedError
 from everyformer.core.mask import Mask
 from everyformer.core.member import Member
@@ -135,16 +134,14 @@ def _layers(case: Case, pair: tuple[str, ...], chance: random.Random) -> Layers 
 
 
 def _around(case: Case, chance: random.Random) -> dict[str, Any]:
-    """Any choice for the genes around a stack, with options that these are tried on, and maybe
-    convolutions in the feed-forward, that the case does not refuse."""
+    """Any choice for the genes around a stack that the case does not refuse, with options that
+    these are tried on."""
     while True:
         options: dict[str, Any] = {}
         for gene in (gene for gene in GENES.values() if gene.footing):
-            options[gene.name] = name = chance.choice(gene.alternatives.names())
+            options[gene.name] = name = chance.choice(gene.tried or gene.alternatives.names())
             tried = gene.alternatives.get(name).trials.variants
             options[f"{gene.name}_options"] = dict(chance.choice(tried or ({},)))
-        if chance.random() < 0.4:
-            options["feedforward"] = SEPARABLE
         try:
             Layers(case, 1, options)
         except GeneError:

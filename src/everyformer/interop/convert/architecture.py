@@ -11,6 +11,7 @@ from everyformer.core.config import converted
 from everyformer.core.errors import CheckpointError, ConfigError, UnsupportedError, nearest
 from everyformer.core.tasks import TASKS
 from everyformer.genes.config import ModelConfig
+from everyformer.genes.feedforward import FEEDFORWARD
 from everyformer.interop.convert.rules import Rule
 
 ALL_BIASES = ("query", "key", "value", "output")
@@ -48,6 +49,11 @@ class Entry:
     """ours, of theirs"""
 
 
+def feedforward(config: ModelConfig) -> Any:
+    """The options of the feed-forward of ours."""
+    return FEEDFORWARD.typed(config.genes["feedforward"]).options
+
+
 ENTRIES = {
     "width": Entry(Count, lambda config: config.width),
     "layers": Entry(Layers, lambda config: config.layers),
@@ -59,9 +65,9 @@ ENTRIES = {
     "start_token": Entry(Whole, lambda config: config.start_token),
     "end_token": Entry(Whole, lambda config: config.end_token),
     "patch": Entry(Count, lambda config: config.patch),
-    "expansion": Entry(Count, lambda config: round(config.width * config.block.expansion)),
+    "expansion": Entry(Count, lambda config: round(config.width * feedforward(config).expansion)),
     "feedforward": Entry(
-        str, lambda config: THEIRS.get(config.block.feedforward, "silu"), activation
+        str, lambda config: THEIRS.get(str(config.genes["feedforward"].name), "silu"), activation
     ),
     "norm_eps": Entry(Amount, lambda config: config.block.norm_eps),
     "dropout": Entry(Rate, lambda config: config.block.dropout),

@@ -10,7 +10,12 @@ from everyformer.core.config import from_dict, to_dict
 from everyformer.core.errors import UnsupportedError
 from everyformer.genes.config import ModelConfig
 from everyformer.genes.positions._rope_scaling import RopeScaling
-from everyformer.interop.convert.architecture import ALL_BIASES, HubArchitecture, refuse
+from everyformer.interop.convert.architecture import (
+    ALL_BIASES,
+    HubArchitecture,
+    feedforward,
+    refuse,
+)
 from everyformer.interop.convert.rules import Rule, heads
 
 PARTS = ("q_proj", "k_proj", "v_proj")
@@ -83,7 +88,7 @@ def _describe(model_type: str, config: ModelConfig) -> dict[str, Any]:
         "num_key_value_heads": mixer.get("kv_heads") or config.heads,
         "head_dim": widths.get("key_dim") or config.width // config.heads,
         "hidden_act": "silu",
-        "mlp_bias": config.block.feedforward_bias,
+        "mlp_bias": feedforward(config).feedforward_bias,
         "attention_bias": bool(mixer.get("bias")),
         "rope_theta": position.get("base", 10000.0),
         "rope_parameters": {"rope_theta": position.get("base", 10000.0), **scaling},
@@ -162,7 +167,7 @@ def _rules(config: ModelConfig) -> list[Rule]:
         rules += [Rule((f"{a}.weight",), (f"{b}.weight",)) for a, b in pairs.items()]
         if "output" in bias:
             rules.append(Rule((f"{ours}.mixer.out.bias",), (f"{theirs}.self_attn.o_proj.bias",)))
-        if config.block.feedforward_bias:
+        if feedforward(config).feedforward_bias:
             linears = [(a, b) for a, b in pairs.items() if ".feedforward." in a]
             rules += [Rule((f"{a}.bias",), (f"{b}.bias",)) for a, b in linears]
     return rules

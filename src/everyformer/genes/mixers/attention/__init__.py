@@ -21,7 +21,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from einops import rearrange
@@ -35,7 +35,7 @@ from everyformer.core.outputs import MixerOutput
 from everyformer.core.position import Position
 from everyformer.core.state import State
 from everyformer.core.trace import record, tracing
-from everyformer.engines.projections import HeadProjections, Turn, same
+from everyformer.engines.projections import HeadProjections, same
 from everyformer.engines.softmax.cache import ContextState, KeyValueState
 from everyformer.engines.softmax.pairs import Pairs
 from everyformer.engines.softmax.scored import Scores
@@ -46,11 +46,12 @@ from everyformer.engines.softmax.visibility import (
     visibility,
     with_past,
 )
-from everyformer.genes.memory.base import Beside, Heads, Segment, by_contents
+from everyformer.genes.memory.base import Beside, Heads
 from everyformer.genes.mixers import MIXERS
 from everyformer.genes.mixers.attention.options import AttentionOptions
 from everyformer.genes.mixers.attention.reference import attention_reference
 from everyformer.genes.mixers.attention.trials import TRIALS
+from everyformer.genes.mixers.attention.with_memory import attend_with_memory
 from everyformer.genes.mixers.base import BuiltMixer
 from everyformer.genes.positions._scores import ScorePosition
 
@@ -132,64 +133,56 @@ class Attention(BuiltMixer):
         self.check_input(x, context, mask, state)
         if context is not None or isinstance(state, ContextState):
             return self._cross(x, context, mask, state)
-        cache, farthest = self._past(x, state)
-        given, runs = mask, None
-        if cache is not None:
-            mask, runs = with_past(mask, x.shape[1], cache.keys.shape[2])
-        keep = real = None if mask is None else mask.keep
-        packed = mask is not None and mask.documents is not None
-        holes = real is not None or packed or (cache is not None and cache.keep is not None)
-
-        positions: Tensor | None = None
-        turn: Turn = same
-        beside: Beside | None = None
-        if holes or self.rotates or self.memory is not None:
-            positions = self._positions(x, mask, None if cache is None else cache.seen)
+        if self.memory is not None:
+            return attend_with_memory(self, self.memory, x, mask, state)
+        assert state is None or isinstance(state, KeyValueState)
+        if state is not None:
+            mask, _ = with_past(mask, x.shape[1], state.keys.shape[2])
+        positions, turn = None, same
+        if self.rotates or _has_holes(mask, state):
+            positions = self.positions(x, mask, None if state is None else state.seen)
             turn = partial(self.rotate, positions=positions)
-        if self.memory is None:
-            q, k, v = self.project(x, turn=turn)
-        else:
-            q, k, v = self.project_heads(x)
-            beside = self._look_up((q, k, v), given, runs, state)
-            q, k = turn(q), turn(k)
+        placed = self.place(self.project(x, turn=turn), mask, positions, state)
+        cache = None if placed.cache is None else placed.cache.last(self.reach)
+        return MixerOutput(self.attend(*placed.pairs), cache, {})
+
+    def place(
+        self,
+        heads: Heads,
+        mask: Mask | None,
+        positions: Tensor | None,
+        cache: KeyValueState | None,
+        farthest: int | None = None,
+    ) -> Placed:
+        """Queries of a segment among the keys of a cache and its own.
+
+        Args:
+            heads: queries (B, H, L, D), keys (B, H_kv, L, D) and values (B, H_kv, L, Dv), turned.
+            mask: of the segment, as `with_past` gives it beside a cache.
+            positions: (B or 1, L) of the tokens; None: they count up without holes.
+            farthest: largest distance to a row of the cache (`Recalled.farthest`).
+        """
+        q, k, v = heads
+        holes = _has_holes(mask, cache)
+        keep = None if mask is None else mask.keep
         of_q = of_k = positions
         if cache is not None:
-            cache = cache.append(k, v, positions, real)
+            cache = cache.append(k, v, positions, keep)
             k, v = cache.keys, cache.values
             keep, of_k = cache.slots() if holes else (None, None)
         if not holes:
             # distances are all that is asked of positions from here on
-            of_k = torch.arange(k.shape[2], device=x.device)[None]
+            of_k = torch.arange(k.shape[2], device=k.device)[None]
             of_q = of_k[:, k.shape[2] - q.shape[2] :]
         assert of_q is not None
         assert of_k is not None
-
+        packed = mask is not None and mask.documents is not None
         regular = farthest is None and not packed and counts_up(keep)
         visible = visibility(
             mask, of_q, of_k, causal=self.causal, windows=self.windows, keep=keep, regular=regular
         )
         pairs = Pairs.of(of_q, of_k, regular=regular, causal=self.causal, farthest=farthest)
-        y = self.attend(q, k, v, visible, pairs, beside)
-        if cache is None:
-            return MixerOutput(y, None, {})
-        if self.memory is None:
-            return MixerOutput(y, cache.last(self.reach), {})
-
-        def usage() -> Tensor:
-            got = self.scores.weights(q, k, visible, pairs)
-            got = got if real is None else got.masked_fill(~real[:, None, :, None], 0)
-            return got.sum((1, 2))
-
-        if tracing():
-            record(self, "received", usage)
-        document = None if runs is None else runs == runs[:, -1:]
-        if isinstance(state, KeyValueState):
-            cache = cache if document is None else cache.only(document)
-            return MixerOutput(y, cache.last(self.reach), {})
-        assert positions is not None
-        attend = partial(by_contents, self.project, self.scale, x.detach())
-        segment = Segment(x, positions, real, document, attend, usage, cache, beside)
-        return MixerOutput(y, *self.memory.remember(state, segment))
+        return Placed((q, k, v, visible, pairs), cache)
 
     def reference(
         self, x: Tensor, *, context: Context | None = None, mask: Mask | None = None
@@ -201,7 +194,7 @@ class Attention(BuiltMixer):
         keep = None if mask is None else mask.keep
         q_positions, k_positions = (torch.arange(n)[None] for n in (x.shape[1], k.shape[2]))
         if context is None:
-            q_positions = k_positions = self._positions(x, mask, None)
+            q_positions = k_positions = self.positions(x, mask, None)
             q, k = self.rotate(q, q_positions), self.rotate(k, k_positions)
         causal, windows = (self.causal, self.windows) if context is None else (False, (None,))
         visible = visibility(
@@ -253,7 +246,7 @@ class Attention(BuiltMixer):
             return after
         self.check_input(x, None, mask, state)
         assert isinstance(state, KeyValueState)
-        positions = self._positions(x, mask, state.seen)
+        positions = self.positions(x, mask, state.seen)
         k, v = self.project.of_sources(self.sources(x))
         keep = None if mask is None else mask.keep
         return state.append(self.rotate(k, positions), v, positions, keep).last(self.reach)
@@ -276,7 +269,7 @@ class Attention(BuiltMixer):
         if state is not None:
             given, _ = with_past(given, x.shape[1], state.keys.shape[2])
         keep = None if mask is None else mask.keep
-        of_k = self._positions(x, mask, None if state is None else state.seen)
+        of_k = self.positions(x, mask, None if state is None else state.seen)
         of_k = of_k.expand(x.shape[0], -1)
         of_q = chosen.pick(of_k)
         q = self.rotate(self.project.one(chosen.pick(x), "query"), of_q)
@@ -314,25 +307,6 @@ class Attention(BuiltMixer):
         visible = visibility(mask, here, there, causal=False, keep=cache.keep if hides else None)
         return MixerOutput(self.attend(q, cache.keys, cache.values, visible), state, {})
 
-    def _past(self, x: Tensor, state: State | None) -> tuple[KeyValueState | None, int | None]:
-        """Keys and values from before ``x``, and `Recalled.farthest`.
-
-        A memory's own rows are inputs, whose keys and values are made by the projections as they
-        are now.
-        """
-        if state is not None and self.memory is not None:
-            self.memory.check_state(state, x.shape[0], self.width, self.key_dim)
-            if not isinstance(state, KeyValueState):
-                rows, farthest = self.memory.recall(state, x.shape[1])
-                if self.memory.projected:
-                    return rows, farthest
-                inputs = rows.keys[:, 0]
-                k, v = self.project.one(inputs, "key"), self.project.one(inputs, "value")
-                k = self.rotate(k, rows.slots()[1]) if self.rotates else k
-                return KeyValueState(rows.seen, k, v, rows.keep, rows.positions), farthest
-        assert state is None or isinstance(state, KeyValueState)
-        return state, None
-
     @property
     def windows(self) -> tuple[int | None, ...]:
         """As in `visibility`; with a memory, in training or evaluation as it says."""
@@ -346,7 +320,8 @@ class Attention(BuiltMixer):
             return max(widths) - 1
         return None if self.memory is None else self.memory.slots
 
-    def _positions(self, x: Tensor, mask: Mask | None, seen: Tensor | None) -> Tensor:
+    def positions(self, x: Tensor, mask: Mask | None, seen: Tensor | None) -> Tensor:
+        """(B or 1, L) of the tokens of ``x``, behind those that were ``seen`` (B,)."""
         return positions_of(x.shape[0], x.shape[1], mask, seen, x.device)
 
     @property
@@ -366,14 +341,6 @@ class Attention(BuiltMixer):
         if self.memory is not None:
             q, k = self.memory.heads(q, k, self.scale)
         return q, k, v
-
-    def _look_up(
-        self, heads: Heads, mask: Mask | None, runs: Tensor | None, state: State | None
-    ) -> Beside | None:
-        """What a memory finds for the tokens, beside softmax."""
-        if self.memory is None or not self.memory.looks_up:
-            return None
-        return self.memory.look_up(state, self.memory.tokens(heads, self.scale, mask, runs, state))
 
     def attend(
         self,
@@ -402,6 +369,21 @@ class Attention(BuiltMixer):
         position = self.position if isinstance(self.position, ScorePosition) else None
         dropout = o.attention_dropout if self.training else 0.0
         return Scores(self.scale, o.softcap, self.sink, position, dropout)
+
+
+class Placed(NamedTuple):
+    """Queries and the keys that they may see."""
+
+    pairs: tuple[Tensor, Tensor, Tensor, Visibility, Pairs]
+    """queries, all keys and all values, which may be seen, and how far they are apart"""
+    cache: KeyValueState | None
+    """the keys and values, where some are carried on"""
+
+
+def _has_holes(mask: Mask | None, cache: KeyValueState | None) -> bool:
+    """Whether positions do not simply count up: padding, packed documents, slots without a key."""
+    parts = mask is not None and (mask.keep is not None or mask.documents is not None)
+    return parts or (cache is not None and cache.keep is not None)
 
 
 def _added(position: ScorePosition, pairs: Pairs, dtype: torch.dtype) -> Tensor:

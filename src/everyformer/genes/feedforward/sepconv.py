@@ -23,12 +23,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from everyformer.blocks.feedforward import drop
-from everyformer.blocks.options import SEPARABLE, BlockOptions
+from everyformer.blocks.feedforward import FeedForward
+from everyformer.blocks.parts import drop, start
 from everyformer.core.config import rounded_share
 from everyformer.core.mask import Mask, runs_after, runs_of
 from everyformer.core.state import State, state
 from everyformer.engines.rows import compact, next_window, spread
+from everyformer.genes.feedforward import FEEDFORWARDS, FeedForwardOptions
 
 FIRST, SECOND = 3, 5
 """tokens that the two convolutions read"""
@@ -47,28 +48,30 @@ class SeparableState(State):
     """(B, 4, d_ff) of the second"""
 
 
-class SeparableFeedForward(nn.Module):
+@FEEDFORWARDS.register("sepconv")
+class SeparableFeedForward(FeedForward):
     """Two separable convolutions with a ReLU between, over (B, L, width)."""
 
-    def __init__(self, width: int, options: BlockOptions, causal: bool) -> None:
-        super().__init__()
-        hidden = rounded_share(width, options.expansion, "expansion")
-        self.causal = causal
+    name = "sepconv"
+    Options = FeedForwardOptions
+    options: FeedForwardOptions
+    by_token = False
+
+    def build(self, width: int) -> None:
+        o = self.options
+        hidden = rounded_share(width, o.expansion, "expansion")
         self.first = nn.Parameter(torch.empty(FIRST, width))
         self.second = nn.Parameter(torch.empty(SECOND, hidden))
-        self.up = nn.Linear(width, hidden, bias=options.feedforward_bias)
-        self.down = nn.Linear(hidden, width, bias=options.feedforward_bias)
-        inner = options.feedforward_dropout
-        self.dropout = options.dropout if inner is None else inner
+        self.up = nn.Linear(width, hidden, bias=o.feedforward_bias)
+        self.down = nn.Linear(hidden, width, bias=o.feedforward_bias)
+        self.dropout = self.dropout if o.feedforward_dropout is None else o.feedforward_dropout
         for taps in (self.first, self.second):
             nn.init.uniform_(taps, -((3 / len(taps)) ** 0.5), (3 / len(taps)) ** 0.5)
-        for linear in (self.up, self.down):
-            nn.init.xavier_uniform_(linear.weight)
-            if linear.bias is not None:
-                nn.init.zeros_(linear.bias)
+        for layer in (self.up, self.down):
+            start(layer)
 
     def init_state(self, batch_size: int, *, device: Any = None, dtype: Any = None) -> State:
-        """Nothing read yet."""
+        """No token read yet."""
         like: dict[str, Any] = {
             "device": device or self.first.device,
             "dtype": dtype or self.first.dtype,
@@ -92,7 +95,7 @@ class SeparableFeedForward(nn.Module):
         """
         keep = runs = rows = None
         if mask is not None:
-            mask.require(f"feed-forward '{SEPARABLE}'", HONOURS)
+            mask.require(f"feed-forward '{self.name}'", HONOURS)
             keep = mask.keep
             if mask.documents is not None:
                 number = runs_of if state is None else runs_after
