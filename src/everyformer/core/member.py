@@ -64,6 +64,8 @@ class Member:
     padding: bool | str = True
     exempt: Mapping[str, str] = field(default_factory=dict)
     """laws that do not apply, with the reason"""
+    gene: str = "mixer"
+    """the gene by which it is what it is"""
     group: str = "others"
     """the members that it is read beside, where many are compared"""
 

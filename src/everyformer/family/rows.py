@@ -124,27 +124,27 @@ FAMILY: tuple[Member, ...] = (
         "sinusoidal", "Sinusoidal positions", "Vaswani et al.", 2017, "1706.03762",
         _genes(position="sinusoidal"), ALL_TASKS, _SOFTMAX,
         "PE[p+k] is PE[p] turned by a rotation that depends on k alone",
-        group="positions",
+        gene="position", group="positions",
     ),
     Member(
         "learned", "Learned absolute positions", "Gehring et al.", 2017, "1705.03122",
         _genes(position="learned"), ALL_TASKS, _SOFTMAX,
         "as good as sinusoids inside the table, undefined beyond it",
-        group="positions",
+        gene="position", group="positions",
     ),
     Member(
         "rope", "Rotary positions (RoFormer)", "Su et al.", 2021, "2104.09864",
         _genes(position="rope"), ALL_TASKS, _SOFTMAX,
         "scores depend on distances alone: shifting every position changes nothing",
         cross="rotations are defined between tokens of one sequence",
-        group="positions",
+        gene="position", group="positions",
     ),
     Member(
         "alibi", "ALiBi: attention with linear biases", "Press et al.", 2022, "2108.12409",
         _genes(position="alibi"), ALL_TASKS, _SOFTMAX,
         "trained on short texts it reads long ones at no loss, where waves and rotations fail",
         cross=_NO_CROSS_DISTANCE,
-        group="positions",
+        gene="position", group="positions",
     ),
     Member(
         "t5-relative", "T5's relative position biases", "Raffel et al.", 2020, "1910.10683",
@@ -152,7 +152,7 @@ FAMILY: tuple[Member, ...] = (
         Cost(2, 1, "O(L^2 d) time, O(L d) memory and blocks of scores", "2 t d"),
         "learned biases of buckets of distances stand longer texts than those of the training",
         cross=_NO_CROSS_DISTANCE,
-        group="positions",
+        gene="position", group="positions",
     ),
     Member(
         "shaw", "Relative position vectors", "Shaw et al.", 2018, "1803.02155",
@@ -161,7 +161,7 @@ FAMILY: tuple[Member, ...] = (
         "the token n places back is found once vectors tell it from all others, and those of keys "
         "are enough",
         cross=_NO_CROSS_DISTANCE,
-        group="positions",
+        gene="position", group="positions",
     ),
     Member(
         "xl-relative", "Transformer-XL's relative positions", "Dai et al.", 2019, "1901.02860",
@@ -170,7 +170,7 @@ FAMILY: tuple[Member, ...] = (
         "order enters by two of its four terms: without them a trained model loses over half a bit "
         "a byte",
         cross=_NO_CROSS_DISTANCE,
-        group="positions",
+        gene="position", group="positions",
     ),
     Member(
         "da-transformer", "Distance-aware Transformer", "Wu, Wu, Huang", 2021, "2010.06925",
@@ -178,7 +178,7 @@ FAMILY: tuple[Member, ...] = (
         Cost(2, 1, "O(L^2 d) time, O(L d) memory and blocks of scores", "2 t d"),
         "heads part by the sign of alpha where near order and far matches both matter",
         cross=_NO_CROSS_DISTANCE,
-        group="positions",
+        gene="position", group="positions",
     ),
     Member(
         "learned-per-layer", "Learned positions before every layer", "Al-Rfou et al.", 2018,
@@ -186,7 +186,7 @@ FAMILY: tuple[Member, ...] = (
         _genes(position="learned-per-layer", model={"layer_losses": True, "lookahead": 0.5}),
         ALL_TASKS, _SOFTMAX,
         "with losses of its inner layers a deep model of characters learns faster",
-        group="positions",
+        gene="position", group="positions",
     ),
     Member(
         "transformer-xl", "Transformer-XL: a memory of segments", "Dai et al.", 2019, "1901.02860",
@@ -199,7 +199,7 @@ FAMILY: tuple[Member, ...] = (
         "the loss falls with a longer memory in evaluation than in training, and the first tokens "
         "of a segment lose no more than the others",
         bidirectional=_NO_PAST, cross=_NO_CROSS_DISTANCE,
-        group="memory of the past",
+        gene="memory", group="memory of the past",
     ),
     Member(
         "compressive", "Compressive Transformer", "Rae et al.", 2020, "1911.05507",
@@ -213,7 +213,7 @@ FAMILY: tuple[Member, ...] = (
         bidirectional=_NO_PAST, cross=_NO_CROSS_DISTANCE,
         exempt={"chunks": "what is compressed when depends on where segments begin; equal segments "
                 "give equal results, and at rate 1 any do"},
-        group="memory of the past",
+        gene="memory", group="memory of the past",
     ),
     Member(
         "gtrxl", "GTrXL: gated Transformer-XL", "Parisotto et al.", 2020, "1910.06764",
@@ -226,7 +226,7 @@ FAMILY: tuple[Member, ...] = (
         "at the start an output depends on its own token, no less than without gates and more "
         "than in post-norm layers",
         bidirectional=_NO_PAST, cross=_NO_CROSS_DISTANCE,
-        group="memory of the past",
+        gene="wiring", group="memory of the past",
     ),
     Member(
         "memorizing", "Memorizing Transformer: a layer that looks up", "Wu et al.", 2022,
@@ -237,7 +237,7 @@ FAMILY: tuple[Member, ...] = (
         "where definitions lie far back the loss falls with every growth of the store, and a model "
         "trained without one learns to use it in a few steps",
         bidirectional=_NO_PAST, cross=_NO_CROSS_DISTANCE,
-        group="memory of the past",
+        gene="memory", group="memory of the past",
     ),
     Member(
         "knn-lm", "kNN-LM: a store beside the model", "Khandelwal et al.", 2020, "1911.00172",
@@ -247,7 +247,7 @@ FAMILY: tuple[Member, ...] = (
         "the loss falls with the size of the store alone, nothing is trained; the best lambda lies "
         "inside (0, 1) and is larger on another domain than on the model's own",
         bidirectional=_NO_PAST, cross=_NO_CROSS_DISTANCE,
-        group="memory of the past",
+        gene="retrieval", group="memory of the past",
     ),
     Member(
         "spalm", "SPALM: neighbours gated into the state", "Yogatama et al.", 2021, "2102.02557",
@@ -259,7 +259,7 @@ FAMILY: tuple[Member, ...] = (
         "where rare facts come back it loses less than Transformer-XL, and its gate opens to "
         "neighbours on what they know",
         bidirectional=_NO_PAST, cross=_NO_CROSS_DISTANCE,
-        group="memory of the past",
+        gene="retrieval", group="memory of the past",
     ),
     Member(
         "universal", "Universal Transformer: one layer until every token halts", "Dehghani et al.",
@@ -274,7 +274,7 @@ FAMILY: tuple[Member, ...] = (
              "2 T t d; T steps at most"),
         "tokens that need more hops along a chain of pointers take more steps, and all take fewer "
         "as steps cost more",
-        group="depth",
+        gene="depth", group="depth",
     ),
     Member(
         "depth-adaptive", "Depth-Adaptive Transformer: exits that are learned", "Elbayad et al.",
@@ -288,7 +288,7 @@ FAMILY: tuple[Member, ...] = (
              "keys and values alone", "2 t d"),
         "where easy and hard tokens are mixed, the easy ones leave earlier, and at equal depth on "
         "average more are right than where all leave at one layer",
-        group="depth",
+        gene="depth", group="depth",
     ),
     Member(
         "calm", "CALM: exits by confidence, with a guarantee", "Schuster et al.", 2022,
@@ -303,6 +303,7 @@ FAMILY: tuple[Member, ...] = (
         "most tokens leave early with what the last layer would have said, and a calibrated "
         "threshold keeps its promise on fresh texts",
         cross=_NO_CROSS_DISTANCE, group="depth",
+        gene="depth",
     ),
     Member(
         "adaptive-span", "Adaptive attention span", "Sukhbaatar et al.", 2019, "1905.07799",
@@ -506,7 +507,7 @@ FAMILY: tuple[Member, ...] = (
         "axial", "Axial positions", "Kitaev et al.", 2020, "2001.04451",
         _genes(position="axial"), ALL_TASKS, _SOFTMAX,
         "two short tables serve as well as one with a row for every position",
-        group="positions",
+        gene="position", group="positions",
     ),
     Member(
         "reformer", "Reformer: attention among tokens of like hash", "Kitaev et al.", 2020,

@@ -191,16 +191,7 @@ def _usage(calls: list[str], command: str) -> list[str]:
 
 def _subject(member: Member) -> tuple[str, str]:
     """Gene and name of what makes the member what it is."""
-    for gene in ("depth", "retrieval"):
-        if member.genes[gene].name != GENES[gene].default:
-            return gene, str(member.genes[gene].name)
-    if member.genes["wiring"].name == "gated":
-        return "wiring", "gated"
-    mixer, position, memory = (member.genes[gene] for gene in ("mixer", "position", "memory"))
-    special = mixer.name == "attention" and position.name not in (None, "sinusoidal")
-    special = special or member.name == "sinusoidal"
-    gene = "memory" if memory.name is not None else "position" if special else "mixer"
-    return gene, str(member.genes[gene].name)
+    return member.gene, str(member.genes[member.gene].name)
 
 
 def _told(member: Member) -> list[str]:

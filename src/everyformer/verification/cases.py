@@ -72,10 +72,10 @@ def known(member: Member, what: str) -> Any:
 
 
 def special(member: Member) -> list[tuple[str, str]]:
-    """Genes with alternatives, those first by which a member is not plain attention."""
-    if (mixer := str(member.genes["mixer"].name)) != "attention":
-        return [("mixer", mixer)]
-    chosen = ((gene, member.genes[gene].name) for gene in ("memory", "position", "mixer"))
+    """Genes with alternatives whose trials a member takes: its own gene's, its memory's and its
+    mixer's, of those that live inside a layer."""
+    genes = [gene for gene in dict.fromkeys((member.gene, "memory")) if GENES[gene].in_mixers]
+    chosen = [(gene, member.genes[gene].name) for gene in (*genes, "mixer")]
     return [(gene, name) for gene, name in chosen if name is not None]
 
 
