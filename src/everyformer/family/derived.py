@@ -23,7 +23,7 @@ def row_of(mixer: type[Any]) -> Member:
     Raises:
         ConfigError: it can be neither. PluginError: it cannot be built.
     """
-    can: dict[str, bool | str] = {}
+    can: dict[str, Any] = {}
     built: dict[str, Any] = {}
     for ability, causal in (("causal", True), ("bidirectional", False)):
         if not causal and mixer.causal_only is not None:

@@ -240,7 +240,8 @@ class _Draft:
         """
         gene = key.removesuffix("_options")
         mixer = self.genes["mixer"]
-        if key in FED and not MIXERS.get(str(mixer.name)).feeds(mixer.options):
+        told = key in FED and not (key in GENES and self._stands(key, value))
+        if told and not MIXERS.get(str(mixer.name)).feeds(mixer.options):
             own = (f.name for f in dataclasses.fields(GENES["mixer"].options(mixer.name)))
             raise GeneError(
                 f"mixer '{mixer.name}' holds its own channel projections, so its blocks have no "
@@ -265,6 +266,11 @@ class _Draft:
             self.fields[key] = {**known, **value} if both else value
         else:
             self._find(key, value)
+
+    def _stands(self, gene: str, value: Any) -> bool:
+        """Whether a choice is the one that there is already, defaults included."""
+        record, choice = GENES[gene], plain_choice(value)
+        return record.typed(choice) == record.typed(self.genes[gene])
 
     def _split(self, key: str, value: HeadSplit) -> None:
         """The mixer of a layer, head by head; the one that there was keeps its options."""

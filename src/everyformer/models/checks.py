@@ -14,15 +14,13 @@ from everyformer.genes.config import ModelConfig
 from everyformer.genes.depth import DEPTH
 from everyformer.genes.mixers import MIXERS
 from everyformer.genes.positions import POSITION
-from everyformer.genes.wirings import WIRING
-from everyformer.genes.wirings._gates import GATES
 
 GLOBALS = frozenset({"keep", "global_tokens"})
 """parts of a mask that mark global tokens for a mixer"""
 
 
 def check_model(config: ModelConfig) -> None:
-    """Refuse what the task or the wiring of a model contradicts."""
+    """Refuse what the task of a model contradicts."""
     if config.loss_chunk is not None and TASKS[config.task].answers:
         raise GeneError(
             f"loss_chunk={config.loss_chunk} cuts a text into pieces, but task '{config.task}' "
@@ -33,8 +31,6 @@ def check_model(config: ModelConfig) -> None:
             f"loss_chunk={config.loss_chunk} cuts a text into pieces, but task '{config.task}' "
             "reads none: leave it out"
         )
-    _check_reversible(config)
-    _check_gated(config)
     task = TASKS[config.task]
     if len(config.target_mean) != len(config.target_std) or not config.target_mean:
         raise ConfigError(
@@ -121,37 +117,4 @@ def check_globals(mixers: Sequence[Mixer]) -> None:
         raise GeneError(
             f"mixer '{asking[True]}' asks what global tokens stand for, which mixer "
             f"'{asking[False]}' does not take: with summaries use either in all layers"
-        )
-
-
-def _check_reversible(config: ModelConfig) -> None:
-    """Two halves side by side fit neither tied embeddings nor a decoder that reads them."""
-    wiring = config.genes["wiring"]
-    if wiring.name != "reversible" or wiring.get("reversible_output") == "mean":
-        return
-    if TASKS[config.task].translates:
-        raise GeneError(
-            "reversible_output='concat' gives twice the width, which a decoder does not read: use "
-            "reversible_output='mean' with task 'seq2seq'"
-        )
-    task = TASKS[config.task]
-    tied = config.tie and task.embeds_text and not task.answers
-    if tied and not (task.predicts == "hidden" and config.head_transform):
-        raise GeneError(
-            "reversible_output='concat' gives twice the width, but tie=True makes the output layer "
-            "as wide as the embeddings: use tie=False, or reversible_output='mean'"
-        )
-
-
-def _check_gated(config: ModelConfig) -> None:
-    """A gate makes something of a sub-layer that is left out, unless it adds."""
-    wiring = config.genes["wiring"]
-    if wiring.name != "gated" or not config.block.drop_path:
-        return
-    gate = str(WIRING.typed(wiring).get("gate"))
-    if gate in GATES and not GATES[gate].keeps_stream:
-        raise GeneError(
-            f"drop_path={config.block.drop_path} leaves sub-layers out, but gate '{gate}' of "
-            "wiring 'gated' changes the stream without them too: use drop_path=0, or gate "
-            "'output', 'sigtanh' or 'residual'"
         )

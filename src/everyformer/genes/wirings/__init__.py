@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
+from everyformer.core.errors import GeneError
 from everyformer.core.registry import Registry
+from everyformer.core.tasks import TASKS
 from everyformer.genes.config import ModelConfig
 from everyformer.genes.gene import Gene
 
@@ -24,6 +27,40 @@ class WiringGene(Gene):
         "published in 2017; reversible, x1 + f(norm(x2)), whose activations are not kept; gated, "
         "g(x, relu(f(norm(x)))) with a gate that is learned"
     )
+
+    def check(self, plan: ModelConfig, mixers: Sequence[Any]) -> None:
+        """Refuse two halves that nobody reads, and gates beside sub-layers that are left out."""
+        wiring = self.typed(plan.genes[self.name])
+        if wiring.name == "reversible" and wiring.get("reversible_output") == "concat":
+            self._check_halves(plan)
+        if wiring.name == "gated" and plan.block.drop_path:
+            self._check_gate(str(wiring.get("gate")), plan.block.drop_path)
+
+    def _check_halves(self, plan: ModelConfig) -> None:
+        """Two halves side by side fit neither tied embeddings nor a decoder that reads them."""
+        task = TASKS[plan.task]
+        if task.translates:
+            raise GeneError(
+                "reversible_output='concat' gives twice the width, which a decoder does not read: "
+                "use reversible_output='mean' with task 'seq2seq'"
+            )
+        tied = plan.tie and task.embeds_text and not task.answers
+        if tied and not (task.predicts == "hidden" and plan.head_transform):
+            raise GeneError(
+                "reversible_output='concat' gives twice the width, but tie=True makes the output "
+                "layer as wide as the embeddings: use tie=False, or reversible_output='mean'"
+            )
+
+    def _check_gate(self, gate: str, drop_path: float) -> None:
+        """A gate makes something of a sub-layer that is left out, unless it adds."""
+        from everyformer.genes.wirings._gates import GATES
+
+        if gate in GATES and not GATES[gate].keeps_stream:
+            raise GeneError(
+                f"drop_path={drop_path} leaves sub-layers out, but gate '{gate}' of wiring 'gated' "
+                "changes the stream without them too: use drop_path=0, or gate 'output', "
+                "'sigtanh' or 'residual'"
+            )
 
     def around(self, plan: ModelConfig) -> Wiring:
         wiring: Wiring = self.make(plan.genes[self.name])
