@@ -44,7 +44,7 @@ def plainly(monkeypatch):
 
     def run(stack, x, **more):
         with monkeypatch.context() as patched:
-            patched.setattr(Replayed, "run", Pass.run)
+            patched.setattr(Replayed, "forward", Pass.forward)
             return stack(x, **more)
 
     return run
@@ -142,7 +142,7 @@ def test_a_decoder_that_reads_an_encoder_gets_autograds_gradients(layers, plainl
 
     got = found()
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(Replayed, "run", Pass.run)
+        patched.setattr(Replayed, "forward", Pass.forward)
         expected = found()
     assert all(g is not None and g.abs().max() > 0 for g in got)
     close(got, expected)
@@ -167,7 +167,7 @@ def test_a_table_of_positions_that_layers_share_gets_the_sum_of_their_gradients(
     names, weights = zip(*model.named_parameters(), strict=True)
     got = torch.autograd.grad(model(tokens, targets=tokens).loss, weights)
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(Replayed, "run", Pass.run)
+        patched.setattr(Replayed, "forward", Pass.forward)
         close(got, torch.autograd.grad(model(tokens, targets=tokens).loss, weights))
     assert any("position" in name for name in names)
 
@@ -318,7 +318,7 @@ def test_outputs_of_layers_are_offered_and_have_gradients():
     ).double()
     first.blocks[0] = stack.blocks[0]
     once = Pass([stack.blocks[0]], stack.wiring, [(0,)])
-    halves = once.run(x, AllTokens(once))
+    halves = once.forward(x, AllTokens(once))
     torch.testing.assert_close(inner, (halves.a + halves.b) / 2)
     assert torch.autograd.grad(inner.sum(), x)[0].abs().max() > 0
 

@@ -194,7 +194,7 @@ def weights(p: list[float], **options: Any) -> tuple[list[float], float, int]:
         odds = [math.log(one / (1 - one)) if one < 1 else 50.0 for one in p]
         depth.signals[:, 0] = torch.tensor(odds, dtype=torch.float64) / 10
         x = torch.zeros(1, 1, 100, dtype=torch.float64)
-        y = given.run(x, depth.course(given, x))
+        y = given.forward(x, depth.course(given, x))
     return y[0, 0, 1 : len(p) + 1].tolist(), float(given.losses["ponder"].detach()), given.taken
 
 

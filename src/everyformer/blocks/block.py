@@ -80,13 +80,13 @@ class Block(nn.Module):
     ) -> LayerOutput:
         """The stream, (batch, length, width) or what the wiring makes of it, through the layer.
 
-        Losses are the mixer's; ``taps`` names what else is wanted. ``context`` is what
+        Losses are the mixer's; ``taps`` names tensors inside to return. ``context`` is what
         ``cross.read_context`` gave. It may have fewer rows than the stream: then each is read by
-        as many rows of it as stand together (the beams of one sentence). With ``chosen`` tokens
+        as many neighbouring rows of it (the beams of one sentence). With ``chosen`` tokens
         what reads other tokens reads all, and what comes out are these alone, (rows, n, width).
         """
         losses: Losses = {}
-        wanted: dict[str, Tensor] = {}
+        tapped: dict[str, Tensor] = {}
         early, late = (chosen, None) if self.by_token else (None, chosen)
         if early is not None and early.rows is not None and context is not None:
             context = context.reorder(early.rows // (len(stream) // len(context.seen)))
@@ -94,14 +94,14 @@ class Block(nn.Module):
             first = early if part == "mixer" else None
             f = partial(self.branch, part, context=context, mask=mask, state=state, chosen=first)
             stream, out = self.wiring.step(stream, self.around(part), f, first)
-            wanted |= {name: inside for name, inside in out.taps.items() if name in taps}
+            tapped |= {name: inside for name, inside in out.taps.items() if name in taps}
             state, losses = out.state, losses | out.losses
         if late is not None:
             assert self.feedforward is not None
             named = f"feed-forward {self.feedforward.name}"
             take(named, "all tokens", "it reads neighbours of every token")
             stream = self.wiring.pick(stream, late)
-        return LayerOutput(stream, state, losses, wanted)
+        return LayerOutput(stream, state, losses, tapped)
 
     def branch(
         self,
@@ -115,7 +115,7 @@ class Block(nn.Module):
     ) -> LayerOutput:
         """What one sub-layer makes of what it reads, (batch, length, width), dropped out.
 
-        The state is the layer's behind this sub-layer. The mixer answers for the tokens ``chosen``
+        The state is the layer's after this sub-layer. The mixer answers for the tokens ``chosen``
         alone, as in `forward`.
         """
         if part == "mixer":
@@ -134,7 +134,7 @@ class Block(nn.Module):
 
     @property
     def by_token(self) -> bool:
-        """Whether all behind the mixer works on single tokens."""
+        """Whether all after the mixer works on single tokens."""
         return self.feedforward is None or self.feedforward.by_token
 
     @property
@@ -181,7 +181,10 @@ class Block(nn.Module):
         names = (f"{part}_norm", part, f"{part}_gate")
         modules = ((name, getattr(self, name)) for name in names)
         return {
-            k: w for name, own in modules if own is not None for k, w in own.named_parameters(name)
+            k: w
+            for name, part in modules
+            if part is not None
+            for k, w in part.named_parameters(name)
         }
 
     def extend(

@@ -21,7 +21,7 @@ class Exiting:
     """Request of one pass to a depth whose tokens leave early, and its answer."""
 
     norm: Callable[[Tensor, int], Tensor]
-    """the stream (..., width) behind layer n, counted from 1, as that layer predicts from it"""
+    """the stream (..., width) after layer n, counted from 1, as that layer predicts from it"""
     head: Callable[[Tensor, int], Tensor]
     """what layer n predicts from that: (..., vocabulary)"""
     full: bool = False
@@ -31,7 +31,7 @@ class Exiting:
     weights: Tensor | None = None
     """(N,) of the layers' losses, in training"""
     streams: list[Tensor] | None = None
-    """where the streams (B, L, width) behind all layers are put, in a pass through all"""
+    """list for the streams (B, L, width) after all layers, in a pass through all"""
     left: Tensor | None = None
     """answer: (B, L) the layers at which tokens left, 0 of padding"""
     stream: Tensor | None = None
@@ -55,7 +55,7 @@ class Depth(nn.Module):
     recorded: ClassVar[Recorded] = {}
     """how what it records as it runs is drawn"""
     learned_as: ClassVar[str | None] = None
-    """the depth under which the blocks' weights mean the same; None: its own alone"""
+    """the depth under which the blocks' weights mean the same; None: no other"""
     places: ClassVar[bool] = False
     """whether it may add positions at every step"""
     drives: ClassVar[bool] = False
@@ -86,7 +86,7 @@ class Depth(nn.Module):
         """
         raise NotImplementedError
 
-    def course(self, given: Pass, x: Tensor) -> Course:
+    def course(self, run: Pass, x: Tensor) -> Course:
         """Who takes the steps of a pass that begins with ``x`` (B, L, width).
 
         The stream of a depth that `drives` is one tensor, and so is not the reversible wiring's.
@@ -94,7 +94,7 @@ class Depth(nn.Module):
         raise NotImplementedError
 
     def begin(self, batch: int, width: int, **like: Any) -> State | None:
-        """What the state of a stack holds beside the steps' before the first token, where mixers
+        """State of a stack before the first token, other than the steps', where mixers
         can take tokens in alone; None: nothing. ``like``: device and dtype."""
         return None
 

@@ -1,4 +1,4 @@
-"""`FeedForward`: the sub-layer behind a layer's mixer."""
+"""`FeedForward`: the sub-layer after a layer's mixer."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class FeedForward(nn.Module):
         options: an instance of `Options`.
         width: channels of the stream.
         causal: whether tokens see the past alone.
-        dropout: that of the layer, for what has none of its own.
+        dropout: that of the layer, where the options say none.
     """
 
     name: ClassVar[str]
@@ -48,7 +48,7 @@ class FeedForward(nn.Module):
     def forward(
         self, x: Tensor, mask: Mask | None = None, state: State | None = None
     ) -> tuple[Tensor, State | None]:
-        """Outputs (B, L, width) of ``x`` (B, L, width), and the state behind these tokens."""
+        """Outputs (B, L, width) of ``x`` (B, L, width), and the state after these tokens."""
         raise NotImplementedError
 
     def init_state(self, batch_size: int, *, device: Any = None, dtype: Any = None) -> State | None:

@@ -33,8 +33,8 @@ Steps = Sequence[Sequence[int]]
 class Course:
     """Tokens of one pass: which of them take each step, and what comes out of all steps."""
 
-    def __init__(self, given: Pass) -> None:
-        self.given = given
+    def __init__(self, run: Pass) -> None:
+        self.run = run
 
     def over(self) -> bool:
         """Whether no token takes a further step."""
@@ -45,15 +45,15 @@ class Course:
         return stream
 
     def apply(self, n: int, layer: int, stream: Stream) -> Stream:
-        """The stream behind block ``n``, which is the layer ``layer`` of all steps."""
+        """The stream after block ``n``, which is the layer ``layer`` of all steps."""
         raise NotImplementedError
 
     def leave(self, t: int, stream: Stream) -> Stream:
-        """The stream behind the step ``t``, as the next step is given it."""
+        """The stream after the step ``t``, as the next step is given it."""
         return stream
 
     def close(self, stream: Stream) -> Stream:
-        """The stack's output, of the stream behind the last step."""
+        """The stack's output, of the stream after the last step."""
         return stream
 
 
@@ -61,12 +61,12 @@ class AllTokens(Course):
     """A course on which all tokens take every step."""
 
     def apply(self, n: int, layer: int, stream: Stream) -> Stream:
-        return self.given.step(n, layer, stream)
+        return self.run.step(n, layer, stream)
 
 
 @dataclass(eq=False)
 class Pass:
-    """One pass through a stack: what its layers read beside the stream, and what they leave."""
+    """One pass through a stack: what its layers read with the stream, and what they leave."""
 
     blocks: Sequence[Block]
     wiring: Wiring
@@ -79,11 +79,11 @@ class Pass:
     carried: StackState | None = None
     """the state of the stack before these tokens"""
     taps: Collection[Tap] = ()
-    """places inside the stack whose tensors are wanted"""
+    """places inside the stack whose tensors are returned"""
     exiting: Any = None
     """the request to a depth whose tokens leave early (`everyformer.blocks.depth.Exiting`)"""
     checkpointing: bool = False
-    """whether of a layer its input alone is kept for the backward pass"""
+    """whether of a layer only its input is saved for the backward pass"""
     front: int = 0
     """learned tokens in front of the text"""
     state: list[State] | None = field(init=False)
@@ -100,13 +100,13 @@ class Pass:
     def __post_init__(self) -> None:
         self.state = None if self.carried is None else list(self.carried.layers)
 
-    def run(self, x: Tensor, course: Course) -> Stream:
-        """The stream that begins with ``x`` (B, L, width), behind all steps."""
+    def forward(self, x: Tensor, course: Course) -> Stream:
+        """The stream after all steps, of ``x`` (B, L, width)."""
         return self.loop(self.wiring.open(x), course)
 
     @final
     def loop(self, stream: Stream, course: Course) -> Stream:
-        """The stream behind all steps."""
+        """The stream after all steps."""
         self.collect(0, {"block-output": stream})
         layer = 0
         for t, blocks in enumerate(self.steps):
@@ -120,7 +120,7 @@ class Pass:
         return course.close(stream)
 
     def step(self, n: int, layer: int, stream: Stream, chosen: Chosen | None = None) -> Stream:
-        """The stream behind block ``n``, which is the layer ``layer``.
+        """The stream after block ``n``, which is the layer ``layer``.
 
         With ``chosen`` it is that of these tokens alone, (R, n, ...): all are read, the others cost
         what a mixer does for its keys.
@@ -136,24 +136,24 @@ class Pass:
         self, block: Block, n: int, layer: int, stream: Stream, chosen: Chosen | None = None
     ) -> LayerOutput:
         """One layer, for all tokens or those ``chosen``."""
-        read = self.beside(n, layer)
-        read["taps"] = self.inside(layer + 1)
+        inputs = self.inputs(n, layer)
+        inputs["taps"] = self.inside(layer + 1)
         if chosen is not None:
-            read["chosen"] = chosen
+            inputs["chosen"] = chosen
         if not self.checkpointing:
-            out: LayerOutput = block(stream, **read)
+            out: LayerOutput = block(stream, **inputs)
             return out
         # the compiler repeats by itself and takes no such contexts
         if not torch.compiler.is_compiling():
-            read["context_fn"] = recomputed
-        again: LayerOutput = checkpoint(block, stream, use_reentrant=False, **read)
+            inputs["context_fn"] = recomputed
+        again: LayerOutput = checkpoint(block, stream, use_reentrant=False, **inputs)
         return again
 
     def extend(self, n: int, layer: int, stream: Stream, mask: Mask | None) -> None:
         """Take a stream into the state of a layer, without outputs."""
         assert self.state is not None
-        read = self.beside(n, layer) | {"mask": mask}
-        self.state[layer] = self.blocks[n].extend(self.entering(n, stream), **read)
+        inputs = self.inputs(n, layer) | {"mask": mask}
+        self.state[layer] = self.blocks[n].extend(self.entering(n, stream), **inputs)
 
     def entering(self, n: int, stream: Stream) -> Stream:
         """The stream as it enters block ``n``."""
@@ -164,8 +164,8 @@ class Pass:
         named = {Tap(name, layer): value for name, value in tensors.items()}
         self.tapped |= {tap: value for tap, value in named.items() if tap in self.taps}
 
-    def beside(self, n: int, layer: int) -> dict[str, Any]:
-        """Context, mask and state that a layer reads beside the stream."""
+    def inputs(self, n: int, layer: int) -> dict[str, Any]:
+        """Context, mask and state that a layer reads with the stream."""
         context = None if self.context is None else self.context[n]
         state = None if self.state is None else self.state[layer]
         return {"context": context, "mask": self.mask, "state": state}

@@ -98,11 +98,11 @@ class Stack(nn.Module):
 
         Args:
             context: of a decoder, what `read_context` made of the encoder's output.
-            taps: what is wanted of the inside (`everyformer.core.taps`).
-            exiting: what is asked of early exits (default: all tokens go through all layers).
+            taps: names of tensors inside to return (`everyformer.core.taps`).
+            exiting: request to early exits (default: all tokens go through all layers).
         """
         places = {text: self._tap(text) for text in taps}
-        given = (self.wiring.passes or Pass)(
+        run = (self.wiring.passes or Pass)(
             [cast(Block, block) for block in self.blocks],
             self.wiring,
             self.steps,
@@ -116,16 +116,16 @@ class Stack(nn.Module):
         )
         front = 0
         if self.lead is not None:
-            front = given.front = self.lead.shape[1]
-            x = self._led(self.lead, x, given)
-        stream = given.run(x, self.depth.course(given, x))
+            front = run.front = self.lead.shape[1]
+            x = self._led(self.lead, x, run)
+        stream = run.forward(x, self.depth.course(run, x))
         after = None
         if state is not None:
-            seen = state.seen + _real(x, given.mask)
-            after = StackState(seen=seen, layers=tuple(given.states), pending=given.pending)
+            seen = state.seen + _real(x, run.mask)
+            after = StackState(seen=seen, layers=tuple(run.states), pending=run.pending)
         y = self.norm(self.wiring.close(stream))
-        inside = {text: self._tapped(given, tap)[:, front:] for text, tap in places.items()}
-        return StackOutput(y[:, front:] if front else y, after, given.losses, inside)
+        inside = {text: self._tapped(run, tap)[:, front:] for text, tap in places.items()}
+        return StackOutput(y[:, front:] if front else y, after, run.losses, inside)
 
     def _tap(self, text: str) -> Tap:
         tap = Tap.of(text, len(self.order))
@@ -138,19 +138,19 @@ class Stack(nn.Module):
                 )
         return tap
 
-    def _tapped(self, given: Pass, tap: Tap) -> Tensor:
-        tensor = given.tapped[tap]
+    def _tapped(self, run: Pass, tap: Tap) -> Tensor:
+        tensor = run.tapped[tap]
         return self.wiring.close(tensor) if tap.name == "block-output" else tensor
 
-    def _led(self, lead: Tensor, x: Tensor, given: Pass) -> Tensor:
-        """``x`` with the learned tokens in front, which stand in every row of ``given`` too."""
-        count, mask = lead.shape[1], given.mask
+    def _led(self, lead: Tensor, x: Tensor, run: Pass) -> Tensor:
+        """``x`` with the learned tokens in front, which are in every row of ``run`` too."""
+        count, mask = lead.shape[1], run.mask
         if mask is not None:
             mask.require("a stack with learned tokens in front", frozenset({"keep"}))
             if mask.keep is not None:
-                given.mask = Mask(keep=F.pad(mask.keep, (count, 0), value=True))
-        if given.added is not None:
-            given.added = [F.pad(each, (0, 0, count, 0)) for each in given.added]
+                run.mask = Mask(keep=F.pad(mask.keep, (count, 0), value=True))
+        if run.added is not None:
+            run.added = [F.pad(each, (0, 0, count, 0)) for each in run.added]
         return torch.cat((lead.to(x.dtype).expand(x.shape[0], -1, -1), x), 1)
 
     @property
@@ -179,8 +179,8 @@ class Stack(nn.Module):
         layers = tuple(block.init_state(batch_size, device=device, dtype=dtype) for block in blocks)
         pending = None
         if self.before is None and all(block.takes_in for block in blocks):
-            own = next(self.parameters())
-            like = {"device": device or own.device, "dtype": dtype or own.dtype}
+            weight = next(self.parameters())
+            like = {"device": device or weight.device, "dtype": dtype or weight.dtype}
             pending = self.depth.begin(batch_size, blocks[0].mixer.width, **like)
         return StackState(torch.zeros_like(layers[0].seen), layers, pending)
 

@@ -3,8 +3,8 @@
     stream' = join(stream, f(read(stream)))              for each sub-layer f of each layer
 
 What a sub-layer reads and how its output is joined is all that wirings differ in. A wiring has no
-state and no weights of its own: one serves all layers of a stack. A norm and, where the wiring
-makes one, a gate stand around each sub-layer of a layer, and are handed to it.
+state and no weights: one serves all layers of a stack. A norm and, where the wiring
+makes one, a gate are around each sub-layer of a layer, and are handed to it.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class Wiring:
         raise NotImplementedError
 
     def close(self, stream: Stream) -> Tensor:
-        """What of a stream is given out: (B, L, out_width)."""
+        """Output (B, L, out_width) of the last stream."""
         raise NotImplementedError
 
     def shift(self, stream: Stream, added: Tensor) -> Stream:

@@ -208,7 +208,7 @@ def kept_bytes(wiring: str, depth: int, seed: int) -> float:
             stack = model.stack
             blocks = [cast(Block, block) for block in stack.blocks]
             run = Replayed(blocks, stack.wiring, stack.steps)
-            run.run(x, AllTokens(run))
+            run.forward(x, AllTokens(run))
             stored = [t for one in run.records for t in (*one.random, *one.choices)]
         else:
             model.stack(x)

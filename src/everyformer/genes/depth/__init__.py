@@ -114,8 +114,8 @@ class DepthGene(Gene):
         choice = self.typed(plan.genes[self.name])
         if not DEPTHS.get(str(choice.name)).places:
             return False
-        order, given = choice.get("order"), plan.genes[POSITION.name].name
-        return given is None if order is None else order == "sinusoid"
+        order, position = choice.get("order"), plan.genes[POSITION.name].name
+        return position is None if order is None else order == "sinusoid"
 
 
 DEPTH = DepthGene(DEPTHS, "plain", needed=True)

@@ -1,8 +1,8 @@
 """Early exits: each token leaves the layers when it is sure enough, and is predicted from there.
 
-    n_t = the first layer n of those asked at which token t leaves, or N;   p(y_t) = head_n(h_t^n)
+    n_t = the first deciding layer n at which token t leaves, or N;   p(y_t) = head_n(h_t^n)
 
-What leaves is copied to the deeper layers, whose keys and values are their own projections of it
+A token that leaves is copied to the deeper layers, whose keys and values are projections of it
 (`_leaving`), so a stream with a cache and a whole text at once give the same.
 A text that is read to be gone on from goes through all layers (`reading_prompt`).
 """
@@ -42,13 +42,13 @@ class ExitOptions(Options):
     """What all early exits have."""
 
     heads: Literal["tied", "separate"] = "tied"
-    """whether layers predict by the model's own norm and output layer, or each by its own"""
+    """whether layers predict by the model's norm and output layer, or each by another"""
     scale_gradients: Annotated[bool, Affects("nothing")] = False
     """divide what comes down to a layer by the weight of all exits above it, which else add up"""
     first_exit: Annotated[Count, Affects("results")] = 1
-    """the first layer that is asked"""
+    """the first layer that decides"""
     every: Annotated[Count, Affects("results")] = 1
-    """layers from one that is asked to the next; 1 asks each from the first on"""
+    """layers from one that decides to the next; 1: each from the first on"""
     together: Annotated[bool, Affects("results")] = False
     """whether the tokens of all rows at a place leave when the last of them would"""
 
@@ -98,15 +98,15 @@ def layer_weights(weighting: Weighting, layers: int) -> Tensor:
 
 
 @dataclass(eq=False)
-class Behind:
-    """The running tokens behind a layer, by which a depth decides who leaves."""
+class Running:
+    """The running tokens after a layer, by which a depth decides who leaves."""
 
     n: int
     """the layer, from 1"""
     stream: Tensor
     """(R, k, width) h^n"""
     before: Tensor | None
-    """(R, k, width) behind the layer that decided before; None: there is none"""
+    """(R, k, width) after the layer that decided before; None: there is none"""
     age: Tensor
     """(R, k) how many tokens of the row might leave before each"""
     exiting: Exiting
@@ -158,20 +158,20 @@ class Exits(Depth):
         """The loss of what decides, summed over the targets; None: there is none."""
         raise NotImplementedError
 
-    def planned(self, given: Pass, x: Tensor, age: Tensor) -> Tensor | None:
+    def planned(self, run: Pass, x: Tensor, age: Tensor) -> Tensor | None:
         """(B, L) the layers at which tokens leave, where that is known before the first."""
         return None
 
-    def confidence(self, behind: Behind) -> Tensor:
+    def confidence(self, running: Running) -> Tensor:
         """(R, k) how sure a layer is."""
         raise NotImplementedError
 
-    def leaves(self, behind: Behind, confidence: Tensor) -> Tensor:
+    def leaves(self, running: Running, confidence: Tensor) -> Tensor:
         """(R, k) bool, which of the tokens leave."""
         raise NotImplementedError
 
-    def decided(self, behind: Behind) -> Tensor | None:
-        """(R, k) the layers at which tokens leave, where the first one asked decides that."""
+    def decided(self, running: Running) -> Tensor | None:
+        """(R, k) the layers at which tokens leave, where the first deciding layer decides that."""
         return None
 
     @property
@@ -193,17 +193,17 @@ class Exits(Depth):
         return Pending.empty(batch, width, **like)
 
     @final
-    def course(self, given: Pass, x: Tensor) -> Course:
-        return ExitCourse(self, given, x)
+    def course(self, run: Pass, x: Tensor) -> Course:
+        return ExitCourse(self, run, x)
 
 
 class ExitCourse(Leaving):
     """One pass through layers that tokens leave early: who runs, and where the others left."""
 
-    def __init__(self, depth: Exits, given: Pass, x: Tensor) -> None:
-        super().__init__(given, depth.name)
-        self.depth, self.exiting = depth, given.exiting
-        keep = None if given.mask is None else given.mask.keep
+    def __init__(self, depth: Exits, run: Pass, x: Tensor) -> None:
+        super().__init__(run, depth.name)
+        self.depth, self.exiting = depth, run.exiting
+        keep = None if run.mask is None else run.mask.keep
         self.real = x.new_ones(x.shape[:2], dtype=torch.bool) if keep is None else keep
         exiting, prompt = self.exiting, depth.prompt
         prescribed = depth.at is not None or (exiting is not None and exiting.at is not None)
@@ -216,11 +216,11 @@ class ExitCourse(Leaving):
         if not self.whole:
             self.age = self._age(x)
             plan = exiting.at if depth.at is None else depth.at.expand_as(self.real)
-            self.plan = depth.planned(given, x, self.age) if plan is None else plan
+            self.plan = depth.planned(run, x, self.age) if plan is None else plan
             """(B, L) the layers at which tokens leave, where that is known"""
 
     before: Tensor | None
-    """(B, L, width) the stream behind the layer that decided before"""
+    """(B, L, width) the stream after the layer that decided before"""
 
     def over(self) -> bool:
         return not self.whole and self.none(self.runs)
@@ -232,7 +232,7 @@ class ExitCourse(Leaving):
         return stream
 
     def leave(self, t: int, stream: Tensor) -> Tensor:
-        o, n, count = self.depth.options, t + 1, len(self.given.steps)
+        o, n, count = self.depth.options, t + 1, len(self.run.steps)
         if self.whole:
             return self._passed(stream, n)
         self.left = self.left + self.runs
@@ -245,18 +245,18 @@ class ExitCourse(Leaving):
         return stream
 
     def _leaving(self, n: int, stream: Tensor) -> Tensor:
-        """(B, L) bool, which tokens leave behind layer ``n``, from 1."""
+        """(B, L) bool, which tokens leave after layer ``n``, from 1."""
         depth, runs = self.depth, self.runs
         some = _all(runs) if self.chosen is None else self.chosen
         before = None if self.before is None else some.pick(self.before)
-        behind = Behind(n, some.pick(stream), before, some.pick(self.age), self.exiting)
+        running = Running(n, some.pick(stream), before, some.pick(self.age), self.exiting)
         self.before = stream
-        plan = depth.decided(behind)
+        plan = depth.decided(running)
         if plan is not None:
             self.plan = some.put(torch.zeros_like(runs, dtype=torch.long), plan)
             return self.plan <= n
-        sure = depth.confidence(behind)
-        leaves = some.put(torch.zeros_like(runs), depth.leaves(behind, sure))
+        sure = depth.confidence(running)
+        leaves = some.put(torch.zeros_like(runs), depth.leaves(running, sure))
         self.sures.append(some.put(sure.new_full(runs.shape, torch.nan), sure))
         if depth.options.together:
             leaves = runs & (leaves | ~runs).all(0, keepdim=True)
@@ -264,7 +264,7 @@ class ExitCourse(Leaving):
 
     def close(self, stream: Tensor) -> Tensor:
         depth, real, exiting = self.depth, self.real, self.exiting
-        left = real * len(self.given.steps) if self.whole else self.left
+        left = real * len(self.run.steps) if self.whole else self.left
         still = torch.zeros(1, stream.shape[1], dtype=torch.long, device=stream.device)
         self.settle(stream, still, lambda t: stream, may_leave=not self.whole)
         if exiting is not None:
@@ -278,7 +278,7 @@ class ExitCourse(Leaving):
         return stream
 
     def _passed(self, x: Tensor, n: int) -> Tensor:
-        """The stream behind layer ``n`` in a pass through all, as the next one reads it."""
+        """The stream after layer ``n`` in a pass through all, as the next one reads it."""
         exiting = self.exiting
         if exiting is None or exiting.streams is None:
             return x
@@ -292,10 +292,10 @@ class ExitCourse(Leaving):
 
     def _age(self, x: Tensor) -> Tensor:
         """(B, L) how many tokens of each row that might leave come before each."""
-        given, prompt = self.given, self.depth.prompt
-        waiting = None if given.carried is None else given.carried.pending
+        run, prompt = self.run, self.depth.prompt
+        waiting = None if run.carried is None else run.carried.pending
         seen = waiting.early if isinstance(waiting, Pending) else None
-        places = positions_of(x.shape[0], x.shape[1], given.mask, seen, x.device)
+        places = positions_of(x.shape[0], x.shape[1], run.mask, seen, x.device)
         if prompt:
             places = (places - places[:, prompt : prompt + 1]).clamp(min=0)
         return places.expand(x.shape[0], -1)
@@ -310,19 +310,19 @@ def exits_of(model: nn.Module) -> list[Exits]:
 def reading_prompt(model: nn.Module, columns: int) -> Iterator[None]:
     """The first ``columns`` of what ``model`` reads while the block runs go through all layers, and
     are not counted."""
-    found = exits_of(model)
-    for part in found:
+    exits = exits_of(model)
+    for part in exits:
         part.prompt = columns
     try:
         yield
     finally:
-        for part in found:
+        for part in exits:
             part.prompt = 0
 
 
 @contextmanager
 def leaving_at(model: nn.Module, at: Tensor | int) -> Iterator[None]:
-    """The tokens of ``model`` leave behind these layers, one or (B, L), while the block runs."""
+    """The tokens of ``model`` leave after these layers, one or (B, L), while the block runs."""
     part = exit_of(model)
     part.at = torch.as_tensor(at).expand(1, 1) if isinstance(at, int) else at
     try:
@@ -337,13 +337,13 @@ def exit_of(model: nn.Module) -> Exits:
     Raises:
         ConfigError: it has none.
     """
-    found = exits_of(model)
-    if not found:
+    exits = exits_of(model)
+    if not exits:
         raise ConfigError(
             "this model has no early exits; fine-tune it into one that has: everyformer train "
             "MEMBER --depth calm --from RUN"
         )
-    return found[0]
+    return exits[0]
 
 
 def set_threshold(model: nn.Module, threshold: float | Sequence[float] | None) -> None:
@@ -374,8 +374,8 @@ def set_threshold(model: nn.Module, threshold: float | Sequence[float] | None) -
     if len(each) > 1:
         part.options = replace(part.options, threshold=None, thresholds=each)
     else:
-        given = {"thresholds": ()} if several else {}
-        part.options = replace(part.options, threshold=each[0], **given)
+        others = {"thresholds": ()} if several else {}
+        part.options = replace(part.options, threshold=each[0], **others)
 
 
 def _all(running: Tensor) -> Chosen:

@@ -47,12 +47,12 @@ class Leaving(Course):
     """
 
     def __init__(
-        self, given: Pass, name: str, enter: Enter | None = None, copies: bool = True
+        self, run: Pass, name: str, enter: Enter | None = None, copies: bool = True
     ) -> None:
-        super().__init__(given)
+        super().__init__(run)
         self.resumed = enter
-        self.waiting: State | None = None if given.carried is None else given.carried.pending
-        self.all_of = bool(given.taps) or tracing() or torch.compiler.is_compiling()
+        self.waiting: State | None = None if run.carried is None else run.carried.pending
+        self.all_of = bool(run.taps) or tracing() or torch.compiler.is_compiling()
         """whether all tokens are computed, and some then taken"""
         self.taken = 0
         """steps"""
@@ -90,21 +90,21 @@ class Leaving(Course):
     def apply(self, n: int, layer: int, stream: Tensor) -> Tensor:
         if self.chosen is not None:
             some = self.chosen if self.signal is None else self._known(n, stream, self.signal)
-            return self.chosen.put(stream, self.given.step(n, layer, stream, some))
-        new: Tensor = self.given.step(n, layer, stream)
+            return self.chosen.put(stream, self.run.step(n, layer, stream, some))
+        new: Tensor = self.run.step(n, layer, stream)
         if self.running is not None:
             new = torch.where(self.running[..., None], new, stream)
-            self.given.collect(layer + 1, {"block-output": new})
+            self.run.collect(layer + 1, {"block-output": new})
         return new
 
     def _known(self, n: int, stream: Tensor, signal: Tensor) -> Chosen:
         """The chosen tokens with W x of all, computed only of those that ran a step before."""
         assert self.chosen is not None
-        block = self.given.blocks[n]
+        block = self.run.blocks[n]
         moves = block.sources(signal, biased=False)
         if moves is None:
             return self.chosen
-        x, ran = self.given.entering(n, stream), self.ran
+        x, ran = self.run.entering(n, stream), self.ran
         new = block.sources((x if ran is None else ran.pick(x)) - signal)
         assert new is not None
         self.still[n] = new if ran is None else ran.put(self.still[n], new)
@@ -128,40 +128,40 @@ class Leaving(Course):
             enter: step to their stream as it enters that. may_leave: whether they might leave
                 early.
         """
-        given = self.given
-        if given.carried is None or given.state is None:
+        run = self.run
+        if run.carried is None or run.state is None:
             return
-        later = range(self.taken, len(given.steps))
+        later = range(self.taken, len(run.steps))
         if self.waiting is None:
             for t in later:
                 for n, layer in self._layers(t):
-                    given.extend(n, layer, enter(t), given.mask)
+                    run.extend(n, layer, enter(t), run.mask)
         pending = None
         if isinstance(self.waiting, Pending):
-            keep = None if given.mask is None else given.mask.keep
+            keep = None if run.mask is None else run.mask.keep
             if self.waiting.none and not later:
-                given.pending = self.waiting.passed(x, keep, may_leave)
+                run.pending = self.waiting.passed(x, keep, may_leave)
                 return
             pending = self.waiting.append(x, positions, keep, may_leave)
-            if len(later) and pending.most(given.state[self._layers(later[-1])[0][1]].seen) > HELD:
+            if len(later) and pending.most(run.state[self._layers(later[-1])[0][1]].seen) > HELD:
                 for t in later:
                     self._fill(pending, t)
-        given.states += [given.state[layer] for t in later for _, layer in self._layers(t)]
+        run.states += [run.state[layer] for t in later for _, layer in self._layers(t)]
         if pending is not None:
-            given.pending = pending.but_for(given.states[-1].seen)
+            run.pending = pending.but_for(run.states[-1].seen)
 
     def _layers(self, t: int) -> list[tuple[int, int]]:
         """Block and layer of each layer of the step ``t``."""
-        first = sum(map(len, self.given.steps[:t]))
-        return [(n, first + i) for i, n in enumerate(self.given.steps[t])]
+        first = sum(map(len, self.run.steps[:t]))
+        return [(n, first + i) for i, n in enumerate(self.run.steps[t])]
 
     def _fill(self, waiting: Pending, t: int) -> None:
-        assert self.given.state is not None
+        assert self.run.state is not None
         layers = self._layers(t)
-        lacked = waiting.lacked(self.given.state[layers[0][1]].seen)
+        lacked = waiting.lacked(self.run.state[layers[0][1]].seen)
         if lacked is None:
             return
         stream, positions, mask = lacked
         stream = stream if self.resumed is None else self.resumed(stream, positions, t)
         for n, layer in layers:
-            self.given.extend(n, layer, stream, mask)
+            self.run.extend(n, layer, stream, mask)

@@ -9,21 +9,21 @@ from torch import Tensor
 from everyformer.core.panels import Panel, Panels, line_by_line
 
 
-def halting(found: Mapping[str, Tensor], causal: bool) -> Panels:
+def halting(counts_by_depth: Mapping[str, Tensor], causal: bool) -> Panels:
     """Steps (B, L) of the first text's tokens, line by line."""
     said = "How many steps each token takes before it halts, line by line: the darker, the more."
-    return _by_token(found, said, "steps")
+    return _by_token(counts_by_depth, said, "steps")
 
 
-def exits(found: Mapping[str, Tensor], causal: bool) -> Panels:
+def exits(counts_by_depth: Mapping[str, Tensor], causal: bool) -> Panels:
     """Layers (B, L) at which the first text's tokens leave, line by line."""
     said = "At which layer each token leaves, line by line: the darker, the deeper."
-    return _by_token(found, said, "layer")
+    return _by_token(counts_by_depth, said, "layer")
 
 
-def _by_token(found: Mapping[str, Tensor], said: str, scale: str) -> Panels:
+def _by_token(counts_by_depth: Mapping[str, Tensor], said: str, scale: str) -> Panels:
     rows, means = [], []
-    for counts in found.values():
+    for counts in counts_by_depth.values():
         values = counts[0].float().cpu().numpy()
         means.append(f"{values.mean():.1f}")
         rows.append([Panel("", line_by_line(values), ("token", "line"))])
@@ -31,10 +31,10 @@ def _by_token(found: Mapping[str, Tensor], said: str, scale: str) -> Panels:
     return Panels(rows, caption, scale, wide=True, text=True)
 
 
-def confidence(found: Mapping[str, Tensor], causal: bool) -> Panels:
+def confidence(counts_by_depth: Mapping[str, Tensor], causal: bool) -> Panels:
     """How sure (n, B, L) each layer that is asked was of the first text's tokens, or NaN."""
     rows = []
-    for sure in found.values():
+    for sure in counts_by_depth.values():
         values = sure[:, 0].float().cpu().numpy()
         rows.append([Panel("", values, ("token", "layer that is asked"))])
     caption = (

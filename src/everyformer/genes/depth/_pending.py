@@ -1,7 +1,7 @@
 """Tokens that have left the layers: what the states of deeper layers have still to take in.
 
 A token that halts, or leaves early, costs deeper layers nothing until a later token reaches them.
-So its stream is kept, and a layer takes in what it lacks when it runs: it has read as many tokens
+So its stream is saved, and a layer takes in what it lacks when it runs: it has read as many tokens
 as its state has ``seen``, and lacks the last ones of those that the stack has seen.
 """
 
@@ -47,12 +47,12 @@ class Pending(State):
     def lacked(self, seen: Tensor) -> tuple[Tensor, Tensor, Mask | None] | None:
         """What a layer that has ``seen`` (B,) tokens lacks: stream, positions and mask (no mask
         where all rows lack as many); None: nothing."""
-        count, behind = self.most(seen), self.seen - seen
+        count, lacks = self.most(seen), self.seen - seen
         if count == 0:
             return None
         stream, positions, keep = self._last(count)
         rank = torch.arange(count, 0, -1, device=keep.device)
-        keep = keep & (rank <= behind[:, None])
+        keep = keep & (rank <= lacks[:, None])
         return stream, positions, None if bool(keep.all()) else Mask(keep=keep)
 
     def most(self, seen: Tensor) -> int:
@@ -62,7 +62,7 @@ class Pending(State):
     def append(
         self, stream: Tensor, positions: Tensor, keep: Tensor | None, early: bool = True
     ) -> Pending:
-        """With more tokens behind these; ``keep`` None: all are real; ``early``: all might leave
+        """With more tokens after these; ``keep`` None: all are real; ``early``: all might leave
         early, or none."""
         passed = self.passed(stream, keep, early)
         if keep is None:
@@ -76,7 +76,7 @@ class Pending(State):
         )
 
     def passed(self, stream: Tensor, keep: Tensor | None, early: bool = True) -> Pending:
-        """As `append`, where all layers have taken these tokens in: none is kept."""
+        """As `append`, where all layers have taken these tokens in: none waits."""
         count = stream.shape[1] if keep is None else keep.sum(1)
         seen, left = self.seen + count, self.early + count * early
         return Pending(seen, left, self.stream, self.positions, self.keep)
@@ -91,7 +91,7 @@ class Pending(State):
         return Pending(self.seen, self.early, *self._last(self.most(seen)))
 
     def _last(self, count: int) -> tuple[Tensor, Tensor, Tensor]:
-        """The last ``count`` real tokens of every row, behind padding where there are fewer."""
+        """The last ``count`` real tokens of every row, after padding where there are fewer."""
         order = order_of_real(~self.keep)[:, self.keep.shape[1] - count :]
         return (
             gather_rows(self.stream, order),

@@ -2,13 +2,13 @@
 
     exit at the first n with c^n >= lambda_t,  else at N
     softmax-difference   c = p_(1) - p_(2) of p = softmax(head(h^n))      -maximum  c = p_(1)
-    saturation           c = cos(h^n, h^m), m the layer asked before; 0 at the first
+    saturation           c = cos(h^n, h^m), m the layer that decided before; 0 at the first
     classifier           c = sigma(w . h^n + b), one for all layers
     decay tau            lambda_t = 0.9 lambda + 0.1 e^(-tau t / N_max), at most 1
                          ("code": 0.9 lambda + 0.1 lambda e^(-tau t / N_max), as t5x has it)
 
 t counts the tokens of a row that might have left before. lambda = 1 means that none leaves, 0 that
-all leave at the first layer that is asked, with decay too. Training minimises
+all leave at the first layer that decides, with decay too. Training minimises
 
     L = sum_n omega_n L_n / sum_n omega_n,   omega_n = n
 
@@ -18,7 +18,7 @@ of leaving one layer after the other); the layers do not notice. The paper train
 with all else as it is: ``learns="classifier"``, from a run that has been trained. Which threshold
 keeps a promise, `everyformer calibrate` finds out (`everyformer.exits`).
 
-Cost: a layer's keys and values, 2 d^2 a token, instead of all of it; each layer that is asked costs
+Cost: a layer's keys and values, 2 d^2 a token, instead of all of it; each layer that decides costs
 V d for softmax, d for the others.
 
 Source: Schuster et al. 2022, arXiv 2207.07061; the code of t5x and flaxformer, whose saturation is
@@ -38,11 +38,11 @@ from everyformer.core.trials import Trials
 from everyformer.genes.depth import DEPTHS
 from everyformer.genes.depth._exit_targets import balanced, first_agreeing, geometric
 from everyformer.genes.depth._exits import (
-    Behind,
     Evidence,
     ExitOptions,
     Exits,
     Learns,
+    Running,
     Threshold,
     Weighting,
     wide,
@@ -110,25 +110,25 @@ class Calm(Exits):
             return Learns(None, decides=True, alone=True)
         return Learns(o.weighting, decides=o.confidence == "classifier")
 
-    def leaves(self, behind: Behind, confidence: Tensor) -> Tensor:
+    def leaves(self, running: Running, confidence: Tensor) -> Tensor:
         o = self.options
         if o.threshold == 0:
             return torch.ones_like(confidence, dtype=torch.bool)
         if o.decay is None:
             return confidence >= o.threshold
-        fallen = (-o.decay * behind.age / o.longest).exp()
+        fallen = (-o.decay * running.age / o.longest).exp()
         share = 0.1 if o.decay_form == "paper" else 0.1 * o.threshold
         return confidence >= (0.9 * o.threshold + share * fallen).clamp(0, 1)
 
-    def confidence(self, behind: Behind) -> Tensor:
+    def confidence(self, running: Running) -> Tensor:
         kind = self.options.confidence
         if kind == "classifier":
-            return self._odds(behind.state).sigmoid()
+            return self._odds(running.state).sigmoid()
         if kind == "saturation":
-            if behind.before is None:
-                return behind.stream.new_zeros(behind.stream.shape[:2])
-            return torch.cosine_similarity(wide(behind.stream), wide(behind.before), dim=-1)
-        likely = wide(behind.logits).softmax(-1)
+            if running.before is None:
+                return running.stream.new_zeros(running.stream.shape[:2])
+            return torch.cosine_similarity(wide(running.stream), wide(running.before), dim=-1)
+        likely = wide(running.logits).softmax(-1)
         if kind == "softmax-maximum":
             return likely.amax(-1)
         first = likely.topk(2, -1).values

@@ -1,4 +1,4 @@
-"""Depth-adaptive decoding: every layer predicts, and who decides which one is asked is learned.
+"""Depth-adaptive decoding: every layer predicts, and which one does for a token is learned.
 
     aligned   L_dec = -(1 / sum omega) sum_n omega_n sum_t log p(y_t | h_t^n)
     mixed     L_dec = -(1 / M) sum_m sum_t log p(y_t | h_t^(n_t)),   n_t drawn from 1 .. N
@@ -7,14 +7,14 @@
 q says at which layer a token leaves:
 
     sequence      q(n | x) = softmax(W x' + b), x' the mean of the encoder's outputs; all tokens
-    multinomial   q_t(n) = softmax(W h_t^1 + b), decided behind the first layer
+    multinomial   q_t(n) = softmax(W h_t^1 + b), decided after the first layer
     geometric     chi_t^n = sigma(w_n . h_t^n + b_n);  q_t(n) = chi^n prod_(m < n) (1 - chi^m)
     threshold     at the first n with max_y p(y | h^n) >= tau_n, nothing is learned
     fixed, random   always the same layer, or one that is drawn (controls)
 
 q* is 1 at the oracle (`_exit_targets`): the layer that is best by likelihood or
 correctness around t, less lambda for each layer. A geometric token leaves at the first layer with
-chi > 0.5, which is not where q is largest. W reads what a layer predicts from, behind its norm. Its
+chi > 0.5, which is not where q is largest. W reads what a layer predicts from, after its norm. Its
 kernel is divided by its sum, so that lambda means the same whatever sigma is. `h_t` has seen y_<t
 alone. With mixed training what decides is learned from a pass through all layers besides.
 
@@ -41,11 +41,11 @@ from everyformer.core.trials import Trials
 from everyformer.genes.depth import DEPTHS
 from everyformer.genes.depth._exit_targets import geometric, oracle, smoothed
 from everyformer.genes.depth._exits import (
-    Behind,
     Evidence,
     ExitOptions,
     Exits,
     Learns,
+    Running,
     Threshold,
     Weighting,
     wide,
@@ -152,7 +152,7 @@ class DepthAdaptive(Exits):
         mixed = o.training == "mixed"
         return Learns(None if mixed else o.weighting, o.samples, self.decides)
 
-    def planned(self, given: Pass, x: Tensor, age: Tensor) -> Tensor | None:
+    def planned(self, run: Pass, x: Tensor, age: Tensor) -> Tensor | None:
         o = self.options
         if o.exits == "fixed":
             return torch.full_like(age, min(o.layer, self.layers))
@@ -161,25 +161,25 @@ class DepthAdaptive(Exits):
             return 1 + ((age + 1) * MULTIPLIER % 2**32 >> 16) % self.layers
         if o.exits != "sequence":
             return None
-        assert given.context is not None
-        found = given.context[-1]
-        assert isinstance(found, SequenceExit)
-        each = len(x) // len(found.odds)
-        at = found.odds.argmax(-1) + 1
+        assert run.context is not None
+        exit = run.context[-1]
+        assert isinstance(exit, SequenceExit)
+        each = len(x) // len(exit.odds)
+        at = exit.odds.argmax(-1) + 1
         return at.repeat_interleave(each)[:, None].expand_as(age)
 
-    def decided(self, behind: Behind) -> Tensor | None:
+    def decided(self, running: Running) -> Tensor | None:
         if self.options.exits != "multinomial":
             return None
-        return (wide(behind.state) @ wide(self.weight).T + self.bias).argmax(-1) + 1
+        return (wide(running.state) @ wide(self.weight).T + self.bias).argmax(-1) + 1
 
-    def confidence(self, behind: Behind) -> Tensor:
+    def confidence(self, running: Running) -> Tensor:
         if self.options.exits == "geometric":
-            return self._odds(behind.state, behind.n - 1).sigmoid()
-        return wide(behind.logits).softmax(-1).amax(-1)
+            return self._odds(running.state, running.n - 1).sigmoid()
+        return wide(running.logits).softmax(-1).amax(-1)
 
-    def leaves(self, behind: Behind, confidence: Tensor) -> Tensor:
-        needed = self._needed(behind.n)
+    def leaves(self, running: Running, confidence: Tensor) -> Tensor:
+        needed = self._needed(running.n)
         if needed in (0, 1):
             return torch.full_like(confidence, 1 - needed, dtype=torch.bool)
         if self.options.exits == "geometric":
@@ -198,12 +198,12 @@ class DepthAdaptive(Exits):
         at = oracle(worth, o.penalty) - 1
         if whole:
             assert evidence.context is not None
-            found = evidence.context[-1]
-            assert isinstance(found, SequenceExit)
+            exit = evidence.context[-1]
+            assert isinstance(exit, SequenceExit)
             # the same for all tokens of a row
             first = scored.to(torch.uint8).argmax(1, keepdim=True)
-            own = found.odds.log_softmax(-1).gather(1, at.gather(1, first)).squeeze(1)
-            return -o.alpha * own[scored.any(1)].sum()
+            logs = exit.odds.log_softmax(-1).gather(1, at.gather(1, first)).squeeze(1)
+            return -o.alpha * logs[scored.any(1)].sum()
         read = [s.detach() for s in evidence.states] if o.detach else evidence.states
         if o.exits == "geometric":
             odds = [self._odds(each, n) for n, each in enumerate(read[:-1])]
@@ -233,6 +233,6 @@ class DepthAdaptive(Exits):
         return SURE[o.exits] if o.threshold is None else o.threshold
 
     def _odds(self, states: Tensor, n: int) -> Tensor:
-        """(...) a_n behind layer n + 1."""
+        """(...) a_n after layer n + 1."""
         read = wide(states)
         return (read * self.weight[n].to(read)).sum(-1) + self.bias[n].to(read)

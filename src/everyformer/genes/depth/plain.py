@@ -18,5 +18,5 @@ class Plain(Depth):
     def steps(self, blocks: int) -> Steps:
         return [(n,) for n in range(blocks)]
 
-    def course(self, given: Pass, x: Tensor) -> Course:
-        return AllTokens(given)
+    def course(self, run: Pass, x: Tensor) -> Course:
+        return AllTokens(run)

@@ -39,5 +39,5 @@ class Repeat(Depth):
     def steps(self, blocks: int) -> Steps:
         return [(n,) for n in range(blocks)] * self.options.times
 
-    def course(self, given: Pass, x: Tensor) -> Course:
-        return AllTokens(given)
+    def course(self, run: Pass, x: Tensor) -> Course:
+        return AllTokens(run)

@@ -21,8 +21,8 @@ At the cap all that run are forced to stop; with ``drop`` what they have not spe
 
 Copied tokens cost nothing but their keys and values where the mixer answers for some of its tokens
 (softmax attention without a memory), and with post-norm, as published, no product with weights;
-another mixer computes all, and only what comes behind it is spared. All is computed for all while a
-trace is open, where taps are asked for and under a compiler. Streams keep a cache a step. What
+another mixer computes all, and only what comes after it is spared. All is computed for all while a
+trace is open, with taps and under a compiler. Streams keep a cache a step. What
 copied tokens would add to deeper steps waits until a later token runs there
 (`everyformer.genes.depth._pending`); other mixers take it in at once. The transition is the layers'
 feed-forward; of ``sepconv``, which reads what layers make of neighbours, copied ones too, all is
@@ -79,7 +79,7 @@ class UniversalOptions(Options):
     steps: Layers = 6
     """T, how often the blocks are applied, or at most where tokens halt"""
     halting: Literal["act", "none", "global", "random"] = "act"
-    """what ends a token's steps: its own p (act), nothing, the mean p of its text (not causal), or
+    """what ends a token's steps: its p (act), nothing, the mean p of its text (not causal), or
     p that are drawn (a control)"""
     combine: Annotated[Literal["accumulated", "interpolate", "last"], _HALTS] = "accumulated"
     """what comes out of the steps of a token"""
@@ -97,7 +97,7 @@ class UniversalOptions(Options):
     """what tells a step apart: waves (the paper), a learned vector (tensor2tensor), nothing"""
     order: Literal["sinusoid", "none"] | None = None
     """whether positions are added at each step too (default: waves, where the model has no position
-    of its own)"""
+    already)"""
     waves: Literal["paper", "tensor2tensor"] = "paper"
     """of both: sines and cosines in turn and steps from 1; or in halves, with tensor2tensor's
     frequencies and steps from 0"""
@@ -163,10 +163,10 @@ class Universal(Depth):
         waits = o.halting == "act" and o.halted == "copy"
         return Pending.empty(batch, width, **like) if waits else None
 
-    def course(self, given: Pass, x: Tensor) -> Course:
-        return Halting(self, given, x)
+    def course(self, run: Pass, x: Tensor) -> Course:
+        return Halting(self, run, x)
 
-    def chances(self, x: Tensor, given: Pass, real: Tensor) -> Tensor:
+    def chances(self, x: Tensor, run: Pass, real: Tensor) -> Tensor:
         """p (B, L) of what enters a step, in float32 or wider."""
         wide = torch.promote_types(x.dtype, torch.float32)
         if not self.learns:
@@ -175,24 +175,24 @@ class Universal(Depth):
         p = ((x.to(wide) * self.weight.to(wide)).sum(-1) + self.bias.to(wide)).sigmoid()
         if self.options.halting == "act":
             return p
-        documents = None if given.mask is None else given.mask.documents
+        documents = None if run.mask is None else run.mask.documents
         text = torch.zeros_like(real, dtype=torch.long)
         if documents is not None:
-            text = runs_of(documents, None if given.mask is None else given.mask.keep)
+            text = runs_of(documents, None if run.mask is None else run.mask.keep)
         p = torch.where(real, p, torch.zeros_like(p))
         sums, counts = torch.zeros_like(p), torch.zeros_like(p)
         sums = sums.scatter_add(1, text, p)
         counts = counts.scatter_add(1, text, real.to(p))
         return (sums / counts.clamp(min=1)).gather(1, text)
 
-    def positions(self, x: Tensor, given: Pass) -> Tensor:
+    def positions(self, x: Tensor, run: Pass) -> Tensor:
         """(B or 1, L) of the text; zeros where none are added."""
-        length = x.shape[1] - given.front
+        length = x.shape[1] - run.front
         if not self.adds_positions:
             return torch.zeros(1, length, dtype=torch.long, device=x.device)
-        mask, carried = given.mask, given.carried
-        if mask is not None and mask.keep is not None and given.front:
-            mask = Mask(keep=mask.keep[:, given.front :])
+        mask, carried = run.mask, run.carried
+        if mask is not None and mask.keep is not None and run.front:
+            mask = Mask(keep=mask.keep[:, run.front :])
         seen = None if carried is None else carried.seen
         positions = positions_of(x.shape[0], length, mask, seen, x.device)
         if self.training and self.options.start and carried is None:
@@ -221,24 +221,24 @@ class Universal(Depth):
 class Halting(Leaving):
     """One pass through a universal depth: who runs, and what comes out of the steps so far."""
 
-    def __init__(self, depth: Universal, given: Pass, x: Tensor) -> None:
+    def __init__(self, depth: Universal, run: Pass, x: Tensor) -> None:
         o = self.options = depth.options
         self.copies = o.halting != "none" and o.halted == "copy"
-        super().__init__(given, depth.name, self._resume, self.copies)
-        self.depth, front = depth, given.front
-        self.positions = depth.positions(x, given)
+        super().__init__(run, depth.name, self._resume, self.copies)
+        self.depth, front = depth, run.front
+        self.positions = depth.positions(x, run)
         signals = depth.signals_of(self.positions, x)
         if signals.places is not None and front:
             signals = signals._replace(places=F.pad(signals.places, (0, 0, front, 0)))
         self.signals = signals
-        keep = None if given.mask is None else given.mask.keep
+        keep = None if run.mask is None else run.mask.keep
         self.real = x.new_ones(x.shape[:2], dtype=torch.bool) if keep is None else keep
         self.counted = self.real.clone()
         self.counted[:, :front] = False
         wide = torch.promote_types(x.dtype, torch.float32)
         self.account = Account(self.real, o.epsilon, wide)
         self.x, self.y = x, torch.zeros_like(x, dtype=wide)
-        """the stream of the tokens as they stand, and the sum of what they were"""
+        """the stream of the tokens, and the sum that comes out of their steps"""
 
     def _resume(self, stream: Tensor, positions: Tensor, t: int) -> Tensor:
         return self.depth.signals_of(positions, stream).on(stream, t)
@@ -246,7 +246,7 @@ class Halting(Leaving):
     def over(self) -> bool:
         if self.options.halting == "none" or not self.none(self.account.running):
             return False
-        return self.given.carried is None or self.copies
+        return self.run.carried is None or self.copies
 
     def enter(self, t: int, stream: Tensor) -> Tensor:
         o, account = self.options, self.account
@@ -256,7 +256,7 @@ class Halting(Leaving):
         self.fill(t)
         self.runs = account.running
         last = o.cap == "force" and t + 1 == o.steps
-        chances = self.depth.chances(moved, self.given, self.real)
+        chances = self.depth.chances(moved, self.run, self.real)
         self.w = account.spend(chances, last)[..., None]
         if self.copies:
             self.run_for(self.runs, self.signals.steps[t])
@@ -269,8 +269,8 @@ class Halting(Leaving):
         runs = self.runs[..., None]
         if self.copies:
             stream = torch.where(runs, h, self.x)
-            layers = (t + 1) * len(self.given.steps[t])
-            self.given.collect(layers, {"block-output": stream})
+            layers = (t + 1) * len(self.run.steps[t])
+            self.run.collect(layers, {"block-output": stream})
         if combine == "accumulated":
             self.y = self.y + self.w * h
         elif combine == "interpolate":
@@ -286,9 +286,9 @@ class Halting(Leaving):
             return stream
         self.settle(stream, self.positions, lambda t: self.signals.on(stream, t))
         if self.depth.learns:
-            self.given.losses["ponder"] = o.tau * account.ponder(counted)
+            self.run.losses["ponder"] = o.tau * account.ponder(counted)
         tally("depth", lambda: (account.steps[counted].sum(), counted.sum()))
-        front = self.given.front
+        front = self.run.front
         record(self.depth, "halting", lambda: account.steps[:, front:])
         record(self.depth, "remainder", lambda: account.remainder[:, front:])
         return self.y.to(stream.dtype)

@@ -1,4 +1,4 @@
-"""Feed-forwards: the network behind a mixer, one file each; `FEEDFORWARD` is the gene."""
+"""Feed-forwards: the network after a mixer, one file each; `FEEDFORWARD` is the gene."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class FeedForwardGene(Gene):
 
     name = "feedforward"
     question = (
-        "the network behind a layer's mixer (a mixer that has its own gets none): two linear "
+        "the network after a layer's mixer (a mixer that contains one gets none): two linear "
         "layers with gelu, gelu-tanh, gelu-sigmoid, relu or silu between, with a gate swiglu and "
         "geglu; sepconv, separable convolutions over 3 and 5 tokens, with ReLU"
     )

@@ -29,8 +29,8 @@ from everyformer.genes.feedforward import FEEDFORWARDS, FeedForwardOptions
 @dataclass(frozen=True)
 class DenseOptions(FeedForwardOptions):
     feedforward_chunk: Annotated[Count | None, Affects("speed")] = None
-    """tokens that it works on at a time; its hidden channels are then not kept, but made again in
-    the backward pass (default: all, kept)"""
+    """tokens that it works on at a time; its hidden channels are then not saved, but made again in
+    the backward pass (default: all, saved)"""
 
 
 class Dense(FeedForward):

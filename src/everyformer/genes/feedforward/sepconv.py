@@ -6,7 +6,7 @@
 P_1 (d to d_ff) and P_2 (d_ff to d) are linear layers of single tokens; C_k, without a bias, mixes k
 neighbours channel by channel. Both ways r = (k - 1) / 2, padded by zeros on both sides; causal
 r = k - 1, padded on the left. What is no token of the text counts as zero before each convolution:
-padding, wherever it stands, and the documents beside a token's own.
+padding, wherever it is, and other documents than a token's.
 
 Cost: that of the feed-forward of the same size and 2 (3 d + 5 d_ff) operations a token more. State:
 the last 2 inputs of C_3 and the last 4 of C_5.
@@ -85,7 +85,7 @@ class SeparableFeedForward(FeedForward):
     def forward(
         self, x: Tensor, mask: Mask | None = None, state: State | None = None
     ) -> tuple[Tensor, State | None]:
-        """Outputs (B, L, width), zeros at padding, and the state behind these tokens.
+        """Outputs (B, L, width), zeros at padding, and the state after these tokens.
 
         Args:
             mask: ``keep`` and ``documents`` are read. state: what came before, of causal ones.
@@ -128,7 +128,7 @@ class SeparableFeedForward(FeedForward):
         runs: Tensor | None,
         before: Tensor | None,
     ) -> tuple[Tensor, Tensor | None]:
-        """C x, and, behind earlier tokens, the last inputs for what follows.
+        """C x, and, after earlier tokens, the last inputs for what follows.
 
         Args:
             x: (B, L, channels), real tokens in front. runs: (B, L) numbers of their documents; the

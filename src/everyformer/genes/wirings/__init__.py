@@ -18,13 +18,13 @@ WIRINGS: Registry[type[Wiring]] = Registry("wiring", __name__)
 
 
 class WiringGene(Gene):
-    """Where the norm stands, and what goes from layer to layer."""
+    """Place of the norm, and stream from layer to layer."""
 
     name = "wiring"
     footing = True
     question = (
         "how sub-layers are joined to the stream: pre, x + f(norm(x)); post, norm(x + f(x)), as "
-        "published in 2017; reversible, x1 + f(norm(x2)), whose activations are not kept; gated, "
+        "published in 2017; reversible, x1 + f(norm(x2)), whose activations are not saved; gated, "
         "g(x, relu(f(norm(x)))) with a gate that is learned"
     )
 

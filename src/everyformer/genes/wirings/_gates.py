@@ -16,11 +16,11 @@ from everyformer.core.panels import Panel, Panels, Recorded, layer_name, layer_t
 from everyformer.core.trace import record
 
 
-def open_gates(found: Mapping[str, Tensor], causal: bool) -> Panels:
+def open_gates(gates: Mapping[str, Tensor], causal: bool) -> Panels:
     """How far gates are open (B, L, width), a row a layer."""
     rows: dict[str, list[Panel]] = {}
     means = []
-    for path, gate in found.items():
+    for path, gate in gates.items():
         values = gate[0].float().cpu()
         part = path.rpartition(".")[2].removesuffix("_gate")
         panel = Panel(layer_title(path, part), values.numpy(), ("channel", "token"))

@@ -11,10 +11,10 @@
                                         h = tanh(W_g y + U_g (r x))
     residual   x + y                    (TrXL-I: no gate, but the order of norm and ReLU)
 
-Products are by channel. Every sub-layer of every layer has a gate of its own, without biases but
+Products are by channel. Every sub-layer of every layer has a gate, without biases but
 for b_g. Large b_g make all but ``input`` and ``residual`` pass x on, so that a policy may learn to
 react before it learns to remember. The gate resets x before U_g, unlike torch's GRU cell. The
-stream is never normed, not behind the last layer either.
+stream is never normed, not after the last layer either.
 
 Cost: d^2 weights a sub-layer with ``input``, ``output`` and ``highway``, 2 d^2 with ``sigtanh``,
 6 d^2 with ``gru``, as many in a layer as attention and a feed-forward of 4 d have together.

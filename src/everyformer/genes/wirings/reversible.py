@@ -1,8 +1,8 @@
-"""Reversible stacks: activations are not kept for the backward pass but computed again from below.
+"""Reversible stacks: activations are not saved for the backward pass but computed again from below.
 
     Y1 = X1 + F(X2),   Y2 = X2 + G(Y1)          X2 = Y2 - G(Y1),   X1 = Y1 - F(X2)
 
-F is a layer's mixer, G its feed-forward, each behind its norm and followed by dropout; the first
+F is a layer's mixer, G its feed-forward, each after its norm and followed by dropout; the first
 layer's X1 and X2 are both the embeddings. Written by sub-layers, as here, one step is
 
     (a, b) -> (b, a + f(b))                     (a', b') -> (b' - f(a'), a')
@@ -10,18 +10,19 @@ layer's X1 and X2 are both the embeddings. Written by sub-layers, as here, one s
 so layers of one sub-layer (gMLP) and of three (a decoder's) are reversible as well; after an odd
 number of steps the two halves have changed names.
 
-Memory beside the weights is O(L d) at any depth, for one more forward pass. What repeats a step
-exactly is kept: the state of the random generators where a step has used them, and what mixers have
-chosen (`everyformer.core.choices`; of Reformer its buckets, 2 or 4 bytes a token, head and round).
+Memory other than weights is O(L d) at any depth, for one more forward pass. What repeats a step
+exactly is saved: the state of the random generators where a step has used them, and what mixers
+have chosen (`everyformer.core.choices`; of Reformer its buckets, 2 or 4 bytes a token, head and
+round).
 The halves are held in float32 at least, since rounding enters through their sums and differences.
 
-Positions that are added before a layer are added to both halves and taken off again; they are kept.
+Positions that are added before a layer are added to both halves and taken off again, and saved.
 What comes out are both halves side by side, twice the width, or their mean.
 
 One `autograd.Function` spans the stack, with the weights among its inputs: frozen inputs or
 weights, accumulation and hooks work as ever. A memory (`genes.memory`) is read and comes out
 as a constant. Without gradients, with a state that gradients pass through and under the compiler
-the same equations run as they stand.
+the same equations run as written.
 
 Sources: Gomez et al. 2017, arXiv 1707.04585; Kitaev et al. 2020 (Reformer), arXiv 2001.04451,
 section 3.
@@ -89,7 +90,7 @@ class Step(NamedTuple):
 
 @dataclass(eq=False)
 class Replayed(Pass):
-    """A pass that can be gone backwards: its steps are recorded, its activations are not kept."""
+    """A pass that can be gone backwards: its steps are recorded, not its activations."""
 
     dtype: torch.dtype = field(default=torch.float32, init=False)
     """of what sub-layers read"""
@@ -98,27 +99,27 @@ class Replayed(Pass):
     """weights of all layers, ``added``, then what ``context`` and ``mask`` hold: all that may want
     gradients"""
     weights: dict[tuple[int, Part], range] = field(default_factory=dict, init=False)
-    """where those of a block's sub-layer stand among the tensors"""
+    """indices of a block's sub-layer among the tensors"""
     positions: range = field(default=range(0), init=False)
-    """where ``added`` stands"""
+    """indices of ``added``"""
     outside: range = field(default=range(0), init=False)
-    """where context and mask stand"""
+    """indices of context and mask"""
     subtaps: list[Tap] = field(default_factory=list, init=False)
-    """taps behind layers, first layer first"""
+    """taps after layers, first layer first"""
     records: list[Step] = field(default_factory=list, init=False)
     names: list[str] = field(default_factory=list, init=False)
     """of the losses, step by step"""
     terms: list[Tensor] = field(default_factory=list, init=False)
     """their values"""
 
-    def run(self, x: Tensor, course: Course) -> Halves:
-        """The equations as they stand, or, where gradients are wanted, without activations.
+    def forward(self, x: Tensor, course: Course) -> Halves:
+        """The equations as written, or, where gradients are wanted, without activations.
 
         Taps inside layers keep activations.
         """
         plain = torch.compiler.is_compiling() or not torch.is_grad_enabled() or self.inside()
         if plain or not all(layer.cut for layer in self.state or ()):
-            return cast(Halves, super().run(x, course))
+            return cast(Halves, super().forward(x, course))
         stream: Halves = self.wiring.open(x)
         self.record(x.dtype)
         a, b, *rest = _Reversible.apply(self, course, stream.a, stream.b, *self.tensors)
@@ -155,7 +156,7 @@ class Replayed(Pass):
         if not self.recording:
             return super().through(block, n, layer, stream, chosen)
         losses: Losses = {}
-        read = self.beside(n, layer)
+        read = self.inputs(n, layer)
         for part in block.parts:
             random = _random_states(stream.a)
             if self.records and _same(self.records[-1].random, random):
@@ -174,12 +175,12 @@ class Replayed(Pass):
     ) -> LayerOutput:
         """One step from its ``b`` with these weights, and ``read`` for context and mask."""
         context, mask = self._around(read)
-        beside = self.beside(step.n, step.layer)
-        beside |= {"context": None if context is None else context[step.n], "mask": mask}
+        inputs = self.inputs(step.n, step.layer)
+        inputs |= {"context": None if context is None else context[step.n], "mask": mask}
         names = step.block.weights_of(step.part)
         named = {f"block.{name}": w for name, w in zip(names, weights, strict=True)}
         branch = _Branch(step.block, step.part)
-        out: LayerOutput = functional_call(branch, named, (b.to(self.dtype),), beside)
+        out: LayerOutput = functional_call(branch, named, (b.to(self.dtype),), inputs)
         return out
 
     def _around(self, read: Iterable[Tensor]) -> tuple[list[State] | None, Mask | None]:
@@ -249,14 +250,14 @@ class _Reversible(torch.autograd.Function):
             "device_type": a.device.type,
             "enabled": torch.is_autocast_enabled(a.device.type),
             "dtype": torch.get_autocast_dtype(a.device.type),
-            # casts made without a graph must not be found by what runs with one
+            # casts made without a graph must not be read by what runs with one
             "cache_enabled": False,
         }
         ctx.versions, ctx.numbers = [t._version for t in tensors], _numbers(tensors)
         with torch.autocast(**ctx.autocast):
             a, b, _ = run.loop(Halves(a, b, run.dtype), course)
         ctx.save_for_backward(a, b)
-        # outputs of their own, even where they are halves of later layers too
+        # outputs apart, even where they are halves of later layers too
         tapped = [half.clone() for tap in run.subtaps for half in run.tapped[tap][:2]]
         return a, b, *tapped, *run.terms
 
@@ -277,20 +278,20 @@ class _Reversible(torch.autograd.Function):
         inputs = [
             t.detach().requires_grad_(graded) for t, graded in zip(run.tensors, needed, strict=True)
         ]
-        # views, since hooks on what modules read (of torch's counters) cannot stand on leaves here
+        # views, since hooks on what modules read (of torch's counters) cannot be on leaves here
         with torch.enable_grad():
             read = [inputs[i].view_as(inputs[i]) for i in run.outside]
         sums: list[Tensor | None] = [None] * len(inputs)
         with _same_random_numbers_after(a), torch.autocast(**ctx.autocast), untraced():
             for step in reversed(run.records):
-                own, ends_layer = run.weights[step.n, step.part], step.block.parts[-1]
+                indices, ends_layer = run.weights[step.n, step.part], step.block.parts[-1]
                 if step.part == ends_layer and Tap("block-output", step.layer + 1) in run.subtaps:
                     *inner, first, second = inner
                     da, db = da + first, db + second
                 _restore(step.random, a)
                 source = a.detach().requires_grad_()
                 with torch.enable_grad(), repeat_choices(step.choices):
-                    weights = [inputs[i] for i in own]
+                    weights = [inputs[i] for i in indices]
                     out = run.again(step, source.view_as(source), weights, read)
                 a, b = b - out.y.detach(), a
                 cut = len(terms) - step.terms
@@ -299,7 +300,7 @@ class _Reversible(torch.autograd.Function):
                 )
                 graded = [(y, dy) for y, dy in pairs if y.requires_grad]
                 terms = terms[:cut]
-                positions = [i for i in (*own, *run.outside) if needed[i]]
+                positions = [i for i in (*indices, *run.outside) if needed[i]]
                 ends, starts = [y for y, _ in graded], [source, *(inputs[i] for i in positions)]
                 source_grad, *others = torch.autograd.grad(
                     ends, starts, [dy for _, dy in graded], allow_unused=True
