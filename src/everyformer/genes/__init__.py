@@ -19,7 +19,7 @@ from everyformer.genes.wirings import WIRING
 
 GENES: dict[str, Gene] = {
     gene.name: gene
-    for gene in (*(MIXER, ENCODER, CROSS, POSITION, MEMORY, RETRIEVAL, FEEDFORWARD, WIRING, DEPTH),)
+    for gene in (*(MIXER, ENCODER, CROSS, POSITION, MEMORY, RETRIEVAL, FEEDFORWARD, DEPTH, WIRING),)
 }
 
 
