@@ -5,14 +5,18 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 DEV := $(VENV)/.ready-dev
 
-.PHONY: demo test lint types docs clean
+.PHONY: demo test test-full lint types docs clean
 
 demo: $(READY)
 	$(BIN)/everyformer compare attention aft-full aft-local aft-conv gmlp --data stdlib \
 		--budget-seconds 20 --out runs/demo --overwrite
 
 test: lint types
-	$(BIN)/python -m pytest -n 2
+	$(BIN)/python -m pytest -n 2 --dist worksteal
+
+# all tests: `make test` runs a part of those that are marked 'full', another one each day
+test-full: lint types
+	$(BIN)/python -m pytest -n 2 --dist worksteal --full
 
 lint: $(DEV)
 	$(BIN)/ruff check

@@ -1,12 +1,48 @@
-"""One thread a test process: two pytest workers share two cores, and torch's threads spin."""
+"""One thread a test process, and two tiers of tests.
 
+Two pytest workers share two cores, and torch's threads spin. A test that is marked ``full`` says
+why it is not needed every time; a part of these, drawn by the day's date, runs with the others.
+"""
+
+import datetime
 import sys
+import zlib
 from collections.abc import Iterator
 
 import pytest
 import torch
 
 torch.set_num_threads(1)
+PARTS = 24
+"""into how many parts the full tier falls, of which one is drawn"""
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--full", action="store_true", help="run the whole full tier")
+    parser.addoption("--draw", help="seed of the part of the full tier that is run (today's date)")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "full(reason): why it is not run every time")
+    # before processes are started, so that all draw the same part
+    config.option.draw = config.option.draw or datetime.date.today().isoformat()
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    def runs(item: pytest.Item) -> bool:
+        name = f"{config.option.draw} {item.nodeid}"
+        drawn = zlib.crc32(name.encode()) % PARTS == 0
+        return config.option.full or drawn or item.get_closest_marker("full") is None
+
+    left = [item for item in items if not runs(item)]
+    config.hook.pytest_deselected(items=left)
+    items[:] = [item for item in items if runs(item)]
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    option = terminalreporter.config.option
+    part = "whole" if option.full else f"1 of {PARTS} parts, drawn by --draw {option.draw}"
+    terminalreporter.write_line(f"full tier: {part}")
 
 
 @pytest.fixture

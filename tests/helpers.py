@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import pytest
@@ -50,6 +51,16 @@ def build_model(
     """`everyformer.create_model` with weights from the seed, in evaluation."""
     torch.manual_seed(seed)
     return ef.create_model(name, task, **options).to(dtype).eval()
+
+
+def every_one(pairs: Sequence[tuple[str, str]]) -> set[tuple[str, str]]:
+    """Some of the pairs (task, member), among which each task and each member is."""
+    counts, chosen = Counter[str](), set()
+    for member in dict.fromkeys(member for _, member in pairs):
+        task = min((t for t, m in pairs if m == member), key=lambda t: counts[t])
+        counts[task] += 1
+        chosen.add((task, member))
+    return chosen | {pair for pair in reversed(pairs) if not counts[pair[0]]}
 
 
 def feeds(

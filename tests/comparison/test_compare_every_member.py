@@ -22,6 +22,7 @@ from everyformer.report import comparison as report
 from everyformer.report import learned
 from everyformer.report import pictures as pictures_of
 from everyformer.rl import EnvironmentConfig, collect, recipe, write_trajectories
+from helpers import every_one
 
 TRACK = ("--env", "everyformer/MemoryTrack-v0", "--env.number", "2")
 DATA = {
@@ -104,9 +105,22 @@ STANDING = {
 """(task, member) -> buffers that training leaves as they are"""
 
 
-@pytest.mark.parametrize("task", ALL_TASKS)
-def test_all_members_of_a_task_are_compared_to_the_page(
+PAIRS = [(task, member.name) for task in ALL_TASKS for member in list_members(task=task)]
+FEW = {
+    task: [m for t, m in PAIRS if (t, m) in every_one(PAIRS) and t == task] for task in ALL_TASKS
+}
+ALL = {task: [m for t, m in PAIRS if t == task] for task in ALL_TASKS}
+WHOLE = pytest.mark.full("each member is compared in one of its tasks")
+
+
+@pytest.mark.parametrize(
+    ("task", "members"),
+    [*FEW.items(), *(pytest.param(task, names, marks=WHOLE) for task, names in ALL.items())],
+    ids=[*(f"{task}-few" for task in FEW), *ALL],
+)
+def test_members_of_a_task_are_compared_to_the_page(
     task: str,
+    members: list[str],
     tree: Path,
     launched: list[str],
     pictures: None,
@@ -115,7 +129,6 @@ def test_all_members_of_a_task_are_compared_to_the_page(
     standing: dict[str, list[str]],
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    members = [member.name for member in list_members(task=task)]
     words = ("compare", *members, "--task", task, *DATA[task], *SIZES, "--out", "made")
     code = main(list(words))
     said = capsys.readouterr()

@@ -122,7 +122,6 @@ def test_a_stop_while_the_page_is_drawn_comes_at_once(
     assert launched == []
 
 
-@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self").exists(), reason="processes are looked up in /proc")
 @pytest.mark.usefixtures("without_report")
 def test_stopped_and_killed_it_goes_on_where_it_was(

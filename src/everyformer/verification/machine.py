@@ -96,41 +96,56 @@ def _without_profiler_lines() -> Iterator[None]:
 
 
 def compiles(member: Member, check: Check, device: str, dtype: torch.dtype) -> None:
-    """One graph with the same result at several lengths, without a new graph for each.
+    """One graph with the same result at two lengths, of the first case of each form."""
+    first: dict[bool, Case] = {}
+    for case in cases(member):
+        first.setdefault(case.causal, case)
+    for case in first.values():
+        _compiles(case, check, device, (9, 31), told=True)
+    exports(member, check, device)
 
-    Of the first variant the compiler finds out by itself that lengths differ; of the others it is
+
+def compiles_everywhere(member: Member, check: Check, device: str, dtype: torch.dtype) -> None:
+    """One graph with the same result at five lengths, of every case (minutes; `verify --full`).
+
+    Of the first case the compiler finds out by itself that lengths differ; of the others it is
     told, which takes a third less time.
     """
     for number, case in enumerate(cases(member)):
-        mixer = case.mixer(torch.float32, device)
-        torch._dynamo.reset()
-        graphs = 0
+        _compiles(case, check, device, (9, 12, 17, 23, 31), told=number > 0)
 
-        def count(module: Any, inputs: Any) -> Any:
-            nonlocal graphs
-            graphs += 1
-            return module.forward
 
-        compiled = torch.compile(mixer, backend=count, fullgraph=True)
-        for length in (9, 12, 17, 23, 31):
-            x = draw(2, length, WIDTH, seed=length, dtype=torch.float32, device=device)
-            if number:
-                torch._dynamo.mark_dynamic(x, 1)
-            with _one_graph(f"{case} L={length}"):
-                got = compiled(x).y
-            check.close(got, mixer(x).y, TOLERANCE[torch.float32], f"{case} L={length}")
-        most = 1 if number else 2
-        check.true(graphs <= most, f"{case}: {graphs} graphs for five lengths, not {most}")
-        if case.causal and member.can("streaming") and mixer.leaks is None:
-            before = mixer(x[:, :5], state=mixer.init_state(2, device=device)).state
-            assert before is not None
-            state = before.detach()
-            step = torch.compile(mixer, backend=count, fullgraph=True)
-            direct = mixer(x[:, 5:6], state=state).y
-            with _one_graph(f"{case}: one step with a state"):
-                got = step(x[:, 5:6], state=state).y
-            check.close(got, direct, TOLERANCE[torch.float32], f"{case}: one step with a state")
-    exports(member, check, device)
+def _compiles(case: Case, check: Check, device: str, lengths: tuple[int, ...], told: bool) -> None:
+    """One case at these lengths, of which the compiler is ``told`` or not; and one step."""
+    mixer = case.mixer(torch.float32, device)
+    torch._dynamo.reset()
+    graphs = 0
+
+    def count(module: Any, inputs: Any) -> Any:
+        nonlocal graphs
+        graphs += 1
+        return module.forward
+
+    compiled = torch.compile(mixer, backend=count, fullgraph=True)
+    for length in lengths:
+        x = draw(2, length, WIDTH, seed=length, dtype=torch.float32, device=device)
+        if told:
+            torch._dynamo.mark_dynamic(x, 1)
+        with _one_graph(f"{case} L={length}"):
+            got = compiled(x).y
+        check.close(got, mixer(x).y, TOLERANCE[torch.float32], f"{case} L={length}")
+    most = 1 if told else 2
+    counted = f"{graphs} graphs for {len(lengths)} lengths, not {most}"
+    check.true(graphs <= most, f"{case}: {counted}")
+    if case.causal and case.member.can("streaming") and mixer.leaks is None:
+        before = mixer(x[:, :5], state=mixer.init_state(2, device=device)).state
+        assert before is not None
+        state = before.detach()
+        step = torch.compile(mixer, backend=count, fullgraph=True)
+        direct = mixer(x[:, 5:6], state=state).y
+        with _one_graph(f"{case}: one step with a state"):
+            got = step(x[:, 5:6], state=state).y
+        check.close(got, direct, TOLERANCE[torch.float32], f"{case}: one step with a state")
 
 
 @contextmanager

@@ -31,7 +31,11 @@ LAWS: dict[str, Law] = {
 }
 OF_LAYERS = ("chunks", "padding")
 """those that also try several layers, with any choice of the genes around them"""
-FULL: dict[str, Law] = {"compiles-fully": machine.compiles_fully}
+FULL: dict[str, Law] = {
+    "compiles-everywhere": machine.compiles_everywhere,
+    "compiles-fully": machine.compiles_fully,
+}
+"""those that take minutes a member"""
 DTYPES = {"float64": torch.float64, "float32": torch.float32, "bfloat16": torch.bfloat16}
 _NEEDS = {
     "causality": "causal",
@@ -81,7 +85,7 @@ def verify(
     Args:
         names: members; none means all. laws: their names; none means all.
         device: where tensors live. dtype: of laws 1 to 5; bounds follow from it.
-        full: also run the real compiler on every member (minutes).
+        full: also capture every case of every member, and run the real compiler on it (minutes).
     """
     if dtype not in DTYPES:
         raise unknown("dtype", dtype, DTYPES)

@@ -31,7 +31,8 @@ class VerifyOptions(Options):
     precision: Literal["float64", "float32", "bfloat16"] = "float64"
     """dtype of the identities; error bounds follow from it"""
     full: bool = False
-    """also run the real compiler on every member (minutes)"""
+    """also capture every choice of options as one graph, and run the real compiler on every member
+    (minutes)"""
     json: bool = False
     """machine output"""
 
