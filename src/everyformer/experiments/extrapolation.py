@@ -1,4 +1,4 @@
-"""Train short, test long: which positions stand texts longer than those of the training.
+"""Train short, test long: the positions that carry over to texts longer than the training's.
 
 Source: Press, Smith, Lewis 2022, arXiv 2108.12409, figure 1 and appendix B: windows side by side
 give few tokens a short context, so long windows gain by that alone; sliding windows take the gain
@@ -7,13 +7,11 @@ out and show what a longer context itself is worth.
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
-from matplotlib.figure import Figure
-
-from everyformer.data.dataset import Dataset
-from everyformer.experiments.base import Outcome, Study, experiment, load, mean
 from everyformer.experiments.figures import panels, plot
+from everyformer.experiments.study import Outcome, Study, experiment, listed, load, mean
 from everyformer.models.base import Model
 from everyformer.models.build import create_model
 from everyformer.training.long_evaluation import evaluate_long
@@ -51,45 +49,55 @@ def extrapolation(study: Study) -> Outcome:
     """Loss against the length of the window, for models that differ in their positions alone."""
     texts = {length: load(length=length) for length in LENGTHS}
     losses: dict[tuple[str, str, int], list[float]] = {}
+
+    def measure(arm: str, models: dict[int, Model]) -> None:
+        """Add the loss of every length in both modes, each over equally many bytes."""
+        for (length, model), (mode, stride) in itertools.product(models.items(), MODES.items()):
+            evaluation = evaluate_long(
+                model, texts[length], mode="sliding" if stride else "nonoverlapping",
+                stride=stride, limit=max(2, study.steps(SCORED) // (stride or length)),
+            )  # fmt: skip
+            assert evaluation is not None
+            losses.setdefault((arm, mode, length), []).append(evaluation["loss"])
+
     for _ in study.seeds():
         for arm, options in study.arms(TRAINED_ARMS.items()):
             model = build(arm, **options)
             study.fit(model, (texts[TRAINED], 32), 600, lr=2e-3)
-            measure(study, texts, losses, arm, dict.fromkeys(LENGTHS, model))
-            if arm == "rope":
-                for kind in SCALINGS:
-                    scaled = {n: rescaled(model, kind, n / TRAINED) for n in LENGTHS}
-                    measure(study, texts, losses, f"rope, {kind}", scaled)
-        listed = ", ".join(
-            f"{arm} {losses[arm, 'side by side', LENGTHS[-1]][-1]:.2f}" for arm in TRAINED_ARMS
-        )
-        study.say(f"nats a byte at {LENGTHS[-1]}: {listed}")
+            measure(arm, dict.fromkeys(LENGTHS, model))
+            for kind in SCALINGS if arm == "rope" else ():
+                measure(f"rope, {kind}", {n: rescaled(model, kind, n / TRAINED) for n in LENGTHS})
+        longest = {arm: losses[arm, "side by side", LENGTHS[-1]][-1] for arm in TRAINED_ARMS}
+        study.say(f"nats a byte at {LENGTHS[-1]}: {listed(longest, '.2f')}")
     arms = list(dict.fromkeys(arm for arm, _, _ in losses))
-    numbers = {
-        f"{arm}, {mode}, {length}": losses[arm, mode, length]
-        for arm in arms
-        for mode in MODES
-        for length in (TRAINED, LENGTHS[-1])
-    }
-    worse = {(arm, mode): ratio(losses, arm, mode) for arm in arms for mode in MODES}
-    listed = "; ".join(
-        f"{arm} {worse[arm, 'side by side']:.2f} and {worse[arm, 'sliding']:.2f}" for arm in arms
-    )
+    worse: dict[str, dict[str, float]] = {mode: {} for mode in MODES}
+    for arm, mode in itertools.product(arms, MODES):
+        for length in (TRAINED, LENGTHS[-1]):
+            study.numbers[f"{arm}, {mode}, {length}"] = losses[arm, mode, length]
+        short, long = study.series(f"{arm}, {mode}, {{}}", (TRAINED, LENGTHS[-1]))
+        worse[mode][arm] = long / short
+    side, sliding = worse.values()
+    ratios = "; ".join(f"{arm} {side[arm]:.2f} and {sliding[arm]:.2f}" for arm in arms)
     sentence = (
         f"Trained on windows of {TRAINED} bytes of the standard library and measured on windows of "
         f"{LENGTHS[-1]}, the loss is so many times that at {TRAINED}, side by side and sliding: "
-        f"{listed}."
+        f"{ratios}."
     )
-    others = ("rope", "sinusoidal", "learned")
+    figure, axes = panels(2, (8, 3.4), sharey=True)
+    for axis, (mode, stride) in zip(axes, MODES.items(), strict=True):
+        curves = {arm: [mean(losses[arm, mode, n]) for n in LENGTHS] for arm in arms}
+        labels = "bytes in a window", "loss (nats a byte)"
+        title = f"{mode}, {stride} bytes a step" if stride else mode
+        plot(axis, curves, LENGTHS, labels, style=".-", ticks=True, xscale="log", title=title)
+        axis.axvline(TRAINED, color="grey", linestyle=":")
+    axes[0].set_ylim(top=min(axes[0].get_ylim()[1], 8.0))
     holds = (
-        all(worse["alibi", mode] <= SAME for mode in MODES)
-        and all(2 * (worse["t5-relative", m] - 1) < worse["rope", m] - 1 for m in MODES)
-        and all(worse[arm, "side by side"] > LOST for arm in others)
-        and any(
-            worse[f"rope, {k}", "side by side"] < worse["rope", "side by side"] for k in SCALINGS
-        )
+        all(ratio["alibi"] <= SAME for ratio in worse.values())
+        and all(2 * (ratio["t5-relative"] - 1) < ratio["rope"] - 1 for ratio in worse.values())
+        and all(side[arm] > LOST for arm in ("rope", "sinusoidal", "learned"))
+        and min(side[f"rope, {kind}"] for kind in SCALINGS) < side["rope"]
     )
-    return Outcome(numbers, holds, sentence, {"length": figure_of(losses, arms)})
+    return study.outcome(holds, sentence, length=figure)
 
 
 def build(position: str, **options: Any) -> Model:
@@ -101,51 +109,10 @@ def build(position: str, **options: Any) -> Model:
 
 
 def rescaled(model: Model, kind: str, factor: float) -> Model:
-    """The same weights with rotations for texts ``factor`` times as long."""
+    """A copy of the model with rotations for texts ``factor`` times as long."""
     scaling: dict[str, Any] = {"kind": kind, "factor": factor}
     if kind == "yarn":
         scaling["original_length"] = TRAINED
     scaled_model = build("rope", scaling=scaling)
     scaled_model.load_state_dict(model.state_dict())
     return scaled_model.eval()
-
-
-def measure(
-    study: Study,
-    texts: dict[int, Dataset],
-    losses: dict[tuple[str, str, int], list[float]],
-    arm: str,
-    models: dict[int, Model],
-) -> None:
-    """Add the loss of every length in both modes, each over equally many bytes."""
-    for length, model in models.items():
-        for mode, stride in MODES.items():
-            step = length if stride is None else stride
-            found = evaluate_long(
-                model, texts[length], mode="nonoverlapping" if stride is None else "sliding",
-                stride=stride, limit=max(2, study.steps(SCORED) // step),
-            )  # fmt: skip
-            assert found is not None
-            losses.setdefault((arm, mode, length), []).append(found["loss"])
-
-
-def ratio(losses: dict[tuple[str, str, int], list[float]], arm: str, mode: str) -> float:
-    """Loss at the longest window over that at the training's."""
-    return mean(losses[arm, mode, LENGTHS[-1]]) / mean(losses[arm, mode, TRAINED])
-
-
-def figure_of(losses: dict[tuple[str, str, int], list[float]], arms: list[str]) -> Figure:
-    """Loss against the window, a panel a mode."""
-    figure, axes = panels(2, (8, 3.4), sharey=True)
-    for axis, (mode, stride) in zip(axes, MODES.items(), strict=True):
-        curves = {arm: [mean(losses[arm, mode, length]) for length in LENGTHS] for arm in arms}
-        title = mode if stride is None else f"{mode}, {stride} bytes a step"
-        labels: dict[str, Any] = {
-            "xlabel": "bytes in a window",
-            "ylabel": "loss (nats a byte)",
-            "title": title,
-        }
-        plot(axis, curves, LENGTHS, ".-", ticks=True, xscale="log", **labels)
-        axis.axvline(TRAINED, color="grey", linestyle=":")
-    axes[0].set_ylim(top=min(axes[0].get_ylim()[1], 8.0))
-    return figure

@@ -23,7 +23,8 @@ from everyformer.core.member import Member
 from everyformer.core.plain import from_json
 from everyformer.core.tasks import LM, TASKS
 from everyformer.experiments import defaults
-from everyformer.experiments.base import Experiment, experiments
+from everyformer.experiments.base import experiments
+from everyformer.experiments.study import Experiment
 from everyformer.family import list_members
 from everyformer.genes import GENES, named_genes
 from everyformer.mixers import MIXERS
