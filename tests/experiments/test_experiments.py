@@ -9,11 +9,12 @@ import torch
 
 import everyformer as ef
 from everyformer.core.errors import ConfigError
-from everyformer.data import load_dataset
-from everyformer.data.config import DataConfig
+from everyformer.core.outputs import ModelOutput
 from everyformer.experiments import base, definitions, gtrxl
 from everyformer.experiments.gmlp import diagonal_means, toeplitz_share
+from everyformer.experiments.kernels import estimated, orthogonal_over_independent, relative_error
 from everyformer.experiments.language import gaps, measured, ngram_bits
+from everyformer.experiments.measures import load
 from everyformer.experiments.study import Study, StudySetting
 
 RESULTS = Path(__file__).parents[2] / "docs" / "results"
@@ -111,8 +112,8 @@ def test_a_run_that_succeeds_in_nine_of_ten_episodes_has_learnt():
 
 
 def test_arms_of_a_seed_start_from_the_same_random_numbers():
-    told = []
-    study = Study(StudySetting(seeds=2, say=told.append), "tried")
+    messages = []
+    study = Study(StudySetting(seeds=2, say=messages.append), "tried")
     study.order(["b"])
     drawn = []
     for arm in study.each(("a", "b")):
@@ -121,18 +122,92 @@ def test_arms_of_a_seed_start_from_the_same_random_numbers():
     starts = [float(torch.rand((), generator=torch.Generator().manual_seed(n))) for n in (0, 1)]
     assert drawn == [(seed, arm, starts[seed]) for seed in (0, 1) for arm in ("a", "b")]
     assert list(study.numbers.items()) == [("b", [0.5, 1.5]), ("a", [0.5, 1.5])]
-    assert told[0] == "tried, seed 0: a 0.5 found"
+    assert messages[0] == "tried, seed 0: a 0.5 found"
     assert study.latest(".2f") == "b 1.50, a 1.50"
+
+
+class Toy(torch.nn.Module):
+    """Two weights, the second at four times the rate; counts what a trainer says."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = torch.nn.Parameter(torch.tensor(3.0))
+        self.second = torch.nn.Parameter(torch.tensor(-2.0))
+        self.second.lr_scale = 4.0
+        self.progress, self.ended = [], 0
+
+    def forward(self, inputs, targets):
+        loss = 9 * (inputs * self.first + self.second - targets).square().mean()
+        return ModelOutput(inputs, loss, {}, None)
+
+    def set_progress(self, done):
+        self.progress.append(done)
+
+    def end_step(self):
+        self.ended += 1
+
+
+def test_a_study_trains_by_clipped_adamw_with_warm_up_and_cosine():
+    study = Study(StudySetting(seeds=4, scale=0.1, say=lambda text: None), "tried")
+    *_, _seed = study.seeds()
+
+    def batches(generator):
+        inputs = torch.randn(8, generator=generator)
+        return inputs, 2 * inputs
+
+    model, expected, losses = Toy(), Toy(), []
+    optimiser = torch.optim.AdamW(
+        [{"params": [expected.first]}, {"params": [expected.second]}], weight_decay=0.2
+    )
+    generator = torch.Generator().manual_seed(1003)
+    for step in range(40):
+        rate = 0.1 * min(1, (step + 1) / 2) * (1 + math.cos(math.pi * step / 40)) / 2
+        for group, scale in zip(optimiser.param_groups, (1, 4), strict=True):
+            group["lr"] = scale * rate
+        loss = expected(*batches(generator)).loss
+        optimiser.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(expected.parameters(), 1.0)
+        optimiser.step()
+        losses.append(loss.item())
+    assert study.fit(model, batches, 400, lr=0.1, weight_decay=0.2) == pytest.approx(losses)
+    assert model.progress == [step / 40 for step in range(40)]
+    assert model.ended == 40
+    assert not model.training
+
+
+def test_a_rate_of_its_own_and_a_loss_of_its_own_take_the_place_of_the_usual_ones():
+    study = Study(StudySetting(seeds=1, say=lambda text: None), "tried")
+    next(study.seeds())
+    model = Toy()
+    seen = []
+
+    def loss(part, inputs, targets):
+        return part.first * inputs.sum() - part.first.detach() * (inputs.sum() - 1)
+
+    def rate(step, steps):
+        seen.append((step, steps))
+        return 0.5 if step == 0 else 0.0
+
+    ones = torch.ones(4)
+    losses = study.fit(model, lambda _: (ones, ones), 3, lr=rate, weight_decay=0.0, loss_of=loss)
+    # the first step of Adam goes by the rate
+    assert losses == pytest.approx([3.0, 2.5, 2.5])
+    assert seen == [(0, 3), (1, 3), (2, 3)]
+
+
+def test_means_take_the_place_of_brackets_in_a_sentence():
+    study = Study(StudySetting(seeds=2, say=lambda text: None), "tried")
+    study.numbers = {"a, b: c": [1.0, 2.0], "n 1": [0.25, 0.25], "n 2": [0.5, 1.0]}
+    outcome = study.outcome(True, "one [a, b: c|.2f], two [n 1|.0%] (in [0, 1])")
+    assert outcome.sentence == "one 1.50, two 25% (in [0, 1])"
+    assert study.series("n {}", (1, 2)) == [0.25, 0.75]
+    assert study.curves("n {}", (1, 2)) == [[0.25, 0.5], [0.25, 1.0]]
+    assert study.listed(".2f", "n {}", (2, 1)) == "2 0.75, 1 0.25"
 
 
 def test_estimates_are_measured_against_attention_itself():
     """Many rows estimate the output, few do not; equal draws have equal errors."""
-    from everyformer.experiments.kernels import (
-        estimated,
-        orthogonal_over_independent,
-        relative_error,
-    )
-
     torch.manual_seed(0)
     q, k, v = (torch.randn(1, 1, 64, 16) / 4 for _ in range(3))
     exact = torch.nn.functional.scaled_dot_product_attention(q, k, v)
@@ -165,16 +240,15 @@ def test_diagonals_explain_a_toeplitz_matrix_and_not_noise():
 def test_the_five_gram_learns_a_repeated_text(tmp_path):
     source = tmp_path / "text.txt"
     source.write_text("the quick brown fox jumps over it. " * 400)
-    data = load_dataset(DataConfig(source=str(source), length=64))
+    data = load(source=str(source), length=64)
     assert ngram_bits(data, 40, seed=0) < 0.3
 
 
 def test_gaps_are_scored_alike_for_every_model(tmp_path):
-    from everyformer.core.outputs import ModelOutput
 
     source = tmp_path / "text.txt"
     source.write_text("abcdefgh" * 400)
-    data = load_dataset(DataConfig(source=str(source), length=32), "mlm")
+    data = load("mlm", source=str(source), length=32)
 
     class Next(torch.nn.Module):
         """Knows the byte that ``places`` on from each byte stands in this text."""

@@ -9,15 +9,8 @@ from torch import Tensor
 
 from everyformer.core.trace import trace
 from everyformer.experiments.figures import bars, lines, panels, plot_matrix
-from everyformer.experiments.study import (
-    Batches,
-    Outcome,
-    Study,
-    experiment,
-    listed,
-    mean,
-    scored_accuracy,
-)
+from everyformer.experiments.measures import listed, mean, scored_accuracy
+from everyformer.experiments.study import Batches, Outcome, Study, experiment
 from everyformer.models.base import Model
 from everyformer.models.build import create_model
 

@@ -9,15 +9,8 @@ from torch import Tensor, nn
 
 from everyformer.core.outputs import ModelOutput
 from everyformer.experiments.figures import lines, panels, plot
-from everyformer.experiments.study import (
-    Outcome,
-    Study,
-    accuracy,
-    experiment,
-    load,
-    mean,
-    model_for,
-)
+from everyformer.experiments.measures import accuracy, load, mean, model_for
+from everyformer.experiments.study import Outcome, Study, experiment
 from everyformer.functional import attention
 
 DIMENSIONS = (4, 16, 64, 256, 1024)

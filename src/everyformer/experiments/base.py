@@ -13,7 +13,8 @@ from everyformer.comparison.summary import mean_interval
 from everyformer.core.errors import ConfigError, unknown
 from everyformer.core.files import file_written_whole, write_text
 from everyformer.core.plain import to_json
-from everyformer.experiments.study import KNOWN, Experiment, StudySetting, mean
+from everyformer.experiments.measures import mean
+from everyformer.experiments.study import KNOWN, Experiment, StudySetting
 from everyformer.family import list_members
 
 

@@ -12,14 +12,8 @@ from torch import Tensor, nn
 from everyformer.core.trace import trace
 from everyformer.engines.flops import count_flops
 from everyformer.experiments.figures import panels, plot, plot_bars
-from everyformer.experiments.study import (
-    Outcome,
-    Study,
-    experiment,
-    held_out,
-    load,
-    scored_accuracy,
-)
+from everyformer.experiments.measures import held_out, load, scored_accuracy
+from everyformer.experiments.study import Outcome, Study, experiment
 from everyformer.mixers._patterned import PatternAttention
 from everyformer.models.build import create_mixer, create_model
 
@@ -121,12 +115,14 @@ def blocks(study: Study) -> Outcome:
     """Scores and operations of a layer; masked models of n blocks; copying across blocks."""
     scores = {n: scores_of(n) for n in COUNTS}
     data = load("mlm", source="stdlib", length=192)
-    arms = {MASKED.format(n): ("blockwise", {"blocks": n}) for n in (1, 2, 3)}
-    sizes = {"width": 96, "layers": 3, "heads": 6}
-    for name, model in study.models(arms, (data, 16), 500, position="learned", **sizes):
+    arms = {MASKED.format(n): {"blocks": n} for n in (1, 2, 3)}
+    sizes: dict[str, Any] = {
+        "member": "blockwise", "width": 96, "layers": 3, "heads": 6, "position": "learned",
+    }  # fmt: skip
+    for name, model in study.models(arms, (data, 16), 500, **sizes):
         study.keep(name, held_out(model, data, "loss", limit=256), "{:.3f} nats a hidden byte")
-    copiers = {name: ("blockwise", options) for name, options in COPIERS.items()}
-    for name, model in study.models(copiers, gaps, 600, task="mlm", blocks=2, **COPIER):
+    sizes = {"member": "blockwise", "task": "mlm", "blocks": 2, **COPIER}
+    for name, model in study.models(COPIERS, gaps, 600, **sizes):
         test = gaps(torch.Generator().manual_seed(1000 + study.seed))
         study.keep(name, scored_accuracy(model, *test), "{:.1%}")
     pairs, operations = scores[1]

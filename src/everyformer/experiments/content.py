@@ -15,15 +15,8 @@ from everyformer.core.trace import trace
 from everyformer.data.dataset import Dataset
 from everyformer.engines.flops import count_flops
 from everyformer.experiments.figures import lines, panels, plot
-from everyformer.experiments.study import (
-    Outcome,
-    Study,
-    accuracy,
-    experiment,
-    held_out,
-    load,
-    mean,
-)
+from everyformer.experiments.measures import accuracy, held_out, load, mean
+from everyformer.experiments.study import Outcome, Study, experiment
 from everyformer.models.base import Model
 from everyformer.models.build import create_mixer
 
@@ -135,7 +128,7 @@ READERS: dict[str, tuple[str, dict[str, Any]]] = {
 def far_slots(study: Study) -> Outcome:
     """Copying 32 symbols: what lies two segments back is in slots, or out of reach."""
     data = load("lm", source="copy", length=4 * CHUNK, symbols=16)
-    sizes = {"width": 64, "layers": 2, "heads": 4}
+    sizes: dict[str, Any] = {"width": 64, "layers": 2, "heads": 4}
     for name, model in study.models(READERS, (data, 32), 600, position="learned", **sizes):
         study.keep(name, accuracy(model, data), "{:.1%}")
     sentence = (
@@ -173,7 +166,7 @@ def routed_copy(study: Study) -> Outcome:
         **{f"routed, K={k}": ("routing", {"clusters": k, "window": WINDOW}) for k in CLUSTERS},
     }
     ends: dict[str, list[float]] = {}
-    sizes = {"width": 64, "layers": 2, "heads": 4}
+    sizes: dict[str, Any] = {"width": 64, "layers": 2, "heads": 4}
     for name, model in study.models(arms, (data, 32), 600, position="learned", **sizes):
         study.keep(name, accuracy(model, data), "{:.1%}")
         ends.setdefault(name, []).append(mean(study.losses[name][-20:]))

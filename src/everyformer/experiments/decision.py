@@ -13,7 +13,8 @@ from everyformer.core.mask import Mask
 from everyformer.data.config import DataConfig
 from everyformer.data.episodes import EpisodeDataset, episode_dataset
 from everyformer.experiments.figures import bars, lines
-from everyformer.experiments.study import Outcome, Study, experiment, mean
+from everyformer.experiments.measures import mean
+from everyformer.experiments.study import Outcome, Study, experiment
 from everyformer.generation.config import PlayConfig
 from everyformer.generation.playing import play
 from everyformer.models.base import Model

@@ -21,7 +21,8 @@ from everyformer.core.outputs import ModelOutput
 from everyformer.core.trace import trace
 from everyformer.depth._exits import leaving_at, set_threshold
 from everyformer.experiments.figures import lines, panels
-from everyformer.experiments.study import Outcome, Study, experiment, mean, scored_accuracy
+from everyformer.experiments.measures import mean, scored_accuracy
+from everyformer.experiments.study import Outcome, Study, experiment
 from everyformer.models.build import create_model
 
 NODES, HOPS, QUERIES, ROWS = 6, 4, 8, 64
@@ -203,19 +204,13 @@ MARGIN = 0.1
 START = 16
 """positions begin at 0 to this, so that those of the longest texts are learned"""
 SHARED, UNSHARED, CONTROL = "1 layer 6 times", "6 layers", "6 layers, random start"
-ARMS: dict[str, tuple[str, dict[str, Any]]] = {
-    SHARED: (
-        "universal",
-        {"layers": 1, "depth_options": {"steps": STEPS, "halting": "none", "start": START}},
-    ),
-    UNSHARED: ("universal", {"layers": STEPS, "depth": "plain", "position": "sinusoidal"}),
-    CONTROL: (
-        "universal",
-        {
-            "layers": STEPS,
-            "depth_options": {"steps": 1, "halting": "none", "signal": "none", "start": START},
-        },
-    ),
+ARMS: dict[str, dict[str, Any]] = {
+    SHARED: {"layers": 1, "depth_options": {"steps": STEPS, "halting": "none", "start": START}},
+    UNSHARED: {"layers": STEPS, "depth": "plain", "position": "sinusoidal"},
+    CONTROL: {
+        "layers": STEPS,
+        "depth_options": {"steps": 1, "halting": "none", "signal": "none", "start": START},
+    },
 }
 """models that take as many operations a token"""
 
@@ -244,7 +239,7 @@ def reversing(study: Study) -> Outcome:
         "width": 32, "heads": 2, "vocabulary": SYMBOLS + 1, "max_length": 2 * LENGTHS[-1] + 1,
         "dropout": 0.0, "embedding_dropout": 0.0, "wiring": "pre",
     }  # fmt: skip
-    for arm, model in study.models(ARMS, reversals, 4000, **sizes):
+    for arm, model in study.models(ARMS, reversals, 4000, member="universal", **sizes):
         study.keep(f"{arm}: parameters", sum(w.numel() for w in model.stack.parameters()))
         generator = torch.Generator().manual_seed(1_000_000 + study.seed)
         for length in LENGTHS:

@@ -19,7 +19,8 @@ import torch
 from torch import Tensor
 
 from everyformer.experiments.figures import bars
-from everyformer.experiments.study import Outcome, Study, experiment, held_out, load, model_for
+from everyformer.experiments.measures import held_out, load, model_for
+from everyformer.experiments.study import Outcome, Study, experiment
 from everyformer.models.base import Model
 from everyformer.models.build import by_layer, create_model
 from everyformer.models.lengthen import lengthen
@@ -153,9 +154,9 @@ BETTER = 0.995
 def windows(study: Study) -> Outcome:
     """Loss of language models that differ in the order of their windows alone."""
     data = load("lm", source=study.source or "stdlib", length=256)
-    arms = {name: ("longformer", {"window": by_layer(*sizes)}) for name, sizes in WINDOWS.items()}
-    sizes = {"width": 64, "layers": len(GROWING), "heads": 4}
-    for name, model in study.models(arms, (data, 8), 500, position="rope", **sizes):
+    arms = {name: {"window": by_layer(*each)} for name, each in WINDOWS.items()}
+    sizes: dict[str, Any] = {"width": 64, "layers": len(GROWING), "heads": 4, "position": "rope"}
+    for name, model in study.models(arms, (data, 8), 500, member="longformer", **sizes):
         bits = held_out(model, data, "loss", limit=256) / math.log(2)
         study.keep(name, bits, "{:.3f} bits a byte")
     sentence = (

@@ -22,7 +22,8 @@ from everyformer.data.text import TextDataset
 from everyformer.depth._exit_targets import first_agreeing
 from everyformer.depth._exits import exit_of, leaving_at, set_threshold
 from everyformer.experiments.figures import panels
-from everyformer.experiments.study import Outcome, Study, experiment, listed, load, model_for
+from everyformer.experiments.measures import listed, load, model_for
+from everyformer.experiments.study import Outcome, Study, experiment
 from everyformer.generation.calibration import Calibration, drawn_prompts
 from everyformer.guarantees.learn_then_test import Guarantee
 from everyformer.guarantees.resplits import resplit

@@ -13,7 +13,8 @@ from torch import Tensor, nn
 from everyformer.core.trace import trace
 from everyformer.data.dataset import Dataset
 from everyformer.experiments.figures import bars, panels, plot, plot_matrix
-from everyformer.experiments.study import Outcome, Study, accuracy, experiment, load, model_for
+from everyformer.experiments.measures import accuracy, load, model_for
+from everyformer.experiments.study import Outcome, Study, experiment
 from everyformer.models.build import create_model
 
 BATCH, GMLP_STEPS, MIXER_STEPS = 32, 1500, 600

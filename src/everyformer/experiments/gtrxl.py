@@ -13,7 +13,8 @@ import torch.nn.functional as F
 from everyformer.core.errors import DivergedError
 from everyformer.core.tasks import POLICY
 from everyformer.experiments.figures import bars, lines
-from everyformer.experiments.study import Outcome, Study, experiment, load, mean
+from everyformer.experiments.measures import load, mean
+from everyformer.experiments.study import Outcome, Study, experiment
 from everyformer.models.body import create_body
 from everyformer.models.build import create_model
 from everyformer.models.policy import PolicyModel

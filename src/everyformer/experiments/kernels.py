@@ -19,7 +19,8 @@ from everyformer.engines.kernel.features import (
     trigonometric_level,
 )
 from everyformer.experiments.figures import lines, panels, plot
-from everyformer.experiments.study import Outcome, Study, accuracy, experiment, held_out, load, mean
+from everyformer.experiments.measures import accuracy, held_out, load, mean
+from everyformer.experiments.study import Outcome, Study, experiment
 from everyformer.models.build import create_mixer
 
 SIZE, TOKENS = 16, 512
@@ -191,7 +192,7 @@ def step_cost(member: str, options: dict[str, Any]) -> dict[int, tuple[int, int]
 def constant_state(study: Study) -> Outcome:
     """Copying what was read: linear attention has it in a state of one size."""
     data = load("lm", source="copy", length=32, symbols=16)
-    sizes = {"width": 64, "layers": 2, "heads": 2}
+    sizes: dict[str, Any] = {"width": 64, "layers": 2, "heads": 2}
     arms: dict[str, Any] = {"linear": {}, "attention": {}}
     for name, model in study.models(arms, (data, 64), 600, position="learned", **sizes):
         study.keep(name, accuracy(model, data), "{:.1%}")

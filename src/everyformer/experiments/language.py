@@ -15,15 +15,8 @@ from torch import Tensor, nn
 from everyformer.data.dataset import Dataset
 from everyformer.data.masking import MaskedTextDataset
 from everyformer.experiments.figures import bars, lines
-from everyformer.experiments.study import (
-    Outcome,
-    Study,
-    experiment,
-    held_out,
-    listed,
-    load,
-    model_for,
-)
+from everyformer.experiments.measures import held_out, listed, load, model_for
+from everyformer.experiments.study import Outcome, Study, experiment
 from everyformer.models.build import create_model
 
 PIXELS: dict[str, dict] = {

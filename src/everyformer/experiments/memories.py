@@ -22,7 +22,8 @@ from everyformer.core.trace import trace
 from everyformer.data.streams import held_out_segments
 from everyformer.data.text import TextDataset
 from everyformer.experiments.figures import bars, lines, panels, plot
-from everyformer.experiments.study import Outcome, Study, experiment, listed, load, mean
+from everyformer.experiments.measures import listed, load, mean
+from everyformer.experiments.study import Outcome, Study, experiment
 from everyformer.memory.base import memories_of
 from everyformer.models.base import Model
 from everyformer.models.build import create_model
@@ -38,6 +39,10 @@ DIFFERENCE = 0.1
 """nats a byte that recurrence is worth at the first places"""
 WANTS = "a text of a megabyte or more"
 FASTER = "bytes a second, in order over sliding"
+HOW: dict[str, Any] = {
+    "batch": 16, "lr": 1e-3, "weight_decay": 0.01, "evaluate_sequences": 1, "device": "cpu",
+}  # fmt: skip
+"""both models of text are trained"""
 
 
 @experiment(
@@ -61,10 +66,7 @@ def segments(study: Study) -> Outcome:
             "transformer-xl", width=128, layers=3, heads=4, vocabulary=256, max_length=LENGTH,
             slots=slots, clamp=LENGTH + SLOTS - 1, dropout=0.0, embedding_dropout=0.0,
         )  # fmt: skip
-        study.train(
-            model, text, 2500, batch=16, lr=1e-3, weight_decay=0.01, evaluate_sequences=1,
-            device="cpu",
-        )  # fmt: skip
+        study.train(model, text, 2500, **HOW)
         by_place = in_order(model, text, slots)["by_place"]
         curves[arm] = [one["loss"] for one in by_place]
         middles = [(one["from"] + one["to"]) / 2 for one in by_place]
@@ -328,10 +330,7 @@ def regions(study: Study) -> Outcome:
             "compressive", width=128, layers=3, heads=HEADS, vocabulary=256, max_length=SIZE,
             slots=SIZE, compressed=SIZE, rate=3, dropout=0.0, embedding_dropout=0.0,
         )  # fmt: skip
-        study.train(
-            model, text, 1200, batch=16, lr=1e-3, weight_decay=0.01, evaluate_sequences=1,
-            device="cpu",
-        )  # fmt: skip
+        study.train(model, text, 1200, **HOW)
         parts.append(attention_by_part(model, text))
         for name, share in zip(names, parts[-1].mean(0).tolist(), strict=True):
             study.keep(name, share)

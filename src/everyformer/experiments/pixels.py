@@ -12,7 +12,8 @@ from torch import Tensor, nn
 
 from everyformer.engines.flops import count_flops
 from everyformer.experiments.figures import panels, plot
-from everyformer.experiments.study import Outcome, Study, experiment, held_out, load, model_for
+from everyformer.experiments.measures import held_out, load, model_for
+from everyformer.experiments.study import Outcome, Study, experiment
 from everyformer.generation.pixels import draw_images
 from everyformer.mixers.sparse_transformer import SparseTransformer
 from everyformer.models.base import Model

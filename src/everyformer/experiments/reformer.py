@@ -14,7 +14,8 @@ from everyformer.core.config import Choice
 from everyformer.engines.content.chunk_lists import ChunkPattern
 from everyformer.engines.content.hashing import bucket_order, columns, lsh_buckets, seeded_rotations
 from everyformer.experiments.figures import lines, panels, plot
-from everyformer.experiments.study import Outcome, Study, experiment, scored_accuracy
+from everyformer.experiments.measures import scored_accuracy
+from everyformer.experiments.study import Outcome, Study, experiment
 from everyformer.functional import lsh_attention
 from everyformer.mixers.reformer.function import dense_attention
 from everyformer.mixers.reformer.reference import lsh_weights_reference

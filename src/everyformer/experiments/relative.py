@@ -16,16 +16,8 @@ from torch import Tensor
 
 from everyformer.core.trace import trace
 from everyformer.experiments.figures import bars, boxes, lines, panels
-from everyformer.experiments.study import (
-    Outcome,
-    Study,
-    experiment,
-    held_out,
-    listed,
-    load,
-    model_for,
-    scored_accuracy,
-)
+from everyformer.experiments.measures import held_out, listed, load, model_for, scored_accuracy
+from everyformer.experiments.study import Outcome, Study, experiment
 from everyformer.models.base import Model
 from everyformer.positions._panels import TERMS
 from everyformer.positions.da_transformer import DaTransformer
@@ -51,9 +43,10 @@ ARMS: dict[str, dict[str, Any]] = {
 )
 def shift(study: Study) -> Outcome:
     """Each token of one layer, seeing both sides, must say which stood `SHIFT` places before it."""
-    arms = {name: ("shaw", options) for name, options in ARMS.items()}
-    sizes: dict[str, Any] = {"width": 48, "layers": 1, "heads": 4, "vocabulary": SYMBOLS}
-    for name, model in study.models(arms, shifted, 600, task="mlm", max_length=LENGTH, **sizes):
+    sizes: dict[str, Any] = {
+        "width": 48, "layers": 1, "heads": 4, "vocabulary": SYMBOLS, "max_length": LENGTH,
+    }  # fmt: skip
+    for name, model in study.models(ARMS, shifted, 600, member="shaw", task="mlm", **sizes):
         test = shifted(torch.Generator().manual_seed(99 + study.seed))
         study.keep(name, scored_accuracy(model, *test), "{:.2f}")
     numbers = study.numbers
@@ -235,10 +228,10 @@ def terms_figure(model: Model, tokens: Tensor) -> Figure:
 
 
 DEPTH = 8
-LOSSES: dict[str, tuple[str, dict[str, Any]]] = {
-    "inner layers": ("learned-per-layer", {"lookahead": 0.0}),
-    "both": ("learned-per-layer", {}),
-    "neither": ("learned-per-layer", {"layer_losses": False, "lookahead": 0.0}),
+LOSSES: dict[str, dict[str, Any]] = {
+    "inner layers": {"lookahead": 0.0},
+    "both": {},
+    "neither": {"layer_losses": False, "lookahead": 0.0},
 }
 
 
@@ -251,8 +244,9 @@ LOSSES: dict[str, tuple[str, dict[str, Any]]] = {
 def inner_losses(study: Study) -> Outcome:
     """Bits per byte of a deep, narrow model after equal steps, with auxiliary losses or without."""
     data = load(length=64)
-    sizes, limit = {"width": 64, "layers": DEPTH, "heads": 2}, max(8, study.steps(128))
-    for name, model in study.models(LOSSES, (data, 16), 600, lr=2e-3, **sizes):
+    sizes: dict[str, Any] = {"width": 64, "layers": DEPTH, "heads": 2, "lr": 2e-3}
+    limit = max(8, study.steps(128))
+    for name, model in study.models(LOSSES, (data, 16), 600, member="learned-per-layer", **sizes):
         study.keep(name, held_out(model, data, "bits_per_byte", limit=limit), "{:.3f}")
     sentence = (
         f"{DEPTH} layers, equal steps on the standard library: [both|.3f] bits per byte with "

@@ -21,7 +21,8 @@ from torch import Tensor
 
 from everyformer.core.trace import trace
 from everyformer.experiments.figures import panels, plot
-from everyformer.experiments.study import Outcome, Study, experiment, mean
+from everyformer.experiments.measures import mean
+from everyformer.experiments.study import Outcome, Study, experiment
 from everyformer.models.base import Model
 from everyformer.models.build import create_model
 

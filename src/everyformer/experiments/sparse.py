@@ -18,7 +18,8 @@ from torch import Tensor
 from everyformer.engines.sparse.plan import SparsePlan, distances, reached
 from everyformer.engines.sparse.random_blocks import average_path
 from everyformer.experiments.figures import lines, panels, plot_bars
-from everyformer.experiments.study import Outcome, Study, experiment, mean, scored_accuracy
+from everyformer.experiments.measures import mean, scored_accuracy
+from everyformer.experiments.study import Outcome, Study, experiment
 from everyformer.mixers._patterned import PatternAttention
 from everyformer.mixers.sparse_transformer import SparseTransformer
 from everyformer.models.base import Model
@@ -119,10 +120,10 @@ ASK, END = VALUES + NOISES, VALUES + NOISES + 1
 RADIUS, LAYERS, STEPS = 2, 4, 700
 """together four layers reach 8 tokens, the answer is 14 away at least"""
 PER_SENTENCE = {"per": "sentence", "ends": (END,)}
-GLOBALS: dict[str, tuple[str, dict[str, Any]]] = {
-    "hard g2l": ("etc", {"summaries": PER_SENTENCE}),
-    "open g2l": ("etc", {"summaries": PER_SENTENCE, "hard_g2l": False}),
-    "no global tokens": ("etc", {"summaries": {"per": None}}),
+GLOBALS: dict[str, dict[str, Any]] = {
+    "hard g2l": {"summaries": PER_SENTENCE},
+    "open g2l": {"summaries": PER_SENTENCE, "hard_g2l": False},
+    "no global tokens": {"summaries": {"per": None}},
 }
 SOLVED, FAILED = 0.9, 0.2
 LEARNED, WINDOW = 0.5, 20
@@ -141,9 +142,9 @@ def far_sentences(study: Study) -> Outcome:
     curves: dict[str, list[list[float]]] = {}
     sizes: dict[str, Any] = {
         "width": 64, "layers": LAYERS, "heads": 4, "vocabulary": END + 1, "radius": RADIUS,
-        "max_length": SENTENCES * WORDS, "wiring": "pre",
+        "max_length": SENTENCES * WORDS, "wiring": "pre", "task": "mlm",
     }  # fmt: skip
-    for name, model in study.models(GLOBALS, levels, STEPS, lr=2e-3, task="mlm", **sizes):
+    for name, model in study.models(GLOBALS, levels, STEPS, member="etc", lr=2e-3, **sizes):
         test = levels(torch.Generator().manual_seed(2000 + study.seed))
         curve = study.losses[name]
         curves.setdefault(name, []).append(curve)

@@ -32,7 +32,8 @@ from everyformer.datastores.runs import train_run
 from everyformer.datastores.stretches import Stretches, indexed, stored
 from everyformer.datastores.sweep import Cell, Sweep, sweep
 from everyformer.experiments.figures import panels, plot
-from everyformer.experiments.study import Outcome, Study, experiment, model_for
+from everyformer.experiments.measures import model_for
+from everyformer.experiments.study import Outcome, Study, experiment
 from everyformer.models.build import create_model
 from everyformer.models.knn_lm import KnnLanguageModel
 from everyformer.models.language import LanguageModel

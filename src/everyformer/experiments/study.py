@@ -22,14 +22,11 @@ from torch import Tensor, nn
 from everyformer.core.bounds import Positive, Repeats
 from everyformer.core.config import Options
 from everyformer.core.stopping import Stopped
-from everyformer.core.tasks import TASKS
-from everyformer.data import load_dataset
-from everyformer.data.config import DataConfig
 from everyformer.data.dataset import Dataset
+from everyformer.experiments.measures import listed, mean, model_for
 from everyformer.models.base import Model
 from everyformer.models.build import create_model
 from everyformer.training.config import TrainingConfig
-from everyformer.training.evaluate import evaluate
 from everyformer.training.loop import train
 from everyformer.training.optimiser import clip_gradients, set_learning_rate
 from everyformer.training.result import TrainResult
@@ -180,22 +177,23 @@ class Study:
         batches: Batches | tuple[Dataset, int],
         steps: int,
         *,
+        member: str | None = None,
         lr: float = 3e-3,
         **options: Any,
     ) -> Iterator[tuple[str, Any]]:
         """A trained model of every arm, with every seed; ``losses[arm]`` has its losses.
 
         Args:
-            arms: name -> member and its options, or those of the member of that name.
+            arms: name -> member and its options, or those of ``member`` (default: of that name).
             batches: as those of `fit`; a dataset says task and sizes.
             options: those that all models have.
         """
         for name, arm in self.each(arms.items()):
-            member, special = arm if isinstance(arm, tuple) else (name, arm)
+            which, special = arm if isinstance(arm, tuple) else (member or name, arm)
             if isinstance(batches, tuple):
-                model = model_for(batches[0], member, **options, **special)
+                model = model_for(batches[0], which, **options, **special)
             else:
-                model = create_model(member, **options, **special)
+                model = create_model(which, **options, **special)
             self.losses[name] = self.fit(model, batches, steps, lr=lr)
             yield name, model
 
@@ -300,49 +298,3 @@ def finished(result: TrainResult) -> TrainResult:
     if result.signal is not None:
         raise Stopped(result.signal)
     return result
-
-
-def load(task: str = "lm", **options: Any) -> Dataset:
-    """Data of a task, by the fields of `DataConfig`."""
-    return load_dataset(DataConfig(**options), task)
-
-
-def model_for(data: Dataset, member: str, **options: Any) -> Model:
-    """A model of ``member`` for the data; ``options`` are its sizes and those of its genes."""
-    sizes: dict[str, Any] = {"vocabulary": data.vocabulary, "max_length": data.length}
-    if TASKS[data.task].pictures:
-        sizes = {"image": data.image}
-    if TASKS[data.task].classifies:
-        sizes["classes"] = len(data.classes)
-    return create_model(member, data.task, **sizes, **options)
-
-
-@torch.no_grad()
-def scored_accuracy(model: nn.Module, inputs: Tensor, targets: Tensor) -> float:
-    """Share of scored targets (not -100) that are predicted."""
-    guesses = model(inputs).logits.argmax(-1)
-    return float((guesses == targets)[targets != -100].float().mean())
-
-
-def accuracy(model: nn.Module, data: Dataset) -> float:
-    """`scored_accuracy` on 256 held-out rows."""
-    batch = next(iter(data.validation_batches(256, 256)))
-    return scored_accuracy(model, batch.inputs, batch.targets)
-
-
-def held_out(model: nn.Module, data: Dataset, measure: str, **options: Any) -> float:
-    """An evaluation's loss, bits_per_byte, accuracy ... on the held-out part."""
-    evaluation = evaluate(model, data, **options)
-    assert evaluation is not None
-    return float(evaluation[measure])
-
-
-def mean(values: Iterable[float]) -> float:
-    """The mean of at least one value."""
-    every = list(values)
-    return sum(every) / len(every)
-
-
-def listed(values: Mapping[Any, float], form: str) -> str:
-    """Names and values, a comma between each two pairs."""
-    return ", ".join(f"{name} {value:{form}}" for name, value in values.items())

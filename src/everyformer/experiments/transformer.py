@@ -22,7 +22,8 @@ from everyformer.core.errors import DivergedError
 from everyformer.core.mask import Mask
 from everyformer.data.dataset import Dataset
 from everyformer.experiments.figures import bars, panels, plot
-from everyformer.experiments.study import Outcome, Study, experiment, finished, load, mean
+from everyformer.experiments.measures import load, mean
+from everyformer.experiments.study import Outcome, Study, experiment, finished
 from everyformer.generation.beam import beam_search
 from everyformer.generation.config import BeamConfig
 from everyformer.models.base import Model
