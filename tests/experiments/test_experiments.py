@@ -10,7 +10,7 @@ import torch
 import everyformer as ef
 from everyformer.core.errors import ConfigError
 from everyformer.core.outputs import ModelOutput
-from everyformer.experiments import base, definitions, gtrxl
+from everyformer.experiments import base, definitions, gtrxl, memories
 from everyformer.experiments.gmlp import diagonal_means, toeplitz_share
 from everyformer.experiments.kernels import estimated, orthogonal_over_independent, relative_error
 from everyformer.experiments.language import gaps, measured, ngram_bits
@@ -194,6 +194,11 @@ def test_a_rate_of_its_own_and_a_loss_of_its_own_take_the_place_of_the_usual_one
     # the first step of Adam goes by the rate
     assert losses == pytest.approx([3.0, 2.5, 2.5])
     assert seen == [(0, 3), (1, 3), (2, 3)]
+
+
+def test_the_rate_of_lags_rises_and_falls_by_equal_amounts():
+    rates = [memories.falling(step, 40) for step in (0, 1, 2, 3, 39)]
+    assert rates == pytest.approx([1e-3, 0.00195, 0.00285, 0.002775, 0.000075])
 
 
 def test_means_take_the_place_of_brackets_in_a_sentence():

@@ -251,6 +251,11 @@ def streams(seed: int, count: int) -> Iterator[tuple[Tensor, ...]]:
         yield tuple(part[:, n * LENGTH : (n + 1) * LENGTH] for part in parts)
 
 
+def falling(step: int, steps: int) -> float:
+    """Learning rate that rises over a twentieth of the steps, and falls by equal amounts."""
+    return 3e-3 * min(1.0, (step + 1) / (steps // 20 + 1)) * (1 - step / steps)
+
+
 def fit(study: Study, model: Model, steps: int) -> list[float]:
     """Train on streams in order; the compression's own loss at every step, if it has one."""
     texts = streams(1000 + study.seed, study.steps(steps))
@@ -270,9 +275,6 @@ def fit(study: Study, model: Model, steps: int) -> list[float]:
             terms.append(float(out.losses["compression"].detach()))
         total: Tensor = out.loss
         return total
-
-    def falling(step: int, steps: int) -> float:
-        return 3e-3 * min(1.0, (step + 1) / (steps // 20 + 1)) * (1 - step / steps)
 
     study.fit(model, batches, steps, lr=falling, loss_of=loss)
     return terms
