@@ -92,8 +92,8 @@ def random_features(study: Study) -> Outcome:
         axis.set(title=f"q, k of std {scale:g}", xscale="log", yscale="log")
         plot(axis, curves, ROWS, ("rows M", "relative squared error" if scale == SMALL else ""))
     both = {kind: study.series(RATIO.format(kind, "{:g}"), NORMS) for kind in KINDS}
-    labels = "norm of x and y", "orthogonal over independent"
-    plot(axes[2], both, NORMS, labels, level=1, ylim=(0, 1.1))
+    title = "orthogonal over independent"
+    plot(axes[2], both, NORMS, ("norm of x and y", ""), level=1, ylim=(0, 1.1), title=title)
     small = [study.numbers[RATIO.format("positive", f"{norm:g}")] for norm in NORMS[:2]]
     better = all(ratio < 1 for ratios in small for ratio in ratios)
     holds = better and 0.5 < rate < 2 and unit < unit_last and many < plain
