@@ -15,7 +15,7 @@ def test_what_is_recorded_is_not_trained_again(
 ) -> None:
     setting = replace(defaults.SETTINGS["classify-image"], steps=2, width=8)
     monkeypatch.setitem(defaults.SETTINGS, "classify-image", setting)
-    monkeypatch.setattr(defaults, "BEHIND", 99.0)
+    monkeypatch.setattr(defaults, "LAGGING", 99.0)
     trained: list[tuple[str, int]] = []
     one = defaults.one
 
@@ -61,10 +61,10 @@ def test_a_member_that_lags_is_marked() -> None:
 
 def test_those_behind_and_the_one_in_the_middle_are_trained_longer() -> None:
     rows = rows_of({"a": 2.4, "b": 2.5, "c": 3.4}, 150)
-    assert defaults.found_behind(rows, "lm") == ["b", "c"]
-    assert defaults.found_behind(rows_of({"a": 2.4, "b": 2.5}, 150), "lm") == []
+    assert defaults.lagging(rows, "lm") == ["b", "c"]
+    assert defaults.lagging(rows_of({"a": 2.4, "b": 2.5}, 150), "lm") == []
     rows += rows_of({"b": 2.0, "c": 2.1}, 600)
-    assert defaults.found_behind(rows, "lm") == ["b", "c"]
+    assert defaults.lagging(rows, "lm") == ["b", "c"]
     lines = list(defaults.page(rows))
     assert lines.index("Those behind and the one in the middle, 4 times the steps:") > 0
     assert lines[-1].startswith("| c | 2.110 | 2.0")

@@ -7,7 +7,9 @@ import torch
 
 from everyformer.data import load_dataset
 from everyformer.data.config import DataConfig
-from everyformer.experiments import base, norms
+from everyformer.experiments import base
+from everyformer.experiments import transformer as norms
+from everyformer.experiments.study import StudySetting
 
 GUESS = math.log(17)
 
@@ -73,7 +75,7 @@ def test_a_run_without_numbers_counts_as_guessing(data, monkeypatch):
 )
 def test_the_rate_is_the_lowest_at_which_no_seed_learns(stalled, rate):
     losses = {
-        ("post", r): [GUESS] * stalled.get(r, 0) + [0.2] * (2 - stalled.get(r, 0))
+        f"loss post, lr {r:g}": [GUESS] * stalled.get(r, 0) + [0.2] * (2 - stalled.get(r, 0))
         for r in norms.RATES
     }
     assert norms.stalling_rate(losses, GUESS) == rate
@@ -109,6 +111,6 @@ def test_the_verdict_follows_from_the_numbers(losses, powers, rises, holds, monk
     monkeypatch.setattr(norms, "gradient_norms", measured)
     monkeypatch.setattr(norms, "trained", planted)
     (experiment,) = base.find("norms")
-    outcome = experiment.run(base.StudySetting(seeds=2, say=lambda text: None))
+    outcome = experiment.run(StudySetting(seeds=2, say=lambda text: None))
     assert outcome.holds is holds
     assert set(outcome.figures) == {"training", "gradients"}

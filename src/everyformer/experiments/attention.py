@@ -8,11 +8,13 @@ import torch
 from torch import Tensor, nn
 
 from everyformer.core.outputs import ModelOutput
-from everyformer.experiments.base import Outcome, Study, accuracy, experiment, fitting, load, mean
 from everyformer.experiments.figures import lines, panels, plot
+from everyformer.experiments.measures import accuracy, load, mean, model_for
+from everyformer.experiments.study import Outcome, Study, experiment
 from everyformer.functional import attention
 
 DIMENSIONS = (4, 16, 64, 256, 1024)
+KEYS = 64
 
 
 @experiment(
@@ -23,48 +25,44 @@ DIMENSIONS = (4, 16, 64, 256, 1024)
 )
 def saturation(study: Study) -> Outcome:
     """q, k ~ N(0,1)^D: scores have variance D, so unscaled softmax becomes one-hot as D grows."""
-    keys = 64
-    curves: dict[bool, list[list[tuple[float, float]]]] = {True: [], False: []}
-    for scaled in study.each(curves):
-        found = [_entropy_and_gradient(d, keys, scaled, study.seed) for d in DIMENSIONS]
-        curves[scaled].append(found)
-    numbers = {
-        f"{what} {name} D={DIMENSIONS[n]}": [run[n][part] for run in curves[scaled]]
-        for scaled, name in ((True, "scaled"), (False, "unscaled"))
-        for n in (0, -1)
-        for part, what in enumerate(("entropy", "gradient"))
-    }
-    last = DIMENSIONS[-1]
-    kept = mean(numbers[f"entropy scaled D={last}"]) / mean(numbers["entropy scaled D=4"])
-    lost = mean(numbers[f"entropy unscaled D={last}"]) / mean(numbers["entropy unscaled D=4"])
-    faded = mean(numbers[f"gradient unscaled D={last}"]) / mean(
-        numbers[f"gradient scaled D={last}"]
-    )
+    arms, parts, last = ("scaled", "unscaled"), ("entropy", "gradient"), DIMENSIONS[-1]
+    study.order(f"{part} {arm} D={d}" for arm in arms for d in (4, last) for part in parts)
+    curves: dict[tuple[str, str], list[list[float]]] = {}
+    for arm in study.each(arms):
+        pairs = [entropy_and_gradient(d, arm == "scaled", study.seed) for d in DIMENSIONS]
+        for part, values in zip(parts, zip(*pairs, strict=True), strict=True):
+            curves.setdefault((part, arm), []).append(list(values))
+            for d in (4, last):
+                study.keep(f"{part} {arm} D={d}", values[DIMENSIONS.index(d)])
+    m = study.means()
+    entropy_left, unscaled_left = (m[f"entropy {a} D={last}"] / m[f"entropy {a} D=4"] for a in arms)
+    faded = m[f"gradient unscaled D={last}"] / m[f"gradient scaled D={last}"]
     sentence = (
-        f"From D=4 to D={last} the entropy of a row of weights keeps {kept:.0%} of its value with "
-        f"1/sqrt(D) and {lost:.0%} without; at D={last} the gradient to the scores of the median "
-        f"row is {faded:.1%} of the scaled one."
+        f"From D=4 to D={last} the entropy of a row of weights keeps {entropy_left:.0%} of its "
+        f"value with 1/sqrt(D) and {unscaled_left:.0%} without; at D={last} the gradient to the "
+        f"scores of the median row is {faded:.1%} of the scaled one."
     )
     figure, axes = panels(2, (7, 3))
     labels = ("entropy of a row (nats)", "gradient to a row's scores")
-    for part, (axis, label) in enumerate(zip(axes, labels, strict=True)):
-        values = {
-            name: [mean([run[i][part] for run in curves[scaled]]) for i in range(len(DIMENSIONS))]
-            for scaled, name in ((True, "with 1/sqrt(D)"), (False, "without"))
+    for axis, part, label in zip(axes, parts, labels, strict=True):
+        by_arm = {
+            name: [mean(values) for values in zip(*curves[part, arm], strict=True)]
+            for arm, name in zip(arms, ("with 1/sqrt(D)", "without"), strict=True)
         }
-        plot(axis, values, DIMENSIONS, xscale="log", xlabel="head dimension D", ylabel=label)
-    return Outcome(numbers, kept > 0.9 and lost < 0.3 and faded < 0.3, sentence, {"curves": figure})
+        plot(axis, by_arm, DIMENSIONS, ("head dimension D", label), xscale="log")
+    holds = entropy_left > 0.9 and unscaled_left < 0.3 and faded < 0.3
+    return study.outcome(holds, sentence, curves=figure)
 
 
-def _entropy_and_gradient(size: int, keys: int, scaled: bool, seed: int) -> tuple[float, float]:
+def entropy_and_gradient(size: int, scaled: bool, seed: int) -> tuple[float, float]:
+    """Mean entropy of a row of weights, and the median row's gradient to its scores."""
     generator = torch.Generator().manual_seed(seed)
     q = torch.randn(1, 1, 64, size, generator=generator)
-    k = torch.randn(1, 1, keys, size, generator=generator)
-    v = torch.randn(1, 1, keys, 16, generator=generator)
-    bias = torch.zeros(1, 1, 64, keys, requires_grad=True)
+    k = torch.randn(1, 1, KEYS, size, generator=generator)
+    v = torch.randn(1, 1, KEYS, 16, generator=generator)
+    bias = torch.zeros(1, 1, 64, KEYS, requires_grad=True)
     scale = None if scaled else 1.0
-    one_hot = torch.eye(keys)[None, None]
-    weights = attention(q, k, one_hot, bias=bias.detach(), scale=scale)
+    weights = attention(q, k, torch.eye(KEYS)[None, None], bias=bias.detach(), scale=scale)
     entropy = -(weights * weights.clamp(min=1e-30).log()).sum(-1).mean()
     # a fixed random direction, so that the loss itself does not grow with the weights
     direction = torch.randn(1, 1, 64, 16, generator=generator)
@@ -74,7 +72,7 @@ def _entropy_and_gradient(size: int, keys: int, scaled: bool, seed: int) -> tupl
 
 
 class LSTMModel(nn.Module):
-    """The recurrent baseline: embedding, two LSTM layers, tied output."""
+    """Recurrent baseline: embedding, two LSTM layers, tied output."""
 
     def __init__(self, vocabulary: int, width: int, hidden: int) -> None:
         super().__init__()
@@ -102,17 +100,16 @@ def recall(study: Study) -> Outcome:
     sizes = {}
     for name in study.each(curves):
         if name == "attention":
-            model: nn.Module = fitting(data, name, width=64, layers=2, heads=2)
+            model: nn.Module = model_for(data, name, width=64, layers=2, heads=2)
         else:
             model = LSTMModel(data.vocabulary, 64, 76)
         sizes[name] = sum(p.numel() for p in model.parameters())
-        losses = study.fit(model, (data, 64), 1000, lr=3e-3)
-        curves[name].append(losses)
+        curves[name].append(study.fit(model, (data, 64), 1000))
         study.keep(name, accuracy(model, data), "{:.1%} of the values")
-    ours, theirs = study.means().values()
     sentence = (
-        f"With 8 pairs, {sizes['attention']:,} parameters of attention recall {ours:.1%} of the "
-        f"values and {sizes['lstm']:,} of a two-layer LSTM {theirs:.1%}, after equal steps."
+        f"With 8 pairs, {sizes['attention']:,} parameters of attention recall [attention|.1%] of "
+        f"the values and {sizes['lstm']:,} of a two-layer LSTM [lstm|.1%], after equal steps."
     )
+    holds = study.mean("attention") > 0.95 and study.mean("lstm") < 0.6
     figure = lines(curves, level=math.log(data.vocabulary / 2))
-    return Outcome(study.numbers, ours > 0.95 and theirs < 0.6, sentence, {"loss": figure})
+    return study.outcome(holds, sentence, loss=figure)

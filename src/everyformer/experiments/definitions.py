@@ -13,15 +13,14 @@ from __future__ import annotations
 import copy
 import itertools
 import math
-from collections.abc import Sequence
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from everyformer.experiments.base import Outcome, Study, experiment
-from everyformer.experiments.figures import panels, plot
+from everyformer.experiments.figures import lines
+from everyformer.experiments.study import Outcome, Study, experiment
 from everyformer.genes.memory.base import memories_of
 from everyformer.genes.memory.memorizing import MemorizingMemory
 from everyformer.models.base import Model
@@ -62,12 +61,11 @@ def definitions(study: Study) -> Outcome:
             max_length=LENGTH, slots=LENGTH, size=TRAINED, neighbours=16, unit_scale=8.0,
             keep_position=True, gate=-1.0,
         )  # fmt: skip
-        # a first segment alone finds nothing in any store
+        # a first segment alone has nothing in any store
         study.fit(plain, short_texts, 600)
-        for name, size in (("without", 0), ("with", TRAINED)):
+        for name, size in study.arms((("without", 0), ("with", TRAINED))):
             model = copy.deepcopy(plain)
             set_size(model, size)
-            torch.manual_seed(study.seed)
             stream = Documents(ROWS, SEGMENTS["training"], study.seed)
             study.fit(model, stream.read, TUNED, lr=2e-3, loss_of=stream.loss)
             for stored in SIZES if size else (0,):
@@ -79,39 +77,30 @@ def definitions(study: Study) -> Outcome:
 
 
 def outcome_of(study: Study) -> Outcome:
-    """The claim, the sentence and the figure of the numbers of all seeds."""
-    losses = [study.mean(f"with, {stored} stored: far") for stored in SIZES]
+    """Verdict, sentence and figure of the numbers of all seeds."""
+    losses = study.series("with, {} stored: far", SIZES)
     without = study.mean("without, 0 stored: far")
-    worse = [stored for stored, loss in zip(SIZES, losses, strict=True) if loss >= GUESSED]
+    worse = [f"{n:,}" for n, loss in zip(SIZES, losses, strict=True) if loss >= GUESSED]
     sentence = (
-        f"Values defined before the window cost {_listed(losses, '.2f')} nats with "
-        f"{_listed(SIZES, ',')} tokens in the store. Guessing costs {GUESSED:.2f}: with "
-        f"{_listed(worse, ',') or 'none'} stored, where {TRAINED:,} were in fine-tuning, the model "
-        f"is worse than that. The one that was fine-tuned without a store loses {without:.2f} "
-        f"there, {'more' if without > GUESSED else 'less'} than by guessing. Inside the window "
-        f"both know them: {study.mean(f'with, {SIZES[-1]} stored: near'):.2f} and "
-        f"{study.mean('without, 0 stored: near'):.2f} nats."
+        f"Values defined before the window cost {' and '.join(f'{loss:.2f}' for loss in losses)} "
+        f"nats with {' and '.join(f'{n:,}' for n in SIZES)} tokens in the store. Guessing costs "
+        f"{GUESSED:.2f}: with {' and '.join(worse) or 'none'} stored, where {TRAINED:,} were in "
+        "fine-tuning, the model is worse than that. The one that was fine-tuned without a store "
+        f"loses {without:.2f} there, {'more' if without > GUESSED else 'less'} than by guessing. "
+        f"Inside the window both know them: [with, {SIZES[-1]} stored: near|.2f] and "
+        "[without, 0 stored: near|.2f] nats."
     )
-    falls = all(later < earlier for earlier, later in itertools.pairwise(losses))
-    figure, [axis] = panels()
-    curves: dict[str, Any] = {
-        what: [
-            [study.numbers[f"with, {stored} stored: {what}"][n] for stored in SIZES]
-            for n in range(len(study.numbers["without, 0 stored: far"]))
-        ]
-        for what in ("far", "near")
-    }
-    plot(axis, curves, range(len(SIZES)), level=without, ylabel="loss of values (nats)",
-         xlabel="tokens stored (dotted: far, trained without)")  # fmt: skip
+    curves = {part: study.curves(f"with, {{}} stored: {part}", SIZES) for part in ("far", "near")}
+    labels = "tokens stored (dotted: far, trained without)", "loss of values (nats)"
+    at = range(len(SIZES))
+    figure = lines(curves, at, labels, level=without)
+    axis = figure.axes[0]
     axis.axhline(GUESSED, color="C3", linestyle="--", label=f"guessing, {GUESSED:.2f}")
     axis.legend(fontsize=7)
-    axis.set_xticks(range(len(SIZES)), [f"{stored:,}" for stored in SIZES])
+    axis.set_xticks(at, [f"{stored:,}" for stored in SIZES])
+    falls = all(later < earlier for earlier, later in itertools.pairwise(losses))
     holds = falls and losses[-1] < SHARE * min(without, GUESSED)
-    return Outcome(study.numbers, holds, sentence, {"size": figure})
-
-
-def _listed(values: Sequence[float], form: str) -> str:
-    return " and ".join(f"{value:{form}}" for value in values)
+    return study.outcome(holds, sentence, size=figure)
 
 
 class Documents:
@@ -126,7 +115,7 @@ class Documents:
         self.age = torch.arange(rows) * segments // rows
         self.segments, self.filler = segments, filler
         self.state: Any = None
-        self.meanings = self._meanings()
+        self.meanings = self._draw(VALUES, rows, NAMES)
         self.last_seen = torch.full((rows, NAMES), -1)
         self.recent = self._draw(NAMES, rows, LATEST)
         self.pairs = 0
@@ -134,15 +123,13 @@ class Documents:
     def _draw(self, below: int, *shape: int) -> Tensor:
         return torch.randint(below, shape, generator=self.generator)
 
-    def _meanings(self) -> Tensor:
-        return self._draw(VALUES, len(self.age), NAMES)
-
     def read(self, _: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
-        """The next tokens (B, L), and beside them, (2, B, L), the next ones and how far back the
+        """The next tokens (B, L), and with them, (2, B, L), the ones after and how far back the
         name of each value came last: 0 where it did not, or where there is no value."""
         begins = self.age % self.segments == 0
         if self.pairs and bool(begins.any()):
-            self.meanings = torch.where(begins[:, None], self._meanings(), self.meanings)
+            fresh = self._draw(VALUES, len(self.age), NAMES)
+            self.meanings = torch.where(begins[:, None], fresh, self.meanings)
             self.last_seen = self.last_seen.masked_fill(begins[:, None], -1)
             if self.state is not None:
                 self.state = self.state.reset(begins)
@@ -179,7 +166,7 @@ class Documents:
         return [first[:, 0], second[:, 0]], distance[:, 0]
 
     def loss(self, model: Any, inputs: Tensor, goals: Tensor) -> Tensor:
-        """Of values whose names came before; the model goes on from the segment before."""
+        """Loss of values whose names came before; the model goes on from the last segment."""
         state = model.init_state(len(inputs)) if self.state is None else self.state
         targets = goals[0].masked_fill(goals[1] == 0, -100)
         out = model(inputs, targets=targets, state=state)
@@ -204,8 +191,8 @@ def set_size(model: Model, size: int) -> None:
 
 @torch.no_grad()
 def losses_of(model: Model, size: int, study: Study) -> tuple[float, float]:
-    """Of values whose names came last inside the window, and before it, in the second half of long
-    documents."""
+    """Losses of values whose names came last inside the window, and before it, in the second half
+    of long documents."""
     set_size(model, size)
     model.eval()
     segments = SEGMENTS["evaluation"]

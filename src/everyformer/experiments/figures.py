@@ -23,8 +23,9 @@ def plot(
     axis: Axes,
     curves: Mapping[str, Sequence[Any]],
     x: Sequence[float] | None = None,
-    style: str | None = None,
+    labels: tuple[str, str] = ("step", "loss (nats)"),
     *,
+    style: str | None = None,
     smooth: int = 1,
     level: float | None = None,
     ticks: bool = False,
@@ -34,7 +35,8 @@ def plot(
 
     Args:
         curves: values, or those of every seed.
-        x: where the values stand (default: they are losses, step by step).
+        x: places of the values (default: they are losses, step by step).
+        labels: of both axes.
         style: of the lines, as matplotlib writes it (default: points, of losses none).
         smooth: running mean over so many values.
         level: a dotted line to compare with.
@@ -50,7 +52,7 @@ def plot(
             axis.plot(at, curve, style, color=f"C{n}", label=None if seed else name)
     if level is not None:
         axis.axhline(level, color="grey", linestyle=":")
-    axis.set(**({"xlabel": "step", "ylabel": "loss (nats)"} if x is None else {}) | options)
+    axis.set(**{"xlabel": labels[0], "ylabel": labels[1], **options})
     if ticks and x is not None:
         axis.set_xticks(x, [f"{value:g}" for value in x])
         axis.minorticks_off()
@@ -58,11 +60,15 @@ def plot(
 
 
 def lines(
-    curves: Mapping[str, Sequence[Any]], x: Sequence[float] | None = None, **options: Any
+    curves: Mapping[str, Sequence[Any]],
+    x: Sequence[float] | None = None,
+    *labels: tuple[str, str],
+    size: tuple[float, float] = (5, 3),
+    **options: Any,
 ) -> Figure:
     """One panel of what `plot` draws."""
-    figure, [axis] = panels()
-    plot(axis, curves, x, **options)
+    figure, [axis] = panels(size=size)
+    plot(axis, curves, x, *labels, **options)
     return figure
 
 
@@ -81,7 +87,7 @@ def bars(
 def plot_bars(
     axis: Axes, heights: Mapping[str, float], colours: Sequence[str] | None = None, **options: Any
 ) -> None:
-    """A bar a name, on given axes."""
+    """A bar a name, on these axes."""
     names = [name.replace(", ", ",\n") for name in heights]
     axis.bar(names, list(heights.values()), color=colours)
     axis.tick_params(axis="x", labelsize=8)

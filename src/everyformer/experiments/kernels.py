@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 from statistics import median
 from typing import Any
 
 import torch
-from matplotlib.figure import Figure
 from torch import Tensor, nn
 
 from everyformer.engines.flops import count_flops
@@ -18,8 +18,9 @@ from everyformer.engines.kernel.features import (
     stable_exponentials,
     trigonometric_level,
 )
-from everyformer.experiments.base import Outcome, Study, accuracy, experiment, held_out, load, mean
 from everyformer.experiments.figures import lines, panels, plot
+from everyformer.experiments.measures import accuracy, held_out, load, mean
+from everyformer.experiments.study import Outcome, Study, experiment
 from everyformer.models.build import create_mixer
 
 SIZE, TOKENS = 16, 512
@@ -30,6 +31,8 @@ NORMS = (0.25, 0.5, 1.0)
 """of the vectors whose kernel is estimated from M = D rows"""
 SMALL, UNIT = 0.5, 1.0
 """standard deviations of queries and keys"""
+KINDS = ("positive", "trigonometric")
+PLAIN, RATIO = "plain averaging, std {:g}", "orthogonal over independent, {}, norm {}"
 ESTIMATES: dict[str, tuple[str, Draw]] = {
     "positive, orthogonal": ("positive", "orthogonal"),
     "positive, independent": ("positive", "iid"),
@@ -45,66 +48,69 @@ ESTIMATES: dict[str, tuple[str, Draw]] = {
     minutes=1,
 )
 def random_features(study: Study) -> Outcome:
-    """Errors of a weight from D rows and of outputs from M rows, beside those of plain averages."""
+    """Errors of a weight from D rows and of outputs from M rows, and of plain averages."""
     errors: dict[tuple[str, float, int], list[float]] = {}
     for _ in study.seeds():
-        for kind in ("positive", "trigonometric"):
-            for norm in NORMS:
-                ratio = orthogonal_over_independent(kind, norm, study.steps(20000))
-                name = f"orthogonal over independent, {kind}, norm {norm:g}"
-                study.keep(name, ratio)
+        for kind, norm in itertools.product(KINDS, NORMS):
+            ratio = orthogonal_over_independent(kind, norm, study.steps(20000))
+            study.keep(RATIO.format(kind, f"{norm:g}"), ratio)
         for scale in (SMALL, UNIT):
             q, k, v = (torch.randn(1, 1, TOKENS, SIZE) for _ in range(3))
             q, k = q * scale, k * scale
             exact = nn.functional.scaled_dot_product_attention(q, k, v)
             uniform = relative_error(v.mean(2, keepdim=True), exact)
-            study.keep(f"plain averaging, std {scale:g}", uniform)
+            study.keep(PLAIN.format(scale), uniform)
             for name, (kind, draw) in ESTIMATES.items():
                 for rows in ROWS:
-                    found = [
+                    draws = [
                         relative_error(estimated(q, k, v, kind, draw, rows), exact)
                         for _ in range(study.steps(11))
                     ]
-                    errors.setdefault((name, scale, rows), []).append(median(found))
+                    errors.setdefault((name, scale, rows), []).append(median(draws))
         study.say("done")
-    numbers = study.numbers
+    for name, scale, rows in itertools.product(ESTIMATES, (SMALL, UNIT), (ROWS[2], ROWS[-1])):
+        study.numbers[f"{name}, std {scale:g}, M={rows}"] = errors[name, scale, rows]
     first, last = "positive, orthogonal", "trigonometric, orthogonal"
-    for name in ESTIMATES:
-        for scale in (SMALL, UNIT):
-            for rows in (ROWS[2], ROWS[-1]):
-                numbers[f"{name}, std {scale:g}, M={rows}"] = errors[name, scale, rows]
-    small = {rows: mean(errors[first, SMALL, rows]) for rows in ROWS}
-    rate = small[ROWS[-1]] * ROWS[-1] / (small[ROWS[2]] * ROWS[2])
-    ratios = {n: numbers[f"orthogonal over independent, positive, norm {n:g}"] for n in NORMS}
-    plain = {s: study.mean(f"plain averaging, std {s:g}") for s in (SMALL, UNIT)}
-    unit = {name: mean(errors[name, UNIT, ROWS[2]]) for name in (first, last)}
-    listed = ", ".join(f"{mean(r):.2f} at norm {n:g}" for n, r in ratios.items())
+    many, few = (mean(errors[first, SMALL, rows]) for rows in (ROWS[-1], ROWS[2]))
+    rate = many * ROWS[-1] / (few * ROWS[2])
+    plain, plain_unit = study.series(PLAIN, (SMALL, UNIT))
+    unit, unit_last = (mean(errors[name, UNIT, ROWS[2]]) for name in (first, last))
+    ratios = study.series(RATIO.format("positive", "{:g}"), NORMS)
+    by_norm = ", ".join(f"{r:.2f} at norm {n:g}" for n, r in zip(NORMS, ratios, strict=True))
     sentence = (
         f"The variance of a weight from {SIZE} orthogonal rows is, times that of independent ones, "
-        f"{listed}. With queries and keys of standard deviation {SMALL:g} the output's relative "
-        f"squared error falls from {small[ROWS[2]]:.2g} (M={ROWS[2]}) to {small[ROWS[-1]]:.2g} "
-        f"(M={ROWS[-1]}), {rate:.2f} times as 1/M would have it; plain averaging errs by "
-        f"{plain[SMALL]:.2g}. With standard deviation {UNIT:g} and M={ROWS[2]} positive features "
-        f"err by {unit[first]:.2g}, trigonometric ones by {unit[last]:.2g}, plain averaging by "
-        f"{plain[UNIT]:.2g}."
+        f"{by_norm}. With queries and keys of standard deviation {SMALL:g} the output's relative "
+        f"squared error falls from {few:.2g} (M={ROWS[2]}) to {many:.2g} (M={ROWS[-1]}), "
+        f"{rate:.2f} times as 1/M would have it; plain averaging errs by {plain:.2g}. With "
+        f"standard deviation {UNIT:g} and M={ROWS[2]} positive features err by {unit:.2g}, "
+        f"trigonometric ones by {unit_last:.2g}, plain averaging by {plain_unit:.2g}."
     )
-    better = all(value < 1 for n in NORMS[:2] for value in ratios[n])
-    holds = better and 0.5 < rate < 2 and unit[first] < unit[last]
-    figure = _estimates_figure(errors, plain, study.means())
-    return Outcome(numbers, holds and small[ROWS[-1]] < plain[SMALL], sentence, {"error": figure})
+    figure, axes = panels(3, (10, 3))
+    for axis, scale in zip(axes, (SMALL, UNIT), strict=False):
+        curves = {n: [mean(errors[n, scale, rows]) for rows in ROWS] for n in ESTIMATES}
+        curves["plain averaging"] = [study.mean(PLAIN.format(scale))] * len(ROWS)
+        axis.set(title=f"q, k of std {scale:g}", xscale="log", yscale="log")
+        plot(axis, curves, ROWS, ("rows M", "relative squared error" if scale == SMALL else ""))
+    both = {kind: study.series(RATIO.format(kind, "{:g}"), NORMS) for kind in KINDS}
+    title = "orthogonal over independent"
+    plot(axes[2], both, NORMS, ("norm of x and y", ""), level=1, ylim=(0, 1.1), title=title)
+    small = [study.numbers[RATIO.format("positive", f"{norm:g}")] for norm in NORMS[:2]]
+    better = all(ratio < 1 for ratios in small for ratio in ratios)
+    holds = better and 0.5 < rate < 2 and unit < unit_last and many < plain
+    return study.outcome(holds, sentence, error=figure)
 
 
 def orthogonal_over_independent(kind: str, norm: float, draws: int) -> float:
     """Squared errors of exp(x.y) from D rows each: orthogonal over independent."""
     x, y = (nn.functional.normalize(torch.randn(draws, 1, SIZE), dim=-1) * norm for _ in range(2))
     exact = torch.exp((x * y).sum(-1)).flatten()
-    found = []
+    errors = []
     for draw in ("orthogonal", "iid"):
         w = draw_projection(draws, SIZE, SIZE, draw)
         (fx, lx), (fy, ly) = _features(x, w, kind), _features(y, w, kind)
         estimate = ((fx * fy).sum(-1) * torch.exp(lx + ly)).flatten()
-        found.append(float((estimate - exact).square().mean()))
-    return found[0] / found[1]
+        errors.append(float((estimate - exact).square().mean()))
+    return errors[0] / errors[1]
 
 
 def estimated(q: Tensor, k: Tensor, v: Tensor, kind: str, draw: Draw, rows: int) -> Tensor:
@@ -115,36 +121,15 @@ def estimated(q: Tensor, k: Tensor, v: Tensor, kind: str, draw: Draw, rows: int)
     return ask(x, read_all(y, v, None, level), guard, v.dtype)
 
 
-def relative_error(found: Tensor, exact: Tensor) -> float:
-    """Squared, over the square of what is exact."""
-    return float((found - exact).square().mean() / exact.square().mean())
+def relative_error(estimate: Tensor, exact: Tensor) -> float:
+    """Squared error over the square of the exact values."""
+    return float((estimate - exact).square().mean() / exact.square().mean())
 
 
 def _features(x: Tensor, w: Tensor, kind: str) -> tuple[Tensor, Tensor]:
     if kind == "positive":
         return stable_exponentials(x, w)
     return fourier_features(x, w), trigonometric_level(x)
-
-
-def _estimates_figure(
-    errors: dict[tuple[str, float, int], list[float]],
-    plain: dict[float, float],
-    means: dict[str, float],
-) -> Figure:
-    figure, axes = panels(3, (10, 3))
-    for axis, scale in zip(axes, (SMALL, UNIT), strict=False):
-        curves = {n: [mean(errors[n, scale, rows]) for rows in ROWS] for n in ESTIMATES}
-        curves["plain averaging"] = [plain[scale]] * len(ROWS)
-        title = f"q, k of std {scale:g}"
-        plot(axis, curves, ROWS, xscale="log", yscale="log", xlabel="rows M", title=title)
-    axes[0].set_ylabel("relative squared error")
-    ratios = {
-        kind: [means[f"orthogonal over independent, {kind}, norm {norm:g}"] for norm in NORMS]
-        for kind in ("positive", "trigonometric")
-    }
-    labels: dict[str, Any] = {"xlabel": "norm of x and y", "title": "orthogonal over independent"}
-    plot(axes[2], ratios, NORMS, level=1, ylim=(0, 1.1), **labels)
-    return figure
 
 
 ARMS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -163,28 +148,26 @@ ARMS: dict[str, tuple[str, dict[str, Any]]] = {
 def gates(study: Study) -> Outcome:
     """Bits per byte of three small language models that differ in their features and the gate."""
     data = load(length=256)
-    for name, model in study.models(ARMS, data, 8, 400, width=64, layers=2, heads=4):
-        found = held_out(model, data, "bits_per_byte", limit=128)
-        study.keep(name, found, "{:.3f} bits per byte")
-    numbers = study.numbers
-    means = [study.mean(name) for name in ARMS]
+    for name, model in study.models(ARMS, (data, 8), 400, width=64, layers=2, heads=4):
+        bits = held_out(model, data, "bits_per_byte", limit=128)
+        study.keep(name, bits, "{:.3f} bits per byte")
     cost = {name: step_cost(member, options) for name, (member, options) in ARMS.items()}
     for name, costs in cost.items():
         for tokens, (operations, _) in costs.items():
-            numbers[f"operations of a token after {tokens}, {name}"] = [float(operations)]
+            study.numbers[f"operations of a token after {tokens}, {name}"] = [float(operations)]
     flat = all(len(set(costs.values())) == 1 for costs in cost.values())
-    bits = ", ".join(f"{name} {value:.3f}" for name, value in zip(ARMS, means, strict=True))
-    ops, size = next(iter(cost["rfa, gate"].values()))
+    ops, size = cost["rfa, gate"][64]
+    gated, rfa, linear = study.series("{}", ARMS)
     sentence = (
-        f"Bits per byte after equal steps: {bits}. A token of a layer with the gate takes {ops:,} "
+        f"Bits per byte after equal steps: {study.listed('.3f', x=ARMS)}. A token of a layer with "
+        f"the gate takes {ops:,} "
         f"operations and a state of {size:,} bytes"
         f"{', after 64 tokens as after 4,096' if flat else ', and more after more tokens'}. The "
         f"paper's large models are better with Fourier features than with elu also without gates: "
-        f"here they are {'better' if means[1] < means[2] else 'not'}."
+        f"here they are {'better' if rfa < linear else 'not'}."
     )
     figure = lines(study.losses, smooth=20, ylabel="training loss (nats)")
-    holds = flat and means[0] < 0.98 * min(means[1:])
-    return Outcome(numbers, holds, sentence, {"loss": figure})
+    return study.outcome(flat and gated < 0.98 * min(rfa, linear), sentence, loss=figure)
 
 
 def step_cost(member: str, options: dict[str, Any]) -> dict[int, tuple[int, int]]:
@@ -209,20 +192,19 @@ def step_cost(member: str, options: dict[str, Any]) -> dict[int, tuple[int, int]
 def constant_state(study: Study) -> Outcome:
     """Copying what was read: linear attention has it in a state of one size."""
     data = load("lm", source="copy", length=32, symbols=16)
-    sizes = {"width": 64, "layers": 2, "heads": 2}
+    sizes: dict[str, Any] = {"width": 64, "layers": 2, "heads": 2}
     arms: dict[str, Any] = {"linear": {}, "attention": {}}
-    for name, model in study.models(arms, data, 64, 600, position="learned", **sizes):
+    for name, model in study.models(arms, (data, 64), 600, position="learned", **sizes):
         study.keep(name, accuracy(model, data), "{:.1%}")
-    numbers = study.numbers
     cost = {name: step_cost(name, {}) for name in arms}
     flat = len(set(cost["linear"].values())) == 1
     ours, theirs = (cost[name][4096] for name in ("linear", "attention"))
     sentence = (
-        f"Linear attention copies {study.mean('linear'):.1%} of the symbols it has read, "
-        f"softmax attention {study.mean('attention'):.1%}. In a layer of width 64 its state "
+        "Linear attention copies [linear|.1%] of the symbols it has read, softmax attention "
+        "[attention|.1%]. In a layer of width 64 its state "
         f"takes {ours[1]:,} bytes and a token {ours[0]:,} operations"
         f"{', after 64 tokens as after 4,096' if flat else ''}; softmax attention takes "
         f"{theirs[1]:,} bytes and {theirs[0]:,} operations after 4,096."
     )
-    figure = lines(study.losses, yscale="log")
-    return Outcome(numbers, flat and min(numbers["linear"]) > 0.99, sentence, {"loss": figure})
+    holds = flat and min(study.numbers["linear"]) > 0.99
+    return study.outcome(holds, sentence, loss=lines(study.losses, yscale="log"))

@@ -1,11 +1,10 @@
-"""Reformer: what rounds of hashing find, what reversible layers save, and tables of two axes."""
+"""Reformer: what rounds of hashing reach, and what reversible layers save."""
 
 from __future__ import annotations
 
 import itertools
 from typing import Any, cast
 
-import numpy as np
 import torch
 from matplotlib.figure import Figure
 from torch import Tensor, nn
@@ -15,8 +14,9 @@ from everyformer.blocks.passing import AllTokens
 from everyformer.core.config import Choice
 from everyformer.engines.content.chunk_lists import ChunkPattern
 from everyformer.engines.content.hashing import bucket_order, columns, lsh_buckets, seeded_rotations
-from everyformer.experiments.base import Outcome, Study, experiment, held_out, load, mean
-from everyformer.experiments.figures import boxes, lines, panels, plot
+from everyformer.experiments.figures import lines, panels, plot
+from everyformer.experiments.measures import scored_accuracy
+from everyformer.experiments.study import Outcome, Study, experiment
 from everyformer.functional import lsh_attention
 from everyformer.genes.mixers.reformer.function import dense_attention
 from everyformer.genes.mixers.reformer.reference import lsh_weights_reference
@@ -44,39 +44,41 @@ WIRINGS = ("pre", "reversible")
 )
 def rounds(study: Study) -> Outcome:
     """Error of one attention against dense as rounds grow, and copies by a trained model."""
-    errors: dict[tuple[str, int], list[float]] = {}
-    copies: dict[int, list[float]] = {}
+    kinds = ("hashed", "random")
     for seed in study.seeds():
-        for kind in ("hashed", "random"):
-            for count in ROUNDS:
-                errors.setdefault((kind, count), []).append(output_error(kind, count, seed))
-        model = copying_model(study)
-        for count in EVALUATED:
-            copies.setdefault(count, []).append(copied(model, count, seed))
-        listed = ", ".join(f"{values[-1]:.1%} by {count}" for count, values in copies.items())
-        study.say(f"copied {listed}")
-    numbers = {f"error, {kind} buckets, {n} rounds": v for (kind, n), v in errors.items()}
-    numbers |= {f"copied by {n} rounds": values for n, values in copies.items()}
-    first, last, chance = (
-        mean(errors[key]) for key in (("hashed", 1), ("hashed", 8), ("random", 8))
-    )
-    shares = [mean(copies[count]) for count in EVALUATED]
+        for kind, count in itertools.product(kinds, ROUNDS):
+            study.keep(f"error, {kind} buckets, {count} rounds", output_error(kind, count, seed))
+        torch.manual_seed(seed)
+        model = create_model(
+            "reformer", width=64, layers=1, heads=4, vocabulary=SYMBOLS, max_length=2 * HALF,
+            position="learned", std=1.0, chunk=8, rounds=TRAINED, buckets=8,
+        )  # fmt: skip
+        study.fit(model, copy_batch, 300)
+        copies = {count: copied(model, count, seed) for count in EVALUATED}
+        for count, share in copies.items():
+            study.keep(f"copied by {count} rounds", share)
+        study.say("copied " + ", ".join(f"{share:.1%} by {n}" for n, share in copies.items()))
+    off = {
+        f"{kind} buckets": study.series(f"error, {kind} buckets, {{}} rounds", ROUNDS)
+        for kind in kinds
+    }
+    first, last = off["hashed buckets"][0], off["hashed buckets"][ROUNDS.index(8)]
+    chance = off["random buckets"][ROUNDS.index(8)]
+    shares = study.series("copied by {} rounds", EVALUATED)
     sentence = (
         f"Against dense attention over {LENGTH} tokens the outputs are off by {first:.0%} after "
         f"one round of hashing and {last:.0%} after 8 (random buckets: {chance:.0%}). A model "
         f"trained on copying with {TRAINED} rounds copies "
-        + ", ".join(f"{share:.1%}" for share in shares)
-        + f" of the symbols with {', '.join(map(str, EVALUATED))}."
+        f"{', '.join(f'{share:.1%}' for share in shares)} of the symbols with "
+        f"{', '.join(map(str, EVALUATED))}."
     )
     rises = all(a <= b + 1e-3 for a, b in itertools.pairwise(shares))
     holds = last < 0.5 * min(first, chance) and rises and shares[0] < 0.97 < shares[-1]
     figure, [left, right] = panels(2, (7, 3))
-    off = {f"{k} buckets": [mean(errors[k, n]) for n in ROUNDS] for k in ("hashed", "random")}
-    labels: dict[str, Any] = {"xlabel": "rounds", "ylabel": "error against dense attention"}
-    plot(left, off, ROUNDS, ticks=True, xscale="log", **labels)
-    labels = {"xlabel": "rounds in evaluation", "ylabel": "symbols copied"}
-    plot(right, {"copied": shares}, EVALUATED, ticks=True, xscale="log", **labels)
-    return Outcome(numbers, holds, sentence, {"error": figure, "sorted": sorted_figure()})
+    log: dict[str, Any] = {"ticks": True, "xscale": "log"}
+    plot(left, off, ROUNDS, ("rounds", "error against dense attention"), **log)
+    plot(right, {"copied": shares}, EVALUATED, ("rounds in evaluation", "symbols copied"), **log)
+    return study.outcome(holds, sentence, error=figure, sorted=sorted_figure())
 
 
 def vectors(seed: int, length: int = LENGTH) -> tuple[Tensor, Tensor]:
@@ -112,39 +114,25 @@ def copy_batch(generator: torch.Generator, rows: int = 32) -> tuple[Tensor, Tens
     return text[:, :-1], targets
 
 
-def copying_model(study: Study) -> Model:
-    """One layer that has learned to copy."""
-    torch.manual_seed(study.seed)
-    model = create_model(
-        "reformer", width=64, layers=1, heads=4, vocabulary=SYMBOLS, max_length=2 * HALF,
-        position="learned", std=1.0, chunk=8, rounds=TRAINED, buckets=8,
-    )  # fmt: skip
-    study.fit(model, copy_batch, 300)
-    return model
-
-
-@torch.no_grad()
 def copied(model: Model, count: int, seed: int) -> float:
     """Share of symbols copied by ``count`` rounds of hashing."""
     mixer = model.config.genes["mixer"]
     chosen = Choice(mixer.name, {**mixer.options, "evaluation_rounds": count})
     same = build_model(model.config.with_genes(mixer=chosen)).eval()
     same.load_state_dict(model.state_dict())
-    inputs, targets = copy_batch(torch.Generator().manual_seed(10**6 + seed), 512)
-    found = same(inputs).logits.argmax(-1)
-    return float((found == targets)[targets != -100].float().mean())
+    return scored_accuracy(same, *copy_batch(torch.Generator().manual_seed(10**6 + seed), 512))
 
 
 def sorted_figure(length: int = 64) -> Figure:
-    """Weights of dense attention in the order of the text and of the buckets, and what is kept."""
+    """Weights of dense attention in the order of text and buckets, and those of one round."""
     qk, _ = vectors(0, length)
     buckets = lsh_buckets(qk, seeded_rotations(0, 1, 1, SIZE, 4), (8,))
     order = bucket_order(buckets)[0, 0, 0]
     whole = lsh_weights_reference(qk, buckets, ChunkPattern(length, 0, 0))[0, 0]
-    kept = lsh_weights_reference(qk, buckets, ChunkPattern(8, 1, 1))[0, 0]
+    chunked = lsh_weights_reference(qk, buckets, ChunkPattern(8, 1, 1))[0, 0]
     figure, axes = panels(3, (9, 3))
     titles = ("dense, order of the text", "dense, order of buckets", "one round, chunks of 8")
-    matrices = (whole, whole[order][:, order], kept[order][:, order])
+    matrices = (whole, whole[order][:, order], chunked[order][:, order])
     for axis, title, weights in zip(axes, titles, matrices, strict=True):
         axis.imshow(weights.sqrt().numpy(), cmap="Blues", interpolation="none")
         axis.set_title(title, fontsize=9)
@@ -163,30 +151,24 @@ def sorted_figure(length: int = 64) -> Figure:
 )
 def reversible(study: Study) -> Outcome:
     """Bytes kept for the backward pass of 2 to 16 layers, with their weights left out."""
-    kept: dict[tuple[str, int], list[float]] = {}
-    for arm in study.each(list(itertools.product(WIRINGS, DEPTHS))):
-        kept.setdefault(arm, []).append(kept_bytes(*arm, study.seed))
-    numbers = {
-        f"MB kept, {wiring}, {n} layers": [b / 1e6 for b in values]
-        for (wiring, n), values in kept.items()
-    }
-    growth = {w: mean(kept[w, DEPTHS[-1]]) / mean(kept[w, DEPTHS[0]]) for w in WIRINGS}
-    ratio = mean(kept["pre", DEPTHS[-1]]) / mean(kept["reversible", DEPTHS[-1]])
+    for wiring, depth in study.each(list(itertools.product(WIRINGS, DEPTHS))):
+        size = bytes_for_backward(wiring, depth, study.seed) / 1e6
+        study.keep(f"MB kept, {wiring}, {depth} layers", size)
+    sizes = {w: study.series(f"MB kept, {w}, {{}} layers", DEPTHS) for w in WIRINGS}
+    growth = {w: values[-1] / values[0] for w, values in sizes.items()}
+    ratio = sizes["pre"][-1] / sizes["reversible"][-1]
     sentence = (
         f"From {DEPTHS[0]} to {DEPTHS[-1]} layers of hashed attention (width 128, 1,024 tokens) "
         f"what is kept for the backward pass grows {growth['pre']:.1f}-fold with plain residuals "
         f"and {growth['reversible']:.2f}-fold when reversible, buckets and random states "
         f"included; at {DEPTHS[-1]} layers it is {ratio:.0f} times less."
     )
-    sizes = {w: [mean(kept[w, n]) / 1e6 for n in DEPTHS] for w in WIRINGS}
-    labels = {"xlabel": "layers", "ylabel": "MB kept for the backward pass", "yscale": "log"}
-    figure = lines(sizes, DEPTHS, **labels)
-    return Outcome(
-        numbers, growth["reversible"] < 1.5 < 5 < growth["pre"], sentence, {"memory": figure}
-    )
+    figure = lines(sizes, DEPTHS, ("layers", "MB kept for the backward pass"), yscale="log")
+    holds = growth["reversible"] < 1.5 < 5 < growth["pre"]
+    return study.outcome(holds, sentence, memory=figure)
 
 
-def kept_bytes(wiring: str, depth: int, seed: int) -> float:
+def bytes_for_backward(wiring: str, depth: int, seed: int) -> float:
     """Bytes of the tensors that autograd or the reversible stack keeps, weights aside."""
     torch.manual_seed(seed)
     model = create_model(
@@ -194,12 +176,12 @@ def kept_bytes(wiring: str, depth: int, seed: int) -> float:
     )
     x = torch.randn(1, 1024, 128, requires_grad=True)
     weights = {w.untyped_storage().data_ptr() for w in model.parameters()}
-    found: dict[int, int] = {}
+    sizes: dict[int, int] = {}
 
     def pack(t: Tensor) -> Tensor:
         storage = t.untyped_storage()
         if storage.data_ptr() not in weights:
-            found[storage.data_ptr()] = storage.nbytes()
+            sizes[storage.data_ptr()] = storage.nbytes()
         return t
 
     stored: list[Tensor] = []
@@ -213,29 +195,5 @@ def kept_bytes(wiring: str, depth: int, seed: int) -> float:
         else:
             model.stack(x)
     for t in stored:
-        found[t.untyped_storage().data_ptr()] = t.untyped_storage().nbytes()
-    return float(np.sum(list(found.values())))
-
-
-@experiment(
-    "a table of two axes is within 3% of a whole one in bits per byte",
-    members=("axial",),
-    minutes=3,
-)
-def axes(study: Study) -> Outcome:
-    """Bits per byte of the same model with a table of two axes and with a whole one."""
-    data = load(length=128)
-    arms: dict[str, Any] = {"axial": {}, "learned": {}}
-    sizes, how = {}, {"width": 96, "layers": 2, "heads": 4, "std": 0.02}
-    for name, model in study.models(arms, data, 16, 300, lr=2e-3, **how):
-        assert model.position is not None
-        sizes[name] = sum(len(table.flatten()) for table in model.position.parameters())
-        study.keep(name, held_out(model, data, "bits_per_byte", limit=128), "{:.3f}")
-    two, whole = study.means().values()
-    sentence = (
-        f"After equal steps on the standard library, {two:.3f} bits per byte with "
-        f"{sizes['axial']:,} parameters on two axes and {whole:.3f} with {sizes['learned']:,} in "
-        f"one table."
-    )
-    quality = boxes(study.numbers, "bits per byte")
-    return Outcome(study.numbers, two / whole < 1.03, sentence, {"quality": quality})
+        sizes[t.untyped_storage().data_ptr()] = t.untyped_storage().nbytes()
+    return float(sum(sizes.values()))

@@ -15,21 +15,13 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from everyformer.core.trace import trace
-from everyformer.experiments.base import (
-    Outcome,
-    Study,
-    experiment,
-    fitting,
-    held_out,
-    load,
-    scored_accuracy,
-)
-from everyformer.experiments.figures import boxes, panels, plot
+from everyformer.experiments.figures import bars, boxes, lines, panels
+from everyformer.experiments.measures import held_out, listed, load, model_for, scored_accuracy
+from everyformer.experiments.study import Outcome, Study, experiment
 from everyformer.genes.positions._panels import TERMS
 from everyformer.genes.positions.da_transformer import DaTransformer
 from everyformer.genes.positions.xl_relative import XlRelative
 from everyformer.models.base import Model
-from everyformer.models.build import create_model
 
 SYMBOLS, LENGTH, SHIFT = 16, 24, 4
 CLIPS = (0, 2, 4, 5, 8)
@@ -51,37 +43,22 @@ ARMS: dict[str, dict[str, Any]] = {
 )
 def shift(study: Study) -> Outcome:
     """Each token of one layer, seeing both sides, must say which stood `SHIFT` places before it."""
-    for seed in study.seeds():
-        for name, options in study.arms(ARMS.items()):
-            model = create_model(
-                "shaw", "mlm", width=48, layers=1, heads=4, vocabulary=SYMBOLS, max_length=LENGTH,
-                **options,
-            )  # fmt: skip
-            study.fit(model, shifted, 600)
-            found = scored_accuracy(model, *shifted(torch.Generator().manual_seed(99 + seed)))
-            study.keep(name, found)
-        study.say(study.latest(".2f"))
+    sizes: dict[str, Any] = {
+        "width": 48, "layers": 1, "heads": 4, "vocabulary": SYMBOLS, "max_length": LENGTH,
+    }  # fmt: skip
+    for name, model in study.models(ARMS, shifted, 600, member="shaw", task="mlm", **sizes):
+        test = shifted(torch.Generator().manual_seed(99 + study.seed))
+        study.keep(name, scored_accuracy(model, *test), "{:.2f}")
     numbers = study.numbers
-    short = [f"clip {k}" for k in CLIPS if k <= SHIFT]
+    blind = max(max(numbers[f"clip {k}"]) for k in CLIPS if k <= SHIFT)
     long = [*(f"clip {k}" for k in CLIPS if k > SHIFT), "clip 8, keys alone"]
-    blind, solved = max(max(numbers[n]) for n in short), min(min(numbers[n]) for n in long)
+    solved = min(min(numbers[name]) for name in long)
     sentence = (
-        f"Token {SHIFT} places before, guessing {1 / SYMBOLS:.2f}: vectors up to a distance of "
-        f"{SHIFT}, the last for all that is farther, reach an accuracy of {blind:.2f} at most "
-        f"({study.mean('clip 0'):.2f} with one vector for all), vectors up to "
-        f"{SHIFT + 1} or 8 at least {solved:.2f}; of 8, those of keys alone "
-        f"{study.mean('clip 8, keys alone'):.2f}, of values alone "
-        f"{study.mean('clip 8, values alone'):.2f}."
+        f"Accuracy on the token {SHIFT} places before, by the largest distance with a vector, the "
+        f"last for all that is farther (guessing: {1 / SYMBOLS:.2f}): {study.listed('.2f')}."
     )
-    figure, [axis] = panels()
-    at = range(len(CLIPS))
-    for part, mark in (("keys", "s"), ("values", "^")):
-        axis.plot(at[-1], study.mean(f"clip 8, {part} alone"), mark, label=part)
-    both = {"keys and values": [study.mean(f"clip {k}") for k in CLIPS]}
-    title = f"the token {SHIFT} positions before"
-    plot(axis, both, at, level=1 / SYMBOLS, xlabel="clip", ylabel="accuracy", title=title)
-    axis.set_xticks(at, [str(k) for k in CLIPS])
-    return Outcome(numbers, blind < 0.5 and solved > 0.99, sentence, {"clip": figure})
+    figure = bars(study.means(), (7, 3), ylabel="accuracy", ylim=(0, 1))
+    return study.outcome(blind < 0.5 and solved > 0.99, sentence, clip=figure)
 
 
 def shifted(generator: torch.Generator) -> tuple[Tensor, Tensor]:
@@ -95,7 +72,7 @@ def shifted(generator: torch.Generator) -> tuple[Tensor, Tensor]:
 TEXT, NOISE, VALUES = 32, 8, 4
 """tokens of a text, symbols that fill it, and symbols that may be asked for"""
 SPANS = ((1, 4), (10, 14), (15, 19), (25, 31))
-"""where values stand: one asked for, two in the way, one asked for"""
+"""places of the values: one asked for, two in the way, one asked for"""
 
 
 @experiment(
@@ -107,28 +84,23 @@ SPANS = ((1, 4), (10, 14), (15, 19), (25, 31))
 )
 def near_and_far(study: Study) -> Outcome:
     """The first token must tell the nearest and the farthest of four values: sixteen classes."""
-    arms = {"da-transformer": {"spread": 0.0, "distance_scale": 8.0}, "no position": {}}
+    arms: dict[str, tuple[str, dict[str, Any]]] = {
+        "da-transformer": ("da-transformer", {"spread": 0.0, "distance_scale": 8.0}),
+        "no position": ("attention", {"position": None}),
+    }
     study.order(arms)
-    learned: list[DaTransformer] = []
-    for seed in study.seeds():
-        for name, options in study.arms(arms.items()):
-            member, position = (name, {}) if options else ("attention", {"position": None})
-            model = create_model(
-                member, "classify-text", width=48, layers=1, heads=4, classes=VALUES**2,
-                vocabulary=1 + NOISE + VALUES, max_length=TEXT, pooling="first",
-                **position, **options,
-            )  # fmt: skip
-            study.fit(model, valued, 1500)
-            with torch.no_grad():
-                x, y = valued(torch.Generator().manual_seed(99 + seed), 1024)
-                study.keep(name, float((model(x).logits.argmax(-1) == y).float().mean()))
-            layers = [m for m in model.modules() if isinstance(m, DaTransformer)]
-            if layers:
-                alphas = torch.cat([one.alpha.detach() for one in layers])
-                study.keep("smallest alpha", float(alphas.min()))
-                study.keep("largest alpha", float(alphas.max()))
-            learned = learned or layers
-        study.say(study.latest(".2f"))
+    first: DaTransformer | None = None
+    sizes: dict[str, Any] = {
+        "width": 48, "layers": 1, "heads": 4, "classes": VALUES**2, "max_length": TEXT,
+        "vocabulary": 1 + NOISE + VALUES, "pooling": "first", "task": "classify-text",
+    }  # fmt: skip
+    for name, model in study.models(arms, valued, 1500, **sizes):
+        test = valued(torch.Generator().manual_seed(99 + study.seed), 1024)
+        study.keep(name, scored_accuracy(model, *test), "{:.2f}")
+        for layer in (part for part in model.modules() if isinstance(part, DaTransformer)):
+            study.keep("smallest alpha", float(layer.alpha.detach().min()))
+            study.keep("largest alpha", float(layer.alpha.detach().max()))
+            first = first or layer
     numbers = study.numbers
     able, blind = min(numbers["da-transformer"]), max(numbers["no position"])
     low, high = max(numbers["smallest alpha"]), min(numbers["largest alpha"])
@@ -139,11 +111,12 @@ def near_and_far(study: Study) -> Outcome:
         "or above."
     )
     holds = able > 0.8 and blind < 0.4 and low < -0.1 and high > 0.1
-    return Outcome(numbers, holds, sentence, {"curves": _curves(learned)})
+    assert first is not None
+    return study.outcome(holds, sentence, curves=factors_figure(first))
 
 
 def valued(generator: torch.Generator, rows: int = 64) -> tuple[Tensor, Tensor]:
-    """Texts that begin with a question, with a value somewhere in each of `PLACES`; the class
+    """Texts that begin with a question, with a value somewhere in each of `SPANS`; the class
     says the first and the last of the values."""
     x = torch.randint(1, 1 + NOISE, (rows, TEXT), generator=generator)
     x[:, 0] = 0
@@ -154,19 +127,16 @@ def valued(generator: torch.Generator, rows: int = 64) -> tuple[Tensor, Tensor]:
     return x, values[:, 0] * VALUES + values[:, -1]
 
 
-def _curves(learned: list[DaTransformer]) -> Figure:
-    """f of every head by distance, a panel a layer."""
-    figure, axes = panels(len(learned), (4 * len(learned), 3), sharey=True)
-    for n, (axis, position) in enumerate(zip(axes, learned, strict=True)):
-        factors = position.factors(torch.arange(TEXT), torch.float32).detach()
-        alphas = position.alpha.detach().flatten()
-        curves = {
-            f"head {head + 1}, alpha {float(alphas[head]):.2f}": curve.tolist()
-            for head, curve in enumerate(factors)
-        }
-        plot(axis, curves, range(TEXT), "-", level=1, xlabel="distance", title=f"layer {n + 1}")
-    axes[0].set(ylabel="factor of the score")
-    return figure
+@torch.no_grad()
+def factors_figure(position: DaTransformer) -> Figure:
+    """f of every head by distance."""
+    factors = position.factors(torch.arange(TEXT), torch.float32).tolist()
+    curves = {
+        f"head {head}, alpha {alpha:.2f}": factors[head - 1]
+        for head, alpha in enumerate(position.alpha.flatten().tolist(), 1)
+    }
+    labels = "distance", "factor of the score"
+    return lines(curves, range(TEXT), labels, size=(4, 3), style="-", level=1, title="layer 1")
 
 
 REMOVED: dict[str, str] = {"none": "", "b": "b", "d": "d", "b and d": "bd", "c": "c"}
@@ -181,35 +151,34 @@ REMOVED: dict[str, str] = {"none": "", "b": "b", "d": "d", "b and d": "bd", "c":
 def four_terms(study: Study) -> Outcome:
     """Bits per byte of a trained model of bytes when terms of its scores are left out."""
     data = load(length=128)
-    figure: Figure | None = None
+    figures: list[Figure] = []
     for _ in study.seeds():
-        model = fitting(data, "xl-relative", width=96, layers=2, heads=4)
+        model = model_for(data, "xl-relative", width=96, layers=2, heads=4)
         study.fit(model, (data, 16), 500, lr=2e-3)
         for name, terms in REMOVED.items():
             with without(model, terms):
                 limit = max(8, study.steps(128))
                 study.keep(name, held_out(model, data, "bits_per_byte", limit=limit))
         study.say(f"left out: {study.latest('.2f')}")
-        figure = figure or _terms(model, data.train_batch(0, 1, 7).inputs[:, :48])
-    numbers = study.numbers
-    whole = study.mean("none")
-    lost = {name: value - whole for name, value in study.means().items()}
+        figures.append(terms_figure(model, data.train_batch(0, 1, 7).inputs[:, :48]))
+    whole, *others = study.means().items()
+    costs = listed({name: value - whole[1] for name, value in others}, "+.2f")
     sentence = (
-        f"A trained model of bytes has {whole:.2f} bits per byte; left out, its terms cost "
-        + ", ".join(f"{name} {lost[name]:+.2f}" for name in REMOVED if name != "none")
-        + "."
+        f"A trained model of bytes has [none|.2f] bits per byte; left out, its terms cost {costs}."
     )
-    worst = min(d - n for d, n in zip(numbers["b and d"], numbers["none"], strict=True))
-    key = max(c - n for c, n in zip(numbers["c"], numbers["none"], strict=True))
-    assert figure is not None
-    return Outcome(numbers, worst > 0.5 and 4 * key < worst, sentence, {"map": figure})
+    without_both, without_key = (
+        [a - b for a, b in zip(study.numbers[name], study.numbers["none"], strict=True)]
+        for name in ("b and d", "c")
+    )
+    worst = min(without_both)
+    return study.outcome(worst > 0.5 and 4 * max(without_key) < worst, sentence, map=figures[0])
 
 
 @contextmanager
 def without(model: Model, terms: str) -> Iterator[None]:
     """The model with some of the terms b, c and d of every layer's scores left out."""
-    positions = [m for m in model.modules() if isinstance(m, XlRelative)]
-    kept = {name: value.clone() for name, value in model.state_dict().items()}
+    positions = [part for part in model.modules() if isinstance(part, XlRelative)]
+    weights = {name: value.clone() for name, value in model.state_dict().items()}
     with torch.no_grad():
         for position in positions:
             assert position.v is not None
@@ -225,7 +194,7 @@ def without(model: Model, terms: str) -> Iterator[None]:
     try:
         yield
     finally:
-        model.load_state_dict(kept)
+        model.load_state_dict(weights)
         for position in positions:
             position.__dict__.pop("score", None)
 
@@ -239,11 +208,11 @@ def _distance_alone(position: XlRelative) -> Any:
     return score
 
 
-def _terms(model: Model, tokens: Tensor) -> Figure:
+def terms_figure(model: Model, tokens: Tensor) -> Figure:
     """The four terms of the first head that leans on distance most, for one text."""
-    with trace(model) as seen, torch.no_grad():
+    with trace(model) as traced, torch.no_grad():
         model(tokens)
-    each = torch.stack([terms[0] for terms in seen.find("terms").values()])
+    each = torch.stack([terms[0] for terms in traced.find("terms").values()])
     spread = each[:, 1].float().flatten(2).std(-1)
     layer, head = divmod(int(spread.argmax()), spread.shape[1])
     figure, axes = panels(4, (9, 2.6))
@@ -275,18 +244,16 @@ LOSSES: dict[str, dict[str, Any]] = {
 def inner_losses(study: Study) -> Outcome:
     """Bits per byte of a deep, narrow model after equal steps, with auxiliary losses or without."""
     data = load(length=64)
-    arms = {name: ("learned-per-layer", options) for name, options in LOSSES.items()}
-    sizes, limit = {"width": 64, "layers": DEPTH, "heads": 2}, max(8, study.steps(128))
-    for name, model in study.models(arms, data, 16, 600, lr=2e-3, **sizes):
+    sizes: dict[str, Any] = {"width": 64, "layers": DEPTH, "heads": 2, "lr": 2e-3}
+    limit = max(8, study.steps(128))
+    for name, model in study.models(LOSSES, (data, 16), 600, member="learned-per-layer", **sizes):
         study.keep(name, held_out(model, data, "bits_per_byte", limit=limit), "{:.3f}")
-    numbers = study.numbers
-    helped, plain = study.mean("both"), study.mean("neither")
     sentence = (
-        f"{DEPTH} layers, equal steps on the standard library: {helped:.3f} bits per byte with "
-        f"losses of inner layers and of the token after the next, "
-        f"{study.mean('inner layers'):.3f} with the first alone, {plain:.3f} with neither."
+        f"{DEPTH} layers, equal steps on the standard library: [both|.3f] bits per byte with "
+        "losses of inner layers and of the token after the next, [inner layers|.3f] with the first "
+        "alone, [neither|.3f] with neither."
     )
-    pairs = zip(numbers["both"], numbers["neither"], strict=True)
-    figure = boxes(numbers, "bits per byte")
-    holds = all(a < b for a, b in pairs) and helped < 0.99 * plain
-    return Outcome(numbers, holds, sentence, {"quality": figure})
+    pairs = zip(study.numbers["both"], study.numbers["neither"], strict=True)
+    better = study.mean("both") < 0.99 * study.mean("neither")
+    figure = boxes(study.numbers, "bits per byte")
+    return study.outcome(better and all(a < b for a, b in pairs), sentence, quality=figure)

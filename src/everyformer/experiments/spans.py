@@ -1,4 +1,4 @@
-"""How far heads look: a stream of bigrams in which every other character repeats one far back.
+"""Spans of heads: a stream of bigrams in which every other character repeats one far back.
 
 A character follows the one before by a table of bigrams or, with a chance of one half, repeats the
 one 48 before it, which a token that foretells it sees at a distance of 47. So one head that looks
@@ -20,23 +20,24 @@ import torch
 from torch import Tensor
 
 from everyformer.core.trace import trace
-from everyformer.experiments.base import Outcome, Study, experiment, mean
 from everyformer.experiments.figures import panels, plot
+from everyformer.experiments.measures import mean
+from everyformer.experiments.study import Outcome, Study, experiment
 from everyformer.models.base import Model
 from everyformer.models.build import create_model
 
 LETTERS, LAG, ROWS = 16, 48, 4
-WINDOW, RAMP, LAYERS, HEADS = 256, 8, 2, 4
+WINDOW, LAYERS, HEADS = 256, 2, 4
 COSTS = (1e-5, 1e-4, 1e-3, 1e-2)
 """values of lambda"""
-TOLD = 1e-3
+MAIN = 1e-3
 """lambda of the claim about heads"""
 SMALL, NOISE = 32.0, 0.03
 """tokens that the mean span is under; nats"""
 
 
 @experiment(
-    f"with lambda = {TOLD:g} some head looks back to what comes again ({LAG - 1} tokens) while the "
+    f"with lambda = {MAIN:g} some head looks back to what comes again ({LAG - 1} tokens) while the "
     f"mean span is under {SMALL:g} of {WINDOW}, within {NOISE:g} nats of spans that stay at "
     f"{WINDOW}; mean spans fall with lambda",
     members=("adaptive-span",),
@@ -44,56 +45,45 @@ SMALL, NOISE = 32.0, 0.03
 )
 def spans(study: Study) -> Outcome:
     """Spans that stay over the whole window, and spans that are learned at four penalties."""
-    by_head: dict[float, list[list[float]]] = {cost: [] for cost in COSTS}
+    by_head: dict[str, list[list[float]]] = {}
     for _ in study.seeds():
         for cost in study.arms((None, *COSTS)):
             model, arm = build(cost), "fixed" if cost is None else f"lambda {cost:g}"
             study.fit(model, texts, 400, weight_decay=0.0)
-            loss, found = measured(model, study.seed)
+            loss, heads = measured(model, study.seed)
             study.keep(f"{arm}: loss", loss)
             if cost is not None:
-                by_head[cost].append(found)
-                study.keep(f"{arm}: mean span", mean(found))
-                study.keep(f"{arm}: longest span", max(found))
+                by_head.setdefault(f"lambda = {cost:g}", []).append(sorted(heads, reverse=True))
+                study.keep(f"{arm}: mean span", mean(heads))
+                study.keep(f"{arm}: longest span", max(heads))
         study.say(study.latest(".3f"))
-    lengths = [study.mean(f"lambda {cost:g}: mean span") for cost in COSTS]
-    losses = [study.mean(f"lambda {cost:g}: loss") for cost in COSTS]
-    fixed, arm = study.mean("fixed: loss"), f"lambda {TOLD:g}"
-    # the ramp ends behind the key that is wanted
-    reaches = min(study.numbers[f"{arm}: longest span"]) > LAG - 2
-    falls = all(a > b for a, b in itertools.pairwise(lengths))
-    near = study.mean(f"{arm}: loss") - fixed < NOISE
-    small = study.mean(f"{arm}: mean span") < SMALL
+    lengths, losses = (study.series(f"lambda {{:g}}: {n}", COSTS) for n in ("mean span", "loss"))
     sentence = (
         f"At lambda = {', '.join(f'{cost:g}' for cost in COSTS)} the mean span is "
         f"{', '.join(f'{length:.1f}' for length in lengths)} tokens, ramp included, and the loss "
-        f"{', '.join(f'{loss:.3f}' for loss in losses)} nats, {fixed:.3f} with spans of {WINDOW}. "
-        f"At lambda = {TOLD:g} the longest of {LAYERS * HEADS} spans is "
-        f"{study.mean(f'{arm}: longest span'):.1f}."
+        f"{', '.join(f'{loss:.3f}' for loss in losses)} nats, [fixed: loss|.3f] with spans of "
+        f"{WINDOW}. At lambda = {MAIN:g} the longest of {LAYERS * HEADS} spans is "
+        f"[lambda {MAIN:g}: longest span|.1f]."
     )
+    # the ramp ends after the key that is needed
+    reaches = min(study.numbers[f"lambda {MAIN:g}: longest span"]) > LAG - 2
+    falls = all(a > b for a, b in itertools.pairwise(lengths))
+    at = COSTS.index(MAIN)
+    near, small = losses[at] - study.mean("fixed: loss") < NOISE, lengths[at] < SMALL
     figure, [left, right] = panels(2, size=(7, 3))
-    seeds = range(len(study.numbers["fixed: loss"]))
     kinds = ("mean span", "longest span")
-    curves = {
-        kind: [[study.numbers[f"lambda {c:g}: {kind}"][n] for c in COSTS] for n in seeds]
-        for kind in kinds
-    }
-    plot(left, curves, COSTS, level=LAG - 1, xscale="log", xlabel="lambda", ylabel="tokens")
-    heads = {
-        f"lambda = {cost:g}": [sorted(found, reverse=True) for found in by_head[cost]]
-        for cost in COSTS
-    }
-    places = range(1, LAYERS * HEADS + 1)
-    plot(right, heads, places, level=LAG - 1, xlabel="heads, longest first", ylabel="span (tokens)")
-    holds = reaches and falls and near and small
-    return Outcome(study.numbers, holds, sentence, {"spans": figure})
+    curves = {kind: study.curves(f"lambda {{:g}}: {kind}", COSTS) for kind in kinds}
+    plot(left, curves, COSTS, ("lambda", "tokens"), level=LAG - 1, xscale="log")
+    labels = "heads, longest first", "span (tokens)"
+    plot(right, by_head, range(1, LAYERS * HEADS + 1), labels, level=LAG - 1)
+    return study.outcome(reaches and falls and near and small, sentence, spans=figure)
 
 
 def build(cost: float | None) -> Model:
     """A model whose spans have this penalty; None: they stay."""
     options: dict[str, Any] = {"width": 64, "layers": LAYERS, "heads": HEADS}
     model = create_model(
-        "adaptive-span", vocabulary=LETTERS, max_length=WINDOW, window=WINDOW, ramp=RAMP, start=1.0,
+        "adaptive-span", vocabulary=LETTERS, max_length=WINDOW, window=WINDOW, ramp=8, start=1.0,
         penalty=cost or 0.0, span_lr=4.0, **options,
     )  # fmt: skip
     for name, parameter in model.named_parameters():
@@ -120,7 +110,7 @@ def texts(generator: torch.Generator, rows: int = ROWS) -> tuple[Tensor, Tensor]
 def measured(model: Model, seed: int) -> tuple[float, list[float]]:
     """The loss on fresh texts, and the span of every head of every layer, ramp included."""
     inputs, targets = texts(torch.Generator().manual_seed(1_000_000 + seed), 32)
-    with trace(model) as seen:
+    with trace(model) as traced:
         model(inputs[:1])
-    found = [span for layer in seen.find("spans").values() for span in layer.tolist()]
-    return float(model(inputs, targets=targets).losses["task"]), found
+    heads = [span for layer in traced.find("spans").values() for span in layer.tolist()]
+    return float(model(inputs, targets=targets).losses["task"]), heads

@@ -21,7 +21,8 @@ from everyformer.core.config import Choice, docs_of
 from everyformer.core.member import Member
 from everyformer.core.tasks import LM, TASKS
 from everyformer.experiments import defaults
-from everyformer.experiments.base import Experiment, experiments
+from everyformer.experiments.base import experiments
+from everyformer.experiments.study import Experiment
 from everyformer.family import list_members
 from everyformer.genes import GENES, named_genes
 from everyformer.genes.mixers import MIXERS

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import torch
-from matplotlib.figure import Figure
 from torch import Tensor
 
 from everyformer.core.trace import trace
-from everyformer.experiments.base import Batches, Outcome, Study, experiment, mean, scored_accuracy
 from everyformer.experiments.figures import bars, lines, panels, plot_matrix
+from everyformer.experiments.measures import listed, mean, scored_accuracy
+from everyformer.experiments.study import Batches, Outcome, Study, experiment
 from everyformer.models.base import Model
 from everyformer.models.build import create_model
 
@@ -37,6 +36,14 @@ def sums(length: int) -> Batches:
     return batches
 
 
+def build(variant: str) -> Model:
+    """A small model of one of `VARIANTS`."""
+    return create_model(
+        variant.split(",")[0], width=64, layers=2, heads=4, vocabulary=SYMBOLS, max_length=LENGTH,
+        **VARIANTS[variant],
+    )  # fmt: skip
+
+
 @experiment(
     "by their bias alone AFT-local, AFT-full and AFT-conv reach a loss below 0.1 on a sum of "
     "tokens at fixed distances where AFT-simple stays above 1.0",
@@ -49,31 +56,32 @@ def addressing(study: Study) -> Outcome:
     The members with a bias get no positions in the embedding, so that the bias alone addresses.
     """
     curves: dict[str, list[float]] = {}
-    learned: dict[str, Tensor] = {}
-    for name, options in study.each(VARIANTS.items()):
-        model = _model(name.split(",")[0], options)
-        losses = study.fit(model, sums(LENGTH), 600)
-        study.keep(name, mean(losses[-20:]), "loss {:.3f}")
-        curves[name] = losses
+    biases: dict[str, Tensor] = {}
+    for name in study.each(VARIANTS):
+        model = build(name)
+        curves[name] = study.fit(model, sums(LENGTH), 600)
+        study.keep(name, mean(curves[name][-20:]), "loss {:.3f}")
         if study.seed == 0 and name in ("aft-local", "aft-full"):
-            with trace(model) as seen, torch.no_grad():
+            with trace(model) as traced, torch.no_grad():
                 model(torch.zeros(1, LENGTH, dtype=torch.long))
-            biases = list(seen.find("position_bias").values())
-            learned[name] = biases[0].reshape(-1, *biases[0].shape[-2:])[0]
+            first = next(iter(traced.find("position_bias").values()))
+            biases[name] = first.reshape(-1, *first.shape[-2:])[0]
     numbers = study.numbers
     blind = min(numbers["aft-simple, no position"])
-    able = {n: max(numbers[n]) for n in ("aft-local", "aft-full", "aft-conv")}
+    able = {name: max(numbers[name]) for name in ("aft-local", "aft-full", "aft-conv")}
     sentence = (
         "Final loss of y_t = (x_(t-1) + x_(t-3)) mod 12, worst of the seeds: "
-        + ", ".join(f"{n} {v:.3f}" for n, v in able.items())
-        + f"; AFT-simple, which has none, stays at {blind:.2f} or more, and with a learned table "
-        f"in the embedding gets to {min(numbers['aft-simple']):.2f} to "
+        f"{listed(able, '.3f')}; AFT-simple, which has none, stays at {blind:.2f} or more, and "
+        f"with a learned table in the embedding gets to {min(numbers['aft-simple']):.2f} to "
         f"{max(numbers['aft-simple']):.2f} (guessing: {math.log(SYMBOLS):.2f})."
     )
-    figures = {"loss": lines(curves)}
-    if learned:
-        figures["bias"] = _heat_maps(learned)
-    return Outcome(numbers, max(able.values()) < 0.1 and blind > 1.0, sentence, figures)
+    figure, axes = panels(len(biases), (3.4 * len(biases), 3))
+    labels = {"xlabel": "source position", "ylabel": "target position"}
+    for axis, (name, bias) in zip(axes, biases.items(), strict=True):
+        image = plot_matrix(axis, bias, title=f"{name}: w in layer 0", **labels)
+        figure.colorbar(image, ax=axis, shrink=0.8)
+    holds = max(able.values()) < 0.1 and blind > 1.0
+    return study.outcome(holds, sentence, loss=lines(curves), bias=figure)
 
 
 @experiment(
@@ -84,35 +92,19 @@ def addressing(study: Study) -> Outcome:
 def kernel_length(study: Study) -> Outcome:
     """Trained at 32 tokens, tested at 32 and 128: a kernel has no table that ends."""
     for _ in study.seeds():
-        model = _model("aft-conv", VARIANTS["aft-conv"])
+        model = build("aft-conv")
         study.fit(model, sums(LENGTH), 600)
         generator = torch.Generator().manual_seed(7)
         for length in (LENGTH, 4 * LENGTH):
-            inputs, targets = sums(length)(generator)
-            score = scored_accuracy(model, inputs, targets)
-            study.keep(f"accuracy at {length}", score)
-        study.say(f"{score:.1%} at 128 tokens")
+            share = scored_accuracy(model, *sums(length)(generator))
+            study.keep(f"accuracy at {length}", share)
+        study.say(f"{share:.1%} at 128 tokens")
     short, long = study.means().values()
     sentence = (
         f"AFT-conv trained at 32 tokens solves {short:.1%} of the targets at 32 and {long:.1%} at "
         "128, where AFT-full and AFT-local have no bias at all (their tables end)."
     )
-    figure = bars(
-        {"32 (trained)": short, "128": long}, colours=("C0", "C1"),
-        xlabel="tokens at test", ylabel="accuracy", ylim=(0, 1),
-    )  # fmt: skip
-    return Outcome(study.numbers, short > 0.95 and long > 0.9, sentence, {"accuracy": figure})
-
-
-def _model(member: str, options: dict) -> Model:
-    sizes: dict[str, Any] = {"width": 64, "layers": 2, "heads": 4, "vocabulary": SYMBOLS}
-    return create_model(member, **sizes, max_length=LENGTH, **options)
-
-
-def _heat_maps(learned: dict[str, Tensor]) -> Figure:
-    figure, axes = panels(len(learned), (3.4 * len(learned), 3))
-    labels = {"xlabel": "source position", "ylabel": "target position"}
-    for axis, (name, bias) in zip(axes, learned.items(), strict=True):
-        image = plot_matrix(axis, bias, title=f"{name}: w in layer 0", **labels)
-        figure.colorbar(image, ax=axis, shrink=0.8)
-    return figure
+    heights = {"32 (trained)": short, "128": long}
+    figure = bars(heights, colours=("C0", "C1"), xlabel="tokens at test", ylabel="accuracy")
+    figure.axes[0].set_ylim(0, 1)
+    return study.outcome(short > 0.95 and long > 0.9, sentence, accuracy=figure)
