@@ -18,9 +18,9 @@ WIDTH, HEADS, LONGEST = 8, 2, 40
 LENGTHS = (1, 2, 7, 33)
 MEMBERS = [
     ("aft-full", {"rank": 3}),
-    ("aft-full", {"rank": None, "per_head": True, "gate": "relu"}),
+    ("aft-full", {"rank": None, "gate": "relu"}),
     ("aft-local", {"window": 4, "rank": 3}),
-    ("aft-local", {"window": 5, "rank": None, "per_head": True}),
+    ("aft-local", {"window": 5, "rank": None}),
     ("aft-local", {"window": 0, "bias": False}),
     ("aft-local", {"window": 1, "rank": 3, "gate": "identity"}),
     ("aft-simple", {}),
@@ -490,7 +490,6 @@ def test_a_local_bias_is_zero_outside_its_window():
     [
         ("aft-full", {"max_length": None}, {}, ConfigError, "needs max_length"),
         ("aft-local", {"max_length": None}, {}, ConfigError, "needs max_length"),
-        ("aft-full", {"heads": 3}, {"per_head": True}, GeneError, "not divisible"),
         ("aft-full", {}, {"rank": 0}, ConfigError, "rank' must be at least 1"),
         ("aft-local", {}, {"window": -1}, ConfigError, "window' must be at least 0"),
         ("aft-simple", {}, {"gate": "tanh"}, ConfigError, "gate"),

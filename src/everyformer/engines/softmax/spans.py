@@ -33,37 +33,35 @@ AT_ONCE = 1 << 20
 
 
 class Reach(NamedTuple):
-    """Which keys queries may read, whatever is learned."""
+    """Bounds of the keys that queries may read, whatever is learned."""
 
     window: int
-    """S, the largest distance, or one more where the query's own key counts"""
-    own: bool
-    """whether a query reads its own key"""
-    later: bool
-    """whether it reads later keys too"""
+    """S, the largest distance, or one more where both sides are read"""
+    both: bool
+    """whether a query reads its own key and later ones too, or earlier ones alone"""
     near: int
     """c, where u begins to count: at the nearest past key (1) or at the query (0)"""
 
     @property
     def farthest(self) -> int:
         """The largest distance of all."""
-        return self.window - self.own
+        return self.window - self.both
 
     @property
     def columns(self) -> int:
         """How many distances have a vector p."""
-        return 2 * self.farthest + 1 if self.later else self.window
+        return 2 * self.farthest + 1 if self.both else self.window
 
     def within(self, end: float) -> int:
         """The largest distance that is seen where the ramp ends at ``end``; at least the nearest
         that there is."""
-        nearest = 0 if self.own else 1
+        nearest = 0 if self.both else 1
         return min(max(math.ceil(end) - 1 + self.near, nearest), self.farthest)
 
     def part(self, table: Tensor, farthest: int) -> Tensor:
         """The rows of ``table`` (columns, D), farthest past first, for distances up to this."""
         first = self.farthest - farthest
-        return table[first : len(table) - first] if self.later else table[first:]
+        return table[first : len(table) - first] if self.both else table[first:]
 
 
 def bands(farthest: Sequence[int]) -> list[tuple[list[int], int]]:

@@ -36,7 +36,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from everyformer.core.bounds import Amount, Count, Unless, Whole
+from everyformer.core.bounds import Count, Unless, Whole
 from everyformer.core.chosen import gather_rows
 from everyformer.core.config import Options
 from everyformer.core.errors import GeneError
@@ -68,13 +68,11 @@ class CompressiveOptions(Options):
     """how rows are compressed"""
     reconstruction: Literal["attention", "auto-encoding", "none"] = "attention"
     """what a function that learns is to keep: attention's outputs, or the rows themselves"""
-    reconstruction_weight: Annotated[Amount, Unless("reconstruction", "none")] = 1.0
-    """factor on that loss"""
     reconstruction_norm: Annotated[Literal["mean", "sum"], Unless("reconstruction", "none")] = (
         "mean"
     )
     """squared differences averaged over the real numbers of each row, and over rows, or added up as
-    printed"""
+    the paper prints them"""
     gradient: Literal["none", "one-segment"] = "none"
     """whether the model's own loss reaches the function through what it compressed last"""
     distance: Literal["index", "time"] = "index"
@@ -353,7 +351,6 @@ class CompressiveMemory(Memory):
         return got + F.pad(state.usage, (0, length))
 
     def _losses(self, old: PastRows, new: PastRows, segment: Segment) -> Losses:
-        o = self.options
         if self.reconstruction == "none" or not self.training:
             return {}
         if self.reconstruction == "attention":
@@ -370,11 +367,11 @@ class CompressiveMemory(Memory):
             difference, counts = old.x - restored, old.keep[..., None]
         square = difference.square().masked_fill(~counts, 0.0)
         total = square.sum()
-        if o.reconstruction_norm == "mean":
+        if self.options.reconstruction_norm == "mean":
             # row by row, so that slices of a batch weigh in by their rows
             read = counts.expand_as(square).flatten(1).sum(1)
             total = (square.flatten(1).sum(1) / read.clamp(min=1)).mean()
-        return {"compression": o.reconstruction_weight * total}
+        return {"compression": total}
 
 
 def real_last(keep: Tensor) -> Tensor:

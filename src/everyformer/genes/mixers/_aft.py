@@ -20,7 +20,6 @@ from torch import Tensor, nn
 from everyformer.core.config import Options
 from everyformer.core.errors import ConfigError, ShapeError
 from everyformer.core.mask import Mask
-from everyformer.core.mixer import heads_divide
 from everyformer.core.outputs import MixerOutput
 from everyformer.core.state import State, state
 from everyformer.core.trace import record, tracing
@@ -87,14 +86,14 @@ def split_heads(t: Tensor, heads: int) -> Tensor:
     return t.unflatten(-1, (heads, -1))
 
 
-def fold_batch(t: Tensor) -> Tensor:
-    """(B, L, H, ...) as (1, L, B H, ...): every row with tables of its own is a head of one row."""
-    return t.transpose(0, 1).flatten(1, 2)[None]
+def batch_as_heads(t: Tensor) -> Tensor:
+    """(B, L, c) as (1, L, B, c): rows that each look up a table of their own are heads of one."""
+    return t.transpose(0, 1)[None]
 
 
-def unfold_batch(t: Tensor, batch: int) -> Tensor:
-    """The reverse of `fold_batch`."""
-    return t[0].unflatten(1, (batch, -1)).transpose(0, 1)
+def heads_as_batch(t: Tensor) -> Tensor:
+    """The reverse of `batch_as_heads`."""
+    return t[0].transpose(0, 1)
 
 
 def as_tables(w: Tensor | Factors, length: int) -> Tensor | Factors:
@@ -127,16 +126,14 @@ def dense_table(w: Tensor | Factors, length: int) -> Tensor:
 class PositionBias(nn.Module):
     """w for positions below ``length``: factors w_{t,t'} = u_t . v_t', or a table of ``columns``.
 
-    Both factors start at N(0, std^2): were both zero, neither would get a gradient.
+    All start at N(0, 0.01^2): were both factors zero, neither would get a gradient.
     """
 
-    def __init__(
-        self, tables: int, length: int, columns: int, rank: int | None, std: float
-    ) -> None:
+    def __init__(self, length: int, columns: int, rank: int | None) -> None:
         super().__init__()
 
         def draw(size: int) -> nn.Parameter:
-            return nn.Parameter(torch.randn(tables, length, size) * std)
+            return nn.Parameter(torch.randn(1, length, size) * 0.01)
 
         self.table = draw(columns) if rank is None else None
         self.u = None if rank is None else draw(rank)
@@ -144,7 +141,7 @@ class PositionBias(nn.Module):
 
     @property
     def w(self) -> Tensor | Factors:
-        """The table (H, length, columns), or the factors (H, length, rank)."""
+        """The table (1, length, columns), or the factors (1, length, rank)."""
         if self.table is not None:
             return self.table
         assert self.u is not None
@@ -227,16 +224,15 @@ class AttentionFree(StreamingMixer):
         """Channels of K."""
         return self.channels
 
-    def hold_tables(self, max_length: int | None, pairs: str) -> tuple[int, int]:
-        """How many tables over ``pairs`` of positions there are, and their lines."""
-        heads_divide(self.channels, self.heads, self.name)
+    def hold_table(self, max_length: int | None, pairs: str) -> int:
+        """The lines of a table over ``pairs`` of positions."""
         if max_length is None or max_length < 1:
             raise ConfigError(
                 f"{self.name} holds a bias for {pairs} of positions, so it needs max_length (got "
                 f"{max_length}): give max_length=..., or use aft-conv or aft-simple"
             )
         self.max_length = max_length
-        return self.heads if self.options.per_head else 1, max_length
+        return max_length
 
     def average(self, k: Tensor, v: Tensor, rows: Rows) -> Tensor:
         """Softmax averages (B, L, d) of whole rows."""

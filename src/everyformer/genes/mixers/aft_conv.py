@@ -62,7 +62,8 @@ class AFTConvOptions(AFTOptions):
     tied: bool = True
     """one key a head, as in the paper; False: one a channel"""
     reparameterise: bool = True
-    """normalise the kernel, then gamma and beta, which start at 0; False: raw, from N(0, 1)"""
+    """normalise the kernel, then gamma and beta, which start at 0, as published; False: the raw
+    kernel, from N(0, 1)"""
 
 
 def aft_conv_reference(

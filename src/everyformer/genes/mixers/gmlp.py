@@ -61,7 +61,7 @@ class GMLPOptions(Options):
     )
     """W at the start: N(0, 1e-12), U(+-1e-3/n), zeros, or U(+-0.05) (far from 0)"""
     mask_padding: bool = True
-    """whether padded tokens are kept out of the mixing"""
+    """whether padded tokens are kept out of the mixing; the paper lets them mix (False)"""
 
 
 @dataclass(frozen=True)

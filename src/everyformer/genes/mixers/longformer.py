@@ -51,13 +51,14 @@ class LongformerOptions(PatternOptions):
     """W, even: W/2 tokens are seen on each side of a token (causal: before it); 0: itself alone;
     one number or one a head"""
     dilation: Count | tuple[Count, ...] = 1
-    """step between the tokens of a window (1: none is left out); one number or one a head"""
+    """step between the tokens of a window (1: none is left out; the paper dilates 2 heads of its
+    upper layers); one number or one a head"""
     global_tokens: Annotated[int, Bounds(0, 65536)] | tuple[Whole, ...] = 0
     """the first so many tokens of a text, or those at these positions, are global where the mask
     names none"""
     global_projections: bool | None = None
-    """queries, keys and values of global tokens have matrices of their own (default: unless causal
-    and without global tokens)"""
+    """queries, keys and values of global tokens have matrices of their own, as in section 3.1
+    (default: unless causal and without global tokens)"""
 
 
 @state

@@ -48,7 +48,8 @@ class AlibiOptions(Options):
     sides: Literal["symmetric", "asymmetric", "split"] = "symmetric"
     """of a bidirectional mixer: one slope for both sides, one a side, or half the heads a side"""
     right_slopes: Annotated[tuple[Amount, ...] | None, When("sides", "asymmetric")] = None
-    """slopes of keys to the right (sides=asymmetric; default: as to the left, and learned)"""
+    """slopes of keys to the right, where an author's asymmetric form has others (default: as to the
+    left, and learned)"""
     learned: bool = False
     """whether the slopes are trained (as logarithms), from these at the start"""
     lowest: Amount | None = None

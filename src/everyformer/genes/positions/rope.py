@@ -54,7 +54,8 @@ class RopeOptions(Options):
     layout: PairLayout = "half"
     """which channels make a pair: (m, m + D_r/2) or (2m, 2m+1)"""
     fraction: Part = 1.0
-    """part of each head's channels that is rotated; the rest is left alone"""
+    """part of each head's channels that is rotated, as in GPT-NeoX and GPT-J; the rest is left
+    alone"""
     scaling: RopeScaling = field(default_factory=RopeScaling)
     """other angles for texts longer than those of the training"""
     learned: bool = False

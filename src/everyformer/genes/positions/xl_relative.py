@@ -53,7 +53,7 @@ class XlRelativeOptions(Options):
     clamp: Annotated[Whole | None, When("distances", "waves")] = None
     """waves of farther distances are those of this one (default: of each its own)"""
     wave_dropout: Annotated[Dropout, When("distances", "waves")] = 0.0
-    """dropout on the waves in training"""
+    """dropout on the waves in training, as in the authors' code"""
     distances: Literal["waves", "learned"] = "waves"
     """what a distance is known by: waves through W_R, or a vector and a number learned for each"""
     reach: Annotated[Count | None, When("distances", "learned")] = None

@@ -25,8 +25,8 @@ def soft_weights(
     at = torch.arange(q.shape[2], device=q.device)
     x = at[:, None] - at
     far = reach.farthest
-    seen = (x <= far) & (x >= (-far if reach.later else 0 if reach.own else 1))
-    m = ((ends[..., None] - (x.abs() - reach.near)) / ramp).clamp(0, 1) * seen
+    visible = (x <= far) & (x >= (-far if reach.both else 1))
+    m = ((ends[..., None] - (x.abs() - reach.near)) / ramp).clamp(0, 1) * visible
     if keep is not None:
         m = m * keep[:, None, None]
     known = table[(far - x).clamp(0, len(table) - 1)]

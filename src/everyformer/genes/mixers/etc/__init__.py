@@ -83,11 +83,11 @@ class ETCOptions(Options):
     """projections: one set for all; one for long and one for global queries, which project all they
     read; or keys and values also apart for long and global ones"""
     share_output: bool = False
-    """whether long and global tokens share the output layer"""
+    """whether long and global tokens share the output layer (the authors' code has both)"""
     hard_g2l: bool = True
     """a global token reads long tokens of its own sentence alone"""
     hard_l2g: bool = False
-    """a long token reads the global token of its own sentence alone"""
+    """a long token reads the global token of its own sentence alone (the authors' code has both)"""
     bias: tuple[Literal["query", "key", "value", "output"], ...] = ()
     """which projections have a bias"""
     attention_dropout: Dropout = 0.0

@@ -40,7 +40,7 @@ from typing import Annotated, Any, Literal
 import torch
 from torch import Tensor, nn
 
-from everyformer.core.bounds import Affects, Amount, Bounds, Count, Dropout, Positive, Seed, Whole
+from everyformer.core.bounds import Affects, Bounds, Count, Dropout, Positive, Whole
 from everyformer.core.choices import choose
 from everyformer.core.config import Options
 from everyformer.core.errors import GeneError
@@ -88,9 +88,9 @@ class ReformerOptions(Options):
     chunk: Count = 64
     """C, sorted tokens that see each other"""
     look_back: Whole = 1
-    """chunks seen before the own one"""
+    """chunks visible before a query's own, as in the authors' code"""
     look_ahead: Whole | None = None
-    """chunks seen behind it (default: 0 when causal, 1 when not)"""
+    """chunks visible after it (default: 0 when causal, 1 when not)"""
     buckets: Count | tuple[Count, ...] | None = None
     """even number of buckets, or even factors of it (default: 2 max_length / C, in two factors)"""
     wrap: Literal["none", "circular"] = "none"
@@ -98,15 +98,11 @@ class ReformerOptions(Options):
     once: bool = False
     """count a key once however many rounds show it"""
     across_buckets: bool = True
-    """whether tokens of other buckets in the same chunks are seen"""
+    """whether tokens of other buckets in the same chunks are visible, as in the authors' code"""
     scale: Positive = 1.0
     """c, on the scores"""
-    key_eps: Amount = 1e-6
-    """added to the mean square of a key before it is divided by its length"""
     redraw: Annotated[bool, Affects("nothing")] = True
     """new rotations at every training pass; False: those of evaluation"""
-    hash_seed: Annotated[Seed, Affects("results")] = 0
-    """of the rotations used in evaluation and with a state"""
     decode: Annotated[Literal["exact", "bucket"], Affects("results")] = "exact"
     """what new tokens of a state see: see the text"""
     attention_dropout: Dropout = 0.0
@@ -157,12 +153,9 @@ class Reformer(HeadMixer):
             )
         self.rounds = o.evaluation_rounds or o.rounds
         # not a buffer: it follows from the seed, and has to survive every dtype and device alike
+        rounds = max(self.rounds, o.rounds)
         self.rotations = seeded_rotations(
-            o.hash_seed,
-            self.heads,
-            max(self.rounds, o.rounds),
-            self.head_dim,
-            columns(self.factors),
+            0, self.heads, rounds, self.head_dim, columns(self.factors)
         )
         self.query_key = nn.Linear(self.width, self.channels, bias=False)
         self.value = nn.Linear(self.width, self.channels, bias=False)
@@ -189,8 +182,8 @@ class Reformer(HeadMixer):
         qk, v = self._project(text.x)
         rotations = self.rotations[:, : self.rounds].to(qk)
         buckets = lsh_buckets_reference(qk.detach(), rotations, self.factors)
-        how: dict[str, Any] = {"scale": self.options.scale, "key_eps": self.options.key_eps}
-        return self.merge(lsh_attention_reference(qk, v, buckets, self.pattern, **how))
+        scale = self.options.scale
+        return self.merge(lsh_attention_reference(qk, v, buckets, self.pattern, scale=scale))
 
     def empty_state(self, batch: int, **like: Any) -> ReformerState:
         cache = KeyValueState.empty((batch, self.heads), self.head_dim, self.head_dim, **like)
@@ -222,7 +215,7 @@ class Reformer(HeadMixer):
 
     def _attend(self, qk: Tensor, v: Tensor, buckets: Tensor, keep: Tensor | None) -> Tensor:
         o = self.options
-        how: dict[str, Any] = {"keep": keep, "scale": o.scale, "key_eps": o.key_eps}
+        how: dict[str, Any] = {"keep": keep, "scale": o.scale}
         if tracing():
             record(self, "buckets", lambda: buckets)
             record(self, "weights", lambda: lsh_weights_reference(qk, buckets, self.pattern, **how))
@@ -247,10 +240,10 @@ class Reformer(HeadMixer):
         last = torch.arange(length - count, length, device=qk.device)
         if o.decode == "bucket":
             return self._by_bucket(after, last)
-        how = (pattern, keep, o.scale, o.key_eps)
+        how: dict[str, Any] = {"keep": keep, "scale": o.scale}
         if length <= o.chunk and o.across_buckets:
-            return dense_attention(cache.keys, cache.values, *how, 0.0)[:, :, -count:]
-        rows = sorted_rows(cache.keys, cache.values, after.buckets, *how)
+            return dense_attention(cache.keys, cache.values, pattern, **how)[:, :, -count:]
+        rows = sorted_rows(cache.keys, cache.values, after.buckets, pattern, **how)
         if count > o.chunk:
             y = chunked_attention(*rows[:4], pattern, real=rows.real, buckets=rows.buckets)
             y = y[:, last]
@@ -273,7 +266,7 @@ class Reformer(HeadMixer):
             -1, found.indices, found.values >= 0
         )
         of_queries, visible = keys[:, :, last], Visibility(mask=chosen)
-        y = softmax_attention(of_queries, keys_of(keys, o.key_eps), values, visible, scale=o.scale)
+        y = softmax_attention(of_queries, keys_of(keys), values, visible, scale=o.scale)
         return torch.where(chosen.any(-1, keepdim=True), y, values[:, :, last])
 
 

@@ -83,23 +83,23 @@ class SinkhornOptions(Options):
     block_size: Count = 64
     """s, tokens of a block"""
     sort_net: SortNet = "linear"
-    """what makes the logits of P"""
+    """net that makes the logits of P: see the text for which are the paper's"""
     pool: Literal["sum", "mean"] = "sum"
-    """what stands for a block in a linear or mlp net"""
+    """X' of a block for a linear or mlp net (the paper sums)"""
     iterations: Annotated[int, Bounds(1, 1000)] | None = None
-    """of the balancing of rows and columns (default: 8, causal 1)"""
+    """rounds of the balancing of rows and columns (default: 8, causal 1)"""
     tau: Positive = 0.75
     """temperature of P"""
     gumbel: bool = True
-    """noise on the logits in training"""
+    """Gumbel noise on the logits in training, as in the paper"""
     hard: bool = False
     """sort in one block, not a mixture of them"""
     combine: Combine = "concat"
     """how the sorted and the own block are read"""
     mixture: bool = False
-    """add full attention by the same queries, keys and values"""
+    """add full attention by the same queries, keys and values (the paper's mixture model)"""
     sortcut: Count | None = None
-    """read the first so many sorted blocks, and no own one (both ways only)"""
+    """the paper's SortCut: read the first so many sorted blocks, and no own one (both ways only)"""
     shared_sort: bool = False
     """one sort net for all layers"""
     bias: tuple[Literal["query", "key", "value", "output"], ...] = ()
