@@ -17,7 +17,9 @@ from everyformer.genes.gene import Gene, layer_choice
 if TYPE_CHECKING:
     from everyformer.core.mixer import Mixer
 
-MIXERS: Registry[type[Mixer]] = Registry("mixer", __name__, files={"amlp": "gmlp"})
+MIXERS: Registry[type[Mixer]] = Registry(
+    "mixer", __name__, files={"amlp": "gmlp"}, helpers=("patterned",)
+)
 
 
 class MixerGene(Gene):

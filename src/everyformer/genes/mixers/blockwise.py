@@ -28,7 +28,7 @@ from everyformer.engines.sparse.patterns import BlockTable, Pattern
 from everyformer.engines.sparse.patterns_blocks import PastBlocks
 from everyformer.engines.sparse.plan import SparsePlan
 from everyformer.genes.mixers import MIXERS
-from everyformer.genes.mixers._patterned import PatternOptions, PlanAttention
+from everyformer.genes.mixers.patterned import PatternOptions, PlanAttention
 
 
 @dataclass(frozen=True)

@@ -41,8 +41,8 @@ from everyformer.engines.sparse.attention import choose
 from everyformer.engines.sparse.patterns import GlobalKeys, GlobalQueries, Near, Pattern
 from everyformer.engines.sparse.plan import SparsePlan
 from everyformer.genes.mixers import MIXERS
-from everyformer.genes.mixers._patterned import Heads, PatternAttention, PatternOptions, Weigh
 from everyformer.genes.mixers.base import Rows
+from everyformer.genes.mixers.patterned import Heads, PatternAttention, PatternOptions, Weigh
 
 
 @dataclass(frozen=True)

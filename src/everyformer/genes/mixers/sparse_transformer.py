@@ -38,7 +38,7 @@ from everyformer.engines.sparse.panels import Titled
 from everyformer.engines.sparse.patterns import Blocks, Columns, Near, Pattern
 from everyformer.engines.sparse.plan import SparsePlan
 from everyformer.genes.mixers import MIXERS
-from everyformer.genes.mixers._patterned import PatternOptions, PlanAttention
+from everyformer.genes.mixers.patterned import PatternOptions, PlanAttention
 
 Set = Literal["first", "second", "both"]
 

@@ -33,7 +33,7 @@ from everyformer.core.errors import GeneError
 from everyformer.core.position import Sizes
 from everyformer.core.trials import HEADS, Make, Pair, Trials
 from everyformer.genes.positions import POSITIONS
-from everyformer.genes.positions._scores import AdditivePosition, at_zero
+from everyformer.genes.positions.base import AdditivePosition, at_zero
 
 Slopes = Literal["alibi", "geometric"]
 

@@ -34,7 +34,7 @@ from everyformer.core.trials import LENGTH, Make, Pair, Trials, output
 from everyformer.engines.softmax.pairs import Pairs
 from everyformer.engines.softmax.scored import Parts
 from everyformer.genes.positions import POSITIONS
-from everyformer.genes.positions._scores import Cap, ScorePosition
+from everyformer.genes.positions.base import Cap, ScorePosition
 
 
 @dataclass(frozen=True)

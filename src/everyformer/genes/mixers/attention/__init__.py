@@ -53,7 +53,7 @@ from everyformer.genes.mixers.attention.reference import attention_reference
 from everyformer.genes.mixers.attention.trials import TRIALS
 from everyformer.genes.mixers.attention.with_memory import attend_with_memory
 from everyformer.genes.mixers.base import BuiltMixer
-from everyformer.genes.positions._scores import ScorePosition
+from everyformer.genes.positions.base import ScorePosition
 
 
 @MIXERS.register("attention")

@@ -56,11 +56,11 @@ from everyformer.engines.sparse.random_blocks import (
     uniform_order,
 )
 from everyformer.genes.mixers import MIXERS
-from everyformer.genes.mixers._patterned import Heads, PatternAttention, Weigh
 from everyformer.genes.mixers.attention.reference import attention_reference
 from everyformer.genes.mixers.base import Rows
 from everyformer.genes.mixers.bigbird.options import BigBirdOptions, check_together
 from everyformer.genes.mixers.bigbird.trials import TRIALS
+from everyformer.genes.mixers.patterned import Heads, PatternAttention, Weigh
 
 SMALL = {"block_size": 4, "random_blocks": 2}
 """blocks of pictures"""

@@ -10,7 +10,7 @@ from everyformer.core.bounds import Bounds, Count, Index, Odd, When, Whole
 from everyformer.core.errors import GeneError
 from everyformer.core.position import Position
 from everyformer.engines.sparse.random_blocks import Rules
-from everyformer.genes.mixers._patterned import PatternOptions
+from everyformer.genes.mixers.patterned import PatternOptions
 
 MOST_GLOBAL = 1 << 20
 """global tokens, which plans list one by one"""

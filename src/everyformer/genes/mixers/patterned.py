@@ -45,7 +45,7 @@ from everyformer.engines.sparse.plan import SparsePlan, Union
 from everyformer.genes.mixers._heads import HeadMixer
 from everyformer.genes.mixers.attention.reference import attention_reference
 from everyformer.genes.mixers.base import Rows
-from everyformer.genes.positions._scores import ScorePosition
+from everyformer.genes.positions.base import ScorePosition
 
 Heads = tuple[Tensor, Tensor, Tensor]
 """queries, keys and values (B, H, L, D)"""
