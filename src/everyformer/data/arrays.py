@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal, cast
 
 import numpy as np
@@ -27,9 +28,10 @@ from everyformer.data.array_files import ArrayParts, read_parts
 from everyformer.data.batch import Batch
 from everyformer.data.cache import digest
 from everyformer.data.classes import describe
-from everyformer.data.config import DataConfig
+from everyformer.data.config import DataConfig, DrawingOptions, PackingOptions, TableOptions
 from everyformer.data.dataset import ClassedDataset, Dataset, Spread
 from everyformer.data.images import image_dataset, reshaped
+from everyformer.data.kind import Kind, Request, refuse
 from everyformer.data.selection import held_out_draw
 from everyformer.data.sources import Source
 from everyformer.data.text import TextDataset
@@ -38,7 +40,7 @@ SUFFIXES = {".npy", ".npz"}
 FEW = 20
 """different whole numbers up to which they are taken for classes, where the task is not given"""
 
-Kind = Literal["tokens", "pictures", "series"]
+Form = Literal["tokens", "pictures", "series"]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -58,52 +60,75 @@ class ArrayDataset(ClassedDataset):
         return Batch(inputs, self.answers(chosen), keep)
 
 
-def holds_arrays(source: Source) -> bool:
-    """Whether a source is one file of arrays."""
-    return len(source.entries) == 1 and source.entries[0].suffix in SUFFIXES
+class Arrays(Kind):
+    """One file of arrays."""
 
+    name = "arrays"
+    reads = (TableOptions, PackingOptions, DrawingOptions)
 
-def load_arrays(
-    source: Source, config: DataConfig, task: str | None, able: Sequence[str]
-) -> Dataset:
-    """One file of arrays as the data of ``task``, or of the first of ``able`` that it can serve.
+    @classmethod
+    def recognises(cls, request: Request) -> bool:
+        entries = request.source.entries
+        return len(entries) == 1 and entries[0].suffix in SUFFIXES
 
-    Raises:
-        DataError: no inputs by a known name, rows without targets where the task needs them,
-            shapes, lengths or dtypes that fit nothing, values that are not finite.
-    """
-    parts = read_parts(source, config)
-    given = source.given
-    kind = _kind(parts.inputs, task, given)
-    chosen = _task(kind, parts, task, able, given)
-    if kind == "pictures":
-        return _pictures(parts, config, chosen, source)
-    if not TASKS[chosen].answers:
-        return _text(parts, config, chosen, source)
-    inputs, lengths = _rows_of(parts, kind, given)
-    labels, classes, numbers = _targets(parts, chosen, given)
-    held_out, split = _held_out(parts, labels if classes else None, config)
-    train = inputs[~held_out]
-    series = kind == "series"
-    what = "series" if series else "rows"
-    counts = f"{int((~held_out).sum()):,} training and {int(held_out.sum()):,} validation {what}"
-    return ArrayDataset(
-        name=source.name,
-        task=chosen,
-        kind="series" if series else "text",
-        vocabulary=256 if series else int(inputs.max()) + 1,
-        classes=classes,
-        length=inputs.shape[1],
-        features=Spread.of(_real(train, lengths, held_out)) if series else None,
-        numbers=None if numbers is None else Spread.of(numbers[~held_out]),
-        split=f"{describe(labels, held_out, classes, what)}{split}: {counts}",
-        fingerprint=digest(inputs.tobytes(), labels.tobytes(), held_out.tobytes(), classes),
-        inputs=inputs,
-        lengths=lengths,
-        labels=labels,
-        train_rows=np.flatnonzero(~held_out),
-        validation_rows=np.flatnonzero(held_out),
-    )
+    def check(self) -> None:
+        super().check()
+        columns = (name for name in TableOptions.names() if name != "label_column")
+        why = ": it is for tables; the arrays of an .npz go by their names"
+        refuse(self.config, columns, self.name, why)
+
+    @cached_property
+    def parts(self) -> ArrayParts:
+        """The arrays by what they are for."""
+        return read_parts(self.request.source, self.config)
+
+    @cached_property
+    def form(self) -> Form:
+        """The kind of the inputs."""
+        task = self.request.said or self.request.word
+        return _form(self.parts.inputs, task, self.config.source)
+
+    @cached_property
+    def task(self) -> TaskName:
+        task = self.request.said or self.request.word
+        return _task(self.form, self.parts, task, self.request.able, self.config.source)
+
+    def load(self) -> Dataset:
+        """The arrays as a dataset.
+
+        Raises:
+            DataError: rows without targets where the task needs them, shapes, lengths or dtypes
+                that fit nothing, values that are not finite.
+        """
+        parts, config, source = self.parts, self.config, self.request.source
+        if self.form == "pictures":
+            return _pictures(parts, config, self.task, source)
+        if not TASKS[self.task].answers:
+            return _text(parts, config, self.task, source)
+        inputs, lengths = _rows_of(parts, self.form, source.given)
+        labels, classes, numbers = _targets(parts, self.task, source.given)
+        held_out, split = _held_out(parts, labels if classes else None, config)
+        train = inputs[~held_out]
+        series = self.form == "series"
+        what = "series" if series else "rows"
+        counts = f"{len(train):,} training and {int(held_out.sum()):,} validation {what}"
+        return ArrayDataset(
+            name=source.name,
+            task=self.task,
+            kind="series" if series else "text",
+            vocabulary=256 if series else int(inputs.max()) + 1,
+            classes=classes,
+            length=inputs.shape[1],
+            features=Spread.of(_real(train, lengths, held_out)) if series else None,
+            numbers=None if numbers is None else Spread.of(numbers[~held_out]),
+            split=f"{describe(labels, held_out, classes, what)}{split}: {counts}",
+            fingerprint=digest(inputs.tobytes(), labels.tobytes(), held_out.tobytes(), classes),
+            inputs=inputs,
+            lengths=lengths,
+            labels=labels,
+            train_rows=np.flatnonzero(~held_out),
+            validation_rows=np.flatnonzero(held_out),
+        )
 
 
 def read_inputs(source: Source, task: str) -> tuple[np.ndarray, np.ndarray | None]:
@@ -123,15 +148,15 @@ def rows_for(
     Raises:
         DataError: their shape or dtype is not one of these.
     """
-    kind = _kind(inputs, task, given)
-    if kind == "pictures":
+    form = _form(inputs, task, given)
+    if form == "pictures":
         return _channels_first(inputs, given), None
-    if kind == "tokens" and inputs.ndim == 1:
+    if form == "tokens" and inputs.ndim == 1:
         inputs = inputs[None]
-    return _rows_of(ArrayParts(inputs, None, lengths, 0, ""), kind, given)
+    return _rows_of(ArrayParts(inputs, None, lengths, 0, ""), form, given)
 
 
-def _kind(inputs: np.ndarray, task: str | None, given: str) -> Kind:
+def _form(inputs: np.ndarray, task: str | None, given: str) -> Form:
     """What an array holds, by the task where one is given."""
     floats = inputs.dtype.kind == "f"
     if inputs.dtype.kind not in "iufb":
@@ -155,11 +180,11 @@ def _kind(inputs: np.ndarray, task: str | None, given: str) -> Kind:
 
 
 def _task(
-    kind: Kind, parts: ArrayParts, task: str | None, able: Sequence[str], given: str
+    form: Form, parts: ArrayParts, task: str | None, able: Sequence[str], given: str
 ) -> TaskName:
     """What the arrays are for: their targets say whether classes or numbers are asked for."""
     reads = {"tokens": ("labelled text", "text"), "pictures": ("pictures",), "series": ("series",)}
-    fitting = [name for name, one in TASKS.items() if one.reads in reads[kind]]
+    fitting = [name for name, one in TASKS.items() if one.reads in reads[form]]
     answers = [name for name in fitting if TASKS[name].answers]
     if parts.targets is None:
         served = [name for name in fitting if not TASKS[name].answers and not TASKS[name].encodes]
@@ -180,7 +205,7 @@ def _task(
             f"array of it with --data.label-column NAME, for {' or '.join(asked)}; without them it "
             f"{able_to}"
         )
-    raise DataError(f"'{given}' holds {kind}, which the task {task} cannot use; it {able_to}")
+    raise DataError(f"'{given}' holds {form}, which the task {task} cannot use; it {able_to}")
 
 
 def _are_numbers(targets: np.ndarray) -> bool:
@@ -222,10 +247,10 @@ def _targets(
     return labels.astype(np.int64), tuple(map(str, names)), None
 
 
-def _rows_of(parts: ArrayParts, kind: Kind, given: str) -> tuple[np.ndarray, np.ndarray | None]:
+def _rows_of(parts: ArrayParts, form: Form, given: str) -> tuple[np.ndarray, np.ndarray | None]:
     """Tokens (N, L) or series (N, T, C), and the lengths of rows that are padded."""
     inputs, lengths = parts.inputs, parts.lengths
-    if kind == "series":
+    if form == "series":
         inputs = inputs[..., None] if inputs.ndim == 2 else inputs
         if inputs.ndim != 3:
             raise DataError(f"series in '{given}' must be (N, T) or (N, T, C), not {inputs.shape}")
@@ -243,8 +268,8 @@ def _rows_of(parts: ArrayParts, kind: Kind, given: str) -> tuple[np.ndarray, np.
                 f"lengths in '{given}' must be (N,) whole numbers from 1 to {inputs.shape[1]}"
             )
         real = np.arange(inputs.shape[1]) < lengths[:, None]
-        inputs = np.where(real if kind == "tokens" else real[..., None], inputs, 0)
-    if kind == "series":
+        inputs = np.where(real if form == "tokens" else real[..., None], inputs, 0)
+    if form == "series":
         _require_finite(inputs, "inputs", given)
     elif inputs.min() < 0:
         raise DataError(

@@ -68,8 +68,6 @@ class Dataset(ABC):
     sizes, which columns are read, what was guessed and left out."""
     fingerprint: str
     """Hash of content, split and tokenizer; equal data on another machine has the same."""
-    known_as: tuple[str, ...] = ()
-    """Fingerprints that earlier versions gave the same data."""
     tokenizer: Tokenizer | None = None
     """What made the tokens of text; None for pictures and generated tasks."""
 

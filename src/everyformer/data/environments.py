@@ -6,7 +6,6 @@ rows of a training are what the model does (`everyformer.training.rollouts`).
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -16,14 +15,14 @@ import torch
 
 from everyformer.core.config import to_dict
 from everyformer.core.errors import ConfigError, DataError
-from everyformer.core.plain import from_json
 from everyformer.core.tasks import TaskName
 from everyformer.core.wording import counted
 from everyformer.data.batch import Batch
 from everyformer.data.cache import digest
-from everyformer.data.config import DataConfig
+from everyformer.data.config import DataConfig, EnvironmentOptions, named_values
 from everyformer.data.dataset import Dataset
 from everyformer.data.episodes import as_states, shape_of
+from everyformer.data.kind import Kind, Request
 from everyformer.models.config import DEFAULT_LENGTH
 from everyformer.models.options import EpisodeShape
 from everyformer.rl.build import EnvironmentConfig, limit_of, make_environment, spaces_of
@@ -79,7 +78,7 @@ def environment_of(config: DataConfig) -> EnvironmentConfig:
         ConfigError: an option without a name or a value.
     """
     assert config.env is not None
-    options = dict(map(_option, config.env_options))
+    options = named_values(config.env_options, "--data.env-options")
     return EnvironmentConfig(config.env, config.env_mask, options)
 
 
@@ -112,11 +111,36 @@ def load_environment(config: DataConfig, task: TaskName) -> EnvironmentDataset:
     )
 
 
-def _option(word: str) -> tuple[str, Any]:
-    name, equals, value = word.partition("=")
-    if not equals or not name or not value:
-        raise ConfigError(f"--data.env-options takes name=value, not '{word}'")
-    try:
-        return name.replace("-", "_"), from_json(value)
-    except json.JSONDecodeError:
-        return name.replace("-", "_"), value
+class Environment(Kind):
+    """An environment, which ``env`` names in place of a source."""
+
+    name = "environment"
+    reads = (EnvironmentOptions,)
+    alone = ", which is played and not read"
+    task: TaskName = "policy"
+
+    @classmethod
+    def recognises(cls, request: Request) -> bool:
+        return request.config.env is not None or request.said == cls.task
+
+    @property
+    def called(self) -> str:
+        return self.config.env or self.name
+
+    def check(self) -> None:
+        if self.config.env is None:
+            raise ConfigError(f"the task {self.task} plays in an environment: name it with --env")
+        if self.task not in self.request.tasks:
+            raise ConfigError(
+                f"--env names an environment, which the task {self.request.word} cannot use; it is "
+                f"for {self.task}"
+            )
+        if self.config.source != DataConfig.source:
+            raise ConfigError(
+                f"--env {self.config.env} is played in place of data, but --data "
+                f"{self.config.source} is given too: leave one of them out"
+            )
+        super().check()
+
+    def load(self) -> EnvironmentDataset:
+        return load_environment(self.config, self.task)

@@ -14,6 +14,7 @@ import dataclasses
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +24,12 @@ import torch
 from everyformer.core.config import to_dict
 from everyformer.core.errors import DataError
 from everyformer.core.files import expanded
-from everyformer.core.tasks import TaskName
+from everyformer.core.tasks import TASKS, TaskName, tasks_that
 from everyformer.data.batch import IGNORED, Batch
 from everyformer.data.cache import digest
-from everyformer.data.config import DataConfig
+from everyformer.data.config import DataConfig, EpisodeOptions, SharedOptions
 from everyformer.data.dataset import Dataset, Spread
+from everyformer.data.kind import Kind, Request
 from everyformer.data.selection import held_out_draw, spread
 from everyformer.models.options import EpisodeShape
 from everyformer.rl.build import EnvironmentConfig
@@ -288,3 +290,31 @@ def _name(source: str) -> str:
     if source.startswith(MINARI):
         return source.removeprefix(MINARI)
     return Path(os.path.abspath(expanded(source))).stem
+
+
+class Episodes(Kind):
+    """Episodes that were recorded: a folder or file of trajectories, or a set of Minari's."""
+
+    name = "episodes"
+    reads = (SharedOptions, EpisodeOptions)
+    alone = ", which are read --data.context steps at a time"
+
+    @classmethod
+    def recognises(cls, request: Request) -> bool:
+        recorded = all(TASKS[name].recorded for name in request.tasks)
+        return recorded or holds_episodes(request.config.source)
+
+    def check(self) -> None:
+        if not any(TASKS[name].recorded for name in self.request.tasks):
+            raise DataError(
+                f"'{self.config.source}' holds episodes, which the task {self.request.word} cannot "
+                f"use; they are for {', '.join(tasks_that('recorded'))}"
+            )
+        super().check()
+
+    @cached_property
+    def task(self) -> TaskName:
+        return next(name for name in self.request.tasks if TASKS[name].recorded)
+
+    def load(self) -> EpisodeDataset:
+        return load_episodes(self.config, self.task)

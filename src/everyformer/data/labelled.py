@@ -7,13 +7,13 @@ from array import array
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
 
 from everyformer.core.errors import DataError
-from everyformer.core.tasks import TASKS, TEXT, TaskName
+from everyformer.core.tasks import TASKS
 from everyformer.data.batch import Batch
 from everyformer.data.cache import FORMAT, cache_root, cached, digest
 from everyformer.data.classes import (
@@ -23,14 +23,16 @@ from everyformer.data.classes import (
     numbers_of,
     refuse_unlabelled,
 )  # fmt: skip
-from everyformer.data.config import DataConfig
+from everyformer.data.config import DataConfig, ParallelOptions
 from everyformer.data.corpus import checked, tokenizer_kind
 from everyformer.data.dataset import ClassedDataset, Spread
+from everyformer.data.kind import Request, refuse
 from everyformer.data.layout import class_entries, find_layout, without_notes
 from everyformer.data.selection import held_out_draw
 from everyformer.data.sources import Entry, Source
 from everyformer.data.table import TABLES
 from everyformer.data.tables import TableReader, labelled_reader
+from everyformer.data.text_files import OF_PAIRS, TextFiles
 from everyformer.data.tokenizers.base import Tokenizer
 from everyformer.data.tokenizers.load import fit_tokenizer, load_tokenizer
 
@@ -73,59 +75,68 @@ def cut(tokens: np.ndarray, length: int, closing: Sequence[int] = ()) -> np.ndar
     return found
 
 
-def load_labelled(
-    source: Source,
-    config: DataConfig,
-    tokenizer: Tokenizer | None = None,
-    task: str = TEXT,
-) -> LabelledTextDataset:
-    """A source as texts with a class or, of a task that measures, a number; encoded once into the
-    cache.
+class LabelledText(TextFiles):
+    """Texts in a folder for each class, or in a table with a label or a number each."""
 
-    Raises:
-        DataError: no classes or only one, a class without files, a broken table, rows without a
-            label, labels that are no classes, binary files.
-        ConfigError: columns that are not there, or that could be several.
-    """
-    spec = config.tokenizer if tokenizer is None else tokenizer.to_dict()
-    draw = config.validation, config.seed, config.part
-    measures = TASKS[task].measures
-    what = [*(["numbers"] if measures else []), *(["skip"] * (config.unlabelled == "skip"))]
-    key = digest(FORMAT, "labelled", source.stamp(), *draw, spec, config.table_options, *what)
+    name = "labelled text"
 
-    def build(folder: Path) -> dict[str, Any]:
-        if measures and not _is_table(source):
-            raise DataError(
-                f"'{source.given}' is no table, so no text has a number that task {task} could "
-                "learn; give a .csv, .tsv, .jsonl or .parquet with --data.label-column, or tokens "
-                "with their targets as arrays in an .npz"
-            )
-        texts = _LabelledTexts(source, config, tokenizer)
-        return _build(texts, folder, config, tokenizer, measures)
+    @classmethod
+    def recognises(cls, request: Request) -> bool:
+        return TASKS[request.text_task].reads == cls.name
 
-    folder, facts = cached(cache_root(config.cache), f"labelled-{key}", build, source.stamp)
-    fitted = load_tokenizer(folder)
-    arrays = {name: np.load(folder / f"{name}.npy") for name in ARRAYS}
-    lengths = np.diff(arrays["bounds"])
-    length = int(min(config.length, lengths.max()))
-    cut = int((lengths > length).sum())
-    split = facts["split"]
-    if cut:
-        split += f"; {cut:,} of the {len(lengths):,} texts are cut to {length:,} tokens"
-    return LabelledTextDataset(
-        name=source.name,
-        task=cast(TaskName, task),
-        kind="text",
-        vocabulary=fitted.vocabulary,
-        classes=tuple(facts["classes"]),
-        length=length,
-        numbers=Spread.of(arrays["labels"][arrays["train_rows"]]) if measures else None,
-        split=split,
-        fingerprint=facts["fingerprint"],
-        tokenizer=fitted,
-        tokens=np.memmap(folder / "tokens.bin", fitted.dtype, mode="r"),
-        **arrays,
-    )
+    def check(self) -> None:
+        super().check()
+        refuse(self.config, OF_PAIRS, self.called, ParallelOptions.elsewhere)
+
+    def load(self) -> LabelledTextDataset:
+        """Texts with a class or, of a task that predicts numbers, a number; encoded once into the
+        cache.
+
+        Raises:
+            DataError: no classes or only one, a class without files, a broken table, rows without
+                a label, labels that are no classes, binary files.
+            ConfigError: columns that are not there, or that could be several.
+        """
+        source, config, tokenizer = self.request.source, self.config, self.request.tokenizer
+        spec = config.tokenizer if tokenizer is None else tokenizer.to_dict()
+        draw = config.validation, config.seed, config.part
+        measures = TASKS[self.task].measures
+        what = [*(["numbers"] if measures else []), *(["skip"] * (config.unlabelled == "skip"))]
+        key = digest(FORMAT, "labelled", source.stamp(), *draw, spec, config.columns, *what)
+
+        def build(folder: Path) -> dict[str, Any]:
+            if measures and not _is_table(source):
+                raise DataError(
+                    f"'{source.given}' is no table, so no text has a number that task {self.task} "
+                    "could learn; give a .csv, .tsv, .jsonl or .parquet with --data.label-column, "
+                    "or tokens with their targets as arrays in an .npz"
+                )
+            texts = _LabelledTexts(source, config, tokenizer)
+            return _build(texts, folder, config, tokenizer, measures)
+
+        folder, facts = cached(cache_root(config.cache), f"labelled-{key}", build, source.stamp)
+        fitted = load_tokenizer(folder)
+        arrays = {name: np.load(folder / f"{name}.npy") for name in ARRAYS}
+        lengths = np.diff(arrays["bounds"])
+        length = int(min(config.length, lengths.max()))
+        cut = int((lengths > length).sum())
+        split = facts["split"]
+        if cut:
+            split += f"; {cut:,} of the {len(lengths):,} texts are cut to {length:,} tokens"
+        return LabelledTextDataset(
+            name=source.name,
+            task=self.task,
+            kind="text",
+            vocabulary=fitted.vocabulary,
+            classes=tuple(facts["classes"]),
+            length=length,
+            numbers=Spread.of(arrays["labels"][arrays["train_rows"]]) if measures else None,
+            split=split,
+            fingerprint=facts["fingerprint"],
+            tokenizer=fitted,
+            tokens=np.memmap(folder / "tokens.bin", fitted.dtype, mode="r"),
+            **arrays,
+        )
 
 
 def _is_table(source: Source) -> bool:

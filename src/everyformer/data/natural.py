@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from typing import TypeVar
 
 from everyformer.core.errors import DataError
 from everyformer.core.tasks import LM, MLM, SEQ2SEQ, TASKS, TEXT
@@ -19,6 +20,8 @@ from everyformer.data.tables import (
     names_labels,
     open_table,
 )
+
+T = TypeVar("T", bound=str)
 
 
 def natural_task(source: Source, config: DataConfig, able: Sequence[str]) -> str:
@@ -41,7 +44,7 @@ def natural_task(source: Source, config: DataConfig, able: Sequence[str]) -> str
     return first_served((TEXT, *plain) if _holds_class_folders(source) else plain, able)
 
 
-def first_served(served: Sequence[str], able: Sequence[str]) -> str:
+def first_served(served: Sequence[T], able: Sequence[str]) -> T:
     """The first task of ``served`` that the model has; its very first where it has none."""
     return next((task for task in served if task in able), served[0])
 

@@ -20,16 +20,18 @@ from tqdm import tqdm
 
 from everyformer.core.errors import DataError
 from everyformer.core.plain import from_json, to_json
+from everyformer.core.tasks import TASKS
 from everyformer.data.batch import IGNORED, Batch
 from everyformer.data.buckets import Buckets
 from everyformer.data.cache import FORMAT, cache_root, cached, digest
-from everyformer.data.config import DataConfig
+from everyformer.data.config import DataConfig, ParallelOptions
 from everyformer.data.corpus import tokenizer_kind
 from everyformer.data.dataset import Dataset
+from everyformer.data.kind import Request, refuse
 from everyformer.data.pairs import SentencePairs
 from everyformer.data.selection import spread
-from everyformer.data.sources import Source
 from everyformer.data.text import encode_prompt
+from everyformer.data.text_files import OF_LABELS, TextFiles
 from everyformer.data.tokenizers.base import SEPARATOR, Tokenizer
 from everyformer.data.tokenizers.load import fit_tokenizer, load_tokenizer
 from everyformer.data.tokenizers.plain import CharTokenizer
@@ -105,65 +107,81 @@ class ParallelDataset(Dataset):
         return torch.from_numpy(np.where(real, found, fill)), torch.from_numpy(real)
 
 
-def load_parallel(
-    source: Source, config: DataConfig, tokenizer: Tokenizer | None = None
-) -> ParallelDataset:
-    """A source as parallel text, encoded once into the cache.
+class ParallelText(TextFiles):
+    """Sentences with their translations, in pairs of files or in tables."""
 
-    Raises:
-        DataError: files without partner or of different length, an empty line, not UTF-8, a
-            tokenizer without an end token, no pair short enough.
-        ConfigError: options that contradict each other.
-    """
-    tokenizer_kind(config, tokenizer)
-    if tokenizer is not None and tokenizer.separator is None:
-        raise DataError(
-            f"the tokenizer {tokenizer} has no token that ends a sentence, as translation needs: "
-            "its run learned one text alone. Read the data with its own tokenizer"
+    name = "parallel text"
+    reads = (*TextFiles.reads, ParallelOptions)
+
+    @classmethod
+    def recognises(cls, request: Request) -> bool:
+        return TASKS[request.text_task].reads == cls.name
+
+    def check(self) -> None:
+        super().check()
+        why = "; choose the columns of pairs with --data.source-column and --data.target-column"
+        refuse(self.config, ("text_column", *OF_LABELS), self.called, why)
+
+    def load(self) -> ParallelDataset:
+        """Pairs of sentences, encoded once into the cache.
+
+        Raises:
+            DataError: files without partner or of different length, an empty line, not UTF-8, a
+                tokenizer without an end token, no pair short enough.
+            ConfigError: options that contradict each other.
+        """
+        source, config, tokenizer = self.request.source, self.config, self.request.tokenizer
+        tokenizer_kind(config, tokenizer)
+        if tokenizer is not None and tokenizer.separator is None:
+            raise DataError(
+                f"the tokenizer {tokenizer} has no token that ends a sentence, as translation "
+                "needs: its run learned one text alone. Read the data with its own tokenizer"
+            )
+        pairs = SentencePairs(source, config)
+        spec = config.tokenizer if tokenizer is None else tokenizer.to_dict()
+        cut = config.validation, config.part, pairs.languages, pairs.stamp()
+        key = digest(FORMAT, "parallel", *cut, spec, config.columns)
+
+        def build(folder: Path) -> dict[str, Any]:
+            return _build(pairs, folder, config, tokenizer)
+
+        folder, facts = cached(cache_root(config.cache), f"parallel-{key}", build, pairs.stamp)
+        fitted = load_tokenizer(folder)
+        bounds = np.load(folder / "bounds.npy", mmap_mode="r")
+        lengths = np.diff(bounds).reshape(-1, 2)
+        longest = lengths.max(1)
+        training = facts["training"]
+        short = np.flatnonzero(longest[:training] <= config.length)
+        if training and not len(short):
+            raise DataError(
+                f"no training pair of '{source.given}' is short enough: the shortest has "
+                f"{longest[:training].min()} tokens on its longer side, --data.length is "
+                f"{config.length}"
+            )
+        split = facts["split"]
+        if (long := training - len(short)) > 0:
+            split += f"; {long:,} pairs longer than {config.length:,} tokens left out of training"
+        if pairs.turnable:
+            turned = "-".join(reversed(pairs.languages))
+            split += f"; --data.languages {turned} turns the direction"
+        return ParallelDataset(
+            name=source.name,
+            task=self.task,
+            kind="text",
+            vocabulary=fitted.vocabulary,
+            length=max(config.length, int(longest[training:].max())),
+            bytes_per_token=facts["bytes_per_token"],
+            split=split,
+            fingerprint=facts["fingerprint"],
+            tokenizer=fitted,
+            tokens=np.memmap(folder / "tokens.bin", fitted.dtype, mode="r"),
+            bounds=bounds,
+            train_rows=short,
+            validation_rows=np.arange(training, len(longest)),
+            buckets=Buckets(lengths[short], config.tokens) if len(short) else None,
+            languages=pairs.languages,
+            references=folder / "references.json",
         )
-    pairs = SentencePairs(source, config)
-    spec = config.tokenizer if tokenizer is None else tokenizer.to_dict()
-    given = config.validation, config.part, pairs.languages, pairs.stamp()
-    key = digest(FORMAT, "parallel", *given, spec, config.table_options)
-
-    def build(folder: Path) -> dict[str, Any]:
-        return _build(pairs, folder, config, tokenizer)
-
-    folder, facts = cached(cache_root(config.cache), f"parallel-{key}", build, pairs.stamp)
-    fitted = load_tokenizer(folder)
-    bounds = np.load(folder / "bounds.npy", mmap_mode="r")
-    lengths = np.diff(bounds).reshape(-1, 2)
-    longest = lengths.max(1)
-    training, cut = facts["training"], config.length
-    kept = np.flatnonzero(longest[:training] <= cut)
-    if training and not len(kept):
-        raise DataError(
-            f"no training pair of '{source.given}' is short enough: the shortest has "
-            f"{longest[:training].min()} tokens on its longer side, --data.length is {cut}"
-        )
-    split = facts["split"]
-    if len(kept) < training:
-        split += f"; {training - len(kept):,} pairs longer than {cut:,} tokens left out of training"
-    if pairs.turnable:
-        split += f"; --data.languages {'-'.join(reversed(pairs.languages))} turns the direction"
-    return ParallelDataset(
-        name=source.name,
-        task="seq2seq",
-        kind="text",
-        vocabulary=fitted.vocabulary,
-        length=max(config.length, int(longest[training:].max())),
-        bytes_per_token=facts["bytes_per_token"],
-        split=split,
-        fingerprint=facts["fingerprint"],
-        tokenizer=fitted,
-        tokens=np.memmap(folder / "tokens.bin", fitted.dtype, mode="r"),
-        bounds=bounds,
-        train_rows=kept,
-        validation_rows=np.arange(training, len(longest)),
-        buckets=Buckets(lengths[kept], config.tokens) if len(kept) else None,
-        languages=pairs.languages,
-        references=folder / "references.json",
-    )
 
 
 def encode_source(tokenizer: Tokenizer, text: str) -> Tensor:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import cast
 
 import numpy as np
 
 from everyformer.core.errors import ConfigError, DataError
-from everyformer.core.tasks import IMAGE, PIXELS, TASKS, TaskName
+from everyformer.core.tasks import TASKS, TaskName
 from everyformer.data.classes import classes_of, numbers_of
 from everyformer.data.config import DataConfig
 from everyformer.data.layout import (
@@ -40,52 +39,53 @@ class LabelledPictures:
     """half a sentence each, on what was read and left aside"""
 
 
-def labelled_pictures(
-    source: Source, config: DataConfig, pictures: Sequence[Entry], task: str | None
-) -> tuple[TaskName, LabelledPictures]:
-    """The task, of those on pictures the natural one where none is given, and what it needs.
+def natural_task(source: Source, config: DataConfig, pictures: Sequence[Entry]) -> TaskName:
+    """To classify, where folders or a table show classes, else to draw."""
+    if config.labels:
+        return "pixels"
+    train = find_layout(pictures, config.part).train
+    shown = config.label_column is not None or any(len(entry.parts) > 1 for entry in train)
+    if shown or table_labels_pictures(source, config, pictures):
+        return "classify-image"
+    return "pixels"
 
-    A table is read where numbers are asked for, where --data.label-column chooses of it, and where
-    classes are asked for that folders do not show (one folder alone shows none).
+
+def labelled_pictures(
+    source: Source, config: DataConfig, pictures: Sequence[Entry], task: TaskName
+) -> LabelledPictures:
+    """The classes or numbers of pictures that ``task`` needs.
+
+    A table is read where numbers are predicted, where --data.label-column chooses of it, and where
+    classes are needed that folders do not show (one folder alone shows none).
 
     Raises:
         ConfigError: ``labels`` for a classifier; options of tables where none is read; columns.
         DataError: no classes or numbers where they are needed, or not such.
     """
     layout = find_layout(pictures, config.part)
-    folders = any(len(entry.parts) > 1 for entry in layout.train)
-    chosen = cast(TaskName, task or _natural(source, config, pictures, folders))
-    check_labels(config, chosen)
-    asked = TASKS[chosen].answers or config.labels
-    if config.label_column is not None and not asked:
+    check_labels(config, task)
+    needed = TASKS[task].answers or config.labels
+    if config.label_column is not None and not needed:
         raise ConfigError(
-            f"--data.label-column has no meaning for the task {chosen}, unless --data.labels tells "
+            f"--data.label-column has no meaning for the task {task}, unless --data.labels tells "
             "the model what each picture shows; leave it out, or classify or regress"
         )
     tables = tables_beside(source)
-    if TASKS[chosen].measures and not tables:
+    if TASKS[task].measures and not tables:
         raise DataError(
-            f"'{source.given}' holds pictures without numbers, which the task {chosen} learns; put "
+            f"'{source.given}' holds pictures without numbers, which the task {task} learns; put "
             f"a table beside them ({METADATA}.csv: a column file_name, and one of numbers for "
             "--data.label-column), or give both as arrays in an .npz (images and y)"
         )
     several = len({entry.parts[0] for entry in layout.train if len(entry.parts) > 1}) > 1
-    by_table = config.label_column is not None or TASKS[chosen].measures or not several
-    if asked and by_table and tables:
-        return chosen, _by_table(source, config, pictures, chosen)
+    by_table = config.label_column is not None or TASKS[task].measures or not several
+    if needed and by_table and tables:
+        return _by_table(source, config, pictures, task)
     if config.header != "auto":
         raise ConfigError(
             f"--data.header has no meaning for '{source.given}', of which no table is read"
         )
-    return chosen, _by_folder(source, layout, pictures, asked)
-
-
-def _natural(source: Source, config: DataConfig, pictures: Sequence[Entry], folders: bool) -> str:
-    """To classify, where folders or a table show classes, else to draw."""
-    if config.labels:
-        return PIXELS
-    shown = folders or config.label_column is not None
-    return IMAGE if shown or table_labels_pictures(source, config, pictures) else PIXELS
+    return _by_folder(source, layout, pictures, needed)
 
 
 def check_labels(config: DataConfig, task: str) -> None:
@@ -98,11 +98,11 @@ def check_labels(config: DataConfig, task: str) -> None:
 
 
 def _by_folder(
-    source: Source, layout: SourceLayout, pictures: Sequence[Entry], asked: bool
+    source: Source, layout: SourceLayout, pictures: Sequence[Entry], needed: bool
 ) -> LabelledPictures:
-    """Classes, where they are asked for, by the folder that each picture is in."""
+    """Classes, where they are needed, by the folder that each picture is in."""
     classes, notes = tuple[str, ...](), tuple[str, ...]()
-    if asked:
+    if needed:
         layout, loose = class_entries(source, layout)
         parts = (layout.train, layout.validation or ())
         train, rest = ({entry.parts[0] for entry in part} for part in parts)

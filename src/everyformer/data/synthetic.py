@@ -10,7 +10,7 @@ import statistics
 from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
@@ -22,7 +22,6 @@ from everyformer.data.cache import digest
 from everyformer.data.config import DataConfig
 from everyformer.data.dataset import Dataset, Spread
 from everyformer.data.selection import spread
-from everyformer.data.tasks import SERVED
 
 VERSION = 1
 """Raised when a generator changes, so that fingerprints tell old rows from new."""
@@ -203,15 +202,15 @@ def _draws(random: np.random.Generator) -> Iterator[float]:
         yield from random.random(4096).tolist()
 
 
-def load_generated(config: DataConfig, task: str | None = None) -> GeneratedDataset:
-    """The generated task that ``config.source`` names; ``task`` where it serves several.
+def load_generated(config: DataConfig, task: TaskName) -> GeneratedDataset:
+    """The generated rows that ``config.source`` names, for ``task``.
 
     Raises:
         ConfigError: lengths, symbols and pairs that do not fit together.
         DataError: listops of a length that its depth cannot reach.
     """
     options: dict[str, Any] = {"length": config.length, "seed": config.seed}
-    rewrites = config.source in ("reverse", "sort") or (task is not None and TASKS[task].translates)
+    rewrites = TASKS[task].translates
     kind: type[GeneratedDataset]
     if rewrites:
         kind, longest = RewriteDataset, min(config.length, LONGEST_ROW)
@@ -228,18 +227,17 @@ def load_generated(config: DataConfig, task: str | None = None) -> GeneratedData
         if config.length < 4:
             raise ConfigError(f"listops needs a --data.length of at least 4, not {config.length}")
         options |= {"vocabulary": 16, "depth": config.depth}
-    chosen = cast(TaskName, task or SERVED[config.source][0])
-    measures = TASKS[chosen].measures
+    measures = TASKS[task].measures
     named = rewrites or measures
     dataset = kind(
         name=config.source,
-        task="seq2seq" if rewrites else chosen,
+        task=task,
         kind="text",
         classes=tuple("0123456789") if kind is ListOpsDataset and not measures else (),
         # a value is nearly as likely as any other
         numbers=Spread.of(np.arange(10)[:, None]) if measures else None,
         split=f"generated without end; {HELD_OUT:,} validation sequences from other seeds",
-        fingerprint=digest(VERSION, config.source, options, *([chosen] if named else [])),
+        fingerprint=digest(VERSION, config.source, options, *([task] if named else [])),
         **options,
     )
     if kind is ListOpsDataset:

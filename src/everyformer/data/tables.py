@@ -215,7 +215,7 @@ def holds_two_texts(table: Table) -> bool:
 
 def open_table(source: Source, config: DataConfig, entry: Entry) -> Table:
     """The table of an entry, with the header that the options ask for or name."""
-    given = [value for name, value in config.table_options.items() if name != "header" and value]
+    given = [value for name, value in config.columns.items() if name != "header" and value]
     wanted = [value for value in given if not value.isdecimal()]
     return _open(source, entry, config.header, wanted)
 
@@ -238,7 +238,7 @@ def _flag(option: str) -> str:
 
 def _chosen(table: Table, config: DataConfig, option: str) -> int | None:
     """The column that an option names, by its name or else its number; None where it is unset."""
-    value = config.table_options[option]
+    value = config.columns[option]
     if value is None:
         return None
     found = [index for index, name in enumerate(_lower(table)) if name == value.strip().lower()]

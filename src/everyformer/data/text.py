@@ -131,7 +131,7 @@ def load_text(source: Source, config: DataConfig, tokenizer: Tokenizer | None = 
     """
     kind = tokenizer_kind(config, tokenizer)
     spec = config.tokenizer if tokenizer is None else tokenizer.to_dict()
-    given = config.validation, config.part, config.table_options
+    given = config.validation, config.part, config.columns
     key = digest(FORMAT, "text", source.stamp(), *given, spec)
 
     def build(folder: Path) -> dict[str, Any]:

@@ -92,7 +92,7 @@ class Texts:
     def stamp(self) -> str:
         """Equal while no file was touched and the same columns are read."""
         stamp = self.source.stamp()
-        return digest(stamp, self.config.table_options) if self.tables else stamp
+        return digest(stamp, self.config.columns) if self.tables else stamp
 
     @property
     def size(self) -> int:
