@@ -147,9 +147,9 @@ def test_a_delayed_return_is_whole_until_the_end(loaded: Loaded, folder: Path) -
     for number, steps in enumerate(LENGTHS):
         whole = (number + 1) * steps * (steps + 1) / 2
         begin = sum(LENGTHS[:number])
-        assert late.wanted[begin : begin + steps].tolist() == [whole] * steps
-        assert plain.wanted[begin] == whole
-        assert plain.wanted[begin + steps - 1] == (number + 1) * steps
+        assert late.returns_to_go[begin : begin + steps].tolist() == [whole] * steps
+        assert plain.returns_to_go[begin] == whole
+        assert plain.returns_to_go[begin + steps - 1] == (number + 1) * steps
     assert late.summary()["delayed"]
     assert not plain.summary()["delayed"]
 

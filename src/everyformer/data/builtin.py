@@ -1,4 +1,4 @@
-"""The data that every machine has: Python's own source code, scikit-learn's digits."""
+"""The data that every machine has: Python's source code, scikit-learn's digits."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from everyformer.core.tasks import TASKS, TaskName
 from everyformer.data.builtin_records import BUILTINS
 from everyformer.data.cache import digest
 from everyformer.data.config import DataConfig, EpisodeOptions, Groups, SharedOptions
-from everyformer.data.dataset import Dataset, Spread
+from everyformer.data.dataset import Dataset
 from everyformer.data.episodes import Episodes, episode_dataset
 from everyformer.data.images import ImageDataset, image_dataset, reshaped
 from everyformer.data.kind import Kind, Request, refuse_unread
@@ -140,25 +140,21 @@ def load_digits(config: DataConfig, task: str) -> ImageDataset:
     """scikit-learn's 1,797 handwritten digits, 8x8 grey, 0 to 16 spread over 0 to 255."""
     check_labels(config, task)
     package = extra_module("sklearn.datasets", "images", "the built-in digits", "scikit-learn")
-    found = package.load_digits()
-    pixels = np.rint(found.images * (255 / 16)).astype(np.uint8)[:, None]
-    labels = found.target.astype(np.int64)
-    held_out = np.zeros(len(labels), dtype=bool)
-    held_out[held_out_draw(labels, config.validation, config.seed)] = True
+    digits = package.load_digits()
+    pixels = np.rint(digits.images * (255 / 16)).astype(np.uint8)[:, None]
+    labels = digits.target.astype(np.int64)
+    held_out = held_out_draw(labels, config.validation, config.seed)
     labelled = TASKS[task].classifies or config.labels
-    numbers = None
     if TASKS[task].measures:
         labels = labels[:, None].astype(np.float32)
-        numbers = Spread.of(labels[~held_out])
     return image_dataset(
         reshaped(pixels, config),
         labels,
         held_out,
+        config,
         name="digits",
         task=cast(TaskName, task),
         classes=tuple("0123456789") if labelled else (),
-        numbers=numbers,
         split=f"a draw of {config.validation:.0%} within each class (seed {config.seed}): COUNTS",
         checksum=digest(pixels.tobytes(), config.size, config.colour),
-        small=config.small,
     )

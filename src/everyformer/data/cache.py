@@ -28,8 +28,8 @@ def cache_root(chosen: str | None) -> Path:
     """The folder for encoded corpora: the chosen one, else the environment's, else the user's."""
     if chosen:
         return expanded(chosen)
-    if given := os.environ.get("EVERYFORMER_CACHE"):
-        return expanded(given)
+    if folder := os.environ.get("EVERYFORMER_CACHE"):
+        return expanded(folder)
     home = os.environ.get("XDG_CACHE_HOME")
     return (Path(home) if home else Path.home() / ".cache") / "everyformer"
 
@@ -51,13 +51,13 @@ def cached(
 ) -> tuple[Path, dict]:
     """The folder ``key`` below ``root`` and its facts, written by ``build`` where it is not whole.
 
-    ``build`` writes files into the folder it is given and returns the facts, plain values. A
+    ``build`` writes files into a folder and returns the facts, plain values. A
     folder with a file missing, cut short or damaged is written anew. Processes that build the same
     at once do no harm: the first one's stays. ``stamp`` tells whether the source is still the same.
 
     Raises:
         DataError: the folder cannot be written (disk full, no permission), or the source changed
-            while it was read; nothing is left behind.
+            while it was read; nothing of it stays.
     """
     final = root / key
     facts = _whole(final)

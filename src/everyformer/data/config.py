@@ -1,7 +1,7 @@
 """`DataConfig`: what is said about a run's data, one class of options for each kind of it.
 
 A kind's record (`everyformer.data.kind.Kind`) names the classes that it reads; options of others
-are refused with the words that stand here. Nothing here imports torch or numpy.
+are refused with the words of their class. This module imports neither torch nor numpy.
 """
 
 from __future__ import annotations

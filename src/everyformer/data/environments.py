@@ -63,52 +63,12 @@ class EnvironmentDataset(Dataset):
         yield Batch(inputs=inputs, targets=targets, reset=first)
 
     @property
-    def own_options(self) -> dict[str, Any]:
+    def shape_options(self) -> dict[str, Any]:
         return {"episodes": to_dict(self.shape)}
 
     def summary(self) -> dict[str, Any]:
         facts = {"environment": to_dict(self.environment), "number": self.number}
         return super().summary() | facts
-
-
-def environment_of(config: DataConfig) -> EnvironmentConfig:
-    """The environment that ``config`` names, with its options.
-
-    Raises:
-        ConfigError: an option without a name or a value.
-    """
-    assert config.env is not None
-    options = named_values(config.env_options, "--data.env-options")
-    return EnvironmentConfig(config.env, config.env_mask, options)
-
-
-def load_environment(config: DataConfig, task: TaskName) -> EnvironmentDataset:
-    """The environment that ``config`` names as the data of ``task``.
-
-    Raises:
-        Those of `everyformer.rl.make`.
-    """
-    environment = environment_of(config)
-    trial = make_environment(environment)
-    observed, acted = spaces_of(trial, environment.name)
-    trial.close()
-    limit = limit_of(environment)
-    many = f"{counted(config.env_number, 'environment')} side by side"
-    return EnvironmentDataset(
-        name=environment.name.rpartition("/")[2],
-        task=task,
-        kind="episodes",
-        vocabulary=256,
-        # of an episode every observation, its last one too
-        length=(limit or DEFAULT_LENGTH) + 1,
-        split=f"{many}, episodes of at most {limit:,} steps" if limit else many,
-        fingerprint=digest(str(environment), config.env_number),
-        environment=environment,
-        number=config.env_number,
-        shape=shape_of(observed, acted),
-        observation_space=observed,
-        action_space=acted,
-    )
 
 
 class Environment(Kind):
@@ -143,4 +103,31 @@ class Environment(Kind):
         super().check()
 
     def load(self) -> EnvironmentDataset:
-        return load_environment(self.config, self.task)
+        """The spaces of the environment, which is made once for them.
+
+        Raises:
+            Those of `everyformer.rl.make`.
+        """
+        assert self.config.env is not None
+        options = named_values(self.config.env_options, "--data.env-options")
+        environment = EnvironmentConfig(self.config.env, self.config.env_mask, options)
+        trial = make_environment(environment)
+        observed, acted = spaces_of(trial, environment.name)
+        trial.close()
+        limit, number = limit_of(environment), self.config.env_number
+        many = f"{counted(number, 'environment')} side by side"
+        return EnvironmentDataset(
+            name=environment.name.rpartition("/")[2],
+            task=self.task,
+            kind="episodes",
+            vocabulary=256,
+            # of an episode every observation, its last one too
+            length=(limit or DEFAULT_LENGTH) + 1,
+            split=f"{many}, episodes of at most {limit:,} steps" if limit else many,
+            fingerprint=digest(str(environment), number),
+            environment=environment,
+            number=number,
+            shape=shape_of(observed, acted),
+            observation_space=observed,
+            action_space=acted,
+        )

@@ -93,22 +93,21 @@ def image_dataset(
     pixels: np.ndarray,
     labels: np.ndarray,
     held_out: np.ndarray,
+    config: DataConfig,
     *,
     name: str,
     task: TaskName,
     classes: tuple[str, ...],
     split: str,
     checksum: str,
-    numbers: Spread | None = None,
-    small: int | None = None,
 ) -> ImageDataset:
     """Pictures (N, C, H, W), their labels and flags (N,) of those held out, as a dataset.
 
     Args:
         labels: class ids (N,), or numbers (N, n) to predict.
         classes: names, where the class is a target or an input; else ().
-        numbers: of the training pictures, where they are predicted.
-        small: `DataConfig.small`.
+        split: as in `Dataset`, with COUNTS for the sizes of both parts.
+        checksum: hash of the pixels.
 
     Raises:
         ConfigError: small pictures that are no smaller, or for another task than super-resolution.
@@ -119,10 +118,10 @@ def image_dataset(
     source: tuple[int, int, int] | None = None
     facts: list[Any] = [checksum, labels.tobytes(), held_out.tobytes(), classes]
     if TASKS[task].encodes:
-        source = (channels, *_small_size(height, width, small))
+        source = (channels, *_small_size(height, width, config.small))
         facts.append(source)
         split += f"; each is drawn from {source[2]}x{source[1]}"
-    elif small is not None:
+    elif config.small is not None:
         raise ConfigError(
             f"'data.small' has no meaning for the task {task}: it is for super-resolution"
         )
@@ -135,7 +134,7 @@ def image_dataset(
         length=height * width * (1 if answers else channels),
         image=(channels, height, width),
         source_image=source,
-        numbers=numbers,
+        numbers=Spread.of(labels[~held_out]) if labels.ndim > 1 else None,
         bytes_per_token=None if answers else 1.0,
         split=split.replace("COUNTS", counts),
         fingerprint=digest(*facts),
@@ -183,7 +182,7 @@ def _small_size(height: int, width: int, small: int | None) -> tuple[int, int]:
 
 
 class Pictures(Kind):
-    """Pictures in a folder, a zip or a glob, a table beside them or not."""
+    """Pictures in a folder, a zip or a glob, with a table or without."""
 
     name = "pictures"
     reads = (SharedOptions, PartOptions, PictureOptions, DrawingOptions, TableOptions)
@@ -232,32 +231,30 @@ class Pictures(Kind):
             MissingExtraError: pillow is not installed.
         """
         source, config, task = self.request.source, self.config, self.task
-        shown = labelled_pictures(source, config, self.pictures, task)
-        layout, labels, classes = shown.layout, shown.labels, shown.classes
+        labelled = labelled_pictures(source, config, self.pictures, task)
+        layout, labels, classes = labelled.layout, labelled.labels, labelled.classes
         entries = [*layout.train, *(layout.validation or ())]
         if len(entries) < 2:
-            raise DataError(f"'{source.given}' has one picture; training and validation need two")
+            raise DataError(f"'{source.spec}' has one picture; training and validation need two")
         held_out = np.arange(len(entries)) >= len(layout.train)
         if layout.validation is None:
-            within = labels if labels.ndim == 1 else np.zeros(len(labels), dtype=np.int64)
-            held_out[held_out_draw(within, config.validation, config.seed)] = True
+            held_out = held_out_draw(labels, config.validation, config.seed)
         pixels, facts = _decoded(source, entries, config)
         within_classes = "within each class" if classes else "of the pictures"
         drawn = f"a draw of {config.validation:.0%} {within_classes} (seed {config.seed})"
         about = describe(labels, held_out, classes, "pictures")
         split = f"{about}{layout.note or drawn}: COUNTS{facts['resized']}"
-        split += "".join(f"; {note}" for note in shown.notes)
+        split += "".join(f"; {note}" for note in labelled.notes)
         return image_dataset(
             pixels,
             labels,
             held_out,
+            config,
             name=source.name,
             task=task,
             classes=classes,
-            numbers=Spread.of(labels[~held_out]) if TASKS[task].measures else None,
             split=split,
             checksum=facts["checksum"],
-            small=config.small,
         )
 
 
@@ -310,7 +307,7 @@ def _decoded(
 
     def build(folder: Path) -> dict[str, Any]:
         sizes, grey = survey(source, entries)
-        height, width, resized = _target_size(sizes, config, source.given)
+        height, width, resized = _target_size(sizes, config, source.spec)
         grey = grey if config.colour == "auto" else config.colour == "grey"
         checksum = hashlib.blake2b(digest_size=16)
         with (folder / "pixels.bin").open("wb") as file:
@@ -327,7 +324,7 @@ def _decoded(
 
 
 def _target_size(
-    sizes: Counter[tuple[int, int]], config: DataConfig, given: str
+    sizes: Counter[tuple[int, int]], config: DataConfig, spec: str
 ) -> tuple[int, int, str]:
     """(height, width) for all, and half a sentence when that changes some."""
     ranked = sorted(sizes.items(), key=lambda item: (-item[1], item[0]))
@@ -335,7 +332,7 @@ def _target_size(
     if config.size == 0 and len(sizes) > 1:
         (other_height, other_width), count = ranked[1]
         raise DataError(
-            f"'{given}' has pictures of {len(sizes)} sizes ({width}x{height} commonest, {count:,} "
+            f"'{spec}' has pictures of {len(sizes)} sizes ({width}x{height} commonest, {count:,} "
             f"of {other_width}x{other_height}) and --data.size 0 forbids to resize; leave it out "
             "or give a size"
         )

@@ -7,7 +7,7 @@
       .load       makes the `Dataset`
 
 The list is in `everyformer.data.load`; another package brings a kind by the entry-point group
-``everyformer.data``, whose own options are written ``--data.options name=value``.
+``everyformer.data``, whose options are written ``--data.options name=value``.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from everyformer.data.tokenizers.base import Tokenizer
 
 
 class Request:
-    """What is said of the data of a run; a block by ``with`` closes what was opened.
+    """Request for the data of a run, as it was said; the end of a ``with`` block closes the source.
 
     Args:
         config: source, lengths, held-out part and the options of all kinds.
@@ -75,11 +75,11 @@ class Request:
             DataError: they are missing, empty or unreadable.
             UnknownNameError: a built-in was meant, and its name misspelt.
         """
-        given = self.config.source
-        if given.replace("-", "").replace("_", "").isalnum() and not os.path.exists(given):
-            error = unknown("data source", given, BUILTINS)
-            raise type(error)(f"{error} (and there is no file or folder '{given}' here)")
-        return open_source(given)
+        spec = self.config.source
+        if spec.replace("-", "").replace("_", "").isalnum() and not os.path.exists(spec):
+            error = unknown("data source", spec, BUILTINS)
+            raise type(error)(f"{error} (and there is no file or folder '{spec}' here)")
+        return open_source(spec)
 
     @cached_property
     def text_task(self) -> TaskName:
@@ -166,7 +166,7 @@ def refuse_unread(config: DataConfig, reads: Groups, data: str, alone: str = "")
     Args:
         reads: the classes that it reads.
         data: the data in the refusal.
-        alone: the end of every refusal (see `Kind.alone`); empty: each class says its own.
+        alone: the end of every refusal (see `Kind.alone`); empty: the words of each class.
 
     Raises:
         ConfigError: one of them is not at its default.

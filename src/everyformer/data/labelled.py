@@ -69,10 +69,10 @@ def cut(tokens: np.ndarray, length: int, closing: Sequence[int] = ()) -> np.ndar
     """At most ``length`` tokens of a text, which ends with those that every text ends with."""
     if len(tokens) <= length:
         return tokens
-    found = np.array(tokens[:length])
+    short = np.array(tokens[:length])
     if closing:
-        found[max(length - len(closing), 0) :] = closing[-length:]
-    return found
+        short[max(length - len(closing), 0) :] = closing[-length:]
+    return short
 
 
 class LabelledText(TextFiles):
@@ -107,7 +107,7 @@ class LabelledText(TextFiles):
         def build(folder: Path) -> dict[str, Any]:
             if measures and not _is_table(source):
                 raise DataError(
-                    f"'{source.given}' is no table, so no text has a number that task {self.task} "
+                    f"'{source.spec}' is no table, so no text has a number that task {self.task} "
                     "could learn; give a .csv, .tsv, .jsonl or .parquet with --data.label-column, "
                     "or tokens with their targets as arrays in an .npz"
                 )
@@ -140,7 +140,7 @@ class LabelledText(TextFiles):
 
 
 def _is_table(source: Source) -> bool:
-    """Whether a source is tables and notes alone."""
+    """True where a source is tables and notes alone."""
     return all(entry.suffix in TABLES for entry in without_notes(source.entries))
 
 
@@ -175,7 +175,7 @@ class _LabelledTexts:
                     elif label or not self.skips:
                         yield bool(part), text, label
         if not self.skips:
-            refuse_unlabelled(self._lines, self.unlabelled, f"'{self.source.given}'")
+            refuse_unlabelled(self._lines, self.unlabelled, f"'{self.source.spec}'")
 
     def _rows(self, entry: Entry) -> Iterator[tuple[str, str]]:
         if self.table is None:
@@ -201,22 +201,21 @@ def _build(
     measures: bool,
 ) -> dict[str, Any]:
     """Write tokens, bounds, labels and split into ``folder``; give the facts."""
-    given = texts.source.given
+    spec = texts.source.spec
     codes: dict[str, int] = {}
     labels, chosen = _first_pass(texts, codes)
     if not codes:
-        raise DataError(f"'{given}' holds no texts; give rows or files with content")
+        raise DataError(f"'{spec}' holds no texts; give rows or files with content")
     classes: list[str] = []
     if measures:
         labels = _numbers(texts, codes)[labels]
     else:
         sure = config.label_column is not None
-        labels, classes = classes_of(codes, labels, chosen, texts.table, given, sure)
+        labels, classes = classes_of(codes, labels, chosen, texts.table, spec, sure)
     if texts.layout.validation is None:
-        within = np.zeros(len(labels), dtype=np.int64) if measures else labels
-        chosen[held_out_draw(within, config.validation, config.seed)] = True
+        chosen = held_out_draw(labels, config.validation, config.seed)
     if not chosen.any():
-        raise DataError(f"the held-out part of '{given}' has no text; add some")
+        raise DataError(f"the held-out part of '{spec}' has no text; add some")
     training = (text for (_, text, _), out in zip(texts.read(), chosen, strict=True) if not out)
     fitted = tokenizer or fit_tokenizer(config.tokenizer, training)
     fitted.save(folder)
@@ -239,13 +238,13 @@ def _numbers(texts: _LabelledTexts, codes: dict[str, int]) -> np.ndarray:
     """(labels, 1) the number that each label is."""
     assert texts.table is not None
     column = texts.table.first.column(texts.table.indices[1])
-    return numbers_of(codes, f"{column} of '{texts.source.given}'")[:, None]
+    return numbers_of(codes, f"{column} of '{texts.source.spec}'")[:, None]
 
 
 def _first_pass(texts: _LabelledTexts, codes: dict[str, int]) -> tuple[np.ndarray, np.ndarray]:
     """(texts,) the label of each, numbered into ``codes`` as they come, and whether it is held out.
 
-    A million rows are numbers here, not strings.
+    A million rows are held as numbers, not as strings.
     """
     labels, chosen = array("q"), bytearray()
     for held_out, _, label in texts.read():
@@ -258,11 +257,11 @@ def _encode(texts: _LabelledTexts, tokenizer: Tokenizer, folder: Path) -> tuple[
     bounds, checksum = [0], hashlib.blake2b(digest_size=16)
     with (folder / "tokens.bin").open("wb") as file:
         for _, text, _ in texts.read():
-            found = tokenizer.encode_alone(text)
-            raw = found.tobytes()
+            tokens = tokenizer.encode_alone(text)
+            raw = tokens.tobytes()
             file.write(raw)
             checksum.update(raw)
-            bounds.append(bounds[-1] + len(found))
+            bounds.append(bounds[-1] + len(tokens))
     return np.array(bounds, dtype=np.int64), checksum.digest()
 
 

@@ -57,7 +57,7 @@ class ParallelDataset(Dataset):
     validation_rows: np.ndarray
     """Which pairs are held out, in the order of their files."""
     buckets: Buckets | None
-    """How ``train_rows`` are put together; None when there are none."""
+    """Batches of ``train_rows``; None when there are none."""
     languages: tuple[str, str]
     """Names of both sides, source first."""
     references: Path
@@ -103,8 +103,8 @@ class ParallelDataset(Dataset):
         starts, stops = self.bounds[sentences], self.bounds[sentences + 1]
         positions = starts[:, None] + np.arange((stops - starts).max())
         real = positions < stops[:, None]
-        found = self.tokens[np.minimum(positions, len(self.tokens) - 1)].astype(np.int64)
-        return torch.from_numpy(np.where(real, found, fill)), torch.from_numpy(real)
+        tokens = self.tokens[np.minimum(positions, len(self.tokens) - 1)].astype(np.int64)
+        return torch.from_numpy(np.where(real, tokens, fill)), torch.from_numpy(real)
 
 
 class ParallelText(TextFiles):
@@ -154,7 +154,7 @@ class ParallelText(TextFiles):
         short = np.flatnonzero(longest[:training] <= config.length)
         if training and not len(short):
             raise DataError(
-                f"no training pair of '{source.given}' is short enough: the shortest has "
+                f"no training pair of '{source.spec}' is short enough: the shortest has "
                 f"{longest[:training].min()} tokens on its longer side, --data.length is "
                 f"{config.length}"
             )
@@ -197,18 +197,18 @@ def _build(
     pairs: SentencePairs, folder: Path, config: DataConfig, tokenizer: Tokenizer | None
 ) -> dict[str, Any]:
     """Write tokens, bounds and references into ``folder``; give the facts."""
-    given = pairs.source.given
+    spec = pairs.source.spec
     flags = [held_out for held_out, _, _ in pairs.read()]
     count, training = len(flags), flags.count(False)
     if not flags:
-        raise DataError(f"'{given}' holds no pair of sentences; give files with content")
+        raise DataError(f"'{spec}' holds no pair of sentences; give files with content")
     if not pairs.own_split:
         training = count - max(1, round(config.validation * count))
         pairs.note = f"the last {config.validation:.0%} of the pairs are held out"
     if training == count:
-        raise DataError(f"the held-out part of '{given}' has no pair; add some")
+        raise DataError(f"the held-out part of '{spec}' has no pair; add some")
     if training == 0 and config.validation < 1:
-        raise DataError(f"the training part of '{given}' has no pair; add some")
+        raise DataError(f"the training part of '{spec}' has no pair; add some")
     texts = (text for pair in itertools.islice(pairs.read(), training) for text in pair[1:])
     # whatever the kind, the end token is in the vocabulary
     fitted = tokenizer or fit_tokenizer(config.tokenizer, itertools.chain((SEPARATOR,), texts))
@@ -244,11 +244,11 @@ def _encode(
     ):
         while chunk := list(itertools.islice(texts, CHUNK)):
             # a text may hold the end written out, so that ends alone tell no sentences apart
-            found = [part for own in tokenizer.encode_pairs(chunk) for part in (own, end)]
-            raw = np.concatenate(found).tobytes()
+            parts = [part for text in tokenizer.encode_pairs(chunk) for part in (text, end)]
+            raw = np.concatenate(parts).tobytes()
             file.write(raw)
             checksum.update(raw)
-            bounds.append(bounds[-1][-1] + np.cumsum([len(own) + 1 for own in found[::2]]))
+            bounds.append(bounds[-1][-1] + np.cumsum([len(text) + 1 for text in parts[::2]]))
             bar.update(len(chunk))
     return np.concatenate(bounds), checksum.digest()
 

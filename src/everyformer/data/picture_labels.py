@@ -1,4 +1,4 @@
-"""What pictures show: classes by their folders, or classes or numbers by a table beside them."""
+"""Labels of pictures: classes by their folders, or classes or numbers by a table among them."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ from everyformer.data.named import (
     tables_beside,
 )
 from everyformer.data.sources import Entry, Source
+from everyformer.data.tables import LABEL, NUMBER
 
 
 @dataclass(frozen=True)
@@ -44,8 +45,8 @@ def natural_task(source: Source, config: DataConfig, pictures: Sequence[Entry]) 
     if config.labels:
         return "pixels"
     train = find_layout(pictures, config.part).train
-    shown = config.label_column is not None or any(len(entry.parts) > 1 for entry in train)
-    if shown or table_labels_pictures(source, config, pictures):
+    labelled = config.label_column is not None or any(len(entry.parts) > 1 for entry in train)
+    if labelled or table_labels_pictures(source, config, pictures):
         return "classify-image"
     return "pixels"
 
@@ -73,7 +74,7 @@ def labelled_pictures(
     tables = tables_beside(source)
     if TASKS[task].measures and not tables:
         raise DataError(
-            f"'{source.given}' holds pictures without numbers, which the task {task} learns; put "
+            f"'{source.spec}' holds pictures without numbers, which the task {task} learns; put "
             f"a table beside them ({METADATA}.csv: a column file_name, and one of numbers for "
             "--data.label-column), or give both as arrays in an .npz (images and y)"
         )
@@ -83,13 +84,13 @@ def labelled_pictures(
         return _by_table(source, config, pictures, task)
     if config.header != "auto":
         raise ConfigError(
-            f"--data.header has no meaning for '{source.given}', of which no table is read"
+            f"--data.header has no meaning for '{source.spec}', of which no table is read"
         )
     return _by_folder(source, layout, pictures, needed)
 
 
 def check_labels(config: DataConfig, task: str) -> None:
-    """Refuse ``labels`` as an input of a classifier, which is to find them."""
+    """Refuse ``labels`` as an input of a classifier, which predicts them."""
     if config.labels and TASKS[task].answers:
         raise ConfigError(
             "'data.labels' tells a model the class of each picture that it draws; a classifier is "
@@ -106,7 +107,7 @@ def _by_folder(
         layout, loose = class_entries(source, layout)
         parts = (layout.train, layout.validation or ())
         train, rest = ({entry.parts[0] for entry in part} for part in parts)
-        classes = class_names(train, rest, source.given)
+        classes = class_names(train, rest, source.spec)
         if loose:
             notes = (f"{loose:,} pictures outside the class folders left aside",)
     known = {entry.name for entry in pictures}
@@ -128,8 +129,7 @@ def _by_table(
 ) -> LabelledPictures:
     """Classes or numbers by a table; pictures that it does not name are left aside."""
     measures = TASKS[task].measures
-    wanted = "a number (target, rating ...)" if measures else "a label (label, class ...)"
-    named = named_pictures(source, config, pictures, wanted)
+    named = named_pictures(source, config, pictures, NUMBER if measures else LABEL)
     layout = find_layout([entry for entry in pictures if entry.name in named.labels], config.part)
     entries = (*layout.train, *(layout.validation or ()))
     texts = [named.labels[entry.name] for entry in entries]
@@ -142,5 +142,5 @@ def _by_table(
     coded = np.array([codes[text] for text in texts], dtype=np.int64)
     held_out = np.arange(len(entries)) >= len(layout.train)
     sure = config.label_column is not None
-    labels, classes = classes_of(codes, coded, held_out, named.reader, source.given, sure)
+    labels, classes = classes_of(codes, coded, held_out, named.reader, source.spec, sure)
     return LabelledPictures(layout, labels, tuple(classes), named.notes)

@@ -44,7 +44,7 @@ OPERATORS: tuple[Callable[[list[int]], int], ...] = (
 )
 """MIN, MAX, MED and SM, in the order of their tokens."""
 SHORTEST = 4
-"""Expressions have between length / 4 and length tokens, the arena's own ratio of 500 to 2,000."""
+"""Expressions have between length / 4 and length tokens, the arena's ratio of 500 to 2,000."""
 ATTEMPTS = 10_000
 """Expressions tried for one row before length and depth are taken to contradict each other."""
 
@@ -92,7 +92,7 @@ class CopyDataset(GeneratedDataset):
 class RewriteDataset(GeneratedDataset):
     """n random symbols from 1 on, and the same ones copied, reversed or sorted as a target.
 
-    n is drawn from half to all of ``length`` - 1. Both sides end with 0 and are padded behind.
+    n is drawn from half to all of ``length`` - 1. Both sides end with 0, then padding.
     """
 
     def _rows(self, random: np.random.Generator, count: int) -> Batch:
@@ -103,15 +103,15 @@ class RewriteDataset(GeneratedDataset):
         content = random.integers(1, self.vocabulary, (count, self.length))
         inputs = np.where(real, content, 0)
         if self.name == "reverse":
-            found = np.take_along_axis(inputs, np.abs(lengths - 1 - positions), axis=1)
+            result = np.take_along_axis(inputs, np.abs(lengths - 1 - positions), axis=1)
         elif self.name == "sort":
-            found = np.sort(np.where(real, content, self.vocabulary), axis=1)
+            result = np.sort(np.where(real, content, self.vocabulary), axis=1)
         else:
-            found = inputs
+            result = inputs
         keep = positions <= lengths
-        targets = np.where(keep, np.where(real, found, 0), IGNORED)
-        given, wanted = torch.from_numpy(inputs), torch.from_numpy(targets)
-        return Batch(given, wanted, torch.from_numpy(keep), separate=True)
+        targets = np.where(keep, np.where(real, result, 0), IGNORED)
+        source, target = torch.from_numpy(inputs), torch.from_numpy(targets)
+        return Batch(source, target, torch.from_numpy(keep), separate=True)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -120,7 +120,8 @@ class RecallDataset(GeneratedDataset):
 
     First the pairs, key then value, all keys different. Then every key once more in random order,
     at random even positions of the rest, which is filled with 0; its target is the value it had.
-    Zoology draws positions from a power law and can fill with random tokens; here both are plain.
+    Zoology draws positions from a power law and can fill with random tokens; these are uniform, the
+    rest is filled with 0.
     """
 
     pairs: int
@@ -241,7 +242,7 @@ def load_generated(config: DataConfig, task: TaskName) -> GeneratedDataset:
         **options,
     )
     if kind is ListOpsDataset:
-        # lengths that no expression can have are refused here, not in training
+        # lengths that no expression can have are refused at once, not in training
         dataset.train_batch(0, 1, 0)
     return dataset
 

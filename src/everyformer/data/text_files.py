@@ -1,4 +1,4 @@
-"""Files of text: what all kinds of them share, and text that is learned as it stands."""
+"""Files of text: what all kinds of them share, and text that is learned as it is."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class TextFiles(Kind):
 
 
 class Text(TextFiles):
-    """Text that is learned as it stands, or with tokens hidden."""
+    """Text that is learned as it is, or with tokens hidden."""
 
     name = "text"
     reads = (*TextFiles.reads, PackingOptions, MaskOptions)
