@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Iterator
+from array import array
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from everyformer.core.errors import CheckpointError, DataError, UnsavedError
 from everyformer.core.files import expanded, settle, workspace
@@ -84,6 +87,22 @@ def cached(
             "folder with --data.cache"
         ) from error
     return final, facts
+
+
+def write_tokens(folder: Path, sequences: Iterable[np.ndarray]) -> tuple[np.ndarray, bytes]:
+    """Sequences of tokens in one file, ``tokens.bin``, one after the other.
+
+    Returns:
+        (sequences + 1,) int64, where each begins in it; and a hash of all.
+    """
+    bounds, checksum = array("q", [0]), hashlib.blake2b(digest_size=16)
+    with (folder / "tokens.bin").open("wb") as file:
+        for tokens in sequences:
+            raw = tokens.tobytes()
+            file.write(raw)
+            checksum.update(raw)
+            bounds.append(bounds[-1] + len(tokens))
+    return np.array(bounds, dtype=np.int64), checksum.digest()
 
 
 @contextmanager

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from array import array
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -15,7 +14,7 @@ import torch
 from everyformer.core.errors import DataError
 from everyformer.core.tasks import TASKS
 from everyformer.data.batch import Batch
-from everyformer.data.cache import FORMAT, cache_root, cached, digest
+from everyformer.data.cache import FORMAT, cache_root, cached, digest, write_tokens
 from everyformer.data.classes import (
     SHOWN,
     classes_of,
@@ -208,7 +207,9 @@ def _build(
         raise DataError(f"'{spec}' holds no texts; give rows or files with content")
     classes: list[str] = []
     if measures:
-        labels = _numbers(texts, codes)[labels]
+        assert texts.table is not None
+        column = texts.table.first.column(texts.table.indices[1])
+        labels = numbers_of(codes, f"{column} of '{spec}'")[labels, None]
     else:
         sure = config.label_column is not None
         labels, classes = classes_of(codes, labels, chosen, texts.table, spec, sure)
@@ -219,7 +220,8 @@ def _build(
     training = (text for (_, text, _), out in zip(texts.read(), chosen, strict=True) if not out)
     fitted = tokenizer or fit_tokenizer(config.tokenizer, training)
     fitted.save(folder)
-    bounds, checksum = _encode(texts, fitted, folder)
+    tokens = (fitted.encode_alone(text) for _, text, _ in texts.read())
+    bounds, checksum = write_tokens(folder, tokens)
     rows = np.flatnonzero(~chosen), np.flatnonzero(chosen)
     for name, values in zip(ARRAYS, (bounds, labels, *rows), strict=True):
         np.save(folder / f"{name}.npy", values)
@@ -234,13 +236,6 @@ def _build(
     }
 
 
-def _numbers(texts: _LabelledTexts, codes: dict[str, int]) -> np.ndarray:
-    """(labels, 1) the number that each label is."""
-    assert texts.table is not None
-    column = texts.table.first.column(texts.table.indices[1])
-    return numbers_of(codes, f"{column} of '{texts.source.spec}'")[:, None]
-
-
 def _first_pass(texts: _LabelledTexts, codes: dict[str, int]) -> tuple[np.ndarray, np.ndarray]:
     """(texts,) the label of each, numbered into ``codes`` as they come, and whether it is held out.
 
@@ -251,18 +246,6 @@ def _first_pass(texts: _LabelledTexts, codes: dict[str, int]) -> tuple[np.ndarra
         labels.append(codes.setdefault(label, len(codes)))
         chosen.append(held_out)
     return np.array(labels, dtype=np.int64), np.array(chosen, dtype=bool)
-
-
-def _encode(texts: _LabelledTexts, tokenizer: Tokenizer, folder: Path) -> tuple[np.ndarray, bytes]:
-    bounds, checksum = [0], hashlib.blake2b(digest_size=16)
-    with (folder / "tokens.bin").open("wb") as file:
-        for _, text, _ in texts.read():
-            tokens = tokenizer.encode_alone(text)
-            raw = tokens.tobytes()
-            file.write(raw)
-            checksum.update(raw)
-            bounds.append(bounds[-1] + len(tokens))
-    return np.array(bounds, dtype=np.int64), checksum.digest()
 
 
 def _split(texts: _LabelledTexts, train: np.ndarray, validation: np.ndarray, drawn: str) -> str:

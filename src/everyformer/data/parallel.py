@@ -6,7 +6,6 @@ the target is scored (a source ends so too, as in Marian and tensor2tensor).
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -23,7 +22,7 @@ from everyformer.core.plain import from_json, to_json
 from everyformer.core.tasks import TASKS
 from everyformer.data.batch import IGNORED, Batch
 from everyformer.data.buckets import Buckets
-from everyformer.data.cache import FORMAT, cache_root, cached, digest
+from everyformer.data.cache import FORMAT, cache_root, cached, digest, write_tokens
 from everyformer.data.config import DataConfig, ParallelOptions
 from everyformer.data.corpus import tokenizer_kind
 from everyformer.data.dataset import Dataset
@@ -213,7 +212,7 @@ def _build(
     # whatever the kind, the end token is in the vocabulary
     fitted = tokenizer or fit_tokenizer(config.tokenizer, itertools.chain((SEPARATOR,), texts))
     fitted.save(folder)
-    bounds, checksum = _encode(pairs, fitted, folder, count)
+    bounds, checksum = write_tokens(folder, _sentences(pairs, fitted, count))
     np.save(folder / "bounds.npy", bounds)
     references = [target for _, _, target in itertools.islice(pairs.read(), training, None)]
     (folder / "references.json").write_text(to_json(references), encoding="utf-8")
@@ -231,26 +230,15 @@ def _build(
     }
 
 
-def _encode(
-    pairs: SentencePairs, tokenizer: Tokenizer, folder: Path, count: int
-) -> tuple[np.ndarray, bytes]:
-    """Tokens of all pairs into a file; where sentences begin, and the file's hash."""
-    bounds, checksum = [np.zeros(1, dtype=np.int64)], hashlib.blake2b(digest_size=16)
+def _sentences(pairs: SentencePairs, tokenizer: Tokenizer, count: int) -> Iterator[np.ndarray]:
+    """Tokens of every sentence with their end, source and target in turn."""
     texts = (pair[1:] for pair in pairs.read())
     end = np.array([tokenizer.separator], tokenizer.dtype)
-    with (
-        (folder / "tokens.bin").open("wb") as file,
-        tqdm(total=count, unit="pairs", unit_scale=True, desc="encoding", disable=None) as bar,
-    ):
+    with tqdm(total=count, unit="pairs", unit_scale=True, desc="encoding", disable=None) as bar:
         while chunk := list(itertools.islice(texts, CHUNK)):
             # a text may hold the end written out, so that ends alone tell no sentences apart
-            parts = [part for text in tokenizer.encode_pairs(chunk) for part in (text, end)]
-            raw = np.concatenate(parts).tobytes()
-            file.write(raw)
-            checksum.update(raw)
-            bounds.append(bounds[-1][-1] + np.cumsum([len(text) + 1 for text in parts[::2]]))
+            yield from (np.append(tokens, end) for tokens in tokenizer.encode_pairs(chunk))
             bar.update(len(chunk))
-    return np.concatenate(bounds), checksum.digest()
 
 
 def _split(pairs: SentencePairs, training: int, validation: int, strange: int) -> str:
