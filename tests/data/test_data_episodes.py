@@ -272,17 +272,6 @@ def test_options_and_tasks_that_do_not_fit_are_refused(
     assert sentence in str(caught.value)
 
 
-@pytest.mark.parametrize("option", ["context", "best", "delayed", "scale"])
-def test_options_of_episodes_are_refused_of_other_data(
-    load: Load, tmp_path: Path, option: str
-) -> None:
-    (tmp_path / "text.txt").write_text("a text " * 200, encoding="utf-8")
-    value: Any = {"context": 5, "best": 0.5, "delayed": True, "scale": 2.0}[option]
-    for source in (tmp_path / "text.txt", "recall"):
-        with pytest.raises(ConfigError, match=f"--data.{option} has no meaning for .*episodes"):
-            load(source, **{option: value})
-
-
 def test_what_is_no_episode_and_a_missing_package_are_refused(
     load: Load, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

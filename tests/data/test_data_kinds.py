@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from data_files import Load, picture, write
+from data_files import Load, pack, picture, write
 
 from everyformer.core.errors import ConfigError, PluginError
 from everyformer.data import DataConfig
@@ -82,17 +82,28 @@ def test_another_package_brings_a_kind(offer: Offer, tmp_path: Path, load: Load)
     ("text", "error", "said"),
     [
         ("1 / 0", PluginError, "fails as it is imported: .*division"),
-        ("Morse = 3", ConfigError, "is no `Kind`, but 3"),
+        ("Morse = 3", ConfigError, "is no `Kind` with a name and all methods, but 3"),
+        (MORSE.replace("    name", "    title"), ConfigError, "is no `Kind` with a name"),
+        (MORSE.replace("    task", "    job"), ConfigError, "is no `Kind` .* all methods"),
     ],
 )
 def test_what_is_no_kind_names_its_package(
     text: str, error: type[Exception], said: str, offer: Offer, load: Load
 ) -> None:
-    module = f"morse_{error.__name__.lower()}"
+    module = f"morse_{abs(hash(text))}"
     offer(module, text)
     named = rf"the kind of data 'morse' of the package 'morse-package' \({module}:Morse\) {said}"
     with pytest.raises(error, match=named):
         load("stdlib")
+
+
+def test_the_end_of_a_request_closes_its_source(tmp_path: Path) -> None:
+    path = pack(tmp_path / "a.zip", {"a.txt": "text"})
+    with Request(DataConfig(source=str(path))) as request:
+        archive = request.source.archive
+        assert archive is not None
+        assert archive.fp is not None
+    assert archive.fp is None
 
 
 SOURCES: dict[str, dict[str, Any]] = {

@@ -170,16 +170,15 @@ def test_columns_that_contradict_the_task_are_refused(
 @pytest.mark.parametrize(
     "option", ["text_column", "label_column", "source_column", "target_column"]
 )
-@pytest.mark.parametrize("source", ["copy", "digits", "a.txt", "a.png"])
+@pytest.mark.parametrize("source", ["a.txt", "a.png"])
 def test_columns_are_refused_where_there_are_none(
     source: str, option: str, tmp_path: Path, load: Load
 ) -> None:
     write(tmp_path, {"a.txt": "text", "a.png": picture()})
-    given = tmp_path / source if "." in source else source
     with pytest.raises(
         ConfigError, match=f"--data.{option.replace('_', '-')} has no meaning.*table"
     ):
-        load(given, **{option: "1"})
+        load(tmp_path / source, **{option: "1"})
 
 
 @pytest.mark.parametrize(("name", "content"), [("a.txt", "text"), ("a.jsonl", JSON)])

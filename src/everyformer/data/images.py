@@ -233,7 +233,7 @@ class Pictures(Kind):
         source, config, task = self.request.source, self.config, self.task
         labelled = labelled_pictures(source, config, self.pictures, task)
         layout, labels, classes = labelled.layout, labelled.labels, labelled.classes
-        entries = [*layout.train, *(layout.validation or ())]
+        entries = layout.entries
         if len(entries) < 2:
             raise DataError(f"'{source.spec}' has one picture; training and validation need two")
         held_out = np.arange(len(entries)) >= len(layout.train)

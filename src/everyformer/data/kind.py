@@ -122,7 +122,7 @@ class Kind(ABC):
     def recognises(cls, request: Request) -> bool:
         """True where the data of ``request`` are of this kind; earlier kinds have said no."""
 
-    @cached_property
+    @property
     @abstractmethod
     def task(self) -> TaskName:
         """The task of the data: the one that was said, or the natural one.

@@ -34,6 +34,11 @@ class SourceLayout:
     note: str
     """Half a sentence on where the split is from; empty without one."""
 
+    @property
+    def entries(self) -> tuple[Entry, ...]:
+        """All entries, those for training first."""
+        return (*self.train, *(self.validation or ()))
+
 
 def find_layout(entries: Sequence[Entry], part: str | None = None) -> SourceLayout:
     """The split into train, valid and test by folder (or, with files only, by file name).
@@ -158,7 +163,7 @@ def class_entries(source: Source, layout: SourceLayout) -> tuple[SourceLayout, i
                 f"the class folder '{folder}' in '{source.spec}' holds no files; add some or "
                 "remove the folder"
             )
-    loose = len(layout.train) + len(layout.validation or ()) - len(both)
+    loose = len(layout.entries) - len(both)
     return replace(layout, train=train, validation=held_out), loose
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from importlib.metadata import entry_points
+from inspect import isabstract
 
 from everyformer.core.errors import ConfigError
 from everyformer.core.own import loaded, offer_of
@@ -39,13 +40,15 @@ def kinds() -> list[type[Kind]]:
 
     Raises:
         PluginError: one of another package cannot be imported.
-        ConfigError: it is no `Kind`; both name the package.
+        ConfigError: it is no `Kind`, or lacks something; both name the package.
     """
     offered: list[type[Kind]] = []
     for entry in sorted(entry_points(group="everyformer.data"), key=lambda entry: entry.name):
         kind = loaded(entry, "kind of data")
-        if not (isinstance(kind, type) and issubclass(kind, Kind)):
-            raise ConfigError(f"{offer_of(entry, 'kind of data')} is no `Kind`, but {kind!r}")
+        whole = isinstance(kind, type) and issubclass(kind, Kind) and not isabstract(kind)
+        if not whole or not hasattr(kind, "name"):
+            offer = offer_of(entry, "kind of data")
+            raise ConfigError(f"{offer} is no `Kind` with a name and all methods, but {kind!r}")
         offered.append(kind)
     return [*offered, *KINDS]
 

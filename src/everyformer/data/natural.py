@@ -93,8 +93,7 @@ def _holds_labels(table: Table, config: DataConfig) -> bool:
 def _holds_class_folders(source: Source) -> bool:
     """True where a source is .txt files in folders, two or more in each of two or more."""
     layout = find_layout(source.entries)
-    entries = (*layout.train, *(layout.validation or ()))
-    if any(len(e.parts) != 2 or e.suffix != ".txt" for e in entries):
+    if any(len(e.parts) != 2 or e.suffix != ".txt" for e in layout.entries):
         return False
     counts = Counter(entry.parts[0] for entry in layout.train)
     return len(counts) > 1 and min(counts.values()) > 1

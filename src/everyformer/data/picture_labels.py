@@ -14,7 +14,6 @@ from everyformer.data.config import DataConfig
 from everyformer.data.layout import (
     SourceLayout,
     class_entries,
-    class_names,
     find_layout,
     without_notes,
 )  # fmt: skip
@@ -25,7 +24,7 @@ from everyformer.data.named import (
     tables_beside,
 )
 from everyformer.data.sources import Entry, Source
-from everyformer.data.tables import LABEL, NUMBER
+from everyformer.data.tables import LABEL, NUMBER, TableReader
 
 
 @dataclass(frozen=True)
@@ -86,7 +85,21 @@ def labelled_pictures(
         raise ConfigError(
             f"--data.header has no meaning for '{source.spec}', of which no table is read"
         )
-    return _by_folder(source, layout, pictures, needed)
+    notes: list[str] = []
+    if needed:
+        layout, loose = class_entries(source, layout)
+        if loose:
+            notes.append(f"{loose:,} pictures outside the class folders left aside")
+    others = {entry.name for entry in without_notes(source.entries)} - {p.name for p in pictures}
+    if len(others) == 1:
+        notes.append("1 file that is no picture left aside")
+    elif others:
+        notes.append(f"{len(others):,} files that are no pictures left aside")
+    if needed:
+        folders = [entry.parts[0] for entry in layout.entries]
+        labels, classes = _classes(folders, layout, None, source, config)
+        return LabelledPictures(layout, labels, classes, tuple(notes))
+    return LabelledPictures(layout, np.zeros(len(layout.entries), np.int64), (), tuple(notes))
 
 
 def check_labels(config: DataConfig, task: str) -> None:
@@ -98,32 +111,6 @@ def check_labels(config: DataConfig, task: str) -> None:
         )
 
 
-def _by_folder(
-    source: Source, layout: SourceLayout, pictures: Sequence[Entry], needed: bool
-) -> LabelledPictures:
-    """Classes, where they are needed, by the folder that each picture is in."""
-    classes, notes = tuple[str, ...](), tuple[str, ...]()
-    if needed:
-        layout, loose = class_entries(source, layout)
-        parts = (layout.train, layout.validation or ())
-        train, rest = ({entry.parts[0] for entry in part} for part in parts)
-        classes = class_names(train, rest, source.spec)
-        if loose:
-            notes = (f"{loose:,} pictures outside the class folders left aside",)
-    known = {entry.name for entry in pictures}
-    others = sum(entry.name not in known for entry in without_notes(source.entries))
-    if others:
-        notes += (
-            "1 file that is no picture left aside"
-            if others == 1
-            else f"{others:,} files that are no pictures left aside",
-        )
-    ids = {name: index for index, name in enumerate(classes)}
-    entries = (*layout.train, *(layout.validation or ()))
-    labels = np.array([ids.get(entry.parts[0], 0) for entry in entries], dtype=np.int64)
-    return LabelledPictures(layout, labels, classes, notes)
-
-
 def _by_table(
     source: Source, config: DataConfig, pictures: Sequence[Entry], task: TaskName
 ) -> LabelledPictures:
@@ -131,16 +118,27 @@ def _by_table(
     measures = TASKS[task].measures
     named = named_pictures(source, config, pictures, NUMBER if measures else LABEL)
     layout = find_layout([entry for entry in pictures if entry.name in named.labels], config.part)
-    entries = (*layout.train, *(layout.validation or ()))
-    texts = [named.labels[entry.name] for entry in entries]
+    texts = [named.labels[entry.name] for entry in layout.entries]
     if measures:
         reader = named.reader
         column = reader.first.column(reader.indices[1])
         numbers = numbers_of(texts, f"{column} of {reader.first.where}")[:, None]
         return LabelledPictures(layout, numbers, (), named.notes)
-    codes = {text: code for code, text in enumerate(dict.fromkeys(texts))}
-    coded = np.array([codes[text] for text in texts], dtype=np.int64)
-    held_out = np.arange(len(entries)) >= len(layout.train)
+    labels, classes = _classes(texts, layout, named.reader, source, config)
+    return LabelledPictures(layout, labels, classes, named.notes)
+
+
+def _classes(
+    labels: Sequence[str],
+    layout: SourceLayout,
+    reader: TableReader | None,
+    source: Source,
+    config: DataConfig,
+) -> tuple[np.ndarray, tuple[str, ...]]:
+    """Class ids of the layout's pictures by their labels, and the names of the classes."""
+    codes = {label: code for code, label in enumerate(dict.fromkeys(labels))}
+    coded = np.array([codes[label] for label in labels], dtype=np.int64)
+    held_out = np.arange(len(labels)) >= len(layout.train)
     sure = config.label_column is not None
-    labels, classes = classes_of(codes, coded, held_out, named.reader, source.spec, sure)
-    return LabelledPictures(layout, labels, tuple(classes), named.notes)
+    ids, classes = classes_of(codes, coded, held_out, reader, source.spec, sure)
+    return ids, tuple(classes)

@@ -81,6 +81,11 @@ class Role:
             )
         return indices[0] if indices else None
 
+    def find(self, table: Table, config: DataConfig, taken: int | None = None) -> int | None:
+        """The column that is chosen, or else the obvious one."""
+        index = self.chosen(table, config)
+        return self.obvious(table, taken) if index is None else index
+
     def require(self, table: Table, index: int | None) -> int:
         """The column, which must be known by now."""
         if index is None:
@@ -161,9 +166,7 @@ def labelled_reader(source: Source, config: DataConfig, entry: Entry) -> TableRe
 def text_reader(source: Source, config: DataConfig, entry: Entry) -> TableReader:
     """Reader of text alone, likewise."""
     table = open_table(source, config, entry)
-    text = TEXT.chosen(table, config)
-    if text is None:
-        text = TEXT.obvious(table)
+    text = TEXT.find(table, config)
     if text is None and table.width == 1:
         text = 0
     return TableReader(source, config, table, (TEXT.require(table, text),), ("text",))
@@ -200,14 +203,13 @@ def labelled_columns(table: Table, config: DataConfig) -> tuple[int, int]:
     Raises:
         ConfigError: an option names no column; two columns could be meant, or none.
     """
-    text, label = TEXT.chosen(table, config), LABEL.chosen(table, config)
     if table.width < 2:
         raise DataError(
             f"{table.where} has {table.columns}; to classify takes two, a text and a label, and "
             "to learn the text itself takes --task lm --data.text-column 1"
         )
-    if label is None:
-        label = LABEL.obvious(table, text)
+    text = TEXT.chosen(table, config)
+    label = LABEL.find(table, config, text)
     if text is None:
         text = TEXT.obvious(table, label)
     if table.width == 2:
@@ -234,18 +236,16 @@ def picture_reader(
         ConfigError: an option names no column, or that of the pictures; several could be meant, or
             none.
     """
-    label = role.chosen(table, config)
-    if label is None:
-        label = role.obvious(table, files)
+    label = role.find(table, config, files)
     if label is None and table.width == 2:
         label = 1 - files
-    if role.require(table, label) == files:
+    label = role.require(table, label)
+    if label == files:
         raise ConfigError(
             f"{table.column(files)} of {table.where} names the pictures; choose another column "
             f"with {role.flag}"
         )
-    columns = files, role.require(table, label)
-    return TableReader(source, config, table, columns, ("pictures", "label"))
+    return TableReader(source, config, table, (files, label), ("pictures", "label"))
 
 
 def names_labels(table: Table) -> bool:
@@ -259,9 +259,9 @@ def holds_few(table: Table, index: int) -> bool:
     return len(values) < ENOUGH_ROWS or len(set(values)) <= FEW * len(values)
 
 
-def names_sides(table: Table, languages: tuple[str, str] | None = None) -> bool:
+def names_sides(table: Table) -> bool:
     """True where the header of a table says that it holds pairs."""
-    return _sides(table, languages) is not None and TEXTS.isdisjoint(table.lower)
+    return _sides(table, None) is not None and TEXTS.isdisjoint(table.lower)
 
 
 def holds_two_texts(table: Table) -> bool:
