@@ -106,6 +106,11 @@ def test_the_end_of_a_request_closes_its_source(tmp_path: Path) -> None:
     assert archive.fp is None
 
 
+def test_a_built_in_of_episodes_refuses_what_episodes_refuse(load: Load) -> None:
+    with pytest.raises(ConfigError, match=r"built-in .walks., which are read --data\.context"):
+        load("walks", length=9)
+
+
 SOURCES: dict[str, dict[str, Any]] = {
     "Environment": {"env": "CartPole-v1"},
     "BuiltIn": {"source": "copy"},

@@ -189,6 +189,11 @@ def test_a_header_is_refused_where_no_line_can_be_one(
         load(write(tmp_path, {name: content}) / name, header="yes")
 
 
+def test_a_header_may_be_that_of_one_table_among_others(tmp_path: Path, load: Load) -> None:
+    files = {"train.csv": delimited(LABELLED), "test.jsonl": JSON}
+    assert load(write(tmp_path / "x", files), header="yes").classes == ("a", "b")
+
+
 # documents
 
 

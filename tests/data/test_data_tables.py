@@ -156,6 +156,8 @@ def test_a_header_is_known_or_said_to_be_guessed(
         ("label,review\ngood,fine\n", {}),
         ("what,review\ngood,fine\n", {}),
         ("label,what\ngood,fine\n", {}),
+        ("label,what\nfine,good\n", {"text_column": "label"}),
+        ("text,what\ngood,fine\n", {"label_column": "text"}),
         ("3,2\nfine,good\n", {"text_column": "2", "label_column": "3", "header": "yes"}),
     ],
 )
