@@ -49,9 +49,9 @@ def folder(tmp_path: Path) -> Path:
 @pytest.fixture
 def loaded(load: Load) -> Callable[..., EpisodeDataset]:
     def made(source: Any, **options: Any) -> EpisodeDataset:
-        found = load(source, context=options.pop("context", 5), **options)
-        assert isinstance(found, EpisodeDataset)
-        return found
+        result = load(source, context=options.pop("context", 5), **options)
+        assert isinstance(result, EpisodeDataset)
+        return result
 
     return made
 

@@ -71,9 +71,13 @@ def test_another_package_brings_a_kind(offer: Offer, tmp_path: Path, load: Load)
     with Request(DataConfig(source=str(path), options=("dot=o",))) as request:
         data = recognised(request)
     assert (data.name, data.options.dot) == ("Morse code", "o")
-    for options, said in ((("dit=o",), "dit"), (("dot=3",), "'--data.options dot' must be str")):
+    for option, said in (
+        ("dit=o", "unknown option '--data.options dit'"),
+        ("dot=3", "'--data.options dot' must be str"),
+        ("dot=", "--data.options takes name=value, not 'dot='"),
+    ):
         with pytest.raises(ConfigError, match=said):
-            load(path, options=options)
+            load(path, options=(option,))
     with pytest.raises(ConfigError, match=r"--data\.options has no meaning for .* another package"):
         load(write(tmp_path, {"a.txt": "text"}) / "a.txt", options=("dot=o",))
 

@@ -210,9 +210,9 @@ def test_a_column_of_any_table_is_the_same_documents(
     }
     write(tmp_path, content)
     options = {"length": 16, "tokenizer": tokenizer, "text_column": "body"}
-    found = [load(tmp_path / name, task, **options) for name in content]
-    assert len({data.fingerprint for data in found}) == 1
-    assert all("30 documents" in data.split and "text from 'body'" in data.split for data in found)
+    result = [load(tmp_path / name, task, **options) for name in content]
+    assert len({data.fingerprint for data in result}) == 1
+    assert all("30 documents" in data.split and "text from 'body'" in data.split for data in result)
 
 
 def test_a_table_that_is_read_as_plain_text_says_so(tmp_path: Path, load: Load) -> None:

@@ -133,7 +133,11 @@ def _beginning(lines: Iterator[str]) -> tuple[list[str], bool]:
 
 
 def _delimiter(lines: list[str], usual: str, whole: bool) -> str:
-    """The delimiter that gives most rows the same number of cells, more than one."""
+    """The delimiter that gives most rows the same number of cells, more than one.
+
+    `csv.Sniffer` takes the apostrophes of plain English for quotes: of 700 KB of reviews it says
+    "," whatever divides their cells, after a minute.
+    """
 
     def evenness(delimiter: str) -> float:
         rows = [row for row in csv.reader(lines, delimiter=delimiter) if row]

@@ -1,6 +1,7 @@
 """Headers of tables: the first row names the columns, which its words show or the rest suggests.
 
-A guess asks of every column whether its first cell could be one of those below.
+A guess asks of every column whether its first cell could be one of those below. (`csv.Sniffer`
+compares types and lengths alone: it takes the first of some sentence pairs for a header.)
 """
 
 from __future__ import annotations
