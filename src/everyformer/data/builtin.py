@@ -18,11 +18,11 @@ from everyformer.core.extras import extra_module
 from everyformer.core.tasks import TASKS, TaskName
 from everyformer.data.builtin_records import BUILTINS
 from everyformer.data.cache import digest
-from everyformer.data.config import DataConfig, EpisodeOptions, Groups, SharedOptions
+from everyformer.data.config import DataConfig, EpisodeOptions, SharedOptions
 from everyformer.data.dataset import Dataset
 from everyformer.data.episodes import Episodes, episode_dataset
 from everyformer.data.images import ImageDataset, image_dataset, reshaped
-from everyformer.data.kind import Kind, Request, refuse_unread
+from everyformer.data.kind import Kind, Request
 from everyformer.data.masking import masked
 from everyformer.data.natural import first_served
 from everyformer.data.picture_labels import check_labels
@@ -60,6 +60,11 @@ class BuiltIn(Kind):
 
     name = "built-in"
 
+    def __init__(self, request: Request) -> None:
+        super().__init__(request)
+        self.reads = (SharedOptions, *BUILTINS[self.config.source].reads)
+        self.alone = Episodes.alone if EpisodeOptions in self.reads else ""
+
     @classmethod
     def recognises(cls, request: Request) -> bool:
         return request.config.source in BUILTINS
@@ -67,11 +72,6 @@ class BuiltIn(Kind):
     @property
     def called(self) -> str:
         return f"the built-in '{self.config.source}'"
-
-    def check(self) -> None:
-        reads: Groups = (SharedOptions, *BUILTINS[self.config.source].reads)
-        alone = Episodes.alone if EpisodeOptions in reads else ""
-        refuse_unread(self.config, reads, self.called, alone)
 
     @cached_property
     def task(self) -> TaskName:

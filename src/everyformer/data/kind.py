@@ -105,9 +105,9 @@ class Kind(ABC):
 
     name: ClassVar[str]
     """the data in refusals"""
-    reads: ClassVar[Groups] = ()
+    reads: Groups = ()
     """classes of options that mean something to it"""
-    alone: ClassVar[str] = ""
+    alone: str = ""
     """the end of a refusal of all other options, those too that most kinds pass over"""
     Options: ClassVar[type] = NoOptions
     """options of a kind that another package brings"""
@@ -155,26 +155,12 @@ class Kind(ABC):
         """
         foreign = self.Options is not NoOptions
         reads = (*self.reads, PluginOptions) if foreign else self.reads
-        refuse_unread(self.config, reads, self.called, self.alone)
+        for group in GROUPS:
+            why = self.alone or group.elsewhere
+            if why and group not in reads:
+                refuse(self.config, group.names(), self.called, why)
         values = named_values(self.config.options, "--data.options")
         self.options = from_dict(self.Options, values, "--data.options ")
-
-
-def refuse_unread(config: DataConfig, reads: Groups, data: str, alone: str = "") -> None:
-    """Refuse the options of all classes that ``data`` does not read.
-
-    Args:
-        reads: the classes that it reads.
-        data: the data in the refusal.
-        alone: the end of every refusal (see `Kind.alone`); empty: the words of each class.
-
-    Raises:
-        ConfigError: one of them is not at its default.
-    """
-    for group in GROUPS:
-        why = alone or group.elsewhere
-        if why and group not in reads:
-            refuse(config, group.names(), data, why)
 
 
 def refuse(config: DataConfig, names: Iterable[str], data: str, why: str) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 from everyformer.core.errors import DataError
 from everyformer.core.tasks import TASKS, TaskName
 from everyformer.data.config import (
@@ -30,7 +28,7 @@ OF_LABELS = ("label_column", "unlabelled")
 class TextFiles(Kind):
     """Base of the kinds of text, which one source may be: its task decides."""
 
-    reads: ClassVar[Groups] = (SharedOptions, PartOptions, TokenOptions, TableOptions)
+    reads: Groups = (SharedOptions, PartOptions, TokenOptions, TableOptions)
 
     @property
     def task(self) -> TaskName:
