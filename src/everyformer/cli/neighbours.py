@@ -12,8 +12,8 @@ from everyformer.retrieval.options import KnnOptions, SearchOptions
 if TYPE_CHECKING:
     import numpy as np
 
-    from everyformer.cli.show.options import ShowOptions
     from everyformer.cli.trained import TrainedRun
+    from everyformer.cli.show.options import ShowOptions
     from everyformer.data.tokenizers.base import Tokenizer
 
 NEIGHBOURS = "neighbours"
