@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from everyformer.models.knn_lm import Scored
-from everyformer.retrieval.distances import Hits
+from everyformer.retrieval.exact import Hits
 from everyformer.retrieval.index import Index
 from everyformer.retrieval.store import Store
 

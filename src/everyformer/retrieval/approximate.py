@@ -1,4 +1,4 @@
-"""Searches of faiss: every key (flat), lists by nearest centroid (ivf, ivfpq), a graph (hnsw).
+"""Indexes of faiss that may miss neighbours: lists by centroid (ivf, ivfpq), a graph (hnsw).
 
 Keys are read in blocks and never held as a whole but as faiss codes them: ivf and hnsw in the type
 of the store, ivfpq in `code_bytes` bytes. For 10 million keys of width 128 in float16, and 12,649
@@ -17,7 +17,6 @@ Equal seeds give equal indexes, with any number of threads in faiss 1.15, which 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +24,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from everyformer.core.extras import extra_module
-from everyformer.retrieval.distances import Hits, normalised, ranked
-from everyformer.retrieval.options import A_CENTROID, LEARNT_FROM, Distance, SearchOptions
+from everyformer.retrieval.exact import Hits, blocks, compared, faiss_for, ranked
+from everyformer.retrieval.options import A_CENTROID, LEARNT_FROM, SearchOptions
 from everyformer.retrieval.store import Store
 
 BLOCK = 1 << 16
@@ -36,21 +34,12 @@ CODES = 256
 """centroids of a part of a key, where there are keys enough to learn them from"""
 
 
-def faiss_for(kind: str) -> Any:
-    """The package.
-
-    Raises:
-        MissingExtraError: it is not installed.
-    """
-    return extra_module("faiss", "knn", f"searching with '{kind}'", package="faiss-cpu")
-
-
 class FaissSearch:
     """Neighbours by an index of faiss, ranked by their exact distances to stored keys.
 
     Args:
         options: resolved (`SearchOptions.resolved`).
-        index: of faiss; None: every key is looked at.
+        index: of faiss.
     """
 
     def __init__(self, store: Store, options: SearchOptions, index: Any) -> None:
@@ -64,16 +53,11 @@ class FaissSearch:
 
     def search(self, queries: Tensor, k: int) -> Hits:
         """The ``k`` nearest that are found of ``queries`` (N, width) float32."""
-        distance = self._options.distance
-        if self._index is None:
-            fetched = min(len(self._keys), k + max(8, k // 16))
-            rows = of_all(self._faiss, self._keys, queries, fetched, distance).rows
-        else:
-            asked = _vectors(queries, distance)
-            fetched = min(len(self._keys), math.ceil(k * (self._options.fetch or 1)))
-            _, found = self._index.search(asked, fetched, params=self._parameters(fetched))
-            rows = torch.from_numpy(found)
-        return ranked(self._keys, queries, rows, k, distance)
+        options = self._options
+        fetched = min(len(self._keys), math.ceil(k * (options.fetch or 1)))
+        asked = compared(queries, options.distance).numpy()
+        _, rows = self._index.search(asked, fetched, params=self._parameters(fetched))
+        return ranked(self._keys, queries, torch.from_numpy(rows), k, options.distance)
 
     def _parameters(self, fetched: int) -> Any:
         options = self._options
@@ -81,39 +65,6 @@ class FaissSearch:
             return self._faiss.SearchParametersHNSW(efSearch=max(options.ef, fetched))
         kind = "IVFPQSearchParameters" if options.kind == "ivfpq" else "SearchParametersIVF"
         return getattr(self._faiss, kind)(nprobe=options.nprobe)
-
-
-def of_all(faiss: Any, keys: Tensor, queries: Tensor, count: int, distance: Distance) -> Hits:
-    """The ``count`` nearest of all ``keys`` (n, width) to ``queries`` (N, width) float32, by faiss.
-
-    Distances are as it rounds them: of few queries from differences, of many from products. Keys
-    that it can read as they lie are one block.
-    """
-    asked = _vectors(queries, distance)
-    metric = faiss.METRIC_INNER_PRODUCT if distance == "cosine" else faiss.METRIC_L2
-    largest = distance == "cosine"
-    nothing = -math.inf if largest else math.inf
-    size = len(keys) if as_it_lies(keys, distance) else BLOCK
-    best: tuple[np.ndarray, np.ndarray] | None = None
-    for first, block in _blocks(keys, distance, size):
-        scores, rows = faiss.knn(asked, block, min(count, len(block)), metric=metric)
-        rows += first
-        if len(block) < count:
-            missing = ((0, 0), (0, count - len(block)))
-            scores = np.pad(scores, missing, constant_values=nothing)
-            rows = np.pad(rows, missing, constant_values=-1)
-        if best is not None:
-            both = (np.stack(pair) for pair in zip(best, (scores, rows), strict=True))
-            scores, rows = faiss.merge_knn_results(*both, keep_max=largest)
-        best = scores, rows
-    assert best is not None
-    found = Hits(*map(torch.from_numpy, best))
-    return found._replace(distances=1 - found.distances) if largest else found
-
-
-def as_it_lies(keys: Tensor, distance: Distance) -> bool:
-    """Whether faiss can read ``keys`` without a copy."""
-    return distance == "l2" and keys.dtype == torch.float32
 
 
 def build(store: Store, options: SearchOptions, apart: np.ndarray) -> Any:
@@ -131,8 +82,8 @@ def build(store: Store, options: SearchOptions, apart: np.ndarray) -> Any:
         graph.hnsw.efConstruction = options.ef_construction
         graph.hnsw.rng = faiss.RandomGenerator(options.seed % 2**31)
         graph.train(_sample(keys, options, apart, A_CENTROID))
-        for _, block in _blocks(keys, options.distance):
-            graph.add(block)
+        for _, block in blocks(keys, options.distance, BLOCK):
+            graph.add(block.numpy())
         return graph
     lists = options.lists or 1
     flat = faiss.IndexFlatIP if options.distance == "cosine" else faiss.IndexFlatL2
@@ -160,15 +111,15 @@ def build(store: Store, options: SearchOptions, apart: np.ndarray) -> Any:
 def _fill(faiss: Any, index: Any, quantizer: Any, keys: Tensor, options: SearchOptions) -> None:
     """Add all keys to lists that are given their sizes first."""
     lists = np.empty(len(keys), np.int64)
-    for first, block in _blocks(keys, options.distance):
-        lists[first : first + len(block)] = quantizer.search(block, 1)[1][:, 0]
+    for first, block in blocks(keys, options.distance, BLOCK):
+        lists[first : first + len(block)] = quantizer.search(block.numpy(), 1)[1][:, 0]
     for number, size in enumerate(np.bincount(lists, minlength=index.nlist).tolist()):
         index.invlists.resize(number, size)
         index.invlists.resize(number, 0)
-    for first, block in _blocks(keys, options.distance):
+    for first, block in blocks(keys, options.distance, BLOCK):
         rows = np.arange(first, first + len(block))
-        given = np.ascontiguousarray(lists[first : first + len(block)])
-        pointers = [faiss.swig_ptr(array) for array in (block, rows, given)]
+        arrays = block.numpy(), rows, lists[first : first + len(block)]
+        pointers = [faiss.swig_ptr(array) for array in arrays]
         index.add_core(len(block), *pointers)
     index.ntotal = len(keys)
 
@@ -190,23 +141,7 @@ def _sample(keys: Tensor, options: SearchOptions, apart: np.ndarray, most: int) 
     if len(left) < A_CENTROID * max(2, options.lists or 1):
         left = np.arange(len(keys))
     rows = np.sort(draw.choice(left, min(most, len(left)), replace=False))
-    return _vectors(keys[torch.from_numpy(rows)], options.distance)
-
-
-def _blocks(
-    keys: Tensor, distance: Distance, size: int | None = None
-) -> Iterator[tuple[int, np.ndarray]]:
-    """First rows, and the keys from there on as faiss reads them, `BLOCK` or ``size`` at a time."""
-    size = size or BLOCK
-    for first in range(0, len(keys), size):
-        yield first, _vectors(keys[first : first + size], distance)
-
-
-def _vectors(keys: Tensor, distance: Distance) -> np.ndarray:
-    vectors = keys.float()
-    if distance == "cosine":
-        vectors, _ = normalised(vectors)
-    return vectors.contiguous().numpy()
+    return compared(keys[torch.from_numpy(rows)], options.distance).numpy()
 
 
 def _metric(faiss: Any, options: SearchOptions) -> int:

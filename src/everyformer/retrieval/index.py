@@ -32,9 +32,8 @@ from everyformer.core.errors import (
 )
 from everyformer.core.files import expanded, written_whole
 from everyformer.core.sealed import DamagedError, check_sums, checksums, read_json, write_json
-from everyformer.retrieval.approximate import FaissSearch, build, faiss_for, read, write
-from everyformer.retrieval.distances import Hits
-from everyformer.retrieval.exact import ExactSearch
+from everyformer.retrieval.approximate import FaissSearch, build, read, write
+from everyformer.retrieval.exact import ExactSearch, Hits, faiss_for
 from everyformer.retrieval.lock import locked
 from everyformer.retrieval.options import IN_FAISS, KEPT, SearchOptions
 from everyformer.retrieval.record import INDEX, ROWS
@@ -143,7 +142,8 @@ def build_index(
     """
     wanted = _chosen(store, options or SearchOptions(), say)
     if wanted.kind not in KEPT:
-        return Index(store, wanted, _every_key(store, wanted))
+        kind = "flat" if wanted.kind == "flat" else "exact"
+        return Index(store, wanted, ExactSearch(store.key_tensor, wanted.distance, kind))
     apart = _apart(store, wanted.seed)
     made = build(store, wanted, apart)
     way = FaissSearch(store, wanted, made)
@@ -260,12 +260,6 @@ def _chosen(store: Store, options: SearchOptions, say: Say) -> SearchOptions:
         say(f"{error}; every key is looked at instead")
         return replace(options, kind="exact").resolved(len(store), store.width)
     return wanted
-
-
-def _every_key(store: Store, options: SearchOptions) -> Search:
-    if options.kind == "exact":
-        return ExactSearch(store.key_tensor, options.distance)
-    return FaissSearch(store, options, None)
 
 
 def _place(store: Store, folder: str | Path | None) -> Path:

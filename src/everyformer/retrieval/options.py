@@ -39,8 +39,8 @@ class SearchOptions(Options):
     """How neighbours are found. None: what fits the number of keys, n."""
 
     kind: Kind = "auto"
-    """exact: every key, by torch, and for many queries by faiss where that is installed; flat:
-    every key, by faiss; ivf: the keys of the lists whose centroids are nearest; ivfpq: the same
+    """exact: every key, by faiss where that is installed, else by torch; flat: every key, by faiss;
+    ivf: the keys of the lists whose centroids are nearest; ivfpq: the same
     with compressed keys; hnsw: a graph; auto: by n, exact up to 200,000, ivf up to 4,000,000, then
     ivfpq"""
     distance: Distance = "l2"
