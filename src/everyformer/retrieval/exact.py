@@ -136,7 +136,9 @@ def ranked(keys: Tensor, queries: Tensor, rows: Tensor, k: int, distance: Distan
 
     Differences are taken in the dtype of ``queries`` before they are squared, so that near keys
     far from the origin keep their distances; 1 - cos is half the square between unit vectors.
+    Equally near keys stand in the order of their rows.
     """
+    rows = rows.sort(dim=-1).values
     step = max(1, GATHERED // max(1, rows.shape[1] * keys.shape[1]))
     parts = zip(queries.split(step), rows.split(step), strict=True)
     distances = torch.cat([_distances(keys, *part, distance) for part in parts])
