@@ -19,8 +19,8 @@ from everyformer.depth import DEPTHS
 from everyformer.memory import MEMORIES
 from everyformer.mixers import MIXERS
 from everyformer.models.options import DecisionOptions, PixelOptions, SummaryOptions
+from everyformer.neighbours import KnnOptions
 from everyformer.positions import POSITIONS
-from everyformer.retrieval.options import KnnOptions
 from everyformer.training.config import TrainingConfig
 
 

@@ -21,7 +21,7 @@ from everyformer.core.errors import ResourceError
 from everyformer.data.text import TextDataset
 from everyformer.datastores.sweep import sweep
 from everyformer.models.knn_lm import Found, KnnLanguageModel
-from everyformer.retrieval.options import Grid, KnnOptions
+from everyformer.neighbours import Grid, KnnOptions
 from everyformer.training.evaluate import evaluate
 
 DRAW = torch.Generator().manual_seed(0)

@@ -24,7 +24,7 @@ from everyformer.models.knn_lm import (
     mixed,
     neighbour_probabilities,
 )
-from everyformer.retrieval.options import KnnOptions
+from everyformer.neighbours import KnnOptions
 
 IDS = torch.randint(0, 20, (2, 17), generator=torch.Generator().manual_seed(1))
 
@@ -62,7 +62,7 @@ def knn(made: Any, reader: Any, **options: Any) -> KnnLanguageModel:
 
 def test_the_papers_defaults() -> None:
     o = KnnOptions()
-    assert (o.weight, o.temperature, o.distance) == (0.25, 1.0, "squared")
+    assert (o.lambda_, o.divisor, o.distance) == (0.25, 1.0, "squared")
     # of a store that has so many keys
     assert [o.resolved(keys).k for keys in (1, 1023, 1024, 99_999)] == [1, 1023, 1024, 1024]
     assert KnnOptions(k=5).resolved(4).k == 5

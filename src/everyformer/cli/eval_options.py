@@ -13,7 +13,8 @@ from everyformer.core.config import Options
 from everyformer.data.config import DataConfig
 from everyformer.generation.config import BeamConfig, PlayConfig
 from everyformer.guarantees.options import ExitConfig
-from everyformer.retrieval.options import Grid, KnnOptions, SearchOptions
+from everyformer.neighbours import Grid, KnnOptions
+from everyformer.retrieval.options import SearchOptions
 
 
 @dataclass(frozen=True)

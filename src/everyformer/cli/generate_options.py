@@ -15,7 +15,8 @@ from everyformer.core.errors import ConfigError
 from everyformer.core.files import expanded
 from everyformer.generation.config import BeamConfig, PlayConfig, Sampling
 from everyformer.guarantees.options import ExitConfig
-from everyformer.retrieval.options import KnnOptions, SearchOptions
+from everyformer.neighbours import KnnOptions
+from everyformer.retrieval.options import SearchOptions
 
 
 @dataclass(frozen=True, kw_only=True)

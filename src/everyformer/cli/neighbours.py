@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 from everyformer.cli.parsing import say
 from everyformer.cli.shown import folder_of, tell
 from everyformer.core.errors import ConfigError, UnsupportedError
-from everyformer.retrieval.options import KnnOptions, SearchOptions
+from everyformer.neighbours import KnnOptions
+from everyformer.retrieval.options import SearchOptions
 
 if TYPE_CHECKING:
     import numpy as np

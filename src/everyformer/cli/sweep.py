@@ -11,7 +11,7 @@ from everyformer.cli.console import emit, table
 from everyformer.cli.parsing import say
 from everyformer.core.errors import ConfigError, DivergedError
 from everyformer.core.files import expanded
-from everyformer.retrieval.options import Grid, KnnOptions
+from everyformer.neighbours import Grid, KnnOptions
 
 if TYPE_CHECKING:
     from everyformer.cli.eval_options import EvalOptions

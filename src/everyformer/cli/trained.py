@@ -23,7 +23,8 @@ from everyformer.data.tokenizers.base import Tokenizer
 from everyformer.data.tokenizers.load import load_tokenizer
 from everyformer.models.base import Model
 from everyformer.models.config import ModelConfig
-from everyformer.retrieval.options import KnnOptions, SearchOptions
+from everyformer.neighbours import KnnOptions
+from everyformer.retrieval.options import SearchOptions
 from everyformer.rl.build import EnvironmentConfig
 from everyformer.training.checkpoint import is_model, load_model
 from everyformer.training.storage import check_finite

@@ -95,7 +95,7 @@ def explain(
             known = known.to(logs.dtype)
             columns = [
                 part.gather(-1, goals[0][:, None])[:, 0].tolist()
-                for part in (logs, known.log(), mix(logs, known, reading.options.weight))
+                for part in (logs, known.log(), mix(logs, known, reading.options.lambda_))
             ]
             w = weights(near.distances, reading.options)
             for n, (of_model, of_store, mixed) in enumerate(zip(*columns, strict=True)):

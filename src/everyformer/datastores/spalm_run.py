@@ -20,7 +20,7 @@ from everyformer.data.text import TextDataset
 from everyformer.data.tokenizers.base import Tokenizer
 from everyformer.data.tokenizers.load import require_same
 from everyformer.datastores.indexing import Indexing
-from everyformer.datastores.runs import Job, Outcome, Say, how_of, options_of
+from everyformer.datastores.job import Job, Outcome, Say, how_of, options_of
 from everyformer.datastores.spalm_reading import SpalmLanguageModel
 from everyformer.datastores.stretches import Stretches, indexed, stored
 from everyformer.datastores.table import Table

@@ -17,8 +17,9 @@ from everyformer.datastores.indexing import Indexing, key_width, origin_of, writ
 from everyformer.datastores.texts import Text
 from everyformer.models.base import evaluating
 from everyformer.models.language import LanguageModel
+from everyformer.neighbours import Kind
 from everyformer.retrieval.index import Index, build_index, open_index
-from everyformer.retrieval.options import KEPT, Distance, Kind, SearchOptions
+from everyformer.retrieval.options import KEPT, Distance, SearchOptions
 from everyformer.retrieval.store import Store
 from everyformer.retrieval.writing import Writer, is_unfinished
 

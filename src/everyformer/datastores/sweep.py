@@ -30,7 +30,7 @@ from everyformer.models.knn_lm import (
     mixed,
     weights,
 )
-from everyformer.retrieval.options import Grid, KnnOptions
+from everyformer.neighbours import Grid, KnnOptions
 from everyformer.training.evaluate import evaluate
 from everyformer.training.intervals import perplexity, ratio
 

@@ -29,7 +29,7 @@ from everyformer.experiments.base import Outcome, Study, experiment, fitting
 from everyformer.experiments.figures import panels, plot
 from everyformer.models.knn_lm import KnnLanguageModel
 from everyformer.models.language import LanguageModel
-from everyformer.retrieval.options import Grid, KnnOptions
+from everyformer.neighbours import Grid, KnnOptions
 
 LENGTH, BATCH, STEPS = 128, 16, 800
 SIZES = (4_096, 16_384, 65_536, 262_144)
