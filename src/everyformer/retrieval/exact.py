@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from functools import cached_property
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -47,21 +47,19 @@ class ExactSearch:
     """Search among all of ``keys`` (n, width), which are read in blocks.
 
     Args:
-        kind: "flat" asks for faiss.
+        flat: by faiss alone.
 
     Raises:
-        MissingExtraError: kind "flat", and faiss is not installed.
+        MissingExtraError: ``flat``, and faiss is not installed.
     """
 
-    def __init__(
-        self, keys: Tensor, distance: Distance, kind: Literal["exact", "flat"] = "exact"
-    ) -> None:
+    def __init__(self, keys: Tensor, distance: Distance, flat: bool = False) -> None:
         self._keys, self._distance = keys, distance
         self._faiss, self._why = None, ""
         try:
-            self._faiss = faiss_for(kind)
+            self._faiss = faiss_for("flat" if flat else "exact")
         except MissingExtraError as error:
-            if kind == "flat":
+            if flat:
                 raise
             self._why = f"not faiss: {error}"
 

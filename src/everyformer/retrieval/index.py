@@ -142,8 +142,8 @@ def build_index(
     """
     wanted = _chosen(store, options or SearchOptions(), say)
     if wanted.kind not in KEPT:
-        kind = "flat" if wanted.kind == "flat" else "exact"
-        return Index(store, wanted, ExactSearch(store.key_tensor, wanted.distance, kind))
+        flat = wanted.kind == "flat"
+        return Index(store, wanted, ExactSearch(store.key_tensor, wanted.distance, flat))
     apart = _apart(store, wanted.seed)
     made = build(store, wanted, apart)
     way = FaissSearch(store, wanted, made)
