@@ -63,7 +63,6 @@ def brute(store: Store, queries: Tensor, distance: str) -> Tensor:
 
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("everyformer.retrieval.approximate.BLOCK", 64)
     monkeypatch.setattr("everyformer.retrieval.exact.BLOCK", 50)
     monkeypatch.setattr("everyformer.retrieval.exact.GATHERED", 1000)
 
@@ -167,7 +166,7 @@ def test_equal_seeds_build_equal_indexes(
     """Also where several threads build a graph."""
     import faiss
 
-    monkeypatch.setattr(approximate, "BLOCK", 1000)
+    monkeypatch.setattr(exact, "BLOCK", 1000)
     threads = faiss.omp_get_max_threads()
     faiss.omp_set_num_threads(4)
     try:
@@ -443,7 +442,7 @@ def test_keys_are_never_held_as_a_whole(
     monkeypatch.setattr(approximate, "LEARNT_FROM", 1)
     monkeypatch.setattr(approximate, "CODES", 8)
     monkeypatch.setattr(module, "SAMPLE", 4)
-    monkeypatch.setattr(approximate, "BLOCK", 256)
+    monkeypatch.setattr(exact, "BLOCK", 256)
     count, width = 20_000, 32
     store = stored(tmp_path, draw(count, width), "float16")
     taken: list[int] = []

@@ -13,13 +13,16 @@ from typing import Any, Protocol
 
 from torch import Tensor
 
+from everyformer.core.stopping import Gentle
 from everyformer.data.dataset import Dataset
 from everyformer.data.text import TextDataset
 from everyformer.data.tokenizers.base import Tokenizer
 from everyformer.datastores.indexing import Indexing
+from everyformer.datastores.stretches import Stretches, stored
 from everyformer.models.config import ModelConfig
 from everyformer.models.language import LanguageModel
 from everyformer.neighbours import RETRIEVAL, StoreOptions
+from everyformer.retrieval.store import Store
 from everyformer.training.config import TrainingConfig
 from everyformer.training.loop import train
 from everyformer.training.result import TrainResult
@@ -84,6 +87,18 @@ class Job:
         """The model's own training."""
         data = self.dataset if dataset is None else dataset
         return train(self.model, data, self.config, self.run, **self.more)
+
+    def store(
+        self, folder: Path, model: LanguageModel, texts: Stretches, how: Indexing
+    ) -> tuple[Store | None, int | None]:
+        """The store of ``texts`` by ``model``; None, and by which signal, where it was stopped."""
+        data = self.dataset
+        with Gentle("stopping after this batch; go on with --resume") as stop:
+            store = stored(
+                folder, model, data.tokenizer, texts, how, data.fingerprint,
+                lambda: stop.received is not None,
+            )  # fmt: skip
+        return store, stop.received
 
 
 class Companion(Protocol):

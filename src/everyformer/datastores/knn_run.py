@@ -20,13 +20,12 @@ from torch import Tensor
 from everyformer.core.config import from_dict, to_dict
 from everyformer.core.errors import ConfigError
 from everyformer.core.sealed import read_json, write_json
-from everyformer.core.stopping import Gentle
 from everyformer.data.text import TextDataset
 from everyformer.data.tokenizers.base import Tokenizer
 from everyformer.datastores.indexing import Indexing
 from everyformer.datastores.job import Job, Outcome, Say, how_of
 from everyformer.datastores.reader import StoreReader, searched_by, with_store
-from everyformer.datastores.stretches import Stretches, indexed, stored
+from everyformer.datastores.stretches import Stretches, indexed
 from everyformer.datastores.sweep import sweep
 from everyformer.models.config import ModelConfig
 from everyformer.models.knn_lm import KnnLanguageModel
@@ -59,13 +58,9 @@ def train_with(job: Job) -> Outcome:
     assert isinstance(model, LanguageModel)
     model = model.to(next(job.model.parameters()).device)
     texts = Stretches(tokens[: len(tokens) - apart], options.size, how.context, how.stride)
-    with Gentle("stopping after this batch; go on with --resume") as stop:
-        store = stored(
-            folder / STORE, model, job.dataset.tokenizer, texts, how, job.dataset.fingerprint,
-            lambda: stop.received is not None,
-        )  # fmt: skip
+    store, signal = job.store(folder / STORE, model, texts, how)
     if store is None:
-        stopped = dataclasses.replace(result, evaluation=None, signal=stop.received)
+        stopped = dataclasses.replace(result, evaluation=None, signal=signal)
         return job.outcome(stopped)
     index = indexed(store, options.kind, searched_by(options), job.say)
     held = dataclasses.replace(job.dataset, validation=tokens[len(tokens) - apart :], packed=False)

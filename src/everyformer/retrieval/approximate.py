@@ -2,14 +2,14 @@
 
 Keys are read in blocks and never held as a whole but as faiss codes them: ivf and hnsw in the type
 of the store, ivfpq in `code_bytes` bytes. For 10 million keys of width 128 in float16, and 12,649
-lists, building takes at its largest
+lists, an index takes
 
     ivf      2.56 GB of keys + 0.08 GB of rows      = 2.7 GB
     ivfpq    0.32 GB of codes + 0.08 GB of rows + 0.41 GB of tables by centroid = 0.9 GB
 
-and, before there are codes, 0.42 GB of keys to learn centroids from; beside it 0.08 GB of lists by
-key and blocks of 34 MB. Lists are given their size before they are filled, since lists that grow
-would take up to twice that. hnsw, which grows, takes about four times what its keys do.
+and, before there are codes, 0.42 GB of keys to learn centroids from; beside it blocks of 34 MB.
+Lists grow by doubling, so they may take up to twice that while they are filled. hnsw takes about
+four times what its keys do.
 
 Equal seeds give equal indexes, with any number of threads in faiss 1.15, which this is tested with.
 """
@@ -28,8 +28,6 @@ from everyformer.retrieval.exact import Hits, blocks, compared, faiss_for, ranke
 from everyformer.retrieval.options import A_CENTROID, LEARNT_FROM, SearchOptions
 from everyformer.retrieval.store import Store
 
-BLOCK = 1 << 16
-"""keys that are read at a time"""
 CODES = 256
 """centroids of a part of a key, where there are keys enough to learn them from"""
 
@@ -69,59 +67,33 @@ class FaissSearch:
 
 def build(store: Store, options: SearchOptions, apart: np.ndarray) -> Any:
     """A filled index of faiss of the resolved kind; nothing is learned from the rows ``apart``."""
-    faiss = faiss_for(options.kind)
-    keys, width = store.key_tensor, store.width
-    metric = _metric(faiss, options)
-    half = store.record.dtype == "float16"
+    faiss, keys = faiss_for(options.kind), store.key_tensor
+    metric = faiss.METRIC_INNER_PRODUCT if options.distance == "cosine" else faiss.METRIC_L2
+    coding = "SQfp16" if store.record.dtype == "float16" else "Flat"
+    seed = options.seed % 2**31
     if options.kind == "hnsw":
-        graph = (
-            faiss.IndexHNSWSQ(width, faiss.ScalarQuantizer.QT_fp16, options.m, metric)
-            if half
-            else faiss.IndexHNSWFlat(width, options.m, metric)
-        )
-        graph.hnsw.efConstruction = options.ef_construction
-        graph.hnsw.rng = faiss.RandomGenerator(options.seed % 2**31)
-        graph.train(_sample(keys, options, apart, A_CENTROID))
-        for _, block in blocks(keys, options.distance, BLOCK):
-            graph.add(block.numpy())
-        return graph
-    lists = options.lists or 1
-    flat = faiss.IndexFlatIP if options.distance == "cosine" else faiss.IndexFlatL2
-    quantizer = flat(width)
-    learnt = _sample(keys, options, apart, max(LEARNT_FROM * lists, A_CENTROID * CODES))
-    if options.kind == "ivfpq":
-        bits = min(8, max(1, (len(learnt) // A_CENTROID).bit_length() - 1))
-        index = faiss.IndexIVFPQ(quantizer, width, lists, options.code_bytes, bits, metric)
-        # faiss clusters small parts slowly, and such need few keys and rounds
-        index.pq.cp.max_points_per_centroid, index.pq.cp.niter = A_CENTROID, 10
-        index.pq.cp.seed = options.seed % 2**31
-    elif half:
-        # without residuals, which float16 would round
-        fp16 = faiss.ScalarQuantizer.QT_fp16
-        index = faiss.IndexIVFScalarQuantizer(quantizer, width, lists, fp16, metric, False)
+        index = faiss.index_factory(store.width, f"HNSW{options.m},{coding}", metric)
+        index.hnsw.efConstruction = options.ef_construction
+        index.hnsw.rng = faiss.RandomGenerator(seed)
+        index.train(_sample(keys, options, apart, A_CENTROID))
     else:
-        index = faiss.IndexIVFFlat(quantizer, width, lists, metric)
-    index.cp.seed = options.seed % 2**31
-    index.train(learnt)
-    del learnt
-    _fill(faiss, index, quantizer, keys, options)
+        lists = options.lists or 1
+        learnt = _sample(keys, options, apart, max(LEARNT_FROM * lists, A_CENTROID * CODES))
+        if options.kind == "ivfpq":
+            bits = min(8, max(1, (len(learnt) // A_CENTROID).bit_length() - 1))
+            coding = f"PQ{options.code_bytes}x{bits}"
+        index = faiss.index_factory(store.width, f"IVF{lists},{coding}", metric)
+        index.cp.seed = seed
+        if options.kind == "ivfpq":
+            # faiss clusters small parts slowly, and such need few keys and rounds
+            index.pq.cp.max_points_per_centroid, index.pq.cp.niter = A_CENTROID, 10
+            index.pq.cp.seed = seed
+        elif coding == "SQfp16":
+            index.by_residual = False  # which float16 would round
+        index.train(learnt)
+    for _, block in blocks(keys, options.distance):
+        index.add(block.numpy())
     return index
-
-
-def _fill(faiss: Any, index: Any, quantizer: Any, keys: Tensor, options: SearchOptions) -> None:
-    """Add all keys to lists that are given their sizes first."""
-    lists = np.empty(len(keys), np.int64)
-    for first, block in blocks(keys, options.distance, BLOCK):
-        lists[first : first + len(block)] = quantizer.search(block.numpy(), 1)[1][:, 0]
-    for number, size in enumerate(np.bincount(lists, minlength=index.nlist).tolist()):
-        index.invlists.resize(number, size)
-        index.invlists.resize(number, 0)
-    for first, block in blocks(keys, options.distance, BLOCK):
-        rows = np.arange(first, first + len(block))
-        arrays = block.numpy(), rows, lists[first : first + len(block)]
-        pointers = [faiss.swig_ptr(array) for array in arrays]
-        index.add_core(len(block), *pointers)
-    index.ntotal = len(keys)
 
 
 def read(path: Path, kind: str) -> Any:
@@ -142,7 +114,3 @@ def _sample(keys: Tensor, options: SearchOptions, apart: np.ndarray, most: int) 
         left = np.arange(len(keys))
     rows = np.sort(draw.choice(left, min(most, len(left)), replace=False))
     return compared(keys[torch.from_numpy(rows)], options.distance).numpy()
-
-
-def _metric(faiss: Any, options: SearchOptions) -> int:
-    return faiss.METRIC_INNER_PRODUCT if options.distance == "cosine" else faiss.METRIC_L2

@@ -88,7 +88,7 @@ class ExactSearch:
         """The ``count`` nearest as rounded in the dtype of ``queries``."""
         asked = compared(queries, self._distance, queries.dtype)
         best = Hits(queries.new_empty(len(queries), 0), torch.empty(len(queries), 0).long())
-        for first, block in blocks(self._keys, self._distance, BLOCK, queries.dtype):
+        for first, block in blocks(self._keys, self._distance, queries.dtype):
             near = self._compared(asked, block, min(count, len(block)))
             distances = torch.cat((best.distances, near.distances), -1)
             rows = torch.cat((best.rows, near.rows + first), -1)
@@ -125,7 +125,7 @@ class ExactSearch:
     @cached_property
     def _longest(self) -> float:
         """The largest norm of a key."""
-        norms = (block.norm(dim=-1).max() for _, block in blocks(self._keys, "l2", BLOCK))
+        norms = (block.norm(dim=-1).max() for _, block in blocks(self._keys, "l2"))
         return max(map(float, norms))
 
 
@@ -167,11 +167,11 @@ def normalised(vectors: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def blocks(
-    keys: Tensor, distance: Distance, size: int, dtype: torch.dtype = torch.float32
+    keys: Tensor, distance: Distance, dtype: torch.dtype = torch.float32
 ) -> Iterator[tuple[int, Tensor]]:
-    """First rows, and ``size`` keys from there on in ``dtype``, of cosines as unit vectors."""
-    for first in range(0, len(keys), size):
-        yield first, compared(keys[first : first + size], distance, dtype)
+    """First rows, and `BLOCK` keys from there on as `compared`."""
+    for first in range(0, len(keys), BLOCK):
+        yield first, compared(keys[first : first + BLOCK], distance, dtype)
 
 
 def compared(keys: Tensor, distance: Distance, dtype: torch.dtype = torch.float32) -> Tensor:
