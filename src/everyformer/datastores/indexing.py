@@ -37,6 +37,8 @@ from everyformer.retrieval.writing import Writer, is_unfinished
 
 COMMIT = 64
 """batches between two commits"""
+TOGETHER = 16
+"""windows of queries that are read at a time"""
 
 
 @dataclass(frozen=True)
@@ -207,6 +209,17 @@ def keys_of(model: LanguageModel, batch: list[Window], tap: str) -> list[torch.T
     # the head need not see the other tokens
     found = model(tokens.to(device), mask=mask, taps=[tap], last=1).taps[tap].float().cpu()
     return [found[row, :length] for row, length in enumerate(lengths)]
+
+
+def new_keys(model: LanguageModel, windows: Iterable[Window], tap: str) -> torch.Tensor:
+    """Keys (n, width) of the tokens that are new in ``windows``, in order."""
+    with evaluating(model), torch.inference_mode():
+        keys = [
+            own[window.new :]
+            for some in batches(windows, TOGETHER)
+            for window, own in zip(some, keys_of(model, some, tap), strict=True)
+        ]
+    return torch.cat(keys)
 
 
 def key_width(model: LanguageModel, tap: str) -> int:

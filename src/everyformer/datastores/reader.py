@@ -38,7 +38,7 @@ class StoreReader:
             hits = self.index.search(queries, k)
         else:
             hits = search_apart(self.index, queries, k, scored, self.separator)
-        values = torch.from_numpy(self.index.store.values[hits.rows.clamp(min=0).numpy()]).long()
+        values = torch.from_numpy(self.index.store.following(hits.rows)).long()
         return Found(*(t.to(queries.device) for t in (hits.distances, values, hits.rows)))
 
 

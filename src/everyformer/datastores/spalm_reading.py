@@ -10,23 +10,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from everyformer.core.mask import Mask
 from everyformer.core.outputs import ModelOutput
 from everyformer.core.state import StackState, State, state
-from everyformer.datastores.indexing import Indexing, batches, keys_of
+from everyformer.datastores.indexing import Indexing, new_keys
 from everyformer.datastores.table import first_new, window_of
 from everyformer.datastores.texts import Text, Window
-from everyformer.models.base import evaluating
 from everyformer.models.knn_lm import ReadingModel
 from everyformer.models.language import LanguageModel
 from everyformer.retrieval.index import Index
-
-TOGETHER = 16
-"""windows that are read at a time"""
 
 
 @state
@@ -114,15 +109,10 @@ class SpalmLanguageModel(ReadingModel):
         found = torch.full((*inputs.shape, self.k), -1, dtype=torch.long)
         if not where:
             return found.to(inputs.device)
-        keys = []
-        with evaluating(self.frozen), torch.no_grad():
-            for some in batches(batch, TOGETHER):
-                read = keys_of(self.frozen, some, self.how.tap)
-                keys += [own[w.new :] for own, w in zip(read, some, strict=True)]
-        rows = self.index.search(torch.cat(keys), self.k).rows.numpy()
-        values = np.where(rows >= 0, self.index.store.values[rows.clip(0)], -1)
+        keys = new_keys(self.frozen, batch, self.how.tap)
+        values = self.index.store.following(self.index.search(keys, self.k).rows)
         r, p = torch.tensor(where).T
-        found[r, p] = torch.from_numpy(values.astype(np.int64))
+        found[r, p] = torch.from_numpy(values).long()
         return found.to(inputs.device)
 
     def _windows(self, first: int, end: int) -> list[tuple[int, int, int]]:

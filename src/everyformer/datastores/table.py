@@ -8,15 +8,14 @@ on what was asked before nor on where a run was stopped, and a run looks up no m
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor
 
-from everyformer.datastores.indexing import keys_of
-from everyformer.datastores.texts import Text, Window
-from everyformer.models.base import evaluating
+from everyformer.datastores.indexing import new_keys
+from everyformer.datastores.texts import Text, Window, windows
 from everyformer.models.language import LanguageModel
 from everyformer.retrieval.index import Index
 
@@ -66,19 +65,15 @@ class Table:
     def _new(self, window: int) -> int:
         return first_new(window, self.context, self.stride)
 
+    @cached_property
+    def _windows(self) -> list[Window]:
+        return list(windows(Text("", self.tokens), self.context, self.stride))
+
     def _look_up(self, part: int) -> np.ndarray:
         """(n, k) of the new tokens of some windows."""
-        text, count = Text("", self.tokens), len(self.tokens) - 1
-        batch = []
-        for window in range(part * TOGETHER, (part + 1) * TOGETHER):
-            first, new = window * self.stride, self._new(window)
-            if new < count:
-                batch.append(Window(text, first, new - first, min(first + self.context, count)))
-        with evaluating(self.model), torch.inference_mode():
-            keys = keys_of(self.model, batch, self.tap)
-        queries = torch.cat([own[w.new :] for own, w in zip(keys, batch, strict=True)])
-        first = batch[0].first + batch[0].new
-        return self._search(queries, first).astype(np.int32)
+        batch = self._windows[part * TOGETHER : (part + 1) * TOGETHER]
+        queries = new_keys(self.model, batch, self.tap)
+        return self._search(queries, batch[0].first + batch[0].new).astype(np.int32)
 
     def _search(self, queries: Tensor, first: int) -> np.ndarray:
         """(n, k) tokens that followed the neighbours of the positions from ``first`` on."""
@@ -93,6 +88,6 @@ class Table:
             there &= away > self.near
         order = np.argsort(~there, axis=1, kind="stable")[:, : self.k]
         rows, there = (np.take_along_axis(each, order, 1) for each in (rows, there))
-        values = np.where(there, store.values[rows.clip(0)], -1)
+        values = store.following(np.where(there, rows, -1))
         missing = self.k - values.shape[1]
         return np.pad(values, ((0, 0), (0, missing)), constant_values=-1) if missing else values

@@ -15,7 +15,6 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Protocol
 
 import numpy as np
 import torch
@@ -49,13 +48,6 @@ OF_RECALL = (1, 10)
 Say = Callable[[str], None]
 
 
-class Search(Protocol):
-    """A way to find neighbours."""
-
-    def search(self, queries: Tensor, k: int) -> Hits:
-        """The ``k`` nearest of ``queries`` (N, width) float32."""
-
-
 @dataclass(frozen=True, eq=False)
 class Index:
     """A search over the rows of a store."""
@@ -63,7 +55,7 @@ class Index:
     store: Store
     options: SearchOptions
     """with the kind and the numbers that were chosen"""
-    way: Search = field(repr=False)
+    way: ExactSearch | FaissSearch = field(repr=False)
     recall: dict[int, float] = field(default_factory=dict)
     """by number of neighbours, as measured when it was built; empty: nothing can be missed"""
 
@@ -273,7 +265,7 @@ def _apart(store: Store, seed: int) -> np.ndarray:
 
 
 def _recall(
-    store: Store, options: SearchOptions, way: Search, apart: np.ndarray, k: int
+    store: Store, options: SearchOptions, way: FaissSearch, apart: np.ndarray, k: int
 ) -> dict[int, float]:
     """The share of the m nearest others of the rows ``apart`` that ``way`` finds, by m.
 

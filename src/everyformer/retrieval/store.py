@@ -154,6 +154,11 @@ class Store:
             warnings.simplefilter("ignore", UserWarning)
             return torch.from_numpy(self.keys)
 
+    def following(self, rows: np.ndarray | Tensor) -> np.ndarray:
+        """The values (...) of ``rows``; -1 for -1, as of a search that found too few."""
+        at = np.asarray(rows, np.int64)
+        return np.where(at < 0, -1, self.values[at.clip(0)])
+
     def document_of(self, rows: np.ndarray | Tensor) -> tuple[np.ndarray, np.ndarray]:
         """The documents of ``rows`` (...): their names, and the rows' offsets within them.
 
