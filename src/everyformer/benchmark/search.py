@@ -1,4 +1,4 @@
-"""Searches of what a member looks up in, and their peers, in turn in one process on the same keys.
+"""Searches of members that look up, and their peers, in turn in one process on the same keys.
 
 `knn-lm` and `spalm`: the exact search of a datastore, whose peer is a flat index of faiss.
 `memorizing`: the top-k of each head among the keys of its memory, whose peer is `torch.topk` of one
@@ -28,7 +28,7 @@ SEED = 0
 
 
 class Task(NamedTuple):
-    """What is searched."""
+    """Keys and queries of a search."""
 
     keys: Tensor
     """(n, width), or of a memory (batch, heads, n, head_dim)"""

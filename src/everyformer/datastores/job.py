@@ -70,7 +70,7 @@ class Job:
 
     @cached_property
     def folder(self) -> Path:
-        """Where its files go; of a training without a directory one that goes with this."""
+        """Folder of its files; of a training without a directory one that goes with this."""
         if self.run is None:
             temporary = tempfile.mkdtemp(prefix="everyformer-")
             weakref.finalize(self, shutil.rmtree, temporary, ignore_errors=True)

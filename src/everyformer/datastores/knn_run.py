@@ -103,9 +103,9 @@ def open_data(folder: Path, config: ModelConfig, dataset: TextDataset, say: Say)
     return dataset
 
 
-def _held_out(options: KnnRunOptions, how: Indexing, there: int) -> int:
+def _held_out(options: KnnRunOptions, how: Indexing, count: int) -> int:
     """Number of training tokens, of so many, that are not stored: at most half of them."""
-    apart, least = min(options.tune, there // 2), how.context + 1
+    apart, least = min(options.tune, count // 2), how.context + 1
     if options.tune < least:
         raise ConfigError(
             f"--retrieval.tune {options.tune:,} keeps less than a window and its next token: give "
@@ -113,7 +113,7 @@ def _held_out(options: KnnRunOptions, how: Indexing, there: int) -> int:
         )
     if apart < least:
         raise ConfigError(
-            f"the training text has {there:,} tokens, but to store some and choose by others "
+            f"the training text has {count:,} tokens, but to store some and choose by others "
             f"takes {2 * least:,}: give more text, or a smaller --data.length"
         )
     return apart

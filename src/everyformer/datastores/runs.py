@@ -38,7 +38,7 @@ def train_run(
     say: Say,
     **more: Any,
 ) -> Outcome:
-    """As `everyformer.training.train`, with what the model's retrieval needs.
+    """Training as by `everyformer.training.train`, with the store that the model needs.
 
     Args:
         say: told what is done besides.

@@ -134,14 +134,14 @@ def _frozen(job: Job, folder: Path) -> TrainResult | None:
         start = read_start(options.model)
         if start.tokenizer is not None and tokenizer is not None:
             require_same(start.tokenizer, tokenizer)
-        given, known = load_model(options.model), job.dataset.vocabulary
-        if not isinstance(given, LanguageModel) or given.config.vocabulary != known:
+        frozen, known = load_model(options.model), job.dataset.vocabulary
+        if not isinstance(frozen, LanguageModel) or frozen.config.vocabulary != known:
             raise ConfigError(
                 f"--retrieval.model {options.model} is to compare contexts of this text, but it is "
                 f"no language model of its {known:,} tokens: give a run of task lm with the same "
                 "tokenizer"
             )
-        save_model(given, folder / MODEL, tokenizer=tokenizer)
+        save_model(frozen, folder / MODEL, tokenizer=tokenizer)
         return None
     config = job.model.config
     sizes = {name: getattr(config, name) for name in ("width", "layers", "heads", "vocabulary")}
@@ -170,7 +170,7 @@ def _frozen(job: Job, folder: Path) -> TrainResult | None:
 
 
 def _part(config: TrainingConfig, share: float) -> TrainingConfig:
-    """The same training for a part of its budget, measured at its end alone."""
+    """Training for a part of a budget, measured at its end alone."""
     kind, amount = config.budget
     less: dict[str, Any] = {"evaluate_every": None, "stages": ()}
     if kind == "steps":
@@ -188,5 +188,5 @@ def _open(folder: Path) -> LanguageModel:
 
 
 def _stopped(job: Job, number: int | None) -> TrainResult:
-    """Of a run that was stopped before its training began."""
+    """Result of a run that was stopped before its training began."""
     return TrainResult(0, 0, 0.0, 0, 0.0, None, None, None, None, job.path, signal=number)

@@ -25,8 +25,8 @@ TOGETHER = 8
 
 def window_of(position: Any, context: int, stride: int) -> Any:
     """The number of the window in which the token at ``position`` (ints of any shape) is new."""
-    behind = (np.asarray(position) - context) // stride + 1
-    return np.where(np.asarray(position) < context, 0, behind)
+    after_first = (np.asarray(position) - context) // stride + 1
+    return np.where(np.asarray(position) < context, 0, after_first)
 
 
 def first_new(window: int, context: int, stride: int) -> int:
@@ -54,13 +54,13 @@ class Table:
     def at(self, positions: np.ndarray) -> np.ndarray:
         """(..., k) int32 tokens for the contexts that end at ``positions``; -1: none."""
         parts = window_of(positions, self.context, self.stride) // TOGETHER
-        found = np.empty((*positions.shape, self.k), np.int32)
+        neighbours = np.empty((*positions.shape, self.k), np.int32)
         for part in np.unique(parts).tolist():
             if part not in self._parts:
                 self._parts[part] = self._look_up(part)
-            here = parts == part
-            found[here] = self._parts[part][positions[here] - self._new(part * TOGETHER)]
-        return found
+            inside = parts == part
+            neighbours[inside] = self._parts[part][positions[inside] - self._new(part * TOGETHER)]
+        return neighbours
 
     def _new(self, window: int) -> int:
         return first_new(window, self.context, self.stride)
@@ -79,15 +79,15 @@ class Table:
         """(n, k) tokens that followed the neighbours of the positions from ``first`` on."""
         store = self.index.store
         spare = 0 if self.own is None else 2 * self.near + 1
-        asked = min(self.k + spare, len(store))
-        rows = self.index.search(queries, asked).rows.numpy()
-        there = rows >= 0
+        fetched = min(self.k + spare, len(store))
+        rows = self.index.search(queries, fetched).rows.numpy()
+        present = rows >= 0
         if self.own is not None:
             positions = first + np.arange(len(queries))
             away = np.abs(self.own[rows.clip(0)] - positions[:, None])
-            there &= away > self.near
-        order = np.argsort(~there, axis=1, kind="stable")[:, : self.k]
-        rows, there = (np.take_along_axis(each, order, 1) for each in (rows, there))
-        values = store.following(np.where(there, rows, -1))
+            present &= away > self.near
+        order = np.argsort(~present, axis=1, kind="stable")[:, : self.k]
+        rows, present = (np.take_along_axis(each, order, 1) for each in (rows, present))
+        values = store.following(np.where(present, rows, -1))
         missing = self.k - values.shape[1]
         return np.pad(values, ((0, 0), (0, missing)), constant_values=-1) if missing else values

@@ -33,7 +33,7 @@ class Text(NamedTuple):
 
 
 class Window(NamedTuple):
-    """What a model reads at once of a text, and from where on it is new."""
+    """Stretch of a text that a model reads at once, and its new part."""
 
     text: Text
     first: int
@@ -63,10 +63,10 @@ class Texts:
         Raises:
             DataError: there is none.
         """
-        found = [entry for entry in self.source.entries if entry.size > 0]
-        if not found:
+        entries = [entry for entry in self.source.entries if entry.size > 0]
+        if not entries:
             raise DataError(f"every text in '{self.source.given}' is empty; give some with content")
-        return found
+        return entries
 
     @cached_property
     def tables(self) -> set[str]:
@@ -75,7 +75,7 @@ class Texts:
 
     @cached_property
     def reader(self) -> TableReader | None:
-        """What reads those; None where there are none.
+        """Reader of those; None where there are none.
 
         Raises:
             ConfigError: none of the columns is called like a text, and none was chosen.
@@ -85,7 +85,7 @@ class Texts:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What there is to say of tables, half a sentence each."""
+        """Remarks about tables, half a sentence each."""
         return table_notes(self.entries, self.tables, self.reader)
 
     @property

@@ -68,7 +68,7 @@ class MixtureOptions(Options):
         return self.temperature or TEMPERATURE
 
     def resolved(self, keys: int) -> Self:
-        """With numbers for a store of so many ``keys``."""
+        """Options with numbers for a store of so many ``keys``."""
         k = self.k or min(K, keys)
         return replace(self, k=k, weight=self.lambda_, temperature=self.divisor)
 
@@ -97,7 +97,7 @@ class Grid(Options):
     at most n / (n + 1) of n tokens (default: 0 to 1 in steps of 0.05)"""
 
     def resolved(self, keys: int, distance: str) -> Self:
-        """With numbers in order, each once, for a store of so many ``keys``."""
+        """Grid with numbers in order, each once, for a store of so many ``keys``."""
         temperatures = (0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
         if distance == "cosine":
             temperatures = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0)

@@ -46,15 +46,15 @@ class FaissSearch:
         self._keys = store.key_tensor
 
     def with_options(self, options: SearchOptions) -> FaissSearch:
-        """The same index, asked in another way."""
+        """A search of the same index with other options."""
         return FaissSearch(self._store, options, self._index)
 
     def search(self, queries: Tensor, k: int) -> Hits:
         """The ``k`` nearest that are found of ``queries`` (N, width) float32."""
         options = self._options
         fetched = min(len(self._keys), math.ceil(k * (options.fetch or 1)))
-        asked = compared(queries, options.distance).numpy()
-        _, rows = self._index.search(asked, fetched, params=self._parameters(fetched))
+        vectors = compared(queries, options.distance).numpy()
+        _, rows = self._index.search(vectors, fetched, params=self._parameters(fetched))
         return ranked(self._keys, queries, torch.from_numpy(rows), k, options.distance)
 
     def _parameters(self, fetched: int) -> Any:

@@ -86,10 +86,10 @@ class ExactSearch:
 
     def _nearest(self, queries: Tensor, count: int) -> Hits:
         """The ``count`` nearest as rounded in the dtype of ``queries``."""
-        asked = compared(queries, self._distance, queries.dtype)
+        vectors = compared(queries, self._distance, queries.dtype)
         best = Hits(queries.new_empty(len(queries), 0), torch.empty(len(queries), 0).long())
         for first, block in blocks(self._keys, self._distance, queries.dtype):
-            near = self._compared(asked, block, min(count, len(block)))
+            near = self._compared(vectors, block, min(count, len(block)))
             distances = torch.cat((best.distances, near.distances), -1)
             rows = torch.cat((best.rows, near.rows + first), -1)
             values, order = distances.topk(min(count, distances.shape[1]), largest=False)
@@ -101,8 +101,8 @@ class ExactSearch:
         faiss, cosine = self._faiss, self._distance == "cosine"
         if faiss is not None and queries.dtype == torch.float32:
             metric = faiss.METRIC_INNER_PRODUCT if cosine else faiss.METRIC_L2
-            found = faiss.knn(queries.numpy(), block.numpy(), count, metric=metric)
-            scores, rows = map(torch.from_numpy, found)
+            hits = faiss.knn(queries.numpy(), block.numpy(), count, metric=metric)
+            scores, rows = map(torch.from_numpy, hits)
             return Hits(1 - scores if cosine else scores, rows)
         if cosine:
             scores, rows = largest(queries @ block.mT, count)
@@ -155,8 +155,8 @@ def _distances(keys: Tensor, queries: Tensor, rows: Tensor, distance: Distance) 
     if distance == "l2":
         return torch.linalg.vector_norm(gathered.sub_(queries[:, None]), dim=-1).square_()
     unit, zero = normalised(gathered)
-    asked, nothing = normalised(queries[:, None])
-    return (unit - asked).square_().sum(-1).div_(2).masked_fill_(zero | nothing, 1.0)
+    query, nothing = normalised(queries[:, None])
+    return (unit - query).square_().sum(-1).div_(2).masked_fill_(zero | nothing, 1.0)
 
 
 def normalised(vectors: Tensor) -> tuple[Tensor, Tensor]:

@@ -61,7 +61,7 @@ class SearchOptions(Options):
     """of the keys that centroids are learned from, and of those that recall is measured with"""
 
     def resolved(self, count: int, width: int) -> Self:
-        """With a kind and numbers for ``count`` keys of ``width`` numbers.
+        """Options with a kind and numbers for ``count`` keys of ``width`` numbers.
 
         Raises:
             ConfigError: there are too few keys to learn from for this kind, or for so many lists;

@@ -125,7 +125,7 @@ def read_trajectories(
 
 
 def holds_trajectories(path: Path) -> bool:
-    """Whether `read_trajectories` would take it for its own, by names alone."""
+    """True where `read_trajectories` would read ``path``, by names alone."""
     if (path / FACTS).is_file():
         return True
     files = [path] if path.suffix == ".npz" else sorted(path.glob("*.npz")) if path.is_dir() else []
