@@ -108,7 +108,11 @@ def test_many_of_many_keys_are_those_of_a_sort(count: int, dtype: torch.dtype) -
     torch.testing.assert_close(found.scores, expected.values[..., :count])
 
 
-def test_products_are_asked_in_pieces_within_the_budget(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("length", "most"), [(20, 2048), (4, 1024)])
+def test_products_are_asked_in_pieces_within_the_budget(
+    length: int, most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Half of it for few queries, whose products may be written twice."""
     sizes = []
     meet = module.Best.meet
 
@@ -118,11 +122,11 @@ def test_products_are_asked_in_pieces_within_the_budget(monkeypatch: pytest.Monk
 
     monkeypatch.setattr(module.Best, "meet", watched)
     monkeypatch.setattr(module, "SMALL", 0)
-    monkeypatch.setattr(module, "BLOCK", 256)
+    monkeypatch.setattr(module, "BLOCK", 16)
     monkeypatch.setattr(module, "BUDGET", 2048)
-    nearest(normal(3, 20, 4), normal(3, 5000, 4), 40)
-    assert max(sizes) <= 2048
-    assert sum(sizes) == 3 * 20 * 5000
+    nearest(normal(3, length, 4), normal(3, 5000, 4), 40)
+    assert max(sizes) <= most
+    assert sum(sizes) == 3 * length * 5000
 
 
 @pytest.mark.parametrize("length", [1, 16, 17])

@@ -100,6 +100,17 @@ def test_looking_into_all_lists_is_looking_at_every_key(
     assert torch.equal(found.distances, expected.distances)
 
 
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+def test_lists_hold_keys_as_the_store_does(tmp_path: Path, dtype: str) -> None:
+    pytest.importorskip("faiss")
+    store = stored(tmp_path, 100 + draw(300, WIDTH), dtype)
+    options = SearchOptions(kind="ivf", lists=7).resolved(300, WIDTH)
+    made = approximate.build(store, options, np.arange(0))
+    made.make_direct_map()
+    held = torch.from_numpy(made.reconstruct_n(0, 300))
+    assert torch.equal(held, store.key_tensor.float())
+
+
 def overlap(found: Tensor, expected: Tensor) -> float:
     both = [len(set(a.tolist()) & set(b.tolist())) for a, b in zip(found, expected, strict=True)]
     return sum(both) / expected.numel()

@@ -70,11 +70,10 @@ def build(store: Store, options: SearchOptions, apart: np.ndarray) -> Any:
     faiss, keys = faiss_for(options.kind), store.key_tensor
     metric = faiss.METRIC_INNER_PRODUCT if options.distance == "cosine" else faiss.METRIC_L2
     coding = "SQfp16" if store.record.dtype == "float16" else "Flat"
-    seed = options.seed % 2**31
     if options.kind == "hnsw":
         index = faiss.index_factory(store.width, f"HNSW{options.m},{coding}", metric)
         index.hnsw.efConstruction = options.ef_construction
-        index.hnsw.rng = faiss.RandomGenerator(seed)
+        index.hnsw.rng = faiss.RandomGenerator(options.seed % 2**31)
         index.train(_sample(keys, options, apart, A_CENTROID))
     else:
         lists = options.lists or 1
@@ -83,11 +82,10 @@ def build(store: Store, options: SearchOptions, apart: np.ndarray) -> Any:
             bits = min(8, max(1, (len(learnt) // A_CENTROID).bit_length() - 1))
             coding = f"PQ{options.code_bytes}x{bits}"
         index = faiss.index_factory(store.width, f"IVF{lists},{coding}", metric)
-        index.cp.seed = seed
+        index.cp.seed = options.seed % 2**31
         if options.kind == "ivfpq":
             # faiss clusters small parts slowly, and such need few keys and rounds
             index.pq.cp.max_points_per_centroid, index.pq.cp.niter = A_CENTROID, 10
-            index.pq.cp.seed = seed
         elif coding == "SQfp16":
             index.by_residual = False  # which float16 would round
         index.train(learnt)
