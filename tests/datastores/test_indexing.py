@@ -22,7 +22,7 @@ from everyformer.data.tokenizers.plain import ByteTokenizer, CharTokenizer
 from everyformer.datastores.indexing import Indexing, index_texts
 from everyformer.datastores.reader import with_store
 from everyformer.datastores.texts import Text, windows
-from everyformer.retrieval.options import KnnOptions
+from everyformer.genes.retrieval import KnnOptions
 from everyformer.retrieval.store import Store
 
 HOW = Indexing(context=16, stride=16, batch=3, dtype="float32")

@@ -20,9 +20,9 @@ from everyformer.data.tokenizers.plain import ByteTokenizer
 from everyformer.datastores.indexing import Indexing, index_texts
 from everyformer.datastores.neighbours import Explained, Neighbour, _neighbours, explain
 from everyformer.datastores.reader import with_store
+from everyformer.genes.retrieval import KnnOptions
 from everyformer.models.knn_lm import Found
 from everyformer.report.neighbours import write_neighbours
-from everyformer.retrieval.options import KnnOptions
 from everyformer.retrieval.store import Store
 from everyformer.retrieval.writing import Writer
 from retrieval.stores import ORIGIN

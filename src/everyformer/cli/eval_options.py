@@ -13,7 +13,8 @@ from everyformer.core.config import Options
 from everyformer.data.config import DataConfig
 from everyformer.exits.options import ExitConfig
 from everyformer.generation.config import BeamConfig, PlayConfig
-from everyformer.retrieval.options import Grid, KnnOptions, SearchOptions
+from everyformer.genes.retrieval import Grid, KnnOptions
+from everyformer.retrieval.options import SearchOptions
 
 
 @dataclass(frozen=True)

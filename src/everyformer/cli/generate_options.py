@@ -14,7 +14,8 @@ from everyformer.core.bounds import Count, Whole
 from everyformer.core.errors import ConfigError
 from everyformer.exits.options import ExitConfig
 from everyformer.generation.config import BeamConfig, PlayConfig, Sampling
-from everyformer.retrieval.options import KnnOptions, SearchOptions
+from everyformer.genes.retrieval import KnnOptions
+from everyformer.retrieval.options import SearchOptions
 from everyformer.system.files import expanded
 
 

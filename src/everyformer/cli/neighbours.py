@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING
 from everyformer.cli.parsing import say
 from everyformer.cli.show.said import folder_of, tell
 from everyformer.core.errors import ConfigError, UnsupportedError
-from everyformer.retrieval.options import KnnOptions, SearchOptions
+from everyformer.genes.retrieval import KnnOptions
+from everyformer.retrieval.options import SearchOptions
 
 if TYPE_CHECKING:
     import numpy as np
 
-    from everyformer.cli.trained import TrainedRun
     from everyformer.cli.show.options import ShowOptions
+    from everyformer.cli.trained import TrainedRun
     from everyformer.data.tokenizers.base import Tokenizer
 
 NEIGHBOURS = "neighbours"

@@ -26,7 +26,7 @@ class Text(NamedTuple):
 
 
 class Window(NamedTuple):
-    """What a model reads at once of a text, and from where on it is new."""
+    """Stretch of a text that a model reads at once, and its new part."""
 
     text: Text
     first: int
@@ -72,7 +72,7 @@ class Texts:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Notes on tables, half a sentence each."""
+        """Remarks about tables, half a sentence each."""
         return self.tables.notes
 
     @property

@@ -37,7 +37,7 @@ from everyformer.experiments.study import Outcome, Study, experiment
 from everyformer.models.build import create_model
 from everyformer.models.knn_lm import KnnLanguageModel
 from everyformer.models.language import LanguageModel
-from everyformer.retrieval.options import Grid, KnnOptions
+from everyformer.genes.retrieval import Grid, KnnOptions
 from everyformer.training.config import TrainingConfig
 from everyformer.training.distributed import World
 from everyformer.training.reading import read_windows

@@ -17,8 +17,8 @@ from everyformer.system.files import expanded
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from everyformer.cli.trained import TrainedRun
     from everyformer.cli.show.options import ShowOptions
+    from everyformer.cli.trained import TrainedRun
     from everyformer.models.decision import DecisionModel
     from everyformer.models.policy import PolicyModel
     from everyformer.rl.trajectories import Trajectories

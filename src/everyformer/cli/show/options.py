@@ -10,7 +10,8 @@ import tyro
 from everyformer.cli.parsing import VerbOptions
 from everyformer.core.bounds import Bounds
 from everyformer.generation.config import PlayConfig
-from everyformer.retrieval.options import KnnOptions, SearchOptions
+from everyformer.genes.retrieval import KnnOptions
+from everyformer.retrieval.options import SearchOptions
 
 
 @dataclass(frozen=True, kw_only=True)
