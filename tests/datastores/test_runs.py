@@ -26,11 +26,11 @@ from everyformer.datastores.indexing import Indexing
 from everyformer.datastores.knn_run import _choose
 from everyformer.datastores.runs import train_run
 from everyformer.datastores.spalm_reading import SpalmLanguageModel
+from everyformer.datastores.store.store import Store
 from everyformer.datastores.stretches import Stretches, indexed, stored
 from everyformer.datastores.table import Table
 from everyformer.genes.retrieval.knn import KnnRunOptions
 from everyformer.models.knn_lm import KnnLanguageModel
-from everyformer.retrieval.store import Store
 from everyformer.training.config import TrainingConfig
 from everyformer.training.distributed import Launch
 

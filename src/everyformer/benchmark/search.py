@@ -18,8 +18,8 @@ from everyformer.benchmark.measure import outcome
 from everyformer.benchmark.points import Point, Setting
 from everyformer.benchmark.turns import Call, in_turn
 from everyformer.core.errors import ConfigError, UnsupportedError
+from everyformer.datastores.store.exact import ExactSearch, faiss_for
 from everyformer.engines.content.nearest import nearest
-from everyformer.retrieval.exact import ExactSearch, faiss_for
 
 SEARCHED = {"knn-lm": "faiss flat", "spalm": "faiss flat", "memorizing": "torch.topk"}
 """member -> the peer of its search"""

@@ -25,13 +25,13 @@ from everyformer.data.cache import digest
 from everyformer.data.config import DataConfig
 from everyformer.data.sources import open_source
 from everyformer.data.tokenizers.base import Tokenizer
+from everyformer.datastores.store.record import Dtype, Origin, bytes_needed
+from everyformer.datastores.store.store import Store
+from everyformer.datastores.store.writing import Writer, is_unfinished
 from everyformer.datastores.texts import Text, Texts, Window, windows
 from everyformer.genes.memory.base import memories_of
 from everyformer.models.base import Model, evaluating
 from everyformer.models.language import LanguageModel
-from everyformer.retrieval.record import Dtype, Origin, bytes_needed
-from everyformer.retrieval.store import Store
-from everyformer.retrieval.writing import Writer, is_unfinished
 from everyformer.system.fingerprint import weights_digest
 from everyformer.system.memory import size
 

@@ -17,11 +17,11 @@ from everyformer.data.dataset import Dataset
 from everyformer.data.text import TextDataset
 from everyformer.data.tokenizers.base import Tokenizer
 from everyformer.datastores.indexing import Indexing
+from everyformer.datastores.store.store import Store
 from everyformer.datastores.stretches import Stretches, stored
 from everyformer.genes.config import ModelConfig
 from everyformer.genes.retrieval import RETRIEVAL, StoreOptions
 from everyformer.models.language import LanguageModel
-from everyformer.retrieval.store import Store
 from everyformer.system.stopping import Gentle
 from everyformer.training.config import TrainingConfig
 from everyformer.training.loop import train

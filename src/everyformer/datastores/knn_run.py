@@ -24,6 +24,7 @@ from everyformer.data.tokenizers.base import Tokenizer
 from everyformer.datastores.indexing import Indexing
 from everyformer.datastores.job import Job, Outcome, Say, how_of
 from everyformer.datastores.reader import StoreReader, searched_by, with_store
+from everyformer.datastores.store.index import Index
 from everyformer.datastores.stretches import Stretches, indexed
 from everyformer.datastores.sweep import sweep
 from everyformer.genes.config import ModelConfig
@@ -31,7 +32,6 @@ from everyformer.genes.retrieval import Grid, K, KnnOptions
 from everyformer.genes.retrieval.knn import KnnRunOptions
 from everyformer.models.knn_lm import KnnLanguageModel
 from everyformer.models.language import LanguageModel
-from everyformer.retrieval.index import Index
 from everyformer.system.sealed import read_json, write_json
 from everyformer.training.checkpoint import load_model
 from everyformer.training.evaluate import evaluate, why_not_finite

@@ -11,6 +11,7 @@ from torch import Tensor
 from everyformer.core.errors import UnsupportedError
 from everyformer.data.tokenizers.base import Tokenizer
 from everyformer.datastores.reader import StoreReader
+from everyformer.datastores.store.store import Store
 from everyformer.datastores.texts import Text, windows
 from everyformer.models.base import evaluating
 from everyformer.models.knn_lm import (
@@ -21,7 +22,6 @@ from everyformer.models.knn_lm import (
     neighbour_probabilities,
     weights,
 )
-from everyformer.retrieval.store import Store
 
 AROUND = {"bytes": (48, 16), "chars": (48, 16)}
 """tokens of a source's text that are shown before and behind, by the tokenizer's kind"""

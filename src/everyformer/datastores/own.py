@@ -12,10 +12,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from everyformer.datastores.store.exact import Hits
+from everyformer.datastores.store.index import Index
+from everyformer.datastores.store.store import Store
 from everyformer.models.knn_lm import Scored
-from everyformer.retrieval.exact import Hits
-from everyformer.retrieval.index import Index
-from everyformer.retrieval.store import Store
 
 REACHES = (1, 4, 16)
 """tokens around a hit that are compared before whole windows are"""

@@ -13,13 +13,13 @@ from everyformer.core.errors import ConfigError, UnsupportedError
 from everyformer.data.tokenizers.base import Tokenizer
 from everyformer.datastores.indexing import origin_of
 from everyformer.datastores.own import search_apart
+from everyformer.datastores.store.index import Index, open_index
+from everyformer.datastores.store.options import KEPT, Distance, SearchOptions
+from everyformer.datastores.store.store import Store
 from everyformer.genes.retrieval import KnnOptions, MixtureOptions
 from everyformer.models.base import Model
 from everyformer.models.knn_lm import Found, KnnLanguageModel, Scored
 from everyformer.models.language import LanguageModel
-from everyformer.retrieval.index import Index, open_index
-from everyformer.retrieval.options import KEPT, Distance, SearchOptions
-from everyformer.retrieval.store import Store
 
 
 class StoreReader:

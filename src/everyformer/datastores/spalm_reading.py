@@ -17,11 +17,11 @@ from everyformer.core.mask import Mask
 from everyformer.core.outputs import ModelOutput
 from everyformer.core.state import StackState, State, state
 from everyformer.datastores.indexing import Indexing, new_keys
+from everyformer.datastores.store.index import Index
 from everyformer.datastores.table import first_new, window_of
 from everyformer.datastores.texts import Text, Window
 from everyformer.models.knn_lm import ReadingModel
 from everyformer.models.language import LanguageModel
-from everyformer.retrieval.index import Index
 
 
 @state

@@ -21,14 +21,14 @@ from everyformer.data.tokenizers.load import require_same
 from everyformer.datastores.indexing import Indexing
 from everyformer.datastores.job import Job, Outcome, Say, how_of, options_of
 from everyformer.datastores.spalm_reading import SpalmLanguageModel
+from everyformer.datastores.store.index import Index
+from everyformer.datastores.store.store import Store
 from everyformer.datastores.stretches import Stretches, indexed
 from everyformer.datastores.table import Table
 from everyformer.genes.config import ModelConfig
 from everyformer.genes.retrieval.spalm import SpalmOptions
 from everyformer.models.build import build_model, configure
 from everyformer.models.language import LanguageModel
-from everyformer.retrieval.index import Index
-from everyformer.retrieval.store import Store
 from everyformer.training.checkpoint import is_model, load_model, save_model
 from everyformer.training.config import TrainingConfig
 from everyformer.training.loop import train

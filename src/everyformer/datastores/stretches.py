@@ -14,14 +14,14 @@ import torch
 from everyformer.core.errors import CheckpointError, DataError
 from everyformer.data.tokenizers.base import Tokenizer
 from everyformer.datastores.indexing import Indexing, key_width, origin_of, write
+from everyformer.datastores.store.index import Index, build_index, open_index
+from everyformer.datastores.store.options import KEPT, Distance, SearchOptions
+from everyformer.datastores.store.store import Store
+from everyformer.datastores.store.writing import Writer, is_unfinished
 from everyformer.datastores.texts import Text
 from everyformer.genes.retrieval import Kind
 from everyformer.models.base import evaluating
 from everyformer.models.language import LanguageModel
-from everyformer.retrieval.index import Index, build_index, open_index
-from everyformer.retrieval.options import KEPT, Distance, SearchOptions
-from everyformer.retrieval.store import Store
-from everyformer.retrieval.writing import Writer, is_unfinished
 
 WINDOWS = 8
 """of a stretch, which overlap; the first of them has keys of short contexts"""

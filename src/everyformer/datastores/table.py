@@ -15,9 +15,9 @@ import numpy as np
 from torch import Tensor
 
 from everyformer.datastores.indexing import new_keys
+from everyformer.datastores.store.index import Index
 from everyformer.datastores.texts import Text, Window, windows
 from everyformer.models.language import LanguageModel
-from everyformer.retrieval.index import Index
 
 TOGETHER = 8
 """windows that are read at a time"""

@@ -9,9 +9,9 @@ import tyro
 
 from everyformer.cli.parsing import VerbOptions
 from everyformer.core.bounds import Bounds
+from everyformer.datastores.store.options import SearchOptions
 from everyformer.generation.config import PlayConfig
 from everyformer.genes.retrieval import KnnOptions
-from everyformer.retrieval.options import SearchOptions
 
 
 @dataclass(frozen=True, kw_only=True)

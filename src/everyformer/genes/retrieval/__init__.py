@@ -1,8 +1,8 @@
 """Retrieval: the gene of language models that use neighbours of a store, one file each.
 
-Stores on the disk are `everyformer.retrieval`, which knows nothing of models; runs that make and
-search them `everyformer.datastores`. Options of both are here, which the command line reads without
-torch.
+Stores on the disk are `everyformer.datastores.store`, which knows nothing of models; runs that make
+and search them `everyformer.datastores`. Options of both are here, which the command line reads
+without torch.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from everyformer.genes.retrieval.base import Retrieval
 
 Kind = Literal["auto", "exact", "flat", "ivf", "ivfpq", "hnsw"]
-"""of search (see `everyformer.retrieval.options.SearchOptions`)"""
+"""of search (see `everyformer.datastores.store.options.SearchOptions`)"""
 N = TypeVar("N", int, float)
 
 K, WEIGHT, TEMPERATURE = 1024, 0.25, 1.0

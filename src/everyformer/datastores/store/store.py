@@ -30,8 +30,8 @@ from torch import Tensor
 
 from everyformer.core.errors import DataError
 from everyformer.core.wording import counted
-from everyformer.retrieval.lock import absent, in_use, is_locked
-from everyformer.retrieval.record import (
+from everyformer.datastores.store.lock import absent, in_use, is_locked
+from everyformer.datastores.store.record import (
     KEYS,
     PROGRESS,
     RECORD,

@@ -22,8 +22,8 @@ from filelock import BaseFileLock
 from torch import Tensor
 
 from everyformer.core.errors import ConfigError, DataError, ShapeError, unwritable
-from everyformer.retrieval.lock import lock
-from everyformer.retrieval.record import (
+from everyformer.datastores.store.lock import lock
+from everyformer.datastores.store.record import (
     KEYS,
     PROGRESS,
     RECORD,
@@ -39,7 +39,7 @@ from everyformer.retrieval.record import (
     key_type,
     rows_in,
 )
-from everyformer.retrieval.store import Store
+from everyformer.datastores.store.store import Store
 from everyformer.system.files import expanded, require_no_file, sync
 from everyformer.system.plain import from_json, to_json
 from everyformer.system.sealed import DamagedError

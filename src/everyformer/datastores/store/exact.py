@@ -18,8 +18,8 @@ from torch import Tensor
 
 from everyformer.core.dispatch import take
 from everyformer.core.errors import MissingExtraError
+from everyformer.datastores.store.options import Distance
 from everyformer.engines.content.best import largest
-from everyformer.retrieval.options import Distance
 from everyformer.system.extras import extra_module
 
 BLOCK = 1 << 16

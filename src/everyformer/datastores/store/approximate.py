@@ -24,9 +24,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from everyformer.retrieval.exact import Hits, blocks, compared, faiss_for, ranked
-from everyformer.retrieval.options import A_CENTROID, LEARNT_FROM, SearchOptions
-from everyformer.retrieval.store import Store
+from everyformer.datastores.store.exact import Hits, blocks, compared, faiss_for, ranked
+from everyformer.datastores.store.options import A_CENTROID, LEARNT_FROM, SearchOptions
+from everyformer.datastores.store.store import Store
 
 CODES = 256
 """centroids of a part of a key, where there are keys enough to learn them from"""

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from retrieval.stores import ORIGIN, content, write
 from torch import Tensor
 
 from everyformer.core.errors import (
@@ -27,15 +28,14 @@ from everyformer.core.errors import (
     ShapeError,
     UnsavedError,
 )
-from everyformer.retrieval import approximate, exact
-from everyformer.retrieval import index as module
-from everyformer.retrieval.index import SearchOptions, build_index, open_index
-from everyformer.retrieval.removal import remove
-from everyformer.retrieval.store import Store
-from everyformer.retrieval.writing import Writer
+from everyformer.datastores.store import approximate, exact
+from everyformer.datastores.store import index as module
+from everyformer.datastores.store.index import SearchOptions, build_index, open_index
+from everyformer.datastores.store.removal import remove
+from everyformer.datastores.store.store import Store
+from everyformer.datastores.store.writing import Writer
 from everyformer.system.sealed import DamagedError
 from helpers import close, draw
-from retrieval.stores import ORIGIN, content, write
 
 WIDTH = 8
 KEPT = ["ivf", "ivfpq", "hnsw"]
@@ -63,8 +63,8 @@ def brute(store: Store, queries: Tensor, distance: str) -> Tensor:
 
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("everyformer.retrieval.exact.BLOCK", 50)
-    monkeypatch.setattr("everyformer.retrieval.exact.GATHERED", 1000)
+    monkeypatch.setattr("everyformer.datastores.store.exact.BLOCK", 50)
+    monkeypatch.setattr("everyformer.datastores.store.exact.GATHERED", 1000)
 
 
 @pytest.fixture(scope="module")
@@ -309,7 +309,9 @@ def no_faiss(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_without_faiss_every_key_is_looked_at_and_that_is_said(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("everyformer.retrieval.options.BY_SIZE", ((10, "exact"), (1e9, "ivf")))
+    monkeypatch.setattr(
+        "everyformer.datastores.store.options.BY_SIZE", ((10, "exact"), (1e9, "ivf"))
+    )
     store = stored(tmp_path, draw(90, WIDTH))
     said: list[str] = []
     index = build_index(store, say=said.append)
@@ -333,7 +335,9 @@ def test_a_large_store_without_an_index_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("faiss")
-    monkeypatch.setattr("everyformer.retrieval.options.BY_SIZE", ((10, "exact"), (1e9, "ivf")))
+    monkeypatch.setattr(
+        "everyformer.datastores.store.options.BY_SIZE", ((10, "exact"), (1e9, "ivf"))
+    )
     store = stored(tmp_path, draw(60, WIDTH))
     said: list[str] = []
     assert open_index(store, say=said.append).options.kind == "exact"

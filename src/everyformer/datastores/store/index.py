@@ -29,12 +29,12 @@ from everyformer.core.errors import (
     ShapeError,
     unwritable,
 )
-from everyformer.retrieval.approximate import FaissSearch, build, read, write
-from everyformer.retrieval.exact import ExactSearch, Hits, faiss_for
-from everyformer.retrieval.lock import locked
-from everyformer.retrieval.options import IN_FAISS, KEPT, SearchOptions
-from everyformer.retrieval.record import INDEX, ROWS
-from everyformer.retrieval.store import Store
+from everyformer.datastores.store.approximate import FaissSearch, build, read, write
+from everyformer.datastores.store.exact import ExactSearch, Hits, faiss_for
+from everyformer.datastores.store.lock import locked
+from everyformer.datastores.store.options import IN_FAISS, KEPT, SearchOptions
+from everyformer.datastores.store.record import INDEX, ROWS
+from everyformer.datastores.store.store import Store
 from everyformer.system.files import expanded, written_whole
 from everyformer.system.sealed import DamagedError, check_sums, checksums, read_json, write_json
 

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from everyformer.core.dispatch import watched
-from everyformer.retrieval import exact
-from everyformer.retrieval.exact import ExactSearch
+from everyformer.datastores.store import exact
+from everyformer.datastores.store.exact import ExactSearch
 from helpers import close, draw
 
 WIDTH = 8
