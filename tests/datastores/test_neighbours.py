@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from retrieval.stores import ORIGIN
 
 import everyformer as ef
+from datastores.store.stores import ORIGIN
 from everyformer.cli import main
 from everyformer.data.tokenizers.plain import ByteTokenizer
 from everyformer.datastores.indexing import Indexing, index_texts

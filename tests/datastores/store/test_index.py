@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from retrieval.stores import ORIGIN, content, write
 from torch import Tensor
 
+from datastores.store.stores import ORIGIN, content, write
 from everyformer.core.errors import (
     ConfigError,
     DataError,

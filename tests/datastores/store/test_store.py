@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from retrieval.stores import ORIGIN, content, ended, forked, rows, write
 
+from datastores.store.stores import ORIGIN, content, ended, forked, rows, write
 from everyformer.core.errors import CheckpointError, DataError
 from everyformer.datastores.store import record as module
 from everyformer.datastores.store.record import Origin, bytes_needed

@@ -15,7 +15,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from retrieval.stores import (
+
+from datastores.store.stores import (
     ORIGIN,
     WIDTH,
     content,
@@ -27,7 +28,6 @@ from retrieval.stores import (
     rows,
     write,
 )
-
 from everyformer.core.errors import (
     CheckpointError,
     ConfigError,
