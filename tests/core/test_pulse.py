@@ -80,7 +80,7 @@ def test_without_a_pulse_nothing_is_told(capfd: pytest.CaptureFixture[str]) -> N
 
 
 def test_the_silence_that_is_broken_lasts_less_than_five_seconds() -> None:
-    code = "from everyformer.core import pulse; print(pulse.SILENCE + 2 * pulse._LOOK)"
+    code = "from everyformer.system import pulse; print(pulse.SILENCE + 2 * pulse._LOOK)"
     told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert float(told.stdout) < 5
 
