@@ -16,7 +16,7 @@ from everyformer.system.children import start
 from everyformer.system.pulse import Pulse, doing
 from everyformer.system.stopping import Gentle
 
-IMPORTS = ("everyformer.comparison.worker", "everyformer.comparison.calibration")
+IMPORTS = ("everyformer.comparison.worker", "everyformer.comparison.rounds")
 
 
 def launch(module: str, folder: Path, stop: Gentle, *words: str) -> int:
