@@ -11,6 +11,7 @@ from typing import Annotated, Any, Union, get_args, get_origin
 import everyformer
 from everyformer.core.bounds import bounds_of
 from everyformer.core.config import Options, field_types
+from everyformer.data.config import DataConfig
 
 
 def all_options() -> list[type]:
@@ -23,7 +24,9 @@ def all_options() -> list[type]:
     while todo:
         todo += (below := todo.pop().__subclasses__())
         known += [cls for cls in below if cls.__module__.startswith("everyformer.")]
-    return sorted(set(known), key=lambda cls: f"{cls.__module__}.{cls.__qualname__}")
+    # data's are composed into one class, which has them all
+    parts = set(DataConfig.__mro__[1:])
+    return sorted(set(known) - parts, key=lambda cls: f"{cls.__module__}.{cls.__qualname__}")
 
 
 def leaves(kind: Any) -> Iterator[Any]:

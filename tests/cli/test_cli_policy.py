@@ -139,7 +139,7 @@ def test_resume_needs_no_environment_to_be_named_again(home: Path, say: Say) -> 
          "--env names an environment, which the task lm cannot use; it is for policy"),
         (("train", "gtrxl", "--task", "policy"), "the task policy plays in an environment"),
         (("train", "gtrxl", "--env.mask", "1"),
-         "--data.env-mask has no meaning for 'stdlib': it is for an environment, which --env"),
+         "--data.env-mask has no meaning for the built-in 'stdlib': it is for an environment"),
         (("train", "gtrxl", "--env"), "--env needs a value"),
         (("train", "bert", "--env", "CartPole-v1"),
          "member 'bert' cannot be a policy, which reads step by step: an encoder reads"),

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import os
-import struct
 import subprocess
 import sys
 import time
-from pathlib import Path
+from multiprocessing.sharedctypes import RawValue
 
 import pytest
 
@@ -81,7 +80,7 @@ def test_without_a_pulse_nothing_is_told(capfd: pytest.CaptureFixture[str]) -> N
 
 
 def test_the_silence_that_is_broken_lasts_less_than_five_seconds() -> None:
-    code = "from everyformer.core import pulse; print(pulse.SILENCE + 2 * pulse._LOOK)"
+    code = "from everyformer.system import pulse; print(pulse.SILENCE + 2 * pulse._LOOK)"
     told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert float(told.stdout) < 5
 
@@ -127,9 +126,8 @@ def test_a_busy_process_is_load() -> None:
     assert meter.mean > 0.5
 
 
-def test_the_end_of_a_process_is_no_word(tmp_path: Path) -> None:
-    file = tmp_path / "shared"
-    file.write_bytes(struct.pack("d", 1.0))
-    with file.open("r+b") as shared, Pulse("a process", shared.fileno()):
+def test_the_end_of_a_process_is_no_word() -> None:
+    spoken = RawValue("d", 1.0)
+    with Pulse("a process", spoken):
         pass
-    assert struct.unpack("d", file.read_bytes()) == (1.0,)
+    assert spoken.value == 1.0

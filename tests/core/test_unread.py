@@ -18,8 +18,8 @@ from everyformer.genes.memory import MEMORIES
 from everyformer.genes.mixers import MIXERS
 from everyformer.genes.model_options import DecisionOptions, PixelOptions, SummaryOptions
 from everyformer.genes.positions import POSITIONS
+from everyformer.genes.retrieval import KnnOptions
 from everyformer.genes.wirings import WIRINGS
-from everyformer.retrieval.options import KnnOptions
 from everyformer.training.config import TrainingConfig
 
 

@@ -60,7 +60,7 @@ def picture(value: int | np.ndarray = 0, size: tuple[int, int] = (4, 4), mode: s
 
 def corpus(path: str) -> str:
     """A real corpus beside the checkout; the test is skipped where it is absent."""
-    found = CORPORA / path
-    if not found.exists():
+    result = CORPORA / path
+    if not result.exists():
         pytest.skip(f"the corpus {path} is not in shared/data beside the checkout")
-    return str(found)
+    return str(result)

@@ -78,8 +78,8 @@ def test_recall_asks_every_key_once_for_its_value(load: Load) -> None:
     for row, targets in zip(batch.inputs.tolist(), batch.targets.tolist(), strict=True):
         known = dict(zip(row[0:10:2], row[1:10:2], strict=True))
         assert len(known) == 5
-        asked = {row[place]: target for place, target in enumerate(targets) if target != -100}
-        assert asked == known
+        questions = {row[place]: target for place, target in enumerate(targets) if target != -100}
+        assert questions == known
         assert min(place for place, target in enumerate(targets) if target != -100) >= 10
 
 

@@ -89,10 +89,10 @@ def test_of_two_that_build_at_once_only_the_first_is_put_in_place(
     settled: list[Path] = []
 
     def looked(folder: Path) -> dict[str, Any] | None:
-        found = whole(folder)
+        result = whole(folder)
         with contextlib.suppress(threading.BrokenBarrierError):
             both.wait(timeout=1)
-        return found
+        return result
 
     def counted(temporary: Path, root: Path) -> None:
         settled.append(temporary)

@@ -49,9 +49,9 @@ def folder(tmp_path: Path) -> Path:
 @pytest.fixture
 def loaded(load: Load) -> Callable[..., EpisodeDataset]:
     def made(source: Any, **options: Any) -> EpisodeDataset:
-        found = load(source, context=options.pop("context", 5), **options)
-        assert isinstance(found, EpisodeDataset)
-        return found
+        result = load(source, context=options.pop("context", 5), **options)
+        assert isinstance(result, EpisodeDataset)
+        return result
 
     return made
 
@@ -147,9 +147,9 @@ def test_a_delayed_return_is_whole_until_the_end(loaded: Loaded, folder: Path) -
     for number, steps in enumerate(LENGTHS):
         whole = (number + 1) * steps * (steps + 1) / 2
         begin = sum(LENGTHS[:number])
-        assert late.wanted[begin : begin + steps].tolist() == [whole] * steps
-        assert plain.wanted[begin] == whole
-        assert plain.wanted[begin + steps - 1] == (number + 1) * steps
+        assert late.returns_to_go[begin : begin + steps].tolist() == [whole] * steps
+        assert plain.returns_to_go[begin] == whole
+        assert plain.returns_to_go[begin + steps - 1] == (number + 1) * steps
     assert late.summary()["delayed"]
     assert not plain.summary()["delayed"]
 
@@ -270,17 +270,6 @@ def test_options_and_tasks_that_do_not_fit_are_refused(
     with pytest.raises(kind) as caught:
         load(one(tmp_path / "one"), task, **options)
     assert sentence in str(caught.value)
-
-
-@pytest.mark.parametrize("option", ["context", "best", "delayed", "scale"])
-def test_options_of_episodes_are_refused_of_other_data(
-    load: Load, tmp_path: Path, option: str
-) -> None:
-    (tmp_path / "text.txt").write_text("a text " * 200, encoding="utf-8")
-    value: Any = {"context": 5, "best": 0.5, "delayed": True, "scale": 2.0}[option]
-    for source in (tmp_path / "text.txt", "recall"):
-        with pytest.raises(ConfigError, match=f"--data.{option} has no meaning for .*episodes"):
-            load(source, **{option: value})
 
 
 def test_what_is_no_episode_and_a_missing_package_are_refused(

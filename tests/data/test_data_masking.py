@@ -169,12 +169,12 @@ def test_words_are_runs_of_letters_and_digits(
     made = fit_tokenizer(tokenizer, [text * 3])
     tokens = np.array([made.encode(text)])
     numbers = word_numbers(tokens, *word_flags(made))[0]
-    found = [made.decode(tokens[0, numbers == n].tolist()) for n in range(numbers[-1] + 1)]
+    result = [made.decode(tokens[0, numbers == n].tolist()) for n in range(numbers[-1] + 1)]
     if tokenizer.startswith("bpe"):
         # a space may be a token of its own or the first part of a word
-        found, expected = ([w.strip() for w in words] for words in (found, expected))
-        found = [word for word in found if word]
-    assert found == expected
+        result, expected = ([w.strip() for w in words] for words in (result, expected))
+        result = [word for word in result if word]
+    assert result == expected
 
 
 def test_no_row_of_the_head_gets_a_gradient_where_nothing_is_scored() -> None:

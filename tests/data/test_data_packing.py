@@ -103,7 +103,7 @@ def test_documents_begin_at_their_separator(
 
 def test_a_packed_model_is_measured_document_by_document() -> None:
     data, model = packed(TEXTS, LENGTH), small("rope")
-    found = evaluate(model, data, batch=2)
+    result = evaluate(model, data, batch=2)
     total = 0.0
     for batch in data.validation_batches(1):
         for number in batch.documents.unique():
@@ -112,8 +112,8 @@ def test_a_packed_model_is_measured_document_by_document() -> None:
             if (goals != IGNORED).any():
                 loss = model(batch.inputs[:, here], targets=goals).loss
                 total += loss.item() * int((goals != IGNORED).sum())
-    assert found is not None
-    assert found["loss"] == pytest.approx(total / found["scored"], rel=1e-9)
+    assert result is not None
+    assert result["loss"] == pytest.approx(total / result["scored"], rel=1e-9)
 
 
 def test_what_cannot_be_packed_is_refused(tmp_path: Any, load: Load) -> None:

@@ -108,8 +108,8 @@ def test_the_direction_is_the_chosen_one_else_the_names_else_alphabetical(
 ) -> None:
     data = load(pack(tmp_path / f"{name}.zip", TWINS), languages=languages)
     assert data.languages == found
-    wanted = {"en": EN, "de": DE}
-    assert all_pairs(data) == list(zip(wanted[found[0]], wanted[found[1]], strict=True))
+    expected = {"en": EN, "de": DE}
+    assert all_pairs(data) == list(zip(expected[found[0]], expected[found[1]], strict=True))
     assert ("turns the direction" in data.split) == (languages is None)
 
 

@@ -26,8 +26,8 @@ def test_a_run_tells_its_model_what_its_data_knows(tmp_path):
     data = load_dataset(source, "mlm")
     sentences = {"per": "sentence", "cpc": 0.25}
     config = configure("etc", "mlm", vocabulary=data.vocabulary, summaries=sentences)
-    found = with_sentences(config, data).summaries
-    assert (found.ends, found.mask_token) == ((0, 10, 33, 46, 63), 256)
+    result = with_sentences(config, data).summaries
+    assert (result.ends, result.mask_token) == ((0, 10, 33, 46, 63), 256)
     given = configure("etc", "mlm", summaries={**sentences, "ends": (7,), "mask_token": 3})
     assert with_sentences(given, data) == given
     plain = configure("bert", "mlm")

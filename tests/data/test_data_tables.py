@@ -30,8 +30,8 @@ def read(path: Path, **options: Any) -> list[tuple[str, str]]:
     config = DataConfig(source=str(path), **options)
     with open_source(config.source) as source:
         reader = labelled_reader(source, config, source.entries[0])
-        found = reader.rows(source.entries[0])
-        return [(t.text(n, i, a), t.label(n, j, b)) for t, (i, j), n, (a, b) in found]
+        result = reader.rows(source.entries[0])
+        return [(t.text(n, i, a), t.label(n, j, b)) for t, (i, j), n, (a, b) in result]
 
 
 def table_of(path: Path, **options: Any) -> Table:
@@ -156,14 +156,16 @@ def test_a_header_is_known_or_said_to_be_guessed(
         ("label,review\ngood,fine\n", {}),
         ("what,review\ngood,fine\n", {}),
         ("label,what\ngood,fine\n", {}),
+        ("label,what\nfine,good\n", {"text_column": "label"}),
+        ("text,what\ngood,fine\n", {"label_column": "text"}),
         ("3,2\nfine,good\n", {"text_column": "2", "label_column": "3", "header": "yes"}),
     ],
 )
 def test_columns_are_chosen_by_name_by_number_or_are_obvious(
     content: str, options: dict[str, Any], tmp_path: Path
 ) -> None:
-    found = read(write(tmp_path, {"a.csv": content}) / "a.csv", **options)
-    assert found == ([("good", "fine")] if content.startswith("3") else [("fine", "good")])
+    result = read(write(tmp_path, {"a.csv": content}) / "a.csv", **options)
+    assert result == ([("good", "fine")] if content.startswith("3") else [("fine", "good")])
 
 
 @pytest.mark.parametrize(

@@ -22,10 +22,10 @@ LETTERS = "".join(chr(97 + i % 26) for i in range(1000))
 
 def held_out_text(data: Any) -> str:
     """The validation part, put together again from the scored targets."""
-    found = [int(data.validation[0])]
+    result = [int(data.validation[0])]
     for batch in data.validation_batches(3):
-        found += batch.targets[batch.targets >= 0].tolist()
-    return data.tokenizer.decode(found)
+        result += batch.targets[batch.targets >= 0].tolist()
+    return data.tokenizer.decode(result)
 
 
 def test_targets_are_the_inputs_one_further_on(tmp_path: Path, load: Load) -> None:

@@ -17,9 +17,9 @@ import torch
 import everyformer as ef
 from everyformer.cli import main
 from everyformer.data.tokenizers.plain import ByteTokenizer
-from everyformer.retrieval.record import Record
-from everyformer.retrieval.store import Store
-from everyformer.retrieval.writing import Writer
+from everyformer.datastores.store.record import Record
+from everyformer.datastores.store.store import Store
+from everyformer.datastores.store.writing import Writer
 from everyformer.system.sealed import write_json
 
 Call = Callable[..., str]

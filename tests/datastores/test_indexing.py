@@ -21,9 +21,9 @@ from everyformer.data.config import DataConfig
 from everyformer.data.tokenizers.plain import ByteTokenizer, CharTokenizer
 from everyformer.datastores.indexing import Indexing, index_texts
 from everyformer.datastores.reader import with_store
+from everyformer.datastores.store.store import Store
 from everyformer.datastores.texts import Text, windows
-from everyformer.retrieval.options import KnnOptions
-from everyformer.retrieval.store import Store
+from everyformer.genes.retrieval import KnnOptions
 
 HOW = Indexing(context=16, stride=16, batch=3, dtype="float32")
 SMALL = ("--width", "16", "--layers", "1", "--heads", "2", "--length", "16", "--steps", "3",

@@ -15,17 +15,17 @@ import pytest
 import torch
 
 import everyformer as ef
+from datastores.store.stores import ORIGIN
 from everyformer.cli import main
 from everyformer.data.tokenizers.plain import ByteTokenizer
 from everyformer.datastores.indexing import Indexing, index_texts
 from everyformer.datastores.neighbours import Explained, Neighbour, _neighbours, explain
 from everyformer.datastores.reader import with_store
+from everyformer.datastores.store.store import Store
+from everyformer.datastores.store.writing import Writer
+from everyformer.genes.retrieval import KnnOptions
 from everyformer.models.knn_lm import Found
 from everyformer.report.neighbours import write_neighbours
-from everyformer.retrieval.options import KnnOptions
-from everyformer.retrieval.store import Store
-from everyformer.retrieval.writing import Writer
-from retrieval.stores import ORIGIN
 
 FILES = {"a.txt": b"the cat sat on the mat, and the dog lay", "b.txt": b"<b>\na hat & a bat</b>"}
 

@@ -12,12 +12,12 @@ import torch
 
 from everyformer.core.errors import ConfigError
 from everyformer.datastores.own import own_rows, search_apart, standing_in
+from everyformer.datastores.store.index import build_index
+from everyformer.datastores.store.options import SearchOptions
+from everyformer.datastores.store.record import Origin
+from everyformer.datastores.store.store import Store
+from everyformer.datastores.store.writing import Writer
 from everyformer.models.knn_lm import Scored
-from everyformer.retrieval.index import build_index
-from everyformer.retrieval.options import SearchOptions
-from everyformer.retrieval.record import Origin
-from everyformer.retrieval.store import Store
-from everyformer.retrieval.writing import Writer
 
 END = 9
 """the token between documents"""

@@ -26,11 +26,11 @@ from everyformer.datastores.indexing import Indexing
 from everyformer.datastores.knn_run import _choose
 from everyformer.datastores.runs import train_run
 from everyformer.datastores.spalm_reading import SpalmLanguageModel
+from everyformer.datastores.store.store import Store
 from everyformer.datastores.stretches import Stretches, indexed, stored
 from everyformer.datastores.table import Table
-from everyformer.genes.retrieval.knn import KnnOptions
+from everyformer.genes.retrieval.knn import KnnRunOptions
 from everyformer.models.knn_lm import KnnLanguageModel
-from everyformer.retrieval.store import Store
 from everyformer.training.config import TrainingConfig
 from everyformer.training.distributed import Launch
 
@@ -325,7 +325,7 @@ def test_what_is_said_holds_and_the_rest_is_the_best(given: dict[str, Any], tmp_
     model, tokens = frozen(), text(40, seed=2)
     store, _ = store_of(model, text(200), 1000, tmp_path / "store")
     index = indexed(store, "exact", "l2", str)
-    wanted = KnnOptions(k=6, distance="squared", **given)
+    wanted = KnnRunOptions(k=6, distance="squared", **given)
     held = dataclasses.replace(dataset(), validation=tokens)
     chosen = _choose(model, index, held, HOW, wanted, str)
     assert chosen.k == 6

@@ -20,8 +20,8 @@ from everyformer.cli import main
 from everyformer.core.errors import ResourceError
 from everyformer.data.text import TextDataset
 from everyformer.datastores.sweep import sweep
+from everyformer.genes.retrieval import Grid, KnnOptions
 from everyformer.models.knn_lm import Found, KnnLanguageModel
-from everyformer.retrieval.options import Grid, KnnOptions
 from everyformer.training.evaluate import evaluate
 
 DRAW = torch.Generator().manual_seed(0)

@@ -45,12 +45,12 @@ def test_nearest_is_a_sort_of_all_visible_products(
 ) -> None:
     monkeypatch.setattr(module, "BLOCK", block)
     monkeypatch.setattr(module, "BUDGET", budget)
-    q, k, bias = normal(2, 3, length, 4), normal(2, 3, size, 4), normal(2, 1, size)
+    q, k = normal(2, 3, length, 4), normal(2, 3, size, 4)
     places = torch.randperm(size).expand(2, 3, -1)
     low = torch.randint(0, size // 2 + 1, (2, 1, length))
     high = low + torch.randint(0, size, (2, 1, length))
-    found = nearest(q, k, count, bias=bias, places=places, within=(low, high))
-    products = torch.einsum("bhld,bhsd->bhls", q, k) + bias[:, :, None]
+    found = nearest(q, k, count, places=places, within=(low, high))
+    products = torch.einsum("bhld,bhsd->bhls", q, k)
     seen = (places[:, :, None] >= low[..., None]) & (places[:, :, None] < high[..., None])
     products = products.masked_fill(~seen, -math.inf)
     expected = products.sort(-1, descending=True).values[..., :count]
@@ -87,111 +87,61 @@ def test_keys_of_half_precision_are_read_in_the_precision_of_the_queries() -> No
     )
 
 
-@pytest.mark.parametrize("length", [1, 2, 16, 17])
-@pytest.mark.parametrize("dtype", [torch.double, torch.half])
-@pytest.mark.parametrize("biased", [False, True])
-def test_few_queries_of_one_row_meet_long_blocks(
-    length: int, dtype: torch.dtype, biased: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Of 90 keys in blocks of 16, or of 32, the 1,024 numbers of a budget for 16 queries."""
-    monkeypatch.setattr(module, "BLOCK", 16)
-    monkeypatch.setattr(module, "BUDGET", 1 << 10)
-    q, k, bias = normal(1, length, 6), normal(1, 90, 6).to(dtype), normal(1, 90)
-    found = nearest(q, k, 7, bias=bias if biased else None)
-    expected = q @ k.double().mT + (bias[:, None] if biased else 0)
-    assert torch.equal(found.keys, expected.sort(-1, descending=True).indices[..., :7])
-    torch.testing.assert_close(found.scores, expected.sort(-1, descending=True).values[..., :7])
-
-
-def test_squared_distances_by_products_and_a_bias() -> None:
-    q, k = normal(1, 4, 6), normal(1, 90, 6)
-    found = nearest(2 * q, k, 7, bias=-k.square().sum(-1))
-    squares = (q[:, :, None] - k[:, None]).square().sum(-1).sort(-1)
-    assert torch.equal(found.keys, squares.indices[..., :7])
-
-
-def test_a_scale_multiplies_its_key() -> None:
-    q, k, scale = normal(2, 4, 6), normal(2, 90, 6), normal(2, 90)
-    found, expected = nearest(q, k, 5, scale=scale), nearest(q, k * scale[..., None], 5)
-    assert torch.equal(found.keys, expected.keys)
-    torch.testing.assert_close(found.scores, expected.scores)
-
-
 @pytest.mark.parametrize("order", ["rising", "falling", "equal"])
 def test_keys_in_any_order_of_their_scores(order: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rising: every block is better than all before; falling: none is; equal: any will do."""
     monkeypatch.setattr(module, "BLOCK", 8)
     monkeypatch.setattr(module, "BUDGET", 1)
-    bias = {"rising": torch.arange(99), "falling": -torch.arange(99), "equal": torch.zeros(99)}
-    found = nearest(torch.zeros(1, 3, 2), torch.zeros(1, 99, 2), 7, bias=bias[order][None].float())
-    assert torch.equal(found.scores, bias[order].float().topk(7).values.expand(1, 3, 7))
+    keys = {"rising": torch.arange(99), "falling": -torch.arange(99), "equal": torch.zeros(99)}
+    found = nearest(torch.ones(1, 3, 1), keys[order][None, :, None].float(), 7)
+    assert torch.equal(found.scores, keys[order].float().topk(7).values.expand(1, 3, 7))
     assert all(len(set(row.tolist())) == 7 for row in found.keys[0])
-
-
-def test_blocks_of_a_larger_budget_find_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "BLOCK", 8)
-    monkeypatch.setattr(module, "BUDGET", 64)
-    q, k = normal(2, 5, 4), normal(2, 130, 4)
-    found = [nearest(q, k, 9, budget=budget).keys for budget in (None, 200, 1 << 20)]
-    assert torch.equal(found[0], found[1])
-    assert torch.equal(found[0], found[2])
 
 
 @pytest.mark.parametrize("count", [600, 1024])
 @pytest.mark.parametrize("dtype", [torch.double, torch.half])
 def test_many_of_many_keys_are_those_of_a_sort(count: int, dtype: torch.dtype) -> None:
-    q, k, bias = normal(1, 6, 3), normal(1, 20_003, 3).to(dtype), normal(1, 20_003)
-    found = nearest(q, k, count, bias=bias)
-    expected = (q @ k.double().mT + bias[:, None]).sort(-1, descending=True)
+    q, k = normal(1, 6, 3), normal(1, 20_003, 3).to(dtype)
+    found = nearest(q, k, count)
+    expected = (q @ k.double().mT).sort(-1, descending=True)
     assert torch.equal(found.keys, expected.indices[..., :count])
     torch.testing.assert_close(found.scores, expected.values[..., :count])
 
 
-@pytest.mark.parametrize("count", [5, 30])
-@pytest.mark.parametrize("scores", ["sampled best", "sampled worst", "two values", "equal"])
-def test_a_sample_that_misleads_changes_nothing(
-    count: int, scores: str, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("length", "most"), [(20, 2048), (4, 1024)])
+def test_products_are_asked_in_pieces_within_the_budget(
+    length: int, most: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whichever keys a sample holds, all of the best of all are found, each once."""
-    monkeypatch.setattr(module, "BLOCK", 64)
-    monkeypatch.setattr(module, "BUDGET", 1 << 10)
-    monkeypatch.setattr(module, "PART", 4)
-    n = 640
-    others = torch.rand(n)
-    bias = {
-        "sampled best": others.where(torch.arange(n) % 10 > 0, others + 5),
-        "sampled worst": others.where(torch.arange(n) % 10 > 0, others - 5),
-        "two values": (others > 0.97).float(),
-        "equal": torch.ones(n),
-    }[scores]
-    q = torch.zeros(2, 3, 4)
-    low = torch.tensor([0, 0, 600]).expand(2, 1, 3)
-    seen = {"places": torch.arange(n).expand(2, 1, n), "within": (low, low + n)}
-    found = nearest(q[:, None], torch.zeros(2, 1, n, 4), count, bias=bias.expand(2, 1, n), **seen)
-    for query, first in ((0, 0), (1, 0), (2, 600)):
-        best = bias[first:].topk(count).values
-        assert torch.equal(found.scores[:, 0, query], best.expand(2, -1))
-    assert all(len(set(row.tolist())) == count for row in found.keys.flatten(0, -2))
-    assert torch.equal(bias[found.keys], found.scores)
-
-
-def test_products_are_asked_in_pieces_within_the_budget(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Half of it for few queries, whose products may be written twice."""
     sizes = []
-    products = module._products
+    meet = module.Best.meet
 
-    def watched(q: Tensor, keys: Tensor, bias: Tensor | None, out: Tensor) -> Tensor:
-        found = products(q, keys, bias, out)
-        sizes.append((found.numel(), keys.numel()))
-        return found
+    def watched(self: module.Best, scores: Tensor, first: int) -> None:
+        sizes.append(scores.numel())
+        meet(self, scores, first)
 
-    monkeypatch.setattr(module, "_products", watched)
+    monkeypatch.setattr(module.Best, "meet", watched)
     monkeypatch.setattr(module, "SMALL", 0)
-    monkeypatch.setattr(module, "BLOCK", 256)
+    monkeypatch.setattr(module, "BLOCK", 16)
     monkeypatch.setattr(module, "BUDGET", 2048)
-    nearest(normal(3, 20, 4), normal(3, 5000, 4), 40)
-    assert max(max(size) for size in sizes) <= 2048
-    whole = 3 * 20 * 5000
-    assert whole <= sum(size for size, _ in sizes) <= 1.2 * whole
+    nearest(normal(3, length, 4), normal(3, 5000, 4), 40)
+    assert max(sizes) <= most
+    assert sum(sizes) == 3 * length * 5000
+
+
+@pytest.mark.parametrize("length", [1, 16, 17])
+@pytest.mark.parametrize("dtype", [torch.double, torch.half])
+def test_few_queries_meet_long_blocks(
+    length: int, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of 90 keys in blocks of 16, or of 32, half a budget of 1,024 numbers for 16 queries."""
+    monkeypatch.setattr(module, "BLOCK", 16)
+    monkeypatch.setattr(module, "BUDGET", 1 << 10)
+    q, k = normal(1, length, 6), normal(1, 90, 6).to(dtype)
+    found = nearest(q, k, 7)
+    expected = (q @ k.double().mT).sort(-1, descending=True)
+    assert torch.equal(found.keys, expected.indices[..., :7])
+    torch.testing.assert_close(found.scores, expected.values[..., :7])
 
 
 def test_nothing_remembers_a_gradient() -> None:

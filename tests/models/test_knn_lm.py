@@ -14,6 +14,7 @@ from everyformer.core.config import from_dict
 from everyformer.core.errors import ConfigError
 from everyformer.core.mask import Mask
 from everyformer.generation.sampling import generate
+from everyformer.genes.retrieval import KnnOptions
 from everyformer.models.knn_lm import (
     Found,
     KnnLanguageModel,
@@ -24,7 +25,6 @@ from everyformer.models.knn_lm import (
     mixed,
     neighbour_probabilities,
 )
-from everyformer.retrieval.options import KnnOptions
 
 IDS = torch.randint(0, 20, (2, 17), generator=torch.Generator().manual_seed(1))
 
@@ -62,7 +62,7 @@ def knn(made: Any, reader: Any, **options: Any) -> KnnLanguageModel:
 
 def test_the_papers_defaults() -> None:
     o = KnnOptions()
-    assert (o.weight, o.temperature, o.distance) == (0.25, 1.0, "squared")
+    assert (o.lambda_, o.divisor, o.distance) == (0.25, 1.0, "squared")
     # of a store that has so many keys
     assert [o.resolved(keys).k for keys in (1, 1023, 1024, 99_999)] == [1, 1023, 1024, 1024]
     assert KnnOptions(k=5).resolved(4).k == 5

@@ -154,8 +154,8 @@ WIRING_ROWS: dict[str, tuple[Values, Values]] = {
 STORED = {"size": 65536, "context": None, "tap": "ffn-input:-1", "kind": "auto"}
 RETRIEVAL_ROWS: dict[str, tuple[Values, Values]] = {
     "knn": (
-        {"k": 1024, "distance": "squared"},
-        {"weight": None, "temperature": None, "tune": 8192, **STORED}),
+        {"distance": "squared"},
+        {"k": None, "weight": None, "temperature": None, "tune": 8192, **STORED}),
     "spalm": ({"k": 4, "gate_bias": None}, {"model": None, "share": 0.25, "near": 8, **STORED}),
 }  # fmt: skip
 

@@ -12,7 +12,8 @@ gymnasium = pytest.importorskip("gymnasium")
 
 from everyformer.core.errors import ConfigError  # noqa: E402
 from everyformer.rl import EnvironmentConfig, make, make_vector  # noqa: E402
-from everyformer.rl.environments import register  # noqa: E402
+from everyformer.rl.environments import canvas, register  # noqa: E402
+from everyformer.rl.environments.canvas import Canvas  # noqa: E402
 
 TRACK, MAZE, DOOR, GRAPH = (
     f"everyformer/{name}-v0" for name in ("MemoryTrack", "TMaze", "KeyToDoor", "GraphPath")
@@ -76,6 +77,24 @@ def test_pictures_are_small_and_show_what_happens(name: str) -> None:
     blank = bare(name)
     blank.reset()
     assert blank.render() is None
+
+
+def test_a_picture_has_rows_first() -> None:
+    """A box, a disc and a line, each where it belongs and nowhere else."""
+    pytest.importorskip("pygame")
+    picture = Canvas(20, 40)
+    picture.box(2, 30, 4, 6, canvas.WALL)
+    picture.disc(15, 5, 3, canvas.GOOD)
+    picture.line((10, 0), (10, 39), 1, canvas.CUE)
+    pixels = picture.pixels()
+    assert pixels.shape == (20, 40, 3)
+    rows, columns = np.nonzero((pixels == canvas.WALL).all(-1))
+    assert (rows.min(), rows.max(), columns.min(), columns.max()) == (2, 5, 30, 35)
+    rows, columns = np.nonzero((pixels == canvas.GOOD).all(-1))
+    assert abs(rows.mean() - 15) <= 0.5
+    assert abs(columns.mean() - 5) <= 0.5
+    assert len(rows) == pytest.approx(9 * np.pi, abs=6)
+    assert (pixels[10] == canvas.CUE).all()
 
 
 @ours

@@ -168,7 +168,7 @@ def test_nothing_is_unpickled(tmp_path: Path) -> None:
         read_trajectories(tmp_path)
 
 
-FIRST = "episode-00000.safetensors"
+FIRST = "episode-00000.npz"
 
 
 def cut(folder: Path) -> None:
@@ -208,7 +208,7 @@ def test_an_episode_that_is_not_of_the_spaces_of_its_folder_is_named(tmp_path: P
     table = read_json(folder / "trajectories.json", "trajectories")
     table["action_space"]["count"] = 2
     write_json(folder / "trajectories.json", table)
-    with pytest.raises(DataError, match=r"episode-0000\d.safetensors: the actions hold 2 at step"):
+    with pytest.raises(DataError, match=r"episode-0000\d.npz: the actions hold 2 at step"):
         read_trajectories(folder)
 
 
@@ -240,10 +240,10 @@ def test_a_folder_with_something_in_it_is_not_written_over(tmp_path: Path) -> No
 def test_a_disk_that_is_full_leaves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(*_: Any) -> None:
+    def full(*_: Any, **__: Any) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("everyformer.rl.folder.save_file", full)
+    monkeypatch.setattr("numpy.savez", full)
     with pytest.raises(UnsavedError, match="the disk is full"):
         write_trajectories(drawn(FORCES, THREE), tmp_path / "data")
     assert list(tmp_path.iterdir()) == []

@@ -54,7 +54,7 @@ BESIDE: Mapping[str, dict[str, Any]] = {
     "ImageTransformerOptions.tile": PICTURES | {"task": "pixels"},
     "PixelOptions.mixtures": PICTURES | {"task": "pixels"},
     "PixelOptions.tile": PICTURES | {"task": "pixels"},
-    "KnnOptions.context": {"retrieval": {"tune": HUGE * 9}},
+    "KnnRunOptions.context": {"retrieval": {"tune": HUGE * 9}},
     "LinformerOptions.k": {"model": {"max_length": HUGE}, "task": "mlm"},
     "RopeScaling.original_length": {"position": {"scaling": {"kind": "dynamic", "factor": 2.0}}},
     "SinkhornOptions.sortcut": {"task": "mlm"},
@@ -77,6 +77,9 @@ ELSEWHERE = {
     "ModelConfig": "Architecture, and what the data has",
     "ExitOptions": "a base",
     "StoreOptions": "a base",
+    "MixtureOptions": "a base",
+    "KnnOptions": "stores refuse more than they hold",
+    "Grid": "stores refuse more than they hold",
     "benchmark": "each point is measured in a process of its own",
     "cli": "tests/cli/test_bad_inputs.py",
     "comparison": "trainings, and points of a benchmark",
@@ -199,7 +202,7 @@ def test_every_size_is_tried_where_it_is_chosen() -> None:
     assert [case.id for case in CASES if case.values[0] not in HOMES] == []
     tried = {case.id for case in CASES}
     assert tried >= set(BESIDE)
-    assert {"MemorizingOptions.slots", "Architecture.width", "KnnOptions.k"} <= tried
+    assert {"MemorizingOptions.slots", "Architecture.width", "KnnRunOptions.k"} <= tried
 
 
 @pytest.mark.parametrize(("cls", "name", "kind"), CASES)

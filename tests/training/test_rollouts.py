@@ -18,7 +18,7 @@ from everyformer.core.config import from_dict, to_dict
 from everyformer.core.errors import CheckpointError, ConfigError, UnsupportedError
 from everyformer.core.tasks import POLICY
 from everyformer.data.config import DataConfig
-from everyformer.data.environments import EnvironmentDataset, load_environment
+from everyformer.data.environments import EnvironmentDataset
 from everyformer.data.load import load_dataset
 from everyformer.models import ppo
 from everyformer.models.policy import PolicyModel
@@ -46,10 +46,10 @@ SMALL: dict[str, dict[str, Any]] = {
 def rollouts(
     data: DataConfig, member: str = "gtrxl", size: int | None = None, **more: Any
 ) -> tuple[Rollouts, EnvironmentDataset]:
-    dataset = load_environment(data, POLICY)
+    dataset = load_dataset(data, POLICY)
     sizes: dict[str, Any] = {"width": 12, "heads": 2, "layers": 2, "max_length": 40}
     sizes |= {"policy": POLICY_SIZES, **SMALL.get(member, {}), **more}
-    made = build_model(member, POLICY, **dataset.own_options, **sizes)
+    made = build_model(member, POLICY, **dataset.shape_options, **sizes)
     assert isinstance(made, PolicyModel)
     return Rollouts(shifted(made).train(), dataset, size or dataset.number), dataset
 

@@ -1,4 +1,4 @@
-"""Searches of what a member looks up in, and their peers, in turn in one process on the same keys.
+"""Searches of members that look up, and their peers, in turn in one process on the same keys.
 
 `knn-lm` and `spalm`: the exact search of a datastore, whose peer is a flat index of faiss.
 `memorizing`: the top-k of each head among the keys of its memory, whose peer is `torch.topk` of one
@@ -18,9 +18,8 @@ from everyformer.benchmark.measure import outcome
 from everyformer.benchmark.points import Point, Setting
 from everyformer.benchmark.turns import Call, in_turn
 from everyformer.core.errors import ConfigError, UnsupportedError
+from everyformer.datastores.store.exact import ExactSearch, faiss_for
 from everyformer.engines.content.nearest import nearest
-from everyformer.retrieval.approximate import faiss_for
-from everyformer.retrieval.exact import ExactSearch
 
 SEARCHED = {"knn-lm": "faiss flat", "spalm": "faiss flat", "memorizing": "torch.topk"}
 """member -> the peer of its search"""
@@ -29,7 +28,7 @@ SEED = 0
 
 
 class Task(NamedTuple):
-    """What is searched."""
+    """Keys and queries of a search."""
 
     keys: Tensor
     """(n, width), or of a memory (batch, heads, n, head_dim)"""

@@ -11,9 +11,10 @@ from everyformer.cli.parsing import VerbOptions
 from everyformer.core.bounds import Bounds, Count, Whole
 from everyformer.core.config import Options
 from everyformer.data.config import DataConfig
+from everyformer.datastores.store.options import SearchOptions
 from everyformer.exits.options import ExitConfig
 from everyformer.generation.config import BeamConfig, PlayConfig
-from everyformer.retrieval.options import Grid, KnnOptions, SearchOptions
+from everyformer.genes.retrieval import Grid, KnnOptions
 
 
 @dataclass(frozen=True)

@@ -12,9 +12,10 @@ import tyro
 from everyformer.cli.parsing import VerbOptions
 from everyformer.core.bounds import Count, Whole
 from everyformer.core.errors import ConfigError
+from everyformer.datastores.store.options import SearchOptions
 from everyformer.exits.options import ExitConfig
 from everyformer.generation.config import BeamConfig, PlayConfig, Sampling
-from everyformer.retrieval.options import KnnOptions, SearchOptions
+from everyformer.genes.retrieval import KnnOptions
 from everyformer.system.files import expanded
 
 

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 from everyformer.cli.parsing import say
 from everyformer.cli.show.said import folder_of, tell
 from everyformer.core.errors import ConfigError, UnsupportedError
-from everyformer.retrieval.options import KnnOptions, SearchOptions
+from everyformer.datastores.store.options import SearchOptions
+from everyformer.genes.retrieval import KnnOptions
 
 if TYPE_CHECKING:
     import numpy as np

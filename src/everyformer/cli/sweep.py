@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from everyformer.cli.console import emit, table
 from everyformer.cli.parsing import say
 from everyformer.core.errors import ConfigError, DivergedError
-from everyformer.retrieval.options import Grid, KnnOptions
+from everyformer.genes.retrieval import Grid, KnnOptions
 from everyformer.system.files import expanded
 
 if TYPE_CHECKING:

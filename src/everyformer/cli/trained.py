@@ -20,9 +20,10 @@ from everyformer.data.dataset import Dataset
 from everyformer.data.episodes import EpisodeDataset
 from everyformer.data.tokenizers.base import Tokenizer
 from everyformer.data.tokenizers.load import load_tokenizer
+from everyformer.datastores.store.options import SearchOptions
 from everyformer.genes.config import ModelConfig
+from everyformer.genes.retrieval import KnnOptions
 from everyformer.models.base import Model
-from everyformer.retrieval.options import KnnOptions, SearchOptions
 from everyformer.rl.build import EnvironmentConfig
 from everyformer.system.files import expanded
 from everyformer.system.sealed import read_json

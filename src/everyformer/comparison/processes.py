@@ -7,61 +7,52 @@ import importlib
 import os
 import signal
 import threading
-from collections.abc import Iterator
 from multiprocessing import connection, parent_process
 from multiprocessing.process import BaseProcess
 from pathlib import Path
+from typing import Any
 
-from everyformer.system.children import Descriptor, start
+from everyformer.system.children import start
 from everyformer.system.pulse import Pulse, doing
 from everyformer.system.stopping import Gentle
 
-IMPORTS = ("everyformer.comparison.worker", "everyformer.comparison.calibration")
+IMPORTS = ("everyformer.comparison.worker", "everyformer.comparison.rounds")
 
 
 def launch(module: str, folder: Path, stop: Gentle, *words: str) -> int:
     """Call ``MODULE.main(folder, *words)`` of this package in a fresh process; its exit code.
 
-    The process is in a session of its own, so that Ctrl-C reaches this one alone, which asks the
+    The process is in another session, so that Ctrl-C reaches this one alone, which asks the
     other to stop. It stops too when this process dies in any way.
     """
-    with _lent() as shared, doing("waiting for a process"):
-        child = start(run, module, folder, shared, *words, imports=IMPORTS)
+    lent = contextlib.nullcontext() if Pulse.active is None else Pulse.active.lend()
+    with lent as spoken, doing("waiting for a process"):
+        child = start(run, module, folder, spoken, *words, imports=IMPORTS)
         return _wait(child, stop)
 
 
-def run(module: str, folder: Path, shared: int | None, *words: str) -> int:
-    """What a process of a comparison does.
+def run(module: str, folder: Path, spoken: Any, *words: str) -> int:
+    """Work of a process of a comparison.
 
-    ``shared``: what `Pulse.lend` gave to the program that started it.
+    ``spoken``: what `Pulse.lend` gave to the program that started it.
     """
     if os.name != "nt":
         os.setsid()
     _stop_with_parent()
-    with Pulse("starting a process", shared):
+    with Pulse("starting a process", spoken):
         main = importlib.import_module(f"everyformer.comparison.{module}").main
         code: int = main(folder, *words)
         return code
 
 
-@contextlib.contextmanager
-def _lent() -> Iterator[Descriptor | None]:
-    """The pulse of this program for the process."""
-    if Pulse.active is None or os.name == "nt":
-        yield None
-    else:
-        with Pulse.active.lend() as shared:
-            yield Descriptor(shared)
-
-
 def _wait(child: BaseProcess, stop: Gentle) -> int:
-    asked = False
+    terminated = False
     try:
         while child.exitcode is None:
             child.join(0.1)
-            if stop.received is not None and not asked:
+            if stop.received is not None and not terminated:
                 child.terminate()
-                asked = True
+                terminated = True
         return child.exitcode
     except BaseException:
         child.kill()
@@ -77,7 +68,7 @@ def ended(code: int) -> str:
 
 
 def stopped_by(code: int) -> bool:
-    """Whether an exit code is that of a process that was asked to stop."""
+    """Whether an exit code is that of a process that was terminated to stop."""
     return code == 128 + signal.SIGTERM
 
 

@@ -37,8 +37,8 @@ def read_parts(source: Source, config: DataConfig, least: int = 2) -> ArrayParts
     where = source.where(entry)
     try:
         with reading(where):
-            found = np.load(io.BytesIO(source.read(entry)), allow_pickle=False)
-            arrays = {"x": found} if isinstance(found, np.ndarray) else {**found}
+            loaded = np.load(io.BytesIO(source.read(entry)), allow_pickle=False)
+            arrays = {"x": loaded} if isinstance(loaded, np.ndarray) else {**loaded}
     except (ValueError, zipfile.BadZipFile) as error:
         raise DataError(
             f"{where} is no file of plain arrays ({error}): write it with numpy.save or "
@@ -51,8 +51,8 @@ def read_parts(source: Source, config: DataConfig, least: int = 2) -> ArrayParts
             f"{where} has the arrays {', '.join(arrays)}, none of which is called {INPUTS[0]}, "
             f"{', '.join(INPUTS[1:-1])} or {INPUTS[-1]}: name the inputs so"
         )
-    wanted = TARGETS if config.label_column is None else (config.label_column.lower(),)
-    y = _named(by_name, wanted)
+    names = TARGETS if config.label_column is None else (config.label_column.lower(),)
+    y = _named(by_name, names)
     if y is None and config.label_column is not None:
         raise DataError(
             f"{where} has no array '{config.label_column}'; it has {', '.join(arrays)}: choose "
@@ -77,9 +77,9 @@ def read_parts(source: Source, config: DataConfig, least: int = 2) -> ArrayParts
     return ArrayParts(joined[0], joined[1], joined[2], held_out, note)
 
 
-def _named(by_name: dict[str, str], wanted: Sequence[str]) -> str | None:
-    """The first of the wanted names that is there, by itself or in parts."""
-    for name in wanted:
+def _named(by_name: dict[str, str], names: Sequence[str]) -> str | None:
+    """The first of ``names`` that is there, by itself or in parts."""
+    for name in names:
         if name in by_name or f"{name}_train" in by_name:
             return name
     return None

@@ -2,7 +2,7 @@
 
 An .npz brings inputs (x, inputs, data, images, series, tokens ...) and, to classify or to predict
 numbers, targets (y, targets, labels ...), one a row; with the endings _train and _test (or _val)
-the source's own split holds. ``lengths`` says how much of each row is real. What an array is
+the split is the source's. ``lengths`` says how much of each row is real. The form of an array
 follows from its shape and dtype, or from the task:
 
     (N, H, W) uint8, (N, H, W, C), (N, C, H, W)    pictures; floats from 0 to 1, or 0 to 255
@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal, cast
 
 import numpy as np
@@ -27,18 +28,19 @@ from everyformer.data.array_files import ArrayParts, read_parts
 from everyformer.data.batch import Batch
 from everyformer.data.cache import digest
 from everyformer.data.classes import describe
-from everyformer.data.config import DataConfig
+from everyformer.data.config import DataConfig, DrawingOptions, PackingOptions, TableOptions
 from everyformer.data.dataset import ClassedDataset, Dataset, Spread
 from everyformer.data.images import image_dataset, reshaped
+from everyformer.data.kind import Kind, Request, refuse
 from everyformer.data.selection import held_out_draw
 from everyformer.data.sources import Source
 from everyformer.data.text import TextDataset
 
 SUFFIXES = {".npy", ".npz"}
 FEW = 20
-"""different whole numbers up to which they are taken for classes, where the task is not given"""
+"""different whole numbers up to which they are taken for classes, where no task is said"""
 
-Kind = Literal["tokens", "pictures", "series"]
+Form = Literal["tokens", "pictures", "series"]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -58,89 +60,111 @@ class ArrayDataset(ClassedDataset):
         return Batch(inputs, self.answers(chosen), keep)
 
 
-def holds_arrays(source: Source) -> bool:
-    """Whether a source is one file of arrays."""
-    return len(source.entries) == 1 and source.entries[0].suffix in SUFFIXES
+class Arrays(Kind):
+    """One file of arrays."""
 
+    name = "arrays"
+    reads = (TableOptions, PackingOptions, DrawingOptions)
 
-def load_arrays(
-    source: Source, config: DataConfig, task: str | None, able: Sequence[str]
-) -> Dataset:
-    """One file of arrays as the data of ``task``, or of the first of ``able`` that it can serve.
+    @classmethod
+    def recognises(cls, request: Request) -> bool:
+        entries = request.source.entries
+        return len(entries) == 1 and entries[0].suffix in SUFFIXES
 
-    Raises:
-        DataError: no inputs by a known name, rows without targets where the task needs them,
-            shapes, lengths or dtypes that fit nothing, values that are not finite.
-    """
-    parts = read_parts(source, config)
-    given = source.given
-    kind = _kind(parts.inputs, task, given)
-    chosen = _task(kind, parts, task, able, given)
-    if kind == "pictures":
-        return _pictures(parts, config, chosen, source)
-    if not TASKS[chosen].answers:
-        return _text(parts, config, chosen, source)
-    inputs, lengths = _rows_of(parts, kind, given)
-    labels, classes, numbers = _targets(parts, chosen, given)
-    held_out, split = _held_out(parts, labels if classes else None, config)
-    train = inputs[~held_out]
-    series = kind == "series"
-    what = "series" if series else "rows"
-    counts = f"{int((~held_out).sum()):,} training and {int(held_out.sum()):,} validation {what}"
-    return ArrayDataset(
-        name=source.name,
-        task=chosen,
-        kind="series" if series else "text",
-        vocabulary=256 if series else int(inputs.max()) + 1,
-        classes=classes,
-        length=inputs.shape[1],
-        features=Spread.of(_real(train, lengths, held_out)) if series else None,
-        numbers=None if numbers is None else Spread.of(numbers[~held_out]),
-        split=f"{describe(labels, held_out, classes, what)}{split}: {counts}",
-        fingerprint=digest(inputs.tobytes(), labels.tobytes(), held_out.tobytes(), classes),
-        inputs=inputs,
-        lengths=lengths,
-        labels=labels,
-        train_rows=np.flatnonzero(~held_out),
-        validation_rows=np.flatnonzero(held_out),
-    )
+    def check(self) -> None:
+        super().check()
+        columns = (name for name in TableOptions.names() if name != "label_column")
+        why = ": it is for tables; the arrays of an .npz go by their names"
+        refuse(self.config, columns, self.name, why)
+
+    @cached_property
+    def parts(self) -> ArrayParts:
+        """The arrays by what they are for."""
+        return read_parts(self.request.source, self.config)
+
+    @cached_property
+    def form(self) -> Form:
+        """The kind of the inputs."""
+        task = self.request.said or self.request.word
+        return _form(self.parts.inputs, task, self.config.source)
+
+    @cached_property
+    def task(self) -> TaskName:
+        task = self.request.said or self.request.word
+        return _task(self.form, self.parts, task, self.request.able, self.config.source)
+
+    def load(self) -> Dataset:
+        """The arrays as a dataset.
+
+        Raises:
+            DataError: rows without targets where the task needs them, shapes, lengths or dtypes
+                that fit nothing, values that are not finite.
+        """
+        parts, config, source = self.parts, self.config, self.request.source
+        if self.form == "pictures":
+            return _pictures(parts, config, self.task, source)
+        if not TASKS[self.task].answers:
+            return _text(parts, config, self.task, source)
+        inputs, lengths = _rows_of(parts, self.form, source.spec)
+        labels, classes = _targets(parts, self.task, source.spec)
+        held_out, split = _held_out(parts, labels, classes, config)
+        train = inputs[~held_out]
+        series = self.form == "series"
+        what = "series" if series else "rows"
+        counts = f"{len(train):,} training and {int(held_out.sum()):,} validation {what}"
+        return ArrayDataset(
+            name=source.name,
+            task=self.task,
+            kind="series" if series else "text",
+            vocabulary=256 if series else int(inputs.max()) + 1,
+            classes=classes,
+            length=inputs.shape[1],
+            features=Spread.of(_real(train, lengths, held_out)) if series else None,
+            numbers=Spread.of(labels[~held_out]) if labels.ndim > 1 else None,
+            split=f"{describe(labels, held_out, classes, what)}{split}: {counts}",
+            fingerprint=digest(inputs.tobytes(), labels.tobytes(), held_out.tobytes(), classes),
+            inputs=inputs,
+            lengths=lengths,
+            labels=labels,
+            train_rows=np.flatnonzero(~held_out),
+            validation_rows=np.flatnonzero(held_out),
+        )
 
 
 def read_inputs(source: Source, task: str) -> tuple[np.ndarray, np.ndarray | None]:
     """The inputs of one file of arrays as a model of ``task`` reads them (see `rows_for`)."""
-    parts = read_parts(source, DataConfig(source=source.given), least=1)
-    return rows_for(parts.inputs, task, source.given, parts.lengths)
+    parts = read_parts(source, DataConfig(source=source.spec), least=1)
+    return rows_for(parts.inputs, task, source.spec, parts.lengths)
 
 
 def rows_for(
-    inputs: np.ndarray, task: str, given: str, lengths: np.ndarray | None = None
+    inputs: np.ndarray, task: str, spec: str, lengths: np.ndarray | None = None
 ) -> tuple[np.ndarray, np.ndarray | None]:
     """Rows as a model of ``task`` reads them, and how much of each is real (None: all).
 
-    Pictures become (N, C, H, W) uint8, series (N, T, C) float32, tokens (N, L) int64. ``given`` is
-    what messages call them.
+    Pictures become (N, C, H, W) uint8, series (N, T, C) float32, tokens (N, L) int64. ``spec`` is
+    their name in messages.
 
     Raises:
         DataError: their shape or dtype is not one of these.
     """
-    kind = _kind(inputs, task, given)
-    if kind == "pictures":
-        return _channels_first(inputs, given), None
-    if kind == "tokens" and inputs.ndim == 1:
+    form = _form(inputs, task, spec)
+    if form == "pictures":
+        return _channels_first(inputs, spec), None
+    if form == "tokens" and inputs.ndim == 1:
         inputs = inputs[None]
-    return _rows_of(ArrayParts(inputs, None, lengths, 0, ""), kind, given)
+    return _rows_of(ArrayParts(inputs, None, lengths, 0, ""), form, spec)
 
 
-def _kind(inputs: np.ndarray, task: str | None, given: str) -> Kind:
-    """What an array holds, by the task where one is given."""
+def _form(inputs: np.ndarray, task: str | None, spec: str) -> Form:
+    """Form of an array, by the task where there is one."""
     floats = inputs.dtype.kind == "f"
     if inputs.dtype.kind not in "iufb":
-        raise DataError(f"the inputs in '{given}' are of dtype {inputs.dtype}: give numbers")
+        raise DataError(f"the inputs in '{spec}' are of dtype {inputs.dtype}: give numbers")
     if task is not None and task in TASKS:
-        wanted = TASKS[task]
-        if wanted.pictures:
+        if TASKS[task].pictures:
             return "pictures"
-        return "series" if wanted.series else "tokens"
+        return "series" if TASKS[task].series else "tokens"
     if inputs.ndim == 4 or (inputs.ndim == 3 and inputs.dtype == np.uint8):
         return "pictures"
     if floats and inputs.ndim in (2, 3):
@@ -148,91 +172,89 @@ def _kind(inputs: np.ndarray, task: str | None, given: str) -> Kind:
     if not floats and inputs.ndim in (1, 2):
         return "tokens"
     raise DataError(
-        f"the inputs in '{given}' are {inputs.dtype} of shape {inputs.shape}, which may be several "
+        f"the inputs in '{spec}' are {inputs.dtype} of shape {inputs.shape}, which may be several "
         "things: say with --task (classify-image, regress-series ...), or give pictures "
         "(N, H, W, C), series (N, T, C) of floats, or tokens (N, L) of integers"
     )
 
 
 def _task(
-    kind: Kind, parts: ArrayParts, task: str | None, able: Sequence[str], given: str
+    form: Form, parts: ArrayParts, task: str | None, able: Sequence[str], spec: str
 ) -> TaskName:
-    """What the arrays are for: their targets say whether classes or numbers are asked for."""
+    """Task of arrays: their targets say whether classes or numbers are predicted."""
     reads = {"tokens": ("labelled text", "text"), "pictures": ("pictures",), "series": ("series",)}
-    fitting = [name for name, one in TASKS.items() if one.reads in reads[kind]]
-    answers = [name for name in fitting if TASKS[name].answers]
+    readers = [name for name, one in TASKS.items() if one.reads in reads[form]]
+    answers = [name for name in readers if TASKS[name].answers]
     if parts.targets is None:
-        served = [name for name in fitting if not TASKS[name].answers and not TASKS[name].encodes]
+        served = [name for name in readers if not TASKS[name].answers and not TASKS[name].encodes]
     else:
         first = "number" if _are_numbers(parts.targets) else "class"
         served = sorted(answers, key=lambda name: TASKS[name].predicts != first)
-        served += [name for name in fitting if name not in answers]
+        served += [name for name in readers if name not in answers]
     served = [name for name in served if TASKS[name].predicts != "hidden"]
-    wanted = [name for name in served if task is None or task in (name, TASKS[name].word)]
-    natural = [name for name in wanted if name in able] or wanted
+    fitting = [name for name in served if task is None or task in (name, TASKS[name].word)]
+    natural = [name for name in fitting if name in able] or fitting
     if natural:
         return cast(TaskName, natural[0])
     able_to = f"can serve {', '.join(served)}" if served else "serves no task"
-    asked = [name for name in answers if task in (None, name, TASKS[name].word)]
-    if parts.targets is None and asked:
+    need = [name for name in answers if task in (None, name, TASKS[name].word)]
+    if parts.targets is None and need:
         raise DataError(
-            f"'{given}' has no targets: name them y, targets or labels in an .npz, or choose an "
-            f"array of it with --data.label-column NAME, for {' or '.join(asked)}; without them it "
+            f"'{spec}' has no targets: name them y, targets or labels in an .npz, or choose an "
+            f"array of it with --data.label-column NAME, for {' or '.join(need)}; without them it "
             f"{able_to}"
         )
-    raise DataError(f"'{given}' holds {kind}, which the task {task} cannot use; it {able_to}")
+    raise DataError(f"'{spec}' holds {form}, which the task {task} cannot use; it {able_to}")
 
 
 def _are_numbers(targets: np.ndarray) -> bool:
-    """Whether targets are to be predicted as numbers, where nobody says."""
+    """True where targets are predicted as numbers, if no task is said."""
     if targets.dtype.kind == "f":
         return True
     return targets.dtype.kind in "iu" and len(np.unique(targets)) > FEW
 
 
-def _targets(
-    parts: ArrayParts, task: str, given: str
-) -> tuple[np.ndarray, tuple[str, ...], np.ndarray | None]:
-    """Class ids with the classes' names, or numbers (N, n)."""
+def _targets(parts: ArrayParts, task: str, spec: str) -> tuple[np.ndarray, tuple[str, ...]]:
+    """Class ids with the classes' names, or numbers (N, n) and none."""
     targets = parts.targets
     assert targets is not None
     if TASKS[task].measures:
         if targets.dtype.kind not in "iuf" or targets.ndim > 2:
             raise DataError(
-                f"the targets in '{given}' are {targets.dtype} of shape {targets.shape}, where "
+                f"the targets in '{spec}' are {targets.dtype} of shape {targets.shape}, where "
                 "numbers, one or some a row, are to be predicted"
             )
         numbers = targets.reshape(len(targets), -1).astype(np.float32)
-        _require_finite(numbers, "targets", given)
-        return numbers, (), numbers
+        _require_finite(numbers, "targets", spec)
+        return numbers, ()
     flat = targets.reshape(len(targets), -1)
     if flat.shape[1] != 1:
         raise DataError(
-            f"the targets in '{given}' are of shape {targets.shape}, where one class a row is "
+            f"the targets in '{spec}' are of shape {targets.shape}, where one class a row is "
             "needed; of one-hot rows give their argmax"
         )
     if targets.dtype.kind == "f":
         raise DataError(
-            f"the targets in '{given}' are floats: to predict numbers take --task regress, of "
+            f"the targets in '{spec}' are floats: to predict numbers take --task regress, of "
             "classes give integers or strings"
         )
     names, labels = np.unique(flat[:, 0], return_inverse=True)
     if len(names) < 2:
-        raise DataError(f"all rows of '{given}' are of one class, {names[0]}: give two or more")
-    return labels.astype(np.int64), tuple(map(str, names)), None
+        raise DataError(f"all rows of '{spec}' are of one class, {names[0]}: give two or more")
+    return labels.astype(np.int64), tuple(map(str, names))
 
 
-def _rows_of(parts: ArrayParts, kind: Kind, given: str) -> tuple[np.ndarray, np.ndarray | None]:
+def _rows_of(parts: ArrayParts, form: Form, spec: str) -> tuple[np.ndarray, np.ndarray | None]:
     """Tokens (N, L) or series (N, T, C), and the lengths of rows that are padded."""
     inputs, lengths = parts.inputs, parts.lengths
-    if kind == "series":
+    if form == "series":
         inputs = inputs[..., None] if inputs.ndim == 2 else inputs
         if inputs.ndim != 3:
-            raise DataError(f"series in '{given}' must be (N, T) or (N, T, C), not {inputs.shape}")
+            raise DataError(f"series in '{spec}' must be (N, T) or (N, T, C), not {inputs.shape}")
         inputs = inputs.astype(np.float32)
     elif inputs.ndim != 2 or inputs.dtype.kind not in "iub":
         raise DataError(
-            f"tokens in '{given}' must be (N, L) integers, not {inputs.dtype} of {inputs.shape}"
+            f"tokens in '{spec}' must be (N, L) integers, not {inputs.dtype} of {inputs.shape}"
         )
     else:
         inputs = inputs.astype(np.int64)
@@ -240,25 +262,25 @@ def _rows_of(parts: ArrayParts, kind: Kind, given: str) -> tuple[np.ndarray, np.
         lengths = lengths.astype(np.int64)
         if lengths.ndim != 1 or lengths.min() < 1 or lengths.max() > inputs.shape[1]:
             raise DataError(
-                f"lengths in '{given}' must be (N,) whole numbers from 1 to {inputs.shape[1]}"
+                f"lengths in '{spec}' must be (N,) whole numbers from 1 to {inputs.shape[1]}"
             )
         real = np.arange(inputs.shape[1]) < lengths[:, None]
-        inputs = np.where(real if kind == "tokens" else real[..., None], inputs, 0)
-    if kind == "series":
-        _require_finite(inputs, "inputs", given)
+        inputs = np.where(real if form == "tokens" else real[..., None], inputs, 0)
+    if form == "series":
+        _require_finite(inputs, "inputs", spec)
     elif inputs.min() < 0:
         raise DataError(
-            f"tokens in '{given}' go down to {inputs.min()}, but they count from 0: give what is "
+            f"tokens in '{spec}' go down to {inputs.min()}, but they count from 0: give what is "
             "padding as an array 'lengths'"
         )
     return inputs, lengths
 
 
-def _require_finite(values: np.ndarray, what: str, given: str) -> None:
+def _require_finite(values: np.ndarray, what: str, spec: str) -> None:
     bad = np.flatnonzero(~np.isfinite(values).reshape(len(values), -1).all(1))
     if len(bad):
         raise DataError(
-            f"{len(bad):,} rows of the {what} in '{given}' hold NaN or infinity, the first is row "
+            f"{len(bad):,} rows of the {what} in '{spec}' hold NaN or infinity, the first is row "
             f"{bad[0]}: leave them out or fill them"
         )
 
@@ -271,39 +293,36 @@ def _real(train: np.ndarray, lengths: np.ndarray | None, held_out: np.ndarray) -
 
 
 def _held_out(
-    parts: ArrayParts, labels: np.ndarray | None, config: DataConfig
+    parts: ArrayParts, labels: np.ndarray, classes: Sequence[str], config: DataConfig
 ) -> tuple[np.ndarray, str]:
     """Flags of the rows that are held out, and how they were chosen."""
-    held_out = np.zeros(len(parts.inputs), dtype=bool)
     if parts.held_out:
-        held_out[-parts.held_out :] = True
-        return held_out, parts.note
-    zeros = np.zeros(len(held_out), dtype=np.int64)
-    held_out[held_out_draw(zeros if labels is None else labels, config.validation, config.seed)] = 1
+        return np.arange(len(labels)) >= len(labels) - parts.held_out, parts.note
+    held_out = held_out_draw(labels, config.validation, config.seed)
     if not held_out.any():
         raise DataError(
             "every class has one row alone, so none can be held out; give more rows of each, or "
             "predict numbers with --task regress"
         )
-    within = "" if labels is None else " within each class"
+    within = " within each class" if classes else ""
     return held_out, f"a draw of {config.validation:.0%}{within} (seed {config.seed})"
 
 
 def _text(parts: ArrayParts, config: DataConfig, task: TaskName, source: Source) -> TextDataset:
     """Tokens as one text, rows one after the other; its end is held out."""
-    tokens, given = parts.inputs.reshape(-1), source.given
+    tokens, spec = parts.inputs.reshape(-1), source.spec
     if tokens.dtype.kind not in "iub" or tokens.min() < 0:
-        raise DataError(f"tokens in '{given}' must be integers from 0 on, not {tokens.dtype}")
+        raise DataError(f"tokens in '{spec}' must be integers from 0 on, not {tokens.dtype}")
     if config.packing:
         raise ConfigError(
             "'data.packing' has no meaning for arrays of tokens: no token ends a text"
         )
-    own = parts.held_out * (parts.inputs.size // len(parts.inputs))
-    cut = len(tokens) - (own or round(config.validation * len(tokens)))
+    last = parts.held_out * (parts.inputs.size // len(parts.inputs))
+    cut = len(tokens) - (last or round(config.validation * len(tokens)))
     train, validation = tokens[:cut], tokens[cut:]
     if min(len(validation), len(train) if cut else len(validation)) <= config.length:
         raise DataError(
-            f"'{given}' is too short: {len(train):,} training and {len(validation):,} validation "
+            f"'{spec}' is too short: {len(train):,} training and {len(validation):,} validation "
             f"tokens, where --data.length {config.length} needs {config.length + 1:,} in either. "
             "Give more tokens, a smaller --data.length or another --data.validation"
         )
@@ -322,27 +341,26 @@ def _text(parts: ArrayParts, config: DataConfig, task: TaskName, source: Source)
 
 
 def _pictures(parts: ArrayParts, config: DataConfig, task: TaskName, source: Source) -> Dataset:
-    pixels = _channels_first(parts.inputs, source.given)
+    pixels = _channels_first(parts.inputs, source.spec)
     labels = np.zeros(len(pixels), dtype=np.int64)
-    classes, numbers = tuple[str, ...](), None
+    classes: tuple[str, ...] = ()
     if TASKS[task].answers or config.labels:
-        labels, classes, numbers = _targets(parts, task, source.given)
-    held_out, split = _held_out(parts, labels if classes else None, config)
+        labels, classes = _targets(parts, task, source.spec)
+    held_out, split = _held_out(parts, labels, classes, config)
     return image_dataset(
         reshaped(pixels, config),
         labels,
         held_out,
+        config,
         name=source.name,
         task=task,
         classes=classes,
-        numbers=None if numbers is None else Spread.of(numbers[~held_out]),
         split=f"{describe(labels, held_out, classes, 'pictures')}{split}: COUNTS",
         checksum=digest(pixels.tobytes(), config.size, config.colour),
-        small=config.small,
     )
 
 
-def _channels_first(images: np.ndarray, given: str) -> np.ndarray:
+def _channels_first(images: np.ndarray, spec: str) -> np.ndarray:
     """Pictures (N, C, H, W) uint8 of one or three channels."""
     if images.ndim == 3:
         images = images[..., None]
@@ -350,7 +368,7 @@ def _channels_first(images: np.ndarray, given: str) -> np.ndarray:
         images = np.moveaxis(images[..., :3], -1, 1)
     if images.ndim != 4 or images.shape[1] not in (1, 3):
         raise DataError(
-            f"pictures in '{given}' must be (N, H, W), (N, H, W, C) or (N, C, H, W) with 1 or 3 "
+            f"pictures in '{spec}' must be (N, H, W), (N, H, W, C) or (N, C, H, W) with 1 or 3 "
             f"channels, not {images.shape}"
         )
     if images.dtype == np.uint8:
@@ -358,7 +376,7 @@ def _channels_first(images: np.ndarray, given: str) -> np.ndarray:
     low, high = float(images.min()), float(images.max())
     if not (np.isfinite([low, high]).all() and low >= 0 and high <= 255):
         raise DataError(
-            f"pictures in '{given}' go from {low:g} to {high:g}: give 0 to 255, or floats from 0 "
+            f"pictures in '{spec}' go from {low:g} to {high:g}: give 0 to 255, or floats from 0 "
             "to 1"
         )
     scale = 255.0 if images.dtype.kind == "f" and high <= 1 else 1.0

@@ -12,12 +12,12 @@ from torch import Tensor
 from everyformer.core.mask import Mask
 
 IGNORED = -100
-"""The target of a position that is not scored (torch's own convention)."""
+"""The target of a position that is not scored (torch's convention)."""
 BESIDE = (
     *("labels", "neighbours", "returns", "actions", "timesteps"),
     *("reset", "advantages", "before", "values"),
 )
-"""What models read beside the inputs, by the names of their arguments."""
+"""Tensors that models read besides the inputs, by the names of their arguments."""
 TENSORS = ("inputs", "targets", "keep", "documents", *BESIDE)
 
 
@@ -34,14 +34,14 @@ class Batch:
     keep: Tensor | None = None
     """(B, L) bool, True = real token, or step of an episode; None when all are."""
     documents: Tensor | None = None
-    """(B, L) int64, which document each token is of, where each may see its own alone."""
+    """(B, L) int64, which document each token is of, where each sees only that one."""
     labels: Tensor | None = None
     """(B,) int64, the class of each picture, where a pixel model reads it."""
     neighbours: Tensor | None = None
     """(B, L, k) int64, for each token those that followed similar contexts, -1 where there are
     fewer; None where nothing is looked up."""
     separate: bool = False
-    """Whether the targets are a sequence of their own (B, T), as a translation is."""
+    """True where the targets are another sequence (B, T), as a translation is."""
     returns: Tensor | None = None
     """(B, K) float32, the return-to-go of each step of an episode; of what a policy did, what its
     values are to become."""
@@ -59,7 +59,7 @@ class Batch:
     """(B, K) float32, what was expected then."""
 
     def to(self, device: torch.device | str) -> Batch:
-        """The same batch on ``device``."""
+        """This batch on ``device``."""
         return self._each(lambda t: t.to(device, non_blocking=True))
 
     def rows(self, start: int, stop: int) -> Batch:
@@ -67,19 +67,19 @@ class Batch:
         return self._each(lambda t: t[start:stop])
 
     def folded(self, pieces: int) -> Batch:
-        """Every row cut into ``pieces`` shorter ones of its own; for texts (B, L)."""
+        """Every row cut into ``pieces`` shorter rows; for texts (B, L)."""
         return self._each(lambda t: t.unflatten(1, (pieces, -1)).flatten(0, 1))
 
     @staticmethod
     def joined(parts: Sequence[Batch]) -> Batch:
         """The rows of several batches of one kind."""
-        given = [name for name in TENSORS if getattr(parts[0], name) is not None]
-        rows: Any = {name: torch.cat([getattr(part, name) for part in parts]) for name in given}
+        names = [name for name in TENSORS if getattr(parts[0], name) is not None]
+        rows: Any = {name: torch.cat([getattr(part, name) for part in parts]) for name in names}
         return replace(parts[0], **rows)
 
     def _each(self, change: Callable[[Tensor], Tensor]) -> Batch:
-        given = {name: getattr(self, name) for name in TENSORS}
-        changed: Any = {n: change(t) for n, t in given.items() if t is not None}
+        tensors = {name: getattr(self, name) for name in TENSORS}
+        changed: Any = {n: change(t) for n, t in tensors.items() if t is not None}
         return replace(self, **changed)
 
     @property
@@ -91,9 +91,9 @@ class Batch:
 
     @property
     def beside(self) -> dict[str, Tensor]:
-        """What a model reads beside the inputs and the mask, by the names of its arguments."""
-        given = {name: getattr(self, name) for name in BESIDE}
-        return {name: tensor for name, tensor in given.items() if tensor is not None}
+        """Tensors that a model reads besides inputs and mask, by the names of its arguments."""
+        tensors = {name: getattr(self, name) for name in BESIDE}
+        return {name: tensor for name, tensor in tensors.items() if tensor is not None}
 
     @property
     def tokens(self) -> int:
@@ -108,7 +108,7 @@ class Batch:
 
     @property
     def scored(self) -> int:
-        """How many targets count; of numbers, rows or steps that have some."""
+        """Number of targets that count; of numbers, rows or steps that have some."""
         return int(self.counted.sum())
 
     @property

@@ -30,7 +30,7 @@ class Buckets:
         self._latest: tuple[tuple[int, int], np.ndarray] | None = None
 
     def batches(self, size: int) -> int:
-        """How many an epoch has, of about ``size`` pairs where no positions were given."""
+        """Number of batches in an epoch, of about ``size`` pairs without a limit of positions."""
         return len(self._cut_points(size)) - 1
 
     def rows(self, step: int, size: int, seed: int) -> np.ndarray:
@@ -49,7 +49,7 @@ class Buckets:
         return np.arange(batches + 1) * count // batches
 
     def _epoch(self, seed: int, epoch: int) -> np.ndarray:
-        """All pairs, sorted, with equal ones in an order of the epoch's own."""
+        """All pairs, sorted, with equal ones in an order drawn for the epoch."""
         if self._latest is None or self._latest[0] != (seed, epoch):
             drawn = np.random.default_rng((seed, epoch)).permutation(len(self._key))
             order = drawn[np.argsort(self._key[drawn], kind="stable")]

@@ -1,4 +1,4 @@
-"""The data that every machine has: Python's own source code, scikit-learn's digits."""
+"""The data that every machine has: Python's source code, scikit-learn's digits."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import platform
 import sysconfig
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import cast
 
@@ -14,17 +15,19 @@ import numpy as np
 
 from everyformer.core.errors import DataError
 from everyformer.core.tasks import TASKS, TaskName
+from everyformer.data.builtin_records import BUILTINS
 from everyformer.data.cache import digest
-from everyformer.data.config import DataConfig
-from everyformer.data.dataset import Dataset, Spread
-from everyformer.data.episodes import episode_dataset
+from everyformer.data.config import DataConfig, EpisodeOptions, SharedOptions
+from everyformer.data.dataset import Dataset
+from everyformer.data.episodes import Episodes, episode_dataset
 from everyformer.data.images import ImageDataset, image_dataset, reshaped
+from everyformer.data.kind import Kind, Request
 from everyformer.data.masking import masked
+from everyformer.data.natural import first_served
 from everyformer.data.picture_labels import check_labels
 from everyformer.data.selection import held_out_draw
 from everyformer.data.sources import Entry, Source
 from everyformer.data.synthetic import load_generated
-from everyformer.data.tasks import SERVED
 from everyformer.data.text import load_text
 from everyformer.data.tokenizers.base import Tokenizer
 from everyformer.data.waves import load_waves
@@ -52,33 +55,52 @@ LEFT_OUT = {
 }
 
 
-def load_builtin(config: DataConfig, task: str | None, tokenizer: Tokenizer | None) -> Dataset:
-    """The built-in that ``config.source`` names.
+class BuiltIn(Kind):
+    """Data that needs no file."""
 
-    Raises:
-        DataError: it does not serve the task; the standard library has no source files.
-        ConfigError: options of a generated task that do not fit together.
-        MissingExtraError: digits without scikit-learn, walks without gymnasium.
-    """
-    served = SERVED[config.source]
-    if task is not None and task not in served:
-        able = [name for name, tasks in SERVED.items() if task in tasks]
+    name = "built-in"
+
+    def __init__(self, request: Request) -> None:
+        super().__init__(request)
+        self.reads = (SharedOptions, *BUILTINS[self.config.source].reads)
+        self.alone = Episodes.alone if EpisodeOptions in self.reads else ""
+
+    @classmethod
+    def recognises(cls, request: Request) -> bool:
+        return request.config.source in BUILTINS
+
+    @property
+    def called(self) -> str:
+        return f"the built-in '{self.config.source}'"
+
+    @cached_property
+    def task(self) -> TaskName:
+        served = BUILTINS[self.config.source].tasks
+        first, *_ = tasks = self.request.tasks
+        if self.request.word is None:
+            return first_served(served, self.request.able)
+        if any(name in served for name in tasks):
+            return next(name for name in tasks if name in served)
+        able = [name for name, one in BUILTINS.items() if first in one.tasks]
         raise DataError(
-            f"the built-in '{config.source}' cannot serve the task {task}, only "
-            f"{' and '.join(served)}; {', '.join(able)} can, or give your own data"
+            f"{self.called} cannot serve the task {first}, only {' and '.join(served)}; "
+            f"{', '.join(able)} can, or give your own data"
         )
-    if config.source == "stdlib":
-        text = load_stdlib(config, tokenizer)
-        return masked(text, config) if task and TASKS[task].predicts == "hidden" else text
-    if config.source == "digits":
-        return load_digits(config, task or served[0])
-    if config.source == "waves":
-        return load_waves(config, task or served[0])
-    if config.source == "walks":
-        graph = EnvironmentConfig("everyformer/GraphPath-v0")
-        found = collect(graph, recipe("random", graph), WALKS, config.seed)
-        return episode_dataset(found, config, task or served[0], config.source)
-    return load_generated(config, task)
+
+    def load(self) -> Dataset:
+        config, task = self.config, self.task
+        if config.source == "stdlib":
+            text = load_stdlib(config, self.request.tokenizer)
+            return masked(text, config) if TASKS[task].predicts == "hidden" else text
+        if config.source == "digits":
+            return load_digits(config, task)
+        if config.source == "waves":
+            return load_waves(config, task)
+        if config.source == "walks":
+            graph = EnvironmentConfig("everyformer/GraphPath-v0")
+            walks = collect(graph, recipe("random", graph), WALKS, config.seed)
+            return episode_dataset(walks, config, task, config.source)
+        return load_generated(config, task)
 
 
 def load_stdlib(config: DataConfig, tokenizer: Tokenizer | None = None) -> Dataset:
@@ -118,27 +140,21 @@ def load_digits(config: DataConfig, task: str) -> ImageDataset:
     """scikit-learn's 1,797 handwritten digits, 8x8 grey, 0 to 16 spread over 0 to 255."""
     check_labels(config, task)
     package = extra_module("sklearn.datasets", "images", "the built-in digits", "scikit-learn")
-    found = package.load_digits()
-    pixels = np.rint(found.images * (255 / 16)).astype(np.uint8)[:, None]
-    labels = found.target.astype(np.int64)
-    held_out = np.zeros(len(labels), dtype=bool)
-    held_out[held_out_draw(labels, config.validation, config.seed)] = True
+    digits = package.load_digits()
+    pixels = np.rint(digits.images * (255 / 16)).astype(np.uint8)[:, None]
+    labels = digits.target.astype(np.int64)
+    held_out = held_out_draw(labels, config.validation, config.seed)
     labelled = TASKS[task].classifies or config.labels
-    numbers = None
     if TASKS[task].measures:
         labels = labels[:, None].astype(np.float32)
-        numbers = Spread.of(labels[~held_out])
-    names: tuple[tuple[str, ...], ...] = (tuple("0123456789"), ())
     return image_dataset(
         reshaped(pixels, config),
         labels,
         held_out,
+        config,
         name="digits",
         task=cast(TaskName, task),
-        classes=names[not labelled],
-        numbers=numbers,
-        untold=names[labelled or TASKS[task].encodes or TASKS[task].measures],
+        classes=tuple("0123456789") if labelled else (),
         split=f"a draw of {config.validation:.0%} within each class (seed {config.seed}): COUNTS",
         checksum=digest(pixels.tobytes(), config.size, config.colour),
-        small=config.small,
     )

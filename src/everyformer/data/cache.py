@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Iterator
+from array import array
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from everyformer.core.errors import CheckpointError, DataError, UnsavedError
 from everyformer.system.files import expanded, settle, workspace
@@ -28,8 +31,8 @@ def cache_root(chosen: str | None) -> Path:
     """The folder for encoded corpora: the chosen one, else the environment's, else the user's."""
     if chosen:
         return expanded(chosen)
-    if given := os.environ.get("EVERYFORMER_CACHE"):
-        return expanded(given)
+    if folder := os.environ.get("EVERYFORMER_CACHE"):
+        return expanded(folder)
     home = os.environ.get("XDG_CACHE_HOME")
     return (Path(home) if home else Path.home() / ".cache") / "everyformer"
 
@@ -51,13 +54,13 @@ def cached(
 ) -> tuple[Path, dict]:
     """The folder ``key`` below ``root`` and its facts, written by ``build`` where it is not whole.
 
-    ``build`` writes files into the folder it is given and returns the facts, plain values. A
+    ``build`` writes files into a folder and returns the facts, plain values. A
     folder with a file missing, cut short or damaged is written anew. Processes that build the same
     at once do no harm: the first one's stays. ``stamp`` tells whether the source is still the same.
 
     Raises:
         DataError: the folder cannot be written (disk full, no permission), or the source changed
-            while it was read; nothing is left behind.
+            while it was read; nothing of it stays.
     """
     final = root / key
     facts = _whole(final)
@@ -84,6 +87,22 @@ def cached(
             "folder with --data.cache"
         ) from error
     return final, facts
+
+
+def write_tokens(folder: Path, sequences: Iterable[np.ndarray]) -> tuple[np.ndarray, bytes]:
+    """Sequences of tokens in one file, ``tokens.bin``, one after the other.
+
+    Returns:
+        (sequences + 1,) int64, where each begins in it; and a hash of all.
+    """
+    bounds, checksum = array("q", [0]), hashlib.blake2b(digest_size=16)
+    with (folder / "tokens.bin").open("wb") as file:
+        for tokens in sequences:
+            raw = tokens.tobytes()
+            file.write(raw)
+            checksum.update(raw)
+            bounds.append(bounds[-1] + len(tokens))
+    return np.array(bounds, dtype=np.int64), checksum.digest()
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Labels as classes or as numbers: which can be some, and what there is to say of them."""
+"""Labels as classes or as numbers: which labels can be either, and their summary."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from everyformer.data.selection import majority
 from everyformer.data.tables import ENOUGH_ROWS, TableReader
 
 MOST_NUMBERS = 20
-"""Different whole numbers that are taken for classes unasked, at most."""
+"""Different whole numbers that are taken for classes by themselves, at most."""
 SHOWN = 8
 """Classes that are counted by name, at most, and lines that are named."""
 
@@ -29,23 +29,23 @@ def refuse_labels(
         counts: rows of each label.
         column: what messages call the column.
         option: its name or number, as the option takes it.
-        chosen: whether the option was given.
+        chosen: True where the option names it.
 
     Raises:
         DataError: numbers that are not whole, or many; as good as no value comes again.
     """
-    rows, found = sum(counts.values()), len(counts)
+    rows, count = sum(counts.values()), len(counts)
     if all(map(is_number, counts)):
         whole = all(number(label).is_integer() for label in counts)
-        if not whole or (found > MOST_NUMBERS and not chosen):
+        if not whole or (count > MOST_NUMBERS and not chosen):
             hint = f" (--data.label-column {option} takes these as classes)" if whole else ""
             raise DataError(
-                f"{column} of {where} holds {counted(found, 'different number')}: predict "
+                f"{column} of {where} holds {counted(count, 'different number')}: predict "
                 f"numbers with --task regress, or choose another --data.label-column{hint}"
             )
-    if rows >= ENOUGH_ROWS and found > FEW * rows:
+    if rows >= ENOUGH_ROWS and count > FEW * rows:
         raise DataError(
-            f"{where} has {found:,} different labels in {rows:,} rows, so {column} is probably no "
+            f"{where} has {count:,} different labels in {rows:,} rows, so {column} is probably no "
             "label; choose another with --data.label-column (pairs to translate are --task seq2seq)"
         )
 
@@ -55,7 +55,7 @@ def classes_of(
     labels: np.ndarray,
     held_out: np.ndarray,
     reader: TableReader | None,
-    given: str,
+    spec: str,
     chosen: bool,
 ) -> tuple[np.ndarray, list[str]]:
     """The class id of each row, and the classes in the order of their ids.
@@ -63,7 +63,7 @@ def classes_of(
     Args:
         codes: each label's number. labels: (rows,) such numbers. held_out: (rows,) by the source.
         reader: what has read the labels, of a table, as its last column.
-        given: the source. chosen: whether the option of that column was given.
+        spec: the source in messages. chosen: True where the option names the column.
 
     Raises:
         DataError: what can hardly be classes, is only one, or has one in the held-out part alone.
@@ -72,10 +72,10 @@ def classes_of(
         counts = dict(zip(codes, np.bincount(labels).tolist(), strict=True))
         table, index = reader.first, reader.indices[-1]
         option = table.names[index] if table.names else str(index + 1)
-        refuse_labels(counts, table.column(index), option, f"'{given}'", chosen)
+        refuse_labels(counts, table.column(index), option, f"'{spec}'", chosen)
     names = list(codes)
     train, rest = ({names[code] for code in np.unique(labels[held_out == part])} for part in (0, 1))
-    classes = class_names(train, rest, given)
+    classes = class_names(train, rest, spec)
     ids = {name: index for index, name in enumerate(classes)}
     return np.array([ids[name] for name in names], dtype=np.int64)[labels], [*classes]
 
@@ -93,9 +93,9 @@ def numbers_of(labels: Iterable[str], where: str) -> np.ndarray:
         if not is_number(text) or not math.isfinite(number(text))
     ]
     if bad:
-        shown = ", ".join(f"'{text}'" for text in bad[:SHOWN])
+        listed = ", ".join(f"'{text}'" for text in bad[:SHOWN])
         raise DataError(
-            f"{where} holds {shown}{' and others' if len(bad) > SHOWN else ''}, where --task "
+            f"{where} holds {listed}{' and others' if len(bad) > SHOWN else ''}, where --task "
             "regress needs numbers; choose another --data.label-column, or --task classify"
         )
     return np.array([number(text) for text in labels], dtype=np.float32)
@@ -119,12 +119,12 @@ def refuse_unlabelled(lines: Sequence[str], count: int, where: str, what: str = 
 def describe(
     labels: np.ndarray, held_out: np.ndarray, classes: Sequence[str], what: str = "texts"
 ) -> str:
-    """What there is to say of labels, with a semicolon behind; empty where nothing is answered.
+    """Summary of labels, ended by a semicolon; empty where nothing is predicted of a row.
 
     Args:
         labels: (rows,) class ids, or (rows, n) numbers.
         held_out: (rows,) flags.
-        classes: names; () of numbers, and where no class is asked for.
+        classes: names; () of numbers, and where no class is predicted.
         what: what rows are called, as many.
     """
     train, validation = np.flatnonzero(~held_out), np.flatnonzero(held_out)
@@ -141,11 +141,11 @@ def describe_numbers(
     means = known.mean(0, dtype=np.float64)
     off = math.sqrt(np.square(numbers[validation] - means).mean(dtype=np.float64))
     count = numbers.shape[1]
-    shown = ", ".join(f"{mean:.4g}" for mean in means[:SHOWN]) + " ..." * (count > SHOWN)
+    listed = ", ".join(f"{mean:.4g}" for mean in means[:SHOWN]) + " ..." * (count > SHOWN)
     return (
         f"{len(numbers):,} {what} with {f'{count:,} ' if count > 1 else ''}numbers"
         f"{' each' if count > 1 else ''} from {numbers.min():g} to {numbers.max():g}; always "
-        f"answering their mean{'s' if count > 1 else ''} {shown} has an RMSE of {off:.4g} over "
+        f"answering their mean{'s' if count > 1 else ''} {listed} has an RMSE of {off:.4g} over "
         "those held out"
     )
 

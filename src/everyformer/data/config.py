@@ -1,36 +1,117 @@
-"""`DataConfig`, what data a run reads, and how: options only, without torch and numpy."""
+"""`DataConfig`: what is said about a run's data, one class of options for each kind of it.
+
+A kind's record (`everyformer.data.kind.Kind`) names the classes that it reads; options of others
+are refused with the words of their class. This module imports neither torch nor numpy.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar, Literal
 
 from everyformer.core.bounds import Count, Part, Positive, Seed, Several, Whole
 from everyformer.core.config import Options
 from everyformer.core.errors import ConfigError, nearest
+from everyformer.system.plain import from_json
 
 SMALLEST_BPE = 257
 """All 256 bytes and one merge."""
 LARGEST_BPE = 1_000_000
 """Several times the largest vocabulary in use; what trains them claims room for all at once."""
 
-TABLE_OPTIONS = ("text_column", "label_column", "source_column", "target_column", "header")
-"""Options of tables, which no other data has a use for."""
+
+@dataclass(frozen=True)
+class DataOptions(Options):
+    """Options of some kinds of data, which say of other data why they mean nothing there."""
+
+    elsewhere: ClassVar[str] = ""
+    """the end of the refusal; empty where data that has no use for them passes them over"""
+
+    @classmethod
+    def names(cls) -> tuple[str, ...]:
+        """The options of the class."""
+        return tuple(field.name for field in fields(cls))
 
 
 @dataclass(frozen=True)
-class DataConfig(Options):
-    """Which data, cut how, with what held out."""
+class SharedOptions(DataOptions):
+    """Options of all data that is read."""
 
     source: str = "stdlib"
     """A file, folder, zip or glob, or a built-in: stdlib, digits, copy, reverse, sort, recall,
     listops. A built-in name wins over a file of that name; write ./copy for the file. Episodes: a
     folder that was recorded, or minari:ID."""
+    validation: Part = 0.1
+    """Fraction held out when the source brings no split of its own: the end of a corpus, a seeded
+    draw within each class of labelled data. 1 holds out everything, to evaluate only."""
+    seed: Seed = 0
+    """Seed of the held-out draw and of generated tasks; the order of batches has the run's seed."""
+    cache: str | None = None
+    """Folder for encoded corpora. Unset: $EVERYFORMER_CACHE, else the user's cache folder."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.source.strip():
+            raise ConfigError("'data.source' is empty; give a file, folder, zip, glob or built-in")
+
+
+@dataclass(frozen=True)
+class TokenOptions(DataOptions):
+    """Options of sequences of tokens."""
+
+    tokenizer: str = "bytes"
+    """How text becomes tokens: bytes, chars, or bpe:SIZE, trained on the training part. (hub: the
+    tokenizer of a converted checkpoint that a run starts from, which needs not be said.)"""
+    length: Several = 256
+    """Tokens in a training sequence; when texts are classified, the longest text kept; of parallel
+    text, the longest sentence that is trained on, its end token included."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        tokenizer_parts(self.tokenizer)
+
+
+@dataclass(frozen=True)
+class ParallelOptions(DataOptions):
+    """Options of parallel text."""
+
+    elsewhere: ClassVar[str] = (
+        "; leave it out, or give files that it fits (parallel text is the task seq2seq)"
+    )
+
     target: str | None = None
     """Parallel text in two files: the file with the translation of each line of the source."""
     languages: str | None = None
     """Parallel text: the direction as FROM-TO, named like the files' endings or the fields (en-de).
     Unset: as the source's name has it, else in alphabetical order."""
+    tokens: Count | None = None
+    """Parallel text: a training batch holds about so many positions, source, target and padding
+    together, instead of --batch sentences (which evaluations still read at a time)."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.languages is not None:
+            direction(self.languages)
+
+
+@dataclass(frozen=True)
+class PartOptions(DataOptions):
+    """Options of sources in several parts."""
+
+    elsewhere: ClassVar[str] = ParallelOptions.elsewhere
+
+    part: str | None = None
+    """Which part of a source in several parts is held out: its split's word, its folder or its file
+    name without the ending (test_2016). Unset: the validation part, else the test part."""
+
+
+@dataclass(frozen=True)
+class TableOptions(DataOptions):
+    """Options of tables."""
+
+    elsewhere: ClassVar[str] = ": it is for tables (.csv, .tsv, .jsonl, .parquet)"
+
     text_column: str | None = None
     """Tables: the column with the text, by its name or its number from 1. Unset: the one that is
     called like a text (text, sentence, review ...), or of two columns the one that is no label."""
@@ -44,44 +125,69 @@ class DataConfig(Options):
     header: Literal["auto", "yes", "no"] = "auto"
     """Whether the first line of a CSV or TSV names the columns; auto knows it by the names, or
     guesses and says so."""
-    tokenizer: str = "bytes"
-    """How text becomes tokens: bytes, chars, or bpe:SIZE, trained on the training part. (hub: the
-    tokenizer of a converted checkpoint that a run starts from, which needs not be said.)"""
-    length: Several = 256
-    """Tokens in a training sequence; when texts are classified, the longest text kept; of parallel
-    text, the longest sentence that is trained on, its end token included."""
-    tokens: Count | None = None
-    """Parallel text: a training batch holds about so many positions, source, target and padding
-    together, instead of --batch sentences (which evaluations still read at a time)."""
-    validation: Part = 0.1
-    """Fraction held out when the source brings no split of its own: the end of a corpus, a seeded
-    draw within each class of labelled data. 1 holds out everything, to evaluate only."""
-    part: str | None = None
-    """Which part of a source in several parts is held out: its split's word, its folder or its file
-    name without the ending (test_2016). Unset: the validation part, else the test part."""
+    unlabelled: Literal["refuse", "skip"] = "refuse"
+    """tables: rows whose label is empty are refused, or left out."""
+
+    @property
+    def columns(self) -> dict[str, str | None]:
+        """The columns that are chosen, and the header, by the options' names."""
+        names = ("text_column", "label_column", "source_column", "target_column", "header")
+        return {name: getattr(self, name) for name in names}
+
+
+@dataclass(frozen=True)
+class PictureOptions(DataOptions):
+    """Options of pictures."""
+
     size: Whole | None = None
     """Pictures are resized to size x size. Unset: kept when all are equal, else all take the
     commonest size. 0: never resized, so unequal sizes are an error."""
     colour: Literal["auto", "grey", "rgb"] = "auto"
     """Channels of pictures; auto is grey when every picture is."""
+
+
+@dataclass(frozen=True)
+class DrawingOptions(DataOptions):
+    """Options of pictures that are drawn."""
+
+    elsewhere: ClassVar[str] = ": it is for pictures that are drawn"
+
     labels: bool = False
     """pixels, super-resolution: the model is told the class of each picture, the folder that it is
     in, and draws pictures of the class that it is asked for."""
     small: Count | None = None
     """super-resolution: pixels on the shorter side of the small pictures, which are means over the
     areas of the others. Unset: a quarter."""
-    unlabelled: Literal["refuse", "skip"] = "refuse"
-    """tables: rows whose label is empty are refused, or left out."""
-    seed: Seed = 0
-    """Seed of the held-out draw and of generated tasks; the order of batches has the run's seed."""
+
+
+@dataclass(frozen=True)
+class MaskOptions(DataOptions):
+    """Options of text with hidden tokens."""
+
     mask_rate: Part = 0.15
     """mlm: probability that a token is hidden: by the mask token in 80%, by a random token in 10%,
     by nothing in 10% of the cases."""
     mask_words: bool = False
     """mlm: hide whole words, not single tokens."""
+
+
+@dataclass(frozen=True)
+class PackingOptions(DataOptions):
+    """Options of texts in several documents."""
+
+    elsewhere: ClassVar[str] = ": it is for lm and mlm on text"
+
     packing: bool = False
     """lm, mlm: where a training sequence holds parts of several documents, tokens see only their
     own, whose positions begin at 0."""
+
+
+@dataclass(frozen=True)
+class EpisodeOptions(DataOptions):
+    """Options of episodes."""
+
+    elsewhere: ClassVar[str] = ": it is for episodes"
+
     context: Count = 20
     """decision: steps of an episode that the model reads at once (K)."""
     best: Part | None = None
@@ -91,6 +197,14 @@ class DataConfig(Options):
     """decision: all of an episode's rewards come with its last step."""
     scale: Positive | None = None
     """decision: what returns-to-go are divided by. Unset: the largest of them, without its sign."""
+
+
+@dataclass(frozen=True)
+class EnvironmentOptions(DataOptions):
+    """Options of an environment that is played."""
+
+    elsewhere: ClassVar[str] = ": it is for an environment, which --env names"
+
     env: str | None = None
     """policy: --env NAME for short, the environment that is played, in place of a source
     (CartPole-v1)."""
@@ -102,8 +216,12 @@ class DataConfig(Options):
     """policy: options of the environment's own, as name=value here; --env.NAME VALUE for short.
     Episodes end after --env.max-episode-steps (unset: its own limit, or 10000 where it has
     none)."""
-    cache: str | None = None
-    """Folder for encoded corpora. Unset: $EVERYFORMER_CACHE, else the user's cache folder."""
+
+
+@dataclass(frozen=True)
+class GeneratedOptions(DataOptions):
+    """Options of generated tasks."""
+
     symbols: Several = 64
     """Generated tasks: how many content tokens there are; recall makes half of them keys."""
     pairs: Count = 16
@@ -111,23 +229,45 @@ class DataConfig(Options):
     depth: Count = 10
     """listops: deepest nesting of operators."""
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not self.source.strip():
-            raise ConfigError("'data.source' is empty; give a file, folder, zip, glob or built-in")
-        tokenizer_parts(self.tokenizer)
-        if self.languages is not None:
-            direction(self.languages)
 
-    @property
-    def table_options(self) -> dict[str, str | None]:
-        """What is said of a table's columns, by the options' names."""
-        return {name: getattr(self, name) for name in TABLE_OPTIONS}
+@dataclass(frozen=True)
+class PluginOptions(DataOptions):
+    """Options of kinds of data that other packages bring."""
+
+    elsewhere: ClassVar[str] = ": it is for kinds of data that another package brings"
+
+    options: tuple[str, ...] = ()
+    """Data of a kind that another package brings: its own options, as name=value."""
+
+
+@dataclass(frozen=True)
+class DataConfig(
+    # a dataclass has the fields of its last base first
+    PluginOptions,
+    GeneratedOptions,
+    EnvironmentOptions,
+    EpisodeOptions,
+    PackingOptions,
+    MaskOptions,
+    DrawingOptions,
+    PictureOptions,
+    TableOptions,
+    ParallelOptions,
+    PartOptions,
+    TokenOptions,
+    SharedOptions,
+):
+    """Which data, cut how, with what held out: the options of all kinds side by side."""
+
+
+Groups = tuple[type[DataOptions], ...]
+GROUPS: Groups = DataConfig.__bases__[::-1]
+"""the classes of options, in the order of their fields"""
 
 
 @dataclass(frozen=True)
 class TextSource(Options):
-    """Texts that are all read, with a tokenizer that there is."""
+    """Texts of which all is read, with the tokenizer of a run."""
 
     source: str | None = None
     """texts: a file, a folder, a zip or a glob; each file is a document of its name, each row of a
@@ -180,3 +320,22 @@ def tokenizer_parts(spec: str) -> tuple[str, int]:
             "(256 bytes and a merge); take a larger one, or --data.tokenizer bytes"
         )
     return kind, int(size)
+
+
+def named_values(words: Sequence[str], flag: str) -> dict[str, Any]:
+    """``name=value`` words as a table, the values read as JSON where they are such.
+
+    Raises:
+        ConfigError: a word has no name or no value.
+    """
+    return dict(_named_value(word, flag) for word in words)
+
+
+def _named_value(word: str, flag: str) -> tuple[str, Any]:
+    name, _, value = word.partition("=")
+    if not name or not value:
+        raise ConfigError(f"{flag} takes name=value, not '{word}'")
+    try:
+        return name.replace("-", "_"), from_json(value)
+    except ValueError:
+        return name.replace("-", "_"), value

@@ -2,7 +2,7 @@
 
 Several documents are joined in sorted order of their paths and each ends with U+0000; one document
 alone has none. Of tables, each cell of the text column is a document: always of JSON lines and
-Parquet, of CSV and TSV where the column is chosen (else they are read as they stand). No more than
+Parquet, of CSV and TSV where the column is chosen (else they are plain text). No more than
 a chunk is in memory.
 """
 
@@ -18,7 +18,7 @@ from everyformer.data.config import DataConfig, tokenizer_parts
 from everyformer.data.layout import find_layout
 from everyformer.data.sources import CHUNK, Entry, Source
 from everyformer.data.table import DELIMITED, JSON_LINES, PARQUET
-from everyformer.data.tables import TableReader, text_reader
+from everyformer.data.tables import text_reader
 from everyformer.data.tokenizers.base import PIECE, SEPARATOR, Tokenizer
 from everyformer.data.tokenizers.plain import ByteTokenizer
 
@@ -34,50 +34,47 @@ class Corpus:
         self.source, self.utf8 = source, utf8
         layout = find_layout(source.entries, config.part)
         self.note = layout.note
-        own = layout.validation
-        groups = [source.entries] if own is None else [layout.train, own]
+        held_out = layout.validation
+        groups = [source.entries] if held_out is None else [layout.train, held_out]
         self._groups = [[entry for entry in group if entry.size > 0] for group in groups]
         if not all(self._groups):
-            raise DataError(f"every text in '{source.given}' is empty; give files with content")
-        self._tables = tables_among([e for group in self._groups for e in group], config)
-        self._reader: TableReader | None = None
-        if self._tables:
-            entry = next(e for group in self._groups for e in group if e.name in self._tables)
-            self._reader = text_reader(source, config, entry)
-        self.notes = self._notes()
+            raise DataError(f"every text in '{source.spec}' is empty; give files with content")
+        self._tables = TextTables(source, config, [e for group in self._groups for e in group])
+        self.notes = "".join(f"; {note}" for note in self._tables.notes)
+        """on tables, each with a semicolon before it"""
         lengths = [self._lengths(group) for group in self._groups]
-        self.documents = [len(found) for found in lengths]
+        self.documents = [*map(len, lengths)]
         self._joined = max(self.documents) > 1
         ends = np.cumsum(np.concatenate(lengths) + self._joined)
         self.size = int(ends[-1])
-        self._cut = self._cut_at(ends, config.validation) if own is None else None
+        self._cut = self._cut_at(ends, config.validation) if held_out is None else None
 
     def _lengths(self, group: Sequence[Entry]) -> np.ndarray:
         """Bytes of every document."""
-        found: list[int] = []
+        sizes: list[int] = []
         for entry in group:
-            if entry.name in self._tables:
-                found += [len(text.encode()) for _, text in self._texts(entry)]
+            if entry.name in self._tables.names:
+                sizes += [len(text.encode()) for _, text in self._tables.texts(entry)]
             else:
-                found.append(entry.size)
-        if not found:
-            raise DataError(f"'{self.source.given}' holds no document; give files with content")
-        if not any(found):
-            raise DataError(f"every text in '{self.source.given}' is empty; give some with content")
-        return np.array(found, dtype=np.int64)
+                sizes.append(entry.size)
+        if not sizes:
+            raise DataError(f"'{self.source.spec}' holds no document; give files with content")
+        if not any(sizes):
+            raise DataError(f"every text in '{self.source.spec}' is empty; give some with content")
+        return np.array(sizes, dtype=np.int64)
 
     def _cut_at(self, ends: np.ndarray, held_out: float) -> int:
         """The held-out fraction's first byte: a document's where one begins near enough."""
-        wanted = int(self.size * (1 - held_out))
+        cut = int(self.size * (1 - held_out))
         if held_out == 1:
             self.note = "everything is held out"
             return 0
-        nearest = int(ends[np.abs(ends[:-1] - wanted).argmin()]) if len(ends) > 1 else 0
-        if nearest > 0 and abs(nearest - wanted) <= held_out / 2 * self.size:
+        nearest = int(ends[np.abs(ends[:-1] - cut).argmin()]) if len(ends) > 1 else 0
+        if nearest > 0 and abs(nearest - cut) <= held_out / 2 * self.size:
             self.note = f"the last documents, about {held_out:.0%} of the bytes, are held out"
             return nearest
         self.note = f"the last {held_out:.0%} of the bytes are held out"
-        return wanted
+        return cut
 
     def parts(self) -> Iterator[tuple[bool, bytes]]:
         """Chunks in order, each with whether it is held out."""
@@ -108,7 +105,7 @@ class Corpus:
 
     def _stream(self, group: Sequence[Entry]) -> Iterator[bytes]:
         for entry in group:
-            if entry.name in self._tables:
+            if entry.name in self._tables.names:
                 yield from self._joined_cells(entry)
             else:
                 yield from checked(self.source, entry, self.utf8)
@@ -118,54 +115,50 @@ class Corpus:
     def _joined_cells(self, entry: Entry) -> Iterator[bytes]:
         """A table's texts in chunks, since a chunk a row would be slow for short ones."""
         waiting = bytearray()
-        for _, text in self._texts(entry):
+        for _, text in self._tables.texts(entry):
             waiting += (text + SEPARATOR * self._joined).encode()
             if len(waiting) >= CHUNK:
                 yield bytes(waiting)
                 waiting.clear()
         yield bytes(waiting)
 
-    def _texts(self, entry: Entry) -> Iterator[tuple[int, str]]:
-        assert self._reader is not None
-        return table_texts(self._reader, entry)
 
-    def _notes(self) -> str:
-        """What there is to say of tables: half sentences, each with a semicolon before it."""
-        both = [entry for group in self._groups for entry in group]
-        return "".join(f"; {note}" for note in table_notes(both, self._tables, self._reader))
+class TextTables:
+    """Tables among files of text, of which every row is a document.
 
-
-def tables_among(entries: Sequence[Entry], config: DataConfig) -> set[str]:
-    """The names of those whose rows are texts: of CSV and TSV where the column is chosen."""
-    tables = JSON_LINES | PARQUET | (DELIMITED if config.text_column else set())
-    return {entry.name for entry in entries if entry.suffix in tables}
-
-
-def table_texts(reader: TableReader, entry: Entry) -> Iterator[tuple[int, str]]:
-    """The number of every row of a table, and its cell in the text column.
+    Args:
+        entries: the files; CSV and TSV are tables where their text column is chosen.
 
     Raises:
-        DataError: a cell is no text, or holds what ends a document.
+        ConfigError: none of the columns is called like a text, and none is chosen.
     """
-    for table, (column,), number, (cell,) in reader.rows(entry):
-        text = table.text(number, column, cell)
-        if SEPARATOR in text:
-            raise DataError(
-                f"{table.at(number)}: the text has the character U+0000, which marks the end of a "
-                "document here; remove it"
-            )
-        yield number, text
 
+    def __init__(self, source: Source, config: DataConfig, entries: Sequence[Entry]) -> None:
+        suffixes = JSON_LINES | PARQUET | (DELIMITED if config.text_column else set())
+        tables = [entry for entry in entries if entry.suffix in suffixes]
+        self.names = {entry.name for entry in tables}
+        self.reader = text_reader(source, config, tables[0]) if tables else None
+        self.notes = () if self.reader is None else self.reader.notes
+        """half a sentence each, on what is read and guessed"""
+        if any(entry.suffix in DELIMITED - suffixes for entry in entries):
+            plain = "the table is read as plain text, delimiters and all"
+            self.notes += (f"{plain} (one column: --data.text-column)",)
 
-def table_notes(
-    entries: Sequence[Entry], tables: set[str], reader: TableReader | None
-) -> tuple[str, ...]:
-    """What there is to say of tables among ``entries``, half a sentence each."""
-    notes = () if reader is None else reader.notes
-    if any(entry.suffix in DELIMITED and entry.name not in tables for entry in entries):
-        plain = "the table is read as plain text, delimiters and all"
-        notes = (*notes, f"{plain} (one column: --data.text-column)")
-    return notes
+    def texts(self, entry: Entry) -> Iterator[tuple[int, str]]:
+        """The number of every row of a table, and its cell in the text column.
+
+        Raises:
+            DataError: a cell is no text, or holds the character that ends a document.
+        """
+        assert self.reader is not None
+        for table, (column,), number, (cell,) in self.reader.rows(entry):
+            text = table.text(number, column, cell)
+            if SEPARATOR in text:
+                raise DataError(
+                    f"{table.at(number)}: the text has the character U+0000, which marks the end "
+                    "of a document here; remove it"
+                )
+            yield number, text
 
 
 def checked(source: Source, entry: Entry, utf8: bool) -> Iterator[bytes]:
@@ -223,14 +216,14 @@ class StreamEncoder:
         return self.tokenizer.encode_array(text[:stop])
 
 
-def tokenizer_kind(config: DataConfig, given: Tokenizer | None) -> str:
-    """bytes, chars, bpe or hub, of the ``given`` tokenizer or else of the one the config asks for.
+def tokenizer_kind(config: DataConfig, tokenizer: Tokenizer | None) -> str:
+    """Kind of a run's tokenizer, or else of the one that the config names: bytes, chars, bpe, hub.
 
     Raises:
         ConfigError: it would have to be learned from a training part that holds nothing.
     """
-    if given is not None:
-        return given.kind
+    if tokenizer is not None:
+        return tokenizer.kind
     kind, _ = tokenizer_parts(config.tokenizer)
     if config.validation == 1 and kind != "bytes":
         raise ConfigError(

@@ -29,7 +29,7 @@ class Spread:
 
     @classmethod
     def of(cls, values: np.ndarray) -> Spread:
-        """Of (rows, columns), in double precision."""
+        """Mean and deviation of (rows, columns), in double precision."""
         mean, std = values.mean(0, dtype=np.float64), values.std(0, dtype=np.float64)
         return cls((*mean.tolist(),), (*np.where(std > 0, std, 1.0).tolist(),))
 
@@ -39,39 +39,37 @@ class Dataset(ABC):
     """Data of a run: training batches by step, validation batches in a fixed order, and facts."""
 
     name: str
-    """What the data is called in tables."""
+    """Name of the data in tables."""
     task: TaskName
-    """What a model does with it."""
+    """Task of a model on it."""
     kind: Literal["text", "images", "series", "episodes"]
-    """What the inputs are."""
+    """Kind of the inputs."""
     vocabulary: int
     """Number of different tokens; of pixels 256."""
     classes: tuple[str, ...] = ()
-    """Names of the classes, in the order of their ids; () where classes are neither found nor
-    given."""
+    """Names of the classes, in the order of their ids; () where there are none, or they are not
+    read."""
     length: int
     """Tokens in a sequence that the model must take: of pixels height x width x channels, of
     pictures to classify height x width."""
     image: tuple[int, int, int] | None = None
     """(channels, height, width) of pictures."""
     source_image: tuple[int, int, int] | None = None
-    """The same of the small pictures that are enlarged (super-resolution)."""
+    """(channels, height, width) of small pictures that are enlarged (super-resolution)."""
     features: Spread | None = None
-    """Of the numbers at each step of a series, over the training part."""
+    """Spread of the numbers at each step of a series, over the training part."""
     numbers: Spread | None = None
-    """Of the numbers that are predicted, over the training part."""
+    """Spread of the numbers that are predicted, over the training part."""
     bytes_per_token: float | None = None
-    """Mean bytes behind a validation token: nats per token / ln 2 / this = bits per byte. None
+    """Mean bytes of a validation token: nats per token / ln 2 / this = bits per byte. None
     when that has no meaning."""
     split: str
     """One sentence: what there is of labels, how training and validation were separated, with their
     sizes, which columns are read, what was guessed and left out."""
     fingerprint: str
     """Hash of content, split and tokenizer; equal data on another machine has the same."""
-    known_as: tuple[str, ...] = ()
-    """Fingerprints that earlier versions gave the same data."""
     tokenizer: Tokenizer | None = None
-    """What made the tokens of text; None for pictures and generated tasks."""
+    """The tokenizer of text; None for pictures and generated tasks."""
 
     @abstractmethod
     def train_batch(self, step: int, size: int, seed: int) -> Batch:
@@ -96,7 +94,7 @@ class Dataset(ABC):
 
     @property
     def target_ends(self) -> dict[str, int]:
-        """Of seq2seq, the model's start and end token: the separator is both; {} of other tasks."""
+        """Start and end token of seq2seq, the separator for both; {} of other tasks."""
         if not TASKS[self.task].translates:
             return {}
         end = 0 if self.tokenizer is None else self.tokenizer.separator
@@ -105,7 +103,7 @@ class Dataset(ABC):
 
     @property
     def model_options(self) -> dict[str, Any]:
-        """What the data decides about a model, by the names of its config's fields."""
+        """Fields of a model's config that the data decides."""
         options: dict[str, Any] = {
             "vocabulary": self.vocabulary,
             "classes": max(len(self.classes), 1),
@@ -119,11 +117,11 @@ class Dataset(ABC):
         if self.features is not None:
             known = {"series_mean": self.features.mean, "series_std": self.features.std}
             options |= {"series": len(self.features.mean), **known}
-        return options | self.own_options
+        return options | self.shape_options
 
     @property
-    def own_options(self) -> dict[str, Any]:
-        """The same of data of its own kind."""
+    def shape_options(self) -> dict[str, Any]:
+        """Those of one kind of data alone."""
         return {}
 
     def summary(self) -> dict[str, Any]:

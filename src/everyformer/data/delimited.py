@@ -1,4 +1,5 @@
-"""Tables of lines: cells with a delimiter between them, found by how evenly it divides the lines.
+"""Tables of lines: cells with a delimiter between them, which is guessed by how evenly it
+divides the lines.
 
 CSV and TSV as people have them: commas, tabs, semicolons or bars, quotes, a byte-order mark, a
 header or none. Rows are read one at a time.
@@ -24,7 +25,7 @@ DELIMITERS = {",": "commas", "\t": "tabs", ";": "semicolons", "|": "bars"}
 SAMPLED = 1 << 20
 """Characters from the beginning, at most, that tell the delimiter."""
 LONGEST_FIELD = 1 << 30
-"""Characters in one cell; Python's own limit of 131,072 is below the length of long reviews."""
+"""Characters in one cell; Python's limit of 131,072 is below the length of long reviews."""
 
 
 class DelimitedTable(Table):
@@ -33,9 +34,9 @@ class DelimitedTable(Table):
     marked_up = True
 
     def __init__(
-        self, source: Source, entry: Entry, header: str = "auto", wanted: Sequence[str] = ()
+        self, source: Source, entry: Entry, header: str = "auto", names: Sequence[str] = ()
     ) -> None:
-        """``header``: yes, no or auto; ``wanted``: names that its header has for certain.
+        """``header``: yes, no or auto; ``names``: columns that its header has for certain.
 
         Raises:
             DataError: the first rows cannot be read.
@@ -48,14 +49,14 @@ class DelimitedTable(Table):
             self.quoted = self.delimiter != "\t" or _quotes_in_tabs(lines)
         if self.delimiter != usual:
             self.notes.append(f"cells are divided by {DELIMITERS[self.delimiter]}")
-        found = list(itertools.islice(self._records(), SAMPLE + 1))
-        if not found:
+        records = list(itertools.islice(self._records(), SAMPLE + 1))
+        if not records:
             raise DataError(f"{self.where} is empty; give rows with text")
-        first = found[0][1]
-        self.width, rows = len(first), [tuple(row) for _, row in found]
+        first = records[0][1]
+        self.width, rows = len(first), [tuple(row) for _, row in records]
         self._has_header = header == "yes"
         if header == "auto":
-            self._has_header, known = finds_header(rows[0], rows[1:], wanted)
+            self._has_header, known = finds_header(rows[0], rows[1:], names)
             if self._has_header and not known:
                 self.notes.append(
                     f"the first line is taken for a header ({', '.join(first)}), and "
@@ -112,7 +113,7 @@ class DelimitedTable(Table):
 
 @contextmanager
 def _long_fields() -> Iterator[None]:
-    """A block in which Python's CSV reader takes long cells; the limit is the process's own."""
+    """A block in which Python's CSV reader takes long cells; the limit is the process's."""
     before = csv.field_size_limit(LONGEST_FIELD)
     try:
         yield
@@ -122,17 +123,21 @@ def _long_fields() -> Iterator[None]:
 
 def _beginning(lines: Iterator[str]) -> tuple[list[str], bool]:
     """The first lines, and whether they are all."""
-    found, size = [], 0
+    first, size = [], 0
     for line in lines:
-        found.append(line)
+        first.append(line)
         size += len(line)
-        if len(found) >= SAMPLE or size >= SAMPLED:
-            return found, False
-    return found, True
+        if len(first) >= SAMPLE or size >= SAMPLED:
+            return first, False
+    return first, True
 
 
 def _delimiter(lines: list[str], usual: str, whole: bool) -> str:
-    """The delimiter that gives most rows the same number of cells, more than one."""
+    """The delimiter that gives most rows the same number of cells, more than one.
+
+    `csv.Sniffer` takes the apostrophes of plain English for quotes: of 700 KB of reviews it says
+    "," whatever divides their cells, after a minute.
+    """
 
     def evenness(delimiter: str) -> float:
         rows = [row for row in csv.reader(lines, delimiter=delimiter) if row]
@@ -145,7 +150,7 @@ def _delimiter(lines: list[str], usual: str, whole: bool) -> str:
 
 
 def _quotes_in_tabs(lines: list[str]) -> bool:
-    """Whether quotes enclose cells between tabs, rather than being text, as in corpora of pairs.
+    """True where quotes enclose cells between tabs, rather than being text, as in corpora of pairs.
 
     They do where they need to: around tabs, line ends and doubled quotes, or around every cell.
     """

@@ -6,7 +6,6 @@ rows of a training are what the model does (`everyformer.training.rollouts`).
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -20,16 +19,16 @@ from everyformer.core.tasks import TaskName
 from everyformer.core.wording import counted
 from everyformer.data.batch import Batch
 from everyformer.data.cache import digest
-from everyformer.data.config import DataConfig
+from everyformer.data.config import DataConfig, EnvironmentOptions, named_values
 from everyformer.data.dataset import Dataset
 from everyformer.data.episodes import as_states, shape_of
+from everyformer.data.kind import Kind, Request
 from everyformer.genes.config import DEFAULT_LENGTH
 from everyformer.genes.model_options import EpisodeShape
 from everyformer.rl.build import EnvironmentConfig, limit_of, make_environment, spaces_of
 from everyformer.rl.collection import collect
 from everyformer.rl.recipes import recipe
 from everyformer.rl.spaces import Space
-from everyformer.system.plain import from_json
 
 SHOWN = 64
 """steps of an episode that models are looked into with"""
@@ -64,7 +63,7 @@ class EnvironmentDataset(Dataset):
         yield Batch(inputs=inputs, targets=targets, reset=first)
 
     @property
-    def own_options(self) -> dict[str, Any]:
+    def shape_options(self) -> dict[str, Any]:
         return {"episodes": to_dict(self.shape)}
 
     def summary(self) -> dict[str, Any]:
@@ -72,51 +71,63 @@ class EnvironmentDataset(Dataset):
         return super().summary() | facts
 
 
-def environment_of(config: DataConfig) -> EnvironmentConfig:
-    """The environment that ``config`` names, with its options.
+class Environment(Kind):
+    """An environment, which ``env`` names in place of a source."""
 
-    Raises:
-        ConfigError: an option without a name or a value.
-    """
-    assert config.env is not None
-    options = dict(map(_option, config.env_options))
-    return EnvironmentConfig(config.env, config.env_mask, options)
+    name = "environment"
+    reads = (EnvironmentOptions,)
+    alone = ", which is played and not read"
+    task: TaskName = "policy"
 
+    @classmethod
+    def recognises(cls, request: Request) -> bool:
+        return request.config.env is not None or request.said == cls.task
 
-def load_environment(config: DataConfig, task: TaskName) -> EnvironmentDataset:
-    """The environment that ``config`` names as the data of ``task``.
+    @property
+    def called(self) -> str:
+        return self.config.env or self.name
 
-    Raises:
-        Those of `everyformer.rl.make`.
-    """
-    environment = environment_of(config)
-    trial = make_environment(environment)
-    observed, acted = spaces_of(trial, environment.name)
-    trial.close()
-    limit = limit_of(environment)
-    many = f"{counted(config.env_number, 'environment')} side by side"
-    return EnvironmentDataset(
-        name=environment.name.rpartition("/")[2],
-        task=task,
-        kind="episodes",
-        vocabulary=256,
-        # of an episode every observation, its last one too
-        length=(limit or DEFAULT_LENGTH) + 1,
-        split=f"{many}, episodes of at most {limit:,} steps" if limit else many,
-        fingerprint=digest(str(environment), config.env_number),
-        environment=environment,
-        number=config.env_number,
-        shape=shape_of(observed, acted),
-        observation_space=observed,
-        action_space=acted,
-    )
+    def check(self) -> None:
+        if self.config.env is None:
+            raise ConfigError(f"the task {self.task} plays in an environment: name it with --env")
+        if self.task not in self.request.tasks:
+            raise ConfigError(
+                f"--env names an environment, which the task {self.request.word} cannot use; it is "
+                f"for {self.task}"
+            )
+        if self.config.source != DataConfig.source:
+            raise ConfigError(
+                f"--env {self.config.env} is played in place of data, but --data "
+                f"{self.config.source} is given too: leave one of them out"
+            )
+        super().check()
 
+    def load(self) -> EnvironmentDataset:
+        """The spaces of the environment, which is made once for them.
 
-def _option(word: str) -> tuple[str, Any]:
-    name, equals, value = word.partition("=")
-    if not equals or not name or not value:
-        raise ConfigError(f"--data.env-options takes name=value, not '{word}'")
-    try:
-        return name.replace("-", "_"), from_json(value)
-    except json.JSONDecodeError:
-        return name.replace("-", "_"), value
+        Raises:
+            Those of `everyformer.rl.make`.
+        """
+        assert self.config.env is not None
+        options = named_values(self.config.env_options, "--data.env-options")
+        environment = EnvironmentConfig(self.config.env, self.config.env_mask, options)
+        trial = make_environment(environment)
+        observed, acted = spaces_of(trial, environment.name)
+        trial.close()
+        limit, number = limit_of(environment), self.config.env_number
+        many = f"{counted(number, 'environment')} side by side"
+        return EnvironmentDataset(
+            name=environment.name.rpartition("/")[2],
+            task=self.task,
+            kind="episodes",
+            vocabulary=256,
+            # of an episode every observation, its last one too
+            length=(limit or DEFAULT_LENGTH) + 1,
+            split=f"{many}, episodes of at most {limit:,} steps" if limit else many,
+            fingerprint=digest(str(environment), number),
+            environment=environment,
+            number=number,
+            shape=shape_of(observed, acted),
+            observation_space=observed,
+            action_space=acted,
+        )

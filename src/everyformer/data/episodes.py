@@ -5,7 +5,7 @@
     validation     the held-out episodes, cut into windows from their starts on
 
 Returns-to-go are those of whole episodes, before any window is cut. What a window lacks at its end
-stands as padding in front: zeros that are masked, and -100 for actions that are chosen.
+is padding in front: zeros that are masked, and -100 for actions that are chosen.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import dataclasses
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +23,12 @@ import torch
 
 from everyformer.core.config import to_dict
 from everyformer.core.errors import DataError
-from everyformer.core.tasks import TaskName
+from everyformer.core.tasks import TASKS, TaskName, tasks_that
 from everyformer.data.batch import IGNORED, Batch
 from everyformer.data.cache import digest
-from everyformer.data.config import DataConfig
+from everyformer.data.config import DataConfig, EpisodeOptions, SharedOptions
 from everyformer.data.dataset import Dataset, Spread
+from everyformer.data.kind import Kind, Request
 from everyformer.data.selection import held_out_draw, spread
 from everyformer.genes.model_options import EpisodeShape
 from everyformer.rl.build import EnvironmentConfig
@@ -41,7 +43,7 @@ MINARI = "minari:"
 TINY = 1e-6
 """added to standard deviations of states"""
 FEW = 4
-"""channels of a picture at most, where they stand last"""
+"""channels of a picture at most, where they are the last axis"""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -61,8 +63,8 @@ class EpisodeDataset(Dataset):
     """(steps, ...) of all episodes, one after the other"""
     actions: np.ndarray
     """(steps,) int64 or (steps, N) float32"""
-    wanted: np.ndarray
-    """(steps,) returns-to-go"""
+    returns_to_go: np.ndarray
+    """(steps,) float, of whole episodes"""
     starts: np.ndarray
     """(episodes,), where each begins"""
     lengths: np.ndarray
@@ -101,13 +103,13 @@ class EpisodeDataset(Dataset):
             inputs=_padded(self.states[rows], keep),
             targets=_padded(self.actions[rows], keep, IGNORED if self.shape.discrete else 0),
             keep=torch.from_numpy(keep),
-            returns=_padded(self.wanted[rows].astype(np.float32), keep),
+            returns=_padded(self.returns_to_go[rows].astype(np.float32), keep),
             actions=_padded(self.actions[rows], keep),
             timesteps=torch.from_numpy(step),
         )
 
     @property
-    def own_options(self) -> dict[str, Any]:
+    def shape_options(self) -> dict[str, Any]:
         return {"episodes": to_dict(self.shape)}
 
     def summary(self) -> dict[str, Any]:
@@ -125,83 +127,64 @@ def _padded(values: np.ndarray, keep: np.ndarray, padding: int = 0) -> torch.Ten
     return torch.from_numpy(np.where(real, values, np.array(padding, values.dtype)))
 
 
-def holds_episodes(source: str) -> bool:
-    """Whether a source is trajectories: one of Minari's, or a folder or file of ours."""
-    return source.startswith(MINARI) or holds_trajectories(expanded(source))
-
-
-def load_episodes(config: DataConfig, task: TaskName) -> EpisodeDataset:
-    """The trajectories that ``config`` names as the data of ``task``.
+def episode_dataset(
+    recorded: Trajectories, config: DataConfig, task: TaskName, name: str
+) -> EpisodeDataset:
+    """Trajectories as the data of ``task``.
 
     Raises:
-        DataError: they cannot be read or contradict one another; there is one episode alone, so
-            that none can be held out.
-        UnsupportedError: states or actions of a kind that no model here reads.
-        MissingExtraError: gymnasium or minari is needed and not installed.
+        DataError: there is one episode alone, so that none can be held out.
+        UnsupportedError: states or actions of a kind that no model reads.
     """
-    return episode_dataset(read(config.source), config, task, _name(config.source))
-
-
-def episode_dataset(
-    found: Trajectories, config: DataConfig, task: TaskName, name: str
-) -> EpisodeDataset:
-    """Trajectories as the data of ``task``; see `load_episodes`."""
-    found = found.delayed() if config.delayed else found
-    held_out, how = _held_out(found, config)
+    recorded = recorded.delayed() if config.delayed else recorded
+    held_out, how = _held_out(recorded, config)
     training = np.flatnonzero(~held_out)
-    kept = training
+    best = training
     if config.best is not None and len(training):
-        part = _of(found, training)
+        part = _of(recorded, training)
         budget = {id(episode) for episode in part.best(config.best).episodes}
-        kept = np.array([n for n in training.tolist() if id(found.episodes[n]) in budget])
+        best = np.array([n for n in training.tolist() if id(recorded.episodes[n]) in budget])
         how += f"; of the training part the best {config.best:.0%} of the steps by return"
     known = training if len(training) else np.flatnonzero(held_out)
-    shape = _shape(_of(found, known), config)
-    shape = dataclasses.replace(shape, longest=int(found.lengths.max()))
-    states, actions = arrays(found)
-    wanted = np.concatenate([returns_to_go(each.rewards) for each in found.episodes])
-    steps = [int(found.lengths[part].sum()) for part in (kept, held_out)]
+    shape = _shape(_of(recorded, known), config)
+    shape = dataclasses.replace(shape, longest=int(recorded.lengths.max()))
+    states, actions = arrays(recorded)
+    to_go = np.concatenate([returns_to_go(each.rewards) for each in recorded.episodes])
+    steps = [int(recorded.lengths[part].sum()) for part in (best, held_out)]
     return EpisodeDataset(
         name=name,
         task=task,
         kind="episodes",
         vocabulary=256,
         length=3 * config.context,
-        split=f"{how}: {len(kept):,} episodes of {steps[0]:,} steps to train on, "
+        split=f"{how}: {len(best):,} episodes of {steps[0]:,} steps to train on, "
         f"{int(held_out.sum()):,} of {steps[1]:,} held out",
         # not of what part is trained on: losses on the held-out part can be compared
         fingerprint=digest(
-            states.tobytes(), actions.tobytes(), wanted.tobytes(), found.lengths.tolist(),
+            states.tobytes(), actions.tobytes(), to_go.tobytes(), recorded.lengths.tolist(),
             held_out.tobytes(), config.context,
         ),
         shape=shape,
-        environment=found.environment,
-        recipe=found.recipe,
-        returns=found.statistics,
+        environment=recorded.environment,
+        recipe=recorded.recipe,
+        returns=recorded.statistics,
         delayed=config.delayed,
         states=states,
         actions=actions,
-        wanted=wanted,
-        starts=found.lengths.cumsum() - found.lengths,
-        lengths=found.lengths,
-        train=kept,
+        returns_to_go=to_go,
+        starts=recorded.lengths.cumsum() - recorded.lengths,
+        lengths=recorded.lengths,
+        train=best,
         held_out=np.flatnonzero(held_out),
     )  # fmt: skip
 
 
-def read(source: str) -> Trajectories:
-    """The trajectories of a folder, a file, or ``minari:ID``."""
-    if source.startswith(MINARI):
-        return read_minari(source.removeprefix(MINARI))
-    return read_trajectories(source)
-
-
-def arrays(found: Trajectories) -> tuple[np.ndarray, np.ndarray]:
+def arrays(recorded: Trajectories) -> tuple[np.ndarray, np.ndarray]:
     """The states (steps, ...) and actions of all episodes as models read them."""
-    seen = np.concatenate([each.observations[:-1] for each in found.episodes])
-    done = np.concatenate([each.actions for each in found.episodes])
-    dtype = np.int64 if found.action_space.discrete else np.float32
-    return as_states(found.observation_space, seen), done.astype(dtype)
+    seen = np.concatenate([each.observations[:-1] for each in recorded.episodes])
+    done = np.concatenate([each.actions for each in recorded.episodes])
+    dtype = np.int64 if recorded.action_space.discrete else np.float32
+    return as_states(recorded.observation_space, seen), done.astype(dtype)
 
 
 def state_shape(space: Space) -> tuple[int, ...]:
@@ -233,7 +216,7 @@ def _channels_last(space: Space) -> bool:
 
 
 def shape_of(observed: Space, acted: Space) -> EpisodeShape:
-    """What a model must know of two spaces, whatever the data."""
+    """Shapes and bounds of two spaces, as far as a model must know them."""
     ends: tuple[tuple[float, ...], ...] = ((), ())
     if not acted.discrete and np.isfinite(bounds := np.array(acted.bounds())).all():
         ends = tuple(tuple(end.tolist()) for end in bounds)
@@ -248,7 +231,7 @@ def shape_of(observed: Space, acted: Space) -> EpisodeShape:
 
 
 def _shape(training: Trajectories, config: DataConfig) -> EpisodeShape:
-    """What a model must know, from the training part."""
+    """Shapes and bounds with the statistics of the training part."""
     shape = shape_of(training.observation_space, training.action_space)
     known = Spread((), ())
     if len(shape.state) == 1:
@@ -266,25 +249,54 @@ def _shape(training: Trajectories, config: DataConfig) -> EpisodeShape:
     )
 
 
-def _of(found: Trajectories, chosen: np.ndarray) -> Trajectories:
+def _of(recorded: Trajectories, chosen: np.ndarray) -> Trajectories:
     return dataclasses.replace(
-        found, episodes=[found.episodes[number] for number in chosen.tolist()]
+        recorded, episodes=[recorded.episodes[number] for number in chosen.tolist()]
     )
 
 
-def _held_out(found: Trajectories, config: DataConfig) -> tuple[np.ndarray, str]:
+def _held_out(recorded: Trajectories, config: DataConfig) -> tuple[np.ndarray, str]:
     """Flags of the episodes that are held out, and how they were chosen."""
-    if len(found) == 1 and config.validation < 1:
+    if len(recorded) == 1 and config.validation < 1:
         raise DataError(
             f"'{config.source}' holds one episode alone, so that none can be held out: give two or "
             "more, or only evaluate with --data.validation 1"
         )
-    flags = np.zeros(len(found), bool)
-    flags[held_out_draw(np.zeros(len(found), np.int64), config.validation, config.seed)] = True
+    flags = held_out_draw(np.zeros(len(recorded)), config.validation, config.seed)
     return flags, f"a draw of {config.validation:.0%} of the episodes (seed {config.seed})"
 
 
-def _name(source: str) -> str:
-    if source.startswith(MINARI):
-        return source.removeprefix(MINARI)
-    return Path(os.path.abspath(expanded(source))).stem
+class Episodes(Kind):
+    """Episodes that were recorded: a folder or file of trajectories, or a set of Minari's."""
+
+    name = "episodes"
+    reads = (SharedOptions, EpisodeOptions)
+    alone = ", which are read --data.context steps at a time"
+
+    @classmethod
+    def recognises(cls, request: Request) -> bool:
+        recorded = all(TASKS[name].recorded for name in request.tasks)
+        source = request.config.source
+        return recorded or source.startswith(MINARI) or holds_trajectories(expanded(source))
+
+    def check(self) -> None:
+        if not any(TASKS[name].recorded for name in self.request.tasks):
+            raise DataError(
+                f"'{self.config.source}' holds episodes, which the task {self.request.word} cannot "
+                f"use; they are for {', '.join(tasks_that('recorded'))}"
+            )
+        super().check()
+
+    @cached_property
+    def task(self) -> TaskName:
+        return next(name for name in self.request.tasks if TASKS[name].recorded)
+
+    def load(self) -> EpisodeDataset:
+        source = self.config.source
+        if source.startswith(MINARI):
+            name = source.removeprefix(MINARI)
+            recorded = read_minari(name)
+        else:
+            name = Path(os.path.abspath(expanded(source))).stem
+            recorded = read_trajectories(source)
+        return episode_dataset(recorded, self.config, self.task, name)

@@ -1,6 +1,7 @@
-"""Whether the first row of a table names its columns: known by the names, or guessed by the rest.
+"""Headers of tables: the first row names the columns, which its words show or the rest suggests.
 
-A guess asks of every column whether its first cell could stand among those below.
+A guess asks of every column whether its first cell could be one of those below. (`csv.Sniffer`
+compares types and lengths alone: it takes the first of some sentence pairs for a header.)
 """
 
 from __future__ import annotations
@@ -19,15 +20,15 @@ _NAME = re.compile(r"[^\W\d][\w.\-]*")
 
 
 def finds_header(
-    first: Sequence[str], below: Sequence[Sequence[str]], wanted: Sequence[str]
+    first: Sequence[str], below: Sequence[Sequence[str]], chosen: Sequence[str]
 ) -> tuple[bool, bool]:
-    """Whether the first row is a header, and whether that is certain.
+    """A pair: True where the first row is a header, and True where that is certain.
 
-    ``wanted``: names that the user has given, of columns that must then be there.
+    ``chosen``: names of columns in the options, which must then be there.
     """
     names = [cell.strip().lower() for cell in first]
     columns = list(zip(*below, strict=True)) if below else [()] * len(first)
-    if wanted or two_languages(names):
+    if chosen or two_languages(names):
         return True, True
     once = [
         name
@@ -44,7 +45,7 @@ def finds_header(
 
 
 def is_number(cell: str) -> bool:
-    """Whether a cell is a number, with a comma or a point."""
+    """True where a cell is a number, with a comma or a point."""
     try:
         number(cell)
     except ValueError:
@@ -58,7 +59,7 @@ def number(cell: str) -> float:
 
 
 def _sign(first: str, cells: Sequence[str]) -> int:
-    """How the first cell of a column speaks for a header, above 0, or against one, below."""
+    """Evidence of the first cell of a column for a header, above 0, or against one, below."""
     filled = [cell.strip() for cell in cells if cell.strip()]
     if not filled:
         return 0

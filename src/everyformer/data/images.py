@@ -11,8 +11,9 @@ from __future__ import annotations
 import hashlib
 import warnings
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -25,10 +26,19 @@ from everyformer.core.tasks import TASKS, TaskName, tasks_that
 from everyformer.data.batch import Batch
 from everyformer.data.cache import FORMAT, cache_root, cached, digest
 from everyformer.data.classes import describe
-from everyformer.data.config import DataConfig
+from everyformer.data.config import (
+    DataConfig,
+    DrawingOptions,
+    PartOptions,
+    PictureOptions,
+    SharedOptions,
+    TableOptions,
+)
 from everyformer.data.dataset import ClassedDataset, Spread
+from everyformer.data.kind import Kind, Request, refuse
 from everyformer.data.layout import without_notes
-from everyformer.data.picture_labels import labelled_pictures
+from everyformer.data.named import tables_beside
+from everyformer.data.picture_labels import labelled_pictures, natural_task
 from everyformer.data.pictures import opened, pillow, pixels_of, survey
 from everyformer.data.selection import held_out_draw, spread
 from everyformer.data.sources import Entry, Source, open_source
@@ -83,24 +93,21 @@ def image_dataset(
     pixels: np.ndarray,
     labels: np.ndarray,
     held_out: np.ndarray,
+    config: DataConfig,
     *,
     name: str,
     task: TaskName,
     classes: tuple[str, ...],
     split: str,
     checksum: str,
-    numbers: Spread | None = None,
-    small: int | None = None,
-    untold: tuple[str, ...] = (),
 ) -> ImageDataset:
     """Pictures (N, C, H, W), their labels and flags (N,) of those held out, as a dataset.
 
     Args:
         labels: class ids (N,), or numbers (N, n) to predict.
         classes: names, where the class is a target or an input; else ().
-        numbers: of the training pictures, where they are predicted.
-        small: `DataConfig.small`.
-        untold: names of classes that earlier versions counted to the data without need.
+        split: as in `Dataset`, with COUNTS for the sizes of both parts.
+        checksum: hash of the pixels.
 
     Raises:
         ConfigError: small pictures that are no smaller, or for another task than super-resolution.
@@ -111,10 +118,10 @@ def image_dataset(
     source: tuple[int, int, int] | None = None
     facts: list[Any] = [checksum, labels.tobytes(), held_out.tobytes(), classes]
     if TASKS[task].encodes:
-        source = (channels, *_small_size(height, width, small))
+        source = (channels, *_small_size(height, width, config.small))
         facts.append(source)
         split += f"; each is drawn from {source[2]}x{source[1]}"
-    elif small is not None:
+    elif config.small is not None:
         raise ConfigError(
             f"'data.small' has no meaning for the task {task}: it is for super-resolution"
         )
@@ -127,11 +134,10 @@ def image_dataset(
         length=height * width * (1 if answers else channels),
         image=(channels, height, width),
         source_image=source,
-        numbers=numbers,
+        numbers=Spread.of(labels[~held_out]) if labels.ndim > 1 else None,
         bytes_per_token=None if answers else 1.0,
         split=split.replace("COUNTS", counts),
         fingerprint=digest(*facts),
-        known_as=(digest(*facts[:3], untold),) if untold else (),
         pixels=pixels,
         labels=labels,
         train_rows=np.flatnonzero(~held_out),
@@ -175,59 +181,81 @@ def _small_size(height: int, width: int, small: int | None) -> tuple[int, int]:
     return round(height * side / least), round(width * side / least)
 
 
-def holds_images(source: Source) -> bool:
-    """Whether most files of a source that are no tables or notes are pictures."""
-    entries = without_notes(source.entries)
-    pictures = sum(entry.suffix in SUFFIXES for entry in entries)
-    tables = sum(entry.suffix in TABLES for entry in entries)
-    return pictures > (len(entries) - tables) / 2 and pictures > tables
+class Pictures(Kind):
+    """Pictures in a folder, a zip or a glob, with a table or without."""
 
+    name = "pictures"
+    reads = (SharedOptions, PartOptions, PictureOptions, DrawingOptions, TableOptions)
 
-def load_images(source: Source, config: DataConfig, task: str | None) -> ImageDataset:
-    """A folder, zip or glob of pictures, decoded once into the cache.
+    @classmethod
+    def recognises(cls, request: Request) -> bool:
+        """True where most files that are no tables or notes are pictures."""
+        entries = without_notes(request.source.entries)
+        pictures = sum(entry.suffix in SUFFIXES for entry in entries)
+        tables = sum(entry.suffix in TABLES for entry in entries)
+        return pictures > (len(entries) - tables) / 2 and pictures > tables
 
-    Raises:
-        DataError: a picture that cannot be read, unequal sizes where ``size`` is 0, no classes
-            or only one where they are needed, no numbers, too few pictures; a table that does not
-            fit the pictures.
-        ConfigError: columns that are not there, or that could be several.
-        MissingExtraError: pillow is not installed.
-    """
-    if task is not None and not TASKS[task].pictures:
-        *able, last = tasks_that("pictures")
-        raise DataError(
-            f"'{source.given}' holds pictures, which the task {task} cannot use; take "
-            f"{', '.join(able)} or {last}"
+    def check(self) -> None:
+        super().check()
+        columns: Iterable[str] = ("text_column", "source_column", "target_column")
+        if not tables_beside(self.request.source):
+            columns = TableOptions.names()
+        refuse(self.config, columns, self.name, TableOptions.elsewhere)
+
+    @cached_property
+    def pictures(self) -> list[Entry]:
+        """The files that are pictures."""
+        return [entry for entry in self.request.source.entries if entry.suffix in SUFFIXES]
+
+    @cached_property
+    def task(self) -> TaskName:
+        task = self.request.task_of("pictures")
+        if task is None:
+            return natural_task(self.request.source, self.config, self.pictures)
+        if not TASKS[task].pictures:
+            *able, last = tasks_that("pictures")
+            raise DataError(
+                f"'{self.config.source}' holds pictures, which the task {task} cannot use; take "
+                f"{', '.join(able)} or {last}"
+            )
+        return task
+
+    def load(self) -> ImageDataset:
+        """The pictures, decoded once into the cache.
+
+        Raises:
+            DataError: a picture that cannot be read, unequal sizes where ``size`` is 0, no classes
+                or only one where they are needed, no numbers, too few pictures; a table that does
+                not fit the pictures.
+            ConfigError: columns that are not there, or that could be several.
+            MissingExtraError: pillow is not installed.
+        """
+        source, config, task = self.request.source, self.config, self.task
+        labelled = labelled_pictures(source, config, self.pictures, task)
+        layout, labels, classes = labelled.layout, labelled.labels, labelled.classes
+        entries = layout.entries
+        if len(entries) < 2:
+            raise DataError(f"'{source.spec}' has one picture; training and validation need two")
+        held_out = np.arange(len(entries)) >= len(layout.train)
+        if layout.validation is None:
+            held_out = held_out_draw(labels, config.validation, config.seed)
+        pixels, facts = _decoded(source, entries, config)
+        within_classes = "within each class" if classes else "of the pictures"
+        drawn = f"a draw of {config.validation:.0%} {within_classes} (seed {config.seed})"
+        about = describe(labels, held_out, classes, "pictures")
+        split = f"{about}{layout.note or drawn}: COUNTS{facts['resized']}"
+        split += "".join(f"; {note}" for note in labelled.notes)
+        return image_dataset(
+            pixels,
+            labels,
+            held_out,
+            config,
+            name=source.name,
+            task=task,
+            classes=classes,
+            split=split,
+            checksum=facts["checksum"],
         )
-    pictures = [entry for entry in source.entries if entry.suffix in SUFFIXES]
-    chosen, found = labelled_pictures(source, config, pictures, task)
-    layout, labels, classes = found.layout, found.labels, found.classes
-    entries = [*layout.train, *(layout.validation or ())]
-    if len(entries) < 2:
-        raise DataError(f"'{source.given}' has one picture; training and validation need two")
-    held_out = np.arange(len(entries)) >= len(layout.train)
-    if layout.validation is None:
-        within = labels if labels.ndim == 1 else np.zeros(len(labels), dtype=np.int64)
-        held_out[held_out_draw(within, config.validation, config.seed)] = True
-    pixels, facts = _decoded(source, entries, config)
-    drawn = f"a draw of {config.validation:.0%} within each class (seed {config.seed})"
-    if not classes:
-        drawn = f"a draw of {config.validation:.0%} of the pictures (seed {config.seed})"
-    about = describe(labels, held_out, classes, "pictures")
-    split = f"{about}{layout.note or drawn}: COUNTS{facts['resized']}"
-    split += "".join(f"; {note}" for note in found.notes)
-    return image_dataset(
-        pixels,
-        labels,
-        held_out,
-        name=source.name,
-        task=chosen,
-        classes=classes,
-        numbers=Spread.of(labels[~held_out]) if TASKS[chosen].measures else None,
-        split=split,
-        checksum=facts["checksum"],
-        small=config.small,
-    )
 
 
 def read_images(path: str, shapes: Sequence[tuple[int, int, int]], most: int) -> Tensor:
@@ -279,7 +307,7 @@ def _decoded(
 
     def build(folder: Path) -> dict[str, Any]:
         sizes, grey = survey(source, entries)
-        height, width, resized = _target_size(sizes, config, source.given)
+        height, width, resized = _target_size(sizes, config, source.spec)
         grey = grey if config.colour == "auto" else config.colour == "grey"
         checksum = hashlib.blake2b(digest_size=16)
         with (folder / "pixels.bin").open("wb") as file:
@@ -296,7 +324,7 @@ def _decoded(
 
 
 def _target_size(
-    sizes: Counter[tuple[int, int]], config: DataConfig, given: str
+    sizes: Counter[tuple[int, int]], config: DataConfig, spec: str
 ) -> tuple[int, int, str]:
     """(height, width) for all, and half a sentence when that changes some."""
     ranked = sorted(sizes.items(), key=lambda item: (-item[1], item[0]))
@@ -304,7 +332,7 @@ def _target_size(
     if config.size == 0 and len(sizes) > 1:
         (other_height, other_width), count = ranked[1]
         raise DataError(
-            f"'{given}' has pictures of {len(sizes)} sizes ({width}x{height} commonest, {count:,} "
+            f"'{spec}' has pictures of {len(sizes)} sizes ({width}x{height} commonest, {count:,} "
             f"of {other_width}x{other_height}) and --data.size 0 forbids to resize; leave it out "
             "or give a size"
         )

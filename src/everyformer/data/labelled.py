@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import hashlib
 from array import array
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
 
 from everyformer.core.errors import DataError
-from everyformer.core.tasks import TASKS, TEXT, TaskName
+from everyformer.core.tasks import TASKS
 from everyformer.data.batch import Batch
-from everyformer.data.cache import FORMAT, cache_root, cached, digest
+from everyformer.data.cache import FORMAT, cache_root, cached, digest, write_tokens
 from everyformer.data.classes import (
     SHOWN,
     classes_of,
@@ -23,14 +22,16 @@ from everyformer.data.classes import (
     numbers_of,
     refuse_unlabelled,
 )  # fmt: skip
-from everyformer.data.config import DataConfig
+from everyformer.data.config import DataConfig, ParallelOptions
 from everyformer.data.corpus import checked, tokenizer_kind
 from everyformer.data.dataset import ClassedDataset, Spread
+from everyformer.data.kind import Request, refuse
 from everyformer.data.layout import class_entries, find_layout, without_notes
 from everyformer.data.selection import held_out_draw
 from everyformer.data.sources import Entry, Source
 from everyformer.data.table import TABLES
 from everyformer.data.tables import TableReader, labelled_reader
+from everyformer.data.text_files import OF_PAIRS, TextFiles
 from everyformer.data.tokenizers.base import Tokenizer
 from everyformer.data.tokenizers.load import fit_tokenizer, load_tokenizer
 
@@ -67,69 +68,78 @@ def cut(tokens: np.ndarray, length: int, closing: Sequence[int] = ()) -> np.ndar
     """At most ``length`` tokens of a text, which ends with those that every text ends with."""
     if len(tokens) <= length:
         return tokens
-    found = np.array(tokens[:length])
+    short = np.array(tokens[:length])
     if closing:
-        found[max(length - len(closing), 0) :] = closing[-length:]
-    return found
+        short[max(length - len(closing), 0) :] = closing[-length:]
+    return short
 
 
-def load_labelled(
-    source: Source,
-    config: DataConfig,
-    tokenizer: Tokenizer | None = None,
-    task: str = TEXT,
-) -> LabelledTextDataset:
-    """A source as texts with a class or, of a task that measures, a number; encoded once into the
-    cache.
+class LabelledText(TextFiles):
+    """Texts in a folder for each class, or in a table with a label or a number each."""
 
-    Raises:
-        DataError: no classes or only one, a class without files, a broken table, rows without a
-            label, labels that are no classes, binary files.
-        ConfigError: columns that are not there, or that could be several.
-    """
-    spec = config.tokenizer if tokenizer is None else tokenizer.to_dict()
-    draw = config.validation, config.seed, config.part
-    measures = TASKS[task].measures
-    what = [*(["numbers"] if measures else []), *(["skip"] * (config.unlabelled == "skip"))]
-    key = digest(FORMAT, "labelled", source.stamp(), *draw, spec, config.table_options, *what)
+    name = "labelled text"
 
-    def build(folder: Path) -> dict[str, Any]:
-        if measures and not _is_table(source):
-            raise DataError(
-                f"'{source.given}' is no table, so no text has a number that task {task} could "
-                "learn; give a .csv, .tsv, .jsonl or .parquet with --data.label-column, or tokens "
-                "with their targets as arrays in an .npz"
-            )
-        texts = _LabelledTexts(source, config, tokenizer)
-        return _build(texts, folder, config, tokenizer, measures)
+    @classmethod
+    def recognises(cls, request: Request) -> bool:
+        return TASKS[request.text_task].reads == cls.name
 
-    folder, facts = cached(cache_root(config.cache), f"labelled-{key}", build, source.stamp)
-    fitted = load_tokenizer(folder)
-    arrays = {name: np.load(folder / f"{name}.npy") for name in ARRAYS}
-    lengths = np.diff(arrays["bounds"])
-    length = int(min(config.length, lengths.max()))
-    cut = int((lengths > length).sum())
-    split = facts["split"]
-    if cut:
-        split += f"; {cut:,} of the {len(lengths):,} texts are cut to {length:,} tokens"
-    return LabelledTextDataset(
-        name=source.name,
-        task=cast(TaskName, task),
-        kind="text",
-        vocabulary=fitted.vocabulary,
-        classes=tuple(facts["classes"]),
-        length=length,
-        numbers=Spread.of(arrays["labels"][arrays["train_rows"]]) if measures else None,
-        split=split,
-        fingerprint=facts["fingerprint"],
-        tokenizer=fitted,
-        tokens=np.memmap(folder / "tokens.bin", fitted.dtype, mode="r"),
-        **arrays,
-    )
+    def check(self) -> None:
+        super().check()
+        refuse(self.config, OF_PAIRS, self.called, ParallelOptions.elsewhere)
+
+    def load(self) -> LabelledTextDataset:
+        """Texts with a class or, of a task that predicts numbers, a number; encoded once into the
+        cache.
+
+        Raises:
+            DataError: no classes or only one, a class without files, a broken table, rows without
+                a label, labels that are no classes, binary files.
+            ConfigError: columns that are not there, or that could be several.
+        """
+        source, config, tokenizer = self.request.source, self.config, self.request.tokenizer
+        spec = config.tokenizer if tokenizer is None else tokenizer.to_dict()
+        draw = config.validation, config.seed, config.part
+        measures = TASKS[self.task].measures
+        what = [*(["numbers"] if measures else []), *(["skip"] * (config.unlabelled == "skip"))]
+        key = digest(FORMAT, "labelled", source.stamp(), *draw, spec, config.columns, *what)
+
+        def build(folder: Path) -> dict[str, Any]:
+            if measures and not _is_table(source):
+                raise DataError(
+                    f"'{source.spec}' is no table, so no text has a number that task {self.task} "
+                    "could learn; give a .csv, .tsv, .jsonl or .parquet with --data.label-column, "
+                    "or tokens with their targets as arrays in an .npz"
+                )
+            texts = _LabelledTexts(source, config, tokenizer)
+            return _build(texts, folder, config, tokenizer, measures)
+
+        folder, facts = cached(cache_root(config.cache), f"labelled-{key}", build, source.stamp)
+        fitted = load_tokenizer(folder)
+        arrays = {name: np.load(folder / f"{name}.npy") for name in ARRAYS}
+        lengths = np.diff(arrays["bounds"])
+        length = int(min(config.length, lengths.max()))
+        cut = int((lengths > length).sum())
+        split = facts["split"]
+        if cut:
+            split += f"; {cut:,} of the {len(lengths):,} texts are cut to {length:,} tokens"
+        return LabelledTextDataset(
+            name=source.name,
+            task=self.task,
+            kind="text",
+            vocabulary=fitted.vocabulary,
+            classes=tuple(facts["classes"]),
+            length=length,
+            numbers=Spread.of(arrays["labels"][arrays["train_rows"]]) if measures else None,
+            split=split,
+            fingerprint=facts["fingerprint"],
+            tokenizer=fitted,
+            tokens=np.memmap(folder / "tokens.bin", fitted.dtype, mode="r"),
+            **arrays,
+        )
 
 
 def _is_table(source: Source) -> bool:
-    """Whether a source is tables and notes alone."""
+    """True where a source is tables and notes alone."""
     return all(entry.suffix in TABLES for entry in without_notes(source.entries))
 
 
@@ -164,7 +174,7 @@ class _LabelledTexts:
                     elif label or not self.skips:
                         yield bool(part), text, label
         if not self.skips:
-            refuse_unlabelled(self._lines, self.unlabelled, f"'{self.source.given}'")
+            refuse_unlabelled(self._lines, self.unlabelled, f"'{self.source.spec}'")
 
     def _rows(self, entry: Entry) -> Iterator[tuple[str, str]]:
         if self.table is None:
@@ -190,26 +200,28 @@ def _build(
     measures: bool,
 ) -> dict[str, Any]:
     """Write tokens, bounds, labels and split into ``folder``; give the facts."""
-    given = texts.source.given
+    spec = texts.source.spec
     codes: dict[str, int] = {}
     labels, chosen = _first_pass(texts, codes)
     if not codes:
-        raise DataError(f"'{given}' holds no texts; give rows or files with content")
+        raise DataError(f"'{spec}' holds no texts; give rows or files with content")
     classes: list[str] = []
     if measures:
-        labels = _numbers(texts, codes)[labels]
+        assert texts.table is not None
+        column = texts.table.first.column(texts.table.indices[1])
+        labels = numbers_of(codes, f"{column} of '{spec}'")[labels, None]
     else:
         sure = config.label_column is not None
-        labels, classes = classes_of(codes, labels, chosen, texts.table, given, sure)
+        labels, classes = classes_of(codes, labels, chosen, texts.table, spec, sure)
     if texts.layout.validation is None:
-        within = np.zeros(len(labels), dtype=np.int64) if measures else labels
-        chosen[held_out_draw(within, config.validation, config.seed)] = True
+        chosen = held_out_draw(labels, config.validation, config.seed)
     if not chosen.any():
-        raise DataError(f"the held-out part of '{given}' has no text; add some")
+        raise DataError(f"the held-out part of '{spec}' has no text; add some")
     training = (text for (_, text, _), out in zip(texts.read(), chosen, strict=True) if not out)
     fitted = tokenizer or fit_tokenizer(config.tokenizer, training)
     fitted.save(folder)
-    bounds, checksum = _encode(texts, fitted, folder)
+    tokens = (fitted.encode_alone(text) for _, text, _ in texts.read())
+    bounds, checksum = write_tokens(folder, tokens)
     rows = np.flatnonzero(~chosen), np.flatnonzero(chosen)
     for name, values in zip(ARRAYS, (bounds, labels, *rows), strict=True):
         np.save(folder / f"{name}.npy", values)
@@ -224,35 +236,16 @@ def _build(
     }
 
 
-def _numbers(texts: _LabelledTexts, codes: dict[str, int]) -> np.ndarray:
-    """(labels, 1) the number that each label is."""
-    assert texts.table is not None
-    column = texts.table.first.column(texts.table.indices[1])
-    return numbers_of(codes, f"{column} of '{texts.source.given}'")[:, None]
-
-
 def _first_pass(texts: _LabelledTexts, codes: dict[str, int]) -> tuple[np.ndarray, np.ndarray]:
     """(texts,) the label of each, numbered into ``codes`` as they come, and whether it is held out.
 
-    A million rows are numbers here, not strings.
+    A million rows are held as numbers, not as strings.
     """
     labels, chosen = array("q"), bytearray()
     for held_out, _, label in texts.read():
         labels.append(codes.setdefault(label, len(codes)))
         chosen.append(held_out)
     return np.array(labels, dtype=np.int64), np.array(chosen, dtype=bool)
-
-
-def _encode(texts: _LabelledTexts, tokenizer: Tokenizer, folder: Path) -> tuple[np.ndarray, bytes]:
-    bounds, checksum = [0], hashlib.blake2b(digest_size=16)
-    with (folder / "tokens.bin").open("wb") as file:
-        for _, text, _ in texts.read():
-            found = tokenizer.encode_alone(text)
-            raw = found.tobytes()
-            file.write(raw)
-            checksum.update(raw)
-            bounds.append(bounds[-1] + len(found))
-    return np.array(bounds, dtype=np.int64), checksum.digest()
 
 
 def _split(texts: _LabelledTexts, train: np.ndarray, validation: np.ndarray, drawn: str) -> str:

@@ -25,7 +25,7 @@ SPLITS = {
 
 @dataclass(frozen=True)
 class SourceLayout:
-    """The split of a source as its own folders show it."""
+    """The split of a source as its folders show it."""
 
     train: tuple[Entry, ...]
     """The training entries; all entries when the source has no split."""
@@ -33,6 +33,11 @@ class SourceLayout:
     """The held-out entries, or None when the source has no split."""
     note: str
     """Half a sentence on where the split is from; empty without one."""
+
+    @property
+    def entries(self) -> tuple[Entry, ...]:
+        """All entries, those for training first."""
+        return (*self.train, *(self.validation or ()))
 
 
 def find_layout(entries: Sequence[Entry], part: str | None = None) -> SourceLayout:
@@ -43,7 +48,7 @@ def find_layout(entries: Sequence[Entry], part: str | None = None) -> SourceLayo
     to hold out, by its word (test), by a folder or by a file's name without its ending.
 
     Raises:
-        DataError: there is no such part, or nothing beside it.
+        DataError: there is no such part, or nothing else.
     """
     core = without_notes(entries)
     level = core
@@ -74,7 +79,7 @@ def without_notes(entries: Sequence[Entry]) -> list[Entry]:
 
 
 Groups = dict[str, tuple[str, list[Entry]]]
-"""train, validation, test -> (the source's own word, entries)."""
+"""train, validation, test -> (the source's word, entries)."""
 
 
 def _by_folder(entries: Sequence[Entry]) -> Groups | None:
@@ -85,8 +90,8 @@ def _by_folder(entries: Sequence[Entry]) -> Groups | None:
 
 
 def _by_name(entries: Sequence[Entry]) -> Groups | None:
-    found = [() if len(entry.parts) > 1 else (*_words(entry.parts[0]),) for entry in entries]
-    return _grouped([words[0] if len(words) == 1 else "" for words in found], "{} files", entries)
+    words = [() if len(entry.parts) > 1 else (*_words(entry.parts[0]),) for entry in entries]
+    return _grouped([each[0] if len(each) == 1 else "" for each in words], "{} files", entries)
 
 
 def _grouped(words: Sequence[str], form: str, entries: Sequence[Entry]) -> Groups | None:
@@ -116,11 +121,11 @@ def _split(groups: Groups, part: str | None) -> SourceLayout:
 
 def _named(part: str, entries: Sequence[Entry]) -> tuple[Entry, ...]:
     """The entries that lie in a folder ``part``, are called so, or have the word in their name."""
-    found = tuple(e for e in entries if part.lower() in _names(e) | _words(e.name))
-    if not found:
+    named = tuple(e for e in entries if part.lower() in _names(e) | _words(e.name))
+    if not named:
         known = sorted({name for entry in entries for name in _names(entry)})
         raise DataError(f"the source has no part '{part}'; {nearest(part, known)}")
-    return found
+    return named
 
 
 def _names(entry: Entry) -> set[str]:
@@ -129,12 +134,12 @@ def _names(entry: Entry) -> set[str]:
 
 
 def _words(name: str) -> set[str]:
-    """What a file's name says of its split; a number may follow (test2016)."""
+    """Words for a split in a file's name; a number may follow (test2016)."""
     return {w for w in re.split(r"[._\-\d]+", Path(name).name.lower()) if w in SPLITS}
 
 
 def class_entries(source: Source, layout: SourceLayout) -> tuple[SourceLayout, int]:
-    """The entries that lie in a class's folder, and how many lie beside them.
+    """The entries that lie in a class's folder, and how many lie elsewhere.
 
     ``parts[0]`` of each entry is its class.
 
@@ -147,7 +152,7 @@ def class_entries(source: Source, layout: SourceLayout) -> tuple[SourceLayout, i
     )
     if not train or held_out == ():
         raise DataError(
-            f"'{source.given}' has no folders for classes; put the files of each class into a "
+            f"'{source.spec}' has no folders for classes; put the files of each class into a "
             "folder of its own, or take a task without classes"
         )
     both = (*train, *(held_out or ()))
@@ -155,10 +160,10 @@ def class_entries(source: Source, layout: SourceLayout) -> tuple[SourceLayout, i
     for folder in source.empty:
         if tuple(folder.split("/"))[:-1] in above:
             raise DataError(
-                f"the class folder '{folder}' in '{source.given}' holds no files; add some or "
+                f"the class folder '{folder}' in '{source.spec}' holds no files; add some or "
                 "remove the folder"
             )
-    loose = len(layout.train) + len(layout.validation or ()) - len(both)
+    loose = len(layout.entries) - len(both)
     return replace(layout, train=train, validation=held_out), loose
 
 
@@ -168,17 +173,17 @@ def class_names(labels: Iterable[str], validation: Iterable[str], where: str) ->
     Raises:
         DataError: fewer than two classes, or one that only the held-out part has.
     """
-    found = set(labels)
-    missing = sorted(set(validation) - found)
+    names = set(labels)
+    missing = sorted(set(validation) - names)
     if missing:
         raise DataError(
             f"the held-out part of '{where}' has the class '{missing[0]}', which the training part "
             "lacks; give both parts the same classes"
         )
-    if len(found) < 2:
+    if len(names) < 2:
         raise DataError(
-            f"'{where}' has only one class, '{next(iter(found), '')}'; a classifier needs two"
+            f"'{where}' has only one class, '{next(iter(names), '')}'; a classifier needs two"
         )
-    if all(re.fullmatch(r"-?\d+", label) for label in found):
-        return tuple(sorted(found, key=lambda label: (int(label), label)))
-    return tuple(sorted(found))
+    if all(re.fullmatch(r"-?\d+", label) for label in names):
+        return tuple(sorted(names, key=lambda label: (int(label), label)))
+    return tuple(sorted(names))

@@ -2,15 +2,15 @@
 
 Each token is chosen with probability r (``mask_rate``); of the chosen 80% become the mask token,
 10% a random token, 10% stay as they are, and all chosen ones, these too, are the targets. The mask
-token is the tokenizer's own, or else one id more than it has, the last. Separators of documents are
+token is the tokenizer's, or else one id more than it has, the last. Separators of documents are
 never chosen. A row in which chance chose nothing hides the token that came nearest to being chosen.
 
 Training draws anew at every step, from (seed, step) alone; a validation window always hides the
 same tokens. With ``mask_words`` words are chosen, each with probability r, and then all their
-tokens: runs of letters, digits and their marks; everything else stands by itself.
+tokens: runs of letters, digits and their marks; everything else is a word by itself.
 
 Source: Devlin et al. 2018, arXiv 1810.04805, 3.1; whole words as in google-research/bert. There 15%
-of a row's tokens are chosen, rounded; here each by itself, so that 15% is a mean.
+of a row's tokens are chosen, rounded; in this module each by itself, so that 15% is a mean.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ class MaskedTextDataset(Dataset):
     @property
     def mask_token(self) -> int:
         """The id of hidden tokens."""
-        own = None if self.tokenizer is None else self.tokenizer.mask
-        return self.vocabulary - 1 if own is None else own
+        token = None if self.tokenizer is None else self.tokenizer.mask
+        return self.vocabulary - 1 if token is None else token
 
     def train_batch(self, step: int, size: int, seed: int) -> Batch:
         windows = self.text.train_batch(step, size, seed)
@@ -79,17 +79,17 @@ class MaskedTextDataset(Dataset):
             yield replace(batch, documents=documents)
 
     def _held_out(self, row: int) -> Batch:
-        wanted = row * self.length
-        start = min(wanted, len(self.text.validation) - self.length)
+        first = row * self.length
+        start = min(first, len(self.text.validation) - self.length)
         window = self.text.validation[None, start : start + self.length].astype(np.int64)
-        new = np.arange(self.length)[None] >= wanted - start
+        new = np.arange(self.length)[None] >= first - start
         random = np.random.default_rng((self.seed, row, VALIDATION_STREAM))
         return self.hide(window, random, new)
 
     def hide(
         self, tokens: np.ndarray, random: np.random.Generator, able: np.ndarray | None = None
     ) -> Batch:
-        """Hide some of ``tokens`` (B, L); only those that are ``able`` (B, L), if that is given."""
+        """Hide some of ``tokens`` (B, L); only those that are ``able`` (B, L); None: all."""
         free = tokens != self._separator
         if able is not None:
             free &= able
@@ -119,8 +119,8 @@ class MaskedTextDataset(Dataset):
 
     @property
     def _separator(self) -> int:
-        own = None if self.tokenizer is None else self.tokenizer.separator
-        return -1 if own is None else own
+        token = None if self.tokenizer is None else self.tokenizer.separator
+        return -1 if token is None else token
 
 
 def masked(text: Dataset, config: DataConfig) -> MaskedTextDataset:
@@ -136,13 +136,12 @@ def masked(text: Dataset, config: DataConfig) -> MaskedTextDataset:
             "'data.mask_words' reads off each token's text where words begin, which those of a "
             "converted checkpoint do not tell: leave it out"
         )
-    own = text.tokenizer.mask is not None
     facts: dict[str, Any] = {"rate": config.mask_rate, "seed": config.seed}
     return MaskedTextDataset(
         name=text.name,
         task="mlm",
         kind="text",
-        vocabulary=text.tokenizer.vocabulary + (not own),
+        vocabulary=text.tokenizer.vocabulary + (text.tokenizer.mask is None),
         length=text.length,
         split=text.split,
         fingerprint=digest(text.fingerprint, "masked", config.mask_words, facts),
@@ -154,7 +153,7 @@ def masked(text: Dataset, config: DataConfig) -> MaskedTextDataset:
 
 
 def word_flags(tokenizer: Tokenizer) -> tuple[np.ndarray, np.ndarray]:
-    """Of each token, whether its first and whether its last character belongs to a word."""
+    """Two flags for each token: its first, and its last, character belongs to a word."""
     texts = [tokenizer.decode([token]) for token in range(tokenizer.vocabulary)]
     begins = [_in_word(text[:1]) for text in texts]
     ends = [_in_word(text[-1:]) for text in texts]

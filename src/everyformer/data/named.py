@@ -1,4 +1,4 @@
-"""Pictures beside a table that names them: which table, which of its columns, which picture a row
+"""Pictures with a table that names them: which table, which of its columns, which picture a row
 means, and the label of each."""
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from everyformer.data.config import DataConfig
 from everyformer.data.names import FILES
 from everyformer.data.sources import Entry, Source
 from everyformer.data.table import TABLES, Table
-from everyformer.data.tables import TableReader, named_columns, names_labels, open_table
+from everyformer.data.tables import Role, TableReader, names_labels, open_table, picture_reader
 
 METADATA = "metadata"
 """what a table is called that is meant among others"""
@@ -47,11 +47,11 @@ class PictureNames:
                     self.ends["/".join(form.parts[first:])].append(entry)
 
     def find(self, cell: str, table: Entry) -> list[Entry]:
-        """The pictures that a cell may mean: by their path beside the table, else in the source,
+        """The pictures that a cell may mean: by their path from the table, else in the source,
         else by the end of their path."""
         name = str(PurePosixPath(cell.strip().replace("\\", "/")))
-        beside = str(PurePosixPath(table.name).parent / name)
-        for path in (beside, name):
+        near = str(PurePosixPath(table.name).parent / name)
+        for path in (near, name):
             if path in self.whole:
                 return [self.whole[path]]
         return self.ends.get(name, [])
@@ -64,7 +64,7 @@ def tables_beside(source: Source) -> list[Entry]:
 
 
 def table_labels_pictures(source: Source, config: DataConfig, pictures: Sequence[Entry]) -> bool:
-    """Whether a single table beside pictures shows by itself that it has labels for them."""
+    """True where a single table among pictures shows by itself that it has labels for them."""
     tables = tables_beside(source)
     if len(tables) != 1:
         return False
@@ -73,12 +73,12 @@ def table_labels_pictures(source: Source, config: DataConfig, pictures: Sequence
 
 
 def named_pictures(
-    source: Source, config: DataConfig, pictures: Sequence[Entry], wanted: str
+    source: Source, config: DataConfig, pictures: Sequence[Entry], role: Role
 ) -> NamedPictures:
-    """The labels of pictures by the table beside them.
+    """The labels of pictures by the table among them.
 
     Args:
-        wanted: what a label is, for messages.
+        role: of the column of labels.
 
     Raises:
         ConfigError: an option names no column; several could be meant, or none.
@@ -89,9 +89,9 @@ def named_pictures(
     folders = {PurePosixPath(entry.name).parent for entry in tables}
     alike = {PurePosixPath(entry.name).name for entry in tables}
     if len(folders) < len(tables) or len(alike) > 1:
-        shown = ", ".join(entry.name for entry in tables[:SHOWN])
+        listed = ", ".join(entry.name for entry in tables[:SHOWN])
         raise DataError(
-            f"'{source.given}' has {len(tables)} tables beside its pictures, {shown}: call the one "
+            f"'{source.spec}' has {len(tables)} tables beside its pictures, {listed}: call the one "
             f"that is meant {METADATA}{tables[0].suffix}, or leave only that"
         )
     table = open_table(source, config, tables[0])
@@ -99,18 +99,17 @@ def named_pictures(
     if files is None:
         raise DataError(
             f"{table.where} has {table.columns}, and none of them names the pictures in "
-            f"'{source.given}'; give a column file_name with their paths"
+            f"'{source.spec}'; give a column file_name with their paths"
         )
     known = bool(table.names) and table.names[files].lower() in FILES
-    columns = named_columns(table, config, files, wanted)
-    reader = TableReader(source, config, table, columns)
+    reader = picture_reader(source, config, table, files, role)
     labels, empty = _labels(reader, tables, names, source)
     notes = list(reader.notes)
     if not known and fitting:
         notes.append(f"{table.column(files)} holds the names of pictures")
     aside = [entry.name for entry in pictures if entry.name not in labels]
     if config.unlabelled == "refuse":
-        refuse_unlabelled(empty[:SHOWN], len(empty), f"'{source.given}'", "picture")
+        refuse_unlabelled(empty[:SHOWN], len(empty), f"'{source.spec}'", "picture")
     elif empty:
         labels = {name: label for name, label in labels.items() if label}
         notes.append(f"{len(empty):,} without a label left out")
@@ -148,14 +147,14 @@ def _labels(
     lost: list[str] = []
     empty: list[str] = []
     for place, cell, label, entry in _rows(reader, tables):
-        found = names.find(cell, entry) if cell else []
-        if not found:
+        meant = names.find(cell, entry) if cell else []
+        if not meant:
             lost.append(f"'{cell}' ({place})")
             continue
-        if len(found) > 1:
-            several = ", ".join(entry.name for entry in found[:SHOWN])
+        if len(meant) > 1:
+            several = ", ".join(entry.name for entry in meant[:SHOWN])
             raise DataError(f"{place}: '{cell}' may be {several}; write the path")
-        name = found[0].name
+        name = meant[0].name
         if name in labels:
             raise DataError(
                 f"{place} names the picture '{name}' again, which {lines[name]} has named before; "
@@ -168,14 +167,14 @@ def _labels(
         more = f" and {len(lost) - SHOWN:,} more" if len(lost) > SHOWN else ""
         raise DataError(
             f"{counted(len(lost), 'row')} of the table name{'s' * (len(lost) == 1)} "
-            f"no picture in '{source.given}': {', '.join(lost[:SHOWN])}{more}; add such pictures "
+            f"no picture in '{source.spec}': {', '.join(lost[:SHOWN])}{more}; add such pictures "
             "or remove such rows"
         )
     return labels, empty
 
 
 def _rows(reader: TableReader, tables: Sequence[Entry]) -> Iterator[tuple[str, str, str, Entry]]:
-    """Of every row its place in messages, its two cells as text, and its table's entry."""
+    """Place of every row in messages, its two cells as text, and its table's entry."""
     for entry in tables:
         for table, (first, second), number, cells in reader.rows(entry):
             place = table.at(number) if len(tables) > 1 else f"{table.unit} {number}"

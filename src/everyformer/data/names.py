@@ -21,7 +21,7 @@ LABELS = frozenset(_LABELS.split())
 FILES = frozenset(_FILES.split())
 """Names of columns that hold the names of files."""
 FIELDS = ("source", "target")
-"""What columns and fields of pairs are called where no languages name them."""
+"""Names of columns and fields of pairs where no languages name them."""
 _CODES = (
     "aa ab ae af ak am an ar as av ay az ba be bg bi bm bn bo br bs ca ce ch co cr cs cu cv cy da "
     "de dv dz ee el en eo es et eu fa ff fi fj fo fr fy ga gd gl gn gu gv ha he hi ho hr ht hu hy "
@@ -41,7 +41,7 @@ LANGUAGE_NAMES = frozenset(_WORDS.split())
 
 
 def two_languages(names: list[str]) -> bool:
-    """Whether ``names``, in lower case, are two different languages, by their codes or words."""
+    """True where ``names``, in lower case, are two different languages, by their codes or words."""
     return len(names) == len(set(names)) == 2 and (
         LANGUAGES.issuperset(names) or LANGUAGE_NAMES.issuperset(names)
     )

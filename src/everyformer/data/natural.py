@@ -1,9 +1,10 @@
-"""The task that a text or a table is natural for, where none is given."""
+"""The natural task of a text or a table, where none is said."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from typing import TypeVar
 
 from everyformer.core.errors import DataError
 from everyformer.core.tasks import LM, MLM, SEQ2SEQ, TASKS, TEXT
@@ -19,6 +20,8 @@ from everyformer.data.tables import (
     names_labels,
     open_table,
 )
+
+T = TypeVar("T", bound=str)
 
 
 def natural_task(source: Source, config: DataConfig, able: Sequence[str]) -> str:
@@ -41,7 +44,7 @@ def natural_task(source: Source, config: DataConfig, able: Sequence[str]) -> str
     return first_served((TEXT, *plain) if _holds_class_folders(source) else plain, able)
 
 
-def first_served(served: Sequence[str], able: Sequence[str]) -> str:
+def first_served(served: Sequence[T], able: Sequence[str]) -> T:
     """The first task of ``served`` that the model has; its very first where it has none."""
     return next((task for task in served if task in able), served[0])
 
@@ -67,31 +70,30 @@ def _of_table(table: Table, config: DataConfig, able: Sequence[str]) -> str:
             "choose their columns with --data.source-column and --data.target-column"
         )
     if config.label_column is not None:
-        # whoever has no such task is told so by name
+        # a model without this task is refused by name
         return TEXT
     return first_served((TEXT, LM, MLM) if _holds_labels(table, config) else (LM, MLM), able)
 
 
 def _holds_labels(table: Table, config: DataConfig) -> bool:
-    """Whether a table has labels by its own names and values.
+    """True where a table shows labels by its names and values.
 
-    A CSV that shows none is taken to have some, so that what is missing is asked, unless its text
-    column is chosen or it has no other.
+    A CSV that shows none is taken to have some, so that the user is asked for their column, unless
+    its text column is chosen or it has no other.
     """
     if names_labels(table):
         return True
     if table.width == 2 and table.sample:
-        _, label = labelled_columns(table, config).indices
+        _, label = labelled_columns(table, config)
         if holds_few(table, label):
             return True
     return table.marked_up and table.width > 1 and config.text_column is None
 
 
 def _holds_class_folders(source: Source) -> bool:
-    """Whether a source is .txt files in two or more folders, two or more in each, none deeper."""
+    """True where a source is .txt files in folders, two or more in each of two or more."""
     layout = find_layout(source.entries)
-    entries = (*layout.train, *(layout.validation or ()))
-    if any(len(e.parts) != 2 or e.suffix != ".txt" for e in entries):
+    if any(len(e.parts) != 2 or e.suffix != ".txt" for e in layout.entries):
         return False
     counts = Counter(entry.parts[0] for entry in layout.train)
     return len(counts) > 1 and min(counts.values()) > 1

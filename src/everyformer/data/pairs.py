@@ -1,7 +1,7 @@
 """Parallel text: which files hold it, in which direction, and its pairs one after the other.
 
 Two files of equal name but for the language's ending (train.en, train.de), any number of such twins
-in a folder or zip; two files given one by one; tables with two columns for them.
+in a folder or zip; two files named one by one; tables with two columns for them.
 Lines end at \\n alone (other line separators of Unicode are text), white space around is dropped.
 """
 
@@ -26,7 +26,7 @@ Pair = tuple[str, str, str, str]
 
 
 def holds_parallel(source: Source, config: DataConfig) -> bool:
-    """Whether a source is parallel text by its options or by itself.
+    """True where a source is parallel text, by its options or by itself.
 
     By itself: a table whose first line names both sides, or files that all end in languages, with
     two languages at least for one name.
@@ -56,24 +56,24 @@ class SentencePairs:
         self.table: TableReader | None = None
         self._twins: dict[str, Entry] = {}
         entries = without_notes(source.entries)
-        given = None if config.languages is None else direction(config.languages)
+        sides = None if config.languages is None else direction(config.languages)
         if config.target is not None:
-            if given is not None:
+            if sides is not None:
                 raise ConfigError(
                     "'data.target' and 'data.languages' are both given, but two files are "
                     "translated from the source to the target: leave 'data.languages' out"
                 )
             first, second = _two_files(source, config.target)
-            endings = _ending(first), _ending(second)
-            self.languages = FIELDS if "" in endings or len(set(endings)) == 1 else endings
+            ends = _ending(first), _ending(second)
+            self.languages = FIELDS if "" in ends or len(set(ends)) == 1 else ends
             self._twins[first.name] = second
             entries = [first]
         elif all(entry.suffix in TABLES for entry in entries):
             first = find_layout(entries, config.part).train[0]
-            self.table, self.languages = pair_reader(source, config, first, given)
+            self.table, self.languages = pair_reader(source, config, first, sides)
         else:
-            self.languages = given or _direction_of(source, entries)
-            self.turnable = given is None
+            self.languages = sides or _direction_of(source, entries)
+            self.turnable = sides is None
             entries = self._find_twins(entries)
         layout = find_layout(entries, config.part)
         self.note = layout.note
@@ -85,7 +85,7 @@ class SentencePairs:
         """Hash of the files' paths, sizes and times of change."""
         entries = {entry.name: entry for entry in self.source.entries}
         apart = [twin for twin in self._twins.values() if entries.get(twin.name) is not twin]
-        return digest(self.source.stamp(), Source(self.source.given, apart).stamp())
+        return digest(self.source.stamp(), Source(self.source.spec, apart).stamp())
 
     def read(self) -> Iterator[tuple[bool, str, str]]:
         """(held out by the source itself, source, target); pairs empty on both sides left out.
@@ -96,12 +96,12 @@ class SentencePairs:
         self.empty = 0
         for part, entries in enumerate(self._parts):
             for entry in entries:
-                for first, second, here, there in self._pairs(entry):
-                    source, target = _checked(first, here), _checked(second, there)
+                for first, second, at, other in self._pairs(entry):
+                    source, target = _checked(first, at), _checked(second, other)
                     if source and target:
                         yield bool(part), source, target
                     elif source or target:
-                        empty, full = (there, here) if source else (here, there)
+                        empty, full = (other, at) if source else (at, other)
                         raise DataError(
                             f"{empty} is empty, but its partner {full} is not; fill it or remove "
                             "both"
@@ -111,25 +111,25 @@ class SentencePairs:
 
     def _find_twins(self, entries: Sequence[Entry]) -> list[Entry]:
         """The entries of the first language; notes which entry of the second belongs to each."""
-        found = [
+        twins = [
             {_stem(e): e for e in entries if _ending(e) == language} for language in self.languages
         ]
-        for stem, (language, own, other) in itertools.product(
-            sorted({*found[0], *found[1]}), zip(self.languages, found, reversed(found), strict=True)
+        for stem, (language, files, other) in itertools.product(
+            sorted({*twins[0], *twins[1]}), zip(self.languages, twins, reversed(twins), strict=True)
         ):
-            if stem not in own:
+            if stem not in files:
                 raise DataError(
                     f"{self.source.where(other[stem])} has no partner '{stem}.{language}' in "
-                    f"'{self.source.given}'; add it, or choose others with --data.languages"
+                    f"'{self.source.spec}'; add it, or choose others with --data.languages"
                 )
-        if not found[0]:
-            endings = ", ".join(sorted({_ending(entry) for entry in entries}))
+        if not twins[0]:
+            ends = ", ".join(sorted({_ending(entry) for entry in entries}))
             raise DataError(
-                f"'{self.source.given}' has no files in the languages "
-                f"{' and '.join(self.languages)}; it has the endings {endings}"
+                f"'{self.source.spec}' has no files in the languages "
+                f"{' and '.join(self.languages)}; it has the endings {ends}"
             )
-        self._twins = {entry.name: found[1][stem] for stem, entry in found[0].items()}
-        return list(found[0].values())
+        self._twins = {entry.name: twins[1][stem] for stem, entry in twins[0].items()}
+        return list(twins[0].values())
 
     def _pairs(self, entry: Entry) -> Iterator[Pair]:
         if self.table is None:
@@ -150,9 +150,9 @@ class SentencePairs:
 
     def _of_table(self, reader: TableReader, entry: Entry) -> Iterator[Pair]:
         for table, (first, second), number, (source, target) in reader.rows(entry):
-            here, there = (f"{table.at(number)}, {table.column(c)}" for c in (first, second))
+            at, other = (f"{table.at(number)}, {table.column(c)}" for c in (first, second))
             source = table.text(number, first, source)
-            yield source, table.text(number, second, target), here, there
+            yield source, table.text(number, second, target), at, other
 
 
 def _lines(source: Source, entry: Entry) -> Iterator[str]:
@@ -166,33 +166,33 @@ def _checked(text: str, where: str) -> str:
     return text.strip()
 
 
-def _two_files(source: Source, given: str) -> tuple[Entry, Entry]:
-    with open_source(given) as other:
+def _two_files(source: Source, spec: str) -> tuple[Entry, Entry]:
+    with open_source(spec) as other:
         files = source.plain_file, other.plain_file
         if None in files or any(e.suffix in TABLES for e in (*source.entries, *other.entries)):
             raise ConfigError(
-                f"'data.target' goes with two plain files of text, not with '{source.given}' and "
-                f"'{given}'; a folder, zip or table holds both languages by itself"
+                f"'data.target' goes with two plain files of text, not with '{source.spec}' and "
+                f"'{spec}'; a folder, zip or table holds both languages by itself"
             )
         if files[0] == files[1]:
-            raise ConfigError(f"'data.source' and 'data.target' are the same file '{given}'")
+            raise ConfigError(f"'data.source' and 'data.target' are the same file '{spec}'")
         return source.entries[0], other.entries[0]
 
 
 def _direction_of(source: Source, entries: Sequence[Entry]) -> tuple[str, str]:
     """The two languages that the endings show, in the order in which the source's name has them."""
-    found = sorted({_ending(entry) for entry in entries})
-    if len(found) == 1:
+    ends = sorted({_ending(entry) for entry in entries})
+    if len(ends) == 1:
         raise DataError(
-            f"'{source.given}' has one language only, '{found[0]}'; parallel text has a second "
+            f"'{source.spec}' has one language only, '{ends[0]}'; parallel text has a second "
             "file beside each (train.en, train.de), or give it with --data.target"
         )
-    if len(found) > 2 or not found[0]:
+    if len(ends) > 2 or not ends[0]:
         raise DataError(
-            f"'{source.given}' has files that end in {', '.join(map(repr, found[:8]))}; choose two "
+            f"'{source.spec}' has files that end in {', '.join(map(repr, ends[:8]))}; choose two "
             "languages with --data.languages (en-de)"
         )
-    first, second = found
+    first, second = ends
     if re.search(rf"(^|[^a-z]){second}[-_]{first}([^a-z]|$)", source.name.lower()):
         return second, first
     return first, second

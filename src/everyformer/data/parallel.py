@@ -6,7 +6,6 @@ the target is scored (a source ends so too, as in Marian and tensor2tensor).
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -19,16 +18,18 @@ from torch import Tensor
 from tqdm import tqdm
 
 from everyformer.core.errors import DataError
+from everyformer.core.tasks import TASKS
 from everyformer.data.batch import IGNORED, Batch
 from everyformer.data.buckets import Buckets
-from everyformer.data.cache import FORMAT, cache_root, cached, digest
-from everyformer.data.config import DataConfig
+from everyformer.data.cache import FORMAT, cache_root, cached, digest, write_tokens
+from everyformer.data.config import DataConfig, ParallelOptions
 from everyformer.data.corpus import tokenizer_kind
 from everyformer.data.dataset import Dataset
+from everyformer.data.kind import Request, refuse
 from everyformer.data.pairs import SentencePairs
 from everyformer.data.selection import spread
-from everyformer.data.sources import Source
 from everyformer.data.text import encode_prompt
+from everyformer.data.text_files import OF_LABELS, TextFiles
 from everyformer.data.tokenizers.base import SEPARATOR, Tokenizer
 from everyformer.data.tokenizers.load import fit_tokenizer, load_tokenizer
 from everyformer.data.tokenizers.plain import CharTokenizer
@@ -55,7 +56,7 @@ class ParallelDataset(Dataset):
     validation_rows: np.ndarray
     """Which pairs are held out, in the order of their files."""
     buckets: Buckets | None
-    """How ``train_rows`` are put together; None when there are none."""
+    """Batches of ``train_rows``; None when there are none."""
     languages: tuple[str, str]
     """Names of both sides, source first."""
     references: Path
@@ -101,69 +102,85 @@ class ParallelDataset(Dataset):
         starts, stops = self.bounds[sentences], self.bounds[sentences + 1]
         positions = starts[:, None] + np.arange((stops - starts).max())
         real = positions < stops[:, None]
-        found = self.tokens[np.minimum(positions, len(self.tokens) - 1)].astype(np.int64)
-        return torch.from_numpy(np.where(real, found, fill)), torch.from_numpy(real)
+        tokens = self.tokens[np.minimum(positions, len(self.tokens) - 1)].astype(np.int64)
+        return torch.from_numpy(np.where(real, tokens, fill)), torch.from_numpy(real)
 
 
-def load_parallel(
-    source: Source, config: DataConfig, tokenizer: Tokenizer | None = None
-) -> ParallelDataset:
-    """A source as parallel text, encoded once into the cache.
+class ParallelText(TextFiles):
+    """Sentences with their translations, in pairs of files or in tables."""
 
-    Raises:
-        DataError: files without partner or of different length, an empty line, not UTF-8, a
-            tokenizer without an end token, no pair short enough.
-        ConfigError: options that contradict each other.
-    """
-    tokenizer_kind(config, tokenizer)
-    if tokenizer is not None and tokenizer.separator is None:
-        raise DataError(
-            f"the tokenizer {tokenizer} has no token that ends a sentence, as translation needs: "
-            "its run learned one text alone. Read the data with its own tokenizer"
+    name = "parallel text"
+    reads = (*TextFiles.reads, ParallelOptions)
+
+    @classmethod
+    def recognises(cls, request: Request) -> bool:
+        return TASKS[request.text_task].reads == cls.name
+
+    def check(self) -> None:
+        super().check()
+        why = "; choose the columns of pairs with --data.source-column and --data.target-column"
+        refuse(self.config, ("text_column", *OF_LABELS), self.called, why)
+
+    def load(self) -> ParallelDataset:
+        """Pairs of sentences, encoded once into the cache.
+
+        Raises:
+            DataError: files without partner or of different length, an empty line, not UTF-8, a
+                tokenizer without an end token, no pair short enough.
+            ConfigError: options that contradict each other.
+        """
+        source, config, tokenizer = self.request.source, self.config, self.request.tokenizer
+        tokenizer_kind(config, tokenizer)
+        if tokenizer is not None and tokenizer.separator is None:
+            raise DataError(
+                f"the tokenizer {tokenizer} has no token that ends a sentence, as translation "
+                "needs: its run learned one text alone. Read the data with its own tokenizer"
+            )
+        pairs = SentencePairs(source, config)
+        spec = config.tokenizer if tokenizer is None else tokenizer.to_dict()
+        cut = config.validation, config.part, pairs.languages, pairs.stamp()
+        key = digest(FORMAT, "parallel", *cut, spec, config.columns)
+
+        def build(folder: Path) -> dict[str, Any]:
+            return _build(pairs, folder, config, tokenizer)
+
+        folder, facts = cached(cache_root(config.cache), f"parallel-{key}", build, pairs.stamp)
+        fitted = load_tokenizer(folder)
+        bounds = np.load(folder / "bounds.npy", mmap_mode="r")
+        lengths = np.diff(bounds).reshape(-1, 2)
+        longest = lengths.max(1)
+        training = facts["training"]
+        short = np.flatnonzero(longest[:training] <= config.length)
+        if training and not len(short):
+            raise DataError(
+                f"no training pair of '{source.spec}' is short enough: the shortest has "
+                f"{longest[:training].min()} tokens on its longer side, --data.length is "
+                f"{config.length}"
+            )
+        split = facts["split"]
+        if (long := training - len(short)) > 0:
+            split += f"; {long:,} pairs longer than {config.length:,} tokens left out of training"
+        if pairs.turnable:
+            turned = "-".join(reversed(pairs.languages))
+            split += f"; --data.languages {turned} turns the direction"
+        return ParallelDataset(
+            name=source.name,
+            task=self.task,
+            kind="text",
+            vocabulary=fitted.vocabulary,
+            length=max(config.length, int(longest[training:].max())),
+            bytes_per_token=facts["bytes_per_token"],
+            split=split,
+            fingerprint=facts["fingerprint"],
+            tokenizer=fitted,
+            tokens=np.memmap(folder / "tokens.bin", fitted.dtype, mode="r"),
+            bounds=bounds,
+            train_rows=short,
+            validation_rows=np.arange(training, len(longest)),
+            buckets=Buckets(lengths[short], config.tokens) if len(short) else None,
+            languages=pairs.languages,
+            references=folder / "references.json",
         )
-    pairs = SentencePairs(source, config)
-    spec = config.tokenizer if tokenizer is None else tokenizer.to_dict()
-    given = config.validation, config.part, pairs.languages, pairs.stamp()
-    key = digest(FORMAT, "parallel", *given, spec, config.table_options)
-
-    def build(folder: Path) -> dict[str, Any]:
-        return _build(pairs, folder, config, tokenizer)
-
-    folder, facts = cached(cache_root(config.cache), f"parallel-{key}", build, pairs.stamp)
-    fitted = load_tokenizer(folder)
-    bounds = np.load(folder / "bounds.npy", mmap_mode="r")
-    lengths = np.diff(bounds).reshape(-1, 2)
-    longest = lengths.max(1)
-    training, cut = facts["training"], config.length
-    kept = np.flatnonzero(longest[:training] <= cut)
-    if training and not len(kept):
-        raise DataError(
-            f"no training pair of '{source.given}' is short enough: the shortest has "
-            f"{longest[:training].min()} tokens on its longer side, --data.length is {cut}"
-        )
-    split = facts["split"]
-    if len(kept) < training:
-        split += f"; {training - len(kept):,} pairs longer than {cut:,} tokens left out of training"
-    if pairs.turnable:
-        split += f"; --data.languages {'-'.join(reversed(pairs.languages))} turns the direction"
-    return ParallelDataset(
-        name=source.name,
-        task="seq2seq",
-        kind="text",
-        vocabulary=fitted.vocabulary,
-        length=max(config.length, int(longest[training:].max())),
-        bytes_per_token=facts["bytes_per_token"],
-        split=split,
-        fingerprint=facts["fingerprint"],
-        tokenizer=fitted,
-        tokens=np.memmap(folder / "tokens.bin", fitted.dtype, mode="r"),
-        bounds=bounds,
-        train_rows=kept,
-        validation_rows=np.arange(training, len(longest)),
-        buckets=Buckets(lengths[kept], config.tokens) if len(kept) else None,
-        languages=pairs.languages,
-        references=folder / "references.json",
-    )
 
 
 def encode_source(tokenizer: Tokenizer, text: str) -> Tensor:
@@ -179,23 +196,23 @@ def _build(
     pairs: SentencePairs, folder: Path, config: DataConfig, tokenizer: Tokenizer | None
 ) -> dict[str, Any]:
     """Write tokens, bounds and references into ``folder``; give the facts."""
-    given = pairs.source.given
+    spec = pairs.source.spec
     flags = [held_out for held_out, _, _ in pairs.read()]
     count, training = len(flags), flags.count(False)
     if not flags:
-        raise DataError(f"'{given}' holds no pair of sentences; give files with content")
+        raise DataError(f"'{spec}' holds no pair of sentences; give files with content")
     if not pairs.own_split:
         training = count - max(1, round(config.validation * count))
         pairs.note = f"the last {config.validation:.0%} of the pairs are held out"
     if training == count:
-        raise DataError(f"the held-out part of '{given}' has no pair; add some")
+        raise DataError(f"the held-out part of '{spec}' has no pair; add some")
     if training == 0 and config.validation < 1:
-        raise DataError(f"the training part of '{given}' has no pair; add some")
+        raise DataError(f"the training part of '{spec}' has no pair; add some")
     texts = (text for pair in itertools.islice(pairs.read(), training) for text in pair[1:])
     # whatever the kind, the end token is in the vocabulary
     fitted = tokenizer or fit_tokenizer(config.tokenizer, itertools.chain((SEPARATOR,), texts))
     fitted.save(folder)
-    bounds, checksum = _encode(pairs, fitted, folder, count)
+    bounds, checksum = write_tokens(folder, _sentences(pairs, fitted, count))
     np.save(folder / "bounds.npy", bounds)
     references = [target for _, _, target in itertools.islice(pairs.read(), training, None)]
     (folder / "references.json").write_text(to_json(references), encoding="utf-8")
@@ -213,26 +230,15 @@ def _build(
     }
 
 
-def _encode(
-    pairs: SentencePairs, tokenizer: Tokenizer, folder: Path, count: int
-) -> tuple[np.ndarray, bytes]:
-    """Tokens of all pairs into a file; where sentences begin, and the file's hash."""
-    bounds, checksum = [np.zeros(1, dtype=np.int64)], hashlib.blake2b(digest_size=16)
+def _sentences(pairs: SentencePairs, tokenizer: Tokenizer, count: int) -> Iterator[np.ndarray]:
+    """Tokens of every sentence with their end, source and target in turn."""
     texts = (pair[1:] for pair in pairs.read())
     end = np.array([tokenizer.separator], tokenizer.dtype)
-    with (
-        (folder / "tokens.bin").open("wb") as file,
-        tqdm(total=count, unit="pairs", unit_scale=True, desc="encoding", disable=None) as bar,
-    ):
+    with tqdm(total=count, unit="pairs", unit_scale=True, desc="encoding", disable=None) as bar:
         while chunk := list(itertools.islice(texts, CHUNK)):
             # a text may hold the end written out, so that ends alone tell no sentences apart
-            found = [part for own in tokenizer.encode_pairs(chunk) for part in (own, end)]
-            raw = np.concatenate(found).tobytes()
-            file.write(raw)
-            checksum.update(raw)
-            bounds.append(bounds[-1][-1] + np.cumsum([len(own) + 1 for own in found[::2]]))
+            yield from (np.append(tokens, end) for tokens in tokenizer.encode_pairs(chunk))
             bar.update(len(chunk))
-    return np.concatenate(bounds), checksum.digest()
 
 
 def _split(pairs: SentencePairs, training: int, validation: int, strange: int) -> str:

@@ -1,21 +1,19 @@
-"""What pictures show: classes by their folders, or classes or numbers by a table beside them."""
+"""Labels of pictures: classes by their folders, or classes or numbers by a table among them."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import cast
 
 import numpy as np
 
 from everyformer.core.errors import ConfigError, DataError
-from everyformer.core.tasks import IMAGE, PIXELS, TASKS, TaskName
+from everyformer.core.tasks import TASKS, TaskName
 from everyformer.data.classes import classes_of, numbers_of
 from everyformer.data.config import DataConfig
 from everyformer.data.layout import (
     SourceLayout,
     class_entries,
-    class_names,
     find_layout,
     without_notes,
 )  # fmt: skip
@@ -26,6 +24,7 @@ from everyformer.data.named import (
     tables_beside,
 )
 from everyformer.data.sources import Entry, Source
+from everyformer.data.tables import LABEL, NUMBER, TableReader
 
 
 @dataclass(frozen=True)
@@ -40,56 +39,71 @@ class LabelledPictures:
     """half a sentence each, on what was read and left aside"""
 
 
-def labelled_pictures(
-    source: Source, config: DataConfig, pictures: Sequence[Entry], task: str | None
-) -> tuple[TaskName, LabelledPictures]:
-    """The task, of those on pictures the natural one where none is given, and what it needs.
+def natural_task(source: Source, config: DataConfig, pictures: Sequence[Entry]) -> TaskName:
+    """To classify, where folders or a table show classes, else to draw."""
+    if config.labels:
+        return "pixels"
+    train = find_layout(pictures, config.part).train
+    labelled = config.label_column is not None or any(len(entry.parts) > 1 for entry in train)
+    if labelled or table_labels_pictures(source, config, pictures):
+        return "classify-image"
+    return "pixels"
 
-    A table is read where numbers are asked for, where --data.label-column chooses of it, and where
-    classes are asked for that folders do not show (one folder alone shows none).
+
+def labelled_pictures(
+    source: Source, config: DataConfig, pictures: Sequence[Entry], task: TaskName
+) -> LabelledPictures:
+    """The classes or numbers of pictures that ``task`` needs.
+
+    A table is read where numbers are predicted, where --data.label-column chooses of it, and where
+    classes are needed that folders do not show (one folder alone shows none).
 
     Raises:
         ConfigError: ``labels`` for a classifier; options of tables where none is read; columns.
         DataError: no classes or numbers where they are needed, or not such.
     """
     layout = find_layout(pictures, config.part)
-    folders = any(len(entry.parts) > 1 for entry in layout.train)
-    chosen = cast(TaskName, task or _natural(source, config, pictures, folders))
-    check_labels(config, chosen)
-    asked = TASKS[chosen].answers or config.labels
-    if config.label_column is not None and not asked:
+    check_labels(config, task)
+    needed = TASKS[task].answers or config.labels
+    if config.label_column is not None and not needed:
         raise ConfigError(
-            f"--data.label-column has no meaning for the task {chosen}, unless --data.labels tells "
+            f"--data.label-column has no meaning for the task {task}, unless --data.labels tells "
             "the model what each picture shows; leave it out, or classify or regress"
         )
     tables = tables_beside(source)
-    if TASKS[chosen].measures and not tables:
+    if TASKS[task].measures and not tables:
         raise DataError(
-            f"'{source.given}' holds pictures without numbers, which the task {chosen} learns; put "
+            f"'{source.spec}' holds pictures without numbers, which the task {task} learns; put "
             f"a table beside them ({METADATA}.csv: a column file_name, and one of numbers for "
             "--data.label-column), or give both as arrays in an .npz (images and y)"
         )
     several = len({entry.parts[0] for entry in layout.train if len(entry.parts) > 1}) > 1
-    by_table = config.label_column is not None or TASKS[chosen].measures or not several
-    if asked and by_table and tables:
-        return chosen, _by_table(source, config, pictures, chosen)
+    by_table = config.label_column is not None or TASKS[task].measures or not several
+    if needed and by_table and tables:
+        return _by_table(source, config, pictures, task)
     if config.header != "auto":
         raise ConfigError(
-            f"--data.header has no meaning for '{source.given}', of which no table is read"
+            f"--data.header has no meaning for '{source.spec}', of which no table is read"
         )
-    return chosen, _by_folder(source, layout, pictures, asked)
-
-
-def _natural(source: Source, config: DataConfig, pictures: Sequence[Entry], folders: bool) -> str:
-    """To classify, where folders or a table show classes, else to draw."""
-    if config.labels:
-        return PIXELS
-    shown = folders or config.label_column is not None
-    return IMAGE if shown or table_labels_pictures(source, config, pictures) else PIXELS
+    notes: list[str] = []
+    if needed:
+        layout, loose = class_entries(source, layout)
+        if loose:
+            notes.append(f"{loose:,} pictures outside the class folders left aside")
+    others = {entry.name for entry in without_notes(source.entries)} - {p.name for p in pictures}
+    if len(others) == 1:
+        notes.append("1 file that is no picture left aside")
+    elif others:
+        notes.append(f"{len(others):,} files that are no pictures left aside")
+    if needed:
+        folders = [entry.parts[0] for entry in layout.entries]
+        labels, classes = _classes(folders, layout, None, source, config)
+        return LabelledPictures(layout, labels, classes, tuple(notes))
+    return LabelledPictures(layout, np.zeros(len(layout.entries), np.int64), (), tuple(notes))
 
 
 def check_labels(config: DataConfig, task: str) -> None:
-    """Refuse ``labels`` as an input of a classifier, which is to find them."""
+    """Refuse ``labels`` as an input of a classifier, which predicts them."""
     if config.labels and TASKS[task].answers:
         raise ConfigError(
             "'data.labels' tells a model the class of each picture that it draws; a classifier is "
@@ -97,50 +111,34 @@ def check_labels(config: DataConfig, task: str) -> None:
         )
 
 
-def _by_folder(
-    source: Source, layout: SourceLayout, pictures: Sequence[Entry], asked: bool
-) -> LabelledPictures:
-    """Classes, where they are asked for, by the folder that each picture is in."""
-    classes, notes = tuple[str, ...](), tuple[str, ...]()
-    if asked:
-        layout, loose = class_entries(source, layout)
-        parts = (layout.train, layout.validation or ())
-        train, rest = ({entry.parts[0] for entry in part} for part in parts)
-        classes = class_names(train, rest, source.given)
-        if loose:
-            notes = (f"{loose:,} pictures outside the class folders left aside",)
-    known = {entry.name for entry in pictures}
-    others = sum(entry.name not in known for entry in without_notes(source.entries))
-    if others:
-        notes += (
-            "1 file that is no picture left aside"
-            if others == 1
-            else f"{others:,} files that are no pictures left aside",
-        )
-    ids = {name: index for index, name in enumerate(classes)}
-    entries = (*layout.train, *(layout.validation or ()))
-    labels = np.array([ids.get(entry.parts[0], 0) for entry in entries], dtype=np.int64)
-    return LabelledPictures(layout, labels, classes, notes)
-
-
 def _by_table(
     source: Source, config: DataConfig, pictures: Sequence[Entry], task: TaskName
 ) -> LabelledPictures:
     """Classes or numbers by a table; pictures that it does not name are left aside."""
     measures = TASKS[task].measures
-    wanted = "a number (target, rating ...)" if measures else "a label (label, class ...)"
-    named = named_pictures(source, config, pictures, wanted)
+    named = named_pictures(source, config, pictures, NUMBER if measures else LABEL)
     layout = find_layout([entry for entry in pictures if entry.name in named.labels], config.part)
-    entries = (*layout.train, *(layout.validation or ()))
-    texts = [named.labels[entry.name] for entry in entries]
+    texts = [named.labels[entry.name] for entry in layout.entries]
     if measures:
         reader = named.reader
         column = reader.first.column(reader.indices[1])
         numbers = numbers_of(texts, f"{column} of {reader.first.where}")[:, None]
         return LabelledPictures(layout, numbers, (), named.notes)
-    codes = {text: code for code, text in enumerate(dict.fromkeys(texts))}
-    coded = np.array([codes[text] for text in texts], dtype=np.int64)
-    held_out = np.arange(len(entries)) >= len(layout.train)
+    labels, classes = _classes(texts, layout, named.reader, source, config)
+    return LabelledPictures(layout, labels, classes, named.notes)
+
+
+def _classes(
+    labels: Sequence[str],
+    layout: SourceLayout,
+    reader: TableReader | None,
+    source: Source,
+    config: DataConfig,
+) -> tuple[np.ndarray, tuple[str, ...]]:
+    """Class ids of the layout's pictures by their labels, and the names of the classes."""
+    codes = {label: code for code, label in enumerate(dict.fromkeys(labels))}
+    coded = np.array([codes[label] for label in labels], dtype=np.int64)
+    held_out = np.arange(len(labels)) >= len(layout.train)
     sure = config.label_column is not None
-    labels, classes = classes_of(codes, coded, held_out, named.reader, source.given, sure)
-    return LabelledPictures(layout, labels, tuple(classes), named.notes)
+    ids, classes = classes_of(codes, coded, held_out, reader, source.spec, sure)
+    return ids, tuple(classes)

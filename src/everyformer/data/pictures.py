@@ -32,7 +32,7 @@ def pillow(purpose: str) -> Any:
 
 
 def survey(source: Source, entries: Sequence[Entry]) -> tuple[Counter[tuple[int, int]], bool]:
-    """How many pictures have each (height, width), and whether all are grey; headers only."""
+    """Number of pictures of each (height, width), and True where all are grey; headers only."""
     sizes: Counter[tuple[int, int]] = Counter()
     grey = True
     for picture in opened(source, entries, "looking at pictures", decode=False):
@@ -49,7 +49,7 @@ def opened(
     decode: bool = True,
     quiet: bool = False,
 ) -> Iterator[Any]:
-    """Each picture, opened by pillow and, unless told otherwise, decoded and set upright.
+    """Each picture, opened by pillow and, with ``decode``, decoded and set upright.
 
     ``quiet`` shows no progress.
 

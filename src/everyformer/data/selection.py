@@ -29,8 +29,8 @@ def epoch_rows(rows: np.ndarray, step: int, size: int, seed: int) -> np.ndarray:
     epochs = positions // len(rows)
     picked = np.empty(size, dtype=np.int64)
     for epoch in np.unique(epochs):
-        here = epochs == epoch
-        picked[here] = rows[_shuffle(len(rows), seed, int(epoch))[positions[here] % len(rows)]]
+        inside = epochs == epoch
+        picked[inside] = rows[_shuffle(len(rows), seed, int(epoch))[positions[inside] % len(rows)]]
     return picked
 
 
@@ -40,19 +40,23 @@ def _shuffle(count: int, seed: int, epoch: int) -> np.ndarray:
 
 
 def held_out_draw(labels: np.ndarray, fraction: float, seed: int) -> np.ndarray:
-    """Sorted indices of a seeded draw of ``fraction`` of every class.
+    """(rows,) flags of a seeded draw of ``fraction`` of every class; of numbers, of all rows.
 
     A class of two or more keeps at least one on either side; ``fraction`` 1 takes all.
+
+    Args:
+        labels: (rows,) class ids, or (rows, n) numbers.
     """
+    drawn = np.full(len(labels), fraction == 1)
     if fraction == 1:
-        return np.arange(len(labels))
-    drawn = []
-    for label in np.unique(labels):
-        members = np.flatnonzero(labels == label)
+        return drawn
+    classes = labels if labels.ndim == 1 else np.zeros(len(labels), dtype=np.int64)
+    for label in np.unique(classes):
+        members = np.flatnonzero(classes == label)
         count = min(max(1, round(fraction * len(members))), len(members) - 1)
         order = np.random.default_rng((seed, int(label))).permutation(len(members))
-        drawn.append(members[order[:count]])
-    return np.sort(np.concatenate(drawn))
+        drawn[members[order[:count]]] = True
+    return drawn
 
 
 def majority(labels: np.ndarray, train: np.ndarray, validation: np.ndarray) -> tuple[int, float]:

@@ -10,11 +10,11 @@ from everyformer.data.tokenizers.base import Tokenizer
 from everyformer.genes.config import ModelConfig
 
 MARKS = (".", "!", "?", "\n")
-"""What the last character of a sentence is."""
+"""Last characters of sentences."""
 
 
 def ends_of(tokenizer: Tokenizer) -> tuple[int, ...]:
-    """Tokens whose text ends as a sentence does, spaces behind left out, and the separator."""
+    """Tokens whose text ends as a sentence does, trailing spaces left out, and the separator."""
 
     def ends(token: int) -> bool:
         text = tokenizer.decode([token])
@@ -24,7 +24,7 @@ def ends_of(tokenizer: Tokenizer) -> tuple[int, ...]:
 
 
 def with_sentences(config: ModelConfig, dataset: Dataset) -> ModelConfig:
-    """``config`` with those facts of ``dataset`` that its summaries need and were not given."""
+    """``config`` with those facts of ``dataset`` that its summaries need and do not yet have."""
     options = config.summaries
     if options.per == "sentence" and not options.ends and dataset.tokenizer is not None:
         options = dataclasses.replace(options, ends=ends_of(dataset.tokenizer))

@@ -58,7 +58,8 @@ class Entry:
 class Source:
     """The entries of one source, open for reading until the ``with`` block ends."""
 
-    given: str
+    spec: str
+    """The path, glob or name, as it was written."""
     entries: Sequence[Entry]
     empty: Sequence[str] = ()
     """Folders inside that hold no file."""
@@ -74,8 +75,8 @@ class Source:
 
     @property
     def name(self) -> str:
-        """The last part of what was given that is no wildcard, for tables."""
-        path = Path(self.given)
+        """Name of the data: the last part of the path that is no wildcard."""
+        path = Path(self.spec)
         for part in (path.name if path.is_dir() else path.stem, path.parent.name):
             if plain := re.sub(r"[*?\[\]]+", "", part).strip("-_. "):
                 return plain
@@ -95,15 +96,15 @@ class Source:
         rows: list[tuple[str, str, int, int]] = []
         for name, path in files:
             with reading(f"'{path}'"):
-                found = path.stat()
-            rows.append((name, str(path.absolute()), found.st_size, found.st_mtime_ns))
+                status = path.stat()
+            rows.append((name, str(path.absolute()), status.st_size, status.st_mtime_ns))
         return digest(rows)
 
     def where(self, entry: Entry) -> str:
         """The name of an entry in messages."""
         if isinstance(entry.handle, Path):
             return f"'{entry.handle}'"
-        return f"'{entry.name}' in '{self.given}'"
+        return f"'{entry.name}' in '{self.spec}'"
 
     def chunks(self, entry: Entry) -> Iterator[bytes]:
         """The content, about a mebibyte at a time."""
@@ -146,7 +147,7 @@ def reading(where: str) -> Iterator[None]:
 def text_lines(source: Source, entry: Entry, newline: str | None = None) -> Iterator[str]:
     """The lines of a text in UTF-8, with their ends; a byte-order mark is passed over.
 
-    ``newline`` is as in `open`: which line ends count, and whether they are kept as they are.
+    ``newline`` is as in `open`: which line ends count, and whether they stay as they are.
 
     Raises:
         DataError: another encoding, with the line where that shows.
@@ -164,7 +165,7 @@ def text_lines(source: Source, entry: Entry, newline: str | None = None) -> Iter
 
 
 def _foreign_encoding(source: Source, entry: Entry, reason: str) -> DataError:
-    """What to tell of a file that is not UTF-8: the line, and whether others before it are."""
+    """Error for a file that is not UTF-8: the line, and whether others before it are."""
     where, number, mixed, utf16 = source.where(entry), 0, False, False
     with reading(where), source.stream(entry) as stream:
         for number, line in enumerate(stream, start=1):
@@ -184,30 +185,30 @@ def _foreign_encoding(source: Source, entry: Entry, reason: str) -> DataError:
     )
 
 
-def open_source(given: str) -> Source:
-    """The file, folder, zip or glob that ``given`` names; close it by ``with``.
+def open_source(spec: str) -> Source:
+    """The file, folder, zip or glob that ``spec`` names; close it by ``with``.
 
     Raises:
         DataError: missing, empty, unreadable, a loop of links, an unsafe zip.
     """
-    path = expanded(given)
-    with reading(f"'{given}'"):
+    path = expanded(spec)
+    with reading(f"'{spec}'"):
         exists = path.exists()
-    if not exists and any(c in given for c in "*?["):
-        return _glob(given)
+    if not exists and any(c in spec for c in "*?["):
+        return _glob(spec)
     if not exists:
         hint = "" if not path.is_symlink() else " (the link leads nowhere)"
-        raise DataError(f"there is no file or folder '{given}'{hint}; check the path")
+        raise DataError(f"there is no file or folder '{spec}'{hint}; check the path")
     if path.is_dir():
-        return _folder(given, path)
+        return _folder(spec, path)
     if not path.is_file():
-        raise DataError(f"'{given}' is neither a file nor a folder; copy its content into a file")
+        raise DataError(f"'{spec}' is neither a file nor a folder; copy its content into a file")
     if path.suffix.lower() == ".zip":
-        return _zip(given, path)
+        return _zip(spec, path)
     entry = _file_entry(path.name, path)
     if entry.size == 0:
-        raise DataError(f"'{given}' is empty; give a file with content")
-    return Source(given, [entry])
+        raise DataError(f"'{spec}' is empty; give a file with content")
+    return Source(spec, [entry])
 
 
 FOREIGN = {
@@ -231,13 +232,13 @@ def _file_entry(name: str, path: Path) -> Entry:
     return Entry(name, size, path, tuple(name.split("/")))
 
 
-def _folder(given: str, root: Path) -> Source:
-    found = [*_walk(root)]
-    entries = [entry for entry in found if isinstance(entry, Entry)]
+def _folder(spec: str, root: Path) -> Source:
+    items = [*_walk(root)]
+    entries = [item for item in items if isinstance(item, Entry)]
     if not entries:
-        raise DataError(f"the folder '{given}' holds no files; give one that does")
-    empty = [name for name in found if isinstance(name, str)]
-    return Source(given, sorted(entries, key=lambda e: e.parts), empty)
+        raise DataError(f"the folder '{spec}' holds no files; give one that does")
+    empty = [item for item in items if isinstance(item, str)]
+    return Source(spec, sorted(entries, key=lambda e: e.parts), empty)
 
 
 def _walk(folder: Path, parts: tuple[str, ...] = (), above: tuple = ()) -> Iterator[Entry | str]:
@@ -246,10 +247,10 @@ def _walk(folder: Path, parts: tuple[str, ...] = (), above: tuple = ()) -> Itera
     ``above`` are the folders that it lies in.
     """
     with reading(f"'{folder}'"):
-        found = folder.stat()
+        status = folder.stat()
         names = sorted(os.listdir(folder))
-    here = (found.st_dev, found.st_ino)
-    if here in above:
+    identity = (status.st_dev, status.st_ino)
+    if identity in above:
         raise DataError(
             f"'{folder}' is a link to a folder that contains it, so reading would never end; "
             "remove the link or give a glob that avoids it"
@@ -262,7 +263,7 @@ def _walk(folder: Path, parts: tuple[str, ...] = (), above: tuple = ()) -> Itera
         with reading(f"'{path}'"):
             mode = path.stat().st_mode
         if stat.S_ISDIR(mode):
-            for inner in _walk(path, (*parts, name), (*above, here)):
+            for inner in _walk(path, (*parts, name), (*above, identity)):
                 filled |= isinstance(inner, Entry)
                 yield inner
         elif stat.S_ISREG(mode):
@@ -276,29 +277,29 @@ def _is_litter(name: str) -> bool:
     return name.startswith(".") or name in LITTER
 
 
-def _glob(given: str) -> Source:
-    matches = glob.glob(str(expanded(given)), recursive=True)
+def _glob(spec: str) -> Source:
+    matches = glob.glob(str(expanded(spec)), recursive=True)
     paths = sorted(Path(match) for match in matches if Path(match).is_file())
     if not paths:
-        raise DataError(f"no file matches '{given}'; quote it, and use ** to reach into folders")
+        raise DataError(f"no file matches '{spec}'; quote it, and use ** to reach into folders")
     if len(paths) == 1:
         return open_source(str(paths[0]))
     common = Path(os.path.commonpath([path.parent for path in paths]))
     entries = [_file_entry(path.relative_to(common).as_posix(), path) for path in paths]
-    return Source(given, entries)
+    return Source(spec, entries)
 
 
-def _zip(given: str, path: Path) -> Source:
-    with reading(f"'{given}'"):
+def _zip(spec: str, path: Path) -> Source:
+    with reading(f"'{spec}'"):
         archive = zipfile.ZipFile(path)
     try:
-        return _read_directory(given, path, archive)
+        return _read_directory(spec, path, archive)
     except BaseException:
         archive.close()
         raise
 
 
-def _read_directory(given: str, path: Path, archive: zipfile.ZipFile) -> Source:
+def _read_directory(spec: str, path: Path, archive: zipfile.ZipFile) -> Source:
     entries: list[Entry] = []
     folders: set[str] = set()
     for info in archive.infolist():
@@ -306,7 +307,7 @@ def _read_directory(given: str, path: Path, archive: zipfile.ZipFile) -> Source:
         parts = tuple(part for part in path_inside.split("/") if part not in ("", "."))
         if ".." in parts or re.match(r"/|[A-Za-z]:/", path_inside):
             raise DataError(
-                f"the zip '{given}' names '{info.filename}', a path outside itself; such a zip is "
+                f"the zip '{spec}' names '{info.filename}', a path outside itself; such a zip is "
                 "not read. Pack the files again by relative paths"
             )
         if not parts or any(_is_litter(part) for part in parts):
@@ -315,20 +316,20 @@ def _read_directory(given: str, path: Path, archive: zipfile.ZipFile) -> Source:
             folders.add("/".join(parts))
         elif not stat.S_ISLNK(info.external_attr >> 16):
             entries.append(Entry("/".join(parts), info.file_size, info, parts))
-    _refuse_bomb(given, sum(entry.size for entry in entries), path.stat().st_size)
+    _refuse_bomb(spec, sum(entry.size for entry in entries), path.stat().st_size)
     if not entries:
-        raise DataError(f"the zip '{given}' holds no files; give one that does")
+        raise DataError(f"the zip '{spec}' holds no files; give one that does")
     filled = {"/".join(e.parts[:depth]) for e in entries for depth in range(1, len(e.parts))}
     entries.sort(key=lambda e: e.parts)
     empty = sorted(folders - filled)
-    return Source(given, entries, archive=archive, archive_path=path, empty=empty)
+    return Source(spec, entries, archive=archive, archive_path=path, empty=empty)
 
 
-def _refuse_bomb(given: str, unpacked: int, packed: int) -> None:
+def _refuse_bomb(spec: str, unpacked: int, packed: int) -> None:
     """Python reads no more of an entry than it declares, so the declared sizes are the real ones"""
     if unpacked > LARGEST_ZIP or (unpacked > SMALL_ZIP and unpacked > HIGHEST_RATIO * packed):
         raise DataError(
-            f"the zip '{given}' would grow from {packed:,} to {unpacked:,} bytes; more than "
+            f"the zip '{spec}' would grow from {packed:,} to {unpacked:,} bytes; more than "
             f"{HIGHEST_RATIO} times, or {LARGEST_ZIP >> 30} GiB, is not unpacked. If it is sound, "
             "unpack it yourself and give the folder"
         )

@@ -10,7 +10,7 @@ import statistics
 from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
@@ -22,7 +22,6 @@ from everyformer.data.cache import digest
 from everyformer.data.config import DataConfig
 from everyformer.data.dataset import Dataset, Spread
 from everyformer.data.selection import spread
-from everyformer.data.tasks import SERVED
 
 VERSION = 1
 """Raised when a generator changes, so that fingerprints tell old rows from new."""
@@ -45,7 +44,7 @@ OPERATORS: tuple[Callable[[list[int]], int], ...] = (
 )
 """MIN, MAX, MED and SM, in the order of their tokens."""
 SHORTEST = 4
-"""Expressions have between length / 4 and length tokens, the arena's own ratio of 500 to 2,000."""
+"""Expressions have between length / 4 and length tokens, the arena's ratio of 500 to 2,000."""
 ATTEMPTS = 10_000
 """Expressions tried for one row before length and depth are taken to contradict each other."""
 
@@ -93,7 +92,7 @@ class CopyDataset(GeneratedDataset):
 class RewriteDataset(GeneratedDataset):
     """n random symbols from 1 on, and the same ones copied, reversed or sorted as a target.
 
-    n is drawn from half to all of ``length`` - 1. Both sides end with 0 and are padded behind.
+    n is drawn from half to all of ``length`` - 1. Both sides end with 0, then padding.
     """
 
     def _rows(self, random: np.random.Generator, count: int) -> Batch:
@@ -104,15 +103,15 @@ class RewriteDataset(GeneratedDataset):
         content = random.integers(1, self.vocabulary, (count, self.length))
         inputs = np.where(real, content, 0)
         if self.name == "reverse":
-            found = np.take_along_axis(inputs, np.abs(lengths - 1 - positions), axis=1)
+            result = np.take_along_axis(inputs, np.abs(lengths - 1 - positions), axis=1)
         elif self.name == "sort":
-            found = np.sort(np.where(real, content, self.vocabulary), axis=1)
+            result = np.sort(np.where(real, content, self.vocabulary), axis=1)
         else:
-            found = inputs
+            result = inputs
         keep = positions <= lengths
-        targets = np.where(keep, np.where(real, found, 0), IGNORED)
-        given, wanted = torch.from_numpy(inputs), torch.from_numpy(targets)
-        return Batch(given, wanted, torch.from_numpy(keep), separate=True)
+        targets = np.where(keep, np.where(real, result, 0), IGNORED)
+        source, target = torch.from_numpy(inputs), torch.from_numpy(targets)
+        return Batch(source, target, torch.from_numpy(keep), separate=True)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -121,7 +120,8 @@ class RecallDataset(GeneratedDataset):
 
     First the pairs, key then value, all keys different. Then every key once more in random order,
     at random even positions of the rest, which is filled with 0; its target is the value it had.
-    Zoology draws positions from a power law and can fill with random tokens; here both are plain.
+    Zoology draws positions from a power law and can fill with random tokens; these are uniform, the
+    rest is filled with 0.
     """
 
     pairs: int
@@ -203,15 +203,15 @@ def _draws(random: np.random.Generator) -> Iterator[float]:
         yield from random.random(4096).tolist()
 
 
-def load_generated(config: DataConfig, task: str | None = None) -> GeneratedDataset:
-    """The generated task that ``config.source`` names; ``task`` where it serves several.
+def load_generated(config: DataConfig, task: TaskName) -> GeneratedDataset:
+    """The generated rows that ``config.source`` names, for ``task``.
 
     Raises:
         ConfigError: lengths, symbols and pairs that do not fit together.
         DataError: listops of a length that its depth cannot reach.
     """
     options: dict[str, Any] = {"length": config.length, "seed": config.seed}
-    rewrites = config.source in ("reverse", "sort") or (task is not None and TASKS[task].translates)
+    rewrites = TASKS[task].translates
     kind: type[GeneratedDataset]
     if rewrites:
         kind, longest = RewriteDataset, min(config.length, LONGEST_ROW)
@@ -228,22 +228,21 @@ def load_generated(config: DataConfig, task: str | None = None) -> GeneratedData
         if config.length < 4:
             raise ConfigError(f"listops needs a --data.length of at least 4, not {config.length}")
         options |= {"vocabulary": 16, "depth": config.depth}
-    chosen = cast(TaskName, task or SERVED[config.source][0])
-    measures = TASKS[chosen].measures
+    measures = TASKS[task].measures
     named = rewrites or measures
     dataset = kind(
         name=config.source,
-        task="seq2seq" if rewrites else chosen,
+        task=task,
         kind="text",
         classes=tuple("0123456789") if kind is ListOpsDataset and not measures else (),
         # a value is nearly as likely as any other
         numbers=Spread.of(np.arange(10)[:, None]) if measures else None,
         split=f"generated without end; {HELD_OUT:,} validation sequences from other seeds",
-        fingerprint=digest(VERSION, config.source, options, *([chosen] if named else [])),
+        fingerprint=digest(VERSION, config.source, options, *([task] if named else [])),
         **options,
     )
     if kind is ListOpsDataset:
-        # lengths that no expression can have are refused here, not in training
+        # lengths that no expression can have are refused at once, not in training
         dataset.train_batch(0, 1, 0)
     return dataset
 

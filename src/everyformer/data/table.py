@@ -28,7 +28,7 @@ class Table(ABC):
     unit = "line"
     """what the numbers of rows count, in messages"""
     marked_up = False
-    """whether the file, read as plain text, still is text beside its delimiters"""
+    """True where the file, read as plain text, still is text between its delimiters"""
 
     def __init__(self, source: Source, entry: Entry) -> None:
         self.source, self.entry = source, entry
@@ -40,11 +40,11 @@ class Table(ABC):
         self.sample: list[tuple[str, ...]] = []
         """the first rows"""
         self.notes: list[str] = []
-        """what was found or guessed, half a sentence each"""
+        """what was read or guessed, half a sentence each"""
 
     @abstractmethod
     def rows(self, columns: Sequence[int]) -> Iterator[tuple[int, list[Any]]]:
-        """The number of every row and its cells in ``columns``; None stands for nothing.
+        """The number of every row and its cells in ``columns``; None where a cell is empty.
 
         Raises:
             DataError: a row that cannot be read, with its number.
@@ -57,6 +57,11 @@ class Table(ABC):
     def column(self, index: int) -> str:
         """A column in messages."""
         return f"'{self.names[index]}'" if self.names else f"column {index + 1}"
+
+    @property
+    def lower(self) -> list[str]:
+        """Names of the columns in lower case."""
+        return [name.lower() for name in self.names]
 
     @property
     def columns(self) -> str:

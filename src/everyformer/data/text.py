@@ -32,7 +32,7 @@ STRETCHES, STRETCH = 64, 1 << 16
 
 
 class Neighbours(Protocol):
-    """What followed contexts like those of a row of tokens (`everyformer.datastores.table`)."""
+    """Tokens that followed contexts like those of a row (`everyformer.datastores.table`)."""
 
     def at(self, positions: np.ndarray) -> np.ndarray:
         """(..., k) int32 tokens for the contexts that end at ``positions`` (...), -1: none."""
@@ -49,9 +49,9 @@ class TextDataset(Dataset):
     stride: int | None = None
     """Tokens between the starts of validation windows; None sets them side by side."""
     neighbours: tuple[Neighbours, Neighbours] | None = None
-    """Of training and held-out tokens, where a model reads them."""
+    """Neighbours of training and of held-out tokens, where a model reads them."""
     packed: bool = False
-    """Whether tokens see only their own document. A separator, which ends a document, counts as the
+    """True where tokens see only their document. A separator, which ends a document, counts as the
     first token of the next one, so that every token has something to be predicted from."""
 
     def train_batch(self, step: int, size: int, seed: int) -> Batch:
@@ -89,9 +89,9 @@ class TextDataset(Dataset):
 
     def _windows(self, tokens: np.ndarray, starts: np.ndarray) -> Batch:
         positions = starts[:, None] + np.arange(self.length + 1)
-        found = torch.from_numpy(tokens[positions].astype(np.int64))
+        window = torch.from_numpy(tokens[positions].astype(np.int64))
         # copies: of a single row, both parts would be views of the same memory
-        batch = Batch(found[:, :-1].clone(), found[:, 1:].clone())
+        batch = Batch(window[:, :-1].clone(), window[:, 1:].clone())
         batch = replace(batch, neighbours=self.neighbours_of(tokens, positions[:, :-1]))
         if not self.packed:
             return batch
@@ -131,8 +131,8 @@ def load_text(source: Source, config: DataConfig, tokenizer: Tokenizer | None = 
     """
     kind = tokenizer_kind(config, tokenizer)
     spec = config.tokenizer if tokenizer is None else tokenizer.to_dict()
-    given = config.validation, config.part, config.table_options
-    key = digest(FORMAT, "text", source.stamp(), *given, spec)
+    cut = config.validation, config.part, config.columns
+    key = digest(FORMAT, "text", source.stamp(), *cut, spec)
 
     def build(folder: Path) -> dict[str, Any]:
         corpus = Corpus(source, config, utf8=kind != "bytes")
@@ -146,13 +146,13 @@ def load_text(source: Source, config: DataConfig, tokenizer: Tokenizer | None = 
     needed = config.length + 1
     if sizes[1] < needed or (sizes[0] < needed and config.validation < 1):
         raise DataError(
-            f"'{source.given}' is too short: {sizes[0]:,} training and {sizes[1]:,} validation "
+            f"'{source.spec}' is too short: {sizes[0]:,} training and {sizes[1]:,} validation "
             f"tokens, where --data.length {config.length} needs {needed:,} in either. Give more "
             "text, a smaller --data.length or another --data.validation"
         )
     if config.packing and (max(facts["documents"]) < 2 or fitted.separator is None):
         raise DataError(
-            f"'{source.given}' is one document, so there is nothing to pack: leave out "
+            f"'{source.spec}' is one document, so there is nothing to pack: leave out "
             "--data.packing, or give a folder, or JSON lines, with several"
         )
     train, validation = (
@@ -185,8 +185,8 @@ def encode_prompt(tokenizer: Tokenizer, prompt: str) -> Tensor:
     """
     if not prompt:
         start = tokenizer.separator
-        begun = tokenizer.opening or (tokenizer.encode("\n") if start is None else [start])
-        return torch.tensor([begun])
+        first = tokenizer.opening or (tokenizer.encode("\n") if start is None else [start])
+        return torch.tensor([first])
     if isinstance(tokenizer, CharTokenizer):
         strange = sorted(set(prompt) - set(tokenizer.characters))
         if strange:
@@ -206,7 +206,7 @@ def decode(tokenizer: Tokenizer, tokens: Tensor | Iterable[int]) -> str:
 
 
 def token_texts(tokenizer: Tokenizer, tokens: Iterable[int]) -> list[str]:
-    """The text of each token by itself; ``[mask]`` is what hides one, an id behind all others."""
+    """The text of each token by itself; ``[mask]`` is what hides one, an id beyond all others."""
     known = tokenizer.vocabulary
     return [tokenizer.decode([token]) if token < known else "[mask]" for token in tokens]
 
@@ -227,13 +227,13 @@ def _encode(corpus: Corpus, tokenizer: Tokenizer, folder: Path) -> dict[str, Any
 
         def take(part: int, chunk: bytes, final: bool = False) -> None:
             nonlocal unknown
-            found = encoders[part].feed(chunk, final)
-            raw = found.tobytes()
+            ids = encoders[part].feed(chunk, final)
+            raw = ids.tobytes()
             hashes[part].update(raw)
-            tokens[part] += len(found)
+            tokens[part] += len(ids)
             sizes[part] += len(chunk)
             if part and isinstance(tokenizer, CharTokenizer):
-                unknown += int((found == tokenizer.unknown).sum())
+                unknown += int((ids == tokenizer.unknown).sum())
             files[part].write(raw)
             bar.update(len(chunk))
 

@@ -25,23 +25,25 @@ from everyformer.data.cache import digest
 from everyformer.data.config import DataConfig
 from everyformer.data.sources import open_source
 from everyformer.data.tokenizers.base import Tokenizer
+from everyformer.datastores.store.record import Dtype, Origin, bytes_needed
+from everyformer.datastores.store.store import Store
+from everyformer.datastores.store.writing import Writer, is_unfinished
 from everyformer.datastores.texts import Text, Texts, Window, windows
 from everyformer.genes.memory.base import memories_of
 from everyformer.models.base import Model, evaluating
 from everyformer.models.language import LanguageModel
-from everyformer.retrieval.record import Dtype, Origin, bytes_needed
-from everyformer.retrieval.store import Store
-from everyformer.retrieval.writing import Writer, is_unfinished
 from everyformer.system.fingerprint import weights_digest
 from everyformer.system.memory import size
 
 COMMIT = 64
 """batches between two commits"""
+TOGETHER = 16
+"""windows of queries that are read at a time"""
 
 
 @dataclass(frozen=True)
 class Indexing:
-    """How a model's texts become keys."""
+    """Windows, tap and numbers by which texts become keys."""
 
     tap: str = "ffn-input:-1"
     """what of the model a key is (`everyformer.core.taps`)"""
@@ -63,7 +65,7 @@ def origin_of(
     stride: int = 0,
     run: str = "",
 ) -> Origin:
-    """What keys of this model are from; equal for equal weights, tokenizers and taps.
+    """Origin of the keys of this model; equal for equal weights, tokenizers and taps.
 
     Raises:
         ConfigError: the model has no such tap. UnsupportedError: it is no causal language model.
@@ -156,7 +158,7 @@ def write(
     stamp: str,
     should_stop: Callable[[], bool],
 ) -> bool:
-    """All windows behind the writer's cursor; False if it was stopped.
+    """Write all windows after the writer's cursor; False if it was stopped.
 
     Raises:
         ConfigError: the texts or the batch are not those that the cursor counts.
@@ -171,7 +173,7 @@ def write(
                 f"--{'data, unchanged' if name == 'texts' else f'batch {known[name]}'}, or remove "
                 "the folder and begin anew"
             )
-    begun = writer.record.names[-1] if done else None
+    document = writer.record.names[-1] if done else None
     everything = (w for text in texts for w in windows(text, how.context, how.stride))
     with tqdm(total=texts.size, unit="B", unit_scale=True, desc="indexing", disable=None) as bar:
         for number, batch in enumerate(batches(everything, how.batch)):
@@ -180,12 +182,12 @@ def write(
                 bar.update(fresh)
                 continue
             keys = keys_of(model, batch, how.tap)
-            for window, own in zip(batch, keys, strict=True):
-                if window.text.name != begun:
-                    begun = window.text.name
-                    writer.document(begun)
+            for window, of_window in zip(batch, keys, strict=True):
+                if window.text.name != document:
+                    document = window.text.name
+                    writer.document(document)
                 after = window.text.tokens[window.first + window.new + 1 : window.end + 1]
-                writer.add(own[window.new :], after.astype(np.int64))
+                writer.add(of_window[window.new :], after.astype(np.int64))
             bar.update(fresh)
             if (number + 1) % COMMIT == 0 or should_stop():
                 writer.commit({"done": number + 1, **counted})
@@ -195,7 +197,7 @@ def write(
 
 
 def keys_of(model: LanguageModel, batch: list[Window], tap: str) -> list[torch.Tensor]:
-    """Of each window the keys (L, width) of its tokens."""
+    """Keys (L, width) of the tokens of each window."""
     lengths = [len(window.inputs) for window in batch]
     tokens = torch.zeros(len(batch), max(lengths), dtype=torch.long)
     for row, window in enumerate(batch):
@@ -205,8 +207,19 @@ def keys_of(model: LanguageModel, batch: list[Window], tap: str) -> list[torch.T
     if min(lengths) < max(lengths):
         mask = Mask.from_lengths(torch.tensor(lengths, device=device), max(lengths))
     # the head need not see the other tokens
-    found = model(tokens.to(device), mask=mask, taps=[tap], last=1).taps[tap].float().cpu()
-    return [found[row, :length] for row, length in enumerate(lengths)]
+    keys = model(tokens.to(device), mask=mask, taps=[tap], last=1).taps[tap].float().cpu()
+    return [keys[row, :length] for row, length in enumerate(lengths)]
+
+
+def new_keys(model: LanguageModel, windows: Iterable[Window], tap: str) -> torch.Tensor:
+    """Keys (n, width) of the tokens that are new in ``windows``, in order."""
+    with evaluating(model), torch.inference_mode():
+        keys = [
+            of_window[window.new :]
+            for some in batches(windows, TOGETHER)
+            for window, of_window in zip(some, keys_of(model, some, tap), strict=True)
+        ]
+    return torch.cat(keys)
 
 
 def key_width(model: LanguageModel, tap: str) -> int:
@@ -217,8 +230,8 @@ def key_width(model: LanguageModel, tap: str) -> int:
         return int(model(one, taps=[tap]).taps[tap].shape[-1])
 
 
-def batches(found: Iterable[Window], count: int) -> Iterator[list[Window]]:
-    """So many at a time, the last ones fewer."""
-    rest = iter(found)
+def batches(windows: Iterable[Window], count: int) -> Iterator[list[Window]]:
+    """Batches of ``count`` windows, the last one of fewer."""
+    rest = iter(windows)
     while batch := list(itertools.islice(rest, count)):
         yield batch

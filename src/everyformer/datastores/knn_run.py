@@ -1,4 +1,4 @@
-"""Runs of kNN-LM: behind the training its text is stored, and how the store is read is chosen.
+"""Runs of kNN-LM: after the training its text is stored, and the reading of the store is chosen.
 
     retrieval/store/         keys of the training text by the finished model, and the index
     retrieval/reading.json   k, lambda, T and the distance, and what they came to
@@ -22,18 +22,17 @@ from everyformer.core.errors import ConfigError
 from everyformer.data.text import TextDataset
 from everyformer.data.tokenizers.base import Tokenizer
 from everyformer.datastores.indexing import Indexing
-from everyformer.datastores.reader import StoreReader, with_store
-from everyformer.datastores.runs import Job, Outcome, Say, how_of
-from everyformer.datastores.stretches import Stretches, indexed, stored
+from everyformer.datastores.job import Job, Outcome, Say, how_of
+from everyformer.datastores.reader import StoreReader, searched_by, with_store
+from everyformer.datastores.store.index import Index
+from everyformer.datastores.stretches import Stretches, indexed
 from everyformer.datastores.sweep import sweep
 from everyformer.genes.config import ModelConfig
-from everyformer.genes.retrieval.knn import KnnOptions as Wanted
+from everyformer.genes.retrieval import Grid, K, KnnOptions
+from everyformer.genes.retrieval.knn import KnnRunOptions
 from everyformer.models.knn_lm import KnnLanguageModel
 from everyformer.models.language import LanguageModel
-from everyformer.retrieval.index import Index
-from everyformer.retrieval.options import Distance, Grid, KnnOptions
 from everyformer.system.sealed import read_json, write_json
-from everyformer.system.stopping import Gentle
 from everyformer.training.checkpoint import load_model
 from everyformer.training.evaluate import evaluate, why_not_finite
 
@@ -44,50 +43,46 @@ TEMPERATURES = (0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0)
 
 
 def train_with(job: Job) -> Outcome:
-    """The training, the store, and how it is read; measured with it.
+    """The training, the store, and the choice of its reading; measured with it.
 
     Raises:
         ConfigError: too little text is kept apart to choose by, or is left to store.
     """
-    how, tokens = how_of(job.options, job.dataset), job.dataset.train
-    apart = _kept_apart(job.options, how, len(tokens))
+    options, how, tokens = job.options, how_of(job.options, job.dataset), job.dataset.train
+    apart = _held_out(options, how, len(tokens))
     result = job.train()
     if result.interrupted:
         return job.outcome(result)
-    folder, wanted = job.folder, job.options
+    folder = job.folder
     model = job.model if job.run is None else load_model(job.run.path)
     assert isinstance(model, LanguageModel)
     model = model.to(next(job.model.parameters()).device)
-    texts = Stretches(tokens[: len(tokens) - apart], wanted.size, how.context, how.stride)
-    with Gentle("stopping after this batch; go on with --resume") as stop:
-        store = stored(
-            folder / STORE, model, job.dataset.tokenizer, texts, how, job.dataset.fingerprint,
-            lambda: stop.received is not None,
-        )  # fmt: skip
+    texts = Stretches(tokens[: len(tokens) - apart], options.size, how.context, how.stride)
+    store, signal = job.store(folder / STORE, model, texts, how)
     if store is None:
-        stopped = dataclasses.replace(result, evaluation=None, signal=stop.received)
+        stopped = dataclasses.replace(result, evaluation=None, signal=signal)
         return job.outcome(stopped)
-    index = indexed(store, wanted.kind, _distance(wanted), job.say)
+    index = indexed(store, options.kind, searched_by(options), job.say)
     held = dataclasses.replace(job.dataset, validation=tokens[len(tokens) - apart :], packed=False)
-    options = _choose(model, index, held, how, wanted, job.say)
-    reading = KnnLanguageModel(model, StoreReader(index), options, how.tap)
+    chosen = _choose(model, index, held, how, options, job.say)
+    reading = KnnLanguageModel(model, StoreReader(index), chosen, how.tap)
     rules: dict[str, Any] = {"batch": job.config.batch, "limit": job.config.evaluate_sequences}
-    found = evaluate(reading, job.dataset, precision=job.config.precision, **rules)
+    measured = evaluate(reading, job.dataset, precision=job.config.precision, **rules)
     # of the weights that are kept: those of the best evaluation
     without = result.evaluation if job.run is None else result.best
-    assert found is not None
+    assert measured is not None
     assert without is not None
     job.say(
-        f"with {store.describe()}, k {options.k:,}, lambda {options.weight:.6g} and T "
-        f"{options.temperature:g}: validation loss {found['loss']:.4f}, "
+        f"with {store.describe()}, k {chosen.k:,}, lambda {chosen.weight:.6g} and T "
+        f"{chosen.temperature:g}: validation loss {measured['loss']:.4f}, "
         f"{without['loss']:.4f} without"
     )
-    if not math.isfinite(found["loss"]):
-        job.say(f"that loss is {found['loss']}: {why_not_finite(reading, found['loss'])}")
-    kept = {"reading": to_dict(options), "evaluation": found, "without": without}
-    write_json(folder / READING, {"format": FORMAT, **kept})
-    measured = dataclasses.replace(result, evaluation={"step": without["step"], **found})
-    return job.outcome(measured, reading)
+    if not math.isfinite(measured["loss"]):
+        job.say(f"that loss is {measured['loss']}: {why_not_finite(reading, measured['loss'])}")
+    values = {"reading": to_dict(chosen), "evaluation": measured, "without": without}
+    write_json(folder / READING, {"format": FORMAT, **values})
+    evaluation = {"step": without["step"], **measured}
+    return job.outcome(dataclasses.replace(result, evaluation=evaluation), reading)
 
 
 def open_model(
@@ -99,33 +94,29 @@ def open_model(
 
 
 def beside(reading: KnnLanguageModel, inputs: Tensor) -> dict[str, Tensor]:
-    """Nothing: predictions are mixed behind the model."""
+    """Nothing: predictions are mixed after the model."""
     return {}
 
 
 def open_data(folder: Path, config: ModelConfig, dataset: TextDataset, say: Say) -> TextDataset:
-    """The same: neighbours are looked up as texts are read."""
+    """``dataset`` itself: neighbours are looked up as texts are read."""
     return dataset
 
 
-def _kept_apart(wanted: Wanted, how: Indexing, there: int) -> int:
-    """Training tokens, of so many, that are not stored: at most half of them."""
-    apart, least = min(wanted.tune, there // 2), how.context + 1
-    if wanted.tune < least:
+def _held_out(options: KnnRunOptions, how: Indexing, count: int) -> int:
+    """Number of training tokens, of so many, that are not stored: at most half of them."""
+    apart, least = min(options.tune, count // 2), how.context + 1
+    if options.tune < least:
         raise ConfigError(
-            f"--retrieval.tune {wanted.tune:,} keeps less than a window and its next token: give "
+            f"--retrieval.tune {options.tune:,} keeps less than a window and its next token: give "
             f"at least {least:,}"
         )
     if apart < least:
         raise ConfigError(
-            f"the training text has {there:,} tokens, but to store some and choose by others "
+            f"the training text has {count:,} tokens, but to store some and choose by others "
             f"takes {2 * least:,}: give more text, or a smaller --data.length"
         )
     return apart
-
-
-def _distance(wanted: Wanted) -> Distance:
-    return "cosine" if wanted.distance == "cosine" else "l2"
 
 
 def _choose(
@@ -133,19 +124,19 @@ def _choose(
     index: Index,
     dataset: TextDataset,
     how: Indexing,
-    wanted: Wanted,
+    options: KnnRunOptions,
     say: Say,
 ) -> KnnOptions:
-    """How the store is read: as is wanted, and for the rest as makes the held-out part of
-    ``dataset``, read in overlapping windows, most likely."""
-    k = min(wanted.k, len(index.store))
-    temperatures = (wanted.temperature,) if wanted.temperature else TEMPERATURES
-    given = () if wanted.weight is None else (wanted.weight,)
-    options = KnnOptions(k, distance=wanted.distance)
-    reading = KnnLanguageModel(model, StoreReader(index), options, how.tap)
+    """The reading of the store by ``options``, and where those leave it open the one that makes the
+    held-out part of ``dataset``, read in overlapping windows, most likely."""
+    k = min(options.k or K, len(index.store))
+    temperatures = (options.temperature,) if options.temperature else TEMPERATURES
+    weights = () if options.weight is None else (options.weight,)
+    chosen = KnnOptions(k, distance=options.distance)
+    reading = KnnLanguageModel(model, StoreReader(index), chosen, how.tap)
     text = dataclasses.replace(dataset, length=how.context, stride=how.stride)
-    found = sweep(reading, text, Grid((k,), temperatures, given), batch=how.batch)
-    best = min((c for c in found.cells if c.tuned == (not given)), key=lambda cell: cell.loss)
-    if not given and (told := found.at_most(best.weight)):
-        say(told)
-    return dataclasses.replace(options, weight=best.weight, temperature=best.temperature)
+    tried = sweep(reading, text, Grid((k,), temperatures, weights), batch=how.batch)
+    best = min((c for c in tried.cells if c.tuned == (not weights)), key=lambda cell: cell.loss)
+    if not weights and (ceiling := tried.at_most(best.weight)):
+        say(ceiling)
+    return dataclasses.replace(chosen, weight=best.weight, temperature=best.temperature)

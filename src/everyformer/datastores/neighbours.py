@@ -1,4 +1,4 @@
-"""What the neighbours of every token of a text are, where they stand, and what they do to it."""
+"""Neighbours of every token of a text, their places, and their effect on its probability."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from torch import Tensor
 from everyformer.core.errors import UnsupportedError
 from everyformer.data.tokenizers.base import Tokenizer
 from everyformer.datastores.reader import StoreReader
+from everyformer.datastores.store.store import Store
 from everyformer.datastores.texts import Text, windows
 from everyformer.models.base import evaluating
 from everyformer.models.knn_lm import (
@@ -21,7 +22,6 @@ from everyformer.models.knn_lm import (
     neighbour_probabilities,
     weights,
 )
-from everyformer.retrieval.store import Store
 
 AROUND = {"bytes": (48, 16), "chars": (48, 16)}
 """tokens of a source's text that are shown before and behind, by the tokenizer's kind"""
@@ -31,7 +31,7 @@ OTHERWISE = 12, 5
 
 @dataclass(frozen=True)
 class Neighbour:
-    """A row of the store that was found."""
+    """A row of the store, as the neighbour of a token."""
 
     document: str
     offset: int
@@ -49,7 +49,7 @@ class Neighbour:
 
 @dataclass(frozen=True)
 class Explained:
-    """A token of the text that was predicted, and what the store did to it."""
+    """A token of the text that was predicted, without and with the store."""
 
     text: str
     of_model: float
@@ -82,7 +82,7 @@ def explain(
     reader = reading.reader
     if not isinstance(reader, StoreReader):
         raise UnsupportedError("neighbours are told of a store that is searched by an index")
-    found: list[Explained] = []
+    explained: list[Explained] = []
     with evaluating(reading), torch.inference_mode():
         for window in windows(Text("", tokens), context, context):
             ids = torch.from_numpy(window.inputs.astype(np.int64))[None]
@@ -95,27 +95,27 @@ def explain(
             known = known.to(logs.dtype)
             columns = [
                 part.gather(-1, goals[0][:, None])[:, 0].tolist()
-                for part in (logs, known.log(), mix(logs, known, reading.options.weight))
+                for part in (logs, known.log(), mix(logs, known, reading.options.lambda_))
             ]
             w = weights(near.distances, reading.options)
             for n, (of_model, of_store, mixed) in enumerate(zip(*columns, strict=True)):
                 goal = int(goals[0, n])
                 those = Found(*(part[n, :most] for part in near))
-                told = _neighbours(reader.index.store, tokenizer, those, w[n], goal)
+                nearest = _neighbours(reader.index.store, tokenizer, those, w[n], goal)
                 text = tokenizer.decode_after(tokens[: window.first + n + 1].tolist()[-8:], [goal])
-                found.append(Explained(text, of_model, of_store, mixed, told))
-    return found
+                explained.append(Explained(text, of_model, of_store, mixed, nearest))
+    return explained
 
 
 def _neighbours(
-    store: Store, tokenizer: Tokenizer, found: Found, w: Tensor, goal: int
+    store: Store, tokenizer: Tokenizer, hits: Found, w: Tensor, goal: int
 ) -> list[Neighbour]:
-    """Of one token, with the text around each."""
-    names, offsets = store.document_of(found.rows)
-    numbers = store.number_of(np.asarray(found.rows))
+    """Neighbours of one token, with the text around each."""
+    names, offsets = store.document_of(hits.rows)
+    numbers = store.number_of(np.asarray(hits.rows))
     before, after = AROUND.get(tokenizer.kind, OTHERWISE)
-    told = []
-    for n, row in enumerate(found.rows.tolist()):
+    nearest = []
+    for n, row in enumerate(hits.rows.tolist()):
         if row < 0:
             break
         first = row - int(offsets[n])
@@ -128,12 +128,12 @@ def _neighbours(
                 (row + 1, min(end, row + 1 + after)),
             )
         )
-        told.append(
+        nearest.append(
             Neighbour(
                 document=str(names[n]),
                 # the first token of a document follows nothing
                 offset=int(offsets[n]) + 1,
-                distance=float(found.distances[n]),
+                distance=float(hits.distances[n]),
                 weight=float(w[n]),
                 before=tokenizer.decode(read),
                 token=tokenizer.decode_after(read, own),
@@ -141,4 +141,4 @@ def _neighbours(
                 right=own == [goal],
             )
         )
-    return told
+    return nearest

@@ -12,10 +12,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from everyformer.datastores.store.exact import Hits
+from everyformer.datastores.store.index import Index
+from everyformer.datastores.store.store import Store
 from everyformer.models.knn_lm import Scored
-from everyformer.retrieval.distances import Hits
-from everyformer.retrieval.index import Index
-from everyformer.retrieval.store import Store
 
 REACHES = (1, 4, 16)
 """tokens around a hit that are compared before whole windows are"""
@@ -37,44 +37,44 @@ def search_apart(
     store, count = index.store, len(index.store)
     if k > count:
         index.search(queries, k)  # which refuses it
-    asked = min(count, k + 2 * scored.near + 1)
+    fetched = min(count, k + 2 * scored.near + 1)
     while True:
-        hits = index.search(queries, asked)
-        own = torch.from_numpy(own_rows(store, scored, hits.rows.numpy(), separator))
-        there = hits.rows >= 0
-        short = ((there & ~own).sum(-1) < k) & there.all(-1)
-        if asked == count or not short.any():
+        hits = index.search(queries, fetched)
+        hidden = torch.from_numpy(own_rows(store, scored, hits.rows.numpy(), separator))
+        present = hits.rows >= 0
+        short = ((present & ~hidden).sum(-1) < k) & present.all(-1)
+        if fetched == count or not short.any():
             break
-        asked = min(count, 2 * asked)
-    first = (own | ~there).long().argsort(dim=-1, stable=True)[:, :k]
-    gone = (own | ~there).gather(-1, first)
+        fetched = min(count, 2 * fetched)
+    first = (hidden | ~present).long().argsort(dim=-1, stable=True)[:, :k]
+    missing = (hidden | ~present).gather(-1, first)
     return Hits(
-        hits.distances.gather(-1, first).masked_fill(gone, torch.inf),
-        hits.rows.gather(-1, first).masked_fill(gone, -1),
+        hits.distances.gather(-1, first).masked_fill(missing, torch.inf),
+        hits.rows.gather(-1, first).masked_fill(missing, -1),
     )
 
 
 def standing_in(store: Store, windows: np.ndarray, separator: int | None) -> int:
-    """How many of ``windows`` (B, L) of a text read as a document of the store does."""
+    """Number of ``windows`` (B, L) of a text that read as a document of the store does."""
     return len(np.unique(_beside(store, windows, separator)[0]))
 
 
 def own_rows(store: Store, scored: Scored, rows: np.ndarray, separator: int | None) -> np.ndarray:
-    """Which of the ``rows`` (N, k) found are the scored text's own, or near them."""
+    """Mask (N, k) of the ``rows`` that are the scored text's own, or near them."""
     windows, window, place = (
         t.cpu().numpy() for t in (scored.windows, scored.row, scored.place + 1)
     )
     if scored.near:
-        beside = _beside(store, windows, separator)
-        return _near(store, rows, beside, window, place, scored.near)
-    found = rows >= 0
-    same = found & (store.values[np.maximum(rows, 0)] == windows[window, place][:, None])
+        matches = _beside(store, windows, separator)
+        return _near(store, rows, matches, window, place, scored.near)
+    present = rows >= 0
+    same = present & (store.values[np.maximum(rows, 0)] == windows[window, place][:, None])
     query, hit = np.nonzero(same)
-    own = np.zeros(rows.shape, bool)
-    own[query, hit] = _reads(
+    hidden = np.zeros(rows.shape, bool)
+    hidden[query, hit] = _reads(
         store, windows, window[query], rows[query, hit], place[query], separator
     )
-    return own
+    return hidden
 
 
 def _beside(store: Store, windows: np.ndarray, separator: int | None) -> np.ndarray:
@@ -86,13 +86,13 @@ def _beside(store: Store, windows: np.ndarray, separator: int | None) -> np.ndar
     ends = (windows >= 0) & ((after < 0) | (after == separator)) & (windows != separator)
     of, place = np.nonzero(ends)
     rows = {token: np.flatnonzero(store.values == token) for token in np.unique(windows[ends])}
-    there = [rows[token] for token in windows[of, place]]
-    counts = [len(found) for found in there]
+    candidates = [rows[token] for token in windows[of, place]]
+    counts = [len(rows_of) for rows_of in candidates]
     of, place = np.repeat(of, counts), np.repeat(place, counts)
-    row = np.concatenate(there) if there else np.zeros(0, np.int64)
+    row = np.concatenate(candidates) if candidates else np.zeros(0, np.int64)
     whole = _reads(store, windows, of, row, place, separator)
-    found = np.stack((of[whole], (row - place)[whole], store.number_of(row[whole])))
-    return np.unique(found, axis=1)
+    matches = np.stack((of[whole], (row - place)[whole], store.number_of(row[whole])))
+    return np.unique(matches, axis=1)
 
 
 def _reads(
@@ -103,14 +103,14 @@ def _reads(
     place: np.ndarray,
     separator: int | None,
 ) -> np.ndarray:
-    """Whether the windows ``of`` (C,) whose ``place`` lies beside ``row`` read as documents do."""
+    """Mask (C,) of the windows ``of`` that read as documents do, ``place`` being at ``row``."""
     left = np.arange(len(of))
     for reach in (*REACHES, None):
-        given = of[left], row[left], place[left]
-        left = left[_agree(store, windows, *given, separator, reach)]
-    found = np.zeros(len(of), bool)
-    found[left] = True
-    return found
+        candidates = of[left], row[left], place[left]
+        left = left[_agree(store, windows, *candidates, separator, reach)]
+    agrees = np.zeros(len(of), bool)
+    agrees[left] = True
+    return agrees
 
 
 def _agree(
@@ -128,37 +128,37 @@ def _agree(
     begin = store.starts[number]
     end = begin + np.asarray(store.record.rows, np.int64)[number]
     offsets = np.arange(length) if reach is None else np.arange(-reach, reach + 1)
-    found = np.zeros(len(of), bool)
+    agrees = np.zeros(len(of), bool)
     step = max(1, BUDGET // len(offsets))
     for n in range(0, len(of), step):
         part = slice(n, n + step)
-        here = place[part, None]
-        at = np.broadcast_to(offsets, (len(here), len(offsets))) + (here if reach else 0)
+        places = place[part, None]
+        at = np.broadcast_to(offsets, (len(places), len(offsets))) + (places if reach else 0)
         token = windows[of[part, None], np.clip(at, 0, length - 1)]
-        untold = (at < 0) | (at >= length) | (token < 0)
-        beside, low, high = row[part, None] + at - here, begin[part, None], end[part, None]
-        inside = (beside >= low) & (beside < high)
-        value = store.values[np.where(inside, beside, 0)]
-        edge = (beside == low - 2) | (beside == high)
+        outside = (at < 0) | (at >= length) | (token < 0)
+        rows, low, high = row[part, None] + at - places, begin[part, None], end[part, None]
+        inside = (rows >= low) & (rows < high)
+        value = store.values[np.where(inside, rows, 0)]
+        edge = (rows == low - 2) | (rows == high)
         ends = ~edge | (separator is None) | (token == separator)
-        found[part] = (np.where(inside, value == token, ends) | untold).all(-1)
-    return found
+        agrees[part] = (np.where(inside, value == token, ends) | outside).all(-1)
+    return agrees
 
 
 def _near(
     store: Store,
     rows: np.ndarray,
-    beside: np.ndarray,
+    matches: np.ndarray,
     window: np.ndarray,
     place: np.ndarray,
     near: int,
 ) -> np.ndarray:
-    """Which ``rows`` lie so near to a row beside which their query's window lies."""
-    found = np.zeros(rows.shape, bool)
-    for of, shift, number in beside.T:
+    """Mask of the ``rows`` that lie so near to a row at which their query's window lies."""
+    hidden = np.zeros(rows.shape, bool)
+    for of, shift, number in matches.T:
         first = store.starts[number]
-        asked = window == of
-        those = rows[asked]
-        close = np.abs(those - shift - place[asked, None]) <= near
-        found[asked] |= close & (those >= first) & (those < first + store.record.rows[number])
-    return found
+        queries = window == of
+        those = rows[queries]
+        close = np.abs(those - shift - place[queries, None]) <= near
+        hidden[queries] |= close & (those >= first) & (those < first + store.record.rows[number])
+    return hidden

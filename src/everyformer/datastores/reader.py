@@ -13,12 +13,13 @@ from everyformer.core.errors import ConfigError, UnsupportedError
 from everyformer.data.tokenizers.base import Tokenizer
 from everyformer.datastores.indexing import origin_of
 from everyformer.datastores.own import search_apart
+from everyformer.datastores.store.index import Index, open_index
+from everyformer.datastores.store.options import KEPT, Distance, SearchOptions
+from everyformer.datastores.store.store import Store
+from everyformer.genes.retrieval import KnnOptions, MixtureOptions
 from everyformer.models.base import Model
 from everyformer.models.knn_lm import Found, KnnLanguageModel, Scored
 from everyformer.models.language import LanguageModel
-from everyformer.retrieval.index import Index, open_index
-from everyformer.retrieval.options import KEPT, Distance, KnnOptions, SearchOptions
-from everyformer.retrieval.store import Store
 
 
 class StoreReader:
@@ -37,7 +38,7 @@ class StoreReader:
             hits = self.index.search(queries, k)
         else:
             hits = search_apart(self.index, queries, k, scored, self.separator)
-        values = torch.from_numpy(self.index.store.values[hits.rows.clamp(min=0).numpy()]).long()
+        values = torch.from_numpy(self.index.store.following(hits.rows)).long()
         return Found(*(t.to(queries.device) for t in (hits.distances, values, hits.rows)))
 
 
@@ -64,19 +65,23 @@ def with_store(
             f"a store is read by language models (task lm), not by one of task "
             f"'{model.config.task}'"
         )
-    found = Store.open(folder, verify=False)
-    tap = found.record.origin.tap
-    found = Store.open(folder, origin_of(model, tokenizer, tap))
-    distance: Distance = "cosine" if options.distance == "cosine" else "l2"
-    given = SearchOptions() if index is None else index
-    if given.distance not in (SearchOptions().distance, distance):
+    tap = Store.open(folder, verify=False).record.origin.tap
+    store = Store.open(folder, origin_of(model, tokenizer, tap))
+    distance = searched_by(options)
+    index = index or SearchOptions()
+    if index.distance not in (SearchOptions().distance, distance):
         raise ConfigError(
-            f"neighbours are to be found by distance '{given.distance}', but read by "
+            f"neighbours are to be found by distance '{index.distance}', but read by "
             f"'{options.distance}': say it once, by --knn.distance"
         )
-    chosen = replace(given, distance=distance)
-    opened = open_index(found, chosen, rebuild=chosen.kind in KEPT, say=say)
+    chosen = replace(index, distance=distance)
+    opened = open_index(store, chosen, rebuild=chosen.kind in KEPT, say=say)
     separator = None if tokenizer is None else tokenizer.separator
-    say(f"{found.describe()}; {opened.describe()}")
-    options = options.resolved(len(found))
+    say(f"{store.describe()}; {opened.describe()}")
+    options = options.resolved(len(store))
     return KnnLanguageModel(model, StoreReader(opened, separator), options, tap)
+
+
+def searched_by(options: MixtureOptions) -> Distance:
+    """Distance of the search; the root has the order of the squares."""
+    return "cosine" if options.distance == "cosine" else "l2"

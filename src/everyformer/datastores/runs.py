@@ -7,111 +7,26 @@ before or behind the training lies in the run's folder ``retrieval/``, and `read
 
 from __future__ import annotations
 
-import importlib
-import shutil
-import tempfile
-import weakref
-from collections.abc import Callable
-from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
-from torch import Tensor
-
-from everyformer.core.errors import CheckpointError, ConfigError
+from everyformer.core.errors import CheckpointError, ConfigError, UnsupportedError
 from everyformer.data.dataset import Dataset
 from everyformer.data.text import TextDataset
 from everyformer.data.tokenizers.base import Tokenizer
-from everyformer.datastores.indexing import Indexing
+from everyformer.datastores import knn_run, spalm_run
+from everyformer.datastores.job import FOLDER, Companion, Job, Outcome, Say
 from everyformer.genes.config import ModelConfig
 from everyformer.genes.retrieval import RETRIEVAL
-from everyformer.genes.retrieval.base import StoreOptions
 from everyformer.models.base import Model
 from everyformer.models.language import LanguageModel
 from everyformer.training.config import TrainingConfig
 from everyformer.training.distributed import read_launch
 from everyformer.training.loop import train
-from everyformer.training.result import TrainResult
 from everyformer.training.run import RunDirectory
 
-FOLDER = "retrieval"
-"""of a run, where its store lies and what it is read with"""
-Say = Callable[[str], None]
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What came of a training."""
-
-    result: TrainResult
-    model: Any
-    """as it predicts: with its store, where it has one"""
-    dataset: Dataset
-    """as the model reads it"""
-    job: Job | None = None
-    """of a run with a store, whose temporary folder lasts as long as this"""
-
-
-@dataclass(frozen=True, eq=False)
-class Job:
-    """A training of a model that has a retrieval."""
-
-    model: LanguageModel
-    dataset: TextDataset
-    config: TrainingConfig
-    run: RunDirectory | None
-    say: Say
-    more: dict[str, Any]
-    """further arguments of `train`"""
-
-    @property
-    def options(self) -> Any:
-        """Of the retrieval."""
-        return options_of(self.model.config)
-
-    @property
-    def path(self) -> Path | None:
-        """The run's directory, if it has one."""
-        return None if self.run is None else self.run.path
-
-    @cached_property
-    def folder(self) -> Path:
-        """Where its files go; of a training without a directory one that goes with this."""
-        if self.run is None:
-            temporary = tempfile.mkdtemp(prefix="everyformer-")
-            weakref.finalize(self, shutil.rmtree, temporary, ignore_errors=True)
-            return Path(temporary)
-        found = self.run.path / FOLDER
-        found.mkdir(parents=True, exist_ok=True)
-        return found
-
-    def outcome(self, result: TrainResult, model: Any = None, data: Any = None) -> Outcome:
-        """What came of it; without a model and data those that it began with."""
-        return Outcome(result, model or self.model, data or self.dataset, self)
-
-    def train(self, dataset: TextDataset | None = None) -> TrainResult:
-        """The model's own training."""
-        data = self.dataset if dataset is None else dataset
-        return train(self.model, data, self.config, self.run, **self.more)
-
-
-class Companion(Protocol):
-    """What a retrieval's `Retrieval.companion` module has."""
-
-    def train_with(self, job: Job) -> Outcome:
-        """Train, with what is needed before and behind."""
-
-    def open_model(self, folder: Path, model: LanguageModel, tokenizer: Tokenizer | None,
-                   say: Say) -> Any:  # fmt: skip
-        """The model of a run as it predicts."""
-
-    def beside(self, reading: Any, inputs: Tensor) -> dict[str, Tensor]:
-        """What the model itself is given beside ``inputs`` by the one that ``open_model`` made."""
-
-    def open_data(self, folder: Path, config: ModelConfig, dataset: TextDataset,
-                  say: Say) -> TextDataset:  # fmt: skip
-        """Data as such a model reads it."""
+COMPANIONS: dict[str, Companion] = {"knn": knn_run, "spalm": spalm_run}
+"""retrieval -> the module that trains and opens runs of it"""
 
 
 def train_run(
@@ -123,7 +38,7 @@ def train_run(
     say: Say,
     **more: Any,
 ) -> Outcome:
-    """As `everyformer.training.train`, with what the model's retrieval needs.
+    """Training as by `everyformer.training.train`, with the store that the model needs.
 
     Args:
         say: told what is done besides.
@@ -149,18 +64,16 @@ def train_run(
 
 
 def companion_of(config: ModelConfig) -> Companion | None:
-    """What trains and opens runs of such a model; None where it has no retrieval."""
+    """Module that trains and opens runs of such a model; None where it has no retrieval."""
     retrieval = RETRIEVAL.of(config)
     if retrieval is None:
         return None
-    found: Any = importlib.import_module(f"everyformer.datastores.{retrieval.companion}")
-    companion: Companion = found
-    return companion
-
-
-def options_of(config: ModelConfig) -> Any:
-    """The options of a model's retrieval."""
-    return RETRIEVAL.typed(config.genes[RETRIEVAL.name]).options
+    if retrieval.name not in COMPANIONS:
+        raise UnsupportedError(
+            f"no run is known that makes a store for retrieval '{retrieval.name}': take one of "
+            f"{', '.join(COMPANIONS)}"
+        )
+    return COMPANIONS[retrieval.name]
 
 
 def reading_model(model: Model, path: Path, tokenizer: Tokenizer | None, say: Say) -> Any:
@@ -178,12 +91,6 @@ def reading_data(config: ModelConfig, path: Path, dataset: Dataset, say: Say) ->
     if companion is None or not isinstance(dataset, TextDataset):
         return dataset
     return companion.open_data(_there(path, config), config, dataset, say)
-
-
-def how_of(options: StoreOptions, dataset: TextDataset) -> Indexing:
-    """How a text is read for keys; windows overlap by half."""
-    context = options.context or dataset.length
-    return Indexing(options.tap, context, max(1, context // 2))
 
 
 def _there(path: Path, config: ModelConfig) -> Path:

@@ -10,23 +10,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from everyformer.core.mask import Mask
 from everyformer.core.outputs import ModelOutput
 from everyformer.core.state import StackState, State, state
-from everyformer.datastores.indexing import Indexing, batches, keys_of
+from everyformer.datastores.indexing import Indexing, new_keys
+from everyformer.datastores.store.index import Index
 from everyformer.datastores.table import first_new, window_of
 from everyformer.datastores.texts import Text, Window
-from everyformer.models.base import evaluating
 from everyformer.models.knn_lm import ReadingModel
 from everyformer.models.language import LanguageModel
-from everyformer.retrieval.index import Index
-
-TOGETHER = 16
-"""windows that are read at a time"""
 
 
 @state
@@ -55,9 +50,9 @@ class SpalmLanguageModel(ReadingModel):
 
     def init_state(self, batch_size: int, **like: Any) -> StackState:
         """The state before the first token: the model's own, and the tokens read last."""
-        own = self.model.init_state(batch_size, **like)
-        tokens = own.seen.new_zeros(batch_size, self.how.context - 1)
-        return StackState(own.seen, (own, Recent(own.seen, tokens)))
+        alone = self.model.init_state(batch_size, **like)
+        tokens = alone.seen.new_zeros(batch_size, self.how.context - 1)
+        return StackState(alone.seen, (alone, Recent(alone.seen, tokens)))
 
     def forward(
         self,
@@ -70,19 +65,19 @@ class SpalmLanguageModel(ReadingModel):
         taps: Sequence[str] = (),
         last: int | None = None,
     ) -> ModelOutput:
-        """As `LanguageModel.forward`; ``neighbours`` that are given are not looked up again."""
-        given: dict[str, Any] = {"targets": targets, "mask": mask, "taps": taps, "last": last}
+        """Output as of `LanguageModel.forward`; ``neighbours`` are looked up if None."""
+        options: dict[str, Any] = {"targets": targets, "mask": mask, "taps": taps, "last": last}
         recent: Any = None
         if state is not None:
-            given["state"], recent = state.layers
+            options["state"], recent = state.layers
         if self.training:
-            alone: ModelOutput = self.model(inputs, neighbours=neighbours, **given)
+            alone: ModelOutput = self.model(inputs, neighbours=neighbours, **options)
             return alone
         keep = None if mask is None else mask.keep
         real = torch.ones_like(inputs, dtype=torch.bool) if keep is None else keep
         if neighbours is None:
             neighbours = self._look_up(inputs, real, recent, last)
-        out: ModelOutput = self.model(inputs, neighbours=neighbours, **given)
+        out: ModelOutput = self.model(inputs, neighbours=neighbours, **options)
         if recent is None or out.state is None:
             return out
         rows = zip(recent.tokens, inputs, real, strict=True)
@@ -99,39 +94,34 @@ class SpalmLanguageModel(ReadingModel):
     ) -> Tensor:
         """(B, L, k) of the real tokens, or of the ``last`` of them in each row; elsewhere -1."""
         batch, where = [], []
-        for row, (tokens, kept) in enumerate(zip(inputs.cpu(), real.cpu(), strict=True)):
+        for row, (tokens, real_tokens) in enumerate(zip(inputs.cpu(), real.cpu(), strict=True)):
             seen = 0 if recent is None else int(recent.seen[row])
             old = tokens[:0] if recent is None else recent.tokens[row].cpu()
             before = min(seen, len(old))
-            history = torch.cat((old[len(old) - before :], tokens[kept])).numpy()
-            places = kept.nonzero().squeeze(1)
-            begun = 0 if last is None else max(0, len(places) - last)
-            for window, first, end in self._windows(seen + begun, seen + len(places)):
+            history = torch.cat((old[len(old) - before :], tokens[real_tokens])).numpy()
+            places = real_tokens.nonzero().squeeze(1)
+            start = 0 if last is None else max(0, len(places) - last)
+            for window, first, end in self._windows(seen + start, seen + len(places)):
                 shift = seen - before
                 text = Text("", history)
                 batch.append(Window(text, window - shift, first - window, end - shift))
                 where += [(row, int(places[p - seen])) for p in range(first, end)]
-        found = torch.full((*inputs.shape, self.k), -1, dtype=torch.long)
+        neighbours = torch.full((*inputs.shape, self.k), -1, dtype=torch.long)
         if not where:
-            return found.to(inputs.device)
-        keys = []
-        with evaluating(self.frozen), torch.no_grad():
-            for some in batches(batch, TOGETHER):
-                read = keys_of(self.frozen, some, self.how.tap)
-                keys += [own[w.new :] for own, w in zip(read, some, strict=True)]
-        rows = self.index.search(torch.cat(keys), self.k).rows.numpy()
-        values = np.where(rows >= 0, self.index.store.values[rows.clip(0)], -1)
+            return neighbours.to(inputs.device)
+        keys = new_keys(self.frozen, batch, self.how.tap)
+        values = self.index.store.following(self.index.search(keys, self.k).rows)
         r, p = torch.tensor(where).T
-        found[r, p] = torch.from_numpy(values.astype(np.int64))
-        return found.to(inputs.device)
+        neighbours[r, p] = torch.from_numpy(values).long()
+        return neighbours.to(inputs.device)
 
     def _windows(self, first: int, end: int) -> list[tuple[int, int, int]]:
-        """Of the positions from ``first`` up to ``end``: where each window of theirs begins, and
+        """Windows of the positions from ``first`` up to ``end``: where each begins, and
         which of them are new in it."""
-        context, stride, found = self.how.context, self.how.stride, []
+        context, stride, windows = self.how.context, self.how.stride, []
         while first < end:
             number = int(window_of(first, context, stride))
             stop = min(end, first_new(number + 1, context, stride))
-            found.append((number * stride, first, stop))
+            windows.append((number * stride, first, stop))
             first = stop
-        return found
+        return windows

@@ -19,17 +19,16 @@ from everyformer.data.text import TextDataset
 from everyformer.data.tokenizers.base import Tokenizer
 from everyformer.data.tokenizers.load import require_same
 from everyformer.datastores.indexing import Indexing
-from everyformer.datastores.runs import Job, Outcome, Say, how_of, options_of
+from everyformer.datastores.job import Job, Outcome, Say, how_of, options_of
 from everyformer.datastores.spalm_reading import SpalmLanguageModel
-from everyformer.datastores.stretches import Stretches, indexed, stored
+from everyformer.datastores.store.index import Index
+from everyformer.datastores.store.store import Store
+from everyformer.datastores.stretches import Stretches, indexed
 from everyformer.datastores.table import Table
 from everyformer.genes.config import ModelConfig
 from everyformer.genes.retrieval.spalm import SpalmOptions
 from everyformer.models.build import build_model, configure
 from everyformer.models.language import LanguageModel
-from everyformer.retrieval.index import Index
-from everyformer.retrieval.store import Store
-from everyformer.system.stopping import Gentle
 from everyformer.training.checkpoint import is_model, load_model, save_model
 from everyformer.training.config import TrainingConfig
 from everyformer.training.loop import train
@@ -57,13 +56,9 @@ def train_with(job: Job) -> Outcome:
     frozen = _open(folder)
     how = _how(options, job.dataset, frozen)
     texts = Stretches(job.dataset.train, options.size, how.context, how.stride)
-    with Gentle("stopping after this batch; go on with --resume") as stop:
-        store = stored(
-            folder / STORE, frozen, job.dataset.tokenizer, texts, how, job.dataset.fingerprint,
-            lambda: stop.received is not None,
-        )  # fmt: skip
+    store, signal = job.store(folder / STORE, frozen, texts, how)
     if store is None:
-        return job.outcome(_stopped(job, stop.received))
+        return job.outcome(_stopped(job, signal))
     index = indexed(store, options.kind, "l2", job.say)
     job.say(f"neighbours from {store.describe()}; {index.describe()}")
     dataset = _with_tables(job.dataset, frozen, index, how, options, texts)
@@ -77,10 +72,7 @@ def open_model(
 ) -> SpalmLanguageModel:
     """The model, which looks up neighbours of what it reads."""
     options = options_of(model.config)
-    frozen, index = _open(folder), indexed(Store.open(folder / STORE), options.kind, "l2", say)
-    origin = index.store.record.origin
-    how = Indexing(origin.tap, origin.context, origin.stride)
-    return SpalmLanguageModel(model, frozen, index, how, options.k)
+    return SpalmLanguageModel(model, *_opened(folder, options, say), options.k)
 
 
 def beside(reading: SpalmLanguageModel, inputs: Tensor) -> dict[str, Tensor]:
@@ -91,10 +83,14 @@ def beside(reading: SpalmLanguageModel, inputs: Tensor) -> dict[str, Tensor]:
 def open_data(folder: Path, config: ModelConfig, dataset: TextDataset, say: Say) -> TextDataset:
     """The data with tables of neighbours."""
     options = options_of(config)
-    frozen, index = _open(folder), indexed(Store.open(folder / STORE), options.kind, "l2", say)
+    return _with_tables(dataset, *_opened(folder, options, say), options, None)
+
+
+def _opened(folder: Path, options: SpalmOptions, say: Say) -> tuple[LanguageModel, Index, Indexing]:
+    """The frozen model of a run, its store, and the windows in which that was read."""
+    index = indexed(Store.open(folder / STORE), options.kind, "l2", say)
     origin = index.store.record.origin
-    how = Indexing(origin.tap, origin.context, origin.stride)
-    return _with_tables(dataset, frozen, index, how, options, None)
+    return _open(folder), index, Indexing(origin.tap, origin.context, origin.stride)
 
 
 def _with_tables(
@@ -138,14 +134,14 @@ def _frozen(job: Job, folder: Path) -> TrainResult | None:
         start = read_start(options.model)
         if start.tokenizer is not None and tokenizer is not None:
             require_same(start.tokenizer, tokenizer)
-        given, known = load_model(options.model), job.dataset.vocabulary
-        if not isinstance(given, LanguageModel) or given.config.vocabulary != known:
+        frozen, known = load_model(options.model), job.dataset.vocabulary
+        if not isinstance(frozen, LanguageModel) or frozen.config.vocabulary != known:
             raise ConfigError(
                 f"--retrieval.model {options.model} is to compare contexts of this text, but it is "
                 f"no language model of its {known:,} tokens: give a run of task lm with the same "
                 "tokenizer"
             )
-        save_model(given, folder / MODEL, tokenizer=tokenizer)
+        save_model(frozen, folder / MODEL, tokenizer=tokenizer)
         return None
     config = job.model.config
     sizes = {name: getattr(config, name) for name in ("width", "layers", "heads", "vocabulary")}
@@ -174,7 +170,7 @@ def _frozen(job: Job, folder: Path) -> TrainResult | None:
 
 
 def _part(config: TrainingConfig, share: float) -> TrainingConfig:
-    """The same training for a part of its budget, measured at its end alone."""
+    """Training for a part of a budget, measured at its end alone."""
     kind, amount = config.budget
     less: dict[str, Any] = {"evaluate_every": None, "stages": ()}
     if kind == "steps":
@@ -192,5 +188,5 @@ def _open(folder: Path) -> LanguageModel:
 
 
 def _stopped(job: Job, number: int | None) -> TrainResult:
-    """Of a run that was stopped before its training began."""
+    """Result of a run that was stopped before its training began."""
     return TrainResult(0, 0, 0.0, 0, 0.0, None, None, None, None, job.path, signal=number)

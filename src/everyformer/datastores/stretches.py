@@ -14,13 +14,14 @@ import torch
 from everyformer.core.errors import CheckpointError, DataError
 from everyformer.data.tokenizers.base import Tokenizer
 from everyformer.datastores.indexing import Indexing, key_width, origin_of, write
+from everyformer.datastores.store.index import Index, build_index, open_index
+from everyformer.datastores.store.options import KEPT, Distance, SearchOptions
+from everyformer.datastores.store.store import Store
+from everyformer.datastores.store.writing import Writer, is_unfinished
 from everyformer.datastores.texts import Text
+from everyformer.genes.retrieval import Kind
 from everyformer.models.base import evaluating
 from everyformer.models.language import LanguageModel
-from everyformer.retrieval.index import Index, build_index, open_index
-from everyformer.retrieval.options import KEPT, Distance, Kind, SearchOptions
-from everyformer.retrieval.store import Store
-from everyformer.retrieval.writing import Writer, is_unfinished
 
 WINDOWS = 8
 """of a stretch, which overlap; the first of them has keys of short contexts"""
@@ -33,27 +34,27 @@ class Stretches:
     """Some of a long row of tokens, to be stored."""
 
     tokens: np.ndarray
-    wanted: int
+    size_limit: int
     """keys at most"""
     context: int
     stride: int
 
     @property
     def starts(self) -> np.ndarray:
-        """Where each begins."""
-        there = len(self.tokens) - 1
-        if there <= self.wanted:
+        """First tokens of the stretches."""
+        available = len(self.tokens) - 1
+        if available <= self.size_limit:
             return np.zeros(1, np.int64)
-        count = -(-self.wanted // self.length)
-        return np.linspace(0, there - self.length, count).astype(np.int64)
+        count = -(-self.size_limit // self.length)
+        return np.linspace(0, available - self.length, count).astype(np.int64)
 
     @property
     def length(self) -> int:
         """Keys of each."""
-        there = len(self.tokens) - 1
-        if there <= self.wanted:
-            return there
-        return min(self.context + (WINDOWS - 1) * self.stride, self.wanted)
+        available = len(self.tokens) - 1
+        if available <= self.size_limit:
+            return available
+        return min(self.context + (WINDOWS - 1) * self.stride, self.size_limit)
 
     @property
     def positions(self) -> np.ndarray:

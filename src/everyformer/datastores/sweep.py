@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from everyformer.core.outputs import ModelOutput
 from everyformer.data.batch import IGNORED
 from everyformer.data.text import TextDataset
+from everyformer.genes.retrieval import Grid, KnnOptions
 from everyformer.models.knn_lm import (
     Found,
     KnnLanguageModel,
@@ -29,7 +30,6 @@ from everyformer.models.knn_lm import (
     mixed,
     weights,
 )
-from everyformer.retrieval.options import Grid, KnnOptions
 from everyformer.system.memory import check_memory
 from everyformer.training.evaluate import evaluate
 from everyformer.training.intervals import perplexity, ratio
@@ -54,7 +54,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Sweep:
-    """All cells, and the model without a store."""
+    """Cells of a grid, and the model without a store."""
 
     plain: dict[str, Any]
     """of the model alone (`everyformer.training.evaluate.evaluate`)"""
@@ -63,7 +63,7 @@ class Sweep:
 
     @property
     def tuned(self) -> list[Cell]:
-        """Of each k and temperature the best weight, the best first."""
+        """Cells of the best weight of each k and temperature, the best first."""
         return sorted((cell for cell in self.cells if cell.tuned), key=lambda cell: cell.loss)
 
     def at_most(self, weight: float) -> str:
@@ -121,8 +121,8 @@ class _Scores(nn.Module):
         self._sequences = 0
         self._kept: list[tuple[Tensor, Tensor, Tensor]] = []
 
-    def forward(self, inputs: Tensor, *, targets: Tensor, **given: Any) -> ModelOutput:
-        out, real, found = self.reading.look_up(inputs, targets=targets, **given)
+    def forward(self, inputs: Tensor, *, targets: Tensor, **options: Any) -> ModelOutput:
+        out, real, found = self.reading.look_up(inputs, targets=targets, **options)
         scored = targets[real] != IGNORED
         goals = targets[real][scored]
         logs = log_probabilities(out.logits[real][scored]).gather(-1, goals[:, None])[:, 0]
@@ -135,22 +135,22 @@ class _Scores(nn.Module):
         return out
 
     def cells(self, plain: dict[str, Any]) -> list[Cell]:
-        """All combinations; ``plain`` is the evaluation of the model alone."""
+        """Cells of all combinations; ``plain`` is the evaluation of the model alone."""
         logs, known, row = (torch.cat(parts) for parts in zip(*self._kept, strict=True))
         self._kept.clear()
         logs = logs.double()
         counts = torch.bincount(row, minlength=self._sequences).double()
-        found = []
+        cells = []
         for i, k in enumerate(self.grid.k):
             for j, temperature in enumerate(self.grid.temperature):
-                own = known[:, i, j].double()
-                best = best_weight(logs, own)
+                neighbours = known[:, i, j].double()
+                best = best_weight(logs, neighbours)
                 for n, weight in enumerate((best, *self.grid.weight)):
-                    losses = -mixed(logs, own, weight)
+                    losses = -mixed(logs, neighbours, weight)
                     sums = torch.zeros_like(counts).index_add_(0, row, losses)
                     measured = _measures(counts, sums, plain)
-                    found.append(Cell(k, temperature, weight, n == 0, **measured))
-        return found
+                    cells.append(Cell(k, temperature, weight, n == 0, **measured))
+        return cells
 
 
 def by_k_and_temperature(found: Found, goals: Tensor, grid: Grid, options: KnnOptions) -> Tensor:
@@ -165,7 +165,7 @@ def by_k_and_temperature(found: Found, goals: Tensor, grid: Grid, options: KnnOp
 
 
 def _measures(counts: Tensor, sums: Tensor, plain: dict[str, Any]) -> dict[str, Any]:
-    """What `evaluate` tells, of the targets and the losses of each sequence."""
+    """Measures as of `evaluate`, from the targets and the losses of each sequence."""
     rows, n, s = float((counts > 0).sum()), float(counts.sum()), float(sums.sum())
     products = (counts * counts, sums, sums * sums, sums * counts)
     nn_, _, ss, sn = (float(product.sum()) for product in products)

@@ -8,17 +8,16 @@ on what was asked before nor on where a run was stopped, and a run looks up no m
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor
 
-from everyformer.datastores.indexing import keys_of
-from everyformer.datastores.texts import Text, Window
-from everyformer.models.base import evaluating
+from everyformer.datastores.indexing import new_keys
+from everyformer.datastores.store.index import Index
+from everyformer.datastores.texts import Text, Window, windows
 from everyformer.models.language import LanguageModel
-from everyformer.retrieval.index import Index
 
 TOGETHER = 8
 """windows that are read at a time"""
@@ -26,8 +25,8 @@ TOGETHER = 8
 
 def window_of(position: Any, context: int, stride: int) -> Any:
     """The number of the window in which the token at ``position`` (ints of any shape) is new."""
-    behind = (np.asarray(position) - context) // stride + 1
-    return np.where(np.asarray(position) < context, 0, behind)
+    after_first = (np.asarray(position) - context) // stride + 1
+    return np.where(np.asarray(position) < context, 0, after_first)
 
 
 def first_new(window: int, context: int, stride: int) -> int:
@@ -55,44 +54,40 @@ class Table:
     def at(self, positions: np.ndarray) -> np.ndarray:
         """(..., k) int32 tokens for the contexts that end at ``positions``; -1: none."""
         parts = window_of(positions, self.context, self.stride) // TOGETHER
-        found = np.empty((*positions.shape, self.k), np.int32)
+        neighbours = np.empty((*positions.shape, self.k), np.int32)
         for part in np.unique(parts).tolist():
             if part not in self._parts:
                 self._parts[part] = self._look_up(part)
-            here = parts == part
-            found[here] = self._parts[part][positions[here] - self._new(part * TOGETHER)]
-        return found
+            inside = parts == part
+            neighbours[inside] = self._parts[part][positions[inside] - self._new(part * TOGETHER)]
+        return neighbours
 
     def _new(self, window: int) -> int:
         return first_new(window, self.context, self.stride)
 
+    @cached_property
+    def _windows(self) -> list[Window]:
+        return list(windows(Text("", self.tokens), self.context, self.stride))
+
     def _look_up(self, part: int) -> np.ndarray:
         """(n, k) of the new tokens of some windows."""
-        text, count = Text("", self.tokens), len(self.tokens) - 1
-        batch = []
-        for window in range(part * TOGETHER, (part + 1) * TOGETHER):
-            first, new = window * self.stride, self._new(window)
-            if new < count:
-                batch.append(Window(text, first, new - first, min(first + self.context, count)))
-        with evaluating(self.model), torch.inference_mode():
-            keys = keys_of(self.model, batch, self.tap)
-        queries = torch.cat([own[w.new :] for own, w in zip(keys, batch, strict=True)])
-        first = batch[0].first + batch[0].new
-        return self._search(queries, first).astype(np.int32)
+        batch = self._windows[part * TOGETHER : (part + 1) * TOGETHER]
+        queries = new_keys(self.model, batch, self.tap)
+        return self._search(queries, batch[0].first + batch[0].new).astype(np.int32)
 
     def _search(self, queries: Tensor, first: int) -> np.ndarray:
         """(n, k) tokens that followed the neighbours of the positions from ``first`` on."""
         store = self.index.store
         spare = 0 if self.own is None else 2 * self.near + 1
-        asked = min(self.k + spare, len(store))
-        rows = self.index.search(queries, asked).rows.numpy()
-        there = rows >= 0
+        fetched = min(self.k + spare, len(store))
+        rows = self.index.search(queries, fetched).rows.numpy()
+        present = rows >= 0
         if self.own is not None:
             positions = first + np.arange(len(queries))
             away = np.abs(self.own[rows.clip(0)] - positions[:, None])
-            there &= away > self.near
-        order = np.argsort(~there, axis=1, kind="stable")[:, : self.k]
-        rows, there = (np.take_along_axis(each, order, 1) for each in (rows, there))
-        values = np.where(there, store.values[rows.clip(0)], -1)
+            present &= away > self.near
+        order = np.argsort(~present, axis=1, kind="stable")[:, : self.k]
+        rows, present = (np.take_along_axis(each, order, 1) for each in (rows, present))
+        values = store.following(np.where(present, rows, -1))
         missing = self.k - values.shape[1]
         return np.pad(values, ((0, 0), (0, missing)), constant_values=-1) if missing else values

@@ -12,15 +12,8 @@ import numpy as np
 from everyformer.core.errors import DataError
 from everyformer.data.cache import digest
 from everyformer.data.config import DataConfig
-from everyformer.data.corpus import (
-    StreamEncoder,
-    checked,
-    table_notes,
-    table_texts,
-    tables_among,
-)
+from everyformer.data.corpus import StreamEncoder, TextTables, checked
 from everyformer.data.sources import Entry, Source
-from everyformer.data.tables import TableReader, text_reader
 from everyformer.data.tokenizers.base import Tokenizer
 
 
@@ -33,7 +26,7 @@ class Text(NamedTuple):
 
 
 class Window(NamedTuple):
-    """What a model reads at once of a text, and from where on it is new."""
+    """Stretch of a text that a model reads at once, and its new part."""
 
     text: Text
     first: int
@@ -65,34 +58,28 @@ class Texts:
         """
         found = [entry for entry in self.source.entries if entry.size > 0]
         if not found:
-            raise DataError(f"every text in '{self.source.given}' is empty; give some with content")
+            raise DataError(f"every text in '{self.source.spec}' is empty; give some with content")
         return found
 
     @cached_property
-    def tables(self) -> set[str]:
-        """Names of the files whose rows are documents."""
-        return tables_among(self.entries, self.config)
-
-    @cached_property
-    def reader(self) -> TableReader | None:
-        """What reads those; None where there are none.
+    def tables(self) -> TextTables:
+        """The files whose rows are documents.
 
         Raises:
             ConfigError: none of the columns is called like a text, and none was chosen.
         """
-        first = next((entry for entry in self.entries if entry.name in self.tables), None)
-        return None if first is None else text_reader(self.source, self.config, first)
+        return TextTables(self.source, self.config, self.entries)
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What there is to say of tables, half a sentence each."""
-        return table_notes(self.entries, self.tables, self.reader)
+        """Remarks about tables, half a sentence each."""
+        return self.tables.notes
 
     @property
     def stamp(self) -> str:
         """Equal while no file was touched and the same columns are read."""
         stamp = self.source.stamp()
-        return digest(stamp, self.config.table_options) if self.tables else stamp
+        return digest(stamp, self.config.columns) if self.tables.names else stamp
 
     @property
     def size(self) -> int:
@@ -101,9 +88,8 @@ class Texts:
 
     def __iter__(self) -> Iterator[Text]:
         for entry in self.entries:
-            if entry.name in self.tables:
-                assert self.reader is not None
-                for number, text in table_texts(self.reader, entry):
+            if entry.name in self.tables.names:
+                for number, text in self.tables.texts(entry):
                     if text:
                         yield self._text(f"{entry.name}:{number}", [text.encode()])
             else:

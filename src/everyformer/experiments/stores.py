@@ -34,10 +34,10 @@ from everyformer.datastores.sweep import Cell, Sweep, sweep
 from everyformer.experiments.figures import panels, plot
 from everyformer.experiments.measures import model_for
 from everyformer.experiments.study import Outcome, Study, experiment
+from everyformer.genes.retrieval import Grid, KnnOptions
 from everyformer.models.build import create_model
 from everyformer.models.knn_lm import KnnLanguageModel
 from everyformer.models.language import LanguageModel
-from everyformer.retrieval.options import Grid, KnnOptions
 from everyformer.training.config import TrainingConfig
 from everyformer.training.distributed import World
 from everyformer.training.reading import read_windows

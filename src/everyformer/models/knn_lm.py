@@ -8,7 +8,7 @@ f is what the feed-forward of the last layer reads, behind its norm (`ffn-input:
 the contexts in the stored texts, values the tokens that came next. d is the squared distance, its
 root, or 1 - cos. Nothing is trained: texts are added to the store, or taken out of it.
 
-Cost: a search a token (`everyformer.retrieval.index`) and O(k + V).
+Cost: a search a token and O(k + V).
 
 Source: Khandelwal et al. 2020, arXiv 1911.00172, sections 2 and 3; T from later work (1 there).
 """
@@ -27,8 +27,8 @@ from everyformer.core.errors import ConfigError
 from everyformer.core.mask import Mask
 from everyformer.core.outputs import ModelOutput
 from everyformer.core.state import StackState
+from everyformer.genes.retrieval import K, KnnOptions
 from everyformer.models.language import LanguageModel, last_of, total_loss
-from everyformer.retrieval.options import K, KnnOptions
 
 EM_ROUNDS, EM_CHANGE = 200, 1e-6
 STARTS = (0.0, 0.25, 0.5, 0.75, 1.0)
@@ -47,14 +47,14 @@ class Found(NamedTuple):
 
 
 class Scored(NamedTuple):
-    """Where queries stand in a text that is scored, whose own rows are not to be found."""
+    """Places of queries in a text that is scored, whose own rows are left out."""
 
     windows: Tensor
     """(B, L + 1) int64, tokens in order, -1 where there is none"""
     row: Tensor
     """(N,) the window of each query"""
     place: Tensor
-    """(N,) its place there; what is predicted stands one further on"""
+    """(N,) its place there; the token that is predicted comes next"""
     near: int = 0
     """so many rows before and after its own are left out too"""
 
@@ -86,7 +86,7 @@ class ReadingModel(nn.Module):
         self.train(model.training)
 
     def __getattr__(self, name: str) -> Any:
-        """What is not here is the model's."""
+        """Attributes of the model, as far as this has none of the name."""
         try:
             return super().__getattr__(name)
         except AttributeError:
@@ -119,7 +119,7 @@ class KnnLanguageModel(ReadingModel):
         last: int | None = None,
     ) -> ModelOutput:
         """As `LanguageModel.forward`; of padding and where nothing is predicted the model alone."""
-        if self.training or self.options.weight == 0:
+        if self.training or self.options.lambda_ == 0:
             return self.model(inputs, targets=targets, mask=mask, state=state, taps=taps, last=last)
         out, real, found = self.look_up(
             inputs, targets=targets, mask=mask, state=state, taps=taps, last=last
@@ -129,7 +129,7 @@ class KnnLanguageModel(ReadingModel):
             goals = targets.gather(1, last_of(inputs, last, mask))
         logs = log_probabilities(out.logits)
         known = neighbour_probabilities(found, self.config.vocabulary, self.options).to(logs.dtype)
-        mixed = logs.index_put((real,), mix(logs[real], known, self.options.weight))
+        mixed = logs.index_put((real,), mix(logs[real], known, self.options.lambda_))
         loss, losses = total_loss(mixed, goals, {}, self.config)
         inside = {tap: out.taps[tap] for tap in taps}
         return ModelOutput(mixed, loss, losses, out.state, taps=inside)
@@ -188,7 +188,7 @@ def log_probabilities(logits: Tensor) -> Tensor:
 def weights(distances: Tensor, options: KnnOptions) -> Tensor:
     """softmax_i(-d_i / T) of distances (N, k); a query without neighbours has zeros."""
     d = distances.sqrt() if options.distance == "root" else distances
-    scores = -d / options.temperature
+    scores = -d / options.divisor
     nothing = (scores == -math.inf).all(-1, keepdim=True)
     return scores.masked_fill(nothing, 0.0).softmax(-1).masked_fill(nothing, 0.0)
 

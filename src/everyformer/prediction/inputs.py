@@ -29,7 +29,7 @@ from everyformer.data.pictures import opened, pillow, pixels_of
 from everyformer.data.records import JsonTable
 from everyformer.data.sources import Entry, Source, open_source, text_lines
 from everyformer.data.table import TABLES, Table
-from everyformer.data.tables import Columns, TableReader, text_reader
+from everyformer.data.tables import TableReader, text_reader
 from everyformer.prediction.predictor import Predictor
 from everyformer.prediction.rows import CsvForm, Row
 from everyformer.system.files import expanded
@@ -159,7 +159,7 @@ def _held(source: Source) -> Kind:
         first.setdefault(kind, entry)
     if len(first) > 1:
         found = " and ".join(f"{kind} ({entry.name})" for kind, entry in first.items())
-        raise DataError(f"'{source.given}' holds {found}: give one kind at a time")
+        raise DataError(f"'{source.spec}' holds {found}: give one kind at a time")
     return next(iter(first))
 
 
@@ -225,7 +225,7 @@ def _table_rows(word: str | Path, inputs: Inputs, reader: Predictor, how: Readin
         inputs.form = _form(source, entries[0], table)
         inputs.found += [f"'{word}': {note}" for note in found.notes]
         every = [text, *(index for index in range(table.width) if index != text)]
-        whole = TableReader(source, config, table, Columns(tuple(every), ()))
+        whole = TableReader(source, config, table, every)
         for entry in entries:
             yield from _rows_of(whole, entry)
 
@@ -297,7 +297,7 @@ def _pictures(word: str | Path, inputs: Inputs, reader: Predictor, how: Reading)
 def _arrays(word: str | Path, inputs: Inputs, reader: Predictor, how: Reading) -> Iterator[Row]:
     with open_source(str(word)) as source:
         for entry in source.entries:
-            one = Source(source.given, [entry], archive=source.archive)
+            one = Source(source.spec, [entry], archive=source.archive)
             values = read_inputs(one, reader.task.name)
             yield from _array_rows(Path(entry.name).name, *values, inputs, reader)
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from everyformer.core.bounds import Whole
 from everyformer.core.config import Options, to_dict
 from everyformer.core.errors import ConfigError, EveryformerError, UnknownNameError, nearest
-from everyformer.core.plugins import import_here
+from everyformer.core.plugins import import_named
 from everyformer.core.wording import few, listed
 from everyformer.rl.environments import NAMESPACE, register
 from everyformer.rl.spaces import Space
@@ -51,7 +51,7 @@ class EnvironmentConfig(Options):
         object.__setattr__(self, "options", to_dict(self.options))
 
     def __str__(self) -> str:
-        """As the command line spells it: 'CartPole-v1 --env.mask 1 3'."""
+        """Words of the command line: 'CartPole-v1 --env.mask 1 3'."""
         words = [self.name, *([f"--env.mask {' '.join(map(str, self.mask))}"] if self.mask else [])]
         flags = (f"{_flag(key)} {value}" for key, value in self.options.items())
         return " ".join([*words, *flags])
@@ -143,7 +143,7 @@ def spaces_of(environment: gymnasium.Env[Any, Any], name: str) -> tuple[Space, S
 
 
 def is_registered(name: str) -> bool:
-    """Whether an environment of this name can be described here."""
+    """True where an environment of this name is registered in this process."""
     gymnasium = extra_module("gymnasium", "rl", "an environment")
     register()
     return name in gymnasium.registry
@@ -175,7 +175,7 @@ def limit_of(config: EnvironmentConfig) -> int | None:
 
 
 def without_defaults(config: EnvironmentConfig) -> EnvironmentConfig:
-    """The same environment without the options that are as its constructor has them anyway, so
+    """Description without the options that are as the constructor has them anyway, so
     that two descriptions of one environment are equal."""
     defaults = options_of(config.name)
     told = {
@@ -193,7 +193,7 @@ def _registered(name: str) -> Any:
     package, colon, own = name.rpartition(":")
     if colon:
         try:
-            import_here(package)
+            import_named(package)
         except (ImportError, ConfigError) as error:
             raise ConfigError(
                 f"{name} names the package '{package}', which cannot be imported: {error}"
@@ -216,7 +216,7 @@ def _registered(name: str) -> Any:
 
 
 def _bare(name: str) -> str:
-    """What of a name people remember: no package, no version, one case, no hyphens."""
+    """Part of a name that people remember: no package, no version, one case, no hyphens."""
     stem = name.rpartition("/")[2].rpartition("-v")[0] or name.rpartition("/")[2]
     return stem.lower().replace("-", "").replace("_", "")
 

@@ -120,7 +120,7 @@ def _spaces(environment: EnvironmentConfig) -> tuple[Space, Space, np.ndarray | 
 
 
 class _Table:
-    """Which episode each row plays, and what has been recorded of it.
+    """Episodes of the rows that play, and their recordings.
 
     When no episode is left to begin, a row plays its last one again, and that is not kept.
     """
@@ -149,7 +149,7 @@ class _Table:
         return [int(seed) for seed in self._seeds[self._numbers]]
 
     def seen(self) -> np.ndarray:
-        """What the policy sees."""
+        """Observations that the policy sees."""
         return self._now if self._policy.unmasked else self._shown(self._now)
 
     def begin(self, where: np.ndarray, observations: np.ndarray) -> None:
@@ -212,7 +212,7 @@ class _Recording:
     def episode(
         self, terminated: bool, truncated: bool, seed: int, facts: dict[str, float]
     ) -> Episode:
-        """What was played, which the last step ended in one way or both."""
+        """Episode that was played, which the last step ended in one way or both."""
         last = np.arange(len(self.actions)) == len(self.actions) - 1
         return Episode(
             np.stack(self.observations), np.stack(self.actions), np.array(self.rewards),

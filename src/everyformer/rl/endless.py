@@ -27,7 +27,7 @@ LEFT = 1000
 
 
 class Step(NamedTuple):
-    """What a step of all rows brought."""
+    """Results of a step of all rows."""
 
     after: np.ndarray
     """(N, ...) what was seen behind it, where an episode ended its last observation"""
@@ -88,7 +88,7 @@ class EndlessRows:
         return Step(after, rewards, terminated.copy(), truncated & ~terminated)
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """Where all rows stand."""
+        """State of all rows, by which `restore` goes on."""
         episodes = [
             [actions[row] for actions in self._actions[start:]]
             for row, start in enumerate(self._starts)

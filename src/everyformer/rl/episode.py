@@ -1,4 +1,4 @@
-"""`Episode`: what was seen, done and paid from a start to an end, as arrays; and returns-to-go."""
+"""`Episode`: observations, actions and rewards from a start to an end; and returns-to-go."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ class Episode:
         return f"Episode({len(self)} steps, return {self.total:g}, seed {self.seed})"
 
     def __eq__(self, other: object) -> bool:
-        """Whether all is the same, types of numbers included."""
+        """True where all is equal, types of numbers included."""
         return (
             isinstance(other, Episode)
             and (self.seed, dict(self.facts)) == (other.seed, dict(other.facts))

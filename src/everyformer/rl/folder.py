@@ -1,8 +1,6 @@
 """A folder of episodes: `write_trajectories` and `read_trajectories`.
 
-What is written: ``trajectories.json``, a sealed table of what the data are (environment, spaces,
-recipe, seeds, statistics) with the sha256 of every file; and a file an episode,
-``episode-00000.safetensors`` and so on, with five arrays for T steps:
+A file an episode, ``.npz`` as numpy writes it, in the order of their names; arrays for T steps:
 
     observations    (T + 1, ...)   the last row is where the episode ended
     actions         (T,) whole numbers from 0, or (T, numbers) reals
@@ -10,10 +8,11 @@ recipe, seeds, statistics) with the sha256 of every file; and a file an episode,
     terminations    (T,) booleans  the task ended with this step
     truncations     (T,) booleans  a limit of time cut the episode here
 
-What is read: that, and a folder of ``.npz`` files with the same five arrays, one an episode in the
-order of their names, and perhaps a whole number ``seed``; other arrays are left alone; or one such
-file. Spaces are those of the environment that the reader names, or the smallest that hold all rows;
-of whole numbers those below 65,536, or below the number of steps where that is larger.
+and perhaps a whole number ``seed``; other arrays are left alone. `write_trajectories` adds
+``trajectories.json``, a sealed table of what the data are (environment, spaces, recipe, seeds,
+statistics) with the sha256 of every file. Without it spaces are those of the environment that the
+reader names, or the smallest that hold all rows; of whole numbers those below 65,536, or below the
+number of steps where that is larger.
 """
 
 from __future__ import annotations
@@ -21,13 +20,12 @@ from __future__ import annotations
 import dataclasses
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-from safetensors import SafetensorError
-from safetensors.numpy import load_file, save_file
 
 from everyformer.core.config import from_dict, to_dict
 from everyformer.core.errors import ConfigError, DataError, nearest
@@ -44,7 +42,7 @@ FACTS, FORMAT = "trajectories.json", "trajectories"
 MOST_VALUES = 65_536
 """different whole numbers that data without a space may have, if they have no more steps"""
 READABLE = (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile, zlib.error)
-"""what numpy raises of a file that is none of its own, or was cut"""
+"""errors of numpy for a file that is none of its own, or was cut"""
 
 
 def write_trajectories(trajectories: Trajectories, folder: str | Path) -> Path:
@@ -59,9 +57,11 @@ def write_trajectories(trajectories: Trajectories, folder: str | Path) -> Path:
     with doing(f"writing {len(trajectories):,} episodes"), written_whole(folder) as work:
         rows = []
         for number, episode in enumerate(trajectories.episodes):
-            name = f"episode-{number:05}.safetensors"
-            arrays = {key: np.ascontiguousarray(array) for key, array in episode.arrays().items()}
-            save_file(arrays, work / name)
+            name = f"episode-{number:05}.npz"
+            arrays: dict[str, Any] = episode.arrays()
+            if episode.seed is not None:
+                arrays["seed"] = np.asarray(episode.seed)
+            np.savez(work / name, **arrays)
             rows.append(
                 {"file": name, "seed": episode.seed, "steps": len(episode),
                  "return": episode.total, "facts": dict(episode.facts)}
@@ -116,16 +116,16 @@ def read_trajectories(
         )
     with doing(f"reading the episodes in {folder}"):
         if (folder / FACTS).exists():
-            found = _read_sealed(folder)
+            trajectories = _read_sealed(folder)
         else:
-            found = _read_bare(folder, environment)
+            trajectories = _read_bare(folder, environment)
     if environment is not None:
-        found.require(without_defaults(environment))
-    return found
+        trajectories.require(without_defaults(environment))
+    return trajectories
 
 
 def holds_trajectories(path: Path) -> bool:
-    """Whether `read_trajectories` would take it for its own, by names alone."""
+    """True where `read_trajectories` would read ``path``, by names alone."""
     if (path / FACTS).is_file():
         return True
     files = [path] if path.suffix == ".npz" else sorted(path.glob("*.npz")) if path.is_dir() else []
@@ -143,22 +143,15 @@ def _names(path: Path) -> set[str]:
 
 def _read_sealed(folder: Path) -> Trajectories:
     facts = read_json(folder / FACTS, FORMAT)
-    rows = facts["episodes"]
-    check_sums(folder, {row["file"]: row["sha256"] for row in rows})
-    told = facts["environment"]
-    seen, done = (from_dict(Space, facts[f"{name}_space"]) for name in ("observation", "action"))
-    episodes = {}
-    for row in rows:
-        path = folder / row["file"]
-        episodes[path] = _episode(path, load_file, row["seed"], row["facts"])
-    return Trajectories(
-        _fitting(episodes, seen, done),
-        seen,
-        done,
-        None if told is None else from_dict(EnvironmentConfig, told),
-        facts["recipe"],
-        facts["seed"],
+    check_sums(folder, {row["file"]: row["sha256"] for row in facts["episodes"]})
+    environment = facts["environment"] and from_dict(EnvironmentConfig, facts["environment"])
+    observations, actions = (
+        from_dict(Space, facts[f"{name}_space"]) for name in ("observation", "action")
     )
+    episodes = {(path := folder / r["file"]): _episode(path, r["facts"]) for r in facts["episodes"]}
+    _require(episodes, observations, actions)
+    recipe, seed = facts["recipe"], facts["seed"]
+    return Trajectories([*episodes.values()], observations, actions, environment, recipe, seed)
 
 
 def _read_bare(folder: Path, environment: EnvironmentConfig | None) -> Trajectories:
@@ -168,7 +161,7 @@ def _read_bare(folder: Path, environment: EnvironmentConfig | None) -> Trajector
             f"{folder} holds neither {FACTS} nor .npz files: give a folder that 'everyformer "
             "collect' wrote, or write one .npz an episode with the arrays " + ", ".join(NAMES)
         )
-    episodes = {path: _episode(path, _load_npz) for path in paths}
+    episodes = {path: _episode(path) for path in paths}
     if environment is None:
         observations, actions = (
             _space_of(episodes, name, folder) for name in ("observations", "actions")
@@ -180,8 +173,8 @@ def _read_bare(folder: Path, environment: EnvironmentConfig | None) -> Trajector
         trial.close()
     several = f"{len(paths)} files, {paths[0].name} and so on"
     recipe = f"read from {several if len(paths) > 1 else paths[0].name}"
-    fitting = _fitting(episodes, observations, actions)
-    return Trajectories(fitting, observations, actions, environment, recipe)
+    _require(episodes, observations, actions)
+    return Trajectories([*episodes.values()], observations, actions, environment, recipe)
 
 
 def _space_of(episodes: Mapping[Path, Episode], name: str, folder: Path) -> Space:
@@ -203,26 +196,18 @@ def _space_of(episodes: Mapping[Path, Episode], name: str, folder: Path) -> Spac
     return Space.seen_in(arrays, f"the {name} in {folder}", action=name == "actions")
 
 
-def _fitting(
-    episodes: Mapping[Path, Episode], observations: Space, actions: Space
-) -> list[Episode]:
-    """The episodes, each of which is of these spaces."""
+def _require(episodes: Mapping[Path, Episode], observations: Space, actions: Space) -> None:
+    """Refuse episodes that are not of these spaces, by the names of their files."""
     for path, episode in episodes.items():
         with _naming(path):
             episode.require(observations, actions)
-    return list(episodes.values())
 
 
-def _episode(
-    path: Path,
-    load: Callable[[Path], dict[str, np.ndarray]],
-    seed: int | None = None,
-    facts: dict[str, float] | None = None,
-) -> Episode:
-    """The episode in a file, which holds its seed itself if nothing else does."""
+def _episode(path: Path, facts: dict[str, float] | None = None) -> Episode:
+    """The episode in a file."""
     try:
-        arrays = load(path)
-    except (*READABLE, SafetensorError) as error:
+        arrays = _load(path)
+    except READABLE as error:
         raise DamagedError(
             f"{path} cannot be read ({error}): it was cut short, or is no file of plain arrays "
             "(nothing is unpickled)"
@@ -236,17 +221,16 @@ def _episode(
                 + f": it has {few(list(arrays))}"
             )
     with _naming(path):
-        if seed is None and "seed" in arrays:
-            seed = _whole(arrays["seed"])
+        seed = _whole(arrays["seed"]) if "seed" in arrays else None
         return Episode.of(arrays, seed, facts)
 
 
-def _load_npz(path: Path) -> dict[str, np.ndarray]:
+def _load(path: Path) -> dict[str, np.ndarray]:
     with path.open("rb") as file:
-        found = np.load(file, allow_pickle=False)
-        if isinstance(found, np.ndarray):
+        archive = np.load(file, allow_pickle=False)
+        if isinstance(archive, np.ndarray):
             raise ValueError("it holds one array, without a name")
-        return {name: found[name] for name in found.files}
+        return {name: archive[name] for name in archive.files}
 
 
 def _whole(value: np.ndarray) -> int:
@@ -257,7 +241,7 @@ def _whole(value: np.ndarray) -> int:
 
 @contextmanager
 def _naming(path: Path) -> Iterator[None]:
-    """Begin what is told of wrong data with the file that they are in."""
+    """Errors of wrong data that begin with the file that they are in."""
     try:
         yield
     except DataError as error:

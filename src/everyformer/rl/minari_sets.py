@@ -154,7 +154,7 @@ def _episode(
 
 
 def _environment(spec: Any) -> EnvironmentConfig | None:
-    """What Minari knows of the environment, in our words; None where they do not suffice."""
+    """The environment by the spec that Minari holds; None where our words do not suffice."""
     if spec is None:
         return None
     mask: list[int] = []
@@ -170,7 +170,7 @@ def _environment(spec: Any) -> EnvironmentConfig | None:
 
 
 def _folder(source: str | Path) -> Path:
-    """Where the facts and the arrays of a data set lie."""
+    """Folder of the facts and the arrays of a data set."""
     for folder in (expanded(source), _place(str(source))):
         for place in (folder, folder / DATA):
             if (place / FACTS).is_file():

@@ -1,5 +1,4 @@
-"""`Policy`: whatever plays; and the two that need no knowledge, random actions and those of another
-policy with noise.
+"""`Policy`: players of environments; random actions, and those of another policy with noise.
 
 A policy plays several episodes at once, one a row. `reset` tells it which rows begin, `act` gives
 the actions of all rows, `reward` tells what they brought. Anything with these three is a policy:
@@ -22,7 +21,7 @@ STREAM = 1
 
 
 class Policy(ABC):
-    """What chooses actions, row by row, from observations and from what it remembers itself.
+    """Base of what chooses actions, row by row, from observations and a memory of its own.
 
     The actions of a row must follow from the seed and the observations of its episode alone,
     whichever rows there are beside it: then data do not depend on how many are played at once.
@@ -49,7 +48,7 @@ class Policy(ABC):
         """Actions (N,) or (N, numbers) for observations (N, ...)."""
 
     def reward(self, rewards: np.ndarray) -> None:  # noqa: B027 (a hook)
-        """What the last actions brought, (N,); those who act by what is still wanted read it."""
+        """Take the rewards (N,) of the last actions, for policies that act by returns-to-go."""
 
     def facts(self, episode: int) -> dict[str, float]:
         """Numbers to keep with an episode: how noisy it was, which return was asked for."""

@@ -38,7 +38,7 @@ def frames(environment: EnvironmentConfig, episode: Episode) -> np.ndarray:
 
 
 def told(environment: EnvironmentConfig, episode: Episode, name: str) -> np.ndarray | None:
-    """What ``info[name]`` says at each of the T + 1 observations; None where it is not there.
+    """Values of ``info[name]`` at each of the T + 1 observations; None where it is not there.
 
     Raises:
         Those of `frames`.

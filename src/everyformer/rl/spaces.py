@@ -1,4 +1,4 @@
-"""`Space`: which observations or actions there are, as plain values that models and files hold.
+"""`Space`: kinds of observations and actions, as plain values that models and files hold.
 
 gymnasium's own spaces are met at the border alone: `Space.of` reads one and refuses those that no
 policy here reads or gives, `Space.for_gymnasium` gives one back.
@@ -45,7 +45,7 @@ class Space(Options):
 
     @property
     def size(self) -> int:
-        """How many numbers one observation or action is, or how many values it can have."""
+        """Numbers of one observation or action, or values that it can have."""
         return math.prod(self.shape) if self.count is None else self.count
 
     def bounds(self) -> tuple[np.ndarray, np.ndarray]:
@@ -141,7 +141,7 @@ class Space(Options):
 
 
 def readable(values: np.ndarray) -> np.ndarray:
-    """Which numbers are finite also in the 32 bits in which models read them."""
+    """Mask of the numbers that are finite also in the 32 bits in which models read them."""
     if values.dtype.kind != "f":
         return np.ones(values.shape, np.bool_)
     with np.errstate(over="ignore"):

@@ -143,7 +143,7 @@ class Trajectories:
         return self._with([self.episodes[number] for number in kept], f"the best {share:g} of it")
 
     def delayed(self) -> Trajectories:
-        """The same episodes, each with its whole return as the reward of its last step."""
+        """Episodes with the whole return as the reward of the last step."""
         late = []
         for episode in self.episodes:
             rewards = np.zeros(len(episode))

@@ -10,22 +10,22 @@ silence between their words either.
 
 from __future__ import annotations
 
-import os
-import struct
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import ClassVar, Self
+from types import SimpleNamespace
+from typing import Any, ClassVar, Self
 
 SILENCE = 4.25
 """seconds; with those of two looks less than five"""
 _LOOK = 0.25
 """seconds between two looks at the clock"""
+CLEAR = "\r\x1b[K"
+"""what takes a line off a terminal"""
 _works: list[tuple[str, float]] = []
-"""what is being done, innermost last, and since when"""
+"""works in progress, innermost last, each with its start"""
 
 
 @contextmanager
@@ -50,29 +50,25 @@ class Pulse:
 
     Args:
         what: the program does, while nothing else is named.
-        shared: descriptor of the file that holds when the program that started this one, or this
-            one, spoke last; lent by that program.
+        spoken: its ``value`` is when this program, or the one that started it, spoke last (`lend`).
     """
 
     active: ClassVar[Pulse | None] = None
 
-    def __init__(self, what: str, shared: int | None = None) -> None:
-        self._what, self._shared = what, shared
-        self._lent = False
-        """whether another process speaks first"""
-        self._end = threading.Event()
-        self._lock = threading.Lock()
-        self._last = self._start = time.monotonic()
-        self._line = False
-        """whether a line is on the terminal that the next word replaces"""
-        if shared is not None:
-            self._last = 0.0
-            self._listen()
+    def __init__(self, what: str, spoken: Any = None) -> None:
+        self._what, self._start = what, time.monotonic()
+        self._started = spoken is not None
+        self._spoken = spoken or SimpleNamespace(value=self._start)
+        self._patience = 0.0
+        """seconds more of silence, in which another process may speak first"""
+        self._line: float | None = None
+        """when the line was written that is on the terminal until the next word"""
+        self._end, self._lock = threading.Event(), threading.Lock()
 
     def __enter__(self) -> Self:
         Pulse.active = self
-        if self._shared is not None and sys.stderr.isatty():
-            _write("\r\x1b[K")  # what the other program has on the terminal
+        if self._started and sys.stderr.isatty():
+            _write(CLEAR)  # the line of the other program
         threading.Thread(target=self._run, daemon=True).start()
         return self
 
@@ -86,58 +82,49 @@ class Pulse:
     def rest(self) -> None:
         """Begin to wait anew, and take the line off the terminal."""
         with self._lock:
-            self._note(time.monotonic())
             self._clear()
-
-    def _clear(self) -> None:
-        if self._line:
-            self._line = False
-            _write("\r\x1b[K")
+            self._spoken.value = time.monotonic()
 
     @contextmanager
-    def lend(self) -> Iterator[int]:
-        """A descriptor for the `Pulse` of a process that is started, which speaks first."""
-        with tempfile.TemporaryFile() as file:
-            with self._lock:
-                self._shared, self._lent = file.fileno(), True
-                self._note(self._last)
-            try:
-                yield file.fileno()
-            finally:
-                with self._lock:
-                    self._listen()
-                    self._shared, self._lent = None, False
+    def lend(self) -> Iterator[Any]:
+        """The moment of the last word for the `Pulse` of a process that is started in the block,
+        which speaks first."""
+        from multiprocessing.sharedctypes import RawValue
 
-    def _note(self, moment: float) -> None:
-        self._last = moment
-        if self._shared is not None:
-            os.pwrite(self._shared, struct.pack("d", moment), 0)
+        alone = self._spoken
+        self._spoken, self._patience = RawValue("d", alone.value), _LOOK
+        try:
+            yield self._spoken
+        finally:
+            alone.value = self._spoken.value
+            self._spoken, self._patience = alone, 0.0
 
-    def _listen(self) -> None:
-        """Take over when the other process spoke; its word has replaced ours."""
-        if self._shared is not None:
-            (other,) = struct.unpack("d", os.pread(self._shared, 8, 0))
-            if other > self._last:
-                self._last, self._line = other, False
+    @property
+    def _shows(self) -> bool:
+        """Whether our line is still there, since nobody has spoken after it."""
+        return self._line is not None and self._line == self._spoken.value
+
+    def _clear(self) -> None:
+        if self._shows:
+            _write(CLEAR)
+        self._line = None
 
     def _run(self) -> None:
         while not self._end.wait(_LOOK):
-            now = time.monotonic()
             with self._lock:
-                self._listen()
-                silence = SILENCE + _LOOK if self._lent else SILENCE
-                if now - self._last >= (_LOOK if self._line else silence):
-                    self._tell(now)
+                silence = time.monotonic() - self._spoken.value
+                if silence >= (_LOOK if self._shows else SILENCE + self._patience):
+                    self._tell(time.monotonic())
 
     def _tell(self, now: float) -> None:
         what, since = _works[-1] if _works else (self._what, self._start)
         text = f"{what} ({now - since:.0f} s)" if now - since >= 1 else what
+        self._spoken.value = now
         if sys.stderr.isatty():
             _write(f"\r{text}\x1b[K")
-            self._line = True
+            self._line = now
         else:
             _write(text + "\n")
-        self._note(now)
 
 
 def _write(text: str) -> None:

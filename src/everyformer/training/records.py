@@ -110,8 +110,7 @@ class Records:
 
     def _check_same(self, saved: dict[str, Any], now: dict[str, Any]) -> None:
         changed = differences(_settled(saved["model"]), _settled(now["model"]))
-        known = (now["data"]["fingerprint"], *now["data"].get("known_as", ()))
-        if saved["data"]["fingerprint"] not in known:
+        if saved["data"]["fingerprint"] != now["data"]["fingerprint"]:
             changed += differences(saved["data"], now["data"])
         if changed:
             raise CheckpointError(

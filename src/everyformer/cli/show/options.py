@@ -9,8 +9,9 @@ import tyro
 
 from everyformer.cli.parsing import VerbOptions
 from everyformer.core.bounds import Bounds
+from everyformer.datastores.store.options import SearchOptions
 from everyformer.generation.config import PlayConfig
-from everyformer.retrieval.options import KnnOptions, SearchOptions
+from everyformer.genes.retrieval import KnnOptions
 
 
 @dataclass(frozen=True, kw_only=True)

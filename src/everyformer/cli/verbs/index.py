@@ -65,8 +65,8 @@ class IndexOptions(VerbOptions):
 )
 def run(options: IndexOptions) -> int:
     """Make, extend or cut a store."""
-    from everyformer.retrieval.removal import remove
-    from everyformer.retrieval.store import Store
+    from everyformer.datastores.store.removal import remove
+    from everyformer.datastores.store.store import Store
 
     if options.remove is not None:
         if options.data != TextSource() or options.append or options.resume:
@@ -112,7 +112,7 @@ def run(options: IndexOptions) -> int:
 
 
 def _told(store: object, options: IndexOptions) -> int:
-    from everyformer.retrieval.store import Store
+    from everyformer.datastores.store.store import Store
 
     assert isinstance(store, Store)
     if options.json:

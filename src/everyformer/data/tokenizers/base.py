@@ -29,11 +29,11 @@ class Tokenizer(ABC):
     separator: int | None
     """The token that ends a document, or None where the training text had just one."""
     mask: int | None = None
-    """The token that stands for a hidden one, where the vocabulary has its own."""
+    """The token that hides others, where the vocabulary has one."""
     opening: tuple[int, ...] = ()
-    """Tokens that a text which stands by itself begins with, and every prompt."""
+    """Tokens that a single text begins with, and every prompt."""
     closing: tuple[int, ...] = ()
-    """Tokens that a text which stands by itself ends with."""
+    """Tokens that a single text ends with."""
 
     @abstractmethod
     def encode_array(self, text: str) -> np.ndarray:
@@ -52,11 +52,11 @@ class Tokenizer(ABC):
         return self.encode_array(text).tolist()
 
     def encode_alone(self, text: str) -> np.ndarray:
-        """The tokens of a ``text`` that stands by itself, such as one to classify."""
-        found = self.encode_array(text)
+        """The tokens of a single ``text``, such as one to classify."""
+        tokens = self.encode_array(text)
         if not self.opening and not self.closing:
-            return found
-        return np.concatenate((self.opening, found, self.closing)).astype(self.dtype)
+            return tokens
+        return np.concatenate((self.opening, tokens, self.closing)).astype(self.dtype)
 
     def encode_pairs(self, pairs: Sequence[tuple[str, str]]) -> list[np.ndarray]:
         """The tokens of each source and of each target, in turn, without their ends."""
@@ -64,7 +64,7 @@ class Tokenizer(ABC):
 
     @final
     def decode_after(self, before: Iterable[int], ids: Iterable[int]) -> str:
-        """What the tokens ``ids`` add to the text of those ``before`` them."""
+        """The text that the tokens ``ids`` add to that of those ``before`` them."""
         context = self.context(before)
         return self.decode([*context, *ids])[len(self.decode(context)) :]
 

@@ -17,7 +17,7 @@ CONTEXT = 16
 
 
 class HubTokenizer(PackageTokenizer):
-    """The tokenizer of a checkpoint of others, a file of the package `tokenizers` kept whole.
+    """The tokenizer of a checkpoint of others, a file of the package `tokenizers`, unchanged.
 
     Running text gets none of the marks that the file puts around a text ([CLS], <s> ...), a text by
     itself all of them, a prompt those in front. A mark that is written out in a text is read as the
@@ -25,9 +25,9 @@ class HubTokenizer(PackageTokenizer):
 
     Args:
         model: the file's JSON.
-        size: tokens that the model has; those beyond the file's own stand for no text.
+        size: tokens that the model has; those beyond the file have no text.
         end: ends a document; None: documents follow each other unmarked.
-        mask: stands for a hidden token, where there is one for that.
+        mask: the token that hides others, where there is one.
 
     Raises:
         DataError: the package cannot read it, or it has more tokens than the model.
@@ -59,7 +59,7 @@ class HubTokenizer(PackageTokenizer):
         return 1 + max(self._inner.get_vocab(with_added_tokens=True).values(), default=-1)
 
     def token(self, number: int) -> str | None:
-        """How the file writes a token, special ones too; None beyond its own."""
+        """The spelling of a token in the file, special ones too; None where it has none."""
         return self._inner.id_to_token(number)
 
     def number(self, text: str | None) -> int | None:

@@ -31,12 +31,12 @@ class PackageTokenizer(Tokenizer):
         self._inner = _understood(model)
 
     def encode_array(self, text: str) -> np.ndarray:
-        found = [self._end[:0]]
-        for number, own in enumerate(self._encode_each(text.split(SEPARATOR))):
+        arrays = [self._end[:0]]
+        for number, part in enumerate(self._encode_each(text.split(SEPARATOR))):
             if number:
-                found.append(self._end)
-            found.append(own)
-        return np.concatenate(found)
+                arrays.append(self._end)
+            arrays.append(part)
+        return np.concatenate(arrays)
 
     def encode_pairs(self, pairs: Sequence[tuple[str, str]]) -> list[np.ndarray]:
         return self._encode_each([text for pair in pairs for text in pair])
@@ -48,12 +48,12 @@ class PackageTokenizer(Tokenizer):
         """The tokens of each text."""
         parts = [list(pieces(text)) for text in texts]
         # in one call, which is several times as fast for short texts
-        joined = [piece for own in parts for piece in own]
+        joined = [piece for part in parts for piece in part]
         encoded = iter(self._inner.encode_batch_fast(joined, add_special_tokens=False))
         dtype = self._end.dtype
         return [
-            np.concatenate([self._end[:0], *(np.array(next(encoded).ids, dtype) for _ in own)])
-            for own in parts
+            np.concatenate([self._end[:0], *(np.array(next(encoded).ids, dtype) for _ in part)])
+            for part in parts
         ]
 
 

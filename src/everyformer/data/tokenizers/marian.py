@@ -1,4 +1,4 @@
-"""Marian's tokenizer: pieces of two `sentencepiece` models, numbered by a table of their own.
+"""Marian's tokenizer: pieces of two `sentencepiece` models, numbered by one table.
 
 Sources are cut by the one model, targets by the other; both are numbered by ``vocab.json``, whose
 order is that of neither, and what it lacks is ``<unk>``. The name of a language that begins a
@@ -34,7 +34,7 @@ class MarianTokenizer(Tokenizer):
     Args:
         models: of ``source`` and ``target``, as their files are.
         pieces: the number of each piece, as ``vocab.json`` has them.
-        size: tokens that the model has; those without a piece stand for no text.
+        size: tokens that the model has; those without a piece have no text.
         end: the piece that ends a text. unknown: the one for what has no number.
         marks: tokens that a text may hold written out, with their numbers.
 
@@ -63,8 +63,8 @@ class MarianTokenizer(Tokenizer):
                 raise DataError(f"vocab.json lacks '{piece}', which {use}")
         self.separator: int = self.pieces[end]
         _check_numbers("the list of added tokens", marks)
-        own = {mark: self.pieces[mark] for mark in (end, unknown)}
-        self.marks = {**own, **marks}
+        both = {mark: self.pieces[mark] for mark in (end, unknown)}
+        self.marks = {**both, **marks}
         numbers = {**self.pieces, **self.marks}
         self.known = 1 + max(numbers.values())
         check_size(self.known, size)
@@ -77,12 +77,12 @@ class MarianTokenizer(Tokenizer):
 
     def encode_array(self, text: str) -> np.ndarray:
         """The tokens of sources, with the end between them."""
-        found: list[int] = []
+        tokens: list[int] = []
         for number, document in enumerate(text.split(SEPARATOR)):
             if number:
-                found.append(self.separator)
-            found += self._encoded(document, self._source)
-        return np.array(found, dtype=self.dtype)
+                tokens.append(self.separator)
+            tokens += self._encoded(document, self._source)
+        return np.array(tokens, dtype=self.dtype)
 
     def encode_pairs(self, pairs: Sequence[tuple[str, str]]) -> list[np.ndarray]:
         return [
@@ -118,19 +118,19 @@ class MarianTokenizer(Tokenizer):
         }
 
     def _encoded(self, text: str, model: Any) -> list[int]:
-        unknown, found = self.pieces[self.unknown], list[int]()
+        unknown, tokens = self.pieces[self.unknown], list[int]()
         for part in filter(None, self._marks.split(text)):
             if part in self.marks:
-                found.append(self.marks[part])
+                tokens.append(self.marks[part])
                 continue
             language = LANGUAGE.match(part)
             named = [language[0]] if language else []
             cut = model.encode(part[len(named[0]) :] if named else part, out_type=str)
-            found += [self.pieces.get(piece, unknown) for piece in (*named, *cut)]
-        return found
+            tokens += [self.pieces.get(piece, unknown) for piece in (*named, *cut)]
+        return tokens
 
     def _lacking(self, side: str) -> int:
-        """How many pieces of a model have no number."""
+        """Number of pieces of a model without an id."""
         model = getattr(self, f"_{side}")
         count = model.get_piece_size()
         ordinary = [n for n in range(count) if not model.is_control(n) and not model.is_unknown(n)]

@@ -29,7 +29,7 @@ class ByteTokenizer(Tokenizer):
 
 
 class CharTokenizer(Tokenizer):
-    """The characters of the training text in code order from 1; 0 stands for all others."""
+    """The characters of the training text in code order from 1; 0 is all others."""
 
     kind = "chars"
     name = "chars"

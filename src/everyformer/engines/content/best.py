@@ -36,13 +36,11 @@ class Best:
 
     Args:
         queries: (N, L, D). size: keys that there are.
-        floor: (N, L) to begin with; None: from the first keys that are met.
     """
 
-    def __init__(self, queries: Tensor, size: int, count: int, floor: Tensor | None) -> None:
+    def __init__(self, queries: Tensor, size: int, count: int) -> None:
         self._count, self._room = count, min(size, 2 * count)
-        self._promised = floor
-        self._floor = None if floor is None else floor.flatten()[:, None]
+        self._floor: Tensor | None = None
         self._values = queries.new_full((*queries.shape[:2], self._room), -math.inf).flatten(0, 1)
         self._keys = torch.zeros(self._values.shape, dtype=torch.long, device=queries.device)
         self._filled = self._keys.new_zeros(len(self._keys))
@@ -65,8 +63,8 @@ class Best:
         if not self._put(row[better], column[better], value[better], first):
             self._join(scores, first)
 
-    def settle(self, scores: Tensor, index: Tensor) -> Tensor:
-        """Write the best (N, L, count), best first; say which (N, L) are fewer than promised."""
+    def settle(self, scores: Tensor, index: Tensor) -> None:
+        """Write the best (N, L, count), best first."""
         if self._ordered:
             best = self._values[:, : self._count], self._keys[:, : self._count]
         else:
@@ -74,9 +72,6 @@ class Best:
             values, at = self._values[:, :width].topk(self._count)
             best = values, self._keys.gather(-1, at)
         scores[:], index[:] = best[0].view_as(scores), best[1].view_as(index)
-        if self._promised is None:
-            return torch.zeros_like(scores[..., 0], dtype=torch.bool)
-        return (scores[..., -1] == -math.inf) & (self._promised > -math.inf)
 
     def _put(self, row: Tensor, column: Tensor, value: Tensor, first: int) -> bool:
         """Let numbers wait, in the order of their rows; False, and nothing done: no room."""

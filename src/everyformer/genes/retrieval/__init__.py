@@ -1,14 +1,18 @@
-"""Retrieval: how a language model uses neighbours of a store; `RETRIEVAL` is the gene.
+"""Retrieval: the gene of language models that use neighbours of a store, one file each.
 
-One file each. What stores are is said in `everyformer.retrieval`, which knows nothing of
-models; who makes and searches them for a run in `everyformer.datastores`.
+Stores on the disk are `everyformer.datastores.store`, which knows nothing of models; runs that make
+and search them `everyformer.datastores`. Options of both are here, which the command line reads
+without torch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypeVar
 
+from everyformer.core.bounds import Affects, Count, Positive, Several, Share, When, Whole
+from everyformer.core.config import Options
 from everyformer.core.errors import GeneError
 from everyformer.core.registry import Registry
 from everyformer.core.tasks import TASKS
@@ -18,11 +22,103 @@ from everyformer.genes.gene import Gene
 if TYPE_CHECKING:
     from everyformer.genes.retrieval.base import Retrieval
 
+Kind = Literal["auto", "exact", "flat", "ivf", "ivfpq", "hnsw"]
+"""of search (see `everyformer.datastores.store.options.SearchOptions`)"""
+N = TypeVar("N", int, float)
+
+K, WEIGHT, TEMPERATURE = 1024, 0.25, 1.0
+"""k and T as published; lambda of the paper's larger text"""
+
+
+@dataclass(frozen=True)
+class StoreOptions(Options):
+    """The store that a run makes of its training text."""
+
+    size: Annotated[Count, Affects("results")] = 65_536
+    """tokens of the training text that are stored: stretches of it, at equal distances"""
+    context: Annotated[Several | None, Affects("results")] = None
+    """tokens of the windows in which the text is read for keys (default: --data.length); they
+    overlap by half, so that a key knows at least half a window"""
+    tap: Annotated[str, Affects("results")] = "ffn-input:-1"
+    """what of the model a key is: ffn-input, attention-output or block-output, and a layer"""
+    kind: Annotated[Kind, Affects("results")] = "auto"
+    """how neighbours are found: see `everyformer index --help`"""
+
+
+@dataclass(frozen=True)
+class MixtureOptions(Options):
+    """The mixture of what followed k neighbours into a prediction."""
+
+    k: Annotated[Count | None, Affects("results")] = None
+    """neighbours of a token (default: 1,024, or all of a store with fewer keys)"""
+    weight: Annotated[Share | None, Affects("results")] = None
+    """lambda: 0 leaves the store out, 1 the model, and then no token is possible that no neighbour
+    has (default: 0.25; of a run with a store, by EM on n tokens kept apart, at most n / (n + 1))"""
+    temperature: Annotated[Positive | None, Affects("results")] = None
+    """T, by which distances are divided (default: 1; of a run with a store, the best of several)"""
+    distance: Annotated[Literal["squared", "root", "cosine"], Affects("results")] = "squared"
+    """d: the squared Euclidean distance, its root, or 1 - cos"""
+
+    @property
+    def lambda_(self) -> float:
+        return WEIGHT if self.weight is None else self.weight
+
+    @property
+    def divisor(self) -> float:
+        """T"""
+        return self.temperature or TEMPERATURE
+
+    def resolved(self, keys: int) -> Self:
+        """Options with numbers for a store of so many ``keys``."""
+        k = self.k or min(K, keys)
+        return replace(self, k=k, weight=self.lambda_, temperature=self.divisor)
+
+
+@dataclass(frozen=True)
+class KnnOptions(MixtureOptions):
+    """The reading of a store by a finished model."""
+
+    exclude_self: bool = False
+    """text that is scored does not find its own rows in the store: those of documents that read as
+    the scored window does, as far as both go"""
+    exclude_near: Annotated[Whole, When("exclude_self", True)] = 0
+    """with exclude_self: nor so many rows before and after its own"""
+
+
+@dataclass(frozen=True)
+class Grid(Options):
+    """Ways to read a store that are tried, every one of k with every temperature and weight."""
+
+    k: tuple[Count, ...] = ()
+    """numbers of neighbours (default: 1, 4, 16, 64, 256 and 1,024, as far as the store has them)"""
+    temperature: tuple[Positive, ...] = ()
+    """temperatures (default: 0.1, 0.3, 1, 3, 10 and 30, with cosine a tenth of those)"""
+    weight: tuple[Share, ...] = ()
+    """lambdas, beside the one that is best for each k and temperature, which is always found and is
+    at most n / (n + 1) of n tokens (default: 0 to 1 in steps of 0.05)"""
+
+    def resolved(self, keys: int, distance: str) -> Self:
+        """Grid with numbers in order, each once, for a store of so many ``keys``."""
+        temperatures = (0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
+        if distance == "cosine":
+            temperatures = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0)
+        return replace(
+            self,
+            k=_ordered(self.k or (k for k in (1, 4, 16, 64, 256, 1024) if k <= keys)),
+            temperature=_ordered(self.temperature or temperatures),
+            weight=_ordered(self.weight or (n / 20 for n in range(21))),
+        )
+
+
+def _ordered(given: Iterable[N]) -> tuple[N, ...]:
+    return tuple(sorted(set(given)))
+
+
 RETRIEVALS: Registry[type[Retrieval]] = Registry("retrieval", __name__)
 
 
 class RetrievalGene(Gene):
-    """What a language model looks up in a store of its training text, and what becomes of it."""
+    """Neighbours that a language model looks up in a store of its training text, or none."""
 
     name = "retrieval"
     question = (
@@ -44,7 +140,7 @@ class RetrievalGene(Gene):
         retrieval.check(plan)
 
     def of(self, plan: ModelConfig) -> Retrieval | None:
-        """What a plan's models look up; None: nothing."""
+        """The retrieval of a plan's models; None: they look nothing up."""
         retrieval: Retrieval | None = self.make(plan.genes[self.name])
         return retrieval
 

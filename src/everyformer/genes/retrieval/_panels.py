@@ -1,4 +1,4 @@
-"""The picture of what a gate lets in."""
+"""Picture of a gate: the share of neighbours in the state behind each token."""
 
 from __future__ import annotations
 

@@ -30,9 +30,9 @@ from everyformer.core.bounds import Affects, Count, Part, Real, Whole
 from everyformer.core.panels import Recorded
 from everyformer.core.trace import record
 from everyformer.core.trials import Trials
-from everyformer.genes.retrieval import RETRIEVALS
+from everyformer.genes.retrieval import RETRIEVALS, StoreOptions
 from everyformer.genes.retrieval._panels import gate
-from everyformer.genes.retrieval.base import Reads, Retrieval, StoreOptions
+from everyformer.genes.retrieval.base import Retrieval
 
 
 @dataclass(frozen=True)
@@ -53,8 +53,8 @@ class SpalmOptions(StoreOptions):
     (default: none, as in the paper)"""
 
 
-class Gate(Reads):
-    """z from h and what followed the neighbours."""
+class Gate(nn.Module):
+    """z (B, L, d) from h and what followed the neighbours (`Retrieval.make_part`)."""
 
     recorded: ClassVar[Recorded] = {"gate": gate}
 
@@ -64,14 +64,14 @@ class Gate(Reads):
         self.bias = None if bias is None else nn.Parameter(torch.tensor(float(bias)))
 
     def forward(self, h: Tensor, neighbours: Tensor, table: Tensor) -> Tensor:
-        found = neighbours >= 0
+        present = neighbours >= 0
         y = torch.nn.functional.embedding(neighbours.clamp(min=0), table).to(h.dtype)
         wide = torch.promote_types(h.dtype, torch.float32)
         scores = torch.einsum("blkd,bld->blk", y, h).to(wide)
-        some = found.any(-1, keepdim=True)
+        some = present.any(-1, keepdim=True)
         # a token without neighbours has a softmax over zeros, which the gate leaves out
-        hidden = scores.masked_fill(~found & some, -math.inf)
-        m = torch.einsum("blk,blkd->bld", hidden.softmax(-1).to(h.dtype), y)
+        scores = scores.masked_fill(~present & some, -math.inf)
+        m = torch.einsum("blk,blkd->bld", scores.softmax(-1).to(h.dtype), y)
         logit = (h * self.weight).sum(-1, keepdim=True).to(wide)
         if self.bias is not None:
             logit = logit + self.bias
@@ -94,7 +94,6 @@ class Spalm(Retrieval):
         "compares contexts by a frozen model, trained before and beside it, and looks neighbours "
         "up in a store of the training text, which no time of a token here counts"
     )
-    companion = "spalm_run"
 
     def make_part(self, width: int) -> Gate:
         return Gate(width, self.options.gate_bias)

@@ -1,4 +1,4 @@
-"""`Task`: what the environments of this folder share, from counting steps to giving a picture."""
+"""`Task`: base of the environments of this folder, from counting steps to giving a picture."""
 
 from __future__ import annotations
 
@@ -50,14 +50,14 @@ class Task(gymnasium.Env[Observation, Any], Generic[Observation]):
 
     @abstractmethod
     def observe(self) -> Observation:
-        """What is seen of the state, in memory of its own."""
+        """Observation of the state, in memory of its own."""
 
     @abstractmethod
     def draw(self) -> Canvas:
         """A picture of the state."""
 
     def notes(self) -> dict[str, Any]:
-        """What ``info`` holds beside ``success``, in memory of its own."""
+        """Entries of ``info`` beside ``success``, in memory of their own."""
         return {}
 
     @final

@@ -133,7 +133,7 @@ class GraphPath(Task[np.int64]):
         at = [(middle - radius * np.cos(a), middle + radius * np.sin(a)) for a in angles]
         size = min(9.0, 0.4 * 2 * np.pi * radius / len(at))
         for a, b in np.argwhere(np.triu(self.joined)):
-            picture.line(at[a], at[b], 1.5, canvas.FAINT)
+            picture.line(at[a], at[b], 2, canvas.FAINT)
         for a, b in pairwise(self.path):
             picture.line(at[a], at[b], 3, canvas.AGENT)
         for node, (y, x) in enumerate(at):

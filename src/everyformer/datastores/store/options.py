@@ -1,19 +1,17 @@
-"""Which search is taken for how many keys, its settings, and how what is found is mixed in."""
+"""Options of a search: its kind for how many keys, and its settings."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Annotated, Literal, Self, TypeVar
+from typing import Literal, Self
 
-from everyformer.core.bounds import Count, Positive, Seed, Several, Share, Times, When, Whole
+from everyformer.core.bounds import Count, Seed, Several, Times
 from everyformer.core.config import Options
 from everyformer.core.errors import ConfigError
+from everyformer.genes.retrieval import Kind
 
-Kind = Literal["auto", "exact", "flat", "ivf", "ivfpq", "hnsw"]
 Distance = Literal["l2", "cosine"]
-N = TypeVar("N", int, float)
 
 BY_SIZE: tuple[tuple[float, Kind], ...] = (
     (200_000, "exact"),
@@ -28,19 +26,17 @@ KEPT: tuple[Kind, ...] = ("ivf", "ivfpq", "hnsw")
 """kinds that are built once and kept; they may miss neighbours"""
 A_CENTROID = 39
 """keys that faiss wants at least for a centroid that is learned"""
-K = 1024
-"""neighbours of a token, as published"""
 LEARNT_FROM = 64
 """keys for a list that centroids are learned from, where there are so many"""
 
 
 @dataclass(frozen=True)
 class SearchOptions(Options):
-    """How neighbours are found. None: what fits the number of keys, n."""
+    """The search for neighbours. None: what fits the number of keys, n."""
 
     kind: Kind = "auto"
-    """exact: every key, by torch, and for many queries by faiss where that is installed; flat:
-    every key, by faiss; ivf: the keys of the lists whose centroids are nearest; ivfpq: the same
+    """exact: every key, by faiss where that is installed, else by torch; flat: every key, by faiss;
+    ivf: the keys of the lists whose centroids are nearest; ivfpq: the same
     with compressed keys; hnsw: a graph; auto: by n, exact up to 200,000, ivf up to 4,000,000, then
     ivfpq"""
     distance: Distance = "l2"
@@ -65,7 +61,7 @@ class SearchOptions(Options):
     """of the keys that centroids are learned from, and of those that recall is measured with"""
 
     def resolved(self, count: int, width: int) -> Self:
-        """With a kind and numbers for ``count`` keys of ``width`` numbers.
+        """Options with a kind and numbers for ``count`` keys of ``width`` numbers.
 
         Raises:
             ConfigError: there are too few keys to learn from for this kind, or for so many lists;
@@ -98,56 +94,3 @@ class SearchOptions(Options):
         return replace(
             self, kind=kind, lists=lists, nprobe=nprobe, code_bytes=code_bytes, fetch=fetch
         )
-
-
-@dataclass(frozen=True)
-class KnnOptions(Options):
-    """How a store is read."""
-
-    k: Count | None = None
-    """neighbours of a token (default: 1,024, or all of a store with fewer keys)"""
-    weight: Share = 0.25
-    """lambda: 0 leaves the store out, 1 the model, and then no token is possible that no neighbour
-    has"""
-    temperature: Positive = 1.0
-    """T, by which distances are divided"""
-    distance: Literal["squared", "root", "cosine"] = "squared"
-    """d: the squared Euclidean distance, its root, or 1 - cos"""
-    exclude_self: bool = False
-    """text that is scored does not find its own rows in the store: those of documents that read as
-    the scored window does, as far as both go"""
-    exclude_near: Annotated[Whole, When("exclude_self", True)] = 0
-    """with exclude_self: nor so many rows before and after its own"""
-
-    def resolved(self, keys: int) -> Self:
-        """With a k, for a store of so many ``keys``."""
-        return replace(self, k=self.k or min(K, keys))
-
-
-@dataclass(frozen=True)
-class Grid(Options):
-    """Ways to read a store that are tried, every one of k with every temperature and weight."""
-
-    k: tuple[Count, ...] = ()
-    """numbers of neighbours (default: 1, 4, 16, 64, 256 and 1,024, as far as the store has them)"""
-    temperature: tuple[Positive, ...] = ()
-    """temperatures (default: 0.1, 0.3, 1, 3, 10 and 30, with cosine a tenth of those)"""
-    weight: tuple[Share, ...] = ()
-    """lambdas, beside the one that is best for each k and temperature, which is always found and is
-    at most n / (n + 1) of n tokens (default: 0 to 1 in steps of 0.05)"""
-
-    def resolved(self, keys: int, distance: str) -> Self:
-        """With numbers in order, each once, for a store of so many ``keys``."""
-        temperatures = (0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
-        if distance == "cosine":
-            temperatures = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0)
-        return replace(
-            self,
-            k=_ordered(self.k or (k for k in (1, 4, 16, 64, 256, 1024) if k <= keys)),
-            temperature=_ordered(self.temperature or temperatures),
-            weight=_ordered(self.weight or (n / 20 for n in range(21))),
-        )
-
-
-def _ordered(given: Iterable[N]) -> tuple[N, ...]:
-    return tuple(sorted(set(given)))

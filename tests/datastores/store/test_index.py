@@ -12,13 +12,14 @@ import resource
 import sys
 import tracemalloc
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
-from everyformer.core.dispatch import watched
+from datastores.store.stores import ORIGIN, content, write
 from everyformer.core.errors import (
     ConfigError,
     DataError,
@@ -27,24 +28,20 @@ from everyformer.core.errors import (
     ShapeError,
     UnsavedError,
 )
-from everyformer.retrieval import approximate, distances, exact
-from everyformer.retrieval import index as module
-from everyformer.retrieval.index import SearchOptions, build_index, open_index
-from everyformer.retrieval.removal import remove
-from everyformer.retrieval.store import Store
-from everyformer.retrieval.writing import Writer
+from everyformer.datastores.store import approximate, exact
+from everyformer.datastores.store import index as module
+from everyformer.datastores.store.index import SearchOptions, build_index, open_index
+from everyformer.datastores.store.removal import remove
+from everyformer.datastores.store.store import Store
+from everyformer.datastores.store.writing import Writer
 from everyformer.system.sealed import DamagedError
 from helpers import close, draw
-from retrieval.stores import ORIGIN, content, write
 
 WIDTH = 8
-EVERY_KEY = ["exact", "flat"]
 KEPT = ["ivf", "ivfpq", "hnsw"]
 
 
-def with_faiss(kinds: list[str]) -> list:
-    missing = pytest.mark.skipif(importlib.util.find_spec("faiss") is None, reason="faiss")
-    return [k if k == "exact" else pytest.param(k, marks=missing) for k in kinds]
+with_faiss = pytest.mark.skipif(importlib.util.find_spec("faiss") is None, reason="faiss")
 
 
 def stored(folder: Path, keys: Tensor, dtype: str = "float32") -> Store:
@@ -66,244 +63,8 @@ def brute(store: Store, queries: Tensor, distance: str) -> Tensor:
 
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("everyformer.engines.content.nearest", "everyformer.retrieval.approximate"):
-        monkeypatch.setattr(f"{name}.BLOCK", 64)
-    monkeypatch.setattr("everyformer.engines.content.nearest.BUDGET", 1 << 10)
-    monkeypatch.setattr("everyformer.retrieval.exact.BLOCK", 50)
-    monkeypatch.setattr("everyformer.retrieval.exact.FEW_FOR_FAISS", 0)
-    monkeypatch.setattr("everyformer.retrieval.exact.BUDGET", 1 << 10)
-    monkeypatch.setattr("everyformer.retrieval.distances.BUDGET", 1000)
-
-
-@pytest.mark.parametrize("kind", with_faiss(EVERY_KEY))
-@pytest.mark.parametrize("distance", ["l2", "cosine"])
-@pytest.mark.parametrize("dtype", ["float16", "float32"])
-@pytest.mark.parametrize("k", [1, 7, 200])
-def test_looking_at_every_key_is_a_sort_of_all_distances(
-    tmp_path: Path, kind: str, distance: str, dtype: str, k: int
-) -> None:
-    store = stored(tmp_path, draw(200, WIDTH, dtype=torch.float32), dtype)
-    queries = draw(9, WIDTH, seed=2)
-    index = build_index(store, SearchOptions(kind=kind, distance=distance), say=str)
-    found = index.search(queries, k)
-    expected = brute(store, queries, distance).sort(-1)
-    assert torch.equal(found.rows, expected.indices[:, :k])
-    assert found.distances.dtype == torch.float32
-    close(found.distances.double(), expected.values[:, :k], 1e-5)
-
-
-@pytest.mark.parametrize("distance", ["l2", "cosine"])
-@pytest.mark.parametrize("dtype", ["float16", "float32"])
-@pytest.mark.parametrize("k", [1, 7, 200, 300])
-@pytest.mark.parametrize("far", [0, 100, 3000])
-def test_many_queries_find_by_faiss_what_a_sort_of_all_distances_finds(
-    tmp_path: Path, distance: str, dtype: str, k: int, far: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Blocks of 64 keys have fewer than 200; far from the origin products are rounded away."""
-    pytest.importorskip("faiss")
-    monkeypatch.setattr(exact, "MANY_FOR_FAISS", 0)
-    store = stored(tmp_path, far + draw(300, WIDTH, dtype=torch.float32), dtype)
-    queries = far + draw(9, WIDTH, seed=2, dtype=torch.float32)
-    index = build_index(store, SearchOptions(kind="exact", distance=distance), say=str)
-    with watched() as ways:
-        found = index.search(queries, k)
-    assert ways[0][:2] == ("exact search", "faiss")
-    expected = brute(store, queries, distance)
-    close(found.distances.double(), expected.sort(-1).values[:, :k], 1e-5)
-    assert all(len(set(row.tolist())) == k for row in found.rows)
-    close(expected.gather(-1, found.rows), expected.sort(-1).values[:, :k], 3e-7)
-
-
-@pytest.mark.parametrize("queries", [1, 2, 5])
-@pytest.mark.parametrize("k", [1, 7, 300])
-@pytest.mark.parametrize("far", [0, 3000])
-def test_few_queries_are_differences_that_faiss_takes(
-    tmp_path: Path, queries: int, k: int, far: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Also far from the origin, and without the norms that products need."""
-    pytest.importorskip("faiss")
-    monkeypatch.setattr(exact, "FEW_FOR_FAISS", 5 * WIDTH)
-    monkeypatch.setattr(exact, "squared_norms", pytest.fail)
-    store = stored(tmp_path, far + draw(300, WIDTH, dtype=torch.float32))
-    asked = far + draw(queries, WIDTH, seed=2, dtype=torch.float32)
-    with watched() as ways:
-        found = build_index(store, SearchOptions(kind="exact"), say=str).search(asked, k)
-    assert ways[0][:2] == ("exact search", "faiss")
-    expected = brute(store, asked, "l2").sort(-1)
-    assert found.rows.shape == (queries, k)
-    close(found.distances.double(), expected.values[:, :k], 1e-5)
-    close(brute(store, asked, "l2").gather(-1, found.rows), expected.values[:, :k], 1e-6)
-
-
-@pytest.mark.parametrize(("queries", "ways"), [(19, ["faiss"]), (20, [])])
-def test_faiss_is_not_asked_for_queries_of_which_it_may_take_products(
-    tmp_path: Path, queries: int, ways: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its versions before 1.15 do so from 20 queries on."""
-    pytest.importorskip("faiss")
-    monkeypatch.setattr(exact, "FEW_FOR_FAISS", 100 * WIDTH)
-    index = build_index(stored(tmp_path, draw(90, WIDTH)), SearchOptions(kind="exact"), say=str)
-    with watched() as taken:
-        index.search(draw(queries, WIDTH, seed=2), 7)
-    assert [way.name for way in taken] == ways
-
-
-def test_without_faiss_many_queries_go_to_torch_and_it_is_said(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(exact, "MANY_FOR_FAISS", 9 * WIDTH)
-    monkeypatch.setitem(sys.modules, "faiss", None)
-    store = stored(tmp_path, draw(300, WIDTH, dtype=torch.float32))
-    queries = draw(9, WIDTH, seed=2, dtype=torch.float32)
-    index = build_index(store, say=str)
-    with watched() as ways:
-        found, few = index.search(queries, 7), index.search(queries[:8], 7)
-    assert torch.equal(found.rows[:8], few.rows)
-    [way] = ways
-    assert way.name == "torch"
-    assert "pip install 'everyformer[knn]'" in way.why
-
-
-@pytest.mark.parametrize("distance", ["l2", "cosine"])
-def test_a_key_itself_is_at_distance_0(tmp_path: Path, distance: str) -> None:
-    store = stored(tmp_path, 100 + draw(90, WIDTH))
-    index = build_index(store, SearchOptions(kind="exact", distance=distance), say=str)
-    found = index.search(store.key_tensor, 2)
-    assert torch.equal(found.rows[:, 0], torch.arange(90))
-    assert (found.distances[:, 0] <= 1e-14).all()
-    assert (found.distances[:, 1] > 0).all()
-
-
-@pytest.mark.parametrize("distance", ["l2", "cosine"])
-@pytest.mark.parametrize("k", [10, 700])
-@pytest.mark.parametrize("far", [100, 3000])
-def test_keys_far_from_the_origin_are_not_confused(
-    tmp_path: Path, distance: str, k: int, far: float
-) -> None:
-    """Products in float32 are rounded by more than the distances there differ."""
-    store = stored(tmp_path, far + draw(700, WIDTH))
-    queries = store.key_tensor[:20] + draw(20, WIDTH, seed=5, dtype=torch.float32)
-    index = build_index(store, SearchOptions(kind="exact", distance=distance), say=str)
-    found = index.search(queries, k)
-    expected = brute(store, queries, distance).sort(-1)
-    if distance == "l2":
-        assert torch.equal(found.rows, expected.indices[:, :k])
-    close(found.distances.double(), expected.values[:, :k], 1e-6)
-
-
-@pytest.mark.parametrize("distance", ["l2", "cosine"])
-@pytest.mark.parametrize("kind", ["spread", "alike", "twice"])
-def test_many_neighbours_are_those_of_a_sort_of_all_distances(
-    tmp_path: Path, distance: str, kind: str
-) -> None:
-    """Also where every third of them has one as near as products in float32 are rounded by."""
-    keys = draw(1500, WIDTH, dtype=torch.float32)
-    if kind != "spread":
-        move = 1e-6 * draw(250, WIDTH, seed=4, dtype=torch.float32) if kind == "alike" else 0
-        keys[::6] = keys[1::6] + move
-    store = stored(tmp_path, keys)
-    queries = draw(4, WIDTH, seed=2, dtype=torch.float32)
-    found = build_index(store, SearchOptions(kind="exact", distance=distance), say=str).search(
-        queries, 1024
-    )
-    expected = brute(store, queries, distance)
-    close(found.distances.double(), expected.sort(-1).values[:, :1024], 1e-5)
-    assert all(len(set(row.tolist())) == 1024 for row in found.rows)
-    own = expected.gather(-1, found.rows)
-    close(own, expected.sort(-1).values[:, :1024], 3e-7)
-    assert (found.distances.diff(dim=-1) >= 0).all()
-
-
-@pytest.fixture
-def measured(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many distances were taken from the keys, call by call."""
-    counts: list[int] = []
-    taken = distances._distances
-
-    def counted(keys: Tensor, queries: Tensor, rows: Tensor, distance: str) -> Tensor:
-        counts.append(rows.numel())
-        return taken(keys, queries, rows, distance)
-
-    monkeypatch.setattr(distances, "_distances", counted)
-    return counts
-
-
-def test_few_of_many_distances_are_taken_from_the_keys(measured: list[int]) -> None:
-    """Rows that products order wrongly by less than their error are put right, at that cost."""
-    keys, query = torch.arange(1.0, 301.0)[:, None] ** 0.5, torch.zeros(2, 1)
-    rows = torch.arange(300).expand(2, -1).clone()
-    near = torch.arange(1.0, 301.0, dtype=torch.double).expand(2, -1).clone()
-    rows[0, [40, 41]], near[0, [40, 41]] = torch.tensor([41, 40]), near[0, 40] + 1e-6
-    error = torch.full((2,), 1e-5, dtype=torch.double)
-    found = distances.settled(keys, query, rows, 200, "l2", near=near, error=error)
-    assert sum(measured) == 2
-    assert torch.equal(found.rows, torch.arange(200).expand(2, -1))
-    close(found.distances, torch.arange(1.0, 201.0).expand(2, -1), 1e-5)
-
-
-@pytest.mark.parametrize("distance", ["l2", "cosine"])
-def test_a_search_for_many_neighbours_measures_few_of_them_again(
-    tmp_path: Path, distance: str, measured: list[int]
-) -> None:
-    store = stored(tmp_path, draw(1500, WIDTH, dtype=torch.float32))
-    index = build_index(store, SearchOptions(kind="exact", distance=distance), say=str)
-    index.search(draw(4, WIDTH, seed=2, dtype=torch.float32), 1024)
-    assert sum(measured) < 4 * 1024 / 4
-
-
-def test_distances_that_may_stand_in_any_order_are_measured_where_rounding_is_large() -> None:
-    """Of 1, 4, 9, ... with an error of 1e-4 those up to 10, of which it is more than 1e-5."""
-    keys, query = torch.arange(1.0, 31.0)[:, None], torch.zeros(1, 1)
-    near = torch.arange(1.0, 31.0)[None].square() + 5e-5
-    near[0, 11] = near[0, 10] + 1e-4  # alike, whichever stands first
-    found = distances.settled(
-        keys,
-        query,
-        torch.arange(30)[None],
-        20,
-        "l2",
-        near=near,
-        error=torch.tensor([1e-4]),
-        ordered=False,
-    )
-    assert torch.equal(found.distances[0, :3], torch.tensor([1.0, 4.0, 9.0]))
-    assert torch.equal(found.distances[0, 3:], near[0, 3:20])
-    assert torch.equal(found.rows[0], torch.arange(20))
-
-
-def test_equal_keys_are_all_found_and_none_twice(tmp_path: Path) -> None:
-    store = stored(tmp_path, draw(3, WIDTH).repeat(50, 1))
-    found = build_index(store, say=str).search(store.key_tensor[:3], 50)
-    assert (found.distances == 0).all()
-    assert (found.rows % 3 == torch.arange(3)[:, None]).all()
-    assert all(len(set(row.tolist())) == 50 for row in found.rows)
-
-
-def test_a_vector_of_zeros_has_the_cosine_0(tmp_path: Path) -> None:
-    keys = draw(30, WIDTH, dtype=torch.float32)
-    keys[4] = 0
-    store = stored(tmp_path, keys)
-    index = build_index(store, SearchOptions(kind="exact", distance="cosine"), say=str)
-    found = index.search(torch.cat((keys[:1], keys[4:5])), 30)
-    assert found.distances[0][found.rows[0] == 4].item() == 1
-    assert (found.distances[1] == 1).all()
-    few = index.search(torch.zeros(1, WIDTH), 5)
-    assert (few.distances == 1).all()
-    assert len(set(few.rows[0].tolist())) == 5
-
-
-@pytest.mark.parametrize("kind", with_faiss(EVERY_KEY))
-def test_permuted_rows_permute_the_result(tmp_path: Path, kind: str) -> None:
-    keys, order = draw(150, WIDTH), torch.randperm(150, generator=torch.Generator().manual_seed(1))
-    queries = draw(6, WIDTH, seed=3)
-    found = [
-        build_index(stored(tmp_path / name, k), SearchOptions(kind=kind), say=str).search(
-            queries, 9
-        )
-        for name, k in (("one", keys), ("other", keys[order]))
-    ]
-    assert torch.equal(found[0].rows, order[found[1].rows])
-    assert torch.equal(found[0].distances, found[1].distances)
+    monkeypatch.setattr("everyformer.datastores.store.exact.BLOCK", 50)
+    monkeypatch.setattr("everyformer.datastores.store.exact.GATHERED", 1000)
 
 
 @pytest.fixture(scope="module")
@@ -322,20 +83,32 @@ OPTIONS = {
 
 @pytest.mark.parametrize("distance", ["l2", "cosine"])
 @pytest.mark.parametrize("dtype", ["float16", "float32"])
+@pytest.mark.parametrize("kind", ["flat", "ivf"])
 def test_looking_into_all_lists_is_looking_at_every_key(
-    tmp_path: Path, dtype: str, distance: str
+    tmp_path: Path, dtype: str, distance: str, kind: str
 ) -> None:
     pytest.importorskip("faiss")
     store = stored(tmp_path, draw(800, WIDTH), dtype)
     queries = draw(12, WIDTH, seed=4)
     every = build_index(store, SearchOptions(kind="exact", distance=distance), say=str)
-    lists = SearchOptions(kind="ivf", lists=10, nprobe=10, distance=distance)
+    lists = SearchOptions(kind=kind, lists=10, nprobe=10, distance=distance)
     found, expected = (
         build_index(store, lists, say=str).search(queries, 20),
         every.search(queries, 20),
     )
     assert torch.equal(found.rows, expected.rows)
     assert torch.equal(found.distances, expected.distances)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+def test_lists_hold_keys_as_the_store_does(tmp_path: Path, dtype: str) -> None:
+    pytest.importorskip("faiss")
+    store = stored(tmp_path, 100 + draw(300, WIDTH), dtype)
+    options = SearchOptions(kind="ivf", lists=7).resolved(300, WIDTH)
+    made = approximate.build(store, options, np.arange(0))
+    made.make_direct_map()
+    held = torch.from_numpy(made.reconstruct_n(0, 300))
+    assert torch.equal(held, store.key_tensor.float())
 
 
 def overlap(found: Tensor, expected: Tensor) -> float:
@@ -354,7 +127,8 @@ def test_recall_rises_with_the_lists_that_are_looked_into(clustered: Store) -> N
     assert recalls[-1] == 1
 
 
-@pytest.mark.parametrize("kind", with_faiss(KEPT))
+@with_faiss
+@pytest.mark.parametrize("kind", KEPT)
 def test_recall_is_measured_told_and_kept(clustered: Store, tmp_path: Path, kind: str) -> None:
     said: list[str] = []
     index = build_index(clustered, OPTIONS[kind], folder=tmp_path / "index", k=20, say=said.append)
@@ -385,7 +159,8 @@ def test_recall_does_not_count_the_key_itself(tmp_path: Path) -> None:
     assert index.recall[1] < 0.95
 
 
-@pytest.mark.parametrize("kind", with_faiss(KEPT))
+@with_faiss
+@pytest.mark.parametrize("kind", KEPT)
 def test_distances_of_hits_are_exact_whatever_finds_them(clustered: Store, kind: str) -> None:
     queries = draw(10, WIDTH, seed=6)
     found = build_index(clustered, OPTIONS[kind], say=str).search(queries, 15)
@@ -394,14 +169,15 @@ def test_distances_of_hits_are_exact_whatever_finds_them(clustered: Store, kind:
     assert torch.equal(found.distances, found.distances.sort(-1).values)
 
 
-@pytest.mark.parametrize("kind", with_faiss(KEPT))
+@with_faiss
+@pytest.mark.parametrize("kind", KEPT)
 def test_equal_seeds_build_equal_indexes(
     clustered: Store, tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also where several threads build a graph."""
     import faiss
 
-    monkeypatch.setattr(approximate, "BLOCK", 1000)
+    monkeypatch.setattr(exact, "BLOCK", 1000)
     threads = faiss.omp_get_max_threads()
     faiss.omp_set_num_threads(4)
     try:
@@ -533,7 +309,9 @@ def no_faiss(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_without_faiss_every_key_is_looked_at_and_that_is_said(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("everyformer.retrieval.options.BY_SIZE", ((10, "exact"), (1e9, "ivf")))
+    monkeypatch.setattr(
+        "everyformer.datastores.store.options.BY_SIZE", ((10, "exact"), (1e9, "ivf"))
+    )
     store = stored(tmp_path, draw(90, WIDTH))
     said: list[str] = []
     index = build_index(store, say=said.append)
@@ -557,7 +335,9 @@ def test_a_large_store_without_an_index_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("faiss")
-    monkeypatch.setattr("everyformer.retrieval.options.BY_SIZE", ((10, "exact"), (1e9, "ivf")))
+    monkeypatch.setattr(
+        "everyformer.datastores.store.options.BY_SIZE", ((10, "exact"), (1e9, "ivf"))
+    )
     store = stored(tmp_path, draw(60, WIDTH))
     said: list[str] = []
     assert open_index(store, say=said.append).options.kind == "exact"
@@ -668,7 +448,8 @@ def test_the_index_of_a_store_on_a_read_only_place_lies_elsewhere(
     assert open_index(store, say=str).options.lists == 5
 
 
-@pytest.mark.parametrize("kind", with_faiss(["exact", *KEPT]))
+@with_faiss
+@pytest.mark.parametrize("kind", KEPT)
 def test_keys_are_never_held_as_a_whole(
     tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -676,26 +457,23 @@ def test_keys_are_never_held_as_a_whole(
     monkeypatch.setattr(approximate, "LEARNT_FROM", 1)
     monkeypatch.setattr(approximate, "CODES", 8)
     monkeypatch.setattr(module, "SAMPLE", 4)
-    monkeypatch.setattr(approximate, "BLOCK", 256)
     monkeypatch.setattr(exact, "BLOCK", 256)
     count, width = 20_000, 32
     store = stored(tmp_path, draw(count, width), "float16")
     taken: list[int] = []
     options = SearchOptions(kind=kind, lists=10, m=4, ef_construction=4)
     resolved = options.resolved(count, width)
-    real = Tensor.float
+    real = approximate.compared
 
-    def counted(tensor: Tensor) -> Tensor:
-        taken.append(tensor.numel())
-        return real(tensor)
+    def counted(keys: Tensor, *how: Any) -> Tensor:
+        taken.append(keys.numel())
+        return real(keys, *how)
 
-    monkeypatch.setattr(Tensor, "float", counted)
+    for place in (approximate, exact):
+        monkeypatch.setattr(place, "compared", counted)
     tracemalloc.start()
-    made = None if kind == "exact" else approximate.build(store, resolved, np.arange(0))
-    if made is None:
-        exact.ExactSearch(store.key_tensor, "l2").search(torch.zeros(2, width), 3)
-    else:
-        approximate.FaissSearch(store, resolved, made).search(torch.zeros(2, width), 3)
+    made = approximate.build(store, resolved, np.arange(0))
+    approximate.FaissSearch(store, resolved, made).search(torch.zeros(2, width), 3)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert max(taken, default=0) <= 400 * width

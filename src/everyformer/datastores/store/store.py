@@ -30,8 +30,8 @@ from torch import Tensor
 
 from everyformer.core.errors import DataError
 from everyformer.core.wording import counted
-from everyformer.retrieval.lock import absent, in_use, is_locked
-from everyformer.retrieval.record import (
+from everyformer.datastores.store.lock import absent, in_use, is_locked
+from everyformer.datastores.store.record import (
     KEYS,
     PROGRESS,
     RECORD,
@@ -124,9 +124,9 @@ class Store:
                 (VALUES, self.values, self.record.value_sums),
             ):
                 parts = range(0, len(stored), SUMMED)
-                found = pool.map(lambda n, s=stored: zlib.crc32(s[n : n + SUMMED].data), parts)
-                for n, wanted, sum_ in zip(parts, sums, found, strict=True):
-                    if sum_ != wanted:
+                computed = pool.map(lambda n, s=stored: zlib.crc32(s[n : n + SUMMED].data), parts)
+                for n, expected, actual in zip(parts, sums, computed, strict=True):
+                    if actual != expected:
                         last = min(n + SUMMED, len(stored)) - 1
                         raise DamagedError(
                             f"{rows / name} was changed or damaged after it was written, between "
@@ -142,7 +142,7 @@ class Store:
 
     @property
     def documents(self) -> list[Document]:
-        """All texts, in the order of their rows."""
+        """Texts of the store, in the order of their rows."""
         record = self.record
         return list(map(Document, record.names, self.starts.tolist(), record.rows))
 
@@ -153,6 +153,11 @@ class Store:
             # torch has no tensors that cannot be written
             warnings.simplefilter("ignore", UserWarning)
             return torch.from_numpy(self.keys)
+
+    def following(self, rows: np.ndarray | Tensor) -> np.ndarray:
+        """The values (...) of ``rows``; -1 for -1, as of a search that found too few."""
+        at = np.asarray(rows, np.int64)
+        return np.where(at < 0, -1, self.values[at.clip(0)])
 
     def document_of(self, rows: np.ndarray | Tensor) -> tuple[np.ndarray, np.ndarray]:
         """The documents of ``rows`` (...): their names, and the rows' offsets within them.
@@ -179,23 +184,23 @@ class Store:
     def describe(self) -> str:
         """One line: how much of what is in it."""
         record = self.record
-        told = (
+        line = (
             f"{record.count:,} keys of width {record.width} in {record.dtype}, "
             f"{counted(len(record.names), 'document')}, "
             f"{size(self.keys.nbytes + self.values.nbytes)}"
         )
         if self.pending:
-            told += f"; {self.pending:,} more of an addition that was not finished are not read"
-        return told
+            line += f"; {self.pending:,} more of an addition that was not finished are not read"
+        return line
 
 
 def _mapped(path: Path, dtype: np.dtype, shape: tuple[int, ...]) -> np.ndarray:
     try:
-        there = path.stat().st_size
+        size = path.stat().st_size
         needed = int(np.prod(shape)) * dtype.itemsize
-        if there < needed:
+        if size < needed:
             raise DamagedError(
-                f"{path} was cut short: it has {there:,} bytes of {needed:,}; make the store again"
+                f"{path} was cut short: it has {size:,} bytes of {needed:,}; make the store again"
             )
         return np.memmap(path, dtype, mode="r", shape=shape)
     except OSError as error:

@@ -8,10 +8,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from everyformer.core.errors import DataError, nearest
-from everyformer.retrieval.lock import locked
-from everyformer.retrieval.record import INDEX, ROWS, Document, bytes_needed, check_space
-from everyformer.retrieval.store import Store
-from everyformer.retrieval.writing import RowFiles, is_unfinished
+from everyformer.datastores.store.lock import locked
+from everyformer.datastores.store.record import INDEX, ROWS, Document, bytes_needed, check_space
+from everyformer.datastores.store.store import Store
+from everyformer.datastores.store.writing import RowFiles, is_unfinished
 from everyformer.system.files import expanded, written_whole
 from everyformer.system.memory import size
 

@@ -22,8 +22,8 @@ from filelock import BaseFileLock
 from torch import Tensor
 
 from everyformer.core.errors import ConfigError, DataError, ShapeError, unwritable
-from everyformer.retrieval.lock import lock
-from everyformer.retrieval.record import (
+from everyformer.datastores.store.lock import lock
+from everyformer.datastores.store.record import (
     KEYS,
     PROGRESS,
     RECORD,
@@ -39,7 +39,7 @@ from everyformer.retrieval.record import (
     key_type,
     rows_in,
 )
-from everyformer.retrieval.store import Store
+from everyformer.datastores.store.store import Store
 from everyformer.system.files import expanded, require_no_file, sync
 from everyformer.system.plain import from_json, to_json
 from everyformer.system.sealed import DamagedError
@@ -73,7 +73,7 @@ class RowFiles:
 
     @property
     def record(self) -> Record:
-        """Of all rows so far."""
+        """Record of all rows so far."""
         return replace(
             self._record,
             names=tuple(self._names),
@@ -245,11 +245,11 @@ class Writer:
 
     @property
     def record(self) -> Record:
-        """Of all rows so far, committed or not."""
+        """Record of all rows so far, committed or not."""
         return self._files.record
 
     def document(self, name: str) -> None:
-        """Begin a document: all further rows are its own, until the next one begins.
+        """Start a document, to which all rows belong until the next one starts.
 
         Raises:
             DataError: the store has one of this name.
@@ -322,24 +322,24 @@ class Writer:
             raise ConfigError("rows belong to a document: begin one before rows are added")
         what = f"document '{self._name}'"
         width, dtype = self._files.width, self._files.dtype
-        given, ids = _array(keys), _array(values)
-        if given.ndim != 2 or given.shape[1] != width or given.dtype.kind != "f":
+        floats, ids = _array(keys), _array(values)
+        if floats.ndim != 2 or floats.shape[1] != width or floats.dtype.kind != "f":
             raise ShapeError(
-                f"{what}: keys must be floats of shape (n, {width}), not {given.dtype} of "
-                f"{given.shape}"
+                f"{what}: keys must be floats of shape (n, {width}), not {floats.dtype} of "
+                f"{floats.shape}"
             )
-        if ids.shape != given.shape[:1] or ids.dtype.kind not in "iu":
+        if ids.shape != floats.shape[:1] or ids.dtype.kind not in "iu":
             raise ShapeError(
-                f"{what}: values must be {len(given)} whole numbers, one a key, not {ids.dtype} of "
-                f"{ids.shape}"
+                f"{what}: values must be {len(floats)} whole numbers, one a key, not {ids.dtype} "
+                f"of {ids.shape}"
             )
         with np.errstate(over="ignore"):
-            stored = given.astype(dtype)
+            stored = floats.astype(dtype)
         if not np.isfinite(stored).all():
             row = int((~np.isfinite(stored)).any(-1).argmax())
-            if np.isfinite(given[row]).all():
+            if np.isfinite(floats[row]).all():
                 raise DataError(
-                    f"{what}: a key has {np.abs(given[row]).max():,.0f}, and {dtype.name} holds "
+                    f"{what}: a key has {np.abs(floats[row]).max():,.0f}, and {dtype.name} holds "
                     f"numbers up to {np.finfo(dtype).max:,.0f}: store keys as float32 "
                     "(--precision float32)"
                 )
@@ -356,12 +356,12 @@ class Writer:
 
 
 def is_finished(folder: str | Path) -> bool:
-    """Whether ``folder`` holds a store that can be read."""
+    """True where ``folder`` holds a store that can be read."""
     return (rows_in(expanded(folder)) / RECORD).exists()
 
 
 def is_unfinished(folder: str | Path) -> bool:
-    """Whether ``folder`` holds a store, or an addition, that `Writer.resume` goes on with."""
+    """True where ``folder`` holds a store, or an addition, that `Writer.resume` goes on with."""
     return (rows_in(expanded(folder)) / PROGRESS).exists()
 
 

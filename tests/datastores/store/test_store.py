@@ -11,21 +11,21 @@ import numpy as np
 import pytest
 import torch
 
+from datastores.store.stores import ORIGIN, content, ended, forked, rows, write
 from everyformer.core.errors import CheckpointError, DataError
-from everyformer.retrieval import record as module
-from everyformer.retrieval.record import Origin, bytes_needed
-from everyformer.retrieval.store import Store
-from everyformer.retrieval.writing import Writer
+from everyformer.datastores.store import record as module
+from everyformer.datastores.store.record import Origin, bytes_needed
+from everyformer.datastores.store.store import Store
+from everyformer.datastores.store.writing import Writer
 from everyformer.system.sealed import DamagedError, write_json
-from retrieval.stores import ORIGIN, content, ended, forked, rows, write
 
 SIZES = {"a": 5, "empty": 0, "b": 130, "c": 1}
 
 
 @pytest.fixture(autouse=True)
 def sums_of_few_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("everyformer.retrieval.record.SUMMED", 16)
-    monkeypatch.setattr("everyformer.retrieval.store.SUMMED", 16)
+    monkeypatch.setattr("everyformer.datastores.store.record.SUMMED", 16)
+    monkeypatch.setattr("everyformer.datastores.store.store.SUMMED", 16)
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32"])

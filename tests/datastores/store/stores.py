@@ -11,9 +11,9 @@ from pathlib import Path
 
 import numpy as np
 
-from everyformer.retrieval.record import Origin
-from everyformer.retrieval.store import Store
-from everyformer.retrieval.writing import Writer
+from everyformer.datastores.store.record import Origin
+from everyformer.datastores.store.store import Store
+from everyformer.datastores.store.writing import Writer
 
 ORIGIN = Origin("model-1", "bytes", "ffn-input:-1", context=64, stride=32, run="runs/one")
 WIDTH = 6

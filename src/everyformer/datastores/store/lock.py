@@ -57,7 +57,7 @@ def locked(folder: Path) -> Iterator[None]:
 
 
 def is_locked(folder: Path) -> bool:
-    """Whether a process writes into the store in ``folder``."""
+    """True while a process writes into the store in ``folder``."""
     if fcntl is None:
         return False
     try:

@@ -16,21 +16,7 @@ import numpy as np
 import pytest
 import torch
 
-from everyformer.core.errors import (
-    CheckpointError,
-    ConfigError,
-    DataError,
-    EveryformerError,
-    ResourceError,
-    ShapeError,
-    UnsavedError,
-)
-from everyformer.retrieval.record import Record
-from everyformer.retrieval.removal import remove
-from everyformer.retrieval.store import Store
-from everyformer.retrieval.writing import Writer, is_finished, is_unfinished
-from everyformer.system.files import sweep
-from retrieval.stores import (
+from datastores.store.stores import (
     ORIGIN,
     WIDTH,
     content,
@@ -42,6 +28,20 @@ from retrieval.stores import (
     rows,
     write,
 )
+from everyformer.core.errors import (
+    CheckpointError,
+    ConfigError,
+    DataError,
+    EveryformerError,
+    ResourceError,
+    ShapeError,
+    UnsavedError,
+)
+from everyformer.datastores.store.record import Record
+from everyformer.datastores.store.removal import remove
+from everyformer.datastores.store.store import Store
+from everyformer.datastores.store.writing import Writer, is_finished, is_unfinished
+from everyformer.system.files import sweep
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 SIZES = {"a": 40, "b": 7, "c": 33}
@@ -50,10 +50,10 @@ FEW, MORE = {"a": 9, "b": 5, "c": 7}, {"d": 9, "e": 11}
 
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("everyformer.retrieval.record.SUMMED", 16)
-    monkeypatch.setattr("everyformer.retrieval.store.SUMMED", 16)
-    monkeypatch.setattr("everyformer.retrieval.removal.COPIED", 10)
-    monkeypatch.setattr("everyformer.retrieval.lock.PATIENCE", 0.02)
+    monkeypatch.setattr("everyformer.datastores.store.record.SUMMED", 16)
+    monkeypatch.setattr("everyformer.datastores.store.store.SUMMED", 16)
+    monkeypatch.setattr("everyformer.datastores.store.removal.COPIED", 10)
+    monkeypatch.setattr("everyformer.datastores.store.lock.PATIENCE", 0.02)
     monkeypatch.setattr(os, "fsync", lambda handle: None)  # a kill leaves what the system holds
 
 

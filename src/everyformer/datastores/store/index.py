@@ -15,7 +15,6 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Protocol
 
 import numpy as np
 import torch
@@ -30,13 +29,12 @@ from everyformer.core.errors import (
     ShapeError,
     unwritable,
 )
-from everyformer.retrieval.approximate import FaissSearch, build, faiss_for, read, write
-from everyformer.retrieval.distances import Hits
-from everyformer.retrieval.exact import ExactSearch
-from everyformer.retrieval.lock import locked
-from everyformer.retrieval.options import IN_FAISS, KEPT, SearchOptions
-from everyformer.retrieval.record import INDEX, ROWS
-from everyformer.retrieval.store import Store
+from everyformer.datastores.store.approximate import FaissSearch, build, read, write
+from everyformer.datastores.store.exact import ExactSearch, Hits, faiss_for
+from everyformer.datastores.store.lock import locked
+from everyformer.datastores.store.options import IN_FAISS, KEPT, SearchOptions
+from everyformer.datastores.store.record import INDEX, ROWS
+from everyformer.datastores.store.store import Store
 from everyformer.system.files import expanded, written_whole
 from everyformer.system.sealed import DamagedError, check_sums, checksums, read_json, write_json
 
@@ -50,13 +48,6 @@ OF_RECALL = (1, 10)
 Say = Callable[[str], None]
 
 
-class Search(Protocol):
-    """A way to find neighbours."""
-
-    def search(self, queries: Tensor, k: int) -> Hits:
-        """The ``k`` nearest of ``queries`` (N, width) float32."""
-
-
 @dataclass(frozen=True, eq=False)
 class Index:
     """A search over the rows of a store."""
@@ -64,7 +55,7 @@ class Index:
     store: Store
     options: SearchOptions
     """with the kind and the numbers that were chosen"""
-    way: Search = field(repr=False)
+    way: ExactSearch | FaissSearch = field(repr=False)
     recall: dict[int, float] = field(default_factory=dict)
     """by number of neighbours, as measured when it was built; empty: nothing can be missed"""
 
@@ -92,19 +83,19 @@ class Index:
                 f"k={k:,} neighbours are asked of a store that has {len(self.store):,} keys: give "
                 "k from 1 up to that"
             )
-        asked = queries.detach().to("cpu", torch.float32)
-        if not asked.isfinite().all():
-            row = int((~asked.isfinite()).any(-1).int().argmax())
+        vectors = queries.detach().to("cpu", torch.float32)
+        if not vectors.isfinite().all():
+            row = int((~vectors.isfinite()).any(-1).int().argmax())
             raise DataError(f"query {row:,} is not finite: look at the model that computes it")
-        if not len(asked):
+        if not len(vectors):
             return Hits(torch.empty(0, k), torch.empty(0, k, dtype=torch.long))
-        return self.way.search(asked, k)
+        return self.way.search(vectors, k)
 
     def tuned(self, *, nprobe: int | None = None, ef: int | None = None,
               fetch: float | None = None) -> Index:  # fmt: skip
-        """The same index, which looks at more or fewer keys; its recall is not known."""
-        given = {"nprobe": nprobe, "ef": ef, "fetch": fetch}
-        changed = {name: value for name, value in given.items() if value is not None}
+        """An index that looks at more or fewer keys; its recall is not known."""
+        values = {"nprobe": nprobe, "ef": ef, "fetch": fetch}
+        changed = {name: value for name, value in values.items() if value is not None}
         options = replace(self.options, **changed)  # type: ignore[arg-type]
         if not isinstance(self.way, FaissSearch) or options == self.options:
             return self
@@ -113,15 +104,17 @@ class Index:
     def describe(self) -> str:
         """One line: kind, distance and measured recall."""
         options = self.options
-        told = {
+        settings = {
             "exact": "every key is looked at",
             "flat": "every key is looked at, by faiss",
             "hnsw": f"m={options.m}, ef={options.ef}",
         }.get(options.kind, f"{options.lists:,} lists, nprobe={options.nprobe}")
         if options.kind == "ivfpq":
-            told += f", code_bytes={options.code_bytes}"
+            settings += f", code_bytes={options.code_bytes}"
         measured = ", ".join(f"recall@{m:,} {share:.3f}" for m, share in self.recall.items())
-        return f"{options.kind} ({options.distance}): {told}{'; ' if measured else ''}{measured}"
+        return (
+            f"{options.kind} ({options.distance}): {settings}{'; ' if measured else ''}{measured}"
+        )
 
 
 def build_index(
@@ -141,14 +134,15 @@ def build_index(
         DataError: another process writes into the store, or has changed it.
         UnsavedError: it cannot be kept; an index that was there before still is.
     """
-    wanted = _chosen(store, options or SearchOptions(), say)
-    if wanted.kind not in KEPT:
-        return Index(store, wanted, _every_key(store, wanted))
-    apart = _apart(store, wanted.seed)
-    made = build(store, wanted, apart)
-    way = FaissSearch(store, wanted, made)
-    recall = _recall(store, wanted, way, apart, k)
-    index = Index(store, wanted, way, recall)
+    resolved = _chosen(store, options or SearchOptions(), say)
+    if resolved.kind not in KEPT:
+        flat = resolved.kind == "flat"
+        return Index(store, resolved, ExactSearch(store.key_tensor, resolved.distance, flat))
+    apart = _apart(store, resolved.seed)
+    built = build(store, resolved, apart)
+    way = FaissSearch(store, resolved, built)
+    recall = _recall(store, resolved, way, apart, k)
+    index = Index(store, resolved, way, recall)
     say(f"{index.describe()} (for {len(apart):,} keys of the store)")
     with nullcontext() if folder is not None else locked(store.folder):
         if folder is None and Store.read(store.folder).record.state != store.record.state:
@@ -157,14 +151,14 @@ def build_index(
             )
         with written_whole(_place(store, folder)) as new:
             try:
-                write(made, new / FILE, wanted.kind)
+                write(built, new / FILE, resolved.kind)
             except RuntimeError as error:  # of faiss, whatever the system told it
                 refusal = OSError(None, "faiss could not write its file, as on a full disk")
                 raise unwritable(_place(store, folder), refusal) from error
             facts = {
                 "format": FORMAT,
                 "state": store.record.state,
-                "options": asdict(wanted),
+                "options": asdict(resolved),
                 "recall": [[m, share] for m, share in recall.items()],
                 "sums": checksums(new),
             }
@@ -210,62 +204,56 @@ def open_index(
             raise
         say(f"{error}; it is built again")
         return build_index(store, options, folder=folder, say=say)
-    wanted = _chosen(store, options, say)
-    if wanted.kind not in KEPT or rebuild:
+    resolved = _chosen(store, options, say)
+    if resolved.kind not in KEPT or rebuild:
         return build_index(store, options, folder=folder, say=say)
     say(
         f"no index is in {place}, so each query looks at all {len(store):,} keys; an index "
-        f"'{wanted.kind}' is faster"
+        f"'{resolved.kind}' is faster"
     )
     return build_index(store, replace(options, kind="exact"), say=say)
 
 
 def _kept(store: Store, options: SearchOptions, place: Path) -> Index:
     facts = read_json(place / FACTS, FORMAT)
-    kept = from_dict(SearchOptions, facts["options"])
+    stored = from_dict(SearchOptions, facts["options"])
     if facts["state"] != store.record.state:
         raise DataError(
             f"the index in {place} is of other rows than the store {store.folder} has now: build "
             "it again"
         )
-    if options.kind not in ("auto", kept.kind) or options.distance != kept.distance:
+    if options.kind not in ("auto", stored.kind) or options.distance != stored.distance:
         raise DataError(
-            f"the index in {place} is '{kept.kind}' by {kept.distance}, not '{options.kind}' by "
-            f"{options.distance}: build it again"
+            f"the index in {place} is '{stored.kind}' by {stored.distance}, not '{options.kind}' "
+            f"by {options.distance}: build it again"
         )
     check_sums(place, facts["sums"])
     try:
-        made = read(place / FILE, kept.kind)
+        built = read(place / FILE, stored.kind)
     except RuntimeError as error:
         raise DamagedError(
             f"{place / FILE} cannot be read by the faiss that is installed: build it again"
         ) from error
     recall = {int(m): share for m, share in facts["recall"]}
-    index = Index(store, kept, FaissSearch(store, kept, made), recall)
-    given = {name: getattr(options, name) for name in ("nprobe", "ef", "fetch")}
+    index = Index(store, stored, FaissSearch(store, stored, built), recall)
+    tuning = {name: getattr(options, name) for name in ("nprobe", "ef", "fetch")}
     plain = SearchOptions()
-    return index.tuned(**{n: v for n, v in given.items() if v != getattr(plain, n)})
+    return index.tuned(**{n: v for n, v in tuning.items() if v != getattr(plain, n)})
 
 
 def _chosen(store: Store, options: SearchOptions, say: Say) -> SearchOptions:
     """The options with a kind that can be had."""
-    wanted = options.resolved(len(store), store.width)
-    if wanted.kind not in IN_FAISS:
-        return wanted
+    resolved = options.resolved(len(store), store.width)
+    if resolved.kind not in IN_FAISS:
+        return resolved
     try:
-        faiss_for(wanted.kind)
+        faiss_for(resolved.kind)
     except MissingExtraError as error:
         if options.kind != "auto":
             raise
         say(f"{error}; every key is looked at instead")
         return replace(options, kind="exact").resolved(len(store), store.width)
-    return wanted
-
-
-def _every_key(store: Store, options: SearchOptions) -> Search:
-    if options.kind == "exact":
-        return ExactSearch(store.key_tensor, options.distance)
-    return FaissSearch(store, options, None)
+    return resolved
 
 
 def _place(store: Store, folder: str | Path | None) -> Path:
@@ -279,7 +267,7 @@ def _apart(store: Store, seed: int) -> np.ndarray:
 
 
 def _recall(
-    store: Store, options: SearchOptions, way: Search, apart: np.ndarray, k: int
+    store: Store, options: SearchOptions, way: FaissSearch, apart: np.ndarray, k: int
 ) -> dict[int, float]:
     """The share of the m nearest others of the rows ``apart`` that ``way`` finds, by m.
 
@@ -290,14 +278,14 @@ def _recall(
         return {}
     rows = torch.from_numpy(apart)
     queries = store.key_tensor[rows].float()
-    true, found = (
+    true, near = (
         _others(search.search(queries, k + 1), rows)
         for search in (ExactSearch(store.key_tensor, options.distance), way)
     )
     shares = {}
     for m in sorted({min(m, k) for m in (*OF_RECALL, k)}):
-        near = found[:, :m] <= true[:, m - 1 : m] * (1 + 1e-6)
-        shares[m] = near.float().mean().item()
+        hit = near[:, :m] <= true[:, m - 1 : m] * (1 + 1e-6)
+        shares[m] = hit.float().mean().item()
     return shares
 
 
@@ -305,6 +293,6 @@ def _others(hits: Hits, rows: Tensor) -> Tensor:
     """Distances (N, k) of the nearest of each row without itself."""
     distances = hits.distances.clone()
     # if it is not among them, the farthest is left out
-    own = hits.rows == rows[:, None]
-    own[~own.any(-1), -1] = True
-    return distances[~own].view(len(rows), -1)
+    itself = hits.rows == rows[:, None]
+    itself[~itself.any(-1), -1] = True
+    return distances[~itself].view(len(rows), -1)

@@ -1,4 +1,4 @@
-"""What a store says of itself: where its keys are from, its documents, the sums of its rows.
+"""The record of a store: the origin of its keys, its documents, the checksums of its rows.
 
     STORE/.lock                  held by the process that writes
     STORE/rows/store.json        the record, sealed; there is none before the store is finished
@@ -39,7 +39,7 @@ VALUE = np.dtype("<i4")
 
 @dataclass(frozen=True)
 class Origin:
-    """Where the keys of a store are from; keys of different origins cannot be compared."""
+    """Origin of the keys of a store; keys of different origins cannot be compared."""
 
     model: str
     """fingerprint of the weights"""
@@ -54,7 +54,7 @@ class Origin:
     run: str = ""
     """where the model lay, for messages"""
 
-    def check(self, asked: Origin, folder: Path, *, windows: bool = False) -> None:
+    def check(self, other: Origin, folder: Path, *, windows: bool = False) -> None:
         """Refuse to read a store of this origin as one of ``asked``.
 
         Args:
@@ -64,16 +64,17 @@ class Origin:
             CheckpointError: names what differs: model, tokenizer, tap, context or stride.
         """
         names = ["model", "tokenizer", "tap", *(("context", "stride") if windows else ())]
-        differing = [name for name in names if getattr(self, name) != getattr(asked, name)]
+        differing = [name for name in names if getattr(self, name) != getattr(other, name)]
         if differing:
             by = f" by the model of {self.run}" if self.run else ""
-            told = [
-                f"its {name} is {getattr(self, name)} and not {getattr(asked, name)}"
+            details = [
+                f"its {name} is {getattr(self, name)} and not {getattr(other, name)}"
                 for name in differing
             ]
             raise CheckpointError(
-                f"the store {folder} was made{by} with another {listed(differing)}: {listed(told)}."
-                f" Take the one that it was made with, or make a store with this one"
+                f"the store {folder} was made{by} with another {listed(differing)}: "
+                f"{listed(details)}. Take the one that it was made with, or make a store with this "
+                "one"
             )
 
 
@@ -88,7 +89,7 @@ class Document(NamedTuple):
 
 @dataclass(frozen=True)
 class Record:
-    """What a store holds."""
+    """Contents of a store: documents, rows, checksums."""
 
     origin: Origin
     width: int
@@ -115,8 +116,8 @@ class Record:
     @property
     def state(self) -> str:
         """A digest that changes with any row."""
-        told = f"{self.width} {self.dtype} {self.count} {self.key_sums} {self.value_sums}"
-        return hashlib.sha256(told.encode()).hexdigest()[:32]
+        content = f"{self.width} {self.dtype} {self.count} {self.key_sums} {self.value_sums}"
+        return hashlib.sha256(content.encode()).hexdigest()[:32]
 
     def write(self, rows: Path) -> None:
         """Into the folder of a finished store."""
@@ -146,7 +147,7 @@ class Record:
 
 
 def rows_in(folder: Path) -> Path:
-    """Where the store in ``folder`` has its rows; a removal that was killed while it put the new in
+    """Folder of the rows of a store; a removal that was killed while it put the new in
     place of the old is undone first."""
     rows = folder / ROWS
     if not rows.is_dir():
@@ -176,7 +177,7 @@ def add_sums(sums: list[int], before: int, rows: np.ndarray) -> None:
 
 
 def bytes_needed(rows: int, width: int, dtype: str) -> int:
-    """How much disk ``rows`` keys of ``width`` numbers and their values take."""
+    """Bytes of disk that ``rows`` keys of ``width`` numbers and their values take."""
     return rows * (width * key_type(dtype).itemsize + VALUE.itemsize)
 
 
@@ -186,8 +187,8 @@ def check_space(folder: Path, needed: int, what: str) -> None:
     Raises:
         ResourceError: with both numbers.
     """
-    there = next(path for path in (folder, *folder.absolute().parents) if path.exists())
-    free = shutil.disk_usage(there).free
+    existing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    free = shutil.disk_usage(existing).free
     if needed > free:
         raise ResourceError(
             f"{what} needs {size(needed)} on the disk of {folder}, but {size(free)} are free: free "

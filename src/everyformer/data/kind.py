@@ -1,0 +1,170 @@
+"""`Kind`: one kind of data, with how a source of it is recognised, loaded and refused.
+
+    Request     the data as they were said: options, a word for the task, tasks of the model
+    Kind        the data as they are: an instance of the first kind that recognises the request
+      .check      refuses options that mean nothing to it
+      .task       is the task that was said, or the natural one
+      .load       makes the `Dataset`
+
+The list is in `everyformer.data.load`; another package brings a kind by the entry-point group
+``everyformer.data``, whose options are written ``--data.options name=value``.
+"""
+
+from __future__ import annotations
+
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
+from functools import cached_property
+from typing import Any, ClassVar, cast
+
+from everyformer.core.config import NoOptions, field_defaults, from_dict
+from everyformer.core.errors import ConfigError, nearest, unknown
+from everyformer.core.tasks import ALL_TASKS, TASKS, TaskName, tasks_called
+from everyformer.data.builtin_records import BUILTINS
+from everyformer.data.config import GROUPS, DataConfig, Groups, PluginOptions, named_values
+from everyformer.data.dataset import Dataset
+from everyformer.data.natural import natural_task
+from everyformer.data.sources import Source, open_source
+from everyformer.data.tokenizers.base import Tokenizer
+
+
+class Request:
+    """Request for the data of a run, as it was said; the end of a ``with`` block closes the source.
+
+    Args:
+        config: source, lengths, held-out part and the options of all kinds.
+        word: a task by its name, or classify or regress; None: the natural one.
+        able: the tasks that the model has, the one that is preferred first.
+        tokenizer: a finished run's, in place of the one that ``config`` names.
+
+    Raises:
+        ConfigError: there is no such task.
+    """
+
+    def __init__(
+        self,
+        config: DataConfig,
+        word: str | None = None,
+        able: Sequence[str] = ALL_TASKS,
+        tokenizer: Tokenizer | None = None,
+    ) -> None:
+        self.config, self.word, self.able, self.tokenizer = config, word, able, tokenizer
+        called: Any = ALL_TASKS if word is None else tasks_called(word)
+        self.tasks: tuple[TaskName, ...] = called
+        """the tasks that the word may mean"""
+        if not self.tasks:
+            known = [*TASKS, *(one.word for one in TASKS.values())]
+            raise ConfigError(f"no data for the task '{word}'; {nearest(str(word), known)}")
+        self.said = self.tasks[0] if len(self.tasks) == 1 else None
+        """the task, where the word means one alone"""
+
+    def __enter__(self) -> Request:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if "source" in self.__dict__:
+            self.source.__exit__()
+
+    @cached_property
+    def source(self) -> Source:
+        """The files, opened when they are first looked at.
+
+        Raises:
+            DataError: they are missing, empty or unreadable.
+            UnknownNameError: a built-in was meant, and its name misspelt.
+        """
+        spec = self.config.source
+        if spec.replace("-", "").replace("_", "").isalnum() and not os.path.exists(spec):
+            error = unknown("data source", spec, BUILTINS)
+            raise type(error)(f"{error} (and there is no file or folder '{spec}' here)")
+        return open_source(spec)
+
+    @cached_property
+    def text_task(self) -> TaskName:
+        """The task of files of text."""
+        if (task := self.task_of("labelled text")) is not None:
+            return task
+        return cast(TaskName, natural_task(self.source, self.config, self.able))
+
+    def task_of(self, reads: str) -> TaskName | None:
+        """The task that the word means of a source of the kind ``reads`` (`Task.reads`).
+
+        A word of several tasks means the one that reads such a source, of those that the model
+        has; where it has none such another one, so that the source is refused. None: no word.
+        """
+        if self.word is None:
+            return None
+        had = [name for name in self.tasks if name in self.able] or [*self.tasks]
+        return next((name for name in had if TASKS[name].reads == reads), had[0])
+
+
+class Kind(ABC):
+    """Data of one kind, as a request names it: the record of the kind is the class."""
+
+    name: ClassVar[str]
+    """the data in refusals"""
+    reads: Groups = ()
+    """classes of options that mean something to it"""
+    alone: str = ""
+    """the end of a refusal of all other options, those too that most kinds pass over"""
+    Options: ClassVar[type] = NoOptions
+    """options of a kind that another package brings"""
+
+    def __init__(self, request: Request) -> None:
+        self.request, self.config = request, request.config
+        self.options: Any = None
+        """of another package's kind, its ``Options``, once they are checked"""
+
+    @classmethod
+    @abstractmethod
+    def recognises(cls, request: Request) -> bool:
+        """True where the data of ``request`` are of this kind; earlier kinds have said no."""
+
+    @property
+    @abstractmethod
+    def task(self) -> TaskName:
+        """The task of the data: the one that was said, or the natural one.
+
+        Raises:
+            ConfigError, DataError: the data cannot serve the one that was said, or nothing shows
+                which is meant.
+        """
+
+    @abstractmethod
+    def load(self) -> Dataset:
+        """The data, ready to give batches.
+
+        Raises:
+            DataError: it is damaged, too short, or not fit for the task.
+            MissingExtraError: a package is needed and not installed.
+        """
+
+    @property
+    def called(self) -> str:
+        """The data in refusals of options."""
+        return self.name
+
+    def check(self) -> None:
+        """Refuse options that mean nothing to this kind.
+
+        Raises:
+            ConfigError: the first of them, and the data that it is for; options of another
+                package's kind that are unknown, or of another type.
+        """
+        foreign = self.Options is not NoOptions
+        reads = (*self.reads, PluginOptions) if foreign else self.reads
+        for group in GROUPS:
+            why = self.alone or group.elsewhere
+            if why and group not in reads:
+                refuse(self.config, group.names(), self.called, why)
+        values = named_values(self.config.options, "--data.options")
+        self.options = from_dict(self.Options, values, "--data.options ")
+
+
+def refuse(config: DataConfig, names: Iterable[str], data: str, why: str) -> None:
+    """Refuse options that mean nothing to ``data``, where they are not at their defaults."""
+    defaults = field_defaults(DataConfig)
+    for name in names:
+        if getattr(config, name) != defaults[name]:
+            raise ConfigError(f"--data.{name.replace('_', '-')} has no meaning for {data}{why}")

@@ -1,0 +1,184 @@
+"""Exact search is a sort of all distances, by faiss and by torch, however products are rounded."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from everyformer.core.dispatch import watched
+from everyformer.datastores.store import exact
+from everyformer.datastores.store.exact import ExactSearch
+from helpers import close, draw
+
+WIDTH = 8
+
+
+@pytest.fixture(autouse=True)
+def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, size in (("BLOCK", 64), ("QUERIES", 5), ("GATHERED", 1000)):
+        monkeypatch.setattr(exact, name, size)
+
+
+@pytest.fixture(params=["torch", "faiss"])
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    if request.param == "faiss":
+        pytest.importorskip("faiss")
+    else:
+        monkeypatch.setitem(sys.modules, "faiss", None)
+    return request.param
+
+
+def every_distance(keys: Tensor, queries: Tensor, distance: str) -> Tensor:
+    """All distances (N, n) in float64."""
+    keys, q = keys.double(), queries.double()
+    if distance == "l2":
+        return (q[:, None] - keys).square().sum(-1)
+    norms = q.norm(dim=-1)[:, None] * keys.norm(dim=-1)
+    return 1 - (q @ keys.T / norms.masked_fill(norms == 0, 1.0))
+
+
+def spread(kind: str) -> Tensor:
+    """300 keys: normal, far from the origin, or with every third twice, exactly or nearly."""
+    keys = draw(300, WIDTH, dtype=torch.float32)
+    if kind in ("twice", "alike"):
+        move = 1e-6 * draw(100, WIDTH, seed=4, dtype=torch.float32)
+        keys[::3] = keys[1::3] + (move if kind == "alike" else 0)
+    return keys + {"far": 100, "farther": 3000}.get(kind, 0)
+
+
+@pytest.mark.parametrize("distance", ["l2", "cosine"])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
+@pytest.mark.parametrize("kind", ["normal", "far", "farther", "twice", "alike"])
+def test_hits_are_those_of_a_sort_of_all_distances(
+    way: str, distance: Any, dtype: torch.dtype, kind: str
+) -> None:
+    """Blocks of 64 keys have fewer than 200."""
+    keys = spread(kind).to(dtype)
+    queries = keys[:9].float() + draw(9, WIDTH, seed=2, dtype=torch.float32)
+    expected = every_distance(keys, queries, distance)
+    for k in (1, 7, 200, 300):
+        with watched() as ways:
+            hits = ExactSearch(keys, distance).search(queries, k)
+        assert ways[0][:2] == ("exact search", way)
+        assert hits.distances.dtype == torch.float32
+        close(hits.distances.double(), expected.sort(-1).values[:, :k], 1e-5)
+        # equally near keys may stand for one another, none twice
+        close(expected.gather(-1, hits.rows), expected.sort(-1).values[:, :k], 3e-7)
+        assert all(len(set(row.tolist())) == k for row in hits.rows)
+        assert (hits.distances.diff(dim=-1) >= 0).all()
+
+
+@pytest.mark.parametrize("distance", ["l2", "cosine"])
+def test_faiss_and_torch_find_the_same(distance: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("faiss")
+    keys, queries = draw(300, WIDTH).float(), draw(30, WIDTH, seed=2).float()
+    by_faiss = ExactSearch(keys, distance).search(queries, 9)
+    monkeypatch.setitem(sys.modules, "faiss", None)
+    by_torch = ExactSearch(keys, distance).search(queries, 9)
+    assert torch.equal(by_faiss.rows, by_torch.rows)
+    assert torch.equal(by_faiss.distances, by_torch.distances)
+
+
+def test_without_faiss_it_is_said_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "faiss", None)
+    with watched() as ways:
+        ExactSearch(draw(9, WIDTH).float(), "l2").search(torch.zeros(1, WIDTH), 2)
+    assert "pip install 'everyformer[knn]'" in ways[0].why
+
+
+@pytest.mark.parametrize("distance", ["l2", "cosine"])
+def test_a_key_itself_is_at_distance_0(way: str, distance: Any) -> None:
+    keys = 100 + draw(90, WIDTH, dtype=torch.float32)
+    hits = ExactSearch(keys, distance).search(keys, 2)
+    assert torch.equal(hits.rows[:, 0], torch.arange(90))
+    assert (hits.distances[:, 0] <= 1e-14).all()
+    assert (hits.distances[:, 1] > 0).all()
+
+
+def test_equal_keys_are_all_found_and_none_twice(way: str) -> None:
+    keys = draw(3, WIDTH, dtype=torch.float32).repeat(50, 1)
+    hits = ExactSearch(keys, "l2").search(keys[:3], 50)
+    assert (hits.distances == 0).all()
+    assert torch.equal(hits.rows, torch.arange(3)[:, None] + 3 * torch.arange(50))
+
+
+def test_a_vector_of_zeros_has_the_cosine_0(way: str) -> None:
+    keys = draw(30, WIDTH, dtype=torch.float32)
+    keys[4] = 0
+    search = ExactSearch(keys, "cosine")
+    hits = search.search(torch.cat((keys[:1], keys[4:5])), 30)
+    assert hits.distances[0][hits.rows[0] == 4].item() == 1
+    assert (hits.distances[1] == 1).all()
+    few = search.search(torch.zeros(1, WIDTH), 5)
+    assert (few.distances == 1).all()
+    assert len(set(few.rows[0].tolist())) == 5
+
+
+def test_permuted_keys_permute_the_result(way: str) -> None:
+    keys, queries = draw(150, WIDTH).float(), draw(6, WIDTH, seed=3).float()
+    order = torch.randperm(150, generator=torch.Generator().manual_seed(1))
+    one, other = (ExactSearch(k, "l2").search(queries, 9) for k in (keys, keys[order]))
+    assert torch.equal(one.rows, order[other.rows])
+    assert torch.equal(one.distances, other.distances)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
+def test_no_more_is_written_than_blocks(
+    way: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Keys 64 at a time, with 5 queries each."""
+    shapes = []
+    compared = ExactSearch._compared
+
+    def watched_blocks(self: Any, queries: Tensor, block: Tensor, count: int) -> Any:
+        shapes.append((len(queries), len(block)))
+        return compared(self, queries, block, count)
+
+    monkeypatch.setattr(ExactSearch, "_compared", watched_blocks)
+    ExactSearch(draw(150, WIDTH).to(dtype), "l2").search(draw(7, WIDTH).float(), 3)
+    assert shapes == [(n, m) for n in (5, 2) for m in (64, 64, 22)]
+
+
+def drawn(seed: int) -> tuple[np.ndarray, np.ndarray, int]:
+    """Keys (n, width) and queries of float32, spread around a place that may lie far away, and k.
+
+    From a hundredth to a hundred thousand times as far as they are spread.
+    """
+    draw = np.random.default_rng(seed)
+    n, width, k = draw.integers(60, 400), draw.integers(2, 32), draw.integers(1, 9)
+    spread = 10.0 ** draw.integers(-3, 2)
+    place = spread * 10.0 ** draw.uniform(-2, 5) * draw.standard_normal(width)
+    keys, queries = (place + spread * draw.standard_normal((m, width)) for m in (n, 32))
+    return keys.astype(np.float32), queries.astype(np.float32), int(k)
+
+
+def nearest(keys: np.ndarray, queries: np.ndarray, k: int, distance: str) -> np.ndarray:
+    """The k smallest distances of each query, from differences in float64, sorted."""
+    wide = [rows.astype(np.float64) for rows in (keys, queries)]
+    if distance == "cosine":
+        wide = [rows / np.sqrt((rows * rows).sum(1, keepdims=True)) for rows in wide]
+    squares = ((wide[1][:, None] - wide[0]) ** 2).sum(2)
+    return np.sort(squares if distance == "l2" else squares / 2)[:, :k]
+
+
+@pytest.mark.parametrize("distance", ["l2", "cosine"])
+def test_no_nearer_key_is_hidden_by_rounding(
+    way: str, distance: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The distances in order say it; of so many queries at once faiss takes products."""
+    monkeypatch.setattr(exact, "QUERIES", 32)
+    wrong = []
+    for seed in range(50):
+        keys, queries, k = drawn(seed)
+        hits = ExactSearch(torch.from_numpy(keys), distance).search(torch.from_numpy(queries), k)
+        expected = nearest(keys, queries, k, distance)
+        # cosines: of unit vectors that are rounded to float32 before their difference is taken
+        error = 1e-4 * expected + (0 if distance == "l2" else 1e-6 * np.sqrt(expected))
+        if (np.abs(hits.distances.double().numpy() - expected) > error).any():
+            wrong.append(seed)
+    assert wrong == []
