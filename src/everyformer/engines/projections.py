@@ -64,7 +64,7 @@ class HeadProjections(nn.Module):
         """Queries (B, H, L, D) of ``x``, keys and values (B, H_kv, S, ...) of the context or x.
 
         Args:
-            turn: applied to queries and keys behind their norms, at once where there are none;
+            turn: applied to queries and keys after their norms, at once where there are none;
                 without a context.
         """
         if context is not None or not self.fused:

@@ -173,7 +173,7 @@ def through_episodes(
     if packs:
         return _through(model, x, state, Mask(documents=episodes), taps)
     rows = unpack(x, episodes)
-    begun = freed(rows.begun(state, episodes))
+    begun = freed(rows.initial(state, episodes))
     out = _through(model, rows.x, begun, Mask(keep=rows.keep), taps)
     assert out.state is not None
     inside = {tap: repack(found, rows) for tap, found in out.taps.items()}

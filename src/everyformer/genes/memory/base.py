@@ -1,9 +1,9 @@
 """`Memory`: what one attention layer carries from segment to segment.
 
-The rows that a memory holds stand before the segment, oldest first: inputs of the layer, which
+The rows that a memory holds come before the segment, oldest first: inputs of the layer, which
 become keys and values there by its own projections, so that these learn from the past while the
 past itself gets no gradient; or keys and values as they were. A memory may also be looked up beside
-(`Memory.look_up`): what is found there is merged with what softmax gives.
+(`Memory.look_up`), whose result is merged with softmax's.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Heads = tuple[Tensor, Tensor, Tensor]
 
 
 class Recalled(NamedTuple):
-    """What is read beside a segment."""
+    """Keys and values, or rows, that are read with a segment."""
 
     rows: KeyValueState
     """inputs (B, 1, m, width) in the place of keys, values of no channels; or keys and values"""
@@ -41,7 +41,7 @@ class Recalled(NamedTuple):
 
 
 class Tokens(NamedTuple):
-    """What a layer makes of a segment's tokens, before rotations, and where they stand."""
+    """Queries, keys and values of a segment, before rotations, and their positions."""
 
     queries: Tensor
     """(B, H, L, D), scaled: a product with a key is a score"""
@@ -57,18 +57,18 @@ class Tokens(NamedTuple):
     """(B, L) bool, which are real"""
 
 
-class Beside(Protocol):
-    """What was looked up for the tokens of a segment."""
+class Lookup(Protocol):
+    """Result of a look-up for the tokens of a segment."""
 
     def merge(self, y: Tensor, log_sums: Callable[[], Tensor]) -> Tensor:
-        """Heads' outputs (B, H, L, Dv): those of softmax, ``y``, with what was found.
+        """Heads' outputs (B, H, L, Dv): those of softmax, ``y``, merged with the result.
 
         ``log_sums`` gives the logarithms (B, H, L) of softmax's denominators.
         """
 
 
 class Segment(NamedTuple):
-    """What a memory may take in after a segment."""
+    """A segment that a memory may take in."""
 
     x: Tensor
     """(B, L, width) the layer's inputs"""
@@ -87,7 +87,7 @@ class Segment(NamedTuple):
     that are real; None as above"""
     cache: KeyValueState | None = None
     """keys and values of the past and the segment, as softmax read them"""
-    beside: Any = None
+    lookup: Any = None
     """what `Memory.look_up` gave"""
 
     def live(self) -> Tensor | None:
@@ -131,7 +131,7 @@ class Memory(nn.Module):
 
     @classmethod
     def in_layer(cls, choice: Choice, layer: int, layers: int) -> Choice:
-        """What layer ``layer``, counted from 0, of so many has of this memory."""
+        """The memory of layer ``layer``, counted from 0, of ``layers``."""
         return choice
 
     def fit(self, heads: tuple[int, int], dims: tuple[int, int]) -> None:
@@ -143,19 +143,19 @@ class Memory(nn.Module):
         products are multiplied by ``scale``."""
         return q, k
 
-    def look_up(self, state: Any, tokens: Tokens) -> Beside | None:
-        """What is read beside softmax; None: nothing. ``state`` is None where none is carried."""
+    def look_up(self, state: Any, tokens: Tokens) -> Lookup | None:
+        """Result of a look-up, to merge with softmax's; None: there is none to merge."""
         return None
 
     def begin(self, state: Any) -> Tensor | None:
-        """(B,) where the document begins that a state is in, if that is asked by `look_up`."""
+        """(B,) first position of the document that a state is in, if `look_up` needs it."""
         return None
 
     @final
     def tokens(
         self, heads: Heads, scale: float, mask: Mask | None, runs: Tensor | None, state: Any
     ) -> Tokens:
-        """What a segment is looked up with.
+        """Tokens of a segment as `look_up` takes them.
 
         Args:
             scale: of the products. mask: of the segment. runs: (B, past + L) the number of each
@@ -172,8 +172,8 @@ class Memory(nn.Module):
         real = None if keep is None else Mask(keep=keep)
         seen = None if state is None else state.seen
         order = positions_of(batch, length, real, seen, q.device)
-        begun = None if state is None else self.begin(state)
-        begin = torch.zeros_like(order[:, :1]) if begun is None else begun[:, None]
+        of_state = None if state is None else self.begin(state)
+        begin = torch.zeros_like(order[:, :1]) if of_state is None else of_state[:, None]
         if runs is None and mask is not None and mask.documents is not None:
             runs = runs_of(mask.documents, keep)
         if runs is not None:
@@ -182,17 +182,17 @@ class Memory(nn.Module):
         return Tokens(q * scale, k, v, order, begin, keep)
 
     def reference(self, y: Tensor, tokens: Tokens, log_sums: Callable[[], Tensor]) -> Tensor:
-        """What `look_up` and `Beside.merge` give without a state, by the literal equation."""
+        """Outputs of `look_up` and `Beside.merge` without a state, by the literal equation."""
         return y
 
     @property
     def reach(self) -> int:
-        """How many tokens back a layer reads."""
+        """Number of tokens back that a layer reads."""
         return self.slots
 
     @property
     def ahead(self) -> int:
-        """How many tokens an evaluation of windows reads ahead of each."""
+        """Number of tokens that an evaluation of windows reads before each."""
         return self.reach
 
     def windows(self, own: tuple[int | None, ...]) -> tuple[int | None, ...]:
@@ -200,7 +200,7 @@ class Memory(nn.Module):
         return own
 
     def ring(self) -> int | None:
-        """How many keys and values stand for this memory where nothing is learned; None: none do.
+        """Number of keys and values that replace rows where nothing is learned; None: none do.
 
         Read in evaluation mode (see `nn.Module.train`).
         """
@@ -216,7 +216,7 @@ class Memory(nn.Module):
         return rows
 
     def recall(self, state: Any, length: int) -> Recalled:
-        """The rows that stand before the next segment, of ``length`` tokens."""
+        """The rows before the next segment, of ``length`` tokens."""
         raise NotImplementedError
 
     def remember(self, state: Any, segment: Segment) -> tuple[State, Losses]:
@@ -262,7 +262,7 @@ def no_rows(batch_size: int, width: int, **like: Any) -> KeyValueState:
 
 
 def with_segment(rows: KeyValueState, segment: Segment) -> KeyValueState:
-    """``rows`` and the inputs of a segment behind them, cut from the graph."""
+    """``rows`` and the inputs of a segment after them, cut from the graph."""
     x = segment.x.detach()[:, None]
     rows = rows.detach().append(x, x[..., :0], segment.positions, segment.keep)
     return rows if segment.visible is None else rows.only(segment.visible)

@@ -23,7 +23,7 @@ MIXERS: Registry[type[Mixer]] = Registry(
 
 
 class MixerGene(Gene):
-    """How information moves across positions, the same in all layers or by a schedule."""
+    """The gene of how information moves across positions, in all layers or by a schedule."""
 
     name = "mixer"
     question = "how information moves across positions"
@@ -56,7 +56,7 @@ class MixerGene(Gene):
 
 
 class EncoderGene(Gene):
-    """How the encoder of an encoder-decoder moves information."""
+    """The gene of how the encoder of an encoder-decoder moves information."""
 
     name = "encoder"
     question = (
@@ -66,7 +66,7 @@ class EncoderGene(Gene):
 
 
 class CrossGene(Gene):
-    """How the decoder of an encoder-decoder reads."""
+    """The gene of how the decoder of an encoder-decoder reads the encoder's output."""
 
     name = "cross"
     question = "how a decoder reads the encoder's output (seq2seq, super-resolution)"

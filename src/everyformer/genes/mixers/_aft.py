@@ -151,7 +151,7 @@ class PositionBias(nn.Module):
 
 @state
 class BandState(State):
-    """What a member whose bias is local carries: bounded, whatever was read."""
+    """State of a member whose bias is local: of one size, however long the text."""
 
     seen: Tensor
     average: Tensor
@@ -159,7 +159,7 @@ class BandState(State):
     values: Tensor
     """(B, n - 1, d) of the last tokens, newest last"""
     lse: Tensor = field(metadata={"empty": -math.inf})
-    """(B, K) log of the summed weights behind ``average``; K key channels"""
+    """(B, K) log of the sum of weights of ``average``; K key channels"""
     keys: Tensor = field(metadata={"empty": -math.inf})
     """(B, n - 1, K) of the last tokens; -inf where there is none yet"""
 
@@ -176,7 +176,7 @@ class BandState(State):
         )
 
     def extended(self, k: Tensor, v: Tensor) -> Factors:
-        """New keys and values (B, L, ...) behind the carried average and the buffer."""
+        """New keys and values (B, L, ...) after the carried average and the buffer."""
         keys = torch.cat([self.lse[:, None], self.keys, k], 1)
         return keys, torch.cat([self.average[:, None], self.values, v], 1)
 
@@ -239,7 +239,7 @@ class AttentionFree(StreamingMixer):
         raise NotImplementedError
 
     def resume(self, k: Tensor, v: Tensor, keep: Tensor | None, state: Any) -> tuple[Tensor, State]:
-        """The same for tokens that continue those of ``state``, and the state after them."""
+        """Softmax averages of tokens that continue those of ``state``, and the state after them."""
         raise NotImplementedError
 
     def literal(self, q: Tensor, k: Tensor, v: Tensor, **how: Any) -> Tensor:

@@ -10,7 +10,7 @@ It is multi-head attention with d heads of one channel, queries of 1 and an addi
 attention matrices are never formed, because exp(K + w) = exp(K) exp(w) and exp(w) is shared.
 
 Cost: O(L^2 d) time, O(L d + L^2) memory, the L^2 part shared by batch and channels; from factors it
-ends at 64 MB kept for training (`engines.averages.dense`). State: all keys and values, 2 t d.
+ends at 64 MB saved for training (`engines.averages.dense`). State: all keys and values, 2 t d.
 Tables fix the longest sequence.
 Source: Zhai et al. 2021, arXiv 2105.14103, eq. 2 and section 3.3.
 """
@@ -111,11 +111,11 @@ def aft_full(
 def full_average(
     k: Tensor, v: Tensor, keep: Tensor | None, w: Tensor | Factors, causal: bool
 ) -> Tensor:
-    """Averages (B, L, d) of rows whose real tokens stand first."""
+    """Averages (B, L, d) of rows whose real tokens come first."""
     length = k.shape[1]
     w = as_tables(w, length)
     rows, columns = (w[0], w[1][:, :length]) if isinstance(w, tuple) else (w[..., :length], None)
-    # padding stands last: what is causal does not see it
+    # padding is last: causal queries do not see it
     k = k if causal else hide_padding(k, keep)
     heads = rows.shape[0]
     k, v = split_heads(k, heads), split_heads(v, heads)
@@ -124,7 +124,7 @@ def full_average(
 
 @state
 class FullState(State):
-    """Keys and values of all tokens seen; the t-th real token of a row stands in slot t."""
+    """Keys and values of all tokens seen; the t-th real token of a row is in slot t."""
 
     seen: Tensor
     keys: Tensor
@@ -173,7 +173,7 @@ class AFTFull(AttentionFree):
     def resume(
         self, k: Tensor, v: Tensor, keep: Tensor | None, state: FullState
     ) -> tuple[Tensor, FullState]:
-        """New tokens go into the slots behind those seen; each row looks up its own rows of w."""
+        """New tokens go into the slots after those seen; each row looks up its own rows of w."""
         assert self.max_length is not None
         batch, length, _ = k.shape
         seen = state.seen + (length if keep is None else keep.sum(1))

@@ -98,7 +98,7 @@ def reach(window: int, length: int) -> int:
 
 
 def local_average(k: Tensor, v: Tensor, band: Tensor, keep: Tensor | None, causal: bool) -> Tensor:
-    """Averages (B, L, d) of rows whose real tokens stand first; ``band`` (H, L or 1, n)."""
+    """Averages (B, L, d) of rows whose real tokens come first; ``band`` (H, L or 1, n)."""
     k = k if causal else hide_padding(k, keep)
     heads = band.shape[0]
     k, v = split_heads(k, heads), split_heads(v, heads)
@@ -136,7 +136,7 @@ def band_of(
 def table_rows(table: Tensor, first: Tensor | None, start: int, beyond: int, count: int) -> Tensor:
     """Rows start .. start + count - 1, from ``first`` on, of (H, N, c): (B, H, count, c).
 
-    ``start`` is at most 0 and ``beyond`` the rows asked for after the last query's; what lies
+    ``start`` is at most 0 and ``beyond`` the number of rows after the last query's; what lies
     outside the table belongs to pairs that do not exist, and may be anything.
     """
     if first is None:

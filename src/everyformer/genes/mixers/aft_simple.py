@@ -62,7 +62,7 @@ def aft_simple(
 
 
 def simple_average(k: Tensor, v: Tensor, keep: Tensor | None, causal: bool) -> Tensor:
-    """Averages (B, L, d) of rows whose real tokens stand first."""
+    """Averages (B, L, d) of rows whose real tokens come first."""
     if causal:
         return running_average(k[:, :, None], v[:, :, None])[1].squeeze(2)
     _, o = total_average(hide_padding(k, keep)[:, :, None], v[:, :, None])

@@ -140,8 +140,8 @@ class Performer(KernelAttention):
     @property
     def rows(self) -> int:
         """Drawn rows w."""
-        given, size = self.options.features, self.head_dim
-        return max(1, int(size * math.log(size))) if given is None else given
+        features, size = self.options.features, self.head_dim
+        return max(1, int(size * math.log(size))) if features is None else features
 
     def add_features(self) -> None:
         o = self.options

@@ -71,7 +71,7 @@ class RFAOptions(KernelOptions):
     redraw: Annotated[Count | None, Affects("nothing")] = 1
     """training calls after which rows are drawn anew; None never, as states in training need it"""
     pool: Annotated[Whole, Unless("redraw", None)] = 0
-    """draws kept, from which redrawing picks (published: 500 for all layers); 0: fresh ones"""
+    """number of draws from which redrawing picks (published: 500 for all layers); 0: fresh ones"""
     compat_clamp: bool = False
     """scale and denominators of the authors' causal code"""
 
@@ -102,7 +102,7 @@ def _limits(make: Make) -> list[Pair]:
         )
         return many.out(y.transpose(1, 2).flatten(2))
 
-    found = [
+    limits = [
         near("32,768 draws are softmax of unit vectors within 5%", 0.05, output(many), normalised),
         *value_limits(make, "rfa"),
     ]
@@ -112,8 +112,8 @@ def _limits(make: Make) -> list[Pair]:
         with torch.no_grad():
             gated.gate.weight.zero_()
             gated.gate.bias.fill_(30.0)
-        found.append(("gates of 1, all alike, cancel", output(gated), output(plain)))
-    return found
+        limits.append(("gates of 1, all alike, cancel", output(gated), output(plain)))
+    return limits
 
 
 @MIXERS.register("rfa")
@@ -185,7 +185,7 @@ class RFA(KernelAttention):
         return make(x, drawn), None
 
     def log_kernel(self, q: Tensor, k: Tensor) -> Tensor:
-        """Of the Gaussian kernel, or of the arc-cosine one."""
+        """Logs of the Gaussian kernel, or of the arc-cosine one: (B, H, L, S)."""
         scale = self.scale / self.options.temperature
         x, y = (self._direction(t) * scale.to(t) for t in (q, k))
         if self.options.feature_map == "fourier":

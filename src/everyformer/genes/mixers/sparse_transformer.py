@@ -135,7 +135,7 @@ class SparseTransformer(PlanAttention):
         return SparsePlan(unions[:1] if len(set(unions)) == 1 else unions)
 
     def _union(self, head: int) -> tuple[Pattern, ...]:
-        """What one head sees."""
+        """Patterns whose union one head sees."""
         first, second = self.sets_of(self.options.pattern, head % self.options.groups)
         step = head if self.options.mode == "heads" else self.layer
         sets = ("both",) if self.options.mode == "merged" else self.options.sets

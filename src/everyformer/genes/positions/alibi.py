@@ -169,7 +169,7 @@ class Alibi(AdditivePosition):
 
     @property
     def _left(self) -> int:
-        """How many heads see the left, where each sees one side."""
+        """Number of heads that see the left, where each sees one side."""
         assert self.heads is not None
         return (self.heads + 1) // 2
 

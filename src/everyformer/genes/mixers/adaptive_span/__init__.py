@@ -135,11 +135,11 @@ class AdaptiveSpan(HeadMixer):
 
     @property
     def reach(self) -> Reach:
-        """What queries may read: the window, or what a memory shows of it (`Memory.windows`)."""
+        """Keys that queries may read: the window, or its part in a memory (`Memory.windows`)."""
         if self.memory is None:
             return self.whole
-        [shown] = self.memory.windows((None,))
-        window = self.whole.window if shown is None else min(shown, self.whole.window)
+        [limit] = self.memory.windows((None,))
+        window = self.whole.window if limit is None else min(limit, self.whole.window)
         return self.whole._replace(window=window)
 
     @property
@@ -213,7 +213,7 @@ class AdaptiveSpan(HeadMixer):
     def _carried(
         self, rows: Rows, before: State, after: KeyValueState, farthest: list[int]
     ) -> State:
-        """The state behind the tokens: what later ones can see, or what a memory takes in."""
+        """The state after the tokens: keys that later ones can see, or rows of a memory."""
         if self.memory is None:
             return after.last(self._kept(farthest))
         if isinstance(before, KeyValueState):
@@ -302,12 +302,12 @@ class AdaptiveSpan(HeadMixer):
         o = self.options
         spans = (z + o.ramp).clamp(max=o.window)
 
-        def told() -> tuple[Tensor, Tensor]:
+        def sums() -> tuple[Tensor, Tensor]:
             each = spans.mean(1).expand(rows.x.shape[:2])
             real = torch.ones_like(each) if rows.keep is None else rows.keep.to(each)
             return (each * real).sum(), real.sum()
 
-        tally("span", told)
+        tally("span", sums)
         record(self, "spans", lambda: spans[0, :, 0] if z.shape[2] == 1 else spans[0])
         if tracing() and q.shape[2] == k.shape[2]:
             record(self, "weights", lambda: self._weights(q, k, z, rows.keep)[..., : k.shape[2]])

@@ -35,13 +35,13 @@ def attend_with_memory(
         whole, runs = with_past(mask, x.shape[1], past.keys.shape[2])
     positions = attention.positions(x, whole, None if past is None else past.seen)
     q, k, v = attention.project_heads(x)
-    beside = None
+    lookup = None
     if memory.looks_up:
         tokens = memory.tokens((q, k, v), attention.scale, mask, runs, state)
-        beside = memory.look_up(state, tokens)
+        lookup = memory.look_up(state, tokens)
     turned = attention.rotate(q, positions), attention.rotate(k, positions), v
     pairs, cache = attention.place(turned, whole, positions, past, farthest)
-    y = attention.attend(*pairs, beside)
+    y = attention.attend(*pairs, lookup)
     if cache is None:
         return MixerOutput(y, None, {})
     q, k, v, visible, distances = pairs
@@ -59,7 +59,7 @@ def attend_with_memory(
         cache = cache if document is None else cache.only(document)
         return MixerOutput(y, cache.last(attention.reach), {})
     attend = partial(by_contents, attention.project, attention.scale, x.detach())
-    segment = Segment(x, positions, real, document, attend, usage, cache, beside)
+    segment = Segment(x, positions, real, document, attend, usage, cache, lookup)
     return MixerOutput(y, *memory.remember(state, segment))
 
 

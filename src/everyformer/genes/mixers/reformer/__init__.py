@@ -25,7 +25,7 @@ Published models have local layers between: mixer=by_layer("attention", "reforme
 window=by_layer(128, None, ...), or --by-layer mixer=attention,reformer window=128,none for the
 command, one value a layer (there local layers are cut into blocks; a window slides).
 
-L <= C is dense attention. Padding sorts behind all buckets and is never seen. Source: Kitaev,
+L <= C is dense attention. Padding sorts after all buckets and is never seen. Source: Kitaev,
 Kaiser, Levskaya 2020, arXiv 2001.04451; numbers as in google/trax and Hugging Face's Reformer.
 There the list of chunks is ``wrap="circular"``: the first chunk of a round sees the last of the
 round before; here it sees nothing before it unless asked. The function and its literal form are in
@@ -227,13 +227,13 @@ class Reformer(HeadMixer):
         return self.merge(y)
 
     def _append(self, qk: Tensor, v: Tensor, rows: Rows, state: ReformerState) -> ReformerState:
-        """The state with new tokens behind the old ones."""
+        """The state with new tokens after the old ones."""
         cache = state.held.append(qk, v, rows.positions(state.seen), rows.keep)
         buckets = torch.cat((state.buckets, self._hash(qk)), -1)
         return ReformerState(cache.seen, cache, buckets)
 
     def _continue(self, qk: Tensor, after: ReformerState) -> Tensor:
-        """What the last tokens of a state see, by ``decode``: (B, H, n, D)."""
+        """Outputs (B, H, n, D) of the last tokens of a state, by ``decode``."""
         o, pattern = self.options, self.pattern
         cache, count = after.held, qk.shape[2]
         keep, length = cache.keep, cache.keys.shape[2]
@@ -258,12 +258,12 @@ class Reformer(HeadMixer):
         positions = torch.arange(keys.shape[2], device=keys.device)
         seen = (positions < last[:, None])[None, None]
         seen = seen if keep is None else seen & keep[:, None, None]
-        met = (after.buckets[..., last, None] == after.buckets[..., None, :]).any(2)
-        worth = (positions + met * len(positions)).masked_fill(~seen, -1)
+        shares = (after.buckets[..., last, None] == after.buckets[..., None, :]).any(2)
+        worth = (positions + shares * len(positions)).masked_fill(~seen, -1)
         most = min(o.chunk * self.pattern.width * self.rounds, len(positions))
-        found = worth.topk(most, -1)
+        best = worth.topk(most, -1)
         chosen = torch.zeros_like(worth, dtype=torch.bool).scatter(
-            -1, found.indices, found.values >= 0
+            -1, best.indices, best.values >= 0
         )
         of_queries, visible = keys[:, :, last], Visibility(mask=chosen)
         y = softmax_attention(of_queries, keys_of(keys), values, visible, scale=o.scale)

@@ -22,7 +22,7 @@ from everyformer.engines.softmax.visibility import Visibility
 KEY_EPS = 1e-6
 """added to the mean square of a key before it is divided by its length, as in the authors' code"""
 _LAST_BUCKET = 2**31
-"""where padding is sorted to, behind all that hashes give"""
+"""bucket of padding, which sorts after all that hashes give"""
 
 
 def lsh_attention(
