@@ -198,21 +198,6 @@ def later(length):
 
 
 @members
-@pytest.mark.parametrize("causal", [True, False])
-def test_packed_and_padded_rows_are_the_reference(name, options, causal):
-    mixer = build(name, options, causal=causal)
-    x = draw(2, 12, WIDTH)
-    keep = torch.ones(2, 12, dtype=torch.bool)
-    keep[0, :2] = keep[0, 6] = keep[1, -1] = False
-    documents = torch.tensor([[1] * 5 + [2] * 7, [3] * 2 + [4] * 3 + [5] * 7])
-    for mask in (Mask(documents=documents), Mask(documents=documents, keep=keep)):
-        real = torch.ones(2, 12, 1) if mask.keep is None else keep[..., None].double()
-        close(mixer(x, mask=mask).y * real, mixer.reference(x, mask=mask) * real)
-    broken = x.masked_fill(~keep[..., None], math.nan)
-    close(mixer(broken, mask=Mask(keep=keep)).y * 0 + 1, torch.ones_like(x))
-
-
-@members
 def test_a_context_read_once_serves_every_query(name, options):
     mixer = build(name, options, causal=False)
     x, context = draw(2, 5, WIDTH), draw(2, 9, WIDTH, seed=2)

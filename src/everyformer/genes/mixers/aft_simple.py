@@ -103,7 +103,7 @@ class AFTSimple(AttentionFree):
     """AFT-simple over (B, L, width); each channel is a head of its own, whatever ``heads`` says."""
 
     name = "aft-simple"
-    trials = Trials(variants=({}, {"gate": "identity"}), limits=_limits)
+    trials = Trials(variants=({}, {"gate": "identity", "bias": False}), limits=_limits)
     Options = AFTOptions
     options: AFTOptions
     states = (SimpleState,)
