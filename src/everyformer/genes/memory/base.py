@@ -2,8 +2,14 @@
 
 The rows that a memory holds come before the segment, oldest first: inputs of the layer, which
 become keys and values there by its own projections, so that these learn from the past while the
-past itself gets no gradient; or keys and values as they were. A memory may also be looked up beside
-(`Memory.look_up`), whose result is merged with softmax's.
+past itself gets no gradient; or keys and values as they were. A memory may also have a store of its
+own (`Memory.look_up`), whose result is merged with softmax's.
+
+A layer's call, segment by segment (`everyformer.genes.mixers.attention.with_memory`):
+
+    recall     the state's rows, as further keys and values of softmax
+    look_up    the store's result for the segment's queries; Lookup.merge joins it to the output
+    remember   the state after the segment, and the memory's own losses
 """
 
 from __future__ import annotations
@@ -34,7 +40,7 @@ class Recalled(NamedTuple):
     """Keys and values, or rows, that are read with a segment."""
 
     rows: KeyValueState
-    """inputs (B, 1, m, width) in the place of keys, values of no channels; or keys and values"""
+    """inputs (B, 1, m, width) as keys, with values of no channels; or keys and values"""
     farthest: int | None = None
     """largest distance of a query to a row, where rows stand for more than one token each; None:
     rows are one apart"""
@@ -88,7 +94,7 @@ class Segment(NamedTuple):
     cache: KeyValueState | None = None
     """keys and values of the past and the segment, as softmax read them"""
     lookup: Any = None
-    """what `Memory.look_up` gave"""
+    """the result of `Memory.look_up`"""
 
     def live(self) -> Tensor | None:
         """(B, L) bool, which tokens are real and may be seen by later segments; None: all."""
@@ -109,8 +115,8 @@ class Memory(nn.Module):
     recorded: ClassVar[Recorded] = {}
     """how what it records as it runs is drawn, where that is no kind that all know"""
     merges: ClassVar[str] = "as further keys and values"
-    """how what is read and the segment itself become one output: further rows of the same softmax;
-    a memory with a read of its own and a gate between the two says so here"""
+    """how past and segment become one output, in words: by further rows of the same softmax, unless
+    a memory has a store and a gate between the two"""
     learned_without: ClassVar[Mapping[str, Any]] = {}
     """options with which it leaves a model that was trained without it as it is"""
     trials: ClassVar[Trials] = Trials()
@@ -122,7 +128,7 @@ class Memory(nn.Module):
     slots: int
     """rows of the past that a layer keeps; may be changed for evaluation"""
     looks_up: ClassVar[bool] = False
-    """whether something is read beside softmax"""
+    """whether it has a store that `look_up` reads"""
     tokens_alone: ClassVar[bool] = False
     """whether its rows are the last tokens, one apart, and it needs nothing but those and has no
     losses, so that mixers other than attention can read it at distances of their own"""
@@ -135,12 +141,12 @@ class Memory(nn.Module):
         return choice
 
     def fit(self, heads: tuple[int, int], dims: tuple[int, int]) -> None:
-        """Told once by the attention that it serves: query and key-value heads, and channels of a
-        key and of a value of one head."""
+        """Sizes of the attention that it serves, set once: query and key-value heads, and channels
+        of a key and of a value of one head."""
 
     def heads(self, q: Tensor, k: Tensor, scale: float) -> tuple[Tensor, Tensor]:
-        """Queries (B, H, L, D) and keys (B, H_kv, L, D) of tokens as this memory wants them, whose
-        products are multiplied by ``scale``."""
+        """Queries (B, H, L, D) and keys (B, H_kv, L, D) of tokens, normed as this memory does;
+        ``scale`` is the factor of their products."""
         return q, k
 
     def look_up(self, state: Any, tokens: Tokens) -> Lookup | None:
@@ -158,8 +164,9 @@ class Memory(nn.Module):
         """Tokens of a segment as `look_up` takes them.
 
         Args:
-            scale: of the products. mask: of the segment. runs: (B, past + L) the number of each
-                slot's document beside a state; None: as the mask says, or one document.
+            scale: of the products. mask: of the segment.
+            runs: (B, past + L) the number of each slot's document, where there is a state; None:
+                as the mask says, or one document.
 
         Raises:
             UnsupportedError: pairs are hidden or weighed, which no store knows of.
@@ -182,7 +189,7 @@ class Memory(nn.Module):
         return Tokens(q * scale, k, v, order, begin, keep)
 
     def reference(self, y: Tensor, tokens: Tokens, log_sums: Callable[[], Tensor]) -> Tensor:
-        """Outputs of `look_up` and `Beside.merge` without a state, by the literal equation."""
+        """Outputs of `look_up` and `Lookup.merge` without a state, by the literal equation."""
         return y
 
     @property
@@ -196,7 +203,7 @@ class Memory(nn.Module):
         return self.reach
 
     def windows(self, own: tuple[int | None, ...]) -> tuple[int | None, ...]:
-        """The windows of the heads (see `visibility`), given the attention's ``own``."""
+        """Windows of the heads (see `visibility`), of an attention whose windows are ``own``."""
         return own
 
     def ring(self) -> int | None:

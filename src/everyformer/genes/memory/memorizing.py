@@ -105,7 +105,7 @@ class MemorizingState(State):
 
 
 class StoreLookup(NamedTuple):
-    """Result of a look-up; see `everyformer.genes.memory.base.Beside`."""
+    """Result of a look-up; see `everyformer.genes.memory.base.Lookup`."""
 
     memory: MemorizingMemory
     tokens: Tokens

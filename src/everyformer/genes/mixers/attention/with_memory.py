@@ -1,4 +1,4 @@
-"""Attention with a memory: rows of the past before the segment, and a read beside softmax.
+"""Attention with a memory: rows of the past before the segment, and the result of a look-up.
 
     K = [K_memory, K_x],  V = [V_memory, V_x];     y = softmax(Q K^T) V + what is looked up
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 def attend_with_memory(
     attention: Attention, memory: Memory, x: Tensor, mask: Mask | None, state: State | None
 ) -> MixerOutput:
-    """`Attention.forward` of a layer with a memory, and what the memory keeps of the segment."""
+    """`Attention.forward` of a layer with a memory, and the memory's state after the segment."""
     past, farthest = _past(attention, memory, x, state)
     whole, runs = mask, None
     if past is not None:
