@@ -47,7 +47,7 @@ class Best:
         self._ordered, self._rare = False, False
 
     def meet(self, scores: Tensor, first: int) -> None:
-        """Look at ``scores`` (N, L, B) of the keys from ``first`` on."""
+        """Take in the ``scores`` (N, L, B) of the keys from ``first`` on."""
         scores = scores.flatten(0, 1)
         if self._floor is None:
             self._floor = self._values.new_full((len(scores), 1), -math.inf)
@@ -64,7 +64,7 @@ class Best:
             self._join(scores, first)
 
     def settle(self, scores: Tensor, index: Tensor) -> None:
-        """Write the best (N, L, count), best first."""
+        """Write the best scores and their indices (N, L, count), best first."""
         if self._ordered:
             best = self._values[:, : self._count], self._keys[:, : self._count]
         else:

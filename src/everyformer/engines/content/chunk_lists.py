@@ -46,7 +46,7 @@ class ChunkPattern:
         return 1 + self.before + self.after
 
     def code(self) -> list[int]:
-        """As the operators take it."""
+        """Numbers of this pattern, as the operators take it."""
         return [int(value) for value in astuple(self)]
 
     @classmethod
@@ -82,7 +82,7 @@ class ChunkList(NamedTuple):
     """(X L, rounds): in which bucket; with ``once`` and ``within``"""
 
     def side(self, of_chunks: Pick, of_tokens: Pick) -> Listed:
-        """Some queries or keys, picked from what is listed (F, C) and from tokens (X L, rounds)."""
+        """Part of the queries or keys, picked from the list (F, C) and tokens (X L, rounds)."""
         bucket, chunk, codes = self.bucket, self.chunk, self.codes
         return Listed(
             of_chunks(self.position),

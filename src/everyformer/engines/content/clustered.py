@@ -50,7 +50,7 @@ class Members(State):
 
     @classmethod
     def empty(cls, rows: tuple[int, int, int], size: int, **like: Any) -> Members:
-        """No members yet, for ``rows`` = (batch, heads, clusters)."""
+        """Clusters without members, for ``rows`` = (batch, heads, clusters)."""
         none = torch.zeros(*rows, 0, size, **like)
         seen = torch.zeros(rows[0], dtype=torch.long, device=like.get("device"))
         return cls(seen, none, none, torch.zeros(*rows, 0, device=like.get("device")))

@@ -67,7 +67,7 @@ class KernelState(State):
     def empty(
         cls, rows: tuple[int, int], features: int, values: int, levels: bool, **like: Any
     ) -> KernelState:
-        """Nothing seen, for ``rows`` = (batch, heads); ``like``: device and dtype."""
+        """The state at the start, for ``rows`` = (batch, heads); ``like``: device and dtype."""
         wide = {**like, "dtype": torch.promote_types(like["dtype"], torch.float32)}
         return cls(
             seen=torch.zeros(rows[0], dtype=torch.long, device=like["device"]),

@@ -81,7 +81,7 @@ class Levels(NamedTuple):
 
 
 class Chunked(NamedTuple):
-    """One segment in chunks, float32 at least; the last chunk is filled up with zeros."""
+    """Segment in chunks, float32 at least; the last chunk is filled up with zeros."""
 
     q: Tensor
     """(X n, C, M)"""

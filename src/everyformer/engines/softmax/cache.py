@@ -60,7 +60,7 @@ class KeyValueState(State):
     def empty(
         cls, rows: tuple[int, int], key_dim: int, value_dim: int, **like: Any
     ) -> KeyValueState:
-        """No slots yet, for ``rows`` = (batch, key-value heads); ``like``: device and dtype."""
+        """Empty cache of ``rows`` = (batch, key-value heads); ``like``: device and dtype."""
         return cls(
             seen=torch.zeros(rows[0], dtype=torch.long, device=like.get("device")),
             keys=torch.zeros(*rows, 0, key_dim, **like),
@@ -160,7 +160,7 @@ class KeyValueState(State):
         return KeyValueState(self.seen, keys, values, keep[:, index], positions[:, index])
 
     def only(self, visible: Tensor) -> KeyValueState:
-        """With the slots that ``visible`` (B, S) leaves out marked as holding nothing."""
+        """The cache, in which slots that ``visible`` (B, S) leaves out are marked as empty."""
         keep, positions = self.slots()
         return KeyValueState(self.seen, self.keys, self.values, keep & visible, positions)
 

@@ -55,7 +55,7 @@ class Pairs:
         farthest: int | None = None,
         length: int | None = None,
     ) -> Pairs:
-        """All distances that L queries and S keys can have, if the keys end with the queries.
+        """Pairs of L queries and S keys, with all distances that they have if both end together.
 
         ``regular``: the last query stands where the last key does and both count up by one. Any
         other positions are allowed if visible pairs are at most S - 1 apart, or ``farthest``.
@@ -101,7 +101,7 @@ class Pairs:
         )  # fmt: skip
 
     def take(self, table: Tensor, dim: int = -1) -> Tensor:
-        """This block's columns of a table over the whole call's, which lie along ``dim``."""
+        """Columns of this block in a table over the whole call's, which lie along ``dim``."""
         return table.narrow(dim, self.skipped, self.columns)
 
     def lay(self, columns: Tensor) -> Tensor:
@@ -169,7 +169,7 @@ class Pairs:
         return tile
 
     def cut(self, tile: Tensor) -> Tensor:
-        """This block's part of a whole call's `tile`, a view."""
+        """Part of this block in a whole call's `tile`, a view."""
         if not self.regular:
             return tile
         length, source = self.queries.shape[-1], self.keys.shape[-1]

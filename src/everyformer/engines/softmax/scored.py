@@ -51,10 +51,10 @@ class PositionOnScores(Protocol):
     additive: bool
 
     def by_distance(self, distance: Tensor, dtype: torch.dtype) -> Tensor:
-        """If ``additive``, all that it does: (H, ...) added to pairs ``distance`` (...) apart."""
+        """Addends (H, ...) of pairs ``distance`` (...) apart; if ``additive``, all that it does."""
 
     def of_heads(self, chosen: Sequence[int]) -> PositionOnScores:
-        """This change for some heads, counted from 0."""
+        """The change for some heads, counted from 0."""
 
     def prepare(self, pairs: Pairs, scale: float, dtype: torch.dtype) -> Parts:
         """Tensors that all blocks of a call share."""

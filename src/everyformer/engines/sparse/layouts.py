@@ -96,7 +96,7 @@ def _behind(t: Tensor, skip: int) -> Tensor:
 
 
 def whole(length: int) -> Windows:
-    """All tokens as one unit."""
+    """Layout of all tokens as one unit."""
     return Windows(length)
 
 
@@ -190,7 +190,7 @@ class Chosen:
 
 @dataclass(frozen=True, eq=False)
 class Tables:
-    """For every block of queries and head the key blocks of a table; for keys alone."""
+    """Key blocks of a table for every block of queries and head; a layout of keys alone."""
 
     size: int
     table: Tensor

@@ -101,7 +101,7 @@ class SparsePlan:
         return SparsePlan(tuple(tuple(map(pattern, union)) for union in from_json(text)))
 
     def plus(self, *more: Pattern) -> SparsePlan:
-        """With ``more`` patterns in the union of every head."""
+        """The plan with ``more`` patterns in the union of every head."""
         return SparsePlan(tuple((*union, *more) for union in self.heads))
 
     def of_heads(self, chosen: Sequence[int]) -> SparsePlan:

@@ -214,7 +214,7 @@ class Memory(nn.Module):
         return None
 
     def init_state(self, batch_size: int, width: int, **like: Any) -> State:
-        """Nothing remembered yet; ``like``: device and dtype."""
+        """The state before the first segment; ``like``: device and dtype."""
         raise NotImplementedError
 
     def rows_of(self, state: Any) -> KeyValueState:

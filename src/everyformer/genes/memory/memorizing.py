@@ -295,7 +295,7 @@ class MemorizingMemory(Memory):
         return MemorizingState(window.seen, window, stored, begin), {}
 
     def reference(self, y: Tensor, tokens: Tokens, log_sums: Callable[[], Tensor]) -> Tensor:
-        """One token at a time: the past of its segment is sorted by products, the first k read."""
+        """Outputs token by token: the segment's past is sorted by products, the first k read."""
         batch, heads, length, _ = y.shape
         own = None if self.gate is not None else log_sums()
         rows = []

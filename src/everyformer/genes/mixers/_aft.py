@@ -165,7 +165,7 @@ class BandState(State):
 
     @classmethod
     def empty(cls, batch: int, buffer: int, keys: int, width: int, **like: Any) -> BandState:
-        """Nothing seen; ``like``: device and dtype (sums are float32 at least)."""
+        """The state before the first token; ``like``: device and dtype (sums: float32 at least)."""
         wide = like | {"dtype": torch.promote_types(like["dtype"], torch.float32)}
         return cls(
             seen=torch.zeros(batch, dtype=torch.long, device=like["device"]),

@@ -93,7 +93,7 @@ class KernelAttention(HeadMixer):
         raise NotImplementedError
 
     def add_features(self) -> None:
-        """Make what the features, denominators and gates need."""
+        """Parameters and buffers of the features, denominators and gates, made once."""
 
     def draw(self, carried: bool, again: bool = True) -> Tensor | None:
         """The random projection of this call, if features have one.

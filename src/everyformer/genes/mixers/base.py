@@ -186,7 +186,7 @@ class RowMixer(Mixer):
     def reference(
         self, x: Tensor, *, context: Context | None = None, mask: Mask | None = None
     ) -> Tensor:
-        """By the literal equation, text by text on the real tokens alone; padding gets zeros."""
+        """Outputs by the literal equation, text by text on the real tokens; zeros at padding."""
         self.check_input(x, context, mask, None)
         mask = self._masked(mask) or Mask()
         if context is not None:
@@ -221,7 +221,7 @@ class RowMixer(Mixer):
 
     @final
     def read_context(self, context: Context, mask: Mask | None = None) -> State:
-        """Take in a context once; `forward` reads the result as ``state`` at every step."""
+        """State of a context that is read once; `forward` takes it as ``state`` at every step."""
         if not self.crosses:
             return super().read_context(context, mask)
         self._check_context()
@@ -319,7 +319,7 @@ class BuiltMixer(Mixer):
 
     @abstractmethod
     def build(self, max_length: int | None) -> None:
-        """Make the parameters, by the sizes and options that are attributes by now."""
+        """Parameters of the member, by the sizes and options that are attributes by now."""
         raise NotImplementedError
 
 

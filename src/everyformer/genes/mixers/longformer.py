@@ -131,7 +131,7 @@ class Longformer(PatternAttention):
 
     @torch.no_grad()
     def copy_projections(self) -> None:
-        """Let the global projections start as those of the other tokens.
+        """Global projections that start as those of the other tokens, a copy of them.
 
         Raises:
             UnsupportedError: this one was built without global projections.

@@ -147,7 +147,7 @@ class SparseTransformer(PlanAttention):
         return self.stride
 
     def sets(self) -> Titled:
-        """All earlier tokens, the strided and the fixed sets, as in figure 3 of the paper."""
+        """Unions of figure 3 of the paper: all earlier tokens, the strided and the fixed sets."""
         before, after = self.sets_of("strided"), self.sets_of("fixed")
         return [
             ("all", (Near(causal=self.causal),)),

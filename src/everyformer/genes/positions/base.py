@@ -104,7 +104,7 @@ class AdditivePosition(ScorePosition):
 
 
 class SomeHeads(ScorePosition):
-    """Some heads of a position that acts on scores; what it has learned stays shared."""
+    """View of some heads of a position that acts on scores; its parameters stay shared."""
 
     name = "some-heads"
 

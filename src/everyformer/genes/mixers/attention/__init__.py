@@ -252,7 +252,7 @@ class Attention(BuiltMixer):
 
     @property
     def answers_some(self) -> bool:
-        """With a memory, what is carried on is made of all outputs."""
+        """True without a memory, whose state is made of all outputs."""
         return self.memory is None
 
     def sources(self, x: Tensor, *, biased: bool = True) -> Tensor:
@@ -310,7 +310,7 @@ class Attention(BuiltMixer):
 
     @property
     def windows(self) -> tuple[int | None, ...]:
-        """As in `visibility`; with a memory, in training or evaluation as it says."""
+        """Windows of the heads as in `visibility`; with a memory, those that it says."""
         return self._windows if self.memory is None else self.memory.windows(self._windows)
 
     @property

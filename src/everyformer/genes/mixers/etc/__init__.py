@@ -148,7 +148,7 @@ class ETC(BuiltMixer, RowMixer):
         return MixerOutput(merged(rows.x, *out), None, {})
 
     def text_reference(self, text: Rows) -> Tensor:
-        """All pairs at once: scores by label, one softmax a query."""
+        """Outputs by all pairs at once: scores by label, one softmax a query."""
         self._check(text)
         return self._literal(text)
 

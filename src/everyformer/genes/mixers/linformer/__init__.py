@@ -163,7 +163,7 @@ class Linformer(HeadMixer):
         return max_length
 
     def join(self, first: Mixer) -> None:
-        """One E for all layers, if they share it."""
+        """The first layer's E for this layer too, if they share it."""
         assert isinstance(first, Linformer)
         if "layerwise" not in (self.options.sharing, first.options.sharing):
             return

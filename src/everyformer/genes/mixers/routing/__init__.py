@@ -222,7 +222,7 @@ class RoutingAttention(HeadMixer):
         return RoutingState(routed.seen, routed, local)
 
     def train(self, mode: bool = True) -> Self:
-        """As in every module; evaluation begins with centroids that all steps have moved."""
+        """Mode of the module; evaluation begins with centroids that all steps have moved."""
         if not mode:
             self.centroids.watch(self.parameters())
         return super().train(mode)

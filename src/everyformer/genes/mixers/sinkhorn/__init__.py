@@ -166,7 +166,7 @@ class Sinkhorn(HeadMixer):
             self.null = nn.Parameter(torch.randn(2, self.heads, 1, self.head_dim))
 
     def join(self, first: Mixer) -> None:
-        """One sort net for all layers, if they share it."""
+        """The first layer's sort net for this layer too, if they share it."""
         assert isinstance(first, Sinkhorn)
         own, theirs = self.options, first.options
         if not (own.shared_sort or theirs.shared_sort):

@@ -56,7 +56,7 @@ def compared(pooled: Tensor, means: Tensor) -> Tensor:
 
 
 def hardened(p: Tensor) -> Tensor:
-    """One at the largest entry of every row that has any, with the gradient of ``p``."""
+    """Hard P: one at the largest entry of every row that has any, with the gradient of ``p``."""
     if p.shape[-1] == 0:
         return p
     column = torch.arange(p.shape[-1], device=p.device)
