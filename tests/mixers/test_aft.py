@@ -68,11 +68,11 @@ def test_it_is_softmax_attention_with_a_head_a_channel(causal):
     q, k, v, w = (draw(3, 11, 6, seed=s) for s in (1, 2, 3, 4))
     w, keep = draw(11, 11, seed=4), torch.ones(3, 11, dtype=torch.bool)
     keep[1, 7:] = False
-    shown = keep[:, None, None, :].expand(-1, -1, 11, -1)
+    seen = keep[:, None, None, :].expand(-1, -1, 11, -1)
     if causal:
-        shown = shown & torch.ones(11, 11, dtype=torch.bool).tril()
+        seen = seen & torch.ones(11, 11, dtype=torch.bool).tril()
     heads = [t.transpose(1, 2)[..., None] for t in (torch.ones_like(k), k, v)]
-    bias = w.masked_fill(~shown, -math.inf)
+    bias = w.masked_fill(~seen, -math.inf)
     attended = F.scaled_dot_product_attention(*heads, attn_mask=bias, scale=1.0)
     expected = torch.sigmoid(q) * attended[..., 0].transpose(1, 2)
     got = functional.aft_full(q, k, v, w, causal=causal, mask=Mask(keep=keep))
@@ -338,9 +338,9 @@ def test_one_graph_serves_other_lengths(name, options):
 @pytest.mark.parametrize("causal", [True, False])
 def test_the_weights_shown_are_those_applied(name, options, causal):
     mixer, x = build(name, {**options, "gate": "identity"}, causal=causal), draw(2, 9, WIDTH)
-    with trace(mixer) as shown:
+    with trace(mixer) as seen:
         mixer(x)
-    weights, w = (shown.find(n)[""] for n in ("weights", "position_bias"))
+    weights, w = (seen.find(n)[""] for n in ("weights", "position_bias"))
     assert weights.shape == (2, 1, 9, 9)
     close(weights.sum(-1), torch.ones(2, 1, 9).double())
     if causal:
@@ -359,9 +359,9 @@ def test_the_weights_shown_are_those_applied(name, options, causal):
 def test_a_local_bias_is_zero_outside_its_window():
     for options in ({"window": 3, "rank": 2}, {"window": 3, "rank": None}):
         mixer, x = build("aft-local", options, causal=False), draw(1, 9, WIDTH)
-        with trace(mixer) as shown:
+        with trace(mixer) as seen:
             mixer(x)
-        w = shown.find("position_bias")[""][0]
+        w = seen.find("position_bias")[""][0]
         near = (torch.arange(9)[:, None] - torch.arange(9)).abs() < 3
         assert torch.all(w[~near] == 0)
         assert torch.all(w[near] != 0)
