@@ -66,7 +66,7 @@ class CompareConfig(Options):
     """what is equal: width, or parameters to within 10% of the first member's"""
     lr_grid: tuple[Positive, ...] = ()
     """learning rates tried for each member with the first seed; the best one is kept"""
-    bench_lengths: Annotated[tuple[Count, ...], Idle] = (256, 512, 1024, 2048)
+    lengths: Annotated[tuple[Count, ...], Idle] = (256, 512, 1024, 2048)
     """lengths at which time and memory of one layer are measured; none given skips it"""
     launcher: Annotated[Literal["local", "ray"], Idle] = "local"
     """one training after the other here, or spread over a Ray cluster"""
@@ -80,7 +80,7 @@ class CompareConfig(Options):
     def __post_init__(self) -> None:
         super().__post_init__()
         typed = {
-            name: choice if choice.name == OWN else GENES[name].typed(choice)
+            name: Choice(OWN, NoOptions()) if choice.name == OWN else GENES[name].typed(choice)
             for name, choice in self.genes.items()
         }
         object.__setattr__(self, "genes", typed)

@@ -31,7 +31,7 @@ from typing import (
 )
 
 from everyformer.core.bounds import Affects, Bounds, Condition
-from everyformer.core.errors import ConfigError, nearest
+from everyformer.core.errors import ConfigError, Spelled, nearest
 
 C = TypeVar("C")
 
@@ -180,6 +180,30 @@ def from_dict(cls: type[C], values: dict[str, Any], where: str = "", base: C | N
         return cls(**given) if base is None else dataclasses.replace(base, **given)  # type: ignore[type-var]
     except TypeError as error:
         raise ConfigError(f"{where or cls.__name__}: {error}") from error
+
+
+@dataclasses.dataclass(frozen=True)
+class Said:
+    """Options that were given in one place, as nested plain values by field."""
+
+    values: dict[str, Any]
+    where: str = ""
+    """before their names in refusals: -- of flags"""
+    file: str | None = None
+    """the config file, if they were read from one"""
+
+    def over(self, base: C) -> C:
+        """``base`` with these options in place of its own.
+
+        Raises:
+            ConfigError: see `from_dict`; that of a file names it.
+        """
+        try:
+            return from_dict(type(base), self.values, self.where, base)
+        except ConfigError as error:
+            if self.file is None:
+                raise
+            raise Spelled(f"{self.file}: {error}") from error
 
 
 def _chosen(value: Any, where: str, base: Choice) -> Choice:
