@@ -41,8 +41,9 @@ def test_what_is_said_is_no_more_than_the_words(tmp_path: Path) -> None:
     file.write_text('{"steps": 5, "memory": "segment"}', encoding="utf-8")
     words = ["attention", "--lr=0.001", "--position", "rope", "--position.base", "9", "--json",
              "--config", str(file), "--model.block.dropout", "0.1", "--batch", "16"]  # fmt: skip
-    below, above = read_run(words)[0].said
+    below, names, above = read_run(words)[0].said
     assert below.values == {"training": {"steps": 5}, "memory": "segment"}
+    assert names.values == {"position": {"name": "rope"}}
     assert above.values == {
         "member": "attention",
         "position": {"name": "rope", "base": 9.0},

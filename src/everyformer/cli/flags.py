@@ -56,7 +56,7 @@ class Option:
 
     @property
     def placed(self) -> bool:
-        """Whether words without a flag are its value."""
+        """True where words without a flag are its value."""
         return _POSITIONAL in getattr(self.hint, "__metadata__", ())
 
 
@@ -92,24 +92,24 @@ class Group:
 
     def flags(self) -> dict[str, Option]:
         """Every option with a flag, those of groups inside this one too, by the flag."""
-        found: dict[str, Option] = {}
+        flags: dict[str, Option] = {}
         for _, part in self.options():
             if isinstance(part, Group):
-                found |= part.flags()
+                flags |= part.flags()
             elif not part.placed:
-                found[part.flag] = part
-        return found
+                flags[part.flag] = part
+        return flags
 
     def said(self, values: Mapping[str, Any], flags: set[str]) -> dict[str, Any]:
-        """Of all ``values``, those of ``flags``, and of words without one."""
-        found: dict[str, Any] = {}
+        """Those of all ``values`` that belong to ``flags``, and to words without one."""
+        said: dict[str, Any] = {}
         for name, part in self.options():
             if isinstance(part, Group):
                 if inner := part.said(values[name], flags):
-                    found[name] = inner
+                    said[name] = inner
             elif part.placed or part.flag in flags:
-                found[name] = values[name]
-        return found
+                said[name] = values[name]
+        return said
 
 
 def unset(kind: type[C]) -> C:
@@ -157,7 +157,7 @@ def arrange(
 
 
 def registry() -> ConstructorRegistry:
-    """How tyro reads a `Group`: as nested plain values by field."""
+    """Rules by which tyro reads a `Group`: as nested plain values by field."""
     rules = ConstructorRegistry()
     rules.struct_rule(_group_rule)
     rules.primitive_rule(_none_rule)
@@ -181,7 +181,7 @@ def _group_rule(info: StructTypeInfo) -> StructConstructorSpec | None:
 
 
 def _form(option: Option, text: str, group: Group) -> Any:
-    """What tyro is told of an option."""
+    """Name, short name and hint of an option, for tyro."""
     own = None if group.prefix else OTHER_NAMES.get(option.name)
     alias = ALIASES.get((type(group.values), option.name))
     return tyro.conf.arg(
@@ -213,7 +213,7 @@ def _none_rule(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[None] | None
 
 
 def _hint(text: str, kind: Any) -> typing.Callable[[str], str]:
-    """What stands behind an explanation: which numbers are taken, and a default that says much."""
+    """End of an explanation: which numbers are taken, and a default that says much."""
     bounds = bounds_of(kind)
     taken = [] if bounds is None else [str(bounds)]
 
@@ -231,7 +231,7 @@ def is_flag(word: str) -> bool:
 
 
 def _takes(word: str, flags: Mapping[str, Option]) -> float:
-    """How many words follow a flag at most: one, where nothing is known of it."""
+    """Number of words that follow a flag at most: one, where nothing is known of it."""
     option = flags.get(named_flag(word, flags))
     if option is None:
         return 0 if word in ("--help", "--print-config") else 1
@@ -244,7 +244,7 @@ def _takes(word: str, flags: Mapping[str, Option]) -> float:
 
 
 def _words(hint: Any) -> float:
-    """How many words a value of this type has at most; where it may be none, those of the rest."""
+    """Number of words of a value of this type at most; where it may be none, of the rest."""
     if hint is bool:
         return 0
     if get_origin(hint) in (types.UnionType, typing.Union):

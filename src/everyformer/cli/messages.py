@@ -96,7 +96,7 @@ def _flag(name: str, flags: Iterable[str]) -> str | None:
 
 
 def file_for_member(word: str, verb: str, members: Sequence[str] = ()) -> ConfigError | None:
-    """What to say of a file that stands where a member is expected; None if it is no file.
+    """Refusal of a file where a member is expected; None if it is no file.
 
     Args:
         members: that were named beside it.

@@ -94,44 +94,12 @@ class Line(Generic[C]):
             raise Spelled(f"{self.file.file}: {error}") from error
         return chosen
 
-    def genes(self, *others: str) -> dict[str, Any]:
-        """The names that flags, or else the file, choose for genes, each as a table.
-
-        Args:
-            others: words beside those of alternatives.
-
-        Raises:
-            Spelled: the file gives a name that nothing has.
-        """
-        chosen: dict[str, Any] = {}
-        for gene, record in GENES.items():
-            table, known = self.file.values.get(gene, {}), record.alternatives.names()
-            name = table.get("name", ...) if isinstance(table, dict) else table
-            if isinstance(name, str) and name not in (*others, *known):
-                reason = unknown(record.alternatives.kind, name, known)
-                raise Spelled(f"{self.file.file}: '{gene}': {reason}")
-            if isinstance(name, str | None):  # what is neither is refused where the table is read
-                chosen[gene] = {"name": name}
-        return chosen | self.flagged
-
-    @functools.cached_property
-    def flagged(self) -> dict[str, Any]:
-        """The names that flags choose for genes, each as a table."""
-        if getattr(self.kind, "choices_in", None) is None:
-            return {}
-        named = {gene: peek(self.words, f"--{gene}") for gene in GENES}
-        return {
-            gene: {"name": None if name in NONE else name}
-            for gene, name in named.items()
-            if name is not None
-        }
-
     def placed(self, default: C | None = None) -> list[str]:
         """The words without a flag, before all are read."""
         return arrange(self.words, Group(default or unset(self.kind)).flags(), self.names)[0]
 
     def read(self, about: str, examples: Sequence[str], default: C | None = None) -> list[Said]:
-        """What was said in the file and on the line.
+        """Options that the file and the line say, the line's last.
 
         Args:
             default: what holds where nothing is said; fields without one must be given.
@@ -140,8 +108,9 @@ class Line(Generic[C]):
             ConfigError: an unknown flag (the nearest is offered), a wrong value or config file.
             Finished: after --help.
         """
-        below = [self.file, Said(self.flagged)]
-        group = Group(over(default or unset(self.kind), below))
+        default = default or unset(self.kind)
+        below = self._below(default)
+        group = Group(over(default, below))
         flags = group.flags()
         answer_with(flags)
         placed, rest = arrange(self.words, flags, self.names)
@@ -150,8 +119,8 @@ class Line(Generic[C]):
         values, others = self._values(group, [*placed, *rest], about, examples)
         if others:
             self._refuse(others[0], flags)
-        given = {named_flag(word, flags) for word in rest if is_flag(word)}
-        return [self.file, Said(group.said(values, given), "--")]
+        flagged = {named_flag(word, flags) for word in rest if is_flag(word)}
+        return [*below, Said(group.said(values, flagged), "--")]
 
     def parse(self, about: str, examples: Sequence[str], default: C | None = None) -> C:
         """The options of the verb; arguments and errors as of `read`."""
@@ -164,6 +133,26 @@ class Line(Generic[C]):
             print(to_json(as_in_file(to_dict(options)), indent=2))
             raise Finished
         return options
+
+    def _below(self, default: C) -> list[Said]:
+        """The file, and the alternatives that flags name for genes: they decide which flags there
+        are."""
+        if getattr(self.kind, "choices_in", None) is None:
+            return [self.file]
+        for gene, record in GENES.items():
+            value = self.file.values.get(gene)
+            name = value.get("name") if isinstance(value, dict) else value
+            known, usual = record.alternatives, vars(default)["genes"][gene].name
+            if isinstance(name, str) and name not in (usual, *known.names()):
+                reason = unknown(known.kind, name, known.names())
+                raise Spelled(f"{self.file.file}: '{gene}': {reason}")
+        flagged = {gene: peek(self.words, f"--{gene}") for gene in GENES}
+        names = {
+            gene: {"name": None if name in NONE else name}
+            for gene, name in flagged.items()
+            if name is not None
+        }
+        return [self.file, Said(names)]
 
     def _values(
         self, group: Group, words: list[str], about: str, examples: Sequence[str]
@@ -212,7 +201,7 @@ def parse(
 
 
 def over(options: C, every: Sequence[Said]) -> C:
-    """``options`` with what was said in their place, later places before earlier ones."""
+    """``options`` with what was said in their place, later said before earlier."""
     for one in every:
         options = one.over(options)
     return options
@@ -231,7 +220,7 @@ def verb(
 
 
 def _sentence(box: str) -> str:
-    """What tyro says in a box of several lines, as one."""
+    """Refusal of tyro, in a box of several lines, as one."""
     plain = re.sub(r"\x1b\[[\d;]*m", "", box)
     lines = [line.strip("╭╮╰╯│ ") for line in plain.splitlines()[1:]]
     # below the title: the first paragraph, up to an empty line or a rule

@@ -13,7 +13,7 @@ import tyro
 from everyformer import family
 from everyformer.cli.messages import refuse_files
 from everyformer.cli.parsing import Line, VerbOptions
-from everyformer.core.config import Choice, NoOptions, Said, from_dict
+from everyformer.core.config import Choice, NoOptions, Said, from_dict, part_of
 from everyformer.core.errors import CheckpointError, ConfigError, unknown
 from everyformer.core.wording import listed
 from everyformer.family import info
@@ -52,7 +52,7 @@ class TrainOptions(VerbOptions, RunSpec):
 
     def spec(self) -> RunSpec:
         """The run alone."""
-        return RunSpec(**{f.name: getattr(self, f.name) for f in dataclasses.fields(RunSpec)})
+        return part_of(RunSpec, self)
 
 
 @dataclass(frozen=True)
@@ -88,12 +88,9 @@ def read_run(words: Sequence[str]) -> tuple[SaidRun, TrainOptions]:
     if member is None:
         about += " `everyformer train MEMBER --help` lists that member's own options too."
     else:
-        first = {
-            "member": member,
-            "task": line.peek("task"),
-            "data": {"env": line.peek("data.env")},
-        }
-        default = SaidRun([Said({**first, **line.genes()})], base).options()
+        data = {"env": line.peek("data.env")}
+        first = Said({"member": member, "task": line.peek("task"), "data": data})
+        default = SaidRun([first], base).options()
     run = SaidRun(line.read(about, EXAMPLES, default), base)
     return run, line.printed(run.options())
 

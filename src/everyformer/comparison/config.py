@@ -1,4 +1,4 @@
-"""What is compared, on what, and what is held equal (plain data, no torch)."""
+"""Options of a comparison: members, data, and what is held equal (plain data, no torch)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def own_genes() -> dict[str, Choice]:
 
 
 def usual_training(environment: str | None) -> TrainingConfig:
-    """What holds of trainings where nothing is said; policies have those of their task, and a
+    """Trainings where nothing is said; policies have those of their task, and a
     budget in steps of the environment."""
     if environment is None:
         return TrainingConfig(budget_seconds=60.0, checkpoint_every=None)

@@ -111,7 +111,7 @@ def unread(options: type, values: Mapping[str, Any]) -> Iterator[tuple[str, Cond
 
 
 def affects(options: type, option: str) -> str:
-    """What another value of an option would change, in the words of `Affects`."""
+    """Extent of what another value of an option would change, in the words of `Affects`."""
     todo = [field_types(options)[option]]
     while todo:
         if isinstance(kind := todo.pop(), Affects):
@@ -182,6 +182,11 @@ def from_dict(cls: type[C], values: dict[str, Any], where: str = "", base: C | N
         raise ConfigError(f"{where or cls.__name__}: {error}") from error
 
 
+def part_of(kind: type[C], options: Any) -> C:
+    """The options of ``kind`` among those of a class that has more."""
+    return kind(**{f.name: getattr(options, f.name) for f in dataclasses.fields(kind)})  # type: ignore[arg-type]
+
+
 @dataclasses.dataclass(frozen=True)
 class Said:
     """Options that were given in one place, as nested plain values by field."""
@@ -223,7 +228,7 @@ def _chosen(value: Any, where: str, base: Choice) -> Choice:
 
 
 def field_value(cls: Any, name: str) -> Any:
-    """What a field of a dataclass holds where nothing is given."""
+    """Value of a field of a dataclass where nothing is given."""
     f = next(f for f in dataclasses.fields(cls) if f.name == name)
     return f.default if f.default_factory is dataclasses.MISSING else f.default_factory()
 
@@ -233,7 +238,7 @@ def converted(kind: Any, value: Any, where: str, base: Any = None) -> Any:
 
     Args:
         where: the option's name, for the refusal.
-        base: what the value replaces; of a field of any type it says which options are meant.
+        base: what the value replaces.
 
     Raises:
         ConfigError: another type, an unknown word, a number out of its bounds.
@@ -245,9 +250,7 @@ def converted(kind: Any, value: Any, where: str, base: Any = None) -> Any:
             if isinstance(bounds, Bounds) and not bounds.admit(value):
                 raise OutOfBoundsError(f"{_named(where)} must be {bounds}, not {value!r}")
         return value
-    if kind is Any or isinstance(kind, TypeVar):
-        if base is not None and dataclasses.is_dataclass(base):
-            return from_dict(type(base), value, where + ".", base)
+    if kind is Any:
         return value
     if origin in (Union, types.UnionType):
         if value is None and type(None) in arguments:

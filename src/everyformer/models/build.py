@@ -70,7 +70,7 @@ def create_mixer(
 
 
 def _popped(options: dict[str, Any], gene: str) -> Any:
-    """What is given for a gene: a `Choice` of a name and its options, a module, or None."""
+    """Value of a gene among ``options``: a `Choice` of name and options, a module, or None."""
     name, own = options.pop(gene, None), options.pop(f"{gene}_options", {})
     if isinstance(name, str):
         return Choice(name, own)

@@ -42,7 +42,7 @@ def require_task(member: Member, task: str) -> None:
 
 
 def scales_embedding(config: ModelConfig) -> bool:
-    """Whether embeddings are scaled where nothing is said: fixed waves of unit size must not
+    """Scaling of embeddings where nothing is said: fixed waves of unit size must not
     dominate (2017 paper), and text is learnt late from embeddings of 0.02 before layers of usual
     size."""
     waves = config.genes["position"].name == "sinusoidal"

@@ -107,8 +107,7 @@ class Draft:
             self.genes["mixer"] = value.over(self.genes["mixer"])
         elif key in GENES:
             choice = plain_choice(value)
-            if choice.name is None and GENES[key].needed:
-                raise ConfigError(f"a model needs a {key}: name one, not none")
+            GENES[key].options(choice.name)  # refuses what there is not
             if choice.name != self.genes[key].name or choice.options:
                 self.genes[key] = Choice(choice.name, to_dict(choice.options))
         elif gene in GENES and key != gene:
@@ -123,7 +122,7 @@ class Draft:
             self._give(self._home(key), {key: to_dict(value)})
 
     def _has(self, gene: str, value: Any) -> bool:
-        """Whether a choice is the one that there is already, defaults included."""
+        """True where a choice is the one that there is already, defaults included."""
         record = GENES[gene]
         return record.typed(plain_choice(value)) == record.typed(self.genes[gene])
 

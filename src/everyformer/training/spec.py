@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
-from everyformer.core.config import Choice, Options, Said, from_dict, to_dict
+from everyformer.core.config import Choice, Options, Said, from_dict, part_of, to_dict
 from everyformer.core.errors import ConfigError
 from everyformer.core.tasks import TASKS, tasks_that
 from everyformer.data.config import DataConfig
@@ -81,32 +81,20 @@ def resolve(
     Raises:
         ConfigError: unknown options, wrong values; see `from_dict`.
     """
-    chosen: dict[str, str | None] = {}
-    for one in said:
-        for gene in GENES.keys() & one.values.keys():
-            value = one.values[gene]
-            if not isinstance(value, dict):
-                chosen[gene] = value
-            elif "name" in value:
-                chosen[gene] = value["name"]
-    if base is None:
-        base = _row(said, task, chosen)
-    else:
-        other = {g: Choice(name) for g, name in chosen.items() if name != base.genes[g].name}
-        base = dataclasses.replace(base, genes=base.genes | other)
+    base = _row(said, task) if base is None else base
     run = kind(**{f.name: getattr(base, f.name) for f in dataclasses.fields(RunSpec)})
     for one in said:
         run = one.over(run)
     return run
 
 
-def _row(said: Sequence[Said], task: str | None, chosen: dict[str, str | None]) -> RunSpec:
+def _row(said: Sequence[Said], task: str | None) -> RunSpec:
     """The row of the member that was said; a task that it lacks is refused once data are known."""
     member = str(_last(said, "member"))
     task = task or _last(said, "task")
     if task is None and _last(said, "data", "env"):
         [task] = tasks_that("interacts")
-    return preset(member, task if task in info(member).tasks else None, **chosen)
+    return preset(member, task if task in info(member).tasks else None)
 
 
 def _last(said: Sequence[Said], *path: str) -> Any:
@@ -143,11 +131,11 @@ def preset(member: str, task: str | None = None, **options: Any) -> RunSpec:
 
 def described(config: ModelConfig) -> RunSpec:
     """A model as the description of a run; what `configure` chooses by itself is left open."""
-    shape = {f.name: getattr(config, f.name) for f in dataclasses.fields(Architecture)}
+    shape = part_of(Architecture, config)
     if config.scale_embedding == scales_embedding(config):
-        shape["scale_embedding"] = None
+        shape = dataclasses.replace(shape, scale_embedding=None)
     if config.causal == is_causal(dataclasses.replace(config, causal=None)):
-        shape["causal"] = None
+        shape = dataclasses.replace(shape, causal=None)
     heads, mixer = None, config.genes["mixer"]
     if mixer.name == "by-head":
         heads, own = ",".join(mixer.get("mixers")), str(info(config.member).genes["mixer"].name)
@@ -155,7 +143,7 @@ def described(config: ModelConfig) -> RunSpec:
     return RunSpec(
         config.member,
         config.genes | {"mixer": mixer},
-        model=Architecture(**shape),
+        model=shape,
         by_layer=_as_words(config.schedule),
         by_head=heads,
     )

@@ -12,12 +12,11 @@ from everyformer.cli.comparison_table import render
 from everyformer.cli.console import emit
 from everyformer.cli.parsing import Line, say, take
 from everyformer.cli.playing import environment_words
-from everyformer.comparison.config import OWN, CompareConfig, own_genes, usual_training
+from everyformer.comparison.config import CompareConfig, usual_training
 from everyformer.core import plugins as own
-from everyformer.core.config import from_dict
+from everyformer.core.config import from_dict, part_of
 from everyformer.core.errors import CheckpointError
 from everyformer.family import names
-from everyformer.genes.gene import plain_choice
 from everyformer.system.files import expanded
 
 
@@ -41,15 +40,14 @@ def run(words: Sequence[str]) -> int:
             "everyformer compare attention aft-conv gmlp --data mytext.txt --budget-seconds 60",
             "everyformer compare attention gmlp --data digits --seeds 3 --match parameters",
         ),
-        default=_begun_options(line) or _default(line),
+        default=_begun_options(line)
+        or CompareOptions(training=usual_training(line.peek("data.env"))),
     )
     from everyformer.comparison.compare import run_comparison
     from everyformer.comparison.folder import begun_with
     from everyformer.report.comparison import write_report
 
-    config = CompareConfig(
-        **{f.name: getattr(options, f.name) for f in dataclasses.fields(CompareConfig)}
-    )
+    config = part_of(CompareConfig, options)
     command = _command(words, config)
     again = own.command(f"compare --resume --out {shlex.quote(config.out)}")
     hint = f"stopped; go on with: {again}"
@@ -73,7 +71,7 @@ def run(words: Sequence[str]) -> int:
 
 
 def _command(words: Sequence[str], config: CompareConfig) -> str:
-    """What repeats the whole: the words that began it, with those that are said now behind them."""
+    """Command that repeats the whole: the words that began it, then those of now."""
     from everyformer.comparison.folder import first_command
 
     kept = [word for word in words if word not in ("--resume", "--overwrite")]
@@ -82,13 +80,6 @@ def _command(words: Sequence[str], config: CompareConfig) -> str:
         return own.command(shlex.join(["compare", *kept]))
     kept = take(kept, "--out")[1]
     return f"{before} {shlex.join(kept)}" if kept else before
-
-
-def _default(line: Line[CompareOptions]) -> CompareOptions:
-    """What holds where nothing is said; of a gene that all members share, its own options too."""
-    chosen = {gene: plain_choice(table["name"]) for gene, table in line.genes(OWN).items()}
-    training = usual_training(line.peek("data.env"))
-    return CompareOptions(genes=own_genes() | chosen, training=training)
 
 
 def _begun_options(line: Line[CompareOptions]) -> CompareOptions | None:

@@ -107,7 +107,7 @@ def _from_a_run(words: Sequence[str]) -> list[str]:
 
 
 def _origin(options: TrainOptions, folder: Path) -> Start | None:
-    """What a run began with; once it has begun, it knows that itself."""
+    """Model that a run began with; once it has begun, it knows that itself."""
     from everyformer.training.warmstart import read_start
 
     if options.from_run is None:
