@@ -84,7 +84,7 @@ ELSEWHERE = {
     "cli": "tests/cli/test_bad_inputs.py",
     "comparison": "trainings, and points of a benchmark",
     "generation": "tests/generation",
-    "guarantees": "counts of what was tried",
+    "exits": "counts of what was tried",
     "retrieval": "stores refuse more than they hold",
     "rl": "what is played says its sizes",
 }

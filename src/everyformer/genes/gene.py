@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, final
 
 from everyformer.core.config import Choice, NoOptions, Options, from_dict
+from everyformer.core.errors import ConfigError
 from everyformer.core.registry import Registry
 from everyformer.genes.config import ModelConfig
 
@@ -51,7 +52,13 @@ class Gene:
         self.alternatives, self.default, self.needed = alternatives, default, needed
 
     def options(self, name: str | None) -> type[Options]:
-        """The options of an alternative; of none `NoOptions`."""
+        """The options of an alternative; of none `NoOptions`.
+
+        Raises:
+            UnknownNameError, ConfigError: no such alternative, or none where one is needed.
+        """
+        if name is None and self.needed:
+            raise ConfigError(f"a model needs a {self.name}: name one, not none")
         if name is None:
             return NoOptions
         kind: type[Options] = self.alternatives.get(name).Options
