@@ -16,7 +16,9 @@ from everyformer.cli.parsing import VerbOptions
 from everyformer.cli.run_options import read_run
 from everyformer.comparison.config import CompareConfig
 from everyformer.core.config import Said
-from everyformer.training.spec import RunSpec, resolve
+from everyformer.core.errors import GeneError
+from everyformer.data import load_dataset
+from everyformer.training.spec import RunSpec, described, model_config, resolve
 
 
 @pytest.mark.parametrize("words", ["", "--model.label-smoothing 0"])
@@ -92,3 +94,43 @@ def test_every_flag_of_every_verb_is_known_by_all_its_names() -> None:
             assert named_flag(off, flags) == flag
             short = spelled(flag)
             assert named_flag(short, flags) in (flag, "--" + short[2:].replace("-", "_"))
+
+
+def test_an_environment_means_a_policy_before_it_is_opened() -> None:
+    for words in ("--data.env CartPole-v1", "--task policy"):
+        options = read_run(["gtrxl", *words.split(), "--lr", "0.001"])[1]
+        assert (options.training.batch, options.training.lr) == (8, 0.001)
+
+
+@pytest.fixture
+def text(tmp_path: Path) -> str:
+    path = tmp_path / "text.txt"
+    path.write_text("the quick brown fox " * 100, encoding="utf-8")
+    return str(path)
+
+
+def run_of(text: str, **more: Any) -> RunSpec:
+    values = {"member": "attention", "data": {"source": text, "length": 8}, **more}
+    return resolve(RunSpec, [Said(values)])
+
+
+def test_the_mixer_that_is_split_by_heads_keeps_its_options(text: str) -> None:
+    run = run_of(text, mixer={"window": 3}, by_head="attention,aft-local", model={"heads": 2})
+    made = model_config(run, load_dataset(run.data, "lm"))
+    assert made.genes["mixer"].options["own"]["attention"]["window"] == 3
+    assert described(made).genes["mixer"].options.window == 3
+    assert described(made).by_head == run.by_head
+
+
+def test_a_feedforward_that_no_layer_reads_is_refused(text: str) -> None:
+    data = load_dataset(run_of(text).data, "lm")
+    model_config(run_of(text, member="gmlp"), data)
+    for feedforward in ("relu", {"expansion": 2.0}):
+        with pytest.raises(GeneError, match="'feedforward' has no meaning"):
+            model_config(run_of(text, member="gmlp", feedforward=feedforward), data)
+
+
+def test_causality_is_taken_over_by_what_answers_alone(text: str) -> None:
+    run = run_of(text)
+    origin = model_config(run, load_dataset(run.data, "lm"))
+    assert model_config(run, load_dataset(run.data, "mlm"), origin).causal is False
