@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from torch._dynamo.exc import TorchDynamoException
+from torch.fx.experimental.symbolic_shapes import ConstraintViolationError
 from torch.profiler import ProfilerActivity, profile
 
 from everyformer.core.dispatch import AllPairsWarning
@@ -161,6 +162,8 @@ def _one_graph(where: str) -> Iterator[None]:
         except TorchDynamoException as error:
             reason, _, _ = str(error).partition("\n")
             raise LawBroken(f"{where}: not one graph: {reason}") from error
+        except ConstraintViolationError as error:
+            raise LawBroken(f"{where}: other graphs for other lengths") from error
 
 
 def exports(member: Member, check: Check, device: str) -> None:
