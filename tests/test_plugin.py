@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 PLUGIN = Path(__file__).parent / "plugin"
-SIZES = (
-    "--batch 2 --width 16 --heads 2 --layers 1 --length 32 --training.threads 1 "
-    "--training.evaluate-sequences 2"
-).split()
+SIZES = [
+    *("--batch", "2", "--width", "16", "--heads", "2", "--layers", "1", "--length", "32"),
+    *("--training.threads", "1", "--training.evaluate-sequences", "2"),
+]
 VERBS = [
     (["list"], "Exponentially decaying averages"),
     (["info", "decay"], "a at the start, the same in all heads"),

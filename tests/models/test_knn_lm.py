@@ -62,7 +62,7 @@ def knn(made: Any, reader: Any, **options: Any) -> KnnLanguageModel:
 
 def test_the_papers_defaults() -> None:
     o = KnnOptions()
-    assert (o.lambda_, o.divisor, o.distance) == (0.25, 1.0, "squared")
+    assert (o.lambda_, o.divisor) == (0.25, 1.0)
     # of a store that has so many keys
     assert [o.resolved(keys).k for keys in (1, 1023, 1024, 99_999)] == [1, 1023, 1024, 1024]
     assert KnnOptions(k=5).resolved(4).k == 5

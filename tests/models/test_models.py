@@ -112,29 +112,6 @@ def test_checkpointed_activations_change_nothing():
         torch.testing.assert_close(a, p.grad)
 
 
-def test_pixels_come_and_go_in_raster_order_with_channels_together():
-    model = ef.create_model("attention", "pixels", image=(3, 2, 4), width=8, heads=2, layers=1)
-    images = torch.arange(24, dtype=torch.uint8).view(1, 3, 2, 4)
-    flat = model.sequence.flatten(images)
-    assert flat[0, :6].tolist() == [0, 8, 16, 1, 9, 17]
-    assert torch.equal(model.sequence.unflatten(flat), images)
-
-
-def test_pixels_streamed_equal_pixels_at_once():
-    from everyformer.models.pixels import START
-
-    model = ef.create_model("attention", "pixels", image=(2, 3, 3), width=8, heads=2, layers=2)
-    model = model.double().eval()
-    images = torch.randint(0, 256, (2, 2, 3, 3), dtype=torch.uint8)
-    tokens = torch.cat((torch.full((2, 1), START), model.sequence.flatten(images)[:, :-1]), 1)
-    state, parts = model.init_state(2, dtype=torch.float64), []
-    for a, b in ((0, 5), (5, 6), (6, 18)):
-        out = model(tokens[:, a:b], state=state)
-        state = out.state
-        parts.append(out.logits)
-    torch.testing.assert_close(torch.cat(parts, 1), model(images).logits)
-
-
 def test_dropped_paths_keep_the_mean():
     from everyformer.blocks.block import Block
     from everyformer.blocks.options import BlockOptions

@@ -15,7 +15,7 @@ import pytest
 from report_results import NASTY, made_up, many
 
 from everyformer.report.comparison import _repeat, changes, write_report
-from everyformer.report.escaping import safe
+from everyformer.report.words import safe
 
 VOID = {"meta", "br", "img", "link", "hr", "input"}
 

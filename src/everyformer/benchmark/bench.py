@@ -93,8 +93,8 @@ def bench(
     own = options or {}
     return itertools.chain(
         (measure(point, shared, own.get(point.member, {})) for point in points),
-        (found for point in searches for found in measure_search(point, shared, peers)),
-        (found for point in spared for found in measure_share(point, shared)),
+        (result for point in searches for result in measure_search(point, shared, peers)),
+        (result for point in spared for result in measure_share(point, shared)),
     )
 
 
@@ -118,15 +118,15 @@ def bench_together(
 
     shared, points = Setting(**setting), [Point(name, length) for name in names]
     work = functools.partial(measured, own=options)
-    found: list[Point] | _Ended = _in_process(fill_in_turn, work, points, shared)
-    if not isinstance(found, _Ended):
-        return found
+    result: list[Point] | _Ended = _in_process(fill_in_turn, work, points, shared)
+    if not isinstance(result, _Ended):
+        return result
     if len(points) == 1:
-        return [found.of(points[0])]
+        return [result.of(points[0])]
     alone = [measure(point, shared, options.get(point.member, {})) for point in points]
     able = [point.member for point in alone if point.status == "ok"]
     if len(able) == len(alone):
-        return [found.of(point) for point in points]
+        return [result.of(point) for point in points]
     again = bench_together(able, length, options=options, **setting) if able else []
     timed = {point.member: point for point in again}
     return [timed.get(point.member, point) for point in alone]
@@ -179,7 +179,7 @@ class _Ended(NamedTuple):
 
 
 def _in_process(fill: Callable[..., None], *given: Any) -> Any:
-    """What ``fill`` sends, in a process of its own."""
+    """Points that ``fill`` sends from a process of its own."""
     receive, send = multiprocessing.Pipe(duplex=False)
     child = start(fill, send, *given, imports=IMPORTS, daemon=True)
     send.close()

@@ -1,4 +1,4 @@
-"""What a user would pick instead: a bare module around torch's fused attention, and packages.
+"""Peers, what a user would pick instead: a bare module around torch's fused attention, packages.
 
 Each builder makes one mixing layer of (batch, length, width) with its projections. A package that
 is not installed, or that lacks what is asked for, says so; nothing else takes its place.

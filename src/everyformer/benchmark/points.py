@@ -14,7 +14,7 @@ BASELINE = "attention"
 
 @dataclass(frozen=True)
 class Setting(Options):
-    """What every point of a benchmark shares."""
+    """Settings that every point of a benchmark shares."""
 
     width: Count = 256
     """channels of x"""

@@ -1,4 +1,4 @@
-"""What adaptive computation spares: a share of it and all of it, in turn in one process.
+"""Savings of adaptive computation: a share of it and all of it, in turn in one process.
 
 `universal`: forward and backward of a step of a training, of one layer that is applied up to 12
 times; tokens halt by their own p, whose bias is set so that they take that share of the steps on
@@ -53,8 +53,8 @@ def measured(points: Sequence[Point], setting: Setting) -> list[Point]:
         call, made[point.source] = CALLS[point.member](point, setting)
         return call
 
-    found = in_turn(points, setting, make)
-    return [p if p.detail else dataclasses.replace(p, detail=made[p.source]) for p in found]
+    result = in_turn(points, setting, make)
+    return [p if p.detail else dataclasses.replace(p, detail=made[p.source]) for p in result]
 
 
 def _halting(point: Point, setting: Setting) -> tuple[Call, str]:

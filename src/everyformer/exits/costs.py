@@ -1,4 +1,4 @@
-"""What early exits save: layers, operations and seconds, beside the same model without them."""
+"""Savings of early exits in layers, operations and seconds, beside the same model without them."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Speed:
 
 @dataclass(frozen=True)
 class Costs:
-    """Of one token that is written."""
+    """Costs of one token that is written."""
 
     layers: int
     depth: float
@@ -94,7 +94,7 @@ def _in_turn(ways: Mapping[str, Callable[[], Any]], rounds: int) -> dict[str, fl
 
 
 def without_exits(model: Model) -> Model:
-    """The same layers and weights in a model whose tokens go through all layers."""
+    """A model of the same layers and weights whose tokens go through all layers."""
     plain = model.config.with_genes(depth=Choice(DEPTH.default))
     made = build_model(plain).to(next(model.parameters()))
     made.load_state_dict(model.state_dict(), strict=False)

@@ -1,4 +1,4 @@
-"""`DecisionPolicy`: a trained model that plays, asked for a return.
+"""`play`, episodes of a trained model; `DecisionPolicy`, one that is asked for a return.
 
     R_0 = target,   R_{t+1} = R_t - r_t   (unchanged while rewards are delayed)
 
@@ -11,7 +11,7 @@ long as the episode fits the window.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import fields
 from typing import Any
 
@@ -19,16 +19,22 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from everyformer.core.errors import DataError, ShapeError, UnsupportedError
+from everyformer.core.errors import ConfigError, DataError, ShapeError, UnsupportedError
 from everyformer.core.mask import Mask
 from everyformer.core.state import StackState, State
 from everyformer.data.episodes import as_states, shape_of
 from everyformer.engines.softmax.cache import KeyValueState, freed
 from everyformer.family import info
+from everyformer.generation.config import PlayConfig
 from everyformer.models.base import evaluating
 from everyformer.models.decision import DecisionModel, DecisionTransformer, Step
+from everyformer.models.policy import PolicyModel
+from everyformer.rl.build import EnvironmentConfig, limit_of, make_environment, spaces_of
+from everyformer.rl.collection import collect
 from everyformer.rl.policy import Policy, RowGenerators
 from everyformer.rl.spaces import Space
+from everyformer.rl.trajectories import Trajectories
+from everyformer.training.returns import EPISODES, play_policy
 
 
 class DecisionPolicy(Policy):
@@ -191,7 +197,7 @@ class DecisionPolicy(Policy):
 
 
 def _streams(model: DecisionModel) -> bool:
-    """Whether a stream of steps is exactly the window."""
+    """True if a stream of steps is exactly the window."""
     if not model.layered or not info(model.config.member).can("streaming"):
         return False
     try:
@@ -224,3 +230,44 @@ def _shortened(carried: Any, count: int) -> Any:
         return carried
     inner = {f.name: _shortened(getattr(carried, f.name), count) for f in fields(carried)}  # type: ignore[arg-type]
     return type(carried)(**inner)
+
+
+def play(
+    model: DecisionModel | PolicyModel,
+    environment: EnvironmentConfig,
+    target: float | None,
+    options: PlayConfig,
+    *,
+    delayed: bool = False,
+    progress: Callable[[int, int], None] | None = None,
+) -> Trajectories:
+    """Episodes of ``model``, asked for a return of ``target`` where it reads one.
+
+    Raises:
+        ConfigError: the environment's episodes may be longer than the model's table of timesteps.
+        DataError: it is of another kind than the model's.
+        Those of `everyformer.rl.make`.
+    """
+    count = options.episodes or EPISODES
+    if isinstance(model, PolicyModel):
+        return play_policy(
+            model, environment, count, options.seed, temperature=options.temperature,
+            parallel=options.parallel, progress=progress,
+        )  # fmt: skip
+    trial = make_environment(environment)
+    spaces = spaces_of(trial, environment.name)
+    trial.close()
+    limit = limit_of(environment)
+    if limit is not None and limit > model.config.timesteps:
+        raise ConfigError(
+            f"episodes of {environment.name} have up to {limit:,} steps, but the model knows "
+            f"{model.config.timesteps:,} timesteps: give --env.max-episode-steps "
+            f"{model.config.timesteps}, or train one with a larger --model.decision.table"
+        )
+    policy = DecisionPolicy(
+        model, *spaces, target, delayed=delayed, temperature=options.temperature,
+        rolling=options.rolling,
+    )  # fmt: skip
+    return collect(
+        environment, policy, count, options.seed, parallel=options.parallel, progress=progress
+    )

@@ -64,7 +64,7 @@ def beam_search(
 
 @dataclass
 class _Sentence:
-    """What is known of one source."""
+    """Search state of one source."""
 
     number: int
     longest: int
@@ -76,7 +76,7 @@ class _Sentence:
         del self.finished[most:]
 
     def done(self, best: float, count: int, search: BeamConfig) -> bool:
-        """Whether a living hypothesis of log-probability ``best`` can change nothing any more."""
+        """True if no living hypothesis of log-probability ``best`` can change anything any more."""
         if count >= self.longest or best == -math.inf:
             return True
         if len(self.finished) < search.beam:

@@ -101,7 +101,7 @@ def _begun(
 
 
 def _context(model: DrawingModel, count: int, small: Tensor | None) -> tuple[State, ...] | None:
-    """What the model reads of the images that it enlarges."""
+    """Encoding of the images that are enlarged, as the model reads it."""
     if not isinstance(model, SuperResolution):
         if small is not None:
             raise ConfigError("small images are given, but the model enlarges none: leave them out")

@@ -55,7 +55,7 @@ def check_scores(logits: Tensor) -> None:
 
 
 def probabilities(logits: Tensor, sampling: Sampling) -> Tensor:
-    """What `draw` draws from: (B, vocabulary), in float32 or wider."""
+    """Probabilities (B, vocabulary) that `draw` draws from, in float32 or wider."""
     if sampling.temperature == 0:
         wide = torch.promote_types(logits.dtype, torch.float32)
         return torch.zeros_like(logits, dtype=wide).scatter(-1, logits.argmax(-1, True), 1.0)
@@ -111,8 +111,8 @@ class TokenStream(Iterator[Tensor]):
         ids, keep, sampling = texts.ids, texts.keep, texts.sampling
         rows, new = len(ids), ids
         generator = torch.Generator(device=ids.device).manual_seed(sampling.seed)
-        begun = self.state
-        self.state = initial_state(self._model, rows) if begun is None else begun.reserve(64)
+        initial = self.state
+        self.state = initial_state(self._model, rows) if initial is None else initial.reserve(64)
         alive = torch.arange(rows, device=ids.device)
         while len(alive) and (tokens is None or texts.count < tokens):
             part = None if keep is None else Mask(keep=keep)

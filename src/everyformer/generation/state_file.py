@@ -44,17 +44,17 @@ def load_state(path: str | Path, model: Model) -> tuple[StackState, Tensor]:
     if token is None or "seen" not in tensors:
         raise CheckpointError(f"{path} holds no state of a text: it was written by something else")
     _check_counts(path, tensors, token, model.config.vocabulary)
-    begun = model.init_state(len(token))
-    expected = named_tensors(begun)
+    initial = model.init_state(len(token))
+    expected = named_tensors(initial)
     for name, like in expected.items():
         given = tensors.get(name)
         if given is None or not _grown(given, like):
-            found = "nothing" if given is None else f"{tuple(given.shape)} {given.dtype}"
+            result = "nothing" if given is None else f"{tuple(given.shape)} {given.dtype}"
             raise CheckpointError(
-                f"the state in {path} is one of another model: '{name}' is {found}, where this "
+                f"the state in {path} is one of another model: '{name}' is {result}, where this "
                 f"model's starts as {tuple(like.shape)} {like.dtype}"
             )
-    state: StackState = filled(begun, tensors)
+    state: StackState = filled(initial, tensors)
     unread = sorted(set(tensors) - set(named_tensors(state)))
     if unread:
         raise CheckpointError(
@@ -68,7 +68,7 @@ def load_state(path: str | Path, model: Model) -> tuple[StackState, Tensor]:
 
 
 def _grown(given: Tensor, like: Tensor) -> bool:
-    """Whether a state that began as ``like`` may have become ``given``: what grows began with 0."""
+    """True if a state that began as ``like`` may be ``given`` by now: what grows began with 0."""
     sizes = given.dim() == like.dim() and all(
         began in (0, now) for began, now in zip(like.shape, given.shape, strict=True)
     )

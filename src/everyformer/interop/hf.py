@@ -80,7 +80,7 @@ class EveryformerConfig(PreTrainedConfig):
         return from_dict(ModelConfig, self.everyformer)
 
     def to_diff_dict(self) -> dict[str, Any]:
-        """What is saved: the model whole, since our defaults may change."""
+        """The config as it is saved: the model whole, since our defaults may change."""
         return {**super().to_diff_dict(), "everyformer": self.everyformer}
 
     @property
@@ -211,7 +211,7 @@ class EveryformerForCausalLM(PreTrainedModel, GenerationMixin):
             raise ConfigError("give either input_ids or inputs_embeds")
         embeddings = None
         if inputs_embeds is not None:
-            embeddings = inputs_embeds * self.model.embedding_scale
+            embeddings = inputs_embeds * self.model.config.embedding_scale
             input_ids = inputs_embeds.new_zeros(inputs_embeds.shape[:2], dtype=torch.long)
         assert input_ids is not None
         cache, state = past_key_values, None

@@ -44,7 +44,7 @@ from everyformer.models.build import create_mixer
 
 
 def only_output(member: str, out: MixerOutput) -> Tensor:
-    """What a mixer gives to a caller who takes nothing else.
+    """The output of a mixer for a caller who takes nothing else.
 
     Raises:
         UnsupportedError: it gives losses too.
@@ -344,7 +344,7 @@ class MultiheadAttention(nn.Module):
     def _visible(
         self, queries: int, keys: int, mask: Mask, added: int, device: torch.device
     ) -> Visibility:
-        """What hides the keys of the input; the ``added`` ones behind them are always seen."""
+        """The mask of the keys of the input; the ``added`` ones behind them are always seen."""
         windowed = any(w is not None for w in self.windows)
         if not (mask.parts() or added or windowed) and (not self.causal or queries == keys):
             return Visibility(causal=self.causal)

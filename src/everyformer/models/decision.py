@@ -47,7 +47,7 @@ from everyformer.models.states import StateReader
 
 
 class Step(NamedTuple):
-    """What is known of the present step of every row."""
+    """The present step of every row."""
 
     states: Tensor
     """(B, ...)"""
@@ -245,26 +245,6 @@ class DecisionTransformer(DecisionModel):
         logits = self.chosen(self.head(out.y[:, -1:]), None, None, {}).logits
         return logits[:, 0], out.state
 
-    def foreseen(
-        self,
-        inputs: Tensor,
-        *,
-        returns: Tensor,
-        actions: Tensor,
-        timesteps: Tensor,
-        mask: Mask | None = None,
-    ) -> dict[str, Tensor]:
-        """What the further heads say of the next step: ``states`` (B, K, N), normalised, and
-        ``returns`` (B, K), scaled."""
-        keep = None if mask is None else mask.keep
-        y = self._read(inputs, returns, actions, timesteps, keep)[0][:, :, -1]
-        found = {}
-        if self.next_state is not None:
-            found["states"] = self.next_state(y)
-        if self.next_return is not None:
-            found["returns"] = self.next_return(y)[..., 0]
-        return found
-
     def term_counts(self, inputs: Tensor, targets: Tensor, mask: Mask | None) -> dict[str, int]:
         keep = None if mask is None else mask.keep
         pairs = inputs[:, 1:, None].shape[:2].numel()
@@ -281,7 +261,7 @@ class DecisionTransformer(DecisionModel):
         keep: Tensor | None,
         taps: Sequence[str] = (),
     ) -> tuple[Tensor, Tensor, StackOutput]:
-        """What the layers give for every token of every step (B, K, tokens, channels), the
+        """Outputs of the layers for every token of every step (B, K, tokens, channels), the
         features of the states, and all that came out of the stack."""
         self._check(inputs, returns, actions, timesteps)
         features = self.states(inputs, keep)
@@ -395,7 +375,7 @@ class StatesNetwork(DecisionModel):
 
 
 def _first(keep: Tensor) -> Tensor:
-    """Where the first real step of every row stands, (B, 1)."""
+    """Index (B, 1) of the first real step of every row."""
     return keep.long().argmax(1, keepdim=True)
 
 

@@ -118,17 +118,17 @@ class KnnLanguageModel(ReadingModel):
         taps: Sequence[str] = (),
         last: int | None = None,
     ) -> ModelOutput:
-        """As `LanguageModel.forward`; of padding and where nothing is predicted the model alone."""
+        """`LanguageModel.forward` with neighbours; where nothing is predicted the model alone."""
         if self.training or self.options.lambda_ == 0:
             return self.model(inputs, targets=targets, mask=mask, state=state, taps=taps, last=last)
-        out, real, found = self.look_up(
+        out, real, result = self.look_up(
             inputs, targets=targets, mask=mask, state=state, taps=taps, last=last
         )
         goals = targets
         if last is not None and targets is not None:
             goals = targets.gather(1, last_of(inputs, last, mask))
         logs = log_probabilities(out.logits)
-        known = neighbour_probabilities(found, self.config.vocabulary, self.options).to(logs.dtype)
+        known = neighbour_probabilities(result, self.config.vocabulary, self.options).to(logs.dtype)
         mixed = logs.index_put((real,), mix(logs[real], known, self.options.lambda_))
         loss, losses = total_loss(mixed, goals, {}, self.config)
         inside = {tap: out.taps[tap] for tap in taps}
@@ -149,8 +149,8 @@ class KnnLanguageModel(ReadingModel):
         Raises:
             ConfigError: rows of the text itself are to be left out, but none is scored.
         """
-        wanted = taps if self.tap in taps else (*taps, self.tap)
-        out = self.model(inputs, mask=mask, state=state, taps=wanted, last=last)
+        expected = taps if self.tap in taps else (*taps, self.tap)
+        out = self.model(inputs, mask=mask, state=state, taps=expected, last=last)
         queries = out.taps[self.tap]
         real = torch.ones(inputs.shape, dtype=torch.bool, device=inputs.device)
         real = real if mask is None or mask.keep is None else mask.keep

@@ -141,7 +141,7 @@ class LanguageModel(Model):
     def _auxiliary(
         self, y: Tensor, layers: Sequence[Tensor], targets: Tensor, mask: Mask | None
     ) -> Losses:
-        """Of the layers that predict besides the last, and of the token after the next."""
+        """Losses of the layers that predict besides the last, and of the token after the next."""
         losses: Losses = {}
         if layers:
             losses["layers"] = _sum(self._loss(self.head, h, targets) for h in layers)
@@ -182,7 +182,7 @@ def predict(
 
 
 def last_of(tokens: Tensor, last: int, mask: Mask | None) -> Tensor:
-    """Where the last real tokens of each row of ``tokens`` (B, L, ...) stand: (B, last)."""
+    """Indices (B, last) of the last real tokens of each row of ``tokens`` (B, L, ...)."""
     batch, length = tokens.shape[:2]
     if mask is None or mask.keep is None:
         return torch.arange(length, device=tokens.device)[-last:].expand(batch, -1)

@@ -128,7 +128,7 @@ class EncoderDecoder(Model):
     def _predicting(
         self, y: Tensor, exiting: Exiting | None
     ) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
-        """What the decoder's tokens predict from, and by what."""
+        """Hidden states that the decoder's tokens predict from, and the head that does."""
         if self.exits is None or exiting is None:
             return y, self.head
         return self.exits.read(exiting, y), self.exits.heads_at(exiting.left)
@@ -174,5 +174,5 @@ def _of_targets(name: str) -> str:
 
 
 def _until_last(targets: Tensor) -> Tensor:
-    """Which target tokens (B, T) are no padding: those up to the last one that is scored."""
+    """Target tokens (B, T) that are no padding: those up to the last one that is scored."""
     return (targets != -100).long().flip(1).cummax(1).values.flip(1).bool()

@@ -106,12 +106,12 @@ class Summaries(nn.Module):
         if documents is not None:
             starts = starts | _moved(documents, before)
         counted = (starts & real).long().cumsum(1)
-        found = counted[:, -1:]
+        result = counted[:, -1:]
         if self.options.per == "tokens" and documents is None and given.sentences is None:
             most = self.options.most(tokens.shape[1])
         else:
-            most = max(int(found.max()), 1)
-        keep = torch.arange(most, device=tokens.device) < found
+            most = max(int(result.max()), 1)
+        keep = torch.arange(most, device=tokens.device) < result
         return TextParts((counted - 1).clamp(min=0), real, keep, documents)
 
     def open(self, x: Tensor, first: Tensor, parts: TextParts, mask: Mask | None) -> WithGlobals:
@@ -134,10 +134,10 @@ class Summaries(nn.Module):
         own = torch.zeros_like(numbers).scatter(1, parts.number, parts.documents)
         parts_of["documents"] = torch.cat([own, parts.documents], 1)
         # how many documents begin up to a token, or to the part that a global token stands for
-        begun = F.pad(parts.documents[:, 1:] != parts.documents[:, :-1], (1, 0)).long().cumsum(1)
-        rank = torch.zeros_like(numbers).scatter(1, parts.number, begun)
+        initial = F.pad(parts.documents[:, 1:] != parts.documents[:, :-1], (1, 0)).long().cumsum(1)
+        rank = torch.zeros_like(numbers).scatter(1, parts.number, initial)
         rank = rank.masked_fill(~parts.keep, x.shape[1])
-        order = torch.cat([2 * rank, 2 * begun + 1], 1).argsort(dim=1, stable=True)
+        order = torch.cat([2 * rank, 2 * initial + 1], 1).argsort(dim=1, stable=True)
         slots = torch.arange(order.shape[1], device=x.device).expand_as(order)
         positions = torch.empty_like(order).scatter(1, order, slots)
         moved = {name: part.gather(1, order) for name, part in parts_of.items()}
@@ -174,5 +174,5 @@ class Summaries(nn.Module):
 
 
 def _moved(ids: Tensor, before: Tensor) -> Tensor:
-    """Whether a token has another id than the real one before it."""
+    """True where a token has another id than the real one before it."""
     return ids != ids.gather(1, before.clamp(min=0))

@@ -24,11 +24,11 @@ Found = Iterable[tuple[Row, Prediction]]
 
 def fields_of(row: Row, prediction: Prediction) -> dict[str, Any]:
     """One prediction as an object of JSON, the cells of its row first."""
-    found = prediction.fields()
+    result = prediction.fields()
     if not row.cells:
-        return found
-    del found["input"]
-    return dict(row.cells) | {ADDED + name: value for name, value in found.items()}
+        return result
+    del result["input"]
+    return dict(row.cells) | {ADDED + name: value for name, value in result.items()}
 
 
 def write_lines(found: Found, out: TextIO) -> int:
@@ -89,7 +89,7 @@ def shown(prediction: Prediction, columns: Sequence[str]) -> Iterator[list[Any]]
 
 
 def headers(columns: Sequence[str]) -> list[str]:
-    """What stands over them."""
+    """The headers of the columns."""
     if "masks" in columns:
         return ["text", "mask", "token", "probability"]
     if "token" in columns:

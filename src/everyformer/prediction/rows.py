@@ -13,7 +13,7 @@ from torch import Tensor
 
 
 class CsvForm(NamedTuple):
-    """How a file of comma-separated values is written."""
+    """The form of a file of comma-separated values."""
 
     delimiter: str = ","
     marked: bool = False

@@ -18,7 +18,6 @@ from everyformer.comparison.results import Results, Row, finished
 from everyformer.core.config import to_dict
 from everyformer.core.errors import UnknownNameError
 from everyformer.family import info
-from everyformer.report.escaping import safe
 from everyformer.report.figures import draw_all
 from everyformer.report.headline import answer
 from everyformer.report.learned import FEW, learned_of_all, shown
@@ -26,7 +25,7 @@ from everyformer.report.notes import notes
 from everyformer.report.selection import crowded, styles_of
 from everyformer.report.style import Styles, inline_svg, save_svg, svg_text
 from everyformer.report.table import table
-from everyformer.report.words import brief, budget, count, question, title
+from everyformer.report.words import brief, budget, count, question, safe, title
 from everyformer.system.files import write_text
 from everyformer.system.plain import to_json
 
@@ -88,7 +87,7 @@ def _filter(styles: Styles) -> str:
 
 
 def _filters(styles: Styles) -> str:
-    """What the boxes do, to rows of the table and lines of the figures."""
+    """Rules of the boxes for rows of the table and lines of the figures."""
     return "\n".join(
         f"body:has(#show{n}:not(:checked)) :is(.group{n}, [id*='-group{n}-']) {{ display: none; }}"
         for n in range(len(styles.groups))
@@ -214,7 +213,7 @@ def _data(results: Results) -> str:
 
 
 def _used(row: Row) -> str:
-    """What a member's trainings took, and how fast it was found to be before."""
+    """Budget that a member's trainings took, and how fast it was timed before."""
     parts = [f"{row['steps']:,.0f} steps, {count(row['tokens'])} tokens, {row['flops']:.3g} FLOPs"]
     parts[0] += f" in {brief(row['seconds'])} s"
     known = row["calibrated"]
@@ -256,15 +255,15 @@ def _repeat(results: Results) -> str:
 
 def changes(config: dict[str, Any], default: dict[str, Any]) -> dict[str, Any]:
     """The part of nested options that differs from the default."""
-    found: dict[str, Any] = {}
+    result: dict[str, Any] = {}
     for name, value in config.items():
         usual = default.get(name)
         if isinstance(value, dict) and isinstance(usual, dict):
             if inner := changes(value, usual):
-                found[name] = inner
+                result[name] = inner
         elif value != usual and name not in ("resume", "overwrite"):
-            found[name] = value
-    return found
+            result[name] = value
+    return result
 
 
 def _config(results: Results) -> str:

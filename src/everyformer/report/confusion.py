@@ -1,4 +1,4 @@
-"""How a classifier errs on held-out rows: which classes it takes for which, and how sure it is."""
+"""Errors of a classifier on held-out rows: which classes it takes for which, and how sure it is."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Measured:
 
 @styled
 def draw_confusion(measured: Measured) -> Figure:
-    """What was answered (columns) to the rows of each class (lines), as shares of the line.
+    """Answers (columns) to the rows of each class (lines), as shares of the line.
 
     Raises:
         UnsupportedError: there are too many classes for a matrix.

@@ -66,7 +66,7 @@ def draw_returns(played: Sequence[Mapping[str, Any]], best: float | None = None)
 def draw_spread(
     returns: np.ndarray, played: Mapping[str, Any], best: float | None = None
 ) -> Figure:
-    """How the returns (N,) of episodes are spread, with their mean and its interval.
+    """A histogram of the returns (N,) of episodes, with their mean and its interval.
 
     Args:
         played: ``return``, ``return_interval`` (or None), ``episodes``, and ``success`` where it is
@@ -125,7 +125,7 @@ def draw_film(pictures: np.ndarray, rewards: np.ndarray, name: str) -> Figure:
 def draw_attended(
     weights: Mapping[str, Tensor], tokens: int, reader: int, first: int, most: int | None = None
 ) -> Figure:
-    """Which steps of an episode are read where an action is chosen: a panel a head.
+    """Steps of an episode that are read where an action is chosen: a panel a head.
 
     Args:
         weights: (heads, L, L) by module path. tokens: of a step.
@@ -153,7 +153,7 @@ def draw_remembered(
     cues: Sequence[int] = (),
     most: int | None = None,
 ) -> Figure:
-    """Which steps are read, by memory too, at each of some steps that were played one after the
+    """Steps that are read, by memory too, at each of some steps that were played one after the
     other: a panel a head. Lines part the episodes.
 
     Args:

@@ -1,4 +1,4 @@
-"""What stands on top of a comparison's page: who is best, or why nobody may be called that.
+"""The head of a comparison's page: who is best, or why nobody may be called that.
 
 No winner is named while members wait, where the verdict has doubts, among members that share the
 first tier, or where the numbers that are shown do not differ.
@@ -36,7 +36,7 @@ def answer(results: Results) -> str:
 
 
 def progress(results: Results) -> str:
-    """How far a comparison is that is not finished; else ''."""
+    """Progress of a comparison that is not finished; else ''."""
     waiting = results["waiting"]
     if not waiting:
         return ""
@@ -50,7 +50,7 @@ def progress(results: Results) -> str:
 
 
 def decided(results: Results) -> bool:
-    """Whether numbers may be called the best: all members are trained, and nothing is doubted."""
+    """True if numbers may be called the best: all members are trained, and nothing is doubted."""
     return not results["waiting"] and not doubts(results)
 
 
@@ -61,10 +61,10 @@ def doubts(results: Results) -> list[str]:
         for row in finished(results)
         if row["leaks"] and row["member"] in results["verdict"]["best"]
     ]
-    found = list(results["verdict"]["doubts"])
+    result = list(results["verdict"]["doubts"])
     if leaking:
-        found.append(f"the loss of {few(leaking)} is {NOT_WRITING}")
-    return found
+        result.append(f"the loss of {few(leaking)} is {NOT_WRITING}")
+    return result
 
 
 def winners(results: Results) -> list[str]:

@@ -1,4 +1,4 @@
-"""What a trace shows: weights, position biases, spatial gates and buckets over pairs of tokens;
+"""Pictures of a trace: weights, position biases, spatial gates and buckets over pairs of tokens;
 clusters; features of keys, and the weights that they make beside those of their kernel."""
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from everyformer.report.heatmaps import draw_panels, wrapped
 
 @dataclass(frozen=True)
 class View:
-    """What a trace recorded under one name, and how it is to be drawn."""
+    """A name that a trace recorded, and how it is to be drawn."""
 
     traced: Trace
     what: str
@@ -36,10 +36,10 @@ class View:
     def found(self) -> dict[str, Tensor]:
         """(heads, L, L) by module path, clusters (heads, L), features (heads, L, M);
         of biases that are zero everywhere none, nor the sorting of a single block."""
-        found = self.traced.find(self.what.replace("-", "_"))
+        result = self.traced.find(self.what.replace("-", "_"))
         if self.what == "clusters":
-            return {path: kept[0] for path, kept in found.items()}
-        square = {path: kept[0] if kept.dim() == 4 else kept for path, kept in found.items()}
+            return {path: kept[0] for path, kept in result.items()}
+        square = {path: kept[0] if kept.dim() == 4 else kept for path, kept in result.items()}
         if self.what == "buckets":
             return {path: _shared(buckets) for path, buckets in square.items()}
         if self.what == "position-bias":
@@ -265,7 +265,7 @@ def _shared(buckets: Tensor) -> Tensor:
 
 
 def _past(values: Tensor, causal: bool) -> np.ndarray:
-    """What a causal mixer cannot see is left blank."""
+    """Values with those blank that a causal mixer cannot see."""
     visible = values.detach().float().cpu().clone()
     if causal:
         later = torch.ones_like(visible, dtype=torch.bool).triu(1)

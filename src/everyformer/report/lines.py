@@ -103,6 +103,6 @@ def spread(wanted: Sequence[float], gap: float, low: float = 0.0, high: float = 
         pools.append((mean, size))
     levels = np.repeat([mean for mean, _ in pools], [size for _, size in pools])
     levels = np.clip(levels, low, max(low, high - gap * (len(order) - 1)))
-    found = np.empty(len(order))
-    found[order] = levels + gap * np.arange(len(order))
-    return [float(height) for height in found]
+    result = np.empty(len(order))
+    result[order] = levels + gap * np.arange(len(order))
+    return [float(height) for height in result]

@@ -13,7 +13,7 @@ from pathlib import Path
 from string import Template
 from typing import TYPE_CHECKING
 
-from everyformer.report.escaping import safe
+from everyformer.report.words import safe
 from everyformer.system.files import write_text
 
 if TYPE_CHECKING:
@@ -142,12 +142,12 @@ def _table(neighbours: Sequence[Neighbour]) -> str:
     if not neighbours:
         return "<p>The search found no neighbour.</p>"
     rows = "".join(
-        f'<tr><td class="source">{safe(found.document)}<small>token {found.offset:,}</small></td>'
-        f'<td class="text">{_inline(found.before)}'
-        f"{_marked(found.token, found.right)}"
-        f"{_inline(found.after)}</td>"
-        f"<td>{found.distance:.4g}</td><td>{found.weight:.4f}</td></tr>"
-        for found in neighbours
+        f'<tr><td class="source">{safe(result.document)}<small>token {result.offset:,}</small></td>'
+        f'<td class="text">{_inline(result.before)}'
+        f"{_marked(result.token, result.right)}"
+        f"{_inline(result.after)}</td>"
+        f"<td>{result.distance:.4g}</td><td>{result.weight:.4f}</td></tr>"
+        for result in neighbours
     )
     return (
         '<div class="scroll"><table><thead><tr><th>source</th><th class="text">what was read '

@@ -1,4 +1,4 @@
-"""What a reader must know before deciding from the table of a comparison, in short sentences."""
+"""Notes that a reader must know before deciding from the table of a comparison."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CLOSE = 0.10
 
 
 def notes(results: Results) -> list[str]:
-    """What a reader must know before deciding from the table."""
+    """Notes that a reader must know before deciding from the table, in short sentences."""
     rows, config = finished(results), results["config"]
     found = [
         *_leak_notes(rows),
@@ -92,7 +92,7 @@ def _fairness_notes(rows: list[Row], config: dict[str, Any]) -> Iterator[str]:
             "With --match parameters the width is chosen to make them equal."
         )
     if config["training"]["budget_seconds"] is not None and len(rows) > 1:
-        least, most = (found(rows, key=lambda row: row["steps"]) for found in (min, max))
+        least, most = (end(rows, key=lambda row: row["steps"]) for end in (min, max))
         steps = f"from {least['steps']:,.0f} ({least['member']}) to {most['steps']:,.0f} "
         yield (
             f"Equal seconds are not equal steps ({steps}({most['member']})): on another machine "
@@ -122,7 +122,7 @@ def drifts(rows: list[Row]) -> Iterator[str]:
 
 
 def _preset_notes(rows: list[Row]) -> Iterator[str]:
-    """What presets change besides their genes, where not all of them do."""
+    """Changes by presets besides their genes, where not all of them do."""
     own = {row["member"]: row.get("preset", {}) for row in rows}
     names = {name for preset in own.values() for name in preset}
     alike = {n for n in names if all(own[m].get(n) == next(iter(own.values())).get(n) for m in own)}

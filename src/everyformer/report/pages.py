@@ -196,7 +196,7 @@ def _subject(member: Member) -> tuple[str, str]:
 
 
 def _told(member: Member) -> list[str]:
-    """What makes the member what it is: what stands for a gene, or the model where it acts."""
+    """The text of what makes a member what it is: a gene's alternative, or the model that acts."""
     if all(TASKS[task].acts for task in member.tasks):
         module = TASKS[member.tasks[0]].model.partition(":")[0]
         return _head(importlib.import_module(f"everyformer.models.{module}"))

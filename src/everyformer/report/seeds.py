@@ -21,7 +21,7 @@ POINTS = 200
 
 @styled
 def draw_seeds(groups: Mapping[str, Sequence[Curve]], drawn: Quantity, axis: Axis) -> Figure:
-    """What trainings reach against what they spent: of every group, by name, the mean over its
+    """Curves of trainings against what they spent: of every group, by name, the mean over its
     seeds with Student's 95% interval, and thin every seed.
 
     Of policies it is the return of episodes that they learned from; else that of evaluations, and
@@ -84,7 +84,7 @@ def draw_seeds(groups: Mapping[str, Sequence[Curve]], drawn: Quantity, axis: Axi
 def _points(
     curve: Curve, drawn: Quantity, axis: Axis, measured: bool, name: str
 ) -> tuple[np.ndarray, np.ndarray]:
-    """What was spent, and what was told by then."""
+    """Budgets spent, and the values that were logged by then."""
     rows = (
         [(row, row["evaluation"]) for row in curve["evaluations"]]
         if measured

@@ -22,11 +22,10 @@ from everyformer.comparison.results import (
     told_means,
 )
 from everyformer.core.wording import listed
-from everyformer.report.escaping import safe
 from everyformer.report.headline import decided
 from everyformer.report.selection import baseline, crowded, grouped
 from everyformer.report.style import Styles
-from everyformer.report.words import apart, brief, interval, quality, returned_between
+from everyformer.report.words import apart, brief, interval, quality, returned_between, safe
 from everyformer.system.memory import size
 
 MINUS = "\u2212"
@@ -118,7 +117,7 @@ def _footnotes(results: Results) -> list[str]:
 
 
 def _about(results: Results, limits: dict[str, list[int]]) -> str:
-    """What the table means, what members cannot, and who is waiting."""
+    """Remarks on the table: its meaning, what members cannot, and who is waiting."""
     rows = finished(results)
     if not rows:
         return _waiting(results)
@@ -267,5 +266,5 @@ def _best(rows: list[Row], column: Column) -> set[str]:
         if row["member"] in best["same_as"] or column.value(row) == column.value(best)
     ]
     near = [row for row in known if surely and not apart(column.spread(best), column.spread(row))]
-    found = {row["member"] for row in (*same, *near)}
-    return found if len(found) < len(known) else set()
+    result = {row["member"] for row in (*same, *near)}
+    return result if len(result) < len(known) else set()

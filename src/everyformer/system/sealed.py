@@ -31,7 +31,7 @@ def write_json(path: Path, values: dict[str, Any]) -> None:
 
 
 def read_json(path: Path, expected_format: str) -> dict[str, Any]:
-    """What `write_json` wrote.
+    """The values that `write_json` wrote.
 
     Raises:
         DamagedError: the file is missing, is not JSON, or differs from what was written.

@@ -113,8 +113,8 @@ def checkpoint_path(folder: Path, step: int) -> Path:
 
 def checkpoints(folder: Path) -> list[Path]:
     """The checkpoints in ``folder``, oldest first, whole or damaged."""
-    found = folder.glob("step-*") if folder.is_dir() else ()
-    return sorted(path for path in found if re.fullmatch(r"step-\d{8,}", path.name))
+    result = folder.glob("step-*") if folder.is_dir() else ()
+    return sorted(path for path in result if re.fullmatch(r"step-\d{8,}", path.name))
 
 
 def newest_checkpoint(folder: Path) -> tuple[Path, TrainingState] | None:
@@ -311,7 +311,7 @@ def _load_mean(folder: Path, model: nn.Module, count: int, keep: int) -> None:
 
 
 def is_model(path: Path) -> bool:
-    """Whether a folder is a model saved by `save_model`."""
+    """True if a folder is a model saved by `save_model`."""
     require_regular(path / "config.json")
     try:
         return f'"{MODEL_FORMAT}"' in (path / "config.json").read_text(encoding="utf-8")

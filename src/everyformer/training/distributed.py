@@ -45,14 +45,16 @@ def read_launch() -> Launch:
         ConfigError: a variable is no number or out of range, or lacks one that belongs to it.
     """
     defaults = {"RANK": 0, "LOCAL_RANK": 0, "WORLD_SIZE": 1, "MASTER_PORT": 1}
-    found = {name: os.environ.get(name, str(default)).strip() for name, default in defaults.items()}
+    result = {
+        name: os.environ.get(name, str(default)).strip() for name, default in defaults.items()
+    }
     hint = "which torchrun sets: start this with torchrun, or unset what is left of it"
-    for name, text in found.items():
+    for name, text in result.items():
         if not (text.isascii() and text.isdecimal() and len(text) < 10):
             raise ConfigError(
                 f"{name} is '{text[:40]}' in the environment and no number that can be, {hint}"
             )
-    rank, local, size, port = (int(text) for text in found.values())
+    rank, local, size, port = (int(text) for text in result.values())
     if size < 1 or not rank < size or not local < size or not 0 < port < 2**16:
         raise ConfigError(
             f"the environment says RANK={rank}, LOCAL_RANK={local}, WORLD_SIZE={size} and "
@@ -79,7 +81,7 @@ class World:
 
     @property
     def first(self) -> bool:
-        """Whether this process writes files and talks to the user."""
+        """True if this process writes files and talks to the user."""
         return self.rank == 0
 
     def wrap(self, model: nn.Module) -> nn.Module:
@@ -104,7 +106,7 @@ class World:
         return self.sum(values if self.first else [0.0] * len(values))
 
     def share(self, count: int) -> tuple[int, int]:
-        """Which of ``count`` rows are this process's: start and stop."""
+        """Rows of this process among ``count``: start and stop."""
         return count * self.rank // self.size, count * (self.rank + 1) // self.size
 
 
@@ -168,8 +170,8 @@ def pick_device(device: str, local_rank: int | None = None) -> torch.device:
         ConfigError: torch knows no such device, or it is not on this machine.
     """
     if device == "auto":
-        found = torch.accelerator.current_accelerator(check_available=True)
-        device = "cpu" if found is None else found.type
+        result = torch.accelerator.current_accelerator(check_available=True)
+        device = "cpu" if result is None else result.type
     try:
         chosen = torch.device(device)
         if local_rank is not None and chosen.type == "cuda":

@@ -88,16 +88,16 @@ def read_metrics(path: Path, step: int | None = None) -> list[dict[str, Any]]:
     if last is not None:
         rows.append(last)  # whole, but for its line's end
     sealed = any(row is not None and row[1] for row in rows)
-    found: list[dict[str, Any]] = []
+    results: list[dict[str, Any]] = []
     for number, row in enumerate(rows, 1):
         if row is not None and row[1] == sealed:
-            found.append(row[0])
-        elif step is None or not found or found[-1]["step"] <= step:
+            results.append(row[0])
+        elif step is None or not results or results[-1]["step"] <= step:
             raise DamagedError(
                 f"line {number} of {path} was changed or damaged after it was written: put back a "
                 "copy of the file, or remove that line to go on without its row"
             )
-    return found
+    return results
 
 
 def _row(line: bytes) -> tuple[dict[str, Any], bool] | None:
@@ -119,10 +119,10 @@ def _line(row: dict[str, Any]) -> str:
 
 
 def _numbers(row: dict[str, Any], prefix: str = "") -> list[tuple[str, float]]:
-    found: list[tuple[str, float]] = []
+    results: list[tuple[str, float]] = []
     for name, value in row.items():
         if isinstance(value, dict):
-            found += _numbers(value, f"{prefix}{name}/")
+            results += _numbers(value, f"{prefix}{name}/")
         elif isinstance(value, int | float) and name != "step":
-            found.append((prefix + name, float(value)))
-    return found
+            results.append((prefix + name, float(value)))
+    return results

@@ -17,7 +17,7 @@ LINE_SECONDS = 4.5
 
 @dataclass(frozen=True)
 class Part:
-    """What a run is of a larger work."""
+    """The share that a run is of a larger work."""
 
     number: int
     """of the run, from 1 on"""

@@ -1,4 +1,4 @@
-"""What played episodes came to: `played`; and `play_policy`, episodes of a policy as it is now."""
+"""Returns of played episodes (`played`); and `play_policy`, episodes of a policy as it is now."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def play_policy(
 
 
 def played(found: Trajectories) -> dict[str, Any]:
-    """What some episodes came to: ``return`` and ``steps``, means over episodes with their normal
+    """Results of episodes: ``return`` and ``steps``, means over episodes with their normal
     95% intervals; ``success``, where it is told, with Wilson's; ``normalised``, the return as a
     share of the way from random to good play, where the environment says how they do."""
     values = {"return": found.returns, "steps": found.lengths.astype(float)}
@@ -135,6 +135,6 @@ def reference(environment: EnvironmentConfig | None) -> tuple[float, float] | No
     if environment is None or environment.options:
         return None
     trial = make_environment(environment)
-    found = trial.metadata.get(REFERENCE)
+    result = trial.metadata.get(REFERENCE)
     trial.close()
-    return None if found is None else (float(found[0]), float(found[1]))
+    return None if result is None else (float(result[0]), float(result[1]))

@@ -102,7 +102,7 @@ class RunDirectory:
             )
 
     def config(self) -> dict[str, Any] | None:
-        """What config.json holds; None if the run was killed before it was written."""
+        """The values of config.json; None if the run was killed before it was written."""
         path = self.path / "config.json"
         return read_json(path, RUN_FORMAT) if path.exists() else None
 
@@ -116,12 +116,12 @@ class RunDirectory:
 
 
 def _identity(path: Path) -> tuple[int, int] | None:
-    """Of a folder, whatever it is called; None where there is none."""
+    """Device and number of a folder, whatever it is called; None where there is none."""
     try:
-        found = path.stat()
+        result = path.stat()
     except OSError:
         return None
-    return found.st_dev, found.st_ino
+    return result.st_dev, result.st_ino
 
 
 def environment() -> dict[str, Any]:

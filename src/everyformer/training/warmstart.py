@@ -70,12 +70,12 @@ class WarmStart:
 
     def lines(self) -> list[str]:
         """The report, one line a kind."""
-        found = []
+        results = []
         for kind, names in vars(self).items():
             listed = names[:3] if kind == "taken" else names
             more = f" and {len(names) - 3} more" if len(listed) < len(names) else ""
-            found.append(f"{len(names)} {kind}{': ' if names else ''}{', '.join(listed)}{more}")
-        return found
+            results.append(f"{len(names)} {kind}{': ' if names else ''}{', '.join(listed)}{more}")
+        return results
 
 
 def read_start(path: str | Path) -> Start:
@@ -217,7 +217,7 @@ def _check(start: Start, wanted: ModelConfig, tokenizer: Tokenizer | None) -> No
 
 
 def _shared(config: ModelConfig) -> dict[str, Any]:
-    """What both models must share, as plain values, options that were not given filled in."""
+    """Values that both models must share, options that were not given filled in."""
     kin = {name: GENES[name].learned_as(choice) for name, choice in config.genes.items()}
     config = config.with_genes(**kin)
     every = settled(config)

@@ -38,7 +38,7 @@ def baseline(task: str, evaluation: Mapping[str, Any]) -> Baseline | None:
 
 
 def is_better(evaluation: Mapping[str, Any], beside: Baseline) -> bool:
-    """Whether an evaluation surely beats the baseline: its whole 95% interval does, where known."""
+    """True if an evaluation surely beats the baseline: its whole 95% interval does, where known."""
     sign = _KNOWN[beside.metric][2]
     ends = evaluation.get(f"{beside.metric}_interval") or (evaluation[beside.metric],)
     return all(sign * (end - beside.value) > 0 for end in ends)

@@ -74,7 +74,7 @@ class BatchRow:
         return BatchRow(tuple(text.to(like) for text in self.texts), self.ids, self.slots)
 
     def of_slots(self, size: int) -> list[int | None]:
-        """Which text each slot of the row belongs to; None: padding."""
+        """The text that each slot of the row belongs to; None: padding."""
         owners = [n for n, text in enumerate(self.texts) for _ in range(text.shape[1])]
         owner_of = dict(zip(self.slots, owners, strict=True))
         return [owner_of.get(slot) for slot in range(size)]
@@ -113,7 +113,7 @@ def _carries(case: Case) -> bool:
 
 
 def _layers(case: Case, pair: tuple[str, ...], chance: random.Random) -> Layers | None:
-    """What a pair is tried on; None where it has no meaning."""
+    """The layers that a pair is tried on; None where it has no meaning."""
     count, options = 1, {}
     if "layers" in pair:
         count, options = chance.choice((2, 3)), _around(case, chance)
@@ -160,7 +160,7 @@ class Trial:
 
     @property
     def remembers(self) -> bool:
-        """Whether outputs depend on where pieces end."""
+        """True if outputs depend on where pieces end."""
         return self.carried and self.case.remembers
 
     def run(self, chance: random.Random, check: Check) -> None:

@@ -151,7 +151,7 @@ def _compiles(case: Case, check: Check, device: str, lengths: tuple[int, ...], t
 
 @contextmanager
 def _one_graph(where: str) -> Iterator[None]:
-    """What a compiler cannot take as one graph breaks the law, by a branch on numbers, say.
+    """A block in which code that is not one graph breaks the law, by a branch on numbers, say.
 
     A graph may compute all pairs: it says so, and the law asks for its results alone.
     """
@@ -219,7 +219,7 @@ def keeps(member: Member, check: Check, device: str, dtype: torch.dtype) -> None
 
 
 def reproducible(member: Member, check: Check, device: str, dtype: torch.dtype) -> None:
-    """The same seed gives the same losses; stopping, saving and going on changes nothing."""
+    """Equal seeds give equal losses; stopping, saving and going on changes nothing."""
     task = member.tasks[0]
     whole = _losses(member, task, device, stop=None)
     check.true(whole == _losses(member, task, device, stop=None), f"{task}: two equal runs differ")

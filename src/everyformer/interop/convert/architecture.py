@@ -124,11 +124,11 @@ class HubArchitecture:
     def read(self, config: dict[str, Any], task: str) -> dict[str, Any]:
         """Their config as member and options for `configure`."""
         given = [(ours, config[theirs]) for ours, theirs in self.names.items() if theirs in config]
-        found = {ours: ENTRIES[ours].read(value) for ours, value in given}
-        if "expansion" in found:
+        result = {ours: ENTRIES[ours].read(value) for ours, value in given}
+        if "expansion" in result:
             # theirs are hidden channels, ours a multiple of the width
-            found["expansion"] /= found["width"]
-        return found | self.options(config, task)
+            result["expansion"] /= result["width"]
+        return result | self.options(config, task)
 
     def write(self, config: ModelConfig) -> dict[str, Any]:
         """Our config as theirs."""
@@ -174,7 +174,7 @@ def refuse(config: dict[str, Any], **wanted: Any) -> None:
 
 
 def label_count(config: dict[str, Any]) -> int:
-    """How many classes their config has."""
+    """Number of classes that their config has."""
     return len(config.get("id2label") or {}) or int(config.get("num_labels", 2))
 
 

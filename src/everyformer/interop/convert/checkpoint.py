@@ -168,7 +168,7 @@ def _counterpart(config: ModelConfig, model_type: str | None) -> HubArchitecture
     """The system whose config says all that ours does."""
     able = [a for a in ARCHITECTURES.values() if config.task in a.classes]
     able = able if model_type is None else [architecture(model_type)]
-    found: list[tuple[int, HubArchitecture, list[str]]] = []
+    results: list[tuple[int, HubArchitecture, list[str]]] = []
     for known in able:
         if config.task not in known.classes:
             raise UnsupportedError(
@@ -178,10 +178,10 @@ def _counterpart(config: ModelConfig, model_type: str | None) -> HubArchitecture
         lost = _lost(config, known)
         if not lost:
             return known
-        found.append((len(lost), known, lost))
-    if not found:
+        results.append((len(lost), known, lost))
+    if not results:
         raise UnsupportedError(f"no known system has the task '{config.task}'")
-    _, known, lost = min(found, key=lambda one: one[0])
+    _, known, lost = min(results, key=lambda one: one[0])
     raise UnsupportedError(
         f"this {config.member} cannot be written as {known.model_type}, whose checkpoints cannot "
         f"say: {'; '.join(lost[:5])}"
@@ -198,7 +198,7 @@ def _configured(described: Mapping[str, Any], task: str, options: Mapping[str, A
 
 
 def _lost(config: ModelConfig, known: HubArchitecture) -> list[str]:
-    """What their config would lose: options that do not come back from it as they were."""
+    """Options that their config would lose: those that do not come back from it as they were."""
     there = {"model_type": known.model_type, **known.write(config)}
     described = known.read(there, config.task)
     back = _plain(_configured(described, config.task, {}))
@@ -242,7 +242,7 @@ def _plain(config: ModelConfig) -> dict[str, Any]:
 
 
 def _telling(kind: type, values: dict[str, Any], before: str = "") -> dict[str, Any]:
-    """Those of an options class's ``values`` that change an output of a finished model."""
+    """The ``values`` of an options class that change an output of a finished model."""
     return {
         before + name: value
         for name, value in values.items()
@@ -277,19 +277,19 @@ def find_folder(source: str | Path) -> Path:
 
 
 def read_config(folder: Path) -> dict[str, Any]:
-    """What the folder's config.json holds.
+    """The values of the folder's config.json.
 
     Raises:
         CheckpointError: it is missing or no table.
     """
     require_regular(folder / "config.json")
     try:
-        found = from_json((folder / "config.json").read_text(encoding="utf-8"))
+        result = from_json((folder / "config.json").read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise CheckpointError(f"{folder / 'config.json'} cannot be read: {error}") from error
-    if not isinstance(found, dict):
+    if not isinstance(result, dict):
         raise CheckpointError(f"{folder / 'config.json'} is not a table of options")
-    return found
+    return result
 
 
 def read_folder(folder: Path) -> dict[str, Tensor]:

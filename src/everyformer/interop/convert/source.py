@@ -120,10 +120,10 @@ def open_source(
         imported = import_checkpoint(folder, mixer=mixer)
     model, report = imported
     check_finite(model, folder)
-    found = Found(None, "")
+    result = Found(None, "")
     if TASKS[model.config.task].reads_text:
-        found = import_tokenizer(folder, model.config.vocabulary)
-    return Opened(model, report, *found)
+        result = import_tokenizer(folder, model.config.vocabulary)
+    return Opened(model, report, *result)
 
 
 def _unwrapped(folder: Path) -> Imported:
