@@ -39,7 +39,7 @@ def load_state(path: str | Path, model: Model) -> tuple[StackState, Tensor]:
         CheckpointError: the file is damaged, or the state is one of another model or dtype.
     """
     path = expanded(path)
-    tensors = read_tensors(path)
+    tensors = read_tensors(path, sealed="state of a text")
     token = tensors.pop(NEXT, None)
     if token is None or "seen" not in tensors:
         raise CheckpointError(f"{path} holds no state of a text: it was written by something else")

@@ -62,11 +62,15 @@ def write_tensors(
     save_file(apart, path, metadata=metadata)
 
 
-def read_tensors(path: Path) -> dict[str, Tensor]:
+def read_tensors(path: Path, sealed: str | None = None) -> dict[str, Tensor]:
     """All tensors of a safetensors file by name, the further names included, on the CPU.
+
+    Args:
+        sealed: contents of a file that was written ``sealed``, in words.
 
     Raises:
         DamagedError: it cannot be read, or differs from what was written and sealed.
+        CheckpointError: it is to be sealed and is not.
     """
     require_regular(path)
     try:
@@ -77,8 +81,9 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
         further = {name: tensors[source] for name, source in aliases.items()}
     except (OSError, ValueError, KeyError, SafetensorError) as error:
         raise DamagedError(f"{path} cannot be read: {error}") from error
-    digest = metadata.get("digest")
-    if digest is not None and digest != _digest(tensors, metadata.get("aliases", "")):
+    if sealed and "digest" not in metadata:
+        raise CheckpointError(f"{path} holds no {sealed}: it was written by something else")
+    if sealed and metadata["digest"] != _digest(tensors, metadata.get("aliases", "")):
         raise DamagedError(f"{path} was changed or damaged after it was written")
     return tensors | further
 
