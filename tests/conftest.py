@@ -53,7 +53,7 @@ def forgotten(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     from everyformer.genes.mixers import MIXERS
 
     monkeypatch.setattr(sys, "path", [*sys.path])
-    monkeypatch.setattr(own, "_here", {})
+    monkeypatch.setattr(own, "_registered", {})
     monkeypatch.setattr(family, "_rows", {})
     monkeypatch.setenv(own.VARIABLE, "")
     family._known.cache_clear()

@@ -93,9 +93,7 @@ NO_KEYWORDS = """class M(Mixer):
     def forward(self, x, **given):
         return MixerOutput(x, None, {})
 """
-EXTRA = (
-    'from everyformer.system.extras import extra_module\nextra_module("nothing", "fast", "it")\n'
-)
+EXTRA = 'from everyformer.system.extras import extra_module\nextra_module("nothing", "knn", "it")\n'
 ZERO = r"ZeroDivisionError: division by zero"
 ENDED = r"the program was ended \(SystemExit: 0\)"
 FAILS = r"the plugin 'PLUGIN:M' fails as it is imported: "

@@ -10,10 +10,10 @@ import pytest
 from small_comparisons import SMALL, Compared
 
 from everyformer.cli import main
-from everyformer.comparison import calibration, decoding, trainings, worker
+from everyformer.comparison import calibration, decoding, rounds, trainings, worker
 from everyformer.system.stopping import Gentle
 
-TIME_STEPS = calibration.time_steps
+TIME_STEPS = rounds.time_steps
 
 
 @pytest.fixture
@@ -36,19 +36,19 @@ def launched(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         return worker.main(place, *words)
 
     monkeypatch.setattr(trainings, "launch", here)
-    monkeypatch.setattr(calibration, "launch", lambda module, place, stop: calibration.main(place))
+    monkeypatch.setattr(calibration, "launch", lambda module, place, stop: rounds.main(place))
     monkeypatch.setattr(decoding, "CONTEXTS", (4, 8))
-    monkeypatch.setattr(calibration, "ROUNDS", 1)
-    monkeypatch.setattr(calibration, "SHORTEST", 0.0)
+    monkeypatch.setattr(rounds, "ROUNDS", 1)
+    monkeypatch.setattr(rounds, "SHORTEST", 0.0)
     step = {"steps": 1, "seconds": 0.01, "cpu_seconds": 0.01, "tokens": 64, "flops": 1e6}
-    monkeypatch.setattr(calibration, "time_steps", lambda run, dataset, steps: dict(step))
+    monkeypatch.setattr(rounds, "time_steps", lambda run, dataset, steps: dict(step))
     return names
 
 
 @pytest.fixture
 def steps_timed(launched: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """Steps are timed in truth: elsewhere each is said to take 0.01 s."""
-    monkeypatch.setattr(calibration, "time_steps", TIME_STEPS)
+    monkeypatch.setattr(rounds, "time_steps", TIME_STEPS)
 
 
 @pytest.fixture

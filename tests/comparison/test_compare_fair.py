@@ -18,6 +18,7 @@ import pytest
 from everyformer.benchmark.points import Point
 from everyformer.cli import main
 from everyformer.comparison import calibration, timing
+from everyformer.comparison import rounds as rounds_of
 from everyformer.comparison.config import CompareConfig
 from everyformer.comparison.estimate import PAGE, START, Estimate
 from everyformer.comparison.plan import Entrant, job
@@ -39,9 +40,9 @@ def timed(monkeypatch: pytest.MonkeyPatch) -> Times:
     first, which only says how long a round is, then 0.003, 0.002, 0.004 for all, doubled for
     gmlp."""
     calls: Times = []
-    monkeypatch.setattr(calibration, "ROUNDS", 3)
-    monkeypatch.setattr(calibration, "peak_of", lambda call, device: call() or 3 << 20)
-    monkeypatch.setattr(calibration, "_row_seconds", lambda run, dataset: 0.0)
+    monkeypatch.setattr(rounds_of, "ROUNDS", 3)
+    monkeypatch.setattr(rounds_of, "peak_of", lambda call, device: call() or 3 << 20)
+    monkeypatch.setattr(rounds_of, "_row_seconds", lambda run, dataset: 0.0)
     rounds = (0.001, 0.003, 0.002, 0.004)
 
     def time_steps(run: Any, dataset: Any, steps: int) -> dict[str, float]:
@@ -50,7 +51,7 @@ def timed(monkeypatch: pytest.MonkeyPatch) -> Times:
         calls.append((run.member, seconds))
         return {"steps": 1, "seconds": seconds, "cpu_seconds": 0.5, "tokens": 64, "flops": 1e6}
 
-    monkeypatch.setattr(calibration, "time_steps", time_steps)
+    monkeypatch.setattr(rounds_of, "time_steps", time_steps)
     return calls
 
 
@@ -76,7 +77,7 @@ def test_no_member_pays_for_what_a_process_does_once(
         warmed.append((run.member, len(timed)))
         return 0.0
 
-    monkeypatch.setattr(calibration, "_row_seconds", row_seconds)
+    monkeypatch.setattr(rounds_of, "_row_seconds", row_seconds)
     compare("aft-simple", "gmlp", "--budget-seconds", "0.01")
     assert warmed == [("aft-simple", 0), ("gmlp", 1)]
 
@@ -91,7 +92,7 @@ def test_where_one_row_takes_more_than_half_a_second_a_round_is_one_step(
         asked.append((run.training.batch, steps, warm_up))
         return {"steps": 1, "seconds": seconds, "cpu_seconds": 1.0, "tokens": 64, "flops": 1e6}
 
-    monkeypatch.setattr(calibration, "time_steps", time_steps)
+    monkeypatch.setattr(rounds_of, "time_steps", time_steps)
     done = compare("aft-simple", "--steps", "1", "--training.accumulate", "2")
     assert done.code == 0, done.err
     # first as few rows as a step can have, which are two; then the memory, then a round
@@ -108,10 +109,10 @@ def test_members_that_take_long_together_have_fewer_rounds_all_of_them(
     allowed: float, rounds: int, compare: Compare, timed: Times, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # a round takes 0.002 s of either, and so much may be spent on each
-    monkeypatch.setattr(calibration, "MOST", 0.0)
-    monkeypatch.setattr(calibration, "ALLOWED", allowed)
+    monkeypatch.setattr(rounds_of, "MOST", 0.0)
+    monkeypatch.setattr(rounds_of, "ALLOWED", allowed)
     clock = itertools.count(step=0.002)
-    monkeypatch.setattr(calibration, "time", SimpleNamespace(perf_counter=lambda: next(clock)))
+    monkeypatch.setattr(rounds_of, "time", SimpleNamespace(perf_counter=lambda: next(clock)))
     done = compare("aft-simple", "gmlp", "--budget-seconds", "0.01")
     assert [name for name, _ in timed] == ["aft-simple", "gmlp"] * (1 + rounds)
     for member in ("aft-simple", "gmlp"):
@@ -122,7 +123,7 @@ def test_members_that_take_long_together_have_fewer_rounds_all_of_them(
 def test_all_speeds_are_of_rounds_in_turn_whatever_the_budget_is(
     compare: Compare, timed: Times, monkeypatch: pytest.MonkeyPatch, budget: tuple[str, str]
 ) -> None:
-    monkeypatch.setattr(calibration, "ROUNDS", 5)
+    monkeypatch.setattr(rounds_of, "ROUNDS", 5)
     seconds = (9.0, 0.004, 0.002, 0.001, 0.008, 0.016)
     step = {"steps": 1, "cpu_seconds": 0.5, "tokens": 64, "flops": 1e6}
 
@@ -131,10 +132,10 @@ def test_all_speeds_are_of_rounds_in_turn_whatever_the_budget_is(
         timed.append((run.member, 0.0))
         return {**step, "seconds": seconds[number] * (1 + (run.member == "gmlp"))}
 
-    monkeypatch.setattr(calibration, "time_steps", time_steps)
+    monkeypatch.setattr(rounds_of, "time_steps", time_steps)
     writing = iter(range(1, 100))
     monkeypatch.setattr(
-        calibration, "decoding_times", lambda config: ({"4": next(writing) / 1000}, 12)
+        rounds_of, "decoding_times", lambda config: ({"4": next(writing) / 1000}, 12)
     )
     done = compare("aft-simple", "gmlp", *budget)
     assert {run["steps"] for run in done.results["runs"]} == {2}
@@ -151,7 +152,7 @@ def test_all_speeds_are_of_rounds_in_turn_whatever_the_budget_is(
 def test_a_round_that_was_cut_short_is_measured_again_with_all(
     compare: Compare, timed: Times, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    time_steps = calibration.time_steps
+    time_steps = rounds_of.time_steps
 
     def stopped(run: Any, dataset: Any, steps: int) -> dict[str, float]:
         if len(timed) == 5:
@@ -159,7 +160,7 @@ def test_a_round_that_was_cut_short_is_measured_again_with_all(
         return time_steps(run, dataset, steps)
 
     with monkeypatch.context() as patch:
-        patch.setattr(calibration, "time_steps", stopped)
+        patch.setattr(rounds_of, "time_steps", stopped)
         assert compare("aft-simple", "gmlp", "--budget-seconds", "0.01").code == 143
     # both were timed once before the rounds and once in the first, one in the second
     assert [name for name, _ in timed] == ["aft-simple", "gmlp", "aft-simple", "gmlp", "aft-simple"]
@@ -175,7 +176,7 @@ def test_a_round_that_was_cut_short_is_measured_again_with_all(
 def test_members_are_measured_again_with_one_that_failed_and_keep_what_seconds_were_worth(
     compare: Compare, timed: Times, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    time_steps = calibration.time_steps
+    time_steps = rounds_of.time_steps
 
     def fails(run: Any, dataset: Any, steps: int) -> dict[str, float]:
         if run.member == "gmlp":
@@ -183,7 +184,7 @@ def test_members_are_measured_again_with_one_that_failed_and_keep_what_seconds_w
         return time_steps(run, dataset, steps)
 
     with monkeypatch.context() as patch:
-        patch.setattr(calibration, "time_steps", fails)
+        patch.setattr(rounds_of, "time_steps", fails)
         before = compare("aft-simple", "gmlp", "--budget-seconds", "0.01").row("aft-simple")
     timed.clear()
     after = compare("--resume", small=False)
@@ -208,8 +209,8 @@ def test_a_quiet_moment_of_one_member_alone_makes_it_no_more_steps(
         told = {"steps": 1, "cpu_seconds": 0.5, "tokens": 64, "flops": 1e6}
         return told | {"seconds": next(left[run.member])}
 
-    monkeypatch.setattr(calibration, "ROUNDS", 5)
-    monkeypatch.setattr(calibration, "time_steps", time_steps)
+    monkeypatch.setattr(rounds_of, "ROUNDS", 5)
+    monkeypatch.setattr(rounds_of, "time_steps", time_steps)
     done = compare("attention", "learned", "--budget-seconds", "1.4")
     known = {name: done.row(name)["calibrated"] for name in rounds}
     # shares of the rounds: 0.9480, 0.6695, 1.0336, 1.0241, 1.0016, and what these leave to 1;
@@ -266,20 +267,20 @@ def test_more_seconds_go_on_with_the_same_speeds(compare: Compare, timed: Times)
 def test_a_member_that_ends_the_timing_is_left_to_its_own_training(
     compare: Compare, timed: Times, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    measure, ends = calibration._measure, {"gmlp"}
+    measure, ends = rounds_of._measure, {"gmlp"}
 
-    def dying(measured: Any, name: str, *rest: Any) -> None:
-        if name in ends:
+    def dying(known: Any, run: Any, *rest: Any) -> Any:
+        if run.member in ends:
             raise SystemExit
-        measure(measured, name, *rest)
+        return measure(known, run, *rest)
 
     def process(module: str, folder: Path, stop: Gentle) -> int:
         try:
-            return calibration.main(folder)
+            return rounds_of.main(folder)
         except SystemExit:
             return -signal.SIGKILL
 
-    monkeypatch.setattr(calibration, "_measure", dying)
+    monkeypatch.setattr(rounds_of, "_measure", dying)
     monkeypatch.setattr(calibration, "launch", process)
     done = compare("gmlp", "aft-simple", "--budget-seconds", "0.01")
     assert done.code == 0, done.err

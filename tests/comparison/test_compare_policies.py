@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from everyformer.cli import main
-from everyformer.comparison.calibration import time_steps
+from everyformer.comparison.rounds import time_steps
 from everyformer.core.config import from_dict
 from everyformer.data import load_dataset
 from everyformer.report.curves import draw_loss

@@ -146,20 +146,19 @@ def test_a_pipe_is_no_file_to_read(tmp_path: Path) -> None:
 WRITERS = {"write_bytes", "savefig", "imsave", "tofile", "save_file", "dump"}
 SAVES = {"np.save", "np.savez", "torch.save", "torch.export.save"}
 ALLOWED = {
-    "core/files.py": "the one way",
+    "system/files.py": "the one way",
     "training/storage.py:write_tensors": "into a path that a writer gave",
     "training/logging.py:__init__": "appends rows, each with its own sum",
     "benchmark/measure.py:_reset_peak": "a switch of the kernel's",
     "verification/machine.py:keeps": "damages a file on purpose, in a temporary folder",
     "data/text.py:_encode": "into the folder of `cached`",
+    "data/cache.py:write_tokens": "into the folder of `cached`",
     "data/labelled.py:_build": "into the folder of `cached`",
-    "data/labelled.py:_encode": "into the folder of `cached`",
     "data/parallel.py:_build": "into the folder of `cached`",
-    "data/parallel.py:_encode": "into the folder of `cached`",
     "data/images.py:build": "into the folder of `cached`",
-    "retrieval/writing.py:__init__": "appends rows, each stretch with its own sum",
+    "datastores/store/writing.py:__init__": "appends rows, each stretch with its own sum",
     "report/style.py:svg_text": "into memory",
-    "cli/predict.py:_write": "into a path that a writer gave",
+    "cli/verbs/predict.py:_write": "into a path that a writer gave",
 }
 
 

@@ -17,7 +17,7 @@ from everyformer.system.sealed import read_json, write_json
 from everyformer.training.logging import MetricsLog, read_metrics
 
 SOURCE = Path(everyformer.__file__).parent
-ONE_PLACE = "core/plain.py"
+ONE_PLACE = "system/plain.py"
 VALUES: dict[str, Any] = {
     "inf": math.inf, "-inf": -math.inf, "nan": math.nan, "0": -0.0, "tiny": 5e-324, "third": 1 / 3,
     "inside": [1, (math.inf, {"deep": [-math.inf]})], "none": None, "class names": ["nan", "inf"],

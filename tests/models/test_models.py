@@ -201,3 +201,10 @@ def test_heads_of_two_mixers_are_one_output_matrix_over_both():
 def test_a_wrong_split_of_heads_is_refused(heads, mixers, message):
     with pytest.raises(ef.EveryformerError, match=message):
         ef.create_model("attention", heads=heads, width=8, mixer=ef.by_head(*mixers))
+
+
+def test_the_last_norm_may_have_another_eps() -> None:
+    sizes = {"width": 8, "layers": 1, "heads": 2, "max_length": 16}
+    stack = ef.create_model("sparse-transformer", norm_eps=1e-3, **sizes).stack
+    assert (stack.norm.eps, stack.blocks[0].mixer_norm.eps) == (1e-6, 1e-3)
+    assert ef.create_model("attention", norm_eps=1e-3, **sizes).stack.norm.eps == 1e-3

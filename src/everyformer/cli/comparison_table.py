@@ -7,7 +7,14 @@ from typing import Any
 from everyformer.benchmark.points import BASELINE
 from everyformer.cli.console import table
 from everyformer.comparison.metrics import METRICS
-from everyformer.comparison.results import Interval, Results, Row, finished, told, told_means
+from everyformer.comparison.results import (
+    Interval,
+    Results,
+    Row,
+    finished,
+    reported,
+    reported_means,
+)
 from everyformer.comparison.summary import NOT_WRITING
 from everyformer.core.wording import listed
 from everyformer.report.headline import answer
@@ -25,7 +32,7 @@ def render(results: Results) -> str:
     headers += [f"ms a token after {c}" for c in contexts]
     if any(row.get("played") for row in done):
         headers.append("mean return")
-    headers += [mean.brief for mean in told_means(done)]
+    headers += [mean.brief for mean in reported_means(done)]
     if results["bench"]:
         headers.append(f"faster than {BASELINE} from")
     rows = [_cells(row, results, contexts) for row in done]
@@ -71,7 +78,7 @@ def _cells(row: Row, results: Results, contexts: list[str]) -> list[Any]:
     ]
     if any(other.get("played") for other in finished(results)):
         cells.append(returned(row))
-    cells += [told(row, mean) for mean in told_means(finished(results))]
+    cells += [reported(row, mean) for mean in reported_means(finished(results))]
     if results["bench"]:
         start = row.get("beats_attention_from")
         reached = f"{start:,} tokens" if start else "not reached"

@@ -17,7 +17,7 @@ from everyformer.comparison.results import Calibrated, FailedRow, Results, Row, 
 from everyformer.comparison.summary import curve, member_row, quality_metric, rank, time_to
 from everyformer.comparison.trainings import Finished
 from everyformer.comparison.verdict import letters, same_functions, verdict
-from everyformer.core import plugins as own
+from everyformer.core import plugins
 from everyformer.core.config import to_dict
 from everyformer.core.tasks import TASKS
 from everyformer.data.dataset import Dataset
@@ -45,32 +45,32 @@ def collect(
     """
     trained = {planned.member for planned, _ in finished}
     able = {entrant.member for entrant in ready if entrant.config is not None}
-    done = [found for _, found in finished if found["status"] == "done"]
+    done = [result for _, result in finished if result["status"] == "done"]
     metric = quality_metric(dataset.task, done[0]["evaluation"]) if done else "loss"
     rows: list[Row | FailedRow] = []
     runs: list[Run] = []
     for entrant in ready:
         if entrant.member in able - trained:
             continue
-        trainings = [(j, found) for j, found in finished if j.member == entrant.member]
-        good = [found for _, found in trainings if found["status"] == "done"]
+        trainings = [(j, result) for j, result in finished if j.member == entrant.member]
+        good = [result for _, result in trainings if result["status"] == "done"]
         if good and len(good) == len(trainings):
             assert entrant.parameters is not None
             speed = calibrated.get(entrant.member)
             row = member_row(entrant.member, dataset.task, entrant.parameters, good, metric, speed)
-            tried = [played for found in good if (played := found.get("played"))]
+            tried = [played for result in good if (played := result.get("played"))]
             row["played"] = mean_of(tried) if tried else None
             rows.append(row)
         else:
             error = next((f["error"] for _, f in trainings if f["status"] != "done"), entrant.error)
             rows.append({"member": entrant.member, "status": "failed", "error": error})
-        for job, found in trainings:
-            kept = {key: value for key, value in found.items() if key != "config"}
+        for job, result in trainings:
+            values = {key: value for key, value in result.items() if key != "config"}
             # `train` may have gone on with it since
-            last = found["steps"] if found["status"] == "done" else None
+            last = result["steps"] if result["status"] == "done" else None
             lines = curve(folder / job.folder / "run", last)
             which = {"member": job.member, "seed": job.seed, "lr": job.lr, "folder": job.folder}
-            runs.append(cast(Run, {**which, **kept, **lines}))
+            runs.append(cast(Run, {**which, **values, **lines}))
     ranked = rank(rows, metric)
     complete = [row for row in ranked if row["status"] == "done"]
     together = zip(complete, letters(complete), same_functions(complete, runs), strict=True)
@@ -132,4 +132,4 @@ def next_steps(
     train = f"train {best['member']} --resume --out {place} --steps {2 * best['steps']}"
     steps = {f"use {best['member']}": use, "look into it": f"show {place} all"} if useful else {}
     steps[f"train {best['member']} twice as long"] = train
-    return [[words, own.command(step)] for words, step in steps.items()]
+    return [[words, plugins.command(step)] for words, step in steps.items()]

@@ -2,8 +2,8 @@
 
 Members are timed in turn first: all speeds that are compared come from there, a budget in seconds
 is worth a fair number of steps to each, and the whole can be foretold. Every training runs in a
-process of its own, one after the other, so that times are not shared. After every member the table
-and a page are written; what is finished is kept: a comparison that was stopped goes on with
+process, one after the other, so that times are not shared. After every member the table
+and a page are written; what is finished is saved: a comparison that was stopped goes on with
 `resume`.
 """
 
@@ -58,7 +58,7 @@ def run_comparison(
     Args:
         report: writes a page about the results into the folder; ``complete`` says whether more
             will come, so that a brief one will do.
-        say: is told what happens, a line at a time.
+        say: takes the news, a line at a time.
         command: the words that began it.
     """
     for member in config.members:
@@ -94,8 +94,8 @@ def run_comparison(
                 write(so_far, folder)
                 return so_far
 
-            for own in trainings.run(ready):
-                finished += own
+            for trained in trainings.run(ready):
+                finished += trained
                 results = collected(finished)
                 with doing("drawing the page so far"):
                     report(results, folder, complete=False)
@@ -103,7 +103,7 @@ def run_comparison(
             return Comparison(results.get("rows", []), results, folder, stop.received)
         if not finished:
             results = collected([])
-        # from here on a stop loses nothing that was trained, so it may come at once
+        # a stop from this point on loses nothing that was trained, so it may come at once
         with doing("drawing the page"):
             report(results, folder, complete=True)
         return Comparison(results["rows"], results, folder)
@@ -139,5 +139,5 @@ def _with_steps(entrant: Entrant, calibrated: dict[str, Calibrated]) -> Entrant:
 def common_tasks(members: Sequence[str]) -> tuple[str, ...]:
     """The tasks that all of ``members`` have, or that any has where they share none."""
     tasks = [info(member).tasks for member in members]
-    shared = tuple(task for task in ALL_TASKS if all(task in own for own in tasks))
+    shared = tuple(task for task in ALL_TASKS if all(task in able for able in tasks))
     return shared or ALL_TASKS

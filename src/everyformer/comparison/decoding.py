@@ -23,7 +23,7 @@ CONTEXTS = (64, 1024)
 """tokens read before the timed ones: short and long"""
 WARM_UP, TIMED = 2, 4
 POSITION_SEQUENCES = 64
-"""validation sequences of which the loss is told by position"""
+"""validation sequences whose loss is reported by position"""
 SAMPLE_TOKENS, PROMPT_SHARE = 200, 0.25
 """of a sample: tokens that are written, and the part of a window that they go on from"""
 
@@ -38,7 +38,7 @@ def decoding_times(config: ModelConfig) -> tuple[dict[str, float], int | None]:
     """
     longest = CONTEXTS[-1] + WARM_UP + TIMED + 1
     model = build_model(dataclasses.replace(config, max_length=longest)).eval()
-    found: dict[str, float] = {}
+    seconds_by_context: dict[str, float] = {}
     state: State | None = None
     for context in CONTEXTS:
         ids = torch.randint(0, config.vocabulary, (1, context))
@@ -55,8 +55,8 @@ def decoding_times(config: ModelConfig) -> tuple[dict[str, float], int | None]:
             else:
                 state = model(token, state=state).state
             times.append(time.perf_counter() - start)
-        found[str(context)] = statistics.median(times[WARM_UP:])
-    return found, None if state is None else state.nbytes
+        seconds_by_context[str(context)] = statistics.median(times[WARM_UP:])
+    return seconds_by_context, None if state is None else state.nbytes
 
 
 @torch.inference_mode()

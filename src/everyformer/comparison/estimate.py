@@ -22,7 +22,7 @@ PAGE = 3.0
 
 
 class Estimate:
-    """Seconds of every training of a comparison, and of what is read, written and drawn behind it.
+    """Seconds of every training of a comparison, and of the reading, writing and drawing after it.
 
     It also numbers the trainings, and keeps what they really took.
     """
@@ -35,7 +35,7 @@ class Estimate:
         calibrated: dict[str, Calibrated],
     ) -> None:
         able = [entrant for entrant in ready if entrant.config is not None]
-        # of the grid, the rate that is kept is also that of the first seed
+        # of the grid, the best rate is also that of the first seed
         each = config.seeds + max(len(config.lr_grid) - 1, 0)
         self._each = {
             entrant.member: _training_seconds(
@@ -52,14 +52,14 @@ class Estimate:
 
     def part(self, planned: Job) -> Part:
         """What a training is of the whole."""
-        done, own = sum(self._done.values()), self._each[planned.member]
+        done, each = sum(self._done.values()), self._each[planned.member]
         pace = self._spent / self._expected if self._expected else 1.0
         return Part(
             number=len(self._done) + 1,
             of=self.trainings,
             begin=done / self.seconds,
-            end=(done + own) / self.seconds,
-            after=(self.seconds - done - own) * pace,
+            end=(done + each) / self.seconds,
+            after=(self.seconds - done - each) * pace,
         )
 
     def over(self, planned: Job, seconds: float | None = None) -> None:
@@ -73,8 +73,9 @@ class Estimate:
 def _training_seconds(
     config: TrainingConfig, entrant: Entrant, dataset: Dataset, known: Calibrated | None
 ) -> float:
-    """Of one training in its process, with what is read and written behind it; where the member
-    could not be timed, only what its budget says."""
+    """Seconds of one training in its process, with the reading and writing after it.
+
+    Where the member could not be timed, only those of its budget."""
     if known is None:
         return START + (config.budget_seconds or 0.0)
     assert entrant.config is not None

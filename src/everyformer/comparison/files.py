@@ -30,13 +30,13 @@ def read_job(folder: Path) -> dict[str, Any]:
 def read_result(folder: Path) -> Result | None:
     """What a job came to; None if it did not end, or its file is damaged: it is then made again."""
     try:
-        found = read_json(folder / RESULT, RESULT_FORMAT)
+        result = read_json(folder / RESULT, RESULT_FORMAT)
     except CheckpointError:
         return None
-    kept = {name: value for name, value in found.items() if name not in ("format", "version")}
-    return cast(Result, kept)
+    values = {name: value for name, value in result.items() if name not in ("format", "version")}
+    return cast(Result, values)
 
 
-def write_result(folder: Path, found: Result) -> None:
+def write_result(folder: Path, result: Result) -> None:
     """Leave a job's result in its folder, whole or not at all."""
-    write_json(folder / RESULT, {"format": RESULT_FORMAT, **found})
+    write_json(folder / RESULT, {"format": RESULT_FORMAT, **result})

@@ -104,20 +104,20 @@ def _settle(folder: Path, config: CompareConfig, fingerprint: str, command: str)
             "would not be compared on equal footing: give --overwrite, or choose another --out"
         )
     settled = from_json(to_json(to_dict(config)))
-    kept = {"options": settled, "data": fingerprint, "command": command}
-    write_json(record, {"format": FORMAT, **kept})
+    values = {"options": settled, "data": fingerprint, "command": command}
+    write_json(record, {"format": FORMAT, **values})
 
 
-def _changed(begun: dict[str, Any], now: dict[str, Any]) -> list[str]:
+def _changed(earlier: dict[str, Any], now: dict[str, Any]) -> list[str]:
     """Options that results depend on; of a budget all may have more, as in `train`."""
     # what an earlier version did not know has its default
-    complete = to_dict(from_dict(CompareConfig, begun))
-    begun, now = (from_json(to_json(values)) for values in (complete, now))
-    before, after = (from_dict(TrainingConfig, o["training"]).budget for o in (begun, now))
+    complete = to_dict(from_dict(CompareConfig, earlier))
+    earlier, now = (from_json(to_json(values)) for values in (complete, now))
+    before, after = (from_dict(TrainingConfig, o["training"]).budget for o in (earlier, now))
     if before[0] == after[0] and before[1] <= after[1]:
         for name in ("steps", *(f"budget_{kind}" for kind in BUDGETS)):
-            begun["training"][name] = now["training"][name]
+            earlier["training"][name] = now["training"][name]
     for name in field_types(CompareConfig):
         if affects(CompareConfig, name) == "nothing":
-            del begun[name], now[name]
-    return differences(begun, now)
+            del earlier[name], now[name]
+    return differences(earlier, now)

@@ -24,7 +24,7 @@ EPISODES = 20
 
 
 def returns_of(model: Model, dataset: Dataset, seed: int) -> Played | None:
-    """Mean return when the best one of the data is asked for; None where the environment is not
+    """Mean return when the best one of the data is requested; None where the environment is not
     known, or not installed."""
     assert isinstance(dataset, EpisodeDataset)
     environment = dataset.environment
@@ -37,8 +37,8 @@ def returns_of(model: Model, dataset: Dataset, seed: int) -> Played | None:
     reads = chosen.body == "layers" and chosen.return_to_go
     target = dataset.returns.return_max if reads else None
     options = PlayConfig(episodes=EPISODES, seed=seed)
-    found = played(play(acting, environment, target, options, delayed=dataset.delayed))
-    return {"return": found["return"], "interval": found["return_interval"], "target": target}
+    returns = played(play(acting, environment, target, options, delayed=dataset.delayed))
+    return {"return": returns["return"], "interval": returns["return_interval"], "target": target}
 
 
 def mean_of(each: Sequence[Played]) -> Played:

@@ -16,13 +16,13 @@ from everyformer.system.children import start
 from everyformer.system.pulse import Pulse, doing
 from everyformer.system.stopping import Gentle
 
-IMPORTS = ("everyformer.comparison.worker", "everyformer.comparison.calibration")
+IMPORTS = ("everyformer.comparison.worker", "everyformer.comparison.rounds")
 
 
 def launch(module: str, folder: Path, stop: Gentle, *words: str) -> int:
     """Call ``MODULE.main(folder, *words)`` of this package in a fresh process; its exit code.
 
-    The process is in a session of its own, so that Ctrl-C reaches this one alone, which asks the
+    The process is in another session, so that Ctrl-C reaches this one alone, which asks the
     other to stop. It stops too when this process dies in any way.
     """
     lent = contextlib.nullcontext() if Pulse.active is None else Pulse.active.lend()
@@ -46,13 +46,13 @@ def run(module: str, folder: Path, spoken: Any, *words: str) -> int:
 
 
 def _wait(child: BaseProcess, stop: Gentle) -> int:
-    asked = False
+    terminated = False
     try:
         while child.exitcode is None:
             child.join(0.1)
-            if stop.received is not None and not asked:
+            if stop.received is not None and not terminated:
                 child.terminate()
-                asked = True
+                terminated = True
         return child.exitcode
     except BaseException:
         child.kill()
@@ -68,7 +68,7 @@ def ended(code: int) -> str:
 
 
 def stopped_by(code: int) -> bool:
-    """Whether an exit code is that of a process that was asked to stop."""
+    """Whether an exit code is that of a process that was terminated to stop."""
     return code == 128 + signal.SIGTERM
 
 

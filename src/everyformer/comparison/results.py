@@ -44,7 +44,7 @@ class Evaluation(TypedDict):
     """steps of layers that a token takes, where that differs"""
     mean_span: NotRequired[float]
     """tokens that a head looks back, where that is learned; of policies there is ``return`` too,
-    which is a word of Python's own"""
+    which is a word of Python's"""
 
 
 class Sample(TypedDict):
@@ -87,9 +87,9 @@ class Calibrated(TypedDict):
     """of a text of the longer context; None where there is no exact state"""
 
 
-# a word of Python's own is a key
+# a word of Python's is a key
 Played = TypedDict("Played", {"return": float, "interval": Interval | None, "target": float | None})
-"""Mean return of played episodes, its 95% interval, and the return that was asked for, if any."""
+"""Mean return of played episodes, its 95% interval, and the requested return, if any."""
 
 
 class Trained(TypedDict):
@@ -101,13 +101,13 @@ class Trained(TypedDict):
     seconds: float
     flops: int
     tokens_per_second: float
-    """in this training, at its own hour: members are compared by `Calibrated`"""
+    """in this training, at its hour: members are compared by `Calibrated`"""
     evaluation: Evaluation
     """at the last step"""
     leaks: NotRequired[str]
     """why its loss is none of a model that writes"""
     load: NotRequired[float | None]
-    """threads on the machine that wanted a core during the training, its own too (mean)"""
+    """threads on the machine that wanted a core during the training, its threads included (mean)"""
     limits: NotRequired[list[str]]
     """what the model cannot, in sentences"""
     by_position: NotRequired[list[list[float]]]
@@ -116,7 +116,7 @@ class Trained(TypedDict):
     played: NotRequired[Played | None]
     """of models that act, where their environment is there"""
     config: NotRequired[dict[str, Any]]
-    """the model's, in the training's own file"""
+    """the model's, in the training's file"""
 
 
 Result = Trained | Failed
@@ -182,7 +182,7 @@ class Row(TypedDict):
     tokens_per_second: float | None
     """this and what else is measured in turn is None or empty where it could not be timed"""
     trained_tokens_per_second: float
-    """in its own trainings, each at its own hour"""
+    """in its trainings, each at its hour"""
     tokens: float
     flops: float
     steps: float
@@ -209,7 +209,7 @@ class Row(TypedDict):
     """the quality of an answer that reads nothing of the input; None where there is
     none (see `training.worth`)"""
     beats_baseline: bool | None
-    """whether every training surely beats that, by its own interval over held-out sequences"""
+    """whether every training surely beats that, by its interval over held-out sequences"""
     seconds: float
     """of training, without evaluations"""
     speed_spread: Interval | None
@@ -221,7 +221,7 @@ class Row(TypedDict):
     calibrated: Calibrated | None
     """what was measured with all members in turn; None where it could not be timed"""
     load: float | None
-    """threads on the machine that wanted a core, its own too: the highest mean of a training"""
+    """threads on the machine that wanted a core, its included: the highest mean of a training"""
     group: str
     """of the family; see `Member`"""
     letters: list[str]
@@ -271,15 +271,15 @@ def finished(results: Results) -> list[Row]:
     return [row for row in results["rows"] if row["status"] == "done"]
 
 
-def told(row: Row, mean: Mean) -> float | None:
-    """What a member's evaluations told of ``mean``; None: nothing."""
+def reported(row: Row, mean: Mean) -> float | None:
+    """Value of ``mean`` in a member's evaluations; None: there is none."""
     value: float | None = dict(row).get(mean.name)  # type: ignore[assignment]
     return value
 
 
-def told_means(rows: Sequence[Row]) -> list[Mean]:
+def reported_means(rows: Sequence[Row]) -> list[Mean]:
     """The means that some of ``rows`` tell."""
-    return [mean for mean in MEANS.values() if any(told(row, mean) is not None for row in rows)]
+    return [mean for mean in MEANS.values() if any(reported(row, mean) is not None for row in rows)]
 
 
 def points(results: Results) -> list[Point]:
@@ -289,11 +289,11 @@ def points(results: Results) -> list[Point]:
 
 def quality_of(evaluation: Evaluation, metric: Metric) -> float:
     """The number that members are ranked by."""
-    found: Any = evaluation
-    return float(found[metric])
+    value: Any = evaluation
+    return float(value[metric])
 
 
 def interval_of(evaluation: Evaluation, metric: Metric) -> Interval | None:
     """Its 95% interval over validation sequences; None where it is not known."""
-    found: Any = evaluation.get(f"{metric}_interval")
-    return found
+    value: Any = evaluation.get(f"{metric}_interval")
+    return value

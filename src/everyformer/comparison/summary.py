@@ -36,8 +36,8 @@ NOT_WRITING = "not strictly autoregressive, so no measure of what it writes"
 
 def quality_metric(task: str, evaluation: Evaluation) -> Metric:
     """What a table of this task is ranked by."""
-    found = next(metric for metric in TASKS[task].metrics if metric in evaluation)
-    return cast(Metric, found)
+    metric = next(metric for metric in TASKS[task].metrics if metric in evaluation)
+    return cast(Metric, metric)
 
 
 def member_row(
@@ -57,7 +57,7 @@ def member_row(
         if METRICS[metric].share:
             interval = [max(0.0, interval[0]), min(1.0, interval[1])]
     speed: Any = calibrated or {}
-    beside = baseline(task, first["evaluation"])
+    base = baseline(task, first["evaluation"])
     return {
         "member": member,
         "status": "done",
@@ -80,8 +80,8 @@ def member_row(
         "leaks": first.get("leaks"),
         "by_position": first.get("by_position"),
         "sample": first.get("sample"),
-        "baseline": beside and beside.value,
-        "beats_baseline": beside and all(is_better(run["evaluation"], beside) for run in runs),
+        "baseline": base and base.value,
+        "beats_baseline": base and all(is_better(run["evaluation"], base) for run in runs),
         "seconds": statistics.mean(run["seconds"] for run in runs),
         "speed_spread": speed.get("speed_spread"),
         "decode_spread": speed.get("decode_spread", {}),
@@ -94,9 +94,9 @@ def member_row(
     }
 
 
-def _mean(told: Iterable[float | None]) -> float | None:
+def _mean(values: Iterable[float | None]) -> float | None:
     """Of what some runs tell; None: no run does."""
-    known = [value for value in told if value is not None]
+    known = [value for value in values if value is not None]
     return statistics.mean(known) if known else None
 
 
@@ -169,7 +169,7 @@ def time_to(target: float, evaluations: Sequence[Logged], metric: Metric) -> flo
 
 
 def rank(rows: list[Row | FailedRow], metric: Metric) -> list[Row | FailedRow]:
-    """Best first; members that failed stand last."""
+    """Best first; members that failed are last."""
     sign = METRICS[metric].sign
     done = sorted(
         (row for row in rows if row["status"] == "done"), key=lambda row: sign * row["quality"]

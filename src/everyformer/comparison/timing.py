@@ -1,4 +1,4 @@
-"""Time and memory of one layer of each member against length, kept in the comparison's folder.
+"""Time and memory of one layer of each member against length, saved in the comparison's folder.
 
 At every length all members are measured in turn in one process, plain attention among them.
 """
@@ -55,10 +55,10 @@ class LayerTimes:
             if str(length) in self._known:
                 continue
             with doing(f"timing one layer of {len(self._members)} members at {length:,} tokens"):
-                found = bench_together(
+                points = bench_together(
                     self._members, length, options=self._own, seconds=SECONDS, **self._sizes
                 )
-            self._known[str(length)] = {point.member: to_dict(point) for point in found}
+            self._known[str(length)] = {point.member: to_dict(point) for point in points}
             self._write()
 
     def _kept(self) -> dict[str, dict[str, Any]]:

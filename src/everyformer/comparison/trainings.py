@@ -1,6 +1,6 @@
 """The trainings of a comparison, each in a fresh process, one after the other or over Ray.
 
-One after the other, so that times are not shared; each in its own process, so that one that runs
+One after the other, so that times are not shared; each in a process, so that one that runs
 out of memory or crashes takes nothing with it. What is finished stays in its folder.
 """
 
@@ -47,38 +47,38 @@ class Trainings:
             self._on_ray(ready)
         for entrant in ready:
             if entrant.config is not None and self.stop.received is None:
-                own = self._entrant(entrant)
-                if len(own) == self.config.seeds:
-                    yield own
+                results = self._entrant(entrant)
+                if len(results) == self.config.seeds:
+                    yield results
 
     def _entrant(self, entrant: Entrant) -> Finished:
         """Trainings of one member: its learning rate first, then every seed."""
         config, finished = self.config, Finished()
         lr, best = (*config.lr_grid, config.training.lr)[0], math.inf
         for tried in config.lr_grid:
-            found = self._job(job(config, entrant, config.training.seed, tried))
-            if found is None:
+            result = self._job(job(config, entrant, config.training.seed, tried))
+            if result is None:
                 return finished
-            if found["status"] == "done" and found["evaluation"]["loss"] < best:
-                lr, best = tried, found["evaluation"]["loss"]
+            if result["status"] == "done" and result["evaluation"]["loss"] < best:
+                lr, best = tried, result["evaluation"]["loss"]
         for number in range(config.seeds):
             planned = job(config, entrant, config.training.seed + number, lr)
-            found = self._job(planned)
-            if found is None:
+            result = self._job(planned)
+            if result is None:
                 return finished
-            finished.append((planned, found))
+            finished.append((planned, result))
         return finished
 
     def _job(self, planned: Job) -> Result | None:
-        """The kept result of a job, or what a fresh process made of it; None after a signal.
+        """The saved result of a job, or what a fresh process made of it; None after a signal.
 
         A job that failed in an earlier sitting is tried again, from its last checkpoint.
         """
         folder = self.folder / planned.folder
-        kept = self._kept(planned, folder)
-        if kept is not None and (kept["status"] == "done" or planned.folder in self._tried):
+        saved = self._saved(planned, folder)
+        if saved is not None and (saved["status"] == "done" or planned.folder in self._tried):
             self.estimate.over(planned)
-            return kept
+            return saved
         if self.stop.received is not None:
             return None
         self._tried.add(planned.folder)
@@ -86,18 +86,18 @@ class Trainings:
         start = time.perf_counter()
         part = to_json(to_dict(self.estimate.part(planned)))
         code = launch("worker", folder, self.stop, part)
-        found = read_result(folder)
-        if found is None:
+        result = read_result(folder)
+        if result is None:
             if self.stop.received is None and stopped_by(code):
                 self.stop.received = signal.SIGTERM
             if self.stop.received is not None:
                 return None
-            found = {"status": "failed", "error": ended(code)}
-            write_result(folder, found)
+            result = {"status": "failed", "error": ended(code)}
+            write_result(folder, result)
         self.estimate.over(planned, time.perf_counter() - start)
-        if found["status"] != "done":
-            self.say(f"{planned.member}: failed: {found['error']}")
-        return found
+        if result["status"] != "done":
+            self.say(f"{planned.member}: failed: {result['error']}")
+        return result
 
     def _prepare(self, planned: Job, folder: Path) -> None:
         """The folder of a job, with what its process is to do."""
@@ -105,13 +105,13 @@ class Trainings:
         (folder / RESULT).unlink(missing_ok=True)
         write_job(folder, planned.run, self.dataset.fingerprint)
 
-    def _kept(self, planned: Job, folder: Path) -> Result | None:
-        """The kept result, if it is of this very job: it may have more steps to do by now."""
-        kept = read_result(folder)
-        if kept is None:
+    def _saved(self, planned: Job, folder: Path) -> Result | None:
+        """The saved result, if it is of this very job: it may have more steps to do by now."""
+        saved = read_result(folder)
+        if saved is None:
             return None
         done = read_job(folder)["run"]["training"]
-        return kept if done == from_json(to_json(to_dict(planned.run.training))) else None
+        return saved if done == from_json(to_json(to_dict(planned.run.training))) else None
 
     def _on_ray(self, ready: list[Entrant]) -> None:
         """All jobs at once over a Ray cluster that shares this file system; results are files."""
@@ -126,8 +126,8 @@ class Trainings:
         waiting = []
         for planned in jobs(self.config, ready):
             folder = (self.folder / planned.folder).absolute()
-            kept = self._kept(planned, folder)
-            if kept is None or kept["status"] != "done":
+            saved = self._saved(planned, folder)
+            if saved is None or saved["status"] != "done":
                 self._prepare(planned, folder)
                 waiting.append(remote.remote(folder))
         while waiting:

@@ -25,7 +25,7 @@ def letters(rows: Sequence[Row]) -> list[list[str]]:
     """The tiers of each row: rows with a letter in common have intervals with a value in common.
 
     Every letter stands for one largest set of intervals that all share a value; so rows of one
-    letter are not told apart, and rows without a common one are. Sets are lettered best first, as
+    letter cannot be told apart, and rows without a common one are. Sets are lettered best first, as
     ``rows`` are. An unknown interval is that of its value alone.
     """
     spans = [row["interval"] or [row["quality"]] * 2 for row in rows]
@@ -58,8 +58,8 @@ def same_functions(rows: Sequence[Row], runs: Sequence[Run]) -> list[list[str]]:
     return [
         [
             name
-            for name, own in losses.items()
-            if own and name != me and (own, quality[name]) == (losses[me], quality[me])
+            for name, loss in losses.items()
+            if loss and name != me and (loss, quality[name]) == (losses[me], quality[me])
         ]
         for me in losses
     ]
@@ -89,8 +89,8 @@ def verdict(rows: Sequence[Row], metric: Metric, *, in_seconds: bool, cores: int
 
 def _useless(row: Row, metric: Metric) -> str:
     assert row["baseline"] is not None
-    shown = METRICS[metric].written(row["baseline"])
-    return f"no member is surely better than {in_words(metric)} ({METRICS[metric].unit} {shown})"
+    written = METRICS[metric].written(row["baseline"])
+    return f"no member is surely better than {in_words(metric)} ({METRICS[metric].unit} {written})"
 
 
 def _unfair_seconds(rows: Sequence[Row], cores: int) -> Iterator[str]:

@@ -1,7 +1,7 @@
-"""One training of a comparison, in a process of its own (`everyformer.comparison.processes`).
+"""One training of a comparison, in its process (`everyformer.comparison.processes`).
 
-So a member that runs out of memory or crashes takes nothing with it, and memory is its own. Reads
-``job.json`` in the folder it is given and leaves ``result.json`` beside it.
+So a member that runs out of memory or crashes takes nothing with it, and its memory is measured
+alone. Reads ``job.json`` in its folder and writes ``result.json`` there.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def main(folder: Path, word: str | None = None) -> int:
     part = None if word is None else from_dict(Part, from_json(word))
     keep_freed_memory()
     job = read_job(folder)
-    # a comparison that was killed leaves its process behind for as long as one step takes
+    # a comparison that was killed leaves its process alive for as long as one step takes
     with FileLock(folder / ".lock", timeout=LONGEST_STEP):
         result: Result | None
         try:
@@ -87,9 +87,9 @@ def work(folder: Path, job: dict[str, Any], part: Part | None = None) -> Trained
     trained, reading, dataset = outcome.result, outcome.model, outcome.dataset
     if trained.interrupted:
         return None
-    # a sitting without a step of its own knows no speed of training
+    # a sitting without a step knows no speed of training
     speed = trained.tokens_per_second or trained.tokens / trained.seconds
-    found: Trained = {
+    result: Trained = {
         "status": "done",
         "steps": trained.steps,
         "tokens": trained.tokens,
@@ -103,15 +103,15 @@ def work(folder: Path, job: dict[str, Any], part: Part | None = None) -> Trained
     }
     model.eval()
     if leak := leak_of(model):
-        found["leaks"] = leak
+        result["leaks"] = leak
     if TASKS[dataset.task].recorded:
         with doing(f"playing with {config.member}"):
-            found["played"] = returns_of(model, dataset, training.seed)
+            result["played"] = returns_of(model, dataset, training.seed)
     if TASKS[dataset.task].continues:
         with doing(f"reading and writing with {config.member}"):
-            found["by_position"] = loss_by_position(reading, dataset)
-            found["sample"] = sample(reading, dataset)
-    return found
+            result["by_position"] = loss_by_position(reading, dataset)
+            result["sample"] = sample(reading, dataset)
+    return result
 
 
 def _say(text: str) -> None:
@@ -120,13 +120,15 @@ def _say(text: str) -> None:
 
 def limits_of(model: Model) -> list[str]:
     """What a model cannot that others can, in sentences without a full stop."""
-    found = []
+    limits = []
     parts = (part for part in model.modules() if isinstance(part, Mixer | Position))
     tables = [part.max_length for part in parts if part.max_length is not None]
     if tables and not TASKS[model.config.task].pictures:
-        found.append(f"reads at most {min(tables):,} tokens, where its tables end")
+        limits.append(f"reads at most {min(tables):,} tokens, where its tables end")
     streaming = info(model.config.member).streaming
     if TASKS[model.config.task].continues and isinstance(streaming, str):
-        found.append("has no exact state, so every token that it writes reads the whole text again")
+        limits.append(
+            "has no exact state, so every token that it writes reads the whole text again"
+        )
     retrieval = RETRIEVAL.of(model.config)
-    return found if retrieval is None else [*found, retrieval.beside]
+    return limits if retrieval is None else [*limits, retrieval.beside]

@@ -1,4 +1,4 @@
-"""What few mixers can do, beside `Mixer`: protocols that callers ask for with ``isinstance``."""
+"""Protocols of what few mixers can do; callers test them with ``isinstance``."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Picture(NamedTuple):
     """How the tokens of a model that draws or reads pictures lie in them."""
 
     grid: tuple[int, int]
-    """rows and columns; a column is a channel of a pixel where these are tokens of their own"""
+    """rows and columns; a column is a channel of a pixel where these are tokens"""
     tile: tuple[int, int] | None
     """rows and columns of the blocks that are drawn one after the other; None: raster order"""
     causal: bool
@@ -39,7 +39,7 @@ class Narrows(Protocol):
     """Mixers whose windows stages of a training begin narrow."""
 
     def narrow(self, by: int) -> None:
-        """See only a ``by``-th of what the windows show, until told otherwise; 1 is all of it."""
+        """See only a ``by``-th of what the windows show, until the next call; 1 is all of it."""
 
 
 @runtime_checkable
@@ -55,7 +55,7 @@ class TakesIn(Protocol):
     """Mixers that extend a state with less work than computing outputs."""
 
     def take_in(self, x: Tensor, mask: Mask | None, state: State) -> State:
-        """The state behind ``x`` (batch, length, width); see `Mixer.extend`."""
+        """The state after ``x`` (batch, length, width); see `Mixer.extend`."""
 
 
 @runtime_checkable

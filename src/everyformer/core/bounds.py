@@ -3,7 +3,7 @@
     width: Count = 128        # at least 1
     decay: Rate = 0.99        # from 0 to below 1
 
-An option that only one form of its part reads says so beside its type, with `When` or `Unless`;
+An option that only one form of its part reads says so with its type, with `When` or `Unless`;
 one that means nothing to learned weights, with `Affects`.
 `everyformer.core.config` checks them wherever a value comes from (Python, flags, files), refusals
 and `--help` quote them. NaN and infinity are within no bounds.
@@ -112,7 +112,7 @@ def _plain(number: float) -> str:
 Count = Annotated[int, Bounds(1)]
 """how many there are, of what there is at least one"""
 Layers = Annotated[int, Bounds(1, 1024)]
-"""how many blocks stand on one another"""
+"""how many blocks are on one another"""
 Threads = Annotated[int, Bounds(1, 1024)]
 """how many run at once on one machine"""
 Repeats = Annotated[int, Bounds(1, 1000)]

@@ -16,33 +16,33 @@ from contextvars import ContextVar, Token
 import torch
 from torch import Tensor
 
-_kept: ContextVar[list[Tensor] | None] = ContextVar("kept", default=None)
-_given: ContextVar[Iterator[Tensor] | None] = ContextVar("given", default=None)
+_recording: ContextVar[list[Tensor] | None] = ContextVar("recording", default=None)
+_replaying: ContextVar[Iterator[Tensor] | None] = ContextVar("replaying", default=None)
 
 
 def choose(make: Callable[[], Tensor]) -> Tensor:
-    """``make()``, kept where `keep_choices` is open; where `repeat_choices` is, the one recorded.
+    """``make()``, recorded inside `keep_choices`; inside `repeat_choices` the recorded one.
 
     What is chosen has no gradient. Compiled graphs neither keep nor repeat.
     """
     if torch.compiler.is_compiling():
         return make()
-    given, kept = _given.get(), _kept.get()
-    choice = make() if given is None else next(given)
-    if kept is not None:
-        kept.append(choice)
+    replayed, recorded = _replaying.get(), _recording.get()
+    choice = make() if replayed is None else next(replayed)
+    if recorded is not None:
+        recorded.append(choice)
     return choice
 
 
 @contextmanager
-def keep_choices(kept: list[Tensor] | None = None) -> Iterator[list[Tensor]]:
-    """The choices made inside, in the order of the calls, behind those in ``kept``."""
-    kept = [] if kept is None else kept
-    token = _kept.set(kept)
+def keep_choices(recorded: list[Tensor] | None = None) -> Iterator[list[Tensor]]:
+    """The choices made inside, in the order of the calls, after those in ``recorded``."""
+    recorded = [] if recorded is None else recorded
+    token = _recording.set(recorded)
     try:
-        yield kept
+        yield recorded
     finally:
-        _kept.reset(token)
+        _recording.reset(token)
 
 
 class Repetition(AbstractContextManager[None]):
@@ -53,18 +53,18 @@ class Repetition(AbstractContextManager[None]):
         self.tokens: list[Token[Iterator[Tensor] | None]] = []
 
     def __enter__(self) -> None:
-        self.tokens.append(_given.set(iter(self.choices)))
+        self.tokens.append(_replaying.set(iter(self.choices)))
 
     def __exit__(self, *error: object) -> None:
-        _given.reset(self.tokens.pop())
+        _replaying.reset(self.tokens.pop())
 
 
 def repeat_choices(choices: Sequence[Tensor]) -> Repetition:
-    """Give the mixers inside these ``choices``, one a call in order, instead of their own."""
+    """Give the mixers inside these ``choices``, one a call in order, instead of new ones."""
     return Repetition(choices)
 
 
 def recomputed() -> tuple[AbstractContextManager[list[Tensor]], Repetition]:
     """Around a first computation, and around each that repeats it: what torch's checkpoints ask."""
-    kept: list[Tensor] = []
-    return keep_choices(kept), repeat_choices(kept)
+    recorded: list[Tensor] = []
+    return keep_choices(recorded), repeat_choices(recorded)

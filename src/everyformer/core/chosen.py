@@ -1,4 +1,4 @@
-"""Tokens that stand in different places of different rows: picked out, put back, moved up."""
+"""Tokens at different places of different rows: picked out, put back, moved up."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class Chosen(NamedTuple):
     """Some tokens of some rows: n of each of R rows; and what is known of all (B, L)."""
 
     at: Tensor
-    """(R, n) where they stand"""
+    """(R, n) their places"""
     real: Tensor
     """(R, n) bool; the others fill rows up"""
     rows: Tensor | None = None
@@ -21,18 +21,18 @@ class Chosen(NamedTuple):
     """(B, L, C) what a mixer makes keys and values of, where that need not be computed"""
 
     @classmethod
-    def of(cls, wanted: Tensor) -> Chosen | None:
-        """Those ``wanted`` (B, L), at least one; None: all of some row, and some of every row."""
-        counts = wanted.sum(1)
+    def of(cls, flags: Tensor) -> Chosen | None:
+        """Tokens with ``flags`` (B, L), at least one; None: all of a row, and some of each row."""
+        counts = flags.sum(1)
         rows = None
-        if len(wanted) > 1 and not bool(counts.all()):
+        if len(flags) > 1 and not bool(counts.all()):
             rows = counts.nonzero().squeeze(1)
-            wanted = wanted[rows]
+            flags = flags[rows]
         most = int(counts.max())
-        if rows is None and most == wanted.shape[1]:
+        if rows is None and most == flags.shape[1]:
             return None
-        at = order_of_real(wanted)[:, :most]
-        return cls(at, wanted.gather(1, at), rows)
+        at = order_of_real(flags)[:, :most]
+        return cls(at, flags.gather(1, at), rows)
 
     def row(self, x: Tensor) -> Tensor:
         """``x`` (B, ...) of these rows: (R, ...)."""
@@ -51,13 +51,13 @@ class Chosen(NamedTuple):
 
 
 def order_of_real(keep: Tensor) -> Tensor:
-    """Where the tokens of each row stand, the real ones first: (B, L)."""
+    """Places (B, L) of the tokens of each row, the real ones first."""
     if not torch.compiler.is_exporting():
         return torch.argsort((~keep).to(torch.uint8), dim=1, stable=True)
     # counted, since ONNX has no stable sort
     real = keep.long()
-    behind = real.sum(1, keepdim=True) + (1 - real).cumsum(1)
-    index = torch.where(keep, real.cumsum(1), behind) - 1
+    padding = real.sum(1, keepdim=True) + (1 - real).cumsum(1)
+    index = torch.where(keep, real.cumsum(1), padding) - 1
     tokens = torch.arange(keep.shape[1], device=keep.device).expand_as(index)
     return torch.empty_like(index).scatter(1, index, tokens)
 

@@ -49,11 +49,11 @@ class Options:
     """
 
     missing: ClassVar[Any] = dataclasses.MISSING
-    """what stands for a value that is still to be given"""
+    """mark of a value that is still missing"""
     one_of: ClassVar[tuple[str, ...]] = ()
-    """fields of which one is given: it takes the place of any other that stood before"""
+    """fields of which one is set: it replaces any other of them"""
     choices_in: ClassVar[str | None] = None
-    """a field, a table of `Choice`s, whose entries stand beside the other fields as plain values"""
+    """a field, a table of `Choice`s, whose entries are next to the other fields as plain values"""
 
     def __post_init__(self) -> None:
         for name, kind in field_types(type(self)).items():  # type: ignore[arg-type]
@@ -73,16 +73,16 @@ class NoOptions(Options):
 
 @dataclasses.dataclass(frozen=True)
 class Choice:
-    """One of several alternatives, and its own options.
+    """One of several alternatives, with its options.
 
-    As plain values the options stand beside the name: ``{"name": "rope", "base": 1e6}``, or the
-    name stands alone.
+    As plain values the options are next to the name: ``{"name": "rope", "base": 1e6}``, or the
+    name alone.
     """
 
     name: str | None
     """None: none of them"""
     options: Any = dataclasses.field(default_factory=dict)
-    """an instance of the alternative's `Options`, or those of them that were given by name"""
+    """an instance of the alternative's `Options`, or those of them that were set, by name"""
 
     def plain(self) -> dict[str, Any]:
         """The options that are set, as plain values by name."""
@@ -90,7 +90,7 @@ class Choice:
         return values
 
     def get(self, option: str, default: Any = None) -> Any:
-        """The value of an option; ``default`` where it was not given."""
+        """The value of an option; ``default`` where it was not set."""
         if isinstance(self.options, dict):
             return self.options.get(option, default)
         return getattr(self.options, option)
@@ -99,7 +99,7 @@ class Choice:
 def unread(options: type, values: Mapping[str, Any]) -> Iterator[tuple[str, Condition]]:
     """Which of an options class's ``values`` their form does not read, each with what reads it.
 
-    Those that are not among ``values``, or have their default, are not given.
+    Those that are not among ``values``, or have their default, count as not set.
     """
     kinds, defaults = field_types(options), field_defaults(options)
     for name in filter(values.__contains__, kinds):
@@ -162,7 +162,7 @@ def from_dict(cls: type[C], values: dict[str, Any], where: str = "", base: C | N
     if home is not None:
         table = dict(field_value(cls, home) if base is None else getattr(base, home))
     known = [*(name for name in kinds if name != home), *table]
-    given: dict[str, Any] = {}
+    values_of: dict[str, Any] = {}
     for key, value in values.items():
         if key not in known:
             raise ConfigError(f"unknown option '{where}{key}'; {nearest(str(key), known)}")
@@ -170,14 +170,14 @@ def from_dict(cls: type[C], values: dict[str, Any], where: str = "", base: C | N
             table[key] = _chosen(value, f"{where}{key}", table[key])
             continue
         inner = getattr(base, key, None) if base is not None else None
-        given[key] = converted(kinds[key], value, f"{where}{key}", inner)
+        values_of[key] = converted(kinds[key], value, f"{where}{key}", inner)
     if home is not None:
-        given[home] = table
+        values_of[home] = table
     alone: tuple[str, ...] = getattr(cls, "one_of", ())
-    if any(given.get(name) is not None for name in alone):
-        given = dict.fromkeys(alone) | given
+    if any(values_of.get(name) is not None for name in alone):
+        values_of = dict.fromkeys(alone) | values_of
     try:
-        return cls(**given) if base is None else dataclasses.replace(base, **given)  # type: ignore[type-var]
+        return cls(**values_of) if base is None else dataclasses.replace(base, **values_of)  # type: ignore[type-var]
     except TypeError as error:
         raise ConfigError(f"{where or cls.__name__}: {error}") from error
 
@@ -199,7 +199,7 @@ def _chosen(value: Any, where: str, base: Choice) -> Choice:
 
 
 def field_value(cls: Any, name: str) -> Any:
-    """What a field of a dataclass holds where nothing is given."""
+    """Default value of a field of a dataclass."""
     f = next(f for f in dataclasses.fields(cls) if f.name == name)
     return f.default if f.default_factory is dataclasses.MISSING else f.default_factory()
 
@@ -337,12 +337,12 @@ def field_docs(cls: Any) -> dict[str, str]:
             continue
         body = ast.parse(textwrap.dedent(inspect.getsource(typing.cast(type, owner)))).body[0]
         assert isinstance(body, ast.ClassDef)
-        own = {f.name for f in dataclasses.fields(owner)}
+        names = {f.name for f in dataclasses.fields(owner)}
         for field, text in zip(body.body, body.body[1:], strict=False):
             if (
                 isinstance(field, ast.AnnAssign)
                 and isinstance(field.target, ast.Name)
-                and field.target.id in own
+                and field.target.id in names
                 and isinstance(text, ast.Expr)
                 and isinstance(text.value, ast.Constant)
             ):

@@ -1,11 +1,11 @@
 """Dispatch: of the ways to compute a call, the first that nothing speaks against, said aloud.
 
-A way is a name and a reason against it, which is asked for in order. What is taken is a line of
+A way is a name and a reason against it; they are tried in order. What is taken is a line of
 the log ``everyformer.dispatch`` (level INFO, each once), an entry of an open trace (`Trace.ways`),
 and a row of ``everyformer doctor MEMBER``. Where all pairs are computed although fewer are visible,
 for want of another way and not because texts are short, it is an `AllPairsWarning` too.
 
-A compiler takes its decisions while it traces, so they are told then.
+A compiler takes its decisions while it traces, so they are reported then.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Way(NamedTuple):
     """How something was computed."""
 
     engine: str
-    """what was asked for: sparse attention, softmax attention ..."""
+    """kind of call: sparse attention, softmax attention ..."""
     name: str
     why: str = ""
     """what spoke against the ways before it"""
@@ -78,7 +78,7 @@ def take(engine: str, name: str, why: str = "", all_pairs: bool = False) -> None
         _log.info("%s: %s%s", engine, name, f" ({why})" if why else "")
     if all_pairs:
         warnings.warn(
-            f"{engine} computes all pairs of tokens here, so time and memory grow with the square "
+            f"{engine} computes all pairs of tokens, so time and memory grow with the square "
             f"of the length ({why})",
             AllPairsWarning,
             stacklevel=2,

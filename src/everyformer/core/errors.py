@@ -1,4 +1,4 @@
-"""The library's own errors: what was given, what was expected, what to do.
+"""Errors of the library: what was received, what was expected, what to do.
 
 Every error carries the exit code that the command line ends with: 2 for wrong usage, configuration
 or input (nothing ran), 1 for a job that ran and failed.
@@ -37,7 +37,7 @@ class ShapeError(EveryformerError, ValueError):
 
 
 class UnsupportedError(EveryformerError, NotImplementedError):
-    """A member is asked for something that its mathematics does not have (a mask, a state ...)."""
+    """A request for something that a member's mathematics does not have (a mask, a state ...)."""
 
 
 class DataError(EveryformerError, ValueError):
@@ -77,7 +77,7 @@ class MissingExtraError(EveryformerError, ImportError):
 
 
 class ResourceError(EveryformerError, MemoryError):
-    """Something asked for is larger than this machine; the message holds both numbers."""
+    """A request that is larger than this machine; the message holds both numbers."""
 
 
 class FaultyEnvironmentError(EveryformerError, RuntimeError):
@@ -98,7 +98,7 @@ _WRONG_PATH = (
     *(errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EEXIST),
     *(errno.EACCES, errno.EPERM, errno.EROFS),
 )
-"""reasons that lie in what was asked for"""
+"""reasons that lie in the request"""
 
 
 def unwritable(path: object, error: Exception) -> UnsavedError:

@@ -62,7 +62,7 @@ def place(error: BaseException) -> str | None:
 
 
 def source(code: Callable[..., Any] | type) -> str:
-    """Where a function or class stands: file and line."""
+    """File and line of a function or class."""
     try:
         code = inspect.unwrap(code)
         return f"{inspect.getfile(code)}, line {inspect.getsourcelines(code)[1]}"

@@ -1,7 +1,7 @@
 """`Mask`: who may see whom, in parts, materialised only when an engine asks.
 
 Booleans mean True = is real / may be seen, everywhere in this library; adapters convert foreign
-conventions at the border. A mixer that cannot honour a part that is given raises (`Mask.require`);
+conventions at the border. A mixer that cannot honour a part that is set raises (`Mask.require`);
 a part is never dropped. Rows with nothing to see give zeros.
 """
 
@@ -22,12 +22,12 @@ class Mask:
     """The parts of a mask; every part is optional and they combine by *and*.
 
     B batch, H heads, L queries, S keys. Without a ``context`` the queries are the keys and S = L
-    counts the tokens of this call alone, also beside a state: nobody outside knows how many slots
+    counts the tokens of this call alone, with a state too: nobody outside knows how many slots
     of the past it holds. `Mixer.check_input` holds every part against these shapes.
     """
 
     keep: Tensor | None = None
-    """(B, S) bool: which source tokens are real. Padding may stand left, right or between."""
+    """(B, S) bool: which source tokens are real. Padding may be left, right or between."""
     allowed: Tensor | None = None
     """bool, broadcastable to (B, H, L, S): which pairs may see each other. What a state holds of
     the past is seen by all."""
@@ -35,7 +35,7 @@ class Mask:
     """float, broadcastable to (B, H, L, S): added to the scores (-inf hides). Nothing is added to
     those of what a state holds."""
     documents: Tensor | None = None
-    """(B, L) int: packed rows; every run of equal ids is a document of its own, also where an id
+    """(B, L) int: packed rows; every run of equal ids is a document, also where an id
     comes again (`runs_of`): tokens see only tokens of their run, positions restart. Ids of padding
     are not read. With the state of a memory, a first run of id 0 goes on with the document that the
     state is in."""
@@ -46,7 +46,7 @@ class Mask:
     grid: tuple[int, int] | None = None
     """(rows, columns): the tokens are a picture in raster order."""
     front: int | None = None
-    """where it is known that ``global_tokens`` are exactly the first so many, it is told here for
+    """how many, where ``global_tokens`` are known to be exactly the first so many, for
     a compiler, which cannot look at flags; it hides nothing, so that any mixer may ignore it."""
 
     @classmethod
@@ -57,12 +57,12 @@ class Mask:
         return cls(keep=torch.arange(size, device=lengths.device) < lengths[:, None])
 
     def parts(self) -> list[str]:
-        """Names of the parts that are given."""
-        given = (f.name for f in fields(self) if getattr(self, f.name) is not None)
-        return [name for name in given if name != "front"]
+        """Names of the parts that are set."""
+        parts = (f.name for f in fields(self) if getattr(self, f.name) is not None)
+        return [name for name in parts if name != "front"]
 
     def require(self, member: str, honoured: frozenset[str]) -> None:
-        """Raise unless every given part is among ``honoured``."""
+        """Raise unless every part is among ``honoured``."""
         refused = [name for name in self.parts() if name not in honoured]
         if refused:
             raise UnsupportedError(
@@ -72,10 +72,10 @@ class Mask:
             )
 
     def check(self, batch: int, queries: int, keys: int | None, heads: int | None = None) -> None:
-        """Raise unless every given part fits so many rows, queries and keys (None: not known).
+        """Raise unless every part fits so many rows, queries and keys (None: not known).
 
         Raises:
-            ShapeError: another shape or dtype; sizes of 1 stand for any in pairs alone.
+            ShapeError: another shape or dtype; sizes of 1 mean any in pairs alone.
         """
         tokens = {
             "keep": (keys, torch.bool, "flag per token of this call, True where it is real"),
@@ -127,18 +127,18 @@ def runs_of(documents: Tensor, keep: Tensor | None = None) -> Tensor:
     """Which document of its row each token is in, counted from 0: (B, L) int64.
 
     A run of equal ids is a document. Padding belongs to that of the real token before it (or of the
-    first one), whatever id stands there.
+    first one), whatever its id.
     """
     if keep is not None:
-        here = torch.arange(documents.shape[1], device=documents.device).expand_as(documents)
-        last = torch.where(keep, here, -1).cummax(1).values
+        index = torch.arange(documents.shape[1], device=documents.device).expand_as(documents)
+        last = torch.where(keep, index, -1).cummax(1).values
         first = keep.long().argmax(1, keepdim=True)
         documents = documents.gather(1, torch.where(last < 0, first, last))
     return F.pad((documents[:, 1:] != documents[:, :-1]).long().cumsum(1), (1, 0))
 
 
 def runs_after(documents: Tensor, keep: Tensor | None = None) -> Tensor:
-    """As `runs_of` beside a state, whose document is number 0: a first run of id 0 goes on with it,
+    """`runs_of` after a state, whose document is number 0: a first run of id 0 goes on with it,
     any other begins anew, as number 1."""
     runs = runs_of(documents, keep)
     real = torch.ones_like(runs, dtype=torch.bool) if keep is None else keep

@@ -1,4 +1,4 @@
-"""Means that evaluations tell beside losses (`everyformer.core.tally`): what they are called."""
+"""Names of the means that evaluations report with losses (`everyformer.core.tally`)."""
 
 from __future__ import annotations
 
@@ -20,4 +20,4 @@ MEANS = {
     "depth": Mean("mean_depth", "steps of layers that a token takes", "steps a token"),
     "span": Mean("mean_span", "tokens that a head looks back, ramp included", "span of a head"),
 }
-"""what can be told of a token, or of the heads that read it"""
+"""means over tokens, or over the heads that read them"""

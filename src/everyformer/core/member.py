@@ -14,7 +14,7 @@ class Genes:
     """Where a member differs from plain pre-norm softmax attention."""
 
     choices: Mapping[str, Choice]
-    """of every gene, what stands for it"""
+    """choice for every gene"""
     block: Mapping[str, Any] = field(default_factory=dict)
     """fields of `BlockOptions`"""
     model: Mapping[str, Any] = field(default_factory=dict)
@@ -67,7 +67,7 @@ class Member:
     gene: str = "mixer"
     """the gene by which it is what it is"""
     group: str = "others"
-    """the members that it is read beside, where many are compared"""
+    """the members that it is listed with, where many are compared"""
 
     @property
     def is_mixer(self) -> bool:

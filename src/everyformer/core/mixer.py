@@ -39,25 +39,25 @@ class Mixer(nn.Module):
     recorded: ClassVar[Recorded] = {}
     """how what it records as it runs is drawn, where that is no kind that all know"""
     honours: ClassVar[frozenset[str]] = frozenset({"keep"})
-    """parts of `Mask` that this mixer applies; any other part given is an error"""
+    """parts of `Mask` that this mixer applies; any other part is an error"""
     accepts_positions: ClassVar[bool] = False
     """whether positions that act on queries, keys or scores can live inside this mixer"""
     accepts_memory: ClassVar[bool] = False
-    """whether it can read rows of the past beside its own tokens (`everyformer.genes.memory`)"""
+    """whether it can read rows of the past with its tokens (`everyformer.genes.memory`)"""
     crosses: ClassVar[bool] = False
-    """whether ``context`` may be given"""
+    """whether it takes a ``context``"""
     positionless: ClassVar[str] = "has none (it does not compare queries with keys)"
-    """of a mixer that takes no such positions: why, said behind its name"""
+    """of a mixer that takes no such positions: why, said after its name"""
     with_feedforward: bool = True
-    """False where the mixer holds its own channel projections (gMLP), so a block adds none"""
+    """False where the mixer contains channel projections (gMLP), so a block adds none"""
     causal_only: ClassVar[str | None] = None
     """of a mixer that cannot read later tokens whatever ``causal`` is: why, in words"""
     shares_heads: ClassVar[bool] = False
-    """whether it can be some of a layer's heads beside other mixers: its constructor then takes
+    """whether it can be some of a layer's heads, with other mixers: its constructor then takes
     ``channels``, what those heads have together (`everyformer.genes.mixers.by_head`)"""
 
     exports_literally: ClassVar[bool] = False
-    """whether its reference is exported: its fast form is an operator of our own"""
+    """whether its reference is exported: its fast form is an operator of this library"""
     drawn_for: ClassVar[str | None] = None
     """the task that a picture of who reads whom is made for; None: it has no pattern"""
 
@@ -75,16 +75,16 @@ class Mixer(nn.Module):
     """whether a loss of it, what it learns or what it reports is a mean over the tokens that it
     reads, so that padding which no real token sees must be marked too"""
     packs_with_state: bool = False
-    """whether packed documents may be given beside a state"""
+    """whether it takes packed documents with a state"""
     leaks: str | None = None
     """what outputs of a causal mixer take from later tokens in evaluation, in words; None: nothing.
     Losses of a model that leaks are not those of one that writes"""
 
     @final  # type: ignore[misc]  # torch declares an attribute
-    def __call__(self, x: Tensor, **given: Any) -> MixerOutput:
+    def __call__(self, x: Tensor, **inputs: Any) -> MixerOutput:
         """`forward`, whose output is checked."""
-        out: MixerOutput = super().__call__(x, **given)
-        check_output(self, "forward", out, x, given.get("state"))
+        out: MixerOutput = super().__call__(x, **inputs)
+        check_output(self, "forward", out, x, inputs.get("state"))
         return out
 
     @abstractmethod
@@ -129,8 +129,8 @@ class Mixer(nn.Module):
                 + ("" if self.causal else " when it is bidirectional")
                 + "; recompute the whole sequence instead (generate() does so by itself)"
             )
-        own = next(self.parameters(), torch.empty(0))
-        like = {"device": device or own.device, "dtype": dtype or own.dtype}
+        weight = next(self.parameters(), torch.empty(0))
+        like = {"device": device or weight.device, "dtype": dtype or weight.dtype}
         state = self.empty_state(batch_size, **like)
         check_state(self, "empty_state", state, batch_size)
         return state
@@ -164,7 +164,7 @@ class Mixer(nn.Module):
 
     @classmethod
     def check_layer(cls, options: Any, width: int, gene: str) -> None:
-        """Refuse options of ``gene`` with which it cannot stand in a layer of ``width`` channels.
+        """Refuse options of ``gene`` with which it cannot be in a layer of ``width`` channels.
 
         Raises:
             GeneError: names the option and what it must be.
@@ -192,7 +192,7 @@ class Mixer(nn.Module):
         return (None,)
 
     def pictures(self, length: int | None, layers: Sequence[Mixer]) -> Pictures:
-        """What it shows of itself beside what it records as it runs (`everyformer.core.trace`).
+        """Pictures of itself, other than what it records as it runs (`everyformer.core.trace`).
 
         Args:
             length: tokens to draw (default: as many as show what is special).
@@ -300,7 +300,7 @@ def heads_divide(width: int, heads: int, member: str) -> int:
 
 
 def set_options(cls: type[Any], member: str, options: Any) -> Any:
-    """``options`` as an instance of ``cls``: given as one, as a dictionary, or not at all.
+    """``options`` as an instance of ``cls``, from one, from a dictionary, or from nothing.
 
     Raises:
         ConfigError: unknown options, wrong types, numbers out of bounds.

@@ -9,7 +9,7 @@ from torch import Tensor
 from everyformer.core.state import StackState, State
 
 Losses = dict[str, Tensor]
-"""Scalar terms by name, added to the task's loss with their own weights already inside."""
+"""Scalar terms by name, added to the task's loss with their weights already inside."""
 
 
 class MixerOutput(NamedTuple):
@@ -18,9 +18,9 @@ class MixerOutput(NamedTuple):
     y: Tensor
     """(batch, length, width)"""
     state: State | None
-    """given back only when a state was given"""
+    """present only when a state was passed"""
     losses: Losses
-    """this mixer's own terms: span penalty, commitment, ponder ..."""
+    """terms of this mixer: span penalty, commitment, ponder ..."""
 
 
 class LayerOutput(NamedTuple):
@@ -29,7 +29,7 @@ class LayerOutput(NamedTuple):
     y: Any
     """the residual stream, or what is added to it"""
     state: State | None
-    """of the layer behind it"""
+    """of the layer after it"""
     losses: Losses
     taps: dict[str, Tensor]
     """what lies inside, by the names of `everyformer.core.taps`"""
@@ -44,7 +44,7 @@ class StackOutput(NamedTuple):
     losses: Losses
     """the layers' terms, summed by name"""
     taps: dict[str, Tensor]
-    """(batch, length, channels) by the names given as ``taps=`` of the call"""
+    """(batch, length, channels) by the names in ``taps=`` of the call"""
 
 
 class ModelOutput(NamedTuple):
@@ -55,13 +55,13 @@ class ModelOutput(NamedTuple):
     loss: Tensor | None
     """task loss plus all ``losses``; None without targets"""
     losses: Losses
-    """every term by name; ``task`` is the task's own, in nats per target"""
+    """every term by name; ``task`` is the task's, in nats per target"""
     state: StackState | None
     each: Tensor | None = None
     """(batch, targets) nats of every target, 0 where it is not scored; None where they are the
     cross-entropies of ``logits``"""
     taps: dict[str, Tensor] = {}  # noqa: RUF012 (nobody writes to it)
-    """(batch, length, channels) by the names given as ``taps=`` of the call"""
+    """(batch, length, channels) by the names in ``taps=`` of the call"""
 
 
 def add_losses(into: Losses, more: Losses) -> None:

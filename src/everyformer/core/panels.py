@@ -30,7 +30,7 @@ class Panels:
     signed: bool = False
     """whether zero is the middle of the colours"""
     apart: bool = False
-    """whether each panel has colours of its own"""
+    """whether each panel has its colours"""
     wide: bool = False
     """whether panels fill the width, whatever their shape"""
     text: bool = False
@@ -38,7 +38,7 @@ class Panels:
 
 
 Pictures = dict[str, Callable[[], Panels]]
-"""by name (``encodings``, ``rotary`` and ``masks`` are in use), made when they are asked for"""
+"""by name (``encodings``, ``rotary`` and ``masks`` are in use), made when they are drawn"""
 Recorded = Mapping[str, Callable[[Mapping[str, Tensor], bool], Panels]]
 """how a part of a model draws what it records as it runs (`everyformer.core.trace`), by name: from
 the tensors by module path, and whether the layers are causal"""
@@ -51,7 +51,7 @@ def layer_name(path: str) -> str:
 
 
 def layer_title(path: str, rest: str = "") -> str:
-    """``rest`` behind the layer that a module's path names."""
+    """``rest`` after the layer that a module's path names."""
     return ", ".join(filter(None, (layer_name(path).replace("-", " "), rest)))
 
 
@@ -60,7 +60,7 @@ COLUMNS = 32
 
 
 def line_by_line(values: np.ndarray) -> np.ndarray:
-    """Numbers of a text's tokens (L,) as lines of `COLUMNS`, blank behind the last."""
+    """Numbers of a text's tokens (L,) as lines of `COLUMNS`, blank after the last."""
     columns = min(COLUMNS, len(values))
     lines = np.full((-(-len(values) // columns), columns), np.nan)
     lines.flat[: len(values)] = values

@@ -1,4 +1,4 @@
-"""Mixers of the user's own: classes that are told by ``module:Class`` or ``file.py:Class``.
+"""Mixers of the user: classes named by ``module:Class`` or ``file.py:Class``.
 
 They are known in this process and, by an environment variable, in those that it starts.
 """
@@ -24,12 +24,12 @@ from everyformer.core.foreign import FAILURES, describe, note_package, source
 VARIABLE = "EVERYFORMER_PLUGINS"
 """the specs of all, with ; between them"""
 HOW = "write module:Class or path/file.py:Class"
-_here: dict[str, type[Any]] = {}
+_registered: dict[str, type[Any]] = {}
 """classes that were registered as they are, by name"""
 
 
 def add_spec(spec: str) -> type[Any]:
-    """Make the class that ``spec`` tells known here and to the processes that this one starts.
+    """Make the class named by ``spec`` known to this process and those that it starts.
 
     Raises:
         ConfigError: there is no such class, it is no mixer, or its name is taken; says why.
@@ -49,12 +49,12 @@ def add_spec(spec: str) -> type[Any]:
 
 
 def add_class(cls: type[Any]) -> None:
-    """Make a class known here and, where they can import it, to the processes that this starts."""
+    """Make a class known to this process and, where they can import it, those that it starts."""
     _check(cls, repr(cls))
-    other = _here.get(cls.name)
+    other = _registered.get(cls.name)
     if other is not None and other is not cls and other.__qualname__ != cls.__qualname__:
         raise _taken(cls, other)
-    _here[cls.name] = cls
+    _registered[cls.name] = cls
     spec = f"{cls.__module__}:{cls.__qualname__}"
     if cls.__module__ != "__main__" and "<" not in spec and spec not in _specs():
         os.environ[VARIABLE] = ";".join([*_specs(), spec])
@@ -62,11 +62,11 @@ def add_class(cls: type[Any]) -> None:
 
 def own_mixers() -> dict[str, type[Any]]:
     """All of them by name."""
-    found = dict(_here)
+    classes = dict(_registered)
     for spec in _specs():
         cls = _load(spec)
-        found.setdefault(cls.name, cls)
-    return found
+        classes.setdefault(cls.name, cls)
+    return classes
 
 
 def loaded(entry: EntryPoint, kind: str = "mixer") -> Any:
@@ -79,12 +79,12 @@ def loaded(entry: EntryPoint, kind: str = "mixer") -> Any:
     offer = offer_of(entry, kind)
     note_package(entry.module)
     with _importing(offer):
-        found = entry.load()
+        value = entry.load()
     if kind == "mixer":
-        _check(found, offer)
-        if found.name != entry.name:
-            raise ConfigError(f"{offer} calls itself '{found.name}': both names must be the same")
-    return found
+        _check(value, offer)
+        if value.name != entry.name:
+            raise ConfigError(f"{offer} calls itself '{value.name}': both names must be the same")
+    return value
 
 
 def offer_of(entry: EntryPoint, kind: str) -> str:
@@ -94,7 +94,7 @@ def offer_of(entry: EntryPoint, kind: str) -> str:
 
 
 def command(words: str) -> str:
-    """A command of everyformer that knows the mixers which are known here."""
+    """Command line of everyformer with the plug-ins of this process."""
     plugins = "".join(f" --plugin {shlex.quote(spec)}" for spec in _specs())
     return f"everyformer {words}{plugins}"
 
@@ -110,7 +110,7 @@ def _load(spec: str) -> type[Any]:
     if not colon or not path or not name:
         raise ConfigError(f"the plugin '{spec}' names no class: {HOW}")
     with _importing(f"the plugin '{spec}'"):
-        module = _file(Path(path)) if path.endswith(".py") else import_here(path)
+        module = _file(Path(path)) if path.endswith(".py") else import_named(path)
     cls = getattr(module, name, None)
     if cls is None:
         known = [known for known, value in vars(module).items() if isinstance(value, type)]
@@ -130,13 +130,13 @@ def _importing(what: str) -> Iterator[None]:
         raise PluginError(f"{what} fails as it is imported: {describe(error)}") from error
 
 
-def import_here(name: str) -> Any:
+def import_named(name: str) -> Any:
     """A module by its name, also one in the working directory."""
     if not all(part.isidentifier() for part in name.split(".")):
         raise ConfigError(f"'{name}' is neither a module nor a .py file: {HOW}")
-    here = os.getcwd()
-    if here not in sys.path:
-        sys.path.append(here)
+    folder = os.getcwd()
+    if folder not in sys.path:
+        sys.path.append(folder)
     note_package(name)
     try:
         return importlib.import_module(name)
@@ -153,12 +153,12 @@ def _file(path: Path) -> Any:
     if str(path.parent) not in sys.path:
         sys.path.append(str(path.parent))
     name = f"everyformer_plugin_{path.stem}"
-    found = importlib.util.spec_from_file_location(name, path)
-    assert found is not None
-    assert found.loader is not None
-    module = importlib.util.module_from_spec(found)
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
-    found.loader.exec_module(module)
+    spec.loader.exec_module(module)
     return module
 
 

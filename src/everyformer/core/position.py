@@ -37,7 +37,7 @@ class Sizes(NamedTuple):
 class Position(nn.Module):
     """Base of all positions; each overrides the hook of the part of a model it ``acts_on``.
 
-    A concrete position adds its parameters in `build`. One with a constructor of its own takes the
+    A concrete position adds its parameters in `build`. One with another constructor takes the
     same arguments.
 
     Args:
@@ -58,7 +58,7 @@ class Position(nn.Module):
     """how what it records as it runs is drawn, where that is no kind that all know"""
     acts_on: ClassVar[Literal["embeddings", "layers", "queries-keys", "scores"]]
     adds_to_values: ClassVar[bool] = False
-    """whether it adds to the outputs of heads, so that ``value_dim`` is given"""
+    """whether it adds to the outputs of heads, so that it takes ``value_dim``"""
     max_length: int | None = None
     heads: int | None = None
     """heads that a bias is made for (positions that act on scores)"""
@@ -86,7 +86,7 @@ class Position(nn.Module):
     ) -> None:
         super().__init__()
         if width is None:
-            # a subclass has a constructor of its own
+            # a subclass has another constructor
             return
         self.options = set_options(self.Options, self.name, options)
         key_dim = head_dim if head_dim is not None else width // heads
@@ -126,7 +126,7 @@ class Position(nn.Module):
     def pictures(self, length: int | None, layers: Sequence[Position]) -> Pictures:
         """What it shows of itself, of ``length`` positions (default: as many as it likes).
 
-        ``layers``: those of all layers, if each layer has its own.
+        ``layers``: those of all layers, if each layer has one.
         """
         return {}
 
@@ -160,14 +160,14 @@ class Position(nn.Module):
 
     def check_sizes(self, mixer: str, key_dim: int, value_dim: int) -> None:
         """Refuse a mixer whose heads are wider or narrower than what this position holds."""
-        for part, own, given in (
+        for part, built, size in (
             ("queries and keys", self.key_dim, key_dim),
             ("values", self.value_dim, value_dim),
         ):
-            if own not in (None, given):
+            if built not in (None, size):
                 raise GeneError(
-                    f"position '{self.name}' holds vectors of {own} channels for the {part} of a "
-                    f"head, but those of {mixer} have {given}: give both the same number"
+                    f"position '{self.name}' holds vectors of {built} channels for the {part} of a "
+                    f"head, but those of {mixer} have {size}: give both the same number"
                 )
 
     def check_streaming(self) -> None:

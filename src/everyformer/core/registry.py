@@ -3,7 +3,7 @@
 A name equals its file or folder: ``aft-local`` is registered in ``aft_local.py`` of its package,
 ``sinkhorn`` in ``sinkhorn/``. They are imported when their name is first asked for, so that listing
 costs nothing; other packages may add names through the entry-point group ``everyformer.<kind>s``,
-and users their own mixers (`everyformer.core.plugins`).
+and users mixers of theirs (`everyformer.core.plugins`).
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Registry(Generic[T]):
             if file.name != "base" and not file.name.startswith("_")
         }
         plugins = {e.name for e in entry_points(group=f"everyformer.{self.kind}s")}
-        return sorted(files | set(self._files) | set(self._entries) | plugins | set(self._own()))
+        return sorted(files | set(self._files) | set(self._entries) | plugins | set(self._others()))
 
     def _import(self, name: str) -> None:
         file = self._files.get(name, name).replace("-", "_")
@@ -75,11 +75,11 @@ class Registry(Generic[T]):
         for entry in entry_points(group=f"everyformer.{self.kind}s", name=name):
             # whether it registers itself or not
             self._entries.setdefault(name, loaded(entry, self.kind))
-        if name in (own := self._own()):
-            self._entries.setdefault(name, own[name])
+        if name in (others := self._others()):
+            self._entries.setdefault(name, others[name])
 
-    def _own(self) -> dict[str, T]:
-        """The user's own mixers, in the registry of mixers."""
-        own: Any = own_mixers() if self.kind == "mixer" else {}
-        found: dict[str, T] = own
-        return found
+    def _others(self) -> dict[str, T]:
+        """Mixers of the user, in the registry of mixers."""
+        classes: Any = own_mixers() if self.kind == "mixer" else {}
+        others: dict[str, T] = classes
+        return others

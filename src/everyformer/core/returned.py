@@ -1,4 +1,4 @@
-"""What a mixer gives back is what it must, or is refused with the mixer's own name.
+"""Checks of a mixer's output, which is refused in the mixer's name.
 
 A wrong shape would be broadcast, and train. Only shapes, dtypes and devices are compared, which
 costs microseconds and leaves one graph.
@@ -18,7 +18,7 @@ from everyformer.core.state import State
 
 
 class Named(Protocol):
-    """A mixer, as far as it is named here."""
+    """A mixer, as far as its name goes."""
 
     name: ClassVar[str]
     output_width: int | None
@@ -29,7 +29,7 @@ def check_output(mixer: Named, method: str, out: Any, x: Tensor, state: State | 
     `MixerOutput` of the same sizes.
 
     Raises:
-        PluginError: what was given, what is expected, and where the method stands.
+        PluginError: what came, what is expected, and where the method is.
     """
     if not isinstance(out, MixerOutput):
         raise _refused(mixer, method, _kind(out), "a MixerOutput(y, state, losses)")
@@ -38,15 +38,15 @@ def check_output(mixer: Named, method: str, out: Any, x: Tensor, state: State | 
         raise _refused(mixer, method, f"{_kind(out.losses)} as losses", "a dictionary")
     for name, loss in out.losses.items():
         if not isinstance(loss, Tensor) or loss.dim() > 0:
-            given = _sizes(loss) if isinstance(loss, Tensor) else _kind(loss)
-            raise _refused(mixer, method, f"{given} as the loss '{name}'", "a scalar tensor")
+            kind = _sizes(loss) if isinstance(loss, Tensor) else _kind(loss)
+            raise _refused(mixer, method, f"{kind} as the loss '{name}'", "a scalar tensor")
     if state is not None and out.state is not state:
         check_state(mixer, method, out.state, state.seen.shape[0], type(state))
 
 
 def check_like(mixer: Named, method: str, y: Any, x: Tensor) -> None:
     """Refuse outputs that have not the rows, tokens, dtype and device of ``x``, or another width
-    than they must; autocast has a dtype of its own."""
+    than they must; autocast has another dtype."""
     if not isinstance(y, Tensor):
         raise _refused(mixer, method, f"{_kind(y)} as y", "a tensor")
     shape = (*x.shape[:2], mixer.output_width or x.shape[2])
@@ -67,10 +67,10 @@ def check_state(
             raise _refused(mixer, method, f"a state with {_sizes(tensor)}", f"{batch} rows in each")
 
 
-def _refused(mixer: Named, method: str, given: str, expected: str) -> PluginError:
+def _refused(mixer: Named, method: str, output: str, expected: str) -> PluginError:
     code = getattr(type(mixer), method)
     return PluginError(
-        f"the mixer '{mixer.name}' ({source(code)}, {code.__qualname__}) gave {given}, "
+        f"the mixer '{mixer.name}' ({source(code)}, {code.__qualname__}) gave {output}, "
         f"not {expected}"
     )
 

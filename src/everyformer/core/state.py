@@ -6,7 +6,7 @@ is the batch. It enters ``forward`` and a new one comes out; nothing is changed 
 state stays valid (two continuations may start from it) and the whole is a pytree that compiles.
 
 Prefill, segment recurrence in training and one-token decoding are the same call with different
-lengths. What an empty row holds is written beside the field: ``field(metadata={"empty": -inf})``.
+lengths. What an empty row holds is written with the field: ``field(metadata={"empty": -inf})``.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class State:
         return self.map(lambda t, _: t.detach())
 
     def to(self, device: Any = None, dtype: torch.dtype | None = None) -> Self:
-        """Moved to ``device``; floating tensors cast to ``dtype``, indices and flags kept."""
+        """Moved to ``device``; floating tensors cast to ``dtype``, indices and flags unchanged."""
         return self.map(
             lambda t, _: t.to(device=device, dtype=dtype if t.is_floating_point() else None)
         )

@@ -1,7 +1,7 @@
 """Tallies: what parts of a model say of the tokens that they have read, as means over many calls.
 
 A part calls ``tally("depth", ...)`` with a sum and a count; nothing is computed unless a tally is
-open. An evaluation opens one, and says `MEANS` of whatever was told beside its losses.
+open. An evaluation opens one, and reports `MEANS` of it with its losses.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Tally:
         self.sums = torch.zeros(len(MEANS), 2, dtype=torch.float64)
 
     def means(self) -> dict[str, float]:
-        """The mean of everything that was told, by the names in `MEANS`."""
+        """Means of all sums, by the names in `MEANS`."""
         pairs = zip(MEANS.values(), self.sums.tolist(), strict=True)
         return {mean.name: total / count for mean, (total, count) in pairs if count}
 
@@ -46,5 +46,5 @@ def tally(name: str, tell: Callable[[], tuple[Tensor, Tensor]]) -> None:
     """Tell a sum over tokens and their number, under a name of `MEANS`."""
     opened = None if torch.compiler.is_compiling() else _open.get()
     if opened is not None:
-        told = torch.stack([part.detach().cpu().double() for part in tell()])
-        opened.sums[list(MEANS).index(name)] += told
+        pair = torch.stack([part.detach().cpu().double() for part in tell()])
+        opened.sums[list(MEANS).index(name)] += pair

@@ -1,8 +1,8 @@
 """Taps: places inside a model whose tensors come out of its call, ``model(x, taps=[...]).taps``.
 
     attention-output:l    what the mixer of layer l gives, before dropout and the residual sum
-    ffn-input:l           what the feed-forward of layer l reads, behind its norm where it has one
-    block-output:l        the residual stream behind layer l; 0 is the input of the first layer
+    ffn-input:l           what the feed-forward of layer l reads, after its norm where it has one
+    block-output:l        the residual stream after layer l; 0 is the input of the first layer
 
 Layers are counted from 1, from the end if negative: the keys of a kNN-LM are ``ffn-input:-1``.
 """

@@ -1,6 +1,6 @@
-"""`TASKS`: what a model can be asked to do, one record each.
+"""`TASKS`: jobs of a model, one record each.
 
-A task is told by its record everywhere: what is asked of it is asked of these fields, never of its
+A task is its record everywhere: callers read these fields, never its
 name. A new one is a record here, a model, and data that serves it.
 """
 
@@ -49,7 +49,7 @@ class Task:
     model: str
     """module of `everyformer.models`, and the class or function that makes it of a config"""
     train: str
-    """how a member is trained for it on a user's own data"""
+    """how a member is trained for it on a user's data"""
     encodes: bool = False
     """whether an encoder reads a source for a decoder that writes"""
     metrics: tuple[str, ...] = ("loss",)
@@ -141,7 +141,7 @@ class Task:
 
     @property
     def summarised(self) -> bool:
-        """Whether global tokens may stand for parts of its texts, which it reads both ways."""
+        """Whether global tokens may represent parts of its texts, which it reads both ways."""
         return self.embeds_text and not self.writes
 
     @property

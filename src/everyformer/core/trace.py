@@ -30,7 +30,7 @@ class Trace:
 
     def find(self, name: str) -> dict[str, Tensor]:
         """The last tensor called ``name`` of every module that recorded one, by module path."""
-        return {path: kept[name][-1] for path, kept in self.records.items() if name in kept}
+        return {path: named[name][-1] for path, named in self.records.items() if name in named}
 
     def add(self, module: nn.Module, name: str, make: Callable[[], Tensor]) -> None:
         """Keep ``make()`` if the module belongs to the traced model."""
@@ -53,7 +53,7 @@ def trace(model: nn.Module) -> Iterator[Trace]:
 
 @contextmanager
 def untraced() -> Iterator[None]:
-    """Nothing is recorded inside: what runs here has run before (recomputation)."""
+    """Record nothing inside: it is a recomputation."""
     paused = _open.copy()
     _open.clear()
     try:

@@ -1,6 +1,6 @@
-"""`Trials`: what the laws try an alternative of a gene on. Each alternative has its own.
+"""`Trials`: options on which the laws try an alternative of a gene.
 
-They stand beside the class, as its attribute ``trials``, so that whoever registers an alternative,
+They are with the class, as its attribute ``trials``, so that whoever registers an alternative,
 in this package or in another, says with it how it is put to the test.
 """
 
@@ -44,13 +44,13 @@ class Trials:
 
     variants: Given = ()
     """options that take another path, causal and bidirectional where the member can be (a form
-    without any, its own included, is tried at its defaults)"""
+    without any is tried at its defaults)"""
     causal: Given = ()
     """those that only the causal form has"""
     bidirectional: Given = ()
     """those that only the bidirectional form has"""
     inside: Given = ()
-    """of a position: options beside which plain attention is tried with it"""
+    """of a position: options with which plain attention is tried with it"""
     small: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """task -> options by which all that a model of it has is in use on twelve tokens"""
     limits: Limits | None = None
@@ -98,7 +98,7 @@ def near(what: str, bound: float, got: Side, expected: Side) -> Pair:
     """A limit that is near: what exceeds ``bound`` times the largest expected value is 0."""
 
     def excess(x: Tensor) -> Tensor:
-        wanted = expected(x)
-        return ((got(x) - wanted).abs() / wanted.abs().amax() - bound).clamp(min=0)
+        reference = expected(x)
+        return ((got(x) - reference).abs() / reference.abs().amax() - bound).clamp(min=0)
 
     return what, excess, torch.zeros_like

@@ -1,4 +1,4 @@
-"""The family: its members by name (`rows`), and mixers of the user's own beside them.
+"""The family: its members by name (`rows`), and mixers of the user.
 
 Other packages add rows through the entry-point group ``everyformer.members``, each under its name
 (``my-member = "module:ROW"``); so that listing costs nothing, their modules import no torch.
@@ -50,13 +50,13 @@ def info(name: str) -> Member:
 
 
 def register(mixer: type[Any], row: Member | None = None) -> Member:
-    """Make a mixer of your own a member, by its ``name``, in all calls and verbs.
+    """Make a mixer of yours a member, by its ``name``, in all calls and verbs.
 
-    Processes that are started from here know it too, unless the class is of the script itself.
+    Processes that this one starts know it too, unless the class is of the script itself.
 
     Args:
         mixer: a final subclass of `everyformer.Mixer`.
-        row: what there is to say of it (default: what the class can do, found by building it).
+        row: its row (default: what the class can do, by building it).
 
     Raises:
         ConfigError: it is no mixer, has no name, or one that is taken.
@@ -69,7 +69,7 @@ def register(mixer: type[Any], row: Member | None = None) -> Member:
 
 
 def register_spec(spec: str) -> None:
-    """The same of a class told by ``module:Class`` or ``file.py:Class``."""
+    """`register` of a class named by ``module:Class`` or ``file.py:Class``."""
     _require_free(plugins.add_spec(spec))
     _known.cache_clear()
 
@@ -91,7 +91,7 @@ _rows: dict[str, Member] = {}
 
 @functools.cache
 def _known() -> dict[str, Member]:
-    """Every member by its name: those above, those of other packages, the user's own mixers."""
+    """Every member by its name: those above, those of other packages, the user's mixers."""
     known = {member.name: member for member in FAMILY}
     for entry in sorted(entry_points(group="everyformer.members"), key=lambda entry: entry.name):
         row, offer = plugins.loaded(entry, "member"), plugins.offer_of(entry, "member")

@@ -1,4 +1,4 @@
-"""The row of a mixer of one's own, found by building it, where nobody has written one."""
+"""The row of a plug-in mixer without one, by building it."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 A reader who opens only this file sees the whole family. A member is a named choice of genes (mixer,
 position, memory, block, model); each builds with `create_model`, those whose mixer bears their name
-also with `create_mixer`. Where something is not supported, the reason stands in place of True.
+also with `create_mixer`. Where something is not supported, the reason is in place of True.
 `BASELINES` are no members, but rows of the same form, so that they are trained and compared alike.
 Other packages add rows through the entry-point group ``everyformer.members``, each under its name
 (``my-member = "module:ROW"``); so that listing costs nothing, their modules import no torch.
@@ -51,8 +51,8 @@ _BIASED = Choice("attention", {"bias": ("query", "key", "value", "output")})
 
 def _genes(**chosen: Any) -> Genes:
     """Genes by name, and fields of `Genes`; what is not said is plain attention's."""
-    own = {name: plain_choice(chosen.pop(name)) for name in GENES if name in chosen}
-    return Genes(plain_genes() | own, **chosen)
+    genes = {name: plain_choice(chosen.pop(name)) for name in GENES if name in chosen}
+    return Genes(plain_genes() | genes, **chosen)
 
 
 _EXACT_SEGMENTS: dict[str, Any] = {

@@ -18,8 +18,8 @@ from everyformer.comparison.results import (
     Row,
     finished,
     points,
-    told,
-    told_means,
+    reported,
+    reported_means,
 )
 from everyformer.core.wording import listed
 from everyformer.report.headline import decided
@@ -202,8 +202,8 @@ def _columns(results: Results) -> list[Column]:
                 "memory of a text as it is written", lambda row: row["state_bytes"], size, "lower"
             )
         )
-    for mean in told_means(rows):
-        columns.append(Column(mean.title, partial(told, mean=mean), "{:.2f}".format))
+    for mean in reported_means(rows):
+        columns.append(Column(mean.title, partial(reported, mean=mean), "{:.2f}".format))
     if results["bench"]:
         columns.append(Column("faster than attention from (tokens)", lambda r: _from(r, results)))
     return columns

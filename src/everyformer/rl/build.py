@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from everyformer.core.bounds import Whole
 from everyformer.core.config import Options, to_dict
 from everyformer.core.errors import ConfigError, EveryformerError, UnknownNameError, nearest
-from everyformer.core.plugins import import_here
+from everyformer.core.plugins import import_named
 from everyformer.core.wording import few, listed
 from everyformer.rl.environments import NAMESPACE, register
 from everyformer.rl.spaces import Space
@@ -193,7 +193,7 @@ def _registered(name: str) -> Any:
     package, colon, own = name.rpartition(":")
     if colon:
         try:
-            import_here(package)
+            import_named(package)
         except (ImportError, ConfigError) as error:
             raise ConfigError(
                 f"{name} names the package '{package}', which cannot be imported: {error}"

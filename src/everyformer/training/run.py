@@ -126,7 +126,7 @@ def _identity(path: Path) -> tuple[int, int] | None:
 
 def environment() -> dict[str, Any]:
     """Versions, device, threads, platform, and the git revision of the current folder, if any."""
-    packages = ("everyformer", "torch", "numpy", "safetensors", "einops")
+    packages = ("everyformer", "torch", "numpy", "safetensors")
     revision = _git("rev-parse", "HEAD")
     changed = revision and _git("status", "--porcelain", "--untracked-files=no")
     return {

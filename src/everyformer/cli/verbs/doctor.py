@@ -24,14 +24,13 @@ EXTRAS = {
     "rl": ("gymnasium", "minari", "h5py", "pygame"),
     "log": ("tensorboard",),
     "ray": ("ray",),
-    "fast": ("triton", "flash-linear-attention"),
     "peers": (
         *("aft-pytorch", "fla-core", "g-mlp-pytorch", "linformer", "local-attention"),
         *("performer-pytorch", "reformer-pytorch", "routing-transformer"),
         *("sinkhorn-transformer", "x-transformers"),
     ),
 }
-CORE = ("torch", "einops", "numpy", "safetensors", "tqdm", "tyro", "matplotlib", "filelock")
+CORE = ("torch", "numpy", "safetensors", "tqdm", "tyro", "matplotlib", "filelock")
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,6 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import torch
-from einops import rearrange
 from torch import Tensor, nn
 
 from everyformer.core.chosen import Chosen
@@ -212,7 +211,7 @@ class Attention(BuiltMixer):
         if self.memory is not None and self.memory.looks_up and context is None:
             found = self.memory.tokens(tokens, self.scale, mask, None, None)
             y = self.memory.reference(y, found, lambda: self._literal_sums(literal, v))
-        return self.out(rearrange(y, "b h l d -> b l (h d)"))
+        return self.out(y.transpose(1, 2).flatten(2))
 
     def _literal_sums(self, literal: Callable[..., Tensor], v: Tensor) -> Tensor:
         """Logarithms (B, H, L) of softmax's denominators Z: a key of score 0 and value 0 leaves

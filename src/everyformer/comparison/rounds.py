@@ -1,0 +1,248 @@
+"""Rounds: all members of a comparison timed in turn, by one process.
+
+    row       a step of as few rows as it can have, so that one which takes long is known beforehand
+    first     two steps, which tell the memory and how many steps fill a round
+    round     as many steps of each member as take a hundredth of its training
+
+What else the machine does falls on all members of a round. `Sheet` is the file in which they are
+written down; where a member crashes the process, its name stands there, and a fresh process goes on
+with the others (`everyformer.comparison.calibration`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from everyformer.benchmark.measure import LEAST_SAMPLES, peak_of
+from everyformer.comparison.decoding import decoding_times
+from everyformer.core.config import from_dict, to_dict
+from everyformer.core.foreign import FAILURES, describe
+from everyformer.core.tasks import TASKS
+from everyformer.data.dataset import Dataset
+from everyformer.system.allocator import keep_freed_memory, return_freed_memory
+from everyformer.system.pulse import doing
+from everyformer.system.sealed import read_json, write_json
+from everyformer.system.stopping import Gentle, Stopped
+from everyformer.training.distributed import pick_device
+from everyformer.training.spec import RunSpec, model_config
+
+FILE, FORMAT = "calibration.json", "everyformer-calibration"
+ROUNDS = LEAST_SAMPLES
+"""as many as quartiles need; one of members that are compiled"""
+FEWEST_STEPS = 2
+"""of a round, and of the first timing"""
+SHARE, SHORTEST, LONGEST = 0.01, 0.1, 0.5
+"""of a training that a round spends on its member, and its bounds in seconds; where one row alone
+takes longer, a round is one step"""
+MOST_STEPS = 200
+"""of a round"""
+MOST, ALLOWED = 0.25, 6.0
+"""of a training's time that may be spent on timing its member, and seconds that always may be; when
+all members together have taken more, further rounds are left out"""
+
+Cost = dict[str, float]
+"""of a training step by kind of budget: ``seconds``, ``cpu_seconds`` of all threads, ``tokens``,
+``flops``, and ``steps``: 1"""
+
+
+@dataclass(frozen=True)
+class Round:
+    """One timing of one member."""
+
+    cost: Cost
+    decoding: dict[str, float]
+    """seconds a token, by tokens before it"""
+    spent: float
+    """seconds that the timing took"""
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Measurements of one member, or why it failed."""
+
+    error: str | None = None
+    row_seconds: float = 0.0
+    """of a row of a step; 0 where that is not known"""
+    first: Cost = field(default_factory=dict)
+    peak_bytes: int | None = None
+    state_bytes: int | None = None
+    rounds: tuple[Round, ...] = ()
+    quiet: Cost | None = None
+    """of a step while the machine is quiet, settled once for all sittings"""
+
+    @property
+    def times(self) -> float:
+        """How often it was timed, the first time included; one that failed is not timed again."""
+        return math.inf if self.error is not None else 1 + len(self.rounds)
+
+    def training_seconds(self, budget: tuple[str, float]) -> float:
+        """About how long a training of this budget takes."""
+        kind, amount = budget
+        return amount / self.first[kind] * self.first["seconds"]
+
+
+@dataclass(frozen=True)
+class Sheet:
+    """Trainings to time, and what was measured of each."""
+
+    rounds: int
+    """as many are wanted of each member"""
+    budget: tuple[str, float]
+    fingerprint: str
+    """of the data"""
+    runs: dict[str, RunSpec]
+    measured: dict[str, Timing] = field(default_factory=dict)
+    at: str | None = None
+    """the member that is being timed, so that a crash is known as its"""
+
+    @classmethod
+    def read(cls, folder: Path) -> Sheet:
+        """The sheet in ``folder``.
+
+        Raises:
+            CheckpointError: there is none, or it is damaged.
+        """
+        values = read_json(folder / FILE, FORMAT)
+        return from_dict(cls, {f.name: values[f.name] for f in dataclasses.fields(cls)})
+
+    def write(self, folder: Path, at: str | None = None) -> None:
+        """Write it, while the member ``at`` is being timed."""
+        sheet = dataclasses.replace(self, at=at)
+        write_json(folder / FILE, {"format": FORMAT, **to_dict(sheet)})
+
+    @property
+    def complete(self) -> bool:
+        """Whether all members that did not fail have had as many rounds, and these are enough, or
+        have taken long enough."""
+        if not all(name in self.measured for name in self.runs):
+            return False
+        able = [one for name in self.runs if (one := self.measured[name]).error is None]
+        rounds = {len(one.rounds) for one in able}
+        if len(rounds) != 1 or 0 in rounds:
+            return not able
+        spent = sum(timed.spent for one in able for timed in one.rounds)
+        allowed = sum(max(MOST * one.training_seconds(self.budget), ALLOWED) for one in able)
+        return rounds.pop() >= self.rounds or spent > allowed
+
+    def times(self, name: str) -> float:
+        """How often a member was timed."""
+        return self.measured[name].times if name in self.measured else 0
+
+
+def main(folder: Path) -> int:
+    """Time the members on the sheet in ``folder``, in turn; 143 if a signal stopped it."""
+    from everyformer.data import load_dataset
+
+    sheet = Sheet.read(folder)
+    first = next(iter(sheet.runs.values()))
+    dataset = load_dataset(first.data, first.task)
+    # before any thread has a heap of its own
+    return_freed_memory()
+    with Gentle("stopping") as stop:
+        while not sheet.complete:
+            number = min(map(sheet.times, sheet.runs))
+            if number > 0:
+                keep_freed_memory()
+            for name, run in sheet.runs.items():
+                if stop.received is not None:
+                    return 143
+                if sheet.times(name) > number:
+                    continue
+                sheet.write(folder, at=name)
+                try:
+                    with doing(f"timing a few steps of {name}"):
+                        known = sheet.measured.get(name)
+                        sheet.measured[name] = _measure(known, run, dataset, sheet.budget)
+                except Stopped as stopped:
+                    return 128 + stopped.number
+        sheet.write(folder)
+    return 143 if stop.received is not None else 0
+
+
+def _measure(
+    known: Timing | None, run: RunSpec, dataset: Dataset, budget: tuple[str, float]
+) -> Timing:
+    """The measurements of a member with a round more, or why it failed."""
+    start = time.perf_counter()
+    try:
+        if known is None:
+            return _first(run, dataset)
+        seconds = min(max(SHARE * known.training_seconds(budget), SHORTEST), LONGEST)
+        steps = max(FEWEST_STEPS, math.ceil(seconds / known.first["seconds"]))
+        cost = _few_steps(run, dataset, min(steps, MOST_STEPS), known.row_seconds)
+        decoding = _decoding(run, dataset)[0]
+    except FAILURES as error:  # its own training will say it again, with all details
+        return Timing(describe(error))
+    one = Round(cost, decoding, time.perf_counter() - start)
+    return dataclasses.replace(known, rounds=(*known.rounds, one))
+
+
+def _first(run: RunSpec, dataset: Dataset) -> Timing:
+    """A few steps, while nothing that is freed stays with the process, and their memory."""
+    row_seconds = _row_seconds(run, dataset)
+    timed: list[Cost] = []
+    device = pick_device(run.training.device).type
+    peak = peak_of(
+        lambda: timed.append(_few_steps(run, dataset, FEWEST_STEPS, row_seconds)), device
+    )
+    state_bytes = _decoding(run, dataset)[1]
+    return Timing(None, row_seconds, timed[0], peak, state_bytes)
+
+
+def _row_seconds(run: RunSpec, dataset: Dataset) -> float:
+    """Seconds a row of a step that has as few as it can; 0 of a model that is compiled or plays.
+
+    What is computed once in a process belongs to no member, and is done then.
+    """
+    training = run.training
+    whole = training.compile or TASKS[dataset.task].interacts
+    fewer = training if whole else dataclasses.replace(training, batch=training.accumulate)
+    one = time_steps(dataclasses.replace(run, training=fewer), dataset, FEWEST_STEPS)
+    return 0.0 if whole else one["seconds"] / fewer.batch
+
+
+def _few_steps(run: RunSpec, dataset: Dataset, steps: int, row_seconds: float) -> Cost:
+    """`time_steps`, of which there is one where a row alone takes long."""
+    if row_seconds <= LONGEST:
+        return time_steps(run, dataset, steps)
+    about = round(row_seconds * run.training.batch)
+    with doing(f"timing one step of {run.member}, about {about} s"):
+        return time_steps(run, dataset, 1, warm_up=0)
+
+
+def _decoding(run: RunSpec, dataset: Dataset) -> tuple[dict[str, float], int | None]:
+    """`decoding_times` of a model that writes texts."""
+    if not TASKS[dataset.task].continues:
+        return {}, None
+    return decoding_times(model_config(run, dataset))
+
+
+def time_steps(run: RunSpec, dataset: Dataset, steps: int, warm_up: int = 1) -> Cost:
+    """Cost of one of ``steps`` training steps after ``warm_up`` others."""
+    from everyformer.data.environments import EnvironmentDataset
+    from everyformer.training import train
+    from everyformer.training.rollouts import minibatches
+    from everyformer.training.spec import build_run
+
+    if isinstance(dataset, EnvironmentDataset):
+        # whole turns, in which playing has its share
+        turn = minibatches(run.model.policy, dataset.number, run.training.batch)
+        steps = math.ceil(steps / turn) * turn
+    training = dataclasses.replace(run.training, steps=warm_up + steps)
+    model = build_run(dataclasses.replace(run, training=training), dataset)
+    result: Any = train(model, dataset, training, show=False, warm_up=warm_up)
+    if result.signal is not None:
+        raise Stopped(result.signal)
+    assert result.timed is not None
+    return {
+        "steps": 1,
+        "seconds": result.timed.seconds / result.timed.steps,
+        "cpu_seconds": result.timed.cpu_seconds / result.timed.steps,
+        "tokens": result.tokens / result.steps,
+        "flops": result.flops / result.steps,
+    }
