@@ -11,7 +11,7 @@ from torch import Tensor
 import everyformer as ef
 from everyformer.core.errors import ConfigError, GeneError, ShapeError
 from everyformer.core.mask import Mask
-from everyformer.models.decision import Step
+from everyformer.models.decision import PresentStep
 from helpers import build_model, close, draw, shifted
 
 ROWS, STEPS = 3, 5
@@ -155,7 +155,7 @@ def test_a_stream_of_steps_is_the_window_of_all_so_far(variant: str, member: str
     # a row that stands still takes nothing in
     still = torch.tensor([False, True, False])
     for step in range(STEPS):
-        now = Step(*(given[name][:, step] for name in ("inputs", "returns", "timesteps")),
+        now = PresentStep(*(given[name][:, step] for name in ("inputs", "returns", "timesteps")),
                    before.double(), torch.ones(ROWS, dtype=torch.bool))  # fmt: skip
         with torch.no_grad():
             _, other = made.act(now._replace(keep=~still), state)

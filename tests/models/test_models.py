@@ -31,7 +31,7 @@ def test_every_parameter_gets_a_gradient(member, task):
     model, inputs, targets = small_model(member, task, **short.get(member.name, {}))
     for parameter in model.parameters():
         torch.nn.init.normal_(parameter, std=0.3)
-    out = model(inputs, targets=targets, **model.beside(inputs))
+    out = model(inputs, targets=targets, **model.extra_inputs(inputs))
     assert torch.isfinite(out.loss)
     out.loss.backward()
     # a bias added to all keys alike cancels in the softmax; a first segment compresses nothing;

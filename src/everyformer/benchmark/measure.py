@@ -102,14 +102,16 @@ def _decode(point: Point, setting: Setting, options: dict[str, Any]) -> Point:
     size = (setting.batch, point.length + steps, setting.width)
     x = torch.randn(size, device=setting.device, dtype=DTYPES[setting.precision])
     with torch.inference_mode():
-        begun: Any = mixer.init_state(setting.batch)
+        before: Any = mixer.init_state(setting.batch)
         for start in range(0, point.length, DECODE_CHUNK):
-            begun = mixer(x[:, start : min(start + DECODE_CHUNK, point.length)], state=begun).state
-        state = begun
+            before = mixer(
+                x[:, start : min(start + DECODE_CHUNK, point.length)], state=before
+            ).state
+        state = before
 
         def steps_timed() -> list[float]:
             nonlocal state
-            state, times = begun, []
+            state, times = before, []
             for step in range(point.length, point.length + steps):
                 start_time = time.perf_counter()
                 state = mixer(x[:, step : step + 1], state=state).state

@@ -84,9 +84,9 @@ def _halt_after(steps: float, model: Model, tokens: Tensor) -> float:
     for _ in range(HALVINGS):
         middle = (low + high) / 2
         depth.bias.fill_(middle)
-        with tallied() as told:
+        with tallied() as tally:
             model(tokens)
-        mean = told.means()["mean_depth"]
+        mean = tally.means()["mean_depth"]
         low, high = (middle, high) if mean > steps else (low, middle)
     return mean
 
@@ -102,8 +102,8 @@ def _looking_back(point: Point, setting: Setting) -> tuple[Call, str]:
     size = (setting.batch, point.length, setting.width)
     x = torch.randn(size, device=setting.device, dtype=DTYPES[setting.precision])
     x.requires_grad_(setting.backward)
-    told = "" if whole else f"{share * point.length:.0f} tokens of span"
-    return call_of(mixer, x, setting.backward), told
+    words = "" if whole else f"{share * point.length:.0f} tokens of span"
+    return call_of(mixer, x, setting.backward), words
 
 
 def _leaving(point: Point, setting: Setting) -> tuple[Call, str]:

@@ -158,23 +158,23 @@ class Calibration:
         made = generate(self.model, rows, tokens=self.tokens, sampling=Sampling(temperature=0))
         return [tuple(token for token in row if token != ENDED) for row in made.tolist()]
 
-    def _distances(self, found: Sequence[Text], expected: Sequence[Text]) -> np.ndarray:
-        pairs = zip(found, expected, strict=True)
+    def _distances(self, texts: Sequence[Text], expected: Sequence[Text]) -> np.ndarray:
+        pairs = zip(texts, expected, strict=True)
         return np.array([self._distance(one, other) for one, other in pairs])
 
-    def _distance(self, found: Text, expected: Text) -> float:
+    def _distance(self, text: Text, expected: Text) -> float:
         if self.metric == "exact":
-            return float(found != expected)
+            return float(text != expected)
         if self.metric == "tokens":
-            longest = max(len(found), len(expected), 1)
-            same = sum(a == b for a, b in zip(found, expected, strict=False))
+            longest = max(len(text), len(expected), 1)
+            same = sum(a == b for a, b in zip(text, expected, strict=False))
             return 1 - same / longest
         metrics = sacrebleu_package().metrics
         metric = metrics.BLEU(effective_order=True) if self.metric == "bleu" else metrics.CHRF()
-        told = [self._text(tokens) for tokens in (found, expected)]
-        if told[0] == told[1]:
+        strings = [self._text(tokens) for tokens in (text, expected)]
+        if strings[0] == strings[1]:
             return 0.0
-        return 1 - min(100.0, float(metric.sentence_score(told[0], [told[1]]).score)) / 100
+        return 1 - min(100.0, float(metric.sentence_score(strings[0], [strings[1]]).score)) / 100
 
     def _text(self, tokens: Text) -> str:
         assert self.tokenizer is not None

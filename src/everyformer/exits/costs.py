@@ -59,8 +59,10 @@ def exit_costs(calibration: Calibration, threshold: float | None, rounds: int = 
         of_all = spread(len(calibration.prompts), batch if batch > 1 else ALONE)
         prompts = [calibration.prompts[n] for n in of_all]
         some, plain = (
-            Calibration(own, prompts, calibration.tokenizer, tokens=calibration.tokens, batch=batch)
-            for own in (model, without_exits(model))
+            Calibration(
+                variant, prompts, calibration.tokenizer, tokens=calibration.tokens, batch=batch
+            )
+            for variant in (model, without_exits(model))
         )
         ways: dict[str, Callable[[], list[Text]]] = {
             "early": partial(_texts, some, threshold),

@@ -72,7 +72,7 @@ class Guarantee(Options):
 
 
 @dataclass(frozen=True)
-class Step(Options):
+class SequenceStep(Options):
     """One threshold, tested."""
 
     threshold: Share
@@ -88,11 +88,11 @@ class FixedSequence(Guarantee):
 
     n: Count
     """prompts"""
-    steps: tuple[Step, ...]
+    steps: tuple[SequenceStep, ...]
     """from the safest on; those behind the first failure are pictures, not tests"""
 
     @property
-    def accepted(self) -> tuple[Step, ...]:
+    def accepted(self) -> tuple[SequenceStep, ...]:
         """The steps before the first failure."""
         return tuple(itertools.takewhile(lambda step: step.p <= self.epsilon, self.steps))
 
@@ -125,7 +125,7 @@ def fixed_sequence(
     """
     thresholds = _in_order(thresholds)
     n = 0
-    steps: list[Step] = []
+    steps: list[SequenceStep] = []
     for threshold in thresholds:
         values = _checked(losses(threshold), guarantee.p_value)
         if not steps:
@@ -136,7 +136,7 @@ def fixed_sequence(
                 f"threshold {threshold:g} has losses of {len(values):,} prompts, but the first one "
                 f"of {n:,}: all must be tried on the same prompts"
             )
-        steps.append(Step(threshold, math.fsum(values) / n, _p_of(values, guarantee)))
+        steps.append(SequenceStep(threshold, math.fsum(values) / n, _p_of(values, guarantee)))
         if steps[-1].p > guarantee.epsilon and not to_the_end:
             break
     return FixedSequence(

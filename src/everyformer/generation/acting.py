@@ -27,7 +27,7 @@ from everyformer.engines.softmax.cache import KeyValueState, freed
 from everyformer.family import info
 from everyformer.generation.config import PlayConfig
 from everyformer.models.base import evaluating
-from everyformer.models.decision import DecisionModel, DecisionTransformer, Step
+from everyformer.models.decision import DecisionModel, DecisionTransformer, PresentStep
 from everyformer.models.policy import PolicyModel
 from everyformer.rl.build import EnvironmentConfig, limit_of, make_environment, spaces_of
 from everyformer.rl.collection import collect
@@ -75,8 +75,8 @@ class DecisionPolicy(Policy):
         self.rolling = rolling and self.context > 1
         if rolling:
             _check_rolling(model, self.streams)
-        asked = "" if target is None else f", asked for a return of {target:g}"
-        self.recipe = f"a trained {model.config.member}{asked}"
+        request = "" if target is None else f", asked for a return of {target:g}"
+        self.recipe = f"a trained {model.config.member}{request}"
         self.tokens_read = 0
         """tokens of real steps that the layers have read so far, for all rows"""
         self._generators = RowGenerators()
@@ -100,8 +100,8 @@ class DecisionPolicy(Policy):
         with torch.inference_mode(), evaluating(self.model):
             logits = self._anew(~stream) if not stream.all() else None
             if stream.any():
-                kept = self._go_on(stream)
-                logits = kept if logits is None else np.where(stream[:, None], kept, logits)
+                outputs = self._go_on(stream)
+                logits = outputs if logits is None else np.where(stream[:, None], outputs, logits)
         assert logits is not None
         chosen = self._chosen(logits)
         self._actions[:, -1] = chosen
@@ -163,7 +163,7 @@ class DecisionPolicy(Policy):
         windows = (self._states, self._returns, self._timesteps)
         before = self._actions[:, -2 if self.context > 1 else -1]
         now = [window[:, -1] for window in windows]
-        step = Step(*map(self._tensor, (*now, before, rows)))
+        step = PresentStep(*map(self._tensor, (*now, before, rows)))
         count = self.model.config.step_tokens
         if self.rolling:
             self._state = _shortened(self._state, count * (self.context - 1) - 1)

@@ -69,7 +69,7 @@ def draw_images(
     model.check_labels(labels, count)
     device = next(model.parameters()).device
     with evaluating(model):
-        tokens, first = _begun(model, count, given, known, device)
+        tokens, first = _beginning(model, count, given, known, device)
         classes = None if labels is None else labels.to(device)
         steps = tqdm(
             range(first, model.sequence.steps),
@@ -81,7 +81,7 @@ def draw_images(
     return model.sequence.unflatten(model.sequence.values(tokens))
 
 
-def _begun(
+def _beginning(
     model: DrawingModel, count: int, given: Tensor | None, known: int | None, device: torch.device
 ) -> tuple[Tensor, int]:
     """Tokens (count, steps, ...) of which the first are given, and how many."""

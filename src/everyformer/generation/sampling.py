@@ -36,8 +36,8 @@ def draw(logits: Tensor, sampling: Sampling, generator: torch.Generator) -> Tens
     check_scores(logits)
     if sampling.temperature == 0:
         return logits.argmax(-1)
-    kept, order = _ordered(logits, sampling)
-    index = torch.multinomial(kept, 1, generator=generator)
+    cut, order = _ordered(logits, sampling)
+    index = torch.multinomial(cut, 1, generator=generator)
     return order.gather(-1, index).squeeze(-1)
 
 
@@ -59,8 +59,8 @@ def probabilities(logits: Tensor, sampling: Sampling) -> Tensor:
     if sampling.temperature == 0:
         wide = torch.promote_types(logits.dtype, torch.float32)
         return torch.zeros_like(logits, dtype=wide).scatter(-1, logits.argmax(-1, True), 1.0)
-    kept, order = _ordered(logits, sampling)
-    return torch.zeros_like(kept).scatter(-1, order, kept)
+    cut, order = _ordered(logits, sampling)
+    return torch.zeros_like(cut).scatter(-1, order, cut)
 
 
 def _ordered(logits: Tensor, sampling: Sampling) -> tuple[Tensor, Tensor]:

@@ -47,9 +47,9 @@ def load_state(path: str | Path, model: Model) -> tuple[StackState, Tensor]:
     initial = model.init_state(len(token))
     expected = named_tensors(initial)
     for name, like in expected.items():
-        given = tensors.get(name)
-        if given is None or not _grown(given, like):
-            result = "nothing" if given is None else f"{tuple(given.shape)} {given.dtype}"
+        value = tensors.get(name)
+        if value is None or not _grown(value, like):
+            result = "nothing" if value is None else f"{tuple(value.shape)} {value.dtype}"
             raise CheckpointError(
                 f"the state in {path} is one of another model: '{name}' is {result}, where this "
                 f"model's starts as {tuple(like.shape)} {like.dtype}"
@@ -67,12 +67,12 @@ def load_state(path: str | Path, model: Model) -> tuple[StackState, Tensor]:
     return state, torch.as_tensor(token, device=device)
 
 
-def _grown(given: Tensor, like: Tensor) -> bool:
-    """True if a state that began as ``like`` may be ``given`` by now: what grows began with 0."""
-    sizes = given.dim() == like.dim() and all(
-        began in (0, now) for began, now in zip(like.shape, given.shape, strict=True)
+def _grown(value: Tensor, like: Tensor) -> bool:
+    """True if a state that began as ``like`` may be ``value`` by now: what grows began with 0."""
+    sizes = value.dim() == like.dim() and all(
+        began in (0, now) for began, now in zip(like.shape, value.shape, strict=True)
     )
-    return sizes and given.dtype == like.dtype
+    return sizes and value.dtype == like.dtype
 
 
 def _check_counts(path: Path, tensors: dict[str, Tensor], token: Tensor, vocabulary: int) -> None:

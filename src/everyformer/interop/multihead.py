@@ -241,8 +241,8 @@ class MultiheadAttention(nn.Module):
         options = dict(options)
         if self.member not in MIXERS.names():
             return options  # `create_mixer` knows what to say
-        own: Any = MIXERS.get(self.member)
-        defaults = own.Options()
+        mixer: Any = MIXERS.get(self.member)
+        defaults = mixer.Options()
         if self.dropout:
             self._refuse(dropout=not hasattr(defaults, "attention_dropout"))
             options["attention_dropout"] = self.dropout
@@ -254,8 +254,8 @@ class MultiheadAttention(nn.Module):
             self._refuse(bias=not bias)
         return options
 
-    def _refuse(self, **given: bool) -> None:
-        names = [name for name, refused in given.items() if refused]
+    def _refuse(self, **arguments: bool) -> None:
+        names = [name for name, refused in arguments.items() if refused]
         if names:
             raise UnsupportedError(
                 f"member '{self.member}' has no use for {', '.join(names)}: leave the default, or "

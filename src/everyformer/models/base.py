@@ -100,7 +100,7 @@ class Model(nn.Module):
         """The context of ``inputs`` for a decoder, in models that `reads`, once for all steps."""
         raise NotImplementedError
 
-    def beside(self, inputs: Tensor) -> dict[str, Any]:
+    def extra_inputs(self, inputs: Tensor) -> dict[str, Any]:
         """Further arguments that `forward` needs, where something will do."""
         return {}
 
@@ -108,12 +108,12 @@ class Model(nn.Module):
     def inspect(self, inputs: Tensor, **given: Any) -> None:
         """One pass through the layers that pictures of its inside show (an encoder's, if any).
 
-        ``given``: what `beside` would make up.
+        ``given``: what `extra_inputs` would make up.
         """
         if self.reads:
             self.encode(inputs)
         else:
-            self(inputs, **{**self.beside(inputs), **given})
+            self(inputs, **{**self.extra_inputs(inputs), **given})
 
     def set_progress(self, done: float) -> None:
         """Report, before every training step, of the share of the training that is over.
@@ -224,8 +224,8 @@ class Model(nn.Module):
         A scale that is given as an option of the position stays, whatever the init.
         ``embeddings`` are modules with one matrix each, ``weight``, that is read as a table is.
         """
-        given = {"std", "start_std"} & self.config.genes["position"].options.keys()
-        positions = [part for part in self.modules() if isinstance(part, Position) and given]
+        chosen = {"std", "start_std"} & self.config.genes["position"].options.keys()
+        positions = [part for part in self.modules() if isinstance(part, Position) and chosen]
         tables = [p for part in positions for p in part.parameters() if hasattr(p, "no_decay")]
         drawn = [table.detach().clone() for table in tables]
         self._start(embeddings)

@@ -46,7 +46,7 @@ from everyformer.models.language import total_loss
 from everyformer.models.states import StateReader
 
 
-class Step(NamedTuple):
+class PresentStep(NamedTuple):
     """The present step of every row."""
 
     states: Tensor
@@ -131,7 +131,7 @@ class DecisionModel(Model):
         """Actions of numbers in half ranges from the middle of their bounds."""
         return (actions.to(self.reach.dtype) - self.middle) / self.reach
 
-    def beside(self, inputs: Tensor) -> dict[str, Any]:
+    def extra_inputs(self, inputs: Tensor) -> dict[str, Any]:
         shape = self.config.episodes
         rows, steps = inputs.shape[:2]
         done = torch.zeros(rows, steps, dtype=torch.long, device=inputs.device)
@@ -217,7 +217,7 @@ class DecisionTransformer(DecisionModel):
         chosen = self.chosen(self.head(y[:, :, -2]), targets, keep, terms)
         return chosen._replace(taps=out.taps)
 
-    def act(self, step: Step, state: StackState) -> tuple[Tensor, StackState]:
+    def act(self, step: PresentStep, state: StackState) -> tuple[Tensor, StackState]:
         """The next step of a stream that began with the episode: (B, C) or (B, N) of its action.
 
         What it reads are the action before, the return-to-go and the state, three tokens at most;
@@ -319,8 +319,8 @@ class DecisionTransformer(DecisionModel):
         self, inputs: Tensor, returns: Tensor, actions: Tensor | None, timesteps: Tensor
     ) -> None:
         steps = tuple(timesteps.shape)
-        given = {"states": inputs, "returns": returns, "actions": actions}
-        for name, tensor in given.items():
+        tensors = {"states": inputs, "returns": returns, "actions": actions}
+        for name, tensor in tensors.items():
             if tensor is not None and tuple(tensor.shape[:2]) != steps:
                 raise ShapeError(
                     f"{name} are {tuple(tensor.shape)}, but timesteps are {steps}: give all for "

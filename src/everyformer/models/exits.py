@@ -73,19 +73,19 @@ class ExitHeads(nn.Module):
 
     def norm(self, stream: Tensor, n: int) -> Tensor:
         """The stream (..., width) behind layer ``n``, from 1, as it predicts from it."""
-        own = self.separate and n <= len(self.norms)
-        normed: Tensor = self.norms[n - 1](stream) if own else self._shared[0].norm(stream)
+        separate = self.separate and n <= len(self.norms)
+        normed: Tensor = self.norms[n - 1](stream) if separate else self._shared[0].norm(stream)
         return normed
 
     def head(self, y: Tensor, n: int) -> Tensor:
         """Logits (..., vocabulary) of layer ``n`` from ``y`` (..., width)."""
-        own = self.separate and n <= len(self.heads)
-        logits: Tensor = self.heads[n - 1](y) if own else self._shared[1](y)
+        separate = self.separate and n <= len(self.heads)
+        logits: Tensor = self.heads[n - 1](y) if separate else self._shared[1](y)
         return logits
 
-    def asked(self, **given: Any) -> Exiting:
+    def request(self, **options: Any) -> Exiting:
         """The request with which the layers are called."""
-        return Exiting(self.norm, self.head, **given)
+        return Exiting(self.norm, self.head, **options)
 
     def read(self, exiting: Exiting, y: Tensor) -> Tensor:
         """Hidden states (B, L, width) that tokens predict from, wherever they left.
@@ -170,7 +170,7 @@ class ExitHeads(nn.Module):
         self, run: Run, weights: Tensor | None, taps: Sequence[str] = ()
     ) -> tuple[StackOutput, list[Tensor]]:
         """A pass through all layers, and what each predicts from."""
-        exiting = self.asked(full=True, weights=weights, streams=[])
+        exiting = self.request(full=True, weights=weights, streams=[])
         out = run(exiting=exiting, taps=taps)
         assert exiting.streams is not None
         return out, [self.norm(stream, n) for n, stream in enumerate(exiting.streams, 1)]
@@ -181,7 +181,7 @@ class ExitHeads(nn.Module):
         """A pass whose tokens leave at layers that are drawn."""
         layers = len(self._shared[0].order)
         at = torch.randint(1, layers + 1, targets.shape, device=targets.device)
-        exiting = self.asked(at=at)
+        exiting = self.request(at=at)
         out = run(exiting=exiting, taps=taps)
         y, heads = self.read(exiting, out.y), self.heads_at(exiting.left)
         logits, _, result = self.predict(heads, y, targets, {}, self.config, self.training)
@@ -196,8 +196,8 @@ class ExitHeads(nn.Module):
         """log p of the targets (B, T) by layer ``n``, and its likeliest tokens."""
         logits = self.head(y, n)
         logs = logits.to(torch.promote_types(logits.dtype, torch.float32)).log_softmax(-1)
-        own = logs.gather(-1, targets.clamp(min=0).long()[..., None]).squeeze(-1)
-        return own, logs.argmax(-1)
+        log_p = logs.gather(-1, targets.clamp(min=0).long()[..., None]).squeeze(-1)
+        return log_p, logs.argmax(-1)
 
     def _evidence(
         self,

@@ -58,7 +58,7 @@ class LanguageModel(Model):
             if head is not None and head.bias is not None:
                 nn.init.zeros_(head.bias)
 
-    def beside(self, inputs: Tensor) -> dict[str, Any]:
+    def extra_inputs(self, inputs: Tensor) -> dict[str, Any]:
         """Neighbours, two a token, where the model reads any."""
         if self.gating is None:
             return {}
@@ -72,8 +72,8 @@ class LanguageModel(Model):
 
     def term_counts(self, inputs: Tensor, targets: Tensor, mask: Mask | None) -> dict[str, int]:
         later = _moved(targets, mask)
-        own = {"layers": targets, "ahead": later, "exits": targets}
-        scored = {name: int((goals != -100).sum()) for name, goals in own.items()}
+        targets_of = {"layers": targets, "ahead": later, "exits": targets}
+        scored = {name: int((goals != -100).sum()) for name, goals in targets_of.items()}
         return super().term_counts(inputs, targets, mask) | scored
 
     def forward(
@@ -105,7 +105,7 @@ class LanguageModel(Model):
             run = partial(self.stack, x, mask=mask, state=state)
             return self.exits.teach(run, targets, mask, taps=taps)
         early = [f"block-output:{n}" for n in self.predicting] if taught else []
-        exiting = None if self.exits is None else self.exits.asked()
+        exiting = None if self.exits is None else self.exits.request()
         out = self.stack(x, mask=mask, state=state, taps=(*taps, *early), exiting=exiting)
         y, left = out.y, None
         if self.exits is not None and exiting is not None:

@@ -155,8 +155,8 @@ class PixelEmbedding(nn.Module):
             return torch.where(tokens[..., :1] == START, self.start.to(vectors.dtype), vectors)
         rows = tokens.long()
         if self.own_tables:
-            own = rows + 256 * self.sequence.channel(steps)
-            rows = torch.where(rows == START, 256 * self.sequence.channels, own)
+            shifted = rows + 256 * self.sequence.channel(steps)
+            rows = torch.where(rows == START, 256 * self.sequence.channels, shifted)
         return self.values(rows)
 
     def _position(self, steps: Tensor, dtype: torch.dtype) -> Tensor:

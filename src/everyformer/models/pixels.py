@@ -109,7 +109,7 @@ class DrawingModel(Model):
         loss, losses = with_terms(each.sum(), targets, out.losses)
         return ModelOutput(logits, loss, losses, out.state, each, out.taps)
 
-    def beside(self, inputs: Tensor) -> dict[str, Any]:
+    def extra_inputs(self, inputs: Tensor) -> dict[str, Any]:
         return {"labels": self.every_class(len(inputs))}
 
     def every_class(self, count: int) -> Tensor | None:

@@ -152,7 +152,7 @@ class PolicyModel(Model):
         below = (sums < noise[:, None] * sums[:, -1:]).sum(-1)
         return below.clamp(max=outputs.shape[-1] - 1)
 
-    def beside(self, inputs: Tensor) -> dict[str, Any]:
+    def extra_inputs(self, inputs: Tensor) -> dict[str, Any]:
         """Arguments as if every action had been sure, and worth one more than expected."""
         steps = inputs.shape[:2]
         none, some = inputs.new_zeros(steps, dtype=torch.float), self.value_scale.new_ones(steps)

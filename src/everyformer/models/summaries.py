@@ -85,19 +85,19 @@ class Summaries(nn.Module):
 
     def divide(self, tokens: Tensor, mask: Mask | None) -> TextParts:
         """The parts of texts of ``tokens`` (B, L)."""
-        given = mask or Mask()
-        given.require("a model with summaries", KNOWN)
-        here = torch.arange(tokens.shape[1], device=tokens.device).expand_as(tokens)
-        real = torch.ones_like(here, dtype=torch.bool) if given.keep is None else given.keep
+        known = mask or Mask()
+        known.require("a model with summaries", KNOWN)
+        positions = torch.arange(tokens.shape[1], device=tokens.device).expand_as(tokens)
+        real = torch.ones_like(positions, dtype=torch.bool) if known.keep is None else known.keep
         # the last real token up to this one, and the one before that
-        last = torch.where(real, here, -1).cummax(1).values
+        last = torch.where(real, positions, -1).cummax(1).values
         before = F.pad(last[:, :-1], (1, 0), value=-1)
-        documents = None if given.documents is None else runs_of(given.documents, real)
+        documents = None if known.documents is None else runs_of(known.documents, real)
         starts = before < 0
-        if given.sentences is not None:
-            starts = starts | _moved(given.sentences, before)
+        if known.sentences is not None:
+            starts = starts | _moved(known.sentences, before)
         elif self.options.per == "tokens":
-            single = torch.zeros_like(here) if documents is None else documents
+            single = torch.zeros_like(positions) if documents is None else documents
             starts = document_positions(single, real) % self.options.every == 0
         else:
             ends = torch.tensor(self.options.ends, device=tokens.device)
@@ -107,7 +107,7 @@ class Summaries(nn.Module):
             starts = starts | _moved(documents, before)
         counted = (starts & real).long().cumsum(1)
         result = counted[:, -1:]
-        if self.options.per == "tokens" and documents is None and given.sentences is None:
+        if self.options.per == "tokens" and documents is None and known.sentences is None:
             most = self.options.most(tokens.shape[1])
         else:
             most = max(int(result.max()), 1)
@@ -131,8 +131,8 @@ class Summaries(nn.Module):
             return WithGlobals(
                 both, Mask(**parts_of, front=count if marked is None else None), None
             )
-        own = torch.zeros_like(numbers).scatter(1, parts.number, parts.documents)
-        parts_of["documents"] = torch.cat([own, parts.documents], 1)
+        documents = torch.zeros_like(numbers).scatter(1, parts.number, parts.documents)
+        parts_of["documents"] = torch.cat([documents, parts.documents], 1)
         # how many documents begin up to a token, or to the part that a global token stands for
         initial = F.pad(parts.documents[:, 1:] != parts.documents[:, :-1], (1, 0)).long().cumsum(1)
         rank = torch.zeros_like(numbers).scatter(1, parts.number, initial)

@@ -67,7 +67,7 @@ class Inputs:
     rows: Iterator[Row]
     tables: bool
     """whether they are rows of tables, whose columns are kept"""
-    found: list[str] = field(default_factory=list)
+    remarks: list[str] = field(default_factory=list)
     """what was found and guessed"""
     resized: int = 0
     """pictures of another size than the model reads"""
@@ -77,18 +77,18 @@ class Inputs:
     def notes(self) -> list[str]:
         """Remarks when the rows have been read, half a sentence each."""
         if not self.resized:
-            return self.found
-        return [*self.found, f"{counted(self.resized, 'picture')} resized as in training"]
+            return self.remarks
+        return [*self.remarks, f"{counted(self.resized, 'picture')} resized as in training"]
 
 
-def open_inputs(given: Sequence[str | Path], reader: Predictor, how: Reading) -> Inputs:
-    """The rows of all that is ``given``, in order, as ``reader``'s model reads them.
+def open_inputs(words: Sequence[str | Path], reader: Predictor, how: Reading) -> Inputs:
+    """The rows of all ``words``, in order, as ``reader``'s model reads them.
 
     Raises:
         DataError: a file that is not there, is empty or holds another kind of data than is read.
         ConfigError: an empty sentence; tables beside what is none.
     """
-    kinds = [(word, _kind(word, reader, how)) for word in given]
+    kinds = [(word, _kind(word, reader, how)) for word in words]
     for word, kind in kinds:
         _require_fit(word, kind, reader)
     tables = [word for word, kind in kinds if kind == "tables"]
@@ -203,7 +203,7 @@ def _texts(word: str | Path, inputs: Inputs, reader: Predictor, how: Reading) ->
     with open_source(str(word)) as source:
         entries = without_notes(source.entries)
         if len(entries) > 1 and not how.whole:
-            inputs.found.append(
+            inputs.remarks.append(
                 f"every line of the {len(entries):,} files in '{word}' is a text; --whole makes "
                 "each file one"
             )
@@ -223,7 +223,7 @@ def _table_rows(word: str | Path, inputs: Inputs, reader: Predictor, how: Readin
         [text] = result.indices
         table = result.first
         inputs.form = _form(source, entries[0], table)
-        inputs.found += [f"'{word}': {note}" for note in result.notes]
+        inputs.remarks += [f"'{word}': {note}" for note in result.notes]
         every = [text, *(index for index in range(table.width) if index != text)]
         whole = TableReader(source, config, table, every)
         for entry in entries:
@@ -272,11 +272,11 @@ def _rows_of(reader: TableReader, entry: Entry) -> Iterator[Row]:
 
 def _unique(table: Table) -> list[str]:
     """Names of the columns; those without one, or that come again, are numbered, as no other is."""
-    given = [table.names[index] if table.names else "" for index in range(table.width)]
+    headers = [table.names[index] if table.names else "" for index in range(table.width)]
     names: list[str] = []
-    for index, name in enumerate(given):
+    for index, name in enumerate(headers):
         numbers = (f"column_{number}" for number in itertools.count(index + 1))
-        free = (other for other in numbers if other not in given and other not in names)
+        free = (other for other in numbers if other not in headers and other not in names)
         names.append(name if name and name not in names else next(free))
     return names
 

@@ -62,7 +62,7 @@ def predict(
     if isinstance(inputs, np.ndarray | Tensor):
         result = array_inputs(inputs, reader)
     else:
-        given = [inputs] if isinstance(inputs, str | Path) else list(inputs)
+        words = [inputs] if isinstance(inputs, str | Path) else list(inputs)
         how = Reading(text=text, whole=whole, text_column=text_column)
-        result = open_inputs(given, reader, how)
+        result = open_inputs(words, reader, how)
     return [one for _, one in reader.predict(result.rows, top=top, batch=batch)]

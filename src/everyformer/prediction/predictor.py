@@ -143,8 +143,8 @@ class Predictor:
             filled = [one for one in read if one is not None]
             result = iter(answer(filled, top) if filled else ())
             for row, one in zip(chunk, read, strict=True):
-                given = {"input": row.shown, "target": row.target}
-                yield row, Prediction(**given, **({} if one is None else next(result)))
+                known = {"input": row.shown, "target": row.target}
+                yield row, Prediction(**known, **({} if one is None else next(result)))
         if not self.said.rows:
             raise DataError("there are no rows to predict: give at least one")
 
@@ -168,8 +168,8 @@ class Predictor:
     @property
     def mask_token(self) -> int:
         """The id of hidden tokens."""
-        own = None if self.tokenizer is None else self.tokenizer.mask
-        return self.config.vocabulary - 1 if own is None else own
+        token = None if self.tokenizer is None else self.tokenizer.mask
+        return self.config.vocabulary - 1 if token is None else token
 
     def columns(self, top: int | None = None, target: bool = False) -> list[str]:
         """The names that `Prediction.cells` has of its predictions; ``target``: of held-out rows"""
@@ -205,10 +205,10 @@ class Predictor:
                 f"{part} is read"
             )
         if said.strange:
-            shown = ", ".join(map(repr, sorted(said.characters)[:STRANGE]))
+            characters = ", ".join(map(repr, sorted(said.characters)[:STRANGE]))
             result.append(
                 f"{counted(said.strange, 'text')} with characters that the training text never had "
-                f"({shown}), which are read as unknown ones"
+                f"({characters}), which are read as unknown ones"
             )
         if said.empty:
             result.append(f"{counted(said.empty, 'row')} without text and so without a prediction")

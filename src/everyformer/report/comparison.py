@@ -59,10 +59,10 @@ def write_report(results: Results, folder: Path, *, complete: bool = True) -> Pa
     if complete:
         sections += [_samples(results), _learned(results, folder)]
     sections += [_data(results), _environment(results), _repeat(results), _config(results)]
-    here = files("everyformer.report")
-    page = Template((here / "page.html").read_text(encoding="utf-8")).substitute(
+    folder_of_page = files("everyformer.report")
+    page = Template((folder_of_page / "page.html").read_text(encoding="utf-8")).substitute(
         title=safe(f"everyformer: {title(results)}"),
-        style=(here / "page.css").read_text(encoding="utf-8") + _filters(styles),
+        style=(folder_of_page / "page.css").read_text(encoding="utf-8") + _filters(styles),
         kicker=safe(title(results)),
         question=safe(question(results)),
         answer=safe(answer(results)),
@@ -107,10 +107,10 @@ def _figures(results: Results, folder: Path, styles: Styles, complete: bool) -> 
     for n, drawing in enumerate(draw_all(results, complete=complete)):
         svg = svg_text(drawing.figure)
         save_svg(svg, folder / "figures" / f"{drawing.name}.svg")
-        shown = inline_svg(svg, f"f{n}", drawing.caption, styles.titles())
+        picture = inline_svg(svg, f"f{n}", drawing.caption, styles.titles())
         rows = min(3, round(drawing.figure.get_figheight() / TALL))
         kind = f"rows{rows}" if rows > 1 else ""
-        parts.append(_figure(drawing.title, shown, drawing.caption, kind))
+        parts.append(_figure(drawing.title, picture, drawing.caption, kind))
     about = ""
     if crowded(results) and parts:
         about = (
@@ -248,8 +248,8 @@ def _repeat(results: Results) -> str:
     repeated = results["command"]
     if not repeated:
         changed = changes(results["config"], to_dict(CompareConfig()))
-        given = ", ".join(f"{name}={value!r}" for name, value in changed.items())
-        repeated = f"import everyformer as ef\nef.compare({given})"
+        arguments = ", ".join(f"{name}={value!r}" for name, value in changed.items())
+        repeated = f"import everyformer as ef\nef.compare({arguments})"
     return _section("repeat", "To repeat it", f'<pre class="wrap">{safe(repeated)}</pre>')
 
 

@@ -43,9 +43,9 @@ def draw_loss(results: Results, styles: Styles, axis: Axis) -> Drawing | None:
     drawn = Quantity.of_data(results["data"], results["metric"])
     seen: list[float] = []
     for run in runs:
-        told = [row for row in run["training"] if drawn.name in row]
-        losses = [drawn.of(row) for row in told]
-        lines.faint(run["member"], [row[axis] for row in told], losses)
+        logged = [row for row in run["training"] if drawn.name in row]
+        losses = [drawn.of(row) for row in logged]
+        lines.faint(run["member"], [row[axis] for row in logged], losses)
         validation = [drawn.of(row["evaluation"]) for row in run["evaluations"]]
         lines.curve(run["member"], [row[axis] for row in run["evaluations"]], validation)
         # the fall from chance in the first steps would press all else to the floor

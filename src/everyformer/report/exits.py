@@ -64,14 +64,16 @@ def draw_search(tried: Sequence[Tried], front: Sequence[Tried], path: Path) -> P
 def realised(record: dict[str, Any]) -> list[Realised]:
     """Risks that 100 splits of the prompts realise of several promises."""
     losses = {float(key): values for key, values in record["losses"].items()}
-    asked = [Guarantee(delta, record["epsilon"], record["p_value"]) for delta in DELTAS]
-    return [one for one in (resplit(losses, guarantee) for guarantee in asked) if one is not None]
+    guarantees = [Guarantee(delta, record["epsilon"], record["p_value"]) for delta in DELTAS]
+    return [
+        one for one in (resplit(losses, guarantee) for guarantee in guarantees) if one is not None
+    ]
 
 
-def _draw_realised(axes: Any, found: list[Realised]) -> None:
-    deltas = [one.delta for one in found]
+def _draw_realised(axes: Any, results: list[Realised]) -> None:
+    deltas = [one.delta for one in results]
     low, middle, high = (
-        [float(np.quantile(one.risks, q)) for one in found] for q in (0.05, 0.5, 0.95)
+        [float(np.quantile(one.risks, q)) for one in results] for q in (0.05, 0.5, 0.95)
     )
     axes.plot(deltas, deltas, color="grey", linestyle=":")
     axes.plot(deltas, middle, marker="o", markersize=3)

@@ -22,17 +22,17 @@ def answer(results: Results) -> str:
         return progress(results) or (
             "No member could be trained: the table gives the reason for each."
         )
-    said = [progress(results), _standing(results, rows), *same_functions(rows)]
+    sentences = [progress(results), _standing(results, rows), *same_functions(rows)]
     best = winners(results)
-    said += [
+    sentences += [
         f"{row['member']} {limit}."
         for row in rows
         if row["member"] in best
         for limit in row["limits"]
     ]
     if decided(results):
-        said += _fastest(rows)
-    return " ".join(filter(None, said))
+        sentences += _fastest(rows)
+    return " ".join(filter(None, sentences))
 
 
 def progress(results: Results) -> str:
@@ -122,8 +122,8 @@ def _unsettled(results: Results, rows: list[Row]) -> str:
     """Who shares the first tier; equal numbers are a tie."""
     metric, best = METRICS[results["metric"]], results["verdict"]["best"]
     first = rows[0]
-    shown = metric.written(first["quality"])
-    tied = [row["member"] for row in rows if metric.written(row["quality"]) == shown]
+    number = metric.written(first["quality"])
+    tied = [row["member"] for row in rows if metric.written(row["quality"]) == number]
     near = [row["member"] for row in rows if row["member"] in best and row["member"] not in tied]
     if len(tied) > 1:
         text = f"{few(tied)} tie at {metric.sentence(first['quality'])}"

@@ -40,13 +40,13 @@ def write_neighbours(
         first: the text of the first token, which nothing predicts.
         facts: what is read and how, a few words each.
     """
-    here = files("everyformer.report")
+    package = files("everyformer.report")
     alone = -sum(token.of_model for token in tokens) / len(tokens)
     mixed = -sum(token.mixed for token in tokens) / len(tokens)
     more = sum(token.gain > 0 for token in tokens)
-    page = Template((here / "neighbours.html").read_text(encoding="utf-8")).substitute(
+    page = Template((package / "neighbours.html").read_text(encoding="utf-8")).substitute(
         title=safe(f"everyformer: neighbours in {facts[0]}"),
-        style=(here / "page.css").read_text(encoding="utf-8"),
+        style=(package / "page.css").read_text(encoding="utf-8"),
         chosen="\n".join(
             f'body:has(#n{n}:target) [href="#n{n}"] {{ outline: 2px solid var(--mark); }}'
             for n in range(1, len(tokens) + 1)

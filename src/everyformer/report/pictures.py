@@ -59,7 +59,7 @@ class Inside:
     most: int | None = None
     """at most so many layers and heads of each (default: all)"""
     given: Mapping[str, Tensor] = field(default_factory=dict)
-    """what the model reads beside the inputs, where that is known (see `Model.beside`)"""
+    """what the model reads beside the inputs, where that is known (see `Model.extra_inputs`)"""
     measure: Callable[[], Measured] | None = None
     """evaluates on held-out rows, where they are at hand and have classes"""
 
@@ -122,9 +122,9 @@ class Inside:
 
     def able(self) -> list[str]:
         """The names in `PICTURES` that there is something to draw for, a part's own last."""
-        own = [name for name in offered(self.model, None) if name not in PICTURES]
+        further = [name for name in offered(self.model, None) if name not in PICTURES]
         after = [name for name in PICTURES if name not in KINDS]
-        return [*filter(self.applies, (*KINDS, *self.recorded, *after)), *own]
+        return [*filter(self.applies, (*KINDS, *self.recorded, *after)), *further]
 
     def applies(self, what: str) -> bool:
         """True if there is something to draw."""
@@ -133,7 +133,7 @@ class Inside:
         if what in self.recorded:
             return bool(self.traced.find(what))
         if what in KINDS:
-            return bool(View(self.traced, what, self.causal).found)
+            return bool(View(self.traced, what, self.causal).maps)
         if what == "distances":
             model = self.model
             nothing = torch.zeros(1, dtype=torch.long, device=next(model.parameters()).device)

@@ -71,18 +71,20 @@ def draw_distances(model: Model, length: int | None) -> dict[str, Figure]:
 
 def _masks(mixers: Sequence[Mixer], size: int) -> Panels:
     """Who may see whom, on a short row, for every kind of mask that the mixers honour."""
-    here = torch.arange(size)[None]
+    places = torch.arange(size)[None]
     real, first = size - size // 4, size - size // 3
     cases: list[tuple[str, Mask | None]] = [("", None)]
     if all("keep" in mixer.honours for mixer in mixers):
-        cases.append((f"\n{size - real} padded", Mask(keep=here < real)))
+        cases.append((f"\n{size - real} padded", Mask(keep=places < real)))
     if all("documents" in mixer.honours for mixer in mixers):
-        cases.append(("\n2 documents", Mask(documents=(here >= first).long())))
+        cases.append(("\n2 documents", Mask(documents=(places >= first).long())))
     panels = []
     for name, causal, window in dict.fromkeys(kind for m in mixers for kind in _kinds(m)):
         for title, mask in cases:
             keep = None if mask is None else mask.keep
-            seen = visibility(mask, here, here, causal=causal, windows=(window,), keep=keep).mask
+            seen = visibility(
+                mask, places, places, causal=causal, windows=(window,), keep=keep
+            ).mask
             visible = torch.ones(size, size)
             if seen is not None:
                 visible = seen[0, 0].float().expand(size, size)

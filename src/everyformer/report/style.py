@@ -101,7 +101,7 @@ class Styles:
         groups: Mapping[str, str] | None = None,
     ) -> None:
         everyone = list(dict.fromkeys(members))
-        kept = set(everyone if named is None else named)
+        named_members = set(everyone if named is None else named)
         groups = groups or {}
         self.groups = list(dict.fromkeys(groups.values()))
         self._styles: dict[str, Style] = {}
@@ -109,7 +109,7 @@ class Styles:
         for n, member in enumerate(everyone):
             group = self.groups.index(groups[member]) if member in groups else "x"
             about = f"member{n}-group{group}-"
-            if member in kept:
+            if member in named_members:
                 marker = _MARKERS[(coloured + coloured // 8) % 8]
                 self._styles[member] = Style(_COLOURS[coloured % 8], marker, about=about)
                 coloured += 1
@@ -204,8 +204,8 @@ def inline_svg(
     """
     svg = re.sub(r'\sxmlns(:\w+)?="[^"]*"', "", svg)
     for begins, title in (titles or {}).items():
-        shown = f"<title>{html.escape(title)}</title>"
-        svg = re.sub(rf'(<g id="{re.escape(begins)}[^"]*">)', lambda tag: tag[1] + shown, svg)  # noqa: B023
+        element = f"<title>{html.escape(title)}</title>"
+        svg = re.sub(rf'(<g id="{re.escape(begins)}[^"]*">)', lambda tag: tag[1] + element, svg)  # noqa: B023
     svg = re.sub(r'\sid="', f' id="{prefix}-', svg)
     svg = svg.replace('href="#', f'href="#{prefix}-').replace("url(#", f"url(#{prefix}-")
     svg = svg.replace(INK, "currentColor")

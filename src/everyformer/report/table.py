@@ -59,8 +59,8 @@ def table(results: Results, styles: Styles) -> str:
         if group:
             span = f'class="group" scope="rowgroup" colspan="{len(columns) + 1}"'
             lines.insert(0, f"<tr><th {span}><span>{safe(group)}</span></th></tr>")
-        shown = f' class="group{styles.groups.index(group)}"' if group in styles.groups else ""
-        bodies.append(f"<tbody{shown}>{''.join(lines)}</tbody>")
+        attribute = f' class="group{styles.groups.index(group)}"' if group in styles.groups else ""
+        bodies.append(f"<tbody{attribute}>{''.join(lines)}</tbody>")
     failed = "".join(
         f'<tr><th scope="row">{_name(row["member"], styles)}</th>'
         f'<td class="failed" colspan="{len(columns)}">failed: {safe(row["error"])}</td></tr>'

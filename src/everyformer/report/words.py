@@ -30,9 +30,9 @@ def returned(row: Row) -> str | None:
     result = row.get("played")
     if not result:
         return None
-    asked = "nothing" if result["target"] is None else brief(result["target"])
+    target = "nothing" if result["target"] is None else brief(result["target"])
     around = returned_between(row)
-    return f"{brief(result['return'])}{around and f' ({around})'}, asked for {asked}"
+    return f"{brief(result['return'])}{around and f' ({around})'}, asked for {target}"
 
 
 def returned_between(row: Row) -> str:

@@ -81,7 +81,9 @@ class TextCarry(Carry):
         count = len({name.split(".")[0] for name in tensors})
         for number in range(count):
             prefix = f"{number}."
-            own = {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}
+            own_tensors = {
+                k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)
+            }
             device = next(self._model.parameters()).device
-            initial = self._model.init_state(own["seen"].shape[0])
-            self.states[number] = filled(initial, own).to(device)
+            initial = self._model.init_state(own_tensors["seen"].shape[0])
+            self.states[number] = filled(initial, own_tensors).to(device)

@@ -77,12 +77,12 @@ def save_checkpoint(folder: Path, state: TrainingState, parts: CheckpointParts) 
     with written_whole(final) as temporary:
         write_tensors(temporary / "model.safetensors", *weights_of(parts.model))
         if parts.optimiser is not None:
-            kept = {
+            moments = {
                 f"{key}:{name}": value
                 for name, parameter in parts.model.named_parameters()
                 for key, value in parts.optimiser.state.get(parameter, {}).items()
             }
-            write_tensors(temporary / "optimiser.safetensors", kept)
+            write_tensors(temporary / "optimiser.safetensors", moments)
         if parts.average is not None:
             write_tensors(temporary / "ema.safetensors", parts.average.values)
         if parts.carry is not None:

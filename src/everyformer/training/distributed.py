@@ -121,14 +121,14 @@ def join(device: str) -> Iterator[World]:
         ConfigError: the environment contradicts itself.
         LostError: the others cannot be reached, from the start or in the middle.
     """
-    here = read_launch()
-    chosen = pick_device(device, here.local_rank if here.size > 1 else None)
-    if here.size == 1:
+    launch = read_launch()
+    chosen = pick_device(device, launch.local_rank if launch.size > 1 else None)
+    if launch.size == 1:
         yield World(chosen)
         return
     opened = not dist.is_initialized()
     if opened:
-        _meet(here, "nccl" if chosen.type == "cuda" else "gloo")
+        _meet(launch, "nccl" if chosen.type == "cuda" else "gloo")
     try:
         yield World(chosen, dist.get_rank(), dist.get_world_size())
     except RuntimeError as error:
@@ -147,7 +147,7 @@ def join(device: str) -> Iterator[World]:
             dist.destroy_process_group()
 
 
-def _meet(here: Launch, backend: str) -> None:
+def _meet(launch: Launch, backend: str) -> None:
     """Wait until all processes are there, then make them a group."""
     where = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
     try:
@@ -156,7 +156,7 @@ def _meet(here: Launch, backend: str) -> None:
         store.wait([f"everyformer/{other}" for other in range(size)], WAIT)
     except RuntimeError as error:
         raise LostError(
-            f"the {here.size} processes of this run did not all come together at {where} within "
+            f"the {launch.size} processes of this run did not all come together at {where} within "
             f"{WAIT.total_seconds():.0f} s: start every one of them, best with torchrun, and see "
             "that this machine reaches that place"
         ) from error

@@ -94,7 +94,7 @@ def evaluate(
         torch.no_grad(),
         autocast(world.device, precision),
         evaluating(model),
-        tallied() as said,
+        tallied() as tally,
     ):
         torch.manual_seed(seed)
         if streams is None:
@@ -121,14 +121,14 @@ def evaluate(
         raise DataError(
             f"the validation part of {dataset.name} has no scored target: give more data"
         )
-    said.sums = torch.tensor(world.sum(said.sums.flatten().tolist())).view_as(said.sums)
+    tally.sums = torch.tensor(world.sum(tally.sums.flatten().tolist())).view_as(tally.sums)
     if errors is not None:
         summed = world.sum(errors.sums.flatten().tolist())
         errors.sums = torch.tensor(summed, dtype=torch.float64).view_as(errors.sums)
     if isinstance(errors, NumberErrors):
-        return errors.summary() | said.means()
+        return errors.summary() | tally.means()
     result = _summary(counted, dataset, top5) | ({} if errors is None else errors.summary())
-    result |= said.means()
+    result |= tally.means()
     return result if guesses else {k: v for k, v in result.items() if "accuracy" not in k}
 
 
@@ -189,14 +189,14 @@ def why_not_finite(model: nn.Module, loss: float) -> str:
     )
 
 
-def in_words(found: dict[str, Any]) -> str:
+def in_words(evaluation: dict[str, Any]) -> str:
     """The main number of an evaluation and its interval, in one line."""
-    parts = [] if "return" in found else [f"validation loss {found['loss']:.4f}"]
+    parts = [] if "return" in evaluation else [f"validation loss {evaluation['loss']:.4f}"]
     for name in ("return", "success", "bits_per_byte", "bits_per_dim", "accuracy", "rmse", "r2"):
-        if name in found:
-            around = found.get(f"{name}_interval")
+        if name in evaluation:
+            around = evaluation.get(f"{name}_interval")
             span = "" if around is None else f" ({around[0]:.4f} to {around[1]:.4f})"
-            parts.append(f"{name.replace('_', ' ')} {found[name]:.4f}{span}")
+            parts.append(f"{name.replace('_', ' ')} {evaluation[name]:.4f}{span}")
     return ", ".join(parts)
 
 

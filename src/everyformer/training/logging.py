@@ -36,12 +36,12 @@ class MetricsLog:
 
     def __init__(self, path: Path, step: int = 0, *, evaluated: bool = True) -> None:
         self.path = path
-        kept = [
+        rows = [
             row
             for row in read_metrics(path, step)
             if row["step"] < step + (evaluated or "evaluation" not in row)
         ]
-        write_text(path, "".join(_line(row) for row in kept))
+        write_text(path, "".join(_line(row) for row in rows))
         self._file = path.open("a", encoding="utf-8")
         self._board: Any = None
         if importlib.util.find_spec("tensorboard") is not None:

@@ -139,7 +139,7 @@ class _Job:
             records.load(self.state, self.parts, values)
         records.open(self.state, values)
         self.first = self.state.steps
-        self.begun = self.logged = self.state.tokens, self.state.seconds
+        self.timed_from = self.logged = self.state.tokens, self.state.seconds
         self.left_out, self.cpu_seconds = 0, 0.0
         self.speed: float | None = None
         self.module = self.world.wrap(self.model)
@@ -179,7 +179,7 @@ class _Job:
 
     def result(self) -> TrainResult:
         """The result of this run."""
-        state, (tokens, seconds) = self.state, self.begun
+        state, (tokens, seconds) = self.state, self.timed_from
         ended = state.evaluation is not None and state.evaluation["step"] == state.steps
         cuda = self.world.device.type == "cuda"
         return TrainResult(
@@ -199,7 +199,7 @@ class _Job:
         )
 
     def _timed(self) -> Timed | None:
-        steps, seconds = self.state.steps - self.first - self.left_out, self.begun[1]
+        steps, seconds = self.state.steps - self.first - self.left_out, self.timed_from[1]
         if steps == 0:
             return None
         return Timed(steps, self.state.seconds - seconds, self.cpu_seconds)
@@ -237,7 +237,7 @@ class _Job:
         if state.steps % config.log_every == 0 or state.steps == 1 or self._done() >= 1:
             self._report(losses, lr, norm)
         if state.steps - self.first == self.warm_up and self._done() < 1:
-            self.begun, self.left_out = (state.tokens, state.seconds), self.warm_up
+            self.timed_from, self.left_out = (state.tokens, state.seconds), self.warm_up
             self.cpu_seconds = 0.0
         reached = None if self.carry is None else self.carry.report().get("return")
         self.progress.update(self._done(), state.steps, losses["task"], self.speed, reached)
@@ -336,8 +336,10 @@ class _Job:
         broken = next((name for name, value in values.items() if not math.isfinite(value)), None)
         if broken is None:
             return
-        kept = self.records.newest()
-        last = "no checkpoint was saved" if kept is None else f"the last good checkpoint is {kept}"
+        newest = self.records.newest()
+        last = (
+            "no checkpoint was saved" if newest is None else f"the last good checkpoint is {newest}"
+        )
         raise DivergedError(
             f"the {'loss' if broken == 'task' else broken} became {values[broken]} {where}, so "
             f"training stopped; {last}. Try a lower 'lr', a longer 'warmup' or a smaller 'clip'"

@@ -100,8 +100,8 @@ class Records:
 
     def newest(self) -> Path | None:
         """The newest checkpoint of the run, if there is one."""
-        kept = checkpoints(self._run.checkpoints) if self._run is not None else []
-        return kept[-1] if kept else None
+        saved = checkpoints(self._run.checkpoints) if self._run is not None else []
+        return saved[-1] if saved else None
 
     def close(self) -> None:
         """Let go of the files."""

@@ -95,7 +95,7 @@ class Rollouts(Carry):
         """of an epoch"""
         self._step = -1
         self._chosen: StackState | None = None
-        self._given = 0
+        self._taken = 0
         self._checked = False
 
     def batch(self, dataset: Dataset, step: int, size: int, seed: int) -> Batch:
@@ -112,14 +112,14 @@ class Rollouts(Carry):
         rows = random.permutation(number).reshape(-1, size)
         segment, group = divmod(int(random.permutation(self._groups)[place]), len(rows))
         chosen = torch.from_numpy(np.sort(rows[group])).to(self._device)
-        self._chosen, self._given = self._turn.states[segment], 0
+        self._chosen, self._taken = self._turn.states[segment], 0
         if len(rows) > 1:
             self._chosen = self._chosen.reorder(chosen)
         return self._segment(self._turn, segment, chosen)
 
     def of(self, number: int, rows: int) -> StackState:
         assert self._chosen is not None
-        first, self._given = self._given, self._given + rows
+        first, self._taken = self._taken, self._taken + rows
         if rows == len(self._chosen.seen):
             return self._chosen
         return self._chosen.reorder(torch.arange(first, first + rows, device=self._device))
@@ -137,8 +137,8 @@ class Rollouts(Carry):
     def report(self) -> dict[str, float]:
         """The mean return of the last episodes, and how many there were."""
         recent = self._rows.recent
-        told = {"return": float(np.mean(recent))} if recent else {}
-        return told | {"episodes": self._rows.finished}
+        summary = {"return": float(np.mean(recent))} if recent else {}
+        return summary | {"episodes": self._rows.finished}
 
     def close(self) -> None:
         self._rows.close()
@@ -165,7 +165,7 @@ class Rollouts(Carry):
                 f"the run was begun with --batch {size}, not {self._size}, by which what was "
                 "played is cut: resume with the same"
             )
-        initial = self._begun()
+        initial = self._initial_state()
         # read as they were: memory that is laid out otherwise would round otherwise
         tensors = {name: tensor.clone() for name, tensor in tensors.items()}
         self._state = filled(initial, _below(tensors, "state")).to(self._device)
@@ -176,9 +176,9 @@ class Rollouts(Carry):
             states = [state.to(self._device) for state in states]
             self._turn = Turn(**{name: turn[name] for name in TENSORS}, states=states)
 
-    def _begun(self) -> StackState:
-        own = next(self._model.parameters())
-        return self._model.init_state(self._data.number, device=own.device, dtype=own.dtype)
+    def _initial_state(self) -> StackState:
+        weight = next(self._model.parameters())
+        return self._model.init_state(self._data.number, device=weight.device, dtype=weight.dtype)
 
     def _play(self, seed: int, number: int) -> Turn:
         """Play a turn, with the layers as they are in evaluation, which is faster."""
@@ -195,11 +195,11 @@ class Rollouts(Carry):
         options, rows, model = self._options, self._rows, self._model
         if self._state is None:
             rows.begin(seed)
-            self._state = self._begun()
+            self._state = self._initial_state()
         self._state = _alike(self._state)
         random = np.random.default_rng((seed, ACTING, number))
         noise = self._noise(random).to(self._device)
-        kept: dict[str, list[Tensor]] = {name: [] for name in PLAYED}
+        steps: dict[str, list[Tensor]] = {name: [] for name in PLAYED}
         states = []
         for t in range(options.horizon):
             if t % options.segment == 0:
@@ -220,10 +220,10 @@ class Rollouts(Carry):
             rewards = torch.from_numpy(step.rewards).to(values)
             made = (seen, actions, first, outputs, values, rewards, following, over)
             for name, each in zip(PLAYED, made, strict=True):
-                kept[name].append(each.to(self._device))
+                steps[name].append(each.to(self._device))
         first = torch.from_numpy(rows.first).to(self._device)
         last = model.act(self._seen(rows.now).to(self._device), self._state, first)[1]
-        done = {name: torch.stack(parts) for name, parts in kept.items()}
+        done = {name: torch.stack(parts) for name, parts in steps.items()}
         values, over = done["values"], done.pop("over")
         after = torch.cat((values[1:], last[None])).where(~over, done.pop("following"))
         worth = ppo.advantages(

@@ -108,8 +108,8 @@ class RunDirectory:
 
     def write_config(self, values: dict[str, Any]) -> None:
         """Write config.json, and environment.json about this machine."""
-        own = {"everyformer": _version("everyformer"), "command": sys.argv}
-        write_json(self.path / "config.json", {"format": RUN_FORMAT, **own, **values})
+        about_us = {"everyformer": _version("everyformer"), "command": sys.argv}
+        write_json(self.path / "config.json", {"format": RUN_FORMAT, **about_us, **values})
         self._described = True
         about = {"format": "everyformer-environment", **environment()}
         write_json(self.path / "environment.json", about)

@@ -123,10 +123,10 @@ def _term_counts(model: nn.Module, batch: Batch) -> dict[str, int]:
     return _answer(model, "term_counts", batch.inputs, batch.targets, batch.mask) or {}
 
 
-def _answer(model: nn.Module, method: str, *given: Any) -> Any:
+def _answer(model: nn.Module, method: str, *arguments: Any) -> Any:
     """A model's answer, wrapped for several processes or not; None of modules of other kinds."""
-    own: Any = getattr(getattr(model, "module", model), method, None)
-    return None if own is None else own(*given)
+    method_of: Any = getattr(getattr(model, "module", model), method, None)
+    return None if method_of is None else method_of(*arguments)
 
 
 def _weighted(

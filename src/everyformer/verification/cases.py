@@ -37,8 +37,8 @@ class Case:
     @property
     def remembers(self) -> bool:
         """True if a memory carries something from segment to segment."""
-        own = self.member.genes["memory"].name
-        return self.options.get("memory", own) is not None
+        memory = self.member.genes["memory"].name
+        return self.options.get("memory", memory) is not None
 
     def mixer(self, dtype: torch.dtype, device: str = "cpu", **more: Any) -> Mixer:
         """One mixer of the member with its position inside, weights drawn wide enough to matter."""

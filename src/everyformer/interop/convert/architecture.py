@@ -123,8 +123,8 @@ class HubArchitecture:
 
     def read(self, config: dict[str, Any], task: str) -> dict[str, Any]:
         """Their config as member and options for `configure`."""
-        given = [(ours, config[theirs]) for ours, theirs in self.names.items() if theirs in config]
-        result = {ours: ENTRIES[ours].read(value) for ours, value in given}
+        named = [(ours, config[theirs]) for ours, theirs in self.names.items() if theirs in config]
+        result = {ours: ENTRIES[ours].read(value) for ours, value in named}
         if "expansion" in result:
             # theirs are hidden channels, ours a multiple of the width
             result["expansion"] /= result["width"]
@@ -163,9 +163,9 @@ class HubArchitecture:
         )
 
 
-def refuse(config: dict[str, Any], **wanted: Any) -> None:
+def refuse(config: dict[str, Any], **expected: Any) -> None:
     """Raise if an option of their config has a value that nothing here corresponds to."""
-    for name, value in wanted.items():
+    for name, value in expected.items():
         if config.get(name, value) != value:
             raise UnsupportedError(
                 f"the checkpoint has {name}={config[name]!r}, which has no counterpart here (only "

@@ -78,9 +78,9 @@ def import_checkpoint(source: str | Path, *, mixer: str | None = None, **options
     theirs = {name: value for name, value in theirs.items() if value is not None}
     task = known.task(theirs)
     described = known.read(theirs, task)
-    own = {f.name for f in dataclasses.fields(AttentionOptions)}
+    of_attention = {f.name for f in dataclasses.fields(AttentionOptions)}
     if mixer is not None:
-        described = {k: v for k, v in described.items() if k not in own} | {"mixer": mixer}
+        described = {k: v for k, v in described.items() if k not in of_attention} | {"mixer": mixer}
     config = _configured(described, task, options)
     model = build_model(config)
     shapes = {name: value.shape for name, value in model.state_dict().items()}
@@ -139,14 +139,14 @@ def export_checkpoint(
     if tokenizer is not None and tokenizer.separator is not None:
         config.setdefault("eos_token_id", tokenizer.separator)
     taken = {name for rule in rules for name in rule.ours}
-    own = {weights[name].data_ptr() for name in taken}
+    storages = {weights[name].data_ptr() for name in taken}
     with written_whole(folder) as temporary:
         save_file(tensors, temporary / "model.safetensors", metadata={"format": "pt"})
         write_text(temporary / "config.json", to_json(config, indent=2) + "\n")
         if tokenizer is not None:
             export_tokenizer(tokenizer, temporary, model.config.tokens)
     fresh = [name for rule in rules if rule.skip for name in rule.theirs]
-    left = [name for name, value in weights.items() if value.data_ptr() not in own]
+    left = [name for name, value in weights.items() if value.data_ptr() not in storages]
     return Report(list(tensors), fresh, left)
 
 
@@ -217,17 +217,23 @@ def _plain(config: ModelConfig) -> dict[str, Any]:
     values["scale_embedding"] = config.embedding_scale != 1.0
     values["decoder_layers"] = config.decoder_layers or config.layers
     schedule = dict(values["schedule"])
-    same = {name: kept[0] for name, kept in schedule.items() if len({str(v) for v in kept}) == 1}
-    values["schedule"] = {name: kept for name, kept in schedule.items() if name not in same}
+    same = {
+        name: values_of_layers[0]
+        for name, values_of_layers in schedule.items()
+        if len({str(v) for v in values_of_layers}) == 1
+    }
+    values["schedule"] = {
+        name: values_of_layers for name, values_of_layers in schedule.items() if name not in same
+    }
     flat: dict[str, Any] = {}
     for name, value in values.items():
         if name == "block":
             flat |= _telling(BlockOptions, value, "block.")
         elif name in GENES:
             flat[name] = value.pop("name")
-            given = value | same if name == "mixer" else value
+            options = value | same if name == "mixer" else value
             kind = GENES[name].options(flat[name])
-            flat |= _telling(kind, to_dict(from_dict(kind, given)), f"{name}.")
+            flat |= _telling(kind, to_dict(from_dict(kind, options)), f"{name}.")
         else:
             flat |= _telling(ModelConfig, {name: value})
     if flat["mixer"] == "attention":

@@ -76,9 +76,9 @@ def lift_to_etc(
             f"length={length} is shorter than the {config.tokens} tokens that the model reads: "
             "give at least as many"
         )
-    own = {name: getattr(chosen, name) for name in KEPT} | options
+    mixer_options = {name: getattr(chosen, name) for name in KEPT} | options
     expected = dataclasses.replace(
-        config.with_genes(mixer=Choice("etc", to_dict(from_dict(ETCOptions, own)))),
+        config.with_genes(mixer=Choice("etc", to_dict(from_dict(ETCOptions, mixer_options)))),
         member="etc",
         summaries=summaries or SummaryOptions(per="tokens"),
         max_length=config.max_length if length is None else length,

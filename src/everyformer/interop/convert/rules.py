@@ -61,9 +61,9 @@ class Rule:
             fits = False
         if not fits:
             there = ", ".join(f"{name} {tuple(theirs[name].shape)}" for name in self.theirs)
-            here = ", ".join(f"{name} {tuple(shapes[name])}" for name in self.ours)
+            ours = ", ".join(f"{name} {tuple(shapes[name])}" for name in self.ours)
             raise CheckpointError(
-                f"the checkpoint's {there} does not fit {here}: its config.json says other sizes"
+                f"the checkpoint's {there} does not fit {ours}: its config.json says other sizes"
             )
         return [part.clone() for part in joined.split(rows)]
 

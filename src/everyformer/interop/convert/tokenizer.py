@@ -33,7 +33,7 @@ STRIPS = ("lstrip", "rstrip", "single_word")
 """of an added token: what else of the text it takes"""
 
 
-class Found(NamedTuple):
+class ReadTokenizer(NamedTuple):
     """The tokenizer of a checkpoint."""
 
     tokenizer: Tokenizer | None
@@ -41,7 +41,7 @@ class Found(NamedTuple):
     """what it is, or why there is none, for people"""
 
 
-def import_tokenizer(folder: Path, vocabulary: int) -> Found:
+def import_tokenizer(folder: Path, vocabulary: int) -> ReadTokenizer:
     """The tokenizer in a checkpoint's folder, for a model of ``vocabulary`` tokens.
 
     Raises:
@@ -63,7 +63,7 @@ def import_tokenizer(folder: Path, vocabulary: int) -> Found:
         older = [p.name for p in (*folder.glob("vocab.*"), *folder.glob("*.spm"))]
         older += [p.name for p in folder.glob("*.model")]
         others = f" ({', '.join(sorted(older))} alone cannot be read)" if older else ""
-        return Found(
+        return ReadTokenizer(
             None,
             f"no tokenizer.json was found{others}: the model reads tokens, no text. transformers "
             "writes one with AutoTokenizer.from_pretrained(...).save_pretrained(...)",
@@ -78,7 +78,7 @@ def import_tokenizer(folder: Path, vocabulary: int) -> Found:
     named = number if isinstance(number, int) and 0 <= number < vocabulary else None
     ends = (end for end in (ids["eos"], named, ids["sep"]) if end is not None)
     result = HubTokenizer(model, vocabulary, next(ends, None), ids["mask"])
-    return Found(result, f"hub, {_counted(plain.known, vocabulary)}")
+    return ReadTokenizer(result, f"hub, {_counted(plain.known, vocabulary)}")
 
 
 def _counted(known: int, vocabulary: int) -> str:
@@ -88,7 +88,7 @@ def _counted(known: int, vocabulary: int) -> str:
     )
 
 
-def _marian(folder: Path, vocabulary: int, marks: dict[str, str]) -> Found:
+def _marian(folder: Path, vocabulary: int, marks: dict[str, str]) -> ReadTokenizer:
     """The tokenizer of a Marian checkpoint, as `transformers.MarianTokenizer` reads it."""
     missing = [name for name in (*SPM.values(), PIECES) if not (folder / name).is_file()]
     if missing:
@@ -115,7 +115,7 @@ def _marian(folder: Path, vocabulary: int, marks: dict[str, str]) -> Found:
     lacking = [f"{tokenizer.lacking[side]:,} of {name}" for side, name in SPM.items()]
     few = f"; pieces without a number, read as {tokenizer.unknown}: {', '.join(lacking)}"
     note = f"Marian's, {_counted(tokenizer.known, vocabulary)}"
-    return Found(tokenizer, note + (few if any(tokenizer.lacking.values()) else ""))
+    return ReadTokenizer(tokenizer, note + (few if any(tokenizer.lacking.values()) else ""))
 
 
 def _added(folder: Path, options: dict[str, Any]) -> dict[str, int]:
