@@ -1,13 +1,50 @@
-"""Imports point down the list in pyproject.toml, and no package has a circle in it."""
+"""Imports point down the list in pyproject.toml, in no circle, to no helper of another package."""
 
+import ast
 from pathlib import Path
 
 from importlinter.cli import EXIT_STATUS_SUCCESS, lint_imports
 
-CONTRACTS = Path(__file__).parents[1] / "pyproject.toml"
+ROOT = Path(__file__).parents[1]
+CONTRACTS, SOURCE = ROOT / "pyproject.toml", ROOT / "src"
 
 
 def test_imports_keep_the_contracts(capsys):
     """Those inside of functions and those for types count too."""
     status = lint_imports(config_filename=str(CONTRACTS), no_cache=True, no_logo=True)
     assert status == EXIT_STATUS_SUCCESS, capsys.readouterr().out
+
+
+def modules_read(tree):
+    """Dotted names that a file imports; of ``from a import b`` both a and a.b."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def helper_of(name):
+    """The package of the first module in a dotted name that begins with an underscore, if any."""
+    parts = name.split(".")
+    for n, part in enumerate(parts):
+        path = SOURCE.joinpath(*parts[: n + 1])
+        if part.startswith("_") and (path.is_dir() or path.with_suffix(".py").exists()):
+            return ".".join(parts[:n])
+    return None
+
+
+def test_no_module_with_an_underscore_is_read_from_another_package():
+    wrong, within = [], 0
+    for file in SOURCE.rglob("*.py"):
+        module = ".".join(file.relative_to(SOURCE).with_suffix("").parts)
+        for name in modules_read(ast.parse(file.read_text())):
+            package = helper_of(name)
+            if package is None:
+                continue
+            within += 1
+            if not module.startswith(f"{package}."):
+                wrong.append(f"{module} imports {name}")
+    assert wrong == []
+    assert within > 20

@@ -29,10 +29,10 @@ if TYPE_CHECKING:
     from everyformer.generation.sampling import stream as stream
     from everyformer.interop.multihead import MultiheadAttention as MultiheadAttention
     from everyformer.models.body import create_body as create_body
-    from everyformer.models.build import by_head as by_head
-    from everyformer.models.build import by_layer as by_layer
     from everyformer.models.build import create_mixer as create_mixer
     from everyformer.models.build import create_model as create_model
+    from everyformer.models.draft import by_head as by_head
+    from everyformer.models.draft import by_layer as by_layer
     from everyformer.prediction.predict import predict as predict
     from everyformer.report.compare import compare as compare
     from everyformer.training import checkpoint
@@ -60,8 +60,8 @@ _HOMES = {
     "stream": "generation.sampling",
     "MultiheadAttention": "interop.multihead",
     "create_body": "models.body",
-    "by_head": "models.build",
-    "by_layer": "models.build",
+    "by_head": "models.draft",
+    "by_layer": "models.draft",
     "create_mixer": "models.build",
     "create_model": "models.build",
     "load": "training.checkpoint:load_model",

@@ -37,7 +37,7 @@ Refused = Callable[..., str]
         (("train", "bigbird", "--mixer.global-blocks", "a"), "takes none|{[INT [INT ...]]}, not"),
         (("train", "image-transformer", "--mixer.tile", "2"), "none|{INT INT}, not ['2']"),
         (("train", "gmlp", "--steps"), "--steps needs a value"),
-        (("train", "gmlp", "--training.ema"), "'--training.ema'. Expected 1 values"),
+        (("train", "gmlp", "--training.ema"), "--training.ema needs a value"),
         (("train", "gmlp", "--steps", "0"), "'--training.steps' must be at least 1, not 0"),
         (("train", "gmlp", "--training.schedule", "cosin"), "('cosine', 'linear'"),
         (("train", "gmlp", "--tokenizer", "words"), "unknown tokenizer 'words'"),

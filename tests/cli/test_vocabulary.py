@@ -65,7 +65,6 @@ def test_one_thing_has_one_name_in_all_verbs(say: Say, monkeypatch: pytest.Monke
     }.items():
         for verb in verbs:
             assert name in pages[verb].replace(",", " "), f"{verb}: {name}"
-    assert "--bench-lengths" not in "".join(pages.values())
     assert "--dtype" not in "".join(pages.values())
 
 
@@ -113,7 +112,7 @@ MESSAGES = [
     ("compare with match='width'", "compare with --match width"),
     ("'window'=3 is read with x", "--mixer.window 3 is read with x"),
     ("'schedule' is noam: give 'warmup'", "--training.schedule is noam: give --training.warmup"),
-    ("'--bench-lengths[0]' must be", "'--lengths[0]' must be"),
+    ("'--class-name[0]' must be", "'--class[0]' must be"),
     ("'data.target' and 'data.languages' are both given",
      "--data.target and --data.languages are both given"),
     # values, calls and names of other things stay
@@ -131,7 +130,7 @@ MESSAGES = [
 
 @pytest.mark.parametrize(("said", "printed"), MESSAGES)
 def test_messages_name_options_as_flags(said: str, printed: str | None) -> None:
-    flags = ("--match", "--data.source", "--mixer.window", "--lengths")
+    flags = ("--match", "--data.source", "--mixer.window", "--class")
     answer_with(dict.fromkeys(flags))
     try:
         assert in_flags(said) == (said if printed is None else printed)

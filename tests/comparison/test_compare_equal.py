@@ -181,7 +181,7 @@ def test_json_is_all_that_stands_on_stdout(compare: Compare) -> None:
 
 def test_a_whole_comparison_from_a_file(compare: Compare, tree: Any) -> None:
     (tree / "all.toml").write_text(
-        'members = ["gmlp", "attention"]\noptions = ["gmlp.spatial=toeplitz"]\nbench_lengths = []\n'
+        'members = ["gmlp", "attention"]\noptions = ["gmlp.spatial=toeplitz"]\nlengths = []\n'
         '[data]\nsource = "text.txt"\nlength = 16\n[model]\nwidth = 16\nlayers = 1\nheads = 2\n'
         "[training]\nsteps = 2\nbatch = 4\nthreads = 1\n",
         encoding="utf-8",
@@ -211,7 +211,7 @@ def test_the_python_call_gives_what_the_files_hold(
         data={"source": "text.txt", "length": 16},
         model={"width": 16, "layers": 1, "heads": 2},
         training={"budget_seconds": None, "steps": 2, "batch": 4, "threads": 1},
-        bench_lengths=[],
+        lengths=[],
         out=str(tree / "made"),
     )
     assert done.rows == done.results["rows"]

@@ -28,7 +28,7 @@ from everyformer.models.build import configure
 from everyformer.system.stopping import Gentle, Stopped
 from everyformer.training import loop as training_loop
 from everyformer.training.config import TrainingConfig
-from everyformer.training.spec import described
+from everyformer.training.spec import RunSpec, preset
 
 Compare = Callable[..., Any]
 Times = list[tuple[str, float]]
@@ -242,11 +242,10 @@ def test_options_of_one_of_two_names_make_them_two_functions(
 def test_names_that_differ_in_their_model_or_their_data_are_two_functions() -> None:
     model = configure("attention", "classify-text", max_length=16, classes=3)
     ready = [
-        Entrant(name, dataclasses.replace(model, member=name, causal=name == "learned"), 1)
+        Entrant(name, None, dataclasses.replace(model, member=name, causal=name == "learned"), 1)
         for name in ("attention", "sinusoidal", "learned", "rope")
     ]
-    # a run leaves open what follows from the member's row, as causal does
-    runs = {e.member: dataclasses.replace(described(model), member=e.member) for e in ready}
+    runs = {e.member: RunSpec(e.member) for e in ready}
     runs["rope"] = dataclasses.replace(runs["rope"], data=DataConfig(length=8))
     assert calibration._representatives(ready, runs) == {
         "attention": "attention",
@@ -445,7 +444,7 @@ def test_an_estimate_counts_steps_evaluations_what_is_read_and_written(
     member: str, training: dict[str, Any], speed: dict[str, Any], seconds: float
 ) -> None:
     config = CompareConfig(members=(member,), training=TrainingConfig(steps=10, **training))
-    ready = [Entrant(member, configure(member, "lm", max_length=64), 1)]
+    ready = [Entrant(member, None, configure(member, "lm", max_length=64), 1)]
     found = Estimate(config, ready, HELD_OUT, {member: SPEED | speed})
     assert found.seconds == pytest.approx(START + seconds + PAGE)
 
@@ -453,7 +452,7 @@ def test_an_estimate_counts_steps_evaluations_what_is_read_and_written(
 def test_the_parts_of_the_whole_follow_one_another() -> None:
     members = ("gmlp", "attention")
     config = CompareConfig(members=members, seeds=2, training=TrainingConfig(steps=10))
-    ready = [Entrant(m, configure(m, "lm", max_length=8), 1) for m in members]
+    ready = [Entrant(m, preset(m), configure(m, "lm", max_length=8), 1) for m in members]
     estimate = Estimate(config, ready, HELD_OUT, dict.fromkeys(members, SPEED))
     assert estimate.trainings == 4
     end, after = 0.0, estimate.seconds
@@ -470,7 +469,7 @@ def test_the_parts_of_the_whole_follow_one_another() -> None:
 
 def test_what_is_left_follows_what_it_really_took() -> None:
     config = CompareConfig(members=("gmlp",), seeds=2, training=TrainingConfig(steps=10))
-    ready = [Entrant("gmlp", configure("gmlp", "lm", max_length=8), 1)]
+    ready = [Entrant("gmlp", preset("gmlp"), configure("gmlp", "lm", max_length=8), 1)]
     estimate = Estimate(config, ready, HELD_OUT, {})
     first, second = (job(config, ready[0], seed, 0.001) for seed in (0, 1))
     expected = estimate._each["gmlp"]

@@ -14,12 +14,12 @@ from everyformer.genes.mixers import MIXERS
 
 KNOWN = {
     "backend": "speed", "feedforward_chunk": "speed", "loss_chunk": "speed",
-    "rounds": "results", "evaluation_rounds": "results", "hash_seed": "results",
+    "rounds": "results", "evaluation_rounds": "results",
     "dropout": "nothing", "attention_dropout": "nothing", "feedforward_dropout": "nothing",
     "drop_path": "nothing", "wave_dropout": "nothing", "redraw": "nothing", "std": "nothing",
     "width": "weights", "window": "weights", "heads": "weights", "seed": "weights",
 }  # fmt: skip
-MODELS = ("blocks", "memory", "mixers", "models", "positions")
+MODELS = ("blocks", "genes", "models")
 
 
 @dataclass(frozen=True)

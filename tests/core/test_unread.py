@@ -62,8 +62,6 @@ CASES: list[tuple[Any, dict[str, Any], str, dict[str, Any]]] = [
      "'groups'=2 is read with pattern='fixed' alone", {"pattern": "fixed"}),
     (mixer("sparse-transformer"), {"inclusive": True, "pattern": "fixed"},
      "'inclusive'=True is read with pattern='strided' alone", {"pattern": "strided"}),
-    (mixer("sparse-transformer"), {"include_self": True, "pattern": "strided"},
-     "'include_self'=True is read with pattern='fixed' alone", {"pattern": "fixed"}),
     (mixer("image-transformer"), {"tile": [2, 2]}, "'tile'=(2, 2) is read with dims=2 alone, and "
      "dims is 1: leave 'tile' out", {"dims": 2}),
     (mixer("image-transformer"), {"flange": [1, 1]}, "'flange'=(1, 1) is read with dims=2 alone",
@@ -74,15 +72,11 @@ CASES: list[tuple[Any, dict[str, Any], str, dict[str, Any]]] = [
      "alone, and dims is 2", {"dims": 1}),
     (mixer("image-transformer"), {"memory_size": 8, "dims": 2},
      "'memory_size'=8 is read with dims=1 alone", {"dims": 1}),
-    (mixer("rfa"), {"gate_start": 0.5}, "'gate_start'=0.5 is read with gate=True alone, and gate "
-     "is False", {"gate": True}),
     (mixer("rfa"), {"pool": 4, "redraw": None}, "'pool'=4 is read with another redraw than None "
      "alone, and redraw is None", {"redraw": 2}),
     (mixer("performer"), {"draw": "iid", "features": 0, "feature_map": "relu"},
      "'draw'='iid' is read with another features than 0 alone, and features is 0",
      {"features": 8}),
-    (mixer("performer"), {"per_head": True, "features": 0, "feature_map": "relu"},
-     "'per_head'=True is read with another features than 0 alone", {"features": 8}),
     (mixer("performer"), {"redraw": 7, "features": 0, "feature_map": "relu"},
      "'redraw'=7 is read with another features than 0 alone", {"features": 8}),
     (mixer("routing"), {"decay": 0.5, "update": "none"}, "'decay'=0.5 is read with update='ema' "
@@ -93,9 +87,6 @@ CASES: list[tuple[Any, dict[str, Any], str, dict[str, Any]]] = [
      "dynamic=False alone, and dynamic is True", {"dynamic": False}),
     (mixer("adaptive-span"), {"dynamic_bias": 0.5}, "'dynamic_bias'=0.5 is read with dynamic=True "
      "alone, and dynamic is False", {"dynamic": True}),
-    (mixer("adaptive-span"), {"ramp_origin": "own", "include_self": True},
-     "'ramp_origin'='own' is read with another include_self than True alone",
-     {"include_self": False}),
     (POSITIONS.get("alibi").Options, {"right_slopes": [0.5]}, "'right_slopes'=(0.5,) is read with "  # type: ignore[attr-defined]
      "sides='asymmetric' alone, and sides is 'symmetric'", {"sides": "asymmetric"}),
     (POSITIONS.get("xl-relative").Options, {"clamp": 4, "distances": "learned", "reach": 4},  # type: ignore[attr-defined]
@@ -106,10 +97,6 @@ CASES: list[tuple[Any, dict[str, Any], str, dict[str, Any]]] = [
      {"distances": "waves", "reach": None}),
     (POSITIONS.get("xl-relative").Options, {"reach": 4}, "'reach'=4 is read with "  # type: ignore[attr-defined]
      "distances='learned' alone, and distances is 'waves'", {"distances": "learned"}),
-    (MEMORIES.get("compressive").Options,  # type: ignore[attr-defined]
-     {"reconstruction_weight": 2.0, "reconstruction": "none"},
-     "'reconstruction_weight'=2.0 is read with another reconstruction than 'none' alone",
-     {"reconstruction": "attention"}),
     (MEMORIES.get("compressive").Options,  # type: ignore[attr-defined]
      {"reconstruction_norm": "sum", "reconstruction": "none"},
      "'reconstruction_norm'='sum' is read with another reconstruction than 'none' alone",
@@ -202,8 +189,8 @@ FLAGS = [
     ("attention --training.schedule noam --training.min-lr-ratio 0.2", "'min_lr_ratio'=0.2 is re"),
     ("alibi --position.right-slopes 0.5", "'right_slopes'=(0.5,) is read with sides='asymmetric'"),
     ("attention --model.pixels.mixtures 3", "'mixtures'=3 is read with output='mixture' alone"),
-    ("compressive --memory.reconstruction none --memory.reconstruction-weight 2",
-     "'reconstruction_weight'=2.0 is read with another reconstruction than 'none' alone"),
+    ("compressive --memory.reconstruction none --memory.reconstruction-norm sum",
+     "'reconstruction_norm'='sum' is read with another reconstruction than 'none' alone"),
 ]  # fmt: skip
 
 

@@ -18,7 +18,7 @@ from torch import Tensor
 
 import everyformer as ef
 from everyformer.core.mask import Mask
-from everyformer.genes.depth._exit_targets import (
+from everyformer.genes.depth.exit_targets import (
     balanced,
     first_agreeing,
     geometric,

@@ -18,8 +18,8 @@ from everyformer.core.errors import ConfigError, GeneError
 from everyformer.core.mask import Mask
 from everyformer.core.tally import tallied
 from everyformer.engines.flops import count_flops
-from everyformer.genes.depth._exits import reading_prompt, set_threshold
 from everyformer.genes.depth._leaving import HELD
+from everyformer.genes.depth.early_exits import reading_prompt, set_threshold
 from helpers import close
 
 VOCABULARY, LENGTH, LAYERS = 23, 17, 5

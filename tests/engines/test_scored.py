@@ -20,7 +20,7 @@ POSITIONS = [
     ("da-transformer", {}),
 ]
 CUTS = [(40, 1, 0), (60, 2, 10**9), (60, 2, 400), (500, 3, 0), (2000, 64, 300)]
-"""scores of a block, queries of one at least, scores kept for the backward pass"""
+"""scores of a block, queries of one at least, scores saved for the backward pass"""
 
 
 def masks():
@@ -67,27 +67,27 @@ def test_blocks_equal_the_whole(position, options, causal, monkeypatch):
         seen = 1.0 if keep is None else keep[..., None].double()
         monkeypatch.setattr(scored, "BLOCK", 1 << 20)
         whole = results(made, x, mask, seen)
-        for size, rows, kept in CUTS:
+        for size, rows, saved in CUTS:
             monkeypatch.setattr(scored, "BLOCK", size)
             monkeypatch.setattr(scored, "ROWS", rows)
-            monkeypatch.setattr(scored, "KEPT", kept)
+            monkeypatch.setattr(scored, "SAVED", saved)
             got = results(made, x, mask, seen)
-            where = f"{name} in blocks of {size}, {rows}, {kept}"
+            where = f"{name} in blocks of {size}, {rows}, {saved}"
             torch.testing.assert_close(got, whole, msg=where)
 
 
 @pytest.mark.parametrize(
     "trained", ["position.value_table", "position.key_table", "project.weights.0", "sink"]
 )
-@pytest.mark.parametrize("kept", [0, 10**9])
-def test_a_part_that_alone_is_trained_gets_its_gradient(trained, kept, monkeypatch):
+@pytest.mark.parametrize("saved", [0, 10**9])
+def test_a_part_that_alone_is_trained_gets_its_gradient(trained, saved, monkeypatch):
     made, x = mixer("shaw", {"clip": 3}, True, sink=True), torch.randn(1, LENGTH, 12).double()
     made.requires_grad_(False)
     part = made.get_parameter(trained).requires_grad_()
     (whole,) = torch.autograd.grad(made(x).y.square().sum(), part)
     monkeypatch.setattr(scored, "BLOCK", 60)
     monkeypatch.setattr(scored, "ROWS", 2)
-    monkeypatch.setattr(scored, "KEPT", kept)
+    monkeypatch.setattr(scored, "SAVED", saved)
     (found,) = torch.autograd.grad(made(x).y.square().sum(), part)
     torch.testing.assert_close(found, whole)
 
@@ -103,11 +103,11 @@ def test_a_graph_may_be_walked_twice(monkeypatch):
     torch.testing.assert_close(second, first)
 
 
-@pytest.mark.parametrize("kept", [0, 300, 10**9])
-def test_dropout_of_the_backward_pass_is_that_of_the_forward_pass(kept, monkeypatch):
+@pytest.mark.parametrize("saved", [0, 300, 10**9])
+def test_dropout_of_the_backward_pass_is_that_of_the_forward_pass(saved, monkeypatch):
     monkeypatch.setattr(scored, "BLOCK", 60)
     monkeypatch.setattr(scored, "ROWS", 2)
-    monkeypatch.setattr(scored, "KEPT", kept)
+    monkeypatch.setattr(scored, "SAVED", saved)
     made = mixer("shaw", {"clip": 3}, True, attention_dropout=0.4).train()
     x = torch.randn(1, 9, 12).double().requires_grad_()
 
@@ -121,10 +121,10 @@ def test_dropout_of_the_backward_pass_is_that_of_the_forward_pass(kept, monkeypa
     assert torch.equal(torch.get_rng_state(), after)
 
 
-@pytest.mark.parametrize(("kept", "share"), [(0, 0.0), (1 << 14, 0.1), (1 << 30, 1.0)])
-def test_what_is_held_for_the_backward_pass_stays_within_the_budget(kept, share, monkeypatch):
+@pytest.mark.parametrize(("saved", "share"), [(0, 0.0), (1 << 14, 0.1), (1 << 30, 1.0)])
+def test_what_is_held_for_the_backward_pass_stays_within_the_budget(saved, share, monkeypatch):
     monkeypatch.setattr(scored, "BLOCK", 1 << 12)
-    monkeypatch.setattr(scored, "KEPT", kept)
+    monkeypatch.setattr(scored, "SAVED", saved)
     made, held = mixer("da-transformer", {}, True).float(), {}
 
     def keep(t):
@@ -134,7 +134,7 @@ def test_what_is_held_for_the_backward_pass_stays_within_the_budget(kept, share,
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda t: t):
         y = made(torch.randn(1, 256, 12)).y
     pairs = 3 * 256 * 256
-    # products and weights of what is kept, and what does not grow like all pairs
+    # products and weights of what is saved, and what does not grow like all pairs
     assert y.requires_grad
     assert share * pairs <= sum(held.values()) < (2 * share + 0.6) * pairs
 

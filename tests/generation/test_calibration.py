@@ -20,7 +20,7 @@ from everyformer.exits.calibration import Calibration, Prompt, drawn, drawn_prom
 from everyformer.exits.costs import exit_costs, without_exits
 from everyformer.generation.config import Sampling
 from everyformer.generation.sampling import generate
-from everyformer.genes.depth._exits import exit_of, set_threshold
+from everyformer.genes.depth.early_exits import exit_of, set_threshold
 
 
 def model() -> Any:

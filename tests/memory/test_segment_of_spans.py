@@ -17,7 +17,6 @@ from helpers import close, draw
 WIDTH, HEADS, LENGTH, WINDOW = 12, 3, 19, 7
 FORMS = [
     {"ramp": 3},
-    {"ramp": 2, "include_self": True},
     {"ramp": 4, "ramp_origin": "own"},
     {"ramp": 3, "persistent": 2},
     {"ramp": 2, "dynamic": True, "dynamic_bias": 0.0},
@@ -70,11 +69,10 @@ def test_a_memory_shorter_than_the_spans_shows_what_it_has():
     close(m(X[:, 9:14], state=state).y, m(X[:, 7:14]).y[:, 2:])
 
 
-@pytest.mark.parametrize("own", [False, True])
 @pytest.mark.parametrize("same_length", ["always", "evaluation"])
-def test_with_same_length_spans_end_at_the_slots(same_length, own):
-    """The last M tokens before a token, or its own among them; the segments do not matter."""
-    m = made(slots=3, same_length=same_length, include_self=own).eval()
+def test_with_same_length_spans_end_at_the_slots(same_length):
+    """The last M tokens before a token are visible; the segments do not matter."""
+    m = made(slots=3, same_length=same_length).eval()
     with torch.no_grad():
         m.spans.fill_(1)
     close(read(m, X, 5)[0], m(X).y)
@@ -82,8 +80,7 @@ def test_with_same_length_spans_end_at_the_slots(same_length, own):
     x = X[:1].clone().requires_grad_()
     m(x).y[0, -1].sum().backward()
     felt = x.grad[0].abs().amax(-1) > 0
-    back = 2 if own else 3
-    assert felt.tolist() == [LENGTH - 1 - i <= back for i in range(LENGTH)]
+    assert felt.tolist() == [LENGTH - 1 - i <= 3 for i in range(LENGTH)]
 
 
 def test_parameters_learn_from_the_past_which_gets_no_gradient():

@@ -39,7 +39,6 @@ FORMS: list[tuple[bool, dict[str, Any], tuple[float, ...]]] = [
     # causal, options, z of the heads in tokens
     (True, {"window": 9, "ramp": 4}, (0.0, 3.3, 9.0)),
     (True, {"window": 9, "ramp": 4, "ramp_origin": "own"}, (0.0, 2.7, 9.0)),
-    (True, {"window": 5, "ramp": 2, "include_self": True}, (0.0, 1.5, 5.0)),
     (True, {"window": 30, "ramp": 6, "persistent": 3}, (0.0, 7.9, 12.1)),
     (True, {"window": 8, "ramp": 3, "per": "layer"}, (4.2,)),
     (False, {"window": 7, "ramp": 3}, (0.0, 1.4, 7.0)),
@@ -59,12 +58,10 @@ def made(causal: bool, options: dict[str, Any], z: tuple[float, ...] = ()) -> An
 def by_loops(m: Any, x: Tensor) -> Tensor:
     """y (L, width) of one text, pair by pair."""
     o, length = m.options, len(x)
-    own = not m.causal or bool(o.include_self)
     wq, wk, wv = (w.detach() for w in m.project.weights[0].split(WIDTH))
     out = torch.zeros(length, WIDTH, dtype=torch.float64)
-    # the table's last row is that of the nearest past key, or of the own one, or of the farthest
-    # later one
-    nearest = {(True, False): 1, (True, True): 0, (False, True): 1 - o.window}[m.causal, own]
+    # the table's last row is that of the nearest past key, or of the farthest later one
+    nearest = 1 if m.causal else 1 - o.window
     for h in range(HEADS):
         part = slice(h * SIZE, (h + 1) * SIZE)
         for i in range(length):
@@ -77,10 +74,8 @@ def by_loops(m: Any, x: Tensor) -> Tensor:
             terms = []
             for j in range(length):
                 d = i - j
-                distance = abs(d) - (0 if own or o.ramp_origin == "own" else 1)
-                if m.causal and d < (0 if own else 1):
-                    continue
-                if abs(d) > o.window - (1 if own else 0):
+                distance = abs(d) - int(m.causal and o.ramp_origin == "nearest")
+                if (m.causal and d < 1) or abs(d) > o.window - (not m.causal):
                     continue
                 soft = min(max((o.ramp + z - distance) / o.ramp, 0.0), 1.0)
                 p = m.table[len(m.table) - 1 - (d - nearest)]
@@ -137,12 +132,12 @@ def inputs(length: int, source: int, reach: Reach) -> list[Tensor]:
     return [t.requires_grad_() for t in (q, k, v[:, :, 1:].detach(), table, ends.clone())]
 
 
-REACHES = [Reach(8, False, False, 1), Reach(8, True, False, 0), Reach(6, True, True, 0)]
+REACHES = [Reach(8, False, 1), Reach(8, False, 0), Reach(6, True, 0)]
 
 
 @pytest.mark.parametrize("reach", REACHES)
 def test_trimmed_is_untrimmed_with_all_gradients(reach: Reach) -> None:
-    length, source = (17, 17) if reach.later else (17, 21)
+    length, source = (17, 17) if reach.both else (17, 21)
     given = inputs(length, source, reach)
     weight = draw(2, HEADS, length, SIZE + 1, seed=9)
     found = []
@@ -161,9 +156,9 @@ def test_trimmed_is_untrimmed_with_all_gradients(reach: Reach) -> None:
 @pytest.mark.parametrize("dropout", [0.0, 0.5])
 @pytest.mark.parametrize("reach", REACHES)
 def test_gradients_are_finite_differences(reach: Reach, dropout: float) -> None:
-    given = inputs(4, 4 if reach.later else 7, reach)
+    given = inputs(4, 4 if reach.both else 7, reach)
     farthest = [reach.within(end) for end in given[4].flatten().tolist()]
-    first = None if reach.later else torch.tensor([0, 2])
+    first = None if reach.both else torch.tensor([0, 2])
 
     def outputs(*t: Tensor) -> Tensor:
         torch.manual_seed(3)
@@ -191,9 +186,8 @@ def test_weights_of_a_token_that_sees_any_sum_to_one(
     with ef.trace(m) as seen:
         m(text(12))
     [sums] = (t.sum(-1) for t in seen.find("weights").values())
-    alone = causal and not options.get("include_self")
-    close(sums[:, :, alone:], torch.ones_like(sums[:, :, alone:]))
-    assert not alone or (sums[:, :, 0] == 0).all()
+    close(sums[:, :, causal:], torch.ones_like(sums[:, :, causal:]))
+    assert not causal or (sums[:, :, 0] == 0).all()
 
 
 @pytest.mark.parametrize(("origin", "keys"), [("nearest", 7), ("own", 6)])
@@ -214,7 +208,7 @@ def test_the_first_token_sees_nothing_and_gives_zeros() -> None:
 
 def test_masked_keys_with_all_the_mass_leave_the_others_exact() -> None:
     """A softmax over everything, masked afterwards, would be 0 / 0 here."""
-    reach, far = Reach(8, False, False, 1), 1e4
+    reach, far = Reach(8, False, 1), 1e4
     q, k, v, table, _ = inputs(9, 9, reach)
     k = k.detach().clone()
     k[:, :, 0] = far * q[:, :, 8]
@@ -427,8 +421,6 @@ REFUSED: list[tuple[Callable[[], Any], type[EveryformerError], str]] = [
      "'adaptive-span.window' must be at least 1"),
     (lambda: ef.create_mixer("adaptive-span", **SIZES, causal=True, ramp_origin="far"),
      ConfigError, "ramp_origin"),
-    (lambda: ef.create_mixer("adaptive-span", **SIZES, causal=False, include_self=False),
-     GeneError, "include_self=False is of the causal form"),
     (lambda: ef.create_mixer("adaptive-span", **SIZES, causal=False, ramp_origin="own"),
      GeneError, "ramp_origin='own' is of the causal form"),
     (lambda: ef.create_model("attention", persistent=4), ConfigError,

@@ -1,7 +1,5 @@
 """gMLP and aMLP: gates, Toeplitz forms, padding, and the package g-mlp-pytorch."""
 
-import itertools
-
 import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -196,26 +194,6 @@ def test_a_token_reads_one_line_of_the_table(spatial, even):
     assert made[1] <= 8.5 * made[0], made
     # a few lines of the table and copies of the rows of 8 channels of two texts, little else
     assert made[1] < 2 * 512 * 8 * 8, made
-
-
-@pytest.mark.parametrize("name", ["gmlp", "amlp"])
-@pytest.mark.parametrize("spatial", ["dense", "toeplitz"])
-def test_a_stream_of_rows_of_any_length_equals_one_pass(name, spatial):
-    torch.manual_seed(0)
-    own = {"spatial": spatial, "spatial_init": "wide"}
-    mixer = create_mixer(name, width=8, causal=True, max_length=16, **own).double()
-    mixer.bias.data.normal_()
-    x, keep = torch.randn(2, 13, 8).double(), torch.ones(2, 13, dtype=torch.bool)
-    keep[0, 3:6] = keep[1, 0] = False
-    for mask in (None, keep):
-        whole = mixer(x, mask=None if mask is None else Mask(keep=mask)).y
-        state, parts = mixer.init_state(2), []
-        for a, b in itertools.pairwise((0, 2, 7, 8, 9, 13)):
-            part = None if mask is None else Mask(keep=mask[:, a:b])
-            y, state, _ = mixer(x[:, a:b], mask=part, state=state)
-            parts.append(y)
-        real = torch.ones_like(keep) if mask is None else keep
-        torch.testing.assert_close(torch.cat(parts, 1)[real], whole[real])
 
 
 @pytest.mark.parametrize("name", ["gmlp", "amlp"])

@@ -13,7 +13,7 @@ from everyformer.core.mask import Mask
 from everyformer.core.trace import trace
 from everyformer.genes.mixers.linformer.reference import compress_reference
 from everyformer.genes.mixers.linformer.slots import compress
-from everyformer.models.build import by_layer
+from everyformer.models.draft import by_layer
 from helpers import build_mixer, close, draw, shifted
 
 WIDTH, HEADS, LONGEST = 12, 3, 20

@@ -70,9 +70,9 @@ GATES = {
     "identity": lambda z: z,
 }
 KINDS = [
-    ("aft-full", {"rank": None, "per_head": True}),
+    ("aft-full", {"rank": None}),
     ("aft-full", {"rank": 2}),
-    ("aft-local", {"window": 3, "rank": None, "per_head": True}),
+    ("aft-local", {"window": 3, "rank": None}),
     ("aft-local", {"window": 3, "rank": 2}),
     ("aft-simple", {}),
     ("aft-conv", {"kernel": 5, "reparameterise": False}),
@@ -95,14 +95,14 @@ def bias_between(made, h):
         # the key that stands s - t after the query; causal kernels end at the query itself
         first = -(o.kernel - 1) if made.causal else -(o.kernel // 2)
         return lambda t, s: taps[s - t - first] if 0 <= s - t - first < o.kernel else 0.0
-    w, h = made.position.w, h if o.per_head else 0
+    w = made.position.w
     near = o.window if made.name == "aft-local" else math.inf
     if o.rank is not None:
-        return lambda t, s: w[0][h, t] @ w[1][h, s] if abs(t - s) < near else 0.0
+        return lambda t, s: w[0][0, t] @ w[1][0, s] if abs(t - s) < near else 0.0
     if made.name == "aft-full":
-        return lambda t, s: w[h, t, s]
+        return lambda t, s: w[0, t, s]
     # the band alone is stored, from the farthest past on
-    return lambda t, s: w[h, t, s - t + o.window - 1] if abs(t - s) < near else 0.0
+    return lambda t, s: w[0, t, s - t + o.window - 1] if abs(t - s) < near else 0.0
 
 
 def attention_free(x, made):

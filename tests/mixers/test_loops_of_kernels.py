@@ -33,10 +33,10 @@ def features(map_of, weights):
     return phi
 
 
-def favor(made, h):
+def favor(made):
     """exp(w . x - |x|^2 / 2) / sqrt(M) of x / D^(1/4); relu and eps of the generalised kernel."""
     o = made.options
-    rows = made.random.projection[h if o.per_head else 0]
+    rows = made.random.projection[0]
 
     def phi(x):
         x = x / made.head_dim**0.25
@@ -60,7 +60,7 @@ def kernel_average(x, made):
                 of = made.options.feature_map
                 asks, shows = features(of, made.query_map), features(of, made.key_map)
             else:
-                asks = shows = favor(made, h)
+                asks = shows = favor(made)
             seen = range(t + 1) if made.causal else range(x.shape[1])
             asked, held = asks(q[h, t]), [shows(k[h, s]) for s in seen]
             weights = [sum(a * b for a, b in zip(asked, one, strict=True)) for one in held]
@@ -81,7 +81,7 @@ KERNELS = [
     ("linear", {"feature_map": "identity", "normalise": "rms"}),
     ("linear", {"feature_map": "identity"}),
     ("performer", {"features": 16}),
-    ("performer", {"features": 16, "per_head": True, "draw": "iid"}),
+    ("performer", {"features": 16, "draw": "iid"}),
     ("performer", {"features": 8, "feature_map": "relu"}),
 ]
 

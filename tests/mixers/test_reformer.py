@@ -1,7 +1,5 @@
 """Reformer's attention: its limits, its causality, its states and its rounds."""
 
-import itertools
-
 import pytest
 import torch
 
@@ -80,14 +78,14 @@ def test_tiles_of_any_size_give_the_same(monkeypatch):
 @pytest.mark.parametrize("rounds", [1, 2, 5])
 def test_one_window_for_all_is_dense_attention_among_others(causal, once, rounds):
     qk, v = draw(2, 3, 11, 4), draw(2, 3, 11, 4, seed=1)
-    scores = qk @ keys_of(qk, 1e-6).mT
+    scores = qk @ keys_of(qk).mT
     places = torch.arange(11)
     others = places[:, None] > places if causal else places[:, None] != places
     weights = scores.masked_fill(~others, -torch.inf).softmax(-1).nan_to_num(0.0)
     expected = weights @ v
     if causal:
         expected[:, :, 0] = v[:, :, 0]
-    plain = dense_attention(qk, v, ChunkPattern(11, causal=causal), None, 1.0, 1e-6, 0.0)
+    plain = dense_attention(qk, v, ChunkPattern(11, causal=causal))
     torch.testing.assert_close(plain, expected, rtol=0, atol=1e-12)
     one_chunk = ChunkPattern(16, 0, 0, causal, once=once)
     got = ef.functional.lsh_attention(qk, v, drawn_buckets(2, 3, rounds, 11), one_chunk)
@@ -210,12 +208,12 @@ def test_decoding_by_bucket_sees_the_same_buckets_then_the_latest():
         met = (buckets[0, h, :, :29] == buckets[0, h, :, 29:]).any(0)
         order = sorted(range(29), key=lambda j, met=met: (bool(met[j]), j), reverse=True)
         chosen = order[:most]
-        keys = keys_of(qk[0, h, chosen], 1e-6)
+        keys = keys_of(qk[0, h, chosen])
         rows.append((qk[0, h, 29] @ keys.T).softmax(-1) @ v[0, h, chosen])
     torch.testing.assert_close(y[0, 0], mixer.out(torch.cat(rows)), rtol=0, atol=1e-12)
     wide = make(decode="bucket", rounds=3, chunk=16)
     state = wide(x[:, :20], state=wide.init_state(1)).state
-    dense = dense_attention(*wide._project(x[:, :21]), wide.pattern, None, 1.0, 1e-6, 0.0)
+    dense = dense_attention(*wide._project(x[:, :21]), wide.pattern)
     got = wide(x[:, 20:21], state=state).y
     torch.testing.assert_close(got, wide.merge(dense)[:, 20:], rtol=0, atol=1e-12)
 
@@ -233,7 +231,6 @@ def test_evaluation_repeats_itself_and_training_draws_anew():
     mixer, x = make(), draw(1, 17, WIDTH)
     assert torch.equal(mixer(x).y, mixer(x).y)
     assert torch.equal(mixer(x).y, make()(x).y)
-    assert not torch.equal(mixer(x).y, make(hash_seed=1)(x).y)
     mixer.train()
     torch.manual_seed(3)
     first, second = mixer(x).y, mixer(x).y
@@ -255,7 +252,7 @@ def test_rounds_of_evaluation_may_differ_from_those_of_training():
 
 def test_more_rounds_come_nearer_to_dense_attention():
     qk, v = 3 * draw(4, 2, 64, 8), draw(4, 2, 64, 8, seed=1)
-    dense = dense_attention(qk, v, ChunkPattern(64, causal=True), None, 1.0, 1e-6, 0.0)
+    dense = dense_attention(qk, v, ChunkPattern(64, causal=True))
     errors = []
     for rounds in (1, 4, 16):
         turned = reformer.seeded_rotations(0, 2, rounds, 8, 4)
@@ -298,25 +295,6 @@ def test_buckets_may_be_given_and_are_recorded():
     torch.testing.assert_close(weights.sum(-1), torch.ones(2, 3, 13, dtype=torch.float64))
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
-def test_large_inputs_and_empty_rows_stay_finite(dtype):
-    size = 100.0 if dtype == torch.float16 else 1e4
-    for causal, options in itertools.product(
-        (True, False), ({}, {"wrap": "circular", "once": True})
-    ):
-        mixer = make(causal, **options).to(dtype)
-        x = (size * draw(2, 11, WIDTH)).to(dtype).requires_grad_()
-        keep = torch.zeros(2, 11, dtype=torch.bool)
-        keep[0, 2] = True
-        for mask in (None, Mask(keep=keep)):
-            y = mixer(x, mask=mask).y
-            (g,) = torch.autograd.grad(y.float().sum(), x)
-            assert y.dtype == dtype
-            assert y.isfinite().all()
-            assert g.isfinite().all()
-        assert (mixer(x, mask=mask).y[1] == 0).all()
-
-
 def test_bfloat16_computes_the_attention_of_its_buckets_in_float32():
     qk, v = draw(1, 2, 21, 8), draw(1, 2, 21, 8, seed=1)
     buckets, pattern = drawn_buckets(1, 2, 2, 21), ChunkPattern(4, 1, 0, causal=True)
@@ -328,7 +306,8 @@ def test_bfloat16_computes_the_attention_of_its_buckets_in_float32():
 
 
 def test_a_reversible_stack_hashes_once_and_has_autograds_gradients(monkeypatch):
-    from everyformer.genes.wirings.reversible import Reversible
+    from everyformer.blocks.passing import Pass
+    from everyformer.genes.wirings.reversible import Replayed
 
     torch.manual_seed(0)
     sizes = {"width": WIDTH, "heads": 3, "layers": 3, "max_length": 32, "vocabulary": 20}
@@ -347,10 +326,7 @@ def test_a_reversible_stack_hashes_once_and_has_autograds_gradients(monkeypatch)
     got = gradients()
     assert len(calls) == 3
 
-    def kept_by_autograd(wiring, blocks, x, given):
-        return given.run(blocks, wiring.open(x))
-
-    monkeypatch.setattr(Reversible, "run", kept_by_autograd)
+    monkeypatch.setattr(Replayed, "forward", Pass.forward)
     for a, b in zip(got, gradients(), strict=True):
         torch.testing.assert_close(a, b, rtol=0, atol=1e-10)
 

@@ -42,16 +42,16 @@ def problem(length=37, clusters=4, size=5, seed=0):
 @pytest.mark.parametrize(("length", "window"), [(1, 1), (7, 3), (37, 5), (70, 9), (40, 64)])
 @pytest.mark.parametrize("padded", [False, True])
 def test_the_function_equals_the_definition_with_gradients(routing, length, window, padded):
-    q, k, v, asked, shown = problem(length)
+    q, k, v, q_scores, k_scores = problem(length)
     if routing in ("strict", "prefix"):
-        k, shown = q, asked
+        k, k_scores = q, q_scores
     keep = None
     if padded:
         keep = torch.rand(2, length, generator=torch.Generator().manual_seed(1)) > 0.3
     inputs = [t.clone().requires_grad_() for t in (q, k, v)]
     how = {"window": window, "routing": routing, "keep": keep}
-    got = functional.routing_attention(*inputs, asked, shown, **how)
-    expected = reference.routing_attention(*inputs, asked, shown, **how)
+    got = functional.routing_attention(*inputs, q_scores, k_scores, **how)
+    expected = reference.routing_attention(*inputs, q_scores, k_scores, **how)
     close(got, expected)
     weight = draw(*got.shape, seed=5)
     first = torch.autograd.grad((got * weight).sum(), inputs)
@@ -62,10 +62,10 @@ def test_the_function_equals_the_definition_with_gradients(routing, length, wind
 
 @pytest.mark.parametrize("causal", [False, True])
 def test_clusters_one_after_the_other_give_the_same(causal):
-    q, k, v, asked, shown = problem()
+    q, k, v, q_scores, k_scores = problem()
     total, count = torch.zeros_like(v), torch.zeros(2, 3, 37, 1, dtype=torch.float64)
     for b, h, c in itertools.product(range(2), range(3), range(4)):
-        asks, keys = (u[b, h, :, c].topk(6).indices.sort().values for u in (asked, shown))
+        asks, keys = (u[b, h, :, c].topk(6).indices.sort().values for u in (q_scores, k_scores))
         scores = q[b, h, asks] @ k[b, h, keys].T / math.sqrt(5)
         if causal:
             scores = scores.masked_fill(keys > asks[:, None], -math.inf)
@@ -73,7 +73,7 @@ def test_clusters_one_after_the_other_give_the_same(causal):
         total[b, h, asks[sees]] += scores[sees].softmax(-1) @ v[b, h, keys]
         count[b, h, asks[sees]] += 1
     routing = "paper" if causal else None
-    y = functional.routing_attention(q, k, v, asked, shown, window=6, routing=routing)
+    y = functional.routing_attention(q, k, v, q_scores, k_scores, window=6, routing=routing)
     close(y, total / count.clamp(min=1))
     alone = count.squeeze(-1) == 0
     assert alone.any()
@@ -92,11 +92,11 @@ def test_labels_in_order_are_windows_of_the_text():
 
 def test_prefix_is_the_paper_chosen_anew_for_every_token():
     """What the authors' decoder does: clusters of the tokens so far, the last row is kept."""
-    q, _, v, asked, _ = problem()
-    got = functional.routing_attention(q, q, v, asked, window=4, routing="prefix")
+    q, _, v, q_scores, _ = problem()
+    got = functional.routing_attention(q, q, v, q_scores, window=4, routing="prefix")
     for t in range(37):
         past = HeadInputs(*(x[:, :, : t + 1] for x in (q, q, v)))
-        now = balanced(past, asked[:, :, : t + 1], asked[:, :, : t + 1], 4, causal=True)
+        now = balanced(past, q_scores[:, :, : t + 1], q_scores[:, :, : t + 1], 4, causal=True)
         close(got[:, :, t], now[:, :, -1])
 
 
@@ -163,12 +163,12 @@ def test_a_state_is_of_constant_size_and_a_token_of_constant_cost(routing):
 @pytest.mark.parametrize("routing", ROUTINGS)
 @pytest.mark.parametrize("padded", [False, True])
 def test_who_meets_whom_is_a_choice_that_a_second_computation_repeats(routing, padded):
-    q, k, v, asked, shown = problem()
+    q, k, v, q_scores, k_scores = problem()
     other = (problem(seed=20)[n] for n in (3, 4))
     keep = torch.arange(37) < torch.tensor([[37], [30]]) if padded else None
     how = {"window": 5, "routing": routing, "keep": keep}
     with keep_choices() as choices:
-        expected = functional.routing_attention(q, k, v, asked, shown, **how)
+        expected = functional.routing_attention(q, k, v, q_scores, k_scores, **how)
     assert choices
     with repeat_choices(choices):
         found = functional.routing_attention(q, k, v, *other, **how)
@@ -460,9 +460,9 @@ def test_calls_that_cannot_be_are_refused():
         mixer(x, mask=Mask(documents=ids), state=mixer.init_state(2))
     with pytest.raises(UnsupportedError, match="cross"):
         mixer(x, context=x)
-    q, k, v, asked, _ = problem()
+    q, k, v, q_scores, _ = problem()
     with pytest.raises(ShapeError, match="clusters"):
-        functional.routing_attention(q, k, v, asked[:, :, :5], window=3)
+        functional.routing_attention(q, k, v, q_scores[:, :, :5], window=3)
 
 
 # code of others
@@ -484,10 +484,10 @@ def test_clusters_of_the_whole_row_agree_with_routing_transformer(causal):
         theirs.mem_key.data.zero_()[..., -1] = -1e6
         theirs.mem_value.data.zero_()
     expected, _ = theirs(q, k, v)
-    asked, shown = (F.normalize(t, dim=-1) @ means.mT for t in (q, k))
+    q_scores, k_scores = (F.normalize(t, dim=-1) @ means.mT for t in (q, k))
     routing = "paper" if causal else None
-    got = functional.routing_attention(q, k, v, asked, shown, window=window, routing=routing)
-    asks, keys = (u.mT.topk(window, -1).indices for u in (asked, shown))
+    got = functional.routing_attention(q, k, v, q_scores, k_scores, window=window, routing=routing)
+    asks, keys = (u.mT.topk(window, -1).indices for u in (q_scores, k_scores))
     member = torch.zeros(2, 3, clusters, length, dtype=torch.bool).scatter(3, asks, True)
     count = member.sum(2).double()
     first = keys.amin(-1)[..., None] if causal else torch.zeros(1, dtype=torch.long)

@@ -45,12 +45,10 @@ MIXER_ROWS: dict[str, tuple[Values, Values]] = {
     "adaptive-span": (
         {"window": 1024, "ramp": 32, "start": 0.0, "penalty": 2e-6, "attention_dropout": 0.0,
          "dynamic": False, "dynamic_bias": -4.0, "per": "head", "persistent": 0,
-         "include_self": None, "ramp_origin": "nearest"},
+         "ramp_origin": "nearest"},
         {"span_lr": 1.0}),
-    "aft-full": ({"gate": "sigmoid", "rank": 128, "init_std": 0.01}, {**AFT, "per_head": False}),
-    "aft-local": (
-        {"gate": "sigmoid", "rank": 128, "init_std": 0.01, "window": 32},
-        {**AFT, "per_head": False}),
+    "aft-full": ({"gate": "sigmoid", "rank": 128}, AFT),
+    "aft-local": ({"gate": "sigmoid", "rank": 128, "window": 32}, AFT),
     "aft-simple": ({"gate": "sigmoid"}, AFT),
     "aft-conv": (
         {"gate": "sigmoid", "kernel": 11, "tied": True, "reparameterise": True},
@@ -60,21 +58,21 @@ MIXER_ROWS: dict[str, tuple[Values, Values]] = {
         {"gate": "split", "spatial": "dense", "spatial_init": "normal", "attention_dim": 64}, SGU),
     "linear": ({"feature_map": "elu"}, {"bias": [], "nu": 4, "normalise": "sum", "eps": 0.0}),
     "performer": (
-        {"feature_map": "positive", "draw": "orthogonal", "redraw": 1000, "per_head": False},
+        {"feature_map": "positive", "draw": "orthogonal", "redraw": 1000},
         {"bias": [], "features": None, "eps": None}),
     "rfa": (
-        {"feature_map": "fourier", "features": 64, "temperature": 1.0, "learned_scale": True,
-         "draw": "iid", "redraw": 1, "bias": ["query", "key", "value", "output"]},
-        {"gate": False, "gate_start": 0.95, "pool": 0, "compat_clamp": False}),
+        {"feature_map": "fourier", "features": 64, "temperature": 1.0, "draw": "iid", "redraw": 1,
+         "bias": ["query", "key", "value", "output"]},
+        {"gate": False, "pool": 0, "compat_clamp": False}),
     "routing": (
         {"decay": 0.999, "commitment": 1e-4, "update": "ema", "share_qk": None, "clusters": None,
          "window": None, "local_heads": None, "local_window": None},
         {"routing": "strict", "evaluation_routing": None, "rank_bias": None,
          "attention_dropout": 0.0}),
     "reformer": (
-        {"chunk": 64, "look_back": 1, "look_ahead": None, "scale": 1.0, "key_eps": 1e-6,
+        {"chunk": 64, "look_back": 1, "look_ahead": None, "scale": 1.0,
          "buckets": None, "across_buckets": True, "redraw": True, "attention_dropout": 0.0},
-        {"rounds": 4, "evaluation_rounds": None, "wrap": "none", "once": False, "hash_seed": 0,
+        {"rounds": 4, "evaluation_rounds": None, "wrap": "none", "once": False,
          "decode": "exact"}),
     "sinkhorn": (
         {"tau": 0.75, "pool": "sum", "sort_net": "linear", "gumbel": True, "iterations": None,
@@ -87,7 +85,7 @@ MIXER_ROWS: dict[str, tuple[Values, Values]] = {
         {"block_size": 256, "memory_size": None},
         {**SPARSE, "dims": 1, "tile": None, "flange": [4, 12], "grid": None}),
     "sparse-transformer": (
-        {"pattern": "strided", "stride": None, "inclusive": False, "include_self": False,
+        {"pattern": "strided", "stride": None, "inclusive": False,
          "attention_dropout": 0.0},
         {"bias": [], "backend": "auto", "mode": "merged", "sets": ["first", "second"],
          "columns": None, "groups": 1, "key_dim": None}),
@@ -131,7 +129,7 @@ POSITION_ROWS: dict[str, tuple[Values, Values]] = {
     "xl-relative": (
         {"distances": "waves", "start_std": 0.02, "clamp": None},
         {"untie": True, "wave_dropout": 0.0, "reach": None}),
-    "da-transformer": ({}, {"spread": 0.1, "beta": 1.0, "distance_scale": 1.0}),
+    "da-transformer": ({}, {"spread": 0.1, "distance_scale": 1.0}),
     "axial": ({"combine": "concat"}, {"shape": None, "dims": None, "std": None}),
 }  # fmt: skip
 
@@ -139,8 +137,7 @@ MEMORY_ROWS: dict[str, tuple[Values, Values]] = {
     "segment": ({"same_length": "evaluation"}, {"slots": 128, "store": "auto"}),
     "compressive": (
         {"rate": 4, "function": "conv", "reconstruction": "attention", "gradient": "none"},
-        {"slots": 128, "compressed": 128, "distance": "index", "reconstruction_weight": 1.0,
-         "reconstruction_norm": "mean"}),
+        {"slots": 128, "compressed": 128, "distance": "index", "reconstruction_norm": "mean"}),
     "memorizing": (
         {"size": 8192, "neighbours": 32, "stores": None, "combine": "gate", "gate": 0.0,
          "normalize": True, "unit_scale": 1.0, "keep_position": False, "written": "segment"},

@@ -7,7 +7,6 @@ import torch
 
 import everyformer as ef
 from everyformer.core.errors import GeneError, UnsupportedError
-from everyformer.core.mask import Mask
 from everyformer.engines.softmax.attention import attention_weights, softmax_attention
 from everyformer.engines.softmax.visibility import Visibility
 from everyformer.genes.mixers.attention.reference import attention_reference
@@ -181,41 +180,6 @@ def test_windows_lose_no_distance_in_long_texts():
         got = made(x).y[:, -5:]
         exact = made.double()(x[:, -2 * window :].double()).y[:, -5:]
     torch.testing.assert_close(got.double(), exact, rtol=0, atol=1e-6)
-
-
-@pytest.mark.parametrize(
-    "more",
-    [{}, {"window": 3}, {"softcap": 2.0, "sink": True}, {"kv_heads": 1}, {"scale": 1.0}],
-    ids=str,
-)
-@pytest.mark.parametrize("learned", [False, True])
-def test_pieces_equal_the_whole(more, learned):
-    made = with_alibi(True, more=more, learned=learned)
-    x = torch.randn(2, 11, 12).double()
-    whole = made(x).y
-    torch.testing.assert_close(whole, made.reference(x))
-    for sizes in ([1] * 11, [3, 1, 7], [11], [10, 1]):
-        state, parts = made.init_state(2), []
-        for piece in x.split(sizes, 1):
-            y, state, _ = made(piece, state=state)
-            parts.append(y)
-        torch.testing.assert_close(torch.cat(parts, 1), whole)
-
-
-@DIRECTIONS
-def test_left_padding_and_packing_change_nothing(causal):
-    options = {} if causal else {"sides": "split"}
-    made, x = with_alibi(causal, **options), torch.randn(1, 8, 12).double()
-    keep = torch.tensor([[False] * 3 + [True] * 5])
-    torch.testing.assert_close(made(x, mask=Mask(keep=keep)).y[:, 3:], made(x[:, 3:]).y)
-    packed = made(x, mask=Mask(documents=torch.tensor([[1] * 3 + [2] * 5]))).y
-    torch.testing.assert_close(packed[:, 3:], made(x[:, 3:]).y)
-    torch.testing.assert_close(packed[:, :3], made(x[:, :3]).y)
-
-
-def test_a_common_shift_of_all_positions_changes_nothing():
-    made = Alibi(width=8, heads=3)
-    assert torch.equal(bias(made, Q + 1000, K + 1000), bias(made, Q, K))
 
 
 def test_asymmetric_sides_have_slopes_of_their_own():

@@ -132,19 +132,10 @@ def test_the_table_ends_with_a_clear_error_also_while_streaming():
         POSITIONS.get("learned")(width=8)
 
 
-def test_left_padded_rows_equal_the_rows_alone():
-    for name in ("sinusoidal", "learned", "rope"):
-        model = ef.create_model(name, width=8, layers=2, heads=2, max_length=16).double().eval()
-        tokens = torch.randint(0, 256, (1, 5))
-        padded = torch.cat((torch.zeros(1, 3).long(), tokens), 1)
-        keep = torch.tensor([[False] * 3 + [True] * 5])
-        got = model(padded, mask=ef.Mask(keep=keep)).logits[:, 3:]
-        torch.testing.assert_close(got, model(tokens).logits)
-
-
 @pytest.mark.parametrize("first", [0, 10**6, 10**7, 2**24 - 7])
 @pytest.mark.parametrize("layout", ["half", "interleaved"])
 def test_rotations_are_exact_at_far_positions(first, layout):
+    torch.manual_seed(0)
     x = torch.randn(1, 2, 7, 64)
     where = first + torch.arange(7)[None]
     exact = ef.reference.rotate(x.double(), where, layout=layout)

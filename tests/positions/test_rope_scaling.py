@@ -11,13 +11,13 @@ from everyformer.core.errors import ConfigError, UnsupportedError
 from everyformer.core.mask import Mask
 from everyformer.generation.config import Sampling
 from everyformer.generation.sampling import generate
-from everyformer.genes.positions._rope_scaling import (
+from everyformer.genes.positions.rope import Rope, rotate, rotate_reference
+from everyformer.genes.positions.rope_scaling import (
     RopeScaling,
     lengths_of,
     rates,
     rates_reference,
 )
-from everyformer.genes.positions.rope import Rope, rotate, rotate_reference
 
 SHORT, LONG = tuple(1 + m / 8 for m in range(8)), tuple(2.0 + m for m in range(8))
 KINDS = {

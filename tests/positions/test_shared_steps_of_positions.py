@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from everyformer.core.mask import lengths_of
-from everyformer.genes.positions._rope_scaling import RopeScaling, rates, rates_reference
+from everyformer.genes.positions.rope_scaling import RopeScaling, rates, rates_reference
 from everyformer.genes.positions.t5_relative import T5Relative
 
 RAMPS = [

@@ -5,7 +5,6 @@ import torch
 
 import everyformer as ef
 from everyformer.core.errors import GeneError
-from everyformer.core.mask import Mask
 from everyformer.genes.mixers.attention.reference import attention_reference
 from everyformer.genes.positions.t5_relative import T5Relative, buckets_reference
 from helpers import build_mixer
@@ -128,32 +127,6 @@ def test_gradients_equal_those_of_the_equation(causal):
     sides = made(x).y.square().sum(), made.reference(x).square().sum()
     first, second = (torch.autograd.grad(side, list(made.parameters())) for side in sides)
     torch.testing.assert_close(first, second)
-
-
-@pytest.mark.parametrize("more", [{}, {"window": 3}, {"sink": True}, {"kv_heads": 1}], ids=str)
-def test_pieces_equal_the_whole(more):
-    made, x = mixer(True, **more), torch.randn(2, 19, 12).double()
-    whole = made(x).y
-    for sizes in ([1] * 19, [3, 1, 15], [19]):
-        state, parts = made.init_state(2), []
-        for piece in x.split(sizes, 1):
-            y, state, _ = made(piece, state=state)
-            parts.append(y)
-        torch.testing.assert_close(torch.cat(parts, 1), whole)
-
-
-@DIRECTIONS
-def test_left_padding_and_packing_change_nothing(causal):
-    made, x = mixer(causal), torch.randn(1, 8, 12).double()
-    keep = torch.tensor([[False] * 3 + [True] * 5])
-    torch.testing.assert_close(made(x, mask=Mask(keep=keep)).y[:, 3:], made(x[:, 3:]).y)
-    packed = made(x, mask=Mask(documents=torch.tensor([[1] * 3 + [2] * 5]))).y
-    torch.testing.assert_close(packed[:, 3:], made(x[:, 3:]).y)
-
-
-def test_a_common_shift_of_all_positions_changes_nothing():
-    made, here = position(False), torch.arange(9)[None]
-    assert torch.equal(bias(made, here + 500, here + 500), bias(made, here, here))
 
 
 @pytest.mark.parametrize(("shared", "tables"), [(True, 1), (False, 3)])

@@ -12,7 +12,7 @@ from everyformer.core.errors import ConfigError
 from everyformer.data.config import DataConfig
 from everyformer.data.load import load_dataset
 from everyformer.exits.search import Tried, keep, kept, pareto, search_thresholds
-from everyformer.genes.depth._exits import exit_of, set_threshold
+from everyformer.genes.depth.early_exits import exit_of, set_threshold
 from everyformer.training.evaluate import evaluate
 
 

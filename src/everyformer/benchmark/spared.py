@@ -27,7 +27,7 @@ from everyformer.core.errors import ConfigError
 from everyformer.core.tally import tallied
 from everyformer.exits.costs import without_exits
 from everyformer.generation.sampling import generate
-from everyformer.genes.depth._exits import set_threshold
+from everyformer.genes.depth.early_exits import set_threshold
 from everyformer.models.base import Model
 from everyformer.models.build import configure_layers, create_model
 from everyformer.models.layers import build_mixers

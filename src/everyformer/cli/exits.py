@@ -31,7 +31,7 @@ def settle_exits(
         CheckpointError: the run's certificate is of another model, or damaged.
     """
     from everyformer.exits.certificate import Certificate
-    from everyformer.genes.depth._exits import exits_of, set_threshold
+    from everyformer.genes.depth.early_exits import exits_of, set_threshold
     from everyformer.system.fingerprint import weights_digest
 
     told = [

@@ -7,10 +7,9 @@ tyro makes flags of typed fields. What is ours: explanations come from `field_do
 from __future__ import annotations
 
 import dataclasses
-import functools
 import types
 import typing
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Annotated, Any, TypeVar, get_args, get_origin
 
 import tyro
@@ -25,12 +24,13 @@ from tyro.constructors import (
 
 from everyformer.cli.names import full_name
 from everyformer.core.bounds import bounds_of
-from everyformer.core.config import Choice, docs_of, field_docs, field_types, field_value, from_dict
-from everyformer.core.errors import ConfigError
+from everyformer.core.config import Choice, docs_of, field_types
 from everyformer.genes import GENES
 from everyformer.genes.gene import NONE
 from everyformer.training.names import ALIASES, OTHER_NAMES
 from everyformer.training.spec import RunSpec
+
+C = TypeVar("C")
 
 QUOTE = "'"
 
@@ -41,35 +41,100 @@ _POSITIONAL = get_args(tyro.conf.Positional[int])[1]
 _REPEATED = get_args(tyro.conf.UseAppendAction[int])[1]
 
 
-class Refused(Exception):
-    """Carries a dataclass's own refusal past tyro, which would put a box around it."""
+@dataclasses.dataclass(frozen=True)
+class Option:
+    """A flag with its value, or words without a flag."""
 
-    def __init__(self, reason: ConfigError) -> None:
-        super().__init__(str(reason))
-        self.reason = reason
+    name: str
+    """of the field"""
+    hint: Any
+    """type of the value"""
+    value: Any
+    """default"""
+    flag: str
+    """in full, with underscores"""
+
+    @property
+    def placed(self) -> bool:
+        """True where words without a flag are its value."""
+        return _POSITIONAL in getattr(self.hint, "__metadata__", ())
 
 
-def flags_of(kind: type, default: Any = None, prefix: str = "") -> dict[str, Any]:
-    """Every flag in full (with underscores) and the type of its value; positionals left out."""
-    found: dict[str, Any] = {}
-    for name, hint, value in _fields(kind, default):
-        inner = _inner(hint, value)
-        if inner is not None:
-            found |= flags_of(inner, value, f"{prefix}{name}.")
-        elif _POSITIONAL not in getattr(hint, "__metadata__", ()):
-            found[f"--{_path(kind, prefix, name)}"] = hint
-    return found
+@dataclasses.dataclass(frozen=True, eq=False)
+class Group:
+    """Options that stand together: those of a dataclass, or of a gene's choice.
+
+    ``values`` is an instance, whose values are the defaults; ``prefix`` stands before their names.
+    """
+
+    values: Any
+    prefix: str = ""
+
+    def options(self) -> Iterator[tuple[str, Option | Group]]:
+        """Every option, or group inside this one, by the name of its field."""
+        values = self.values
+        if isinstance(values, Choice):
+            yield "name", Option("name", str | None, values.name, f"--{self.prefix[:-1]}")
+            values = values.options
+        kind: Any = type(values)
+        for name, hint in field_types(kind).items():
+            value = getattr(values, name)
+            if name == getattr(kind, "choices_in", None):
+                for gene, choice in value.items():
+                    yield gene, Group(choice, f"{self.prefix}{gene}.")
+            elif dataclasses.is_dataclass(value):
+                yield name, Group(value, f"{self.prefix}{name}.")
+            else:
+                if any(issubclass(kind, owner) and name == field for owner, field in POSITIONAL):
+                    hint = Annotated[hint, _POSITIONAL]
+                called = name if self.prefix else OTHER_NAMES.get(name, name)
+                yield name, Option(name, hint, value, f"--{self.prefix}{called}")
+
+    def flags(self) -> dict[str, Option]:
+        """Every option with a flag, those of groups inside this one too, by the flag."""
+        flags: dict[str, Option] = {}
+        for _, part in self.options():
+            if isinstance(part, Group):
+                flags |= part.flags()
+            elif not part.placed:
+                flags[part.flag] = part
+        return flags
+
+    def said(self, values: Mapping[str, Any], flags: set[str]) -> dict[str, Any]:
+        """Those of all ``values`` that belong to ``flags``, and to words without one."""
+        said: dict[str, Any] = {}
+        for name, part in self.options():
+            if isinstance(part, Group):
+                if inner := part.said(values[name], flags):
+                    said[name] = inner
+            elif part.placed or part.flag in flags:
+                said[name] = values[name]
+        return said
 
 
-def _path(kind: type, prefix: str, name: str) -> str:
-    """What a field is called on the command line; a choice's name as the choice itself."""
-    if kind is Choice and name == "name":
-        return prefix[:-1]
-    return prefix + name if prefix else OTHER_NAMES.get(name, name).replace("-", "_")
+def unset(kind: type[C]) -> C:
+    """An instance with all defaults, whose required fields are still to be given."""
+    needed = [
+        f.name
+        for f in dataclasses.fields(kind)  # type: ignore[arg-type]
+        if f.default is dataclasses.MISSING and f.default_factory is dataclasses.MISSING
+    ]
+    return kind(**dict.fromkeys(needed, tyro.MISSING))
+
+
+def named_flag(word: str, flags: Mapping[str, Any]) -> str:
+    """The flag that a word is, in full; of ``--no-x`` the flag that it switches off.
+
+    A verb's own ``--batch`` goes before the short name of ``--training.batch``.
+    """
+    plain = "--" + word.partition("=")[0][2:].replace("-", "_")
+    full = full_name(plain)
+    meant = (plain, full, plain.replace("no_", "", 1), full.replace("no_", "", 1))
+    return next((flag for flag in meant if flag in flags), full)
 
 
 def arrange(
-    words: Sequence[str], flags: dict[str, Any], names: Iterable[str] = ()
+    words: Sequence[str], flags: Mapping[str, Option], names: Iterable[str] = ()
 ) -> tuple[list[str], list[str]]:
     """Positional words, wherever they stood, and the flags with their values.
 
@@ -79,9 +144,9 @@ def arrange(
     rest: list[str] = []
     known, left = set(names), 0.0
     for word in words:
-        if _is_flag(word):
+        if is_flag(word):
             rest.append(word)
-            left = 0 if "=" in word or word == "-h" else _takes(full_name(word), flags)
+            left = 0 if "=" in word or word == "-h" else _takes(word, flags)
         elif left and not (left > 1 and word in known):
             rest.append(word)
             left = 0 if word in NONE else left - 1
@@ -91,72 +156,47 @@ def arrange(
     return placed, rest
 
 
-def registry(kind: type, default: Any = None) -> ConstructorRegistry:
-    """How tyro reads the options ``kind``, and those inside them."""
-    homes = _homes(kind, default)
+def registry() -> ConstructorRegistry:
+    """Rules by which tyro reads a `Group`: as nested plain values by field."""
     rules = ConstructorRegistry()
-    rules.struct_rule(lambda info: _dataclass_rule(info, homes))
+    rules.struct_rule(_group_rule)
     rules.primitive_rule(_none_rule)
     return rules
 
 
-def _homes(kind: type, default: Any, prefix: str = "--") -> dict[int, str]:
-    """What stands before the flags of ``kind`` and of each dataclass inside it, by its default."""
-    found = {id(default): prefix}
-    for name, hint, value in _fields(kind, default):
-        inner = _inner(hint, value)
-        if inner is not None:
-            found = _homes(inner, value, f"{prefix}{name}.") | found
-    return found
-
-
-def _dataclass_rule(info: StructTypeInfo, homes: dict[int, str]) -> StructConstructorSpec | None:
-    kind = info.type
-    if not dataclasses.is_dataclass(kind):
+def _group_rule(info: StructTypeInfo) -> StructConstructorSpec | None:
+    group = info.default
+    if not isinstance(group, Group):
         return None
-    given = info.default if isinstance(info.default, kind) else None
-    home = homes.get(id(info.default), "--")
-    docs = _docs(kind, given, home)
+    docs = _docs(group)
     fields = []
-    for name, hint, value in _fields(kind, given):
+    for name, part in group.options():
         text = docs.get(name, "")
-        alias = ALIASES.get((kind, name))
-        form = tyro.conf.arg(
-            name="" if kind is Choice and name == "name" else _own_name(name, home),
-            aliases=None if alias is None else (alias,),
-            help_behavior_hint=_hint(text, hint),
-        )
-        inner = _inner(hint, value)
-        typed = inner if inner is not None else Annotated[hint, form]
-        fields.append(StructFieldSpec(name=name, type=typed, default=value, helptext=text))  # type: ignore[arg-type]
-
-    def make(**values: Any) -> Any:
-        try:
-            if given is None:
-                return from_dict(kind, values, home)
-            if not isinstance(given, Choice):
-                known = vars(given) | vars(given).get(getattr(kind, "choices_in", None) or "", {})
-                said = {name: value for name, value in values.items() if value != known[name]}
-                return from_dict(kind, said, home, given)
-            chosen = values.pop("name")
-            return Choice(chosen, from_dict(type(given.options), values, home))
-        except ConfigError as error:
-            raise Refused(error) from error
-
-    return StructConstructorSpec(instantiate=make, fields=tuple(fields))
+        typed: Any = Group
+        if isinstance(part, Option):
+            typed = Annotated[part.hint, _form(part, text, group)]
+        default = part.value if isinstance(part, Option) else part
+        fields.append(StructFieldSpec(name=name, type=typed, default=default, helptext=text))
+    return StructConstructorSpec(instantiate=dict, fields=tuple(fields))
 
 
-def _own_name(name: str, home: str) -> str | None:
-    """What a verb's own option is called, where it is not called like its field."""
-    return OTHER_NAMES.get(name) if home == "--" else None
+def _form(option: Option, text: str, group: Group) -> Any:
+    """Name, short name and hint of an option, for tyro."""
+    own = None if group.prefix else OTHER_NAMES.get(option.name)
+    alias = ALIASES.get((type(group.values), option.name))
+    return tyro.conf.arg(
+        name="" if option.flag == f"--{group.prefix[:-1]}" else own,
+        aliases=None if alias is None else (alias,),
+        help_behavior_hint=_hint(text, option.hint),
+    )
 
 
-def _docs(kind: type, given: Any, home: str) -> dict[str, str]:
+def _docs(group: Group) -> dict[str, str]:
     """The explanation of every field; of a choice's name, the question that it answers."""
-    if not isinstance(given, Choice):
-        return field_docs(kind)
-    gene = home.strip("-.")
-    return {"name": GENES[gene].question, **docs_of(given.options)}
+    if not isinstance(group.values, Choice):
+        return docs_of(group.values)
+    gene = group.prefix[:-1]
+    return {"name": GENES[gene].question, **docs_of(group.values.options)}
 
 
 def _none_rule(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[None] | None:
@@ -173,7 +213,7 @@ def _none_rule(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[None] | None
 
 
 def _hint(text: str, kind: Any) -> typing.Callable[[str], str]:
-    """What stands behind an explanation: which numbers are taken, and a default that says much."""
+    """End of an explanation: which numbers are taken, and a default that says much."""
     bounds = bounds_of(kind)
     taken = [] if bounds is None else [str(bounds)]
 
@@ -186,54 +226,16 @@ def _hint(text: str, kind: Any) -> typing.Callable[[str], str]:
     return hint
 
 
-def _fields(kind: type, default: Any) -> Iterator[tuple[str, Any, Any]]:
-    """Each field's name with its annotation and the default that holds; choices one by one."""
-    if isinstance(default, Choice):
-        yield "name", str | None, default.name
-        kind, default = type(default.options), default.options
-    chosen = getattr(kind, "choices_in", None)
-    for f in dataclasses.fields(kind):
-        if not f.init:
-            continue
-        hint = field_types(kind)[f.name]
-        if any(issubclass(kind, owner) and f.name == name for owner, name in POSITIONAL):
-            hint = Annotated[hint, _POSITIONAL]
-        if default is not None:
-            value = getattr(default, f.name)
-        elif f.default is f.default_factory is dataclasses.MISSING:
-            value = tyro.MISSING
-        else:
-            value = _unsaid(kind, f.name)
-        if f.name == chosen:
-            yield from ((name, Choice, choice) for name, choice in value.items())
-        else:
-            yield f.name, hint, value
-
-
-@functools.cache
-def _unsaid(kind: type, name: str) -> Any:
-    """`field_value`, the same object each time: by it `_homes` knows what stands before flags."""
-    return field_value(kind, name)
-
-
-def _inner(hint: Any, value: Any) -> type | None:
-    """The dataclass that a field holds, if it holds one; of an open annotation, the value's."""
-    open_ended = hint is Any or isinstance(hint, TypeVar)
-    kind = type(value) if open_ended or dataclasses.is_dataclass(hint) else hint
-    if value is tyro.MISSING:
-        kind = hint
-    return kind if isinstance(kind, type) and dataclasses.is_dataclass(kind) else None
-
-
-def _is_flag(word: str) -> bool:
+def is_flag(word: str) -> bool:
     return word == "-h" or (word.startswith("--") and len(word) > 2)
 
 
-def _takes(flag: str, flags: dict[str, Any]) -> float:
-    """How many words follow a flag at most: one, where nothing is known of it."""
-    hint = flags.get(flag, flags.get(flag.replace("no_", "", 1)))
-    if hint is None:
-        return 0 if flag in ("--help", "--print_config") else 1
+def _takes(word: str, flags: Mapping[str, Option]) -> float:
+    """Number of words that follow a flag at most: one, where nothing is known of it."""
+    option = flags.get(named_flag(word, flags))
+    if option is None:
+        return 0 if word in ("--help", "--print-config") else 1
+    hint = option.hint
     while get_origin(hint) is Annotated:
         if _REPEATED in get_args(hint)[1:]:
             return 1
@@ -242,7 +244,7 @@ def _takes(flag: str, flags: dict[str, Any]) -> float:
 
 
 def _words(hint: Any) -> float:
-    """How many words a value of this type has at most; where it may be none, those of the rest."""
+    """Number of words of a value of this type at most; where it may be none, of the rest."""
     if hint is bool:
         return 0
     if get_origin(hint) in (types.UnionType, typing.Union):

@@ -11,6 +11,7 @@ import tyro
 
 from everyformer.cli.parsing import VerbOptions
 from everyformer.core.bounds import Count, Whole
+from everyformer.core.config import part_of
 from everyformer.core.errors import ConfigError
 from everyformer.datastores.store.options import SearchOptions
 from everyformer.exits.options import ExitConfig
@@ -71,8 +72,8 @@ class GenerateOptions(VerbOptions, Sampling, BeamConfig, PlayConfig):
     @property
     def sampling(self) -> Sampling:
         """The part that drawing tokens takes."""
-        values = {f.name: getattr(self, f.name) for f in dataclasses.fields(Sampling)}
-        return Sampling(**{**values, "stop": tuple(_with_lines(text) for text in self.stop)})
+        stop = tuple(_with_lines(text) for text in self.stop)
+        return dataclasses.replace(part_of(Sampling, self), stop=stop)
 
     def texts(self) -> list[str]:
         """All prompts, in order."""

@@ -12,7 +12,7 @@ from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
-from everyformer.cli.flags import flags_of
+from everyformer.cli.flags import Group
 from everyformer.cli.names import spelled
 from everyformer.core.config import Choice, NoOptions
 from everyformer.core.errors import ConfigError
@@ -39,8 +39,7 @@ DATA = (".txt", ".csv", ".tsv", ".jsonl", ".json", ".parquet", ".zip", ".npy", "
 
 
 def answer_with(flags: Mapping[str, Any]) -> None:
-    """From here on errors are about these flags (in full, with underscores), as `flags_of` has
-    them."""
+    """From here on errors are about these flags (in full, with underscores)."""
     _ANSWERED.set(flags)
 
 
@@ -77,15 +76,15 @@ def in_flags(text: str) -> str:
 def _of_a_run() -> Mapping[str, Any]:
     """The flags of `train`, which errors about runs and models name whatever the verb is."""
     genes = {name: Choice(gene.default, NoOptions()) for name, gene in GENES.items()}
-    return flags_of(RunSpec, RunSpec("", genes))
+    return Group(RunSpec("", genes)).flags()
 
 
 def _flag(name: str, flags: Iterable[str]) -> str | None:
     """The flag that an option's name stands for; None where there is none, or several."""
     known = list(flags)
     if name.startswith("--"):
-        own = OTHER_NAMES.get(name[2:].replace("-", "_"))
-        return f"--{own}" if own is not None and f"--{own.replace('-', '_')}" in known else None
+        other = f"--{OTHER_NAMES.get(name[2:].replace('-', '_'))}"
+        return other if other in known else None
     if "-" in name:
         return None
     homes = ("", *(f"{home}." for home in ("training", "data", "model")))
@@ -97,7 +96,7 @@ def _flag(name: str, flags: Iterable[str]) -> str | None:
 
 
 def file_for_member(word: str, verb: str, members: Sequence[str] = ()) -> ConfigError | None:
-    """What to say of a file that stands where a member is expected; None if it is no file.
+    """Refusal of a file where a member is expected; None if it is no file.
 
     Args:
         members: that were named beside it.

@@ -82,20 +82,9 @@ def spelled(flag: str) -> str:
     return shorter.get(flag, flag.replace("_", "-"))
 
 
-def as_fields(values: dict[str, Any]) -> dict[str, Any]:
-    """The table of a config file under the names of the fields; ``data = "x.txt"`` is --data."""
-    fields = {name.replace("-", "_"): field for field, name in OTHER_NAMES.items()}
-    renamed: dict[str, Any] = {}
-    for key, value in values.items():
-        home, _, inner = _SHORT_NAMES.get(f"--{key}", "").partition(".")
-        alone = home == f"--{key}" and isinstance(value, str)
-        renamed[fields.get(key, key)] = {inner: value} if alone else value
-    return renamed
-
-
 def as_in_file(values: dict[str, Any]) -> dict[str, Any]:
     """The options of a verb under the names that config files have for them."""
-    return {OTHER_NAMES.get(key, key).replace("-", "_"): value for key, value in values.items()}
+    return {OTHER_NAMES.get(key, key): value for key, value in values.items()}
 
 
 def nearest_flags(word: str, flags: Iterable[str]) -> list[str]:

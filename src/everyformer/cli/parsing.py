@@ -1,4 +1,4 @@
-"""From words to typed options: flags and config files, both read into one dataclass."""
+"""From words and a config file to what was said, and from that to typed options."""
 
 from __future__ import annotations
 
@@ -10,33 +10,25 @@ import itertools
 import re
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, Generic, NoReturn, TypeVar
 
 import tyro
 
-from everyformer.cli.flags import Refused, arrange, flags_of, registry
+from everyformer.cli.flags import Group, arrange, is_flag, named_flag, registry, unset
 from everyformer.cli.messages import answer_with, refuse_files
-from everyformer.cli.names import (
-    as_fields,
-    as_in_file,
-    full_name,
-    nearest_flags,
-    spelled,
-)
-from everyformer.core.config import Options, converted, from_dict, to_dict
-from everyformer.core.errors import ConfigError, unknown
+from everyformer.cli.names import as_in_file, full_name, nearest_flags
+from everyformer.core.config import Options, Said, converted, to_dict
+from everyformer.core.errors import ConfigError, Spelled, unknown
 from everyformer.genes import GENES
 from everyformer.genes.gene import NONE
 from everyformer.system.files import expanded
 from everyformer.system.plain import from_json, from_toml, to_json
 from everyformer.system.pulse import said
-from everyformer.training.config import TrainingConfig
-from everyformer.training.names import in_full
+from everyformer.training.names import OTHER_NAMES, in_full
 
 C = TypeVar("C")
 
-FIRST = {"member", "task", "run", "from_run"}
-"""options that decide which others there are, so that a config file's are read before them"""
+HELP = ("--help", "-h")
 EVERYWHERE = """everywhere:
   --config FILE    read the options from a TOML or JSON file; flags override it
   --print-config   print what would run as JSON (which --config reads again), and end
@@ -44,12 +36,8 @@ EVERYWHERE = """everywhere:
   --debug          show the traceback of an error"""
 
 
-class Spelled(ConfigError):
-    """An error that quotes words or a config file as they were given: none are rewritten."""
-
-
 class Finished(SystemExit):
-    """All that was asked for has been printed: the one end of the program that is ours."""
+    """End of the program once all that was asked for has been printed; the one that is ours."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,47 +47,163 @@ class VerbOptions(Options):
     missing: ClassVar[Any] = tyro.MISSING
 
 
-def parse(
-    kind: type[C],
-    words: Sequence[str],
-    *,
-    verb: str,
-    about: str,
-    examples: Sequence[str],
-    default: C | None = None,
-    names: Sequence[str] = (),
-) -> C:
-    """``words`` as an instance of the dataclass ``kind``.
+class Line(Generic[C]):
+    """Words of a verb, with the table of the config file that they name.
 
     Args:
-        default: what holds where nothing is said; fields without one must be given.
+        kind: the dataclass of the verb's options.
+        verb: its name.
         names: words that are positional wherever they stand.
 
     Raises:
-        ConfigError: an unknown flag (the nearest is offered), a wrong value or config file.
-        Finished: after --help and --print-config.
+        ConfigError: the file cannot be read, or gives an option twice.
     """
-    path, words = take(words, "--config")
-    printing = "--print-config" in words
-    words = [word for word in words if word != "--print-config"]
-    if path is not None:
-        values = read_config(path)
+
+    def __init__(
+        self, kind: type[C], words: Sequence[str], verb: str, names: Sequence[str] = ()
+    ) -> None:
+        self.kind, self.verb, self.names = kind, verb, names
+        path, words = take(words, "--config")
+        self.printing = "--print-config" in words
+        self.words = [word for word in words if word != "--print-config"]
+        self.helps = not set(HELP).isdisjoint(words)
+        table = {} if path is None else _read_config(path)
         try:
-            default = from_dict(kind, in_full(kind, values), "", default or _unset(kind))
+            self.file = Said(in_full(kind, table), file=path)
         except ConfigError as error:
             raise Spelled(f"{path}: {error}") from error
-    _check_budget(words)
-    flags = flags_of(kind, default)
-    answer_with(flags)
-    placed, rest = arrange(words, flags, names)
-    if not {"member", "members"}.isdisjoint(f.name for f in dataclasses.fields(kind)):  # type: ignore[arg-type]
-        refuse_files(placed, verb)
-    options, unknown = _read(kind, [*placed, *rest], verb, about, examples, default)
-    if unknown:
-        raise _unexpected(unknown[0], flags, verb)
-    if printing:
-        print(to_json(as_in_file(to_dict(options)), indent=2))
-        raise Finished
+
+    def peek(self, option: str) -> str | None:
+        """The value of an option that decides which others there are, before all are read.
+
+        Args:
+            option: by its field, as ``data.env``; a flag's value goes before the file's.
+
+        Raises:
+            Spelled: that of the file is no text.
+        """
+        value = peek(self.words, f"--{OTHER_NAMES.get(option, option)}")
+        if value is not None:
+            return value
+        table: Any = self.file.values
+        for name in option.split("."):
+            table = table.get(name) if isinstance(table, dict) else None
+        try:
+            chosen: str | None = converted(str | None, table, option)
+        except ConfigError as error:
+            raise Spelled(f"{self.file.file}: {error}") from error
+        return chosen
+
+    def placed(self, default: C | None = None) -> list[str]:
+        """The words without a flag, before all are read."""
+        return arrange(self.words, Group(default or unset(self.kind)).flags(), self.names)[0]
+
+    def read(self, about: str, examples: Sequence[str], default: C | None = None) -> list[Said]:
+        """Options that the file and the line say, the line's last.
+
+        Args:
+            default: what holds where nothing is said; fields without one must be given.
+
+        Raises:
+            ConfigError: an unknown flag (the nearest is offered), a wrong value or config file.
+            Finished: after --help.
+        """
+        default = default or unset(self.kind)
+        below = self._below(default)
+        group = Group(over(default, below))
+        flags = group.flags()
+        answer_with(flags)
+        placed, rest = arrange(self.words, flags, self.names)
+        if not {"member", "members"}.isdisjoint(f.name for f in dataclasses.fields(self.kind)):  # type: ignore[arg-type]
+            refuse_files(placed, self.verb)
+        values, others = self._values(group, [*placed, *rest], about, examples)
+        if others:
+            self._refuse(others[0], flags)
+        flagged = {named_flag(word, flags) for word in rest if is_flag(word)}
+        return [*below, Said(group.said(values, flagged), "--")]
+
+    def parse(self, about: str, examples: Sequence[str], default: C | None = None) -> C:
+        """The options of the verb; arguments and errors as of `read`."""
+        said = self.read(about, examples, default)
+        return self.printed(over(default or unset(self.kind), said))
+
+    def printed(self, options: C) -> C:
+        """``options``; with --print-config they are printed, and that is all."""
+        if self.printing:
+            print(to_json(as_in_file(to_dict(options)), indent=2))
+            raise Finished
+        return options
+
+    def _below(self, default: C) -> list[Said]:
+        """The file, and the alternatives that flags name for genes: they decide which flags there
+        are."""
+        if getattr(self.kind, "choices_in", None) is None:
+            return [self.file]
+        for gene, record in GENES.items():
+            value = self.file.values.get(gene)
+            name = value.get("name") if isinstance(value, dict) else value
+            known, usual = record.alternatives, vars(default)["genes"][gene].name
+            if isinstance(name, str) and name not in (usual, *known.names()):
+                reason = unknown(known.kind, name, known.names())
+                raise Spelled(f"{self.file.file}: '{gene}': {reason}")
+        flagged = {gene: peek(self.words, f"--{gene}") for gene in GENES}
+        names = {
+            gene: {"name": None if name in NONE else name}
+            for gene, name in flagged.items()
+            if name is not None
+        }
+        return [self.file, Said(names)]
+
+    def _values(
+        self, group: Group, words: list[str], about: str, examples: Sequence[str]
+    ) -> tuple[dict[str, Any], list[str]]:
+        """Every value of ``group`` as nested plain values by field, and words that are none."""
+        errors = io.StringIO()
+        try:
+            with contextlib.redirect_stderr(errors):
+                read: Any = tyro.cli(
+                    Group,
+                    prog=f"everyformer {self.verb}",
+                    description=about,
+                    args=words,
+                    default=group,
+                    config=(tyro.conf.AvoidSubcommands, tyro.conf.PositionalMetavarFromFieldName),
+                    registry=registry(),
+                    return_unknown_args=True,
+                )
+                return read
+        except SystemExit as stop:
+            if stop.code not in (0, None):
+                raise Spelled(f"{_sentence(errors.getvalue())}; {self._help}") from stop
+            lines = "\n".join(f"  {example}" for example in examples)
+            print(f"\n{EVERYWHERE}\n\nexamples:\n{lines}")
+            raise Finished from stop
+
+    def _refuse(self, word: str, flags: dict[str, Any]) -> NoReturn:
+        if not word.startswith("-"):
+            raise Spelled(f"unexpected word '{word}'; {self._help}")
+        close = nearest_flags(word, flags)
+        meant = "did you mean " + " or ".join(f"'{flag}'" for flag in close) + "?"
+        raise Spelled(
+            f"unknown option '{word.partition('=')[0]}'; {meant if close else self._help}"
+        )
+
+    @property
+    def _help(self) -> str:
+        return f"see everyformer {self.verb} --help"
+
+
+def parse(
+    kind: type[C], words: Sequence[str], *, verb: str, names: Sequence[str] = (), **how: Any
+) -> C:
+    """``words`` of a verb as its options; ``names``: as of `Line`, ``how``: as in `Line.parse`."""
+    return Line(kind, words, verb, names).parse(**how)
+
+
+def over(options: C, every: Sequence[Said]) -> C:
+    """``options`` with what was said in their place, later said before earlier."""
+    for one in every:
+        options = one.over(options)
     return options
 
 
@@ -115,39 +219,8 @@ def verb(
     return decorate
 
 
-def _read(
-    kind: type[C],
-    words: list[str],
-    verb: str,
-    about: str,
-    examples: Sequence[str],
-    default: C | None,
-) -> tuple[C, list[str]]:
-    errors = io.StringIO()
-    try:
-        with contextlib.redirect_stderr(errors):
-            return tyro.cli(
-                kind,
-                prog=f"everyformer {verb}",
-                description=about,
-                args=words,
-                default=default if default is not None else tyro.MISSING_NONPROP,
-                config=(tyro.conf.AvoidSubcommands, tyro.conf.PositionalMetavarFromFieldName),
-                registry=registry(kind, default),
-                return_unknown_args=True,
-            )
-    except Refused as error:
-        raise error.reason from error
-    except SystemExit as stop:
-        if stop.code not in (0, None):
-            raise Spelled(f"{_sentence(errors.getvalue())}; {_see(verb)}") from stop
-        lines = "\n".join(f"  {example}" for example in examples)
-        print(f"\n{EVERYWHERE}\n\nexamples:\n{lines}")
-        raise Finished from stop
-
-
 def _sentence(box: str) -> str:
-    """What tyro says in a box of several lines, as one."""
+    """Refusal of tyro, in a box of several lines, as one."""
     plain = re.sub(r"\x1b\[[\d;]*m", "", box)
     lines = [line.strip("╭╮╰╯│ ") for line in plain.splitlines()[1:]]
     # below the title: the first paragraph, up to an empty line or a rule
@@ -159,51 +232,14 @@ def _sentence(box: str) -> str:
     value = re.match(r"Error parsing (\S+): no type matching (.+?) could .* from (\[.*\])", text)
     if value is not None:
         return "{} takes {}, not {}".format(*value.groups())
+    lacking = re.match(r"Missing value for argument '([^'/]+).*'. Expected (\d+) values", text)
+    if lacking is not None:
+        return f"{lacking[1]} needs {'a value' if lacking[2] == '1' else f'{lacking[2]} values'}"
     return text[:1].lower() + text[1:]
 
 
 def _is_rule(line: str) -> bool:
     return not line.strip("─- ")
-
-
-def read_config(path: str) -> dict[str, Any]:
-    """The options of a verb in a TOML or JSON file, by field; 'none' stands for no value, which
-    TOML cannot say."""
-    values = as_fields(_read_config(path))
-    for name in FIRST & values.keys():
-        try:
-            converted(str | None, values[name], name)
-        except ConfigError as error:
-            raise Spelled(f"{path}: {error}") from error
-    return values
-
-
-def chosen_genes(words: Sequence[str], verb: str, others: Sequence[str] = NONE) -> dict[str, str]:
-    """The names that flags, or else a config file, give for genes.
-
-    Args:
-        others: words beside those names.
-
-    Raises:
-        Spelled: the file gives a name that nothing has.
-    """
-    path = peek(words, "--config")
-    table = {} if path is None else read_config(path)
-    names: dict[str, str] = {}
-    for gene, record in GENES.items():
-        if (name := peek(words, f"--{gene}")) is not None:
-            names[gene] = name
-            continue
-        value = table.get(gene, {})
-        given = value if isinstance(value, dict) else {"name": value}
-        name = NONE[0] if given.get("name", 0) is None else given.get("name")
-        if not isinstance(name, str):
-            continue  # nothing, or what is refused where the file is read
-        if name not in others and name not in record.alternatives.names():
-            reason = unknown(record.alternatives.kind, name, record.alternatives.names())
-            raise Spelled(f"{path}: '{gene}': {reason}")
-        names[gene] = name
-    return names
 
 
 def _read_config(path: str) -> dict[str, Any]:
@@ -231,39 +267,6 @@ def say(text: str) -> None:
     """A line for people, on stderr: stdout is for results."""
     said()
     print(text, file=sys.stderr, flush=True)
-
-
-def _check_budget(words: Sequence[str]) -> None:
-    """Refuse two budgets among the flags, even where one says what holds without it."""
-    flags = [f"--training.{name}" for name in TrainingConfig.one_of]
-    given = [spelled(flag) for flag in flags if peek(words, flag) not in (None, *NONE)]
-    if len(given) > 1:
-        raise ConfigError(
-            f"{given[0]} and {given[1]} are both given, but a run ends by one budget: leave one of "
-            "them out"
-        )
-
-
-def _unset(kind: type[C]) -> C:
-    """An instance whose required fields are still to be given."""
-    needed = [
-        f.name
-        for f in dataclasses.fields(kind)  # type: ignore[arg-type]
-        if f.default is dataclasses.MISSING and f.default_factory is dataclasses.MISSING
-    ]
-    return kind(**dict.fromkeys(needed, tyro.MISSING))
-
-
-def _unexpected(word: str, flags: dict[str, Any], verb: str) -> Spelled:
-    if not word.startswith("-"):
-        return Spelled(f"unexpected word '{word}'; {_see(verb)}")
-    close = nearest_flags(word, flags)
-    meant = "did you mean " + " or ".join(f"'{flag}'" for flag in close) + "?"
-    return Spelled(f"unknown option '{word.partition('=')[0]}'; {meant if close else _see(verb)}")
-
-
-def _see(verb: str) -> str:
-    return f"see everyformer {verb} --help"
 
 
 def _without_none(values: Any) -> Any:

@@ -6,23 +6,21 @@ import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import tyro
 
 from everyformer import family
-from everyformer.cli.flags import arrange, flags_of
 from everyformer.cli.messages import refuse_files
-from everyformer.cli.parsing import VerbOptions, chosen_genes, parse, peek, read_config
-from everyformer.core.config import Choice, NoOptions
-from everyformer.core.errors import ConfigError, unknown
-from everyformer.core.tasks import tasks_that
+from everyformer.cli.parsing import Line, VerbOptions
+from everyformer.core.config import Choice, NoOptions, Said, from_dict, part_of
+from everyformer.core.errors import CheckpointError, ConfigError, unknown
 from everyformer.core.wording import listed
 from everyformer.family import info
 from everyformer.genes import GENES
 from everyformer.genes.gene import NONE
 from everyformer.system.files import expanded
-from everyformer.training.spec import RunSpec, described, preset
+from everyformer.training.spec import RunSpec, described, resolve
 
 if TYPE_CHECKING:
     from everyformer.genes.config import ModelConfig
@@ -54,93 +52,90 @@ class TrainOptions(VerbOptions, RunSpec):
 
     def spec(self) -> RunSpec:
         """The run alone."""
-        return RunSpec(**{f.name: getattr(self, f.name) for f in dataclasses.fields(RunSpec)})
+        return part_of(RunSpec, self)
 
 
-def train_options(spec: RunSpec, **more: Any) -> TrainOptions:
-    """A run as options of the verb."""
-    return TrainOptions(**{f.name: getattr(spec, f.name) for f in dataclasses.fields(spec)}, **more)
+@dataclass(frozen=True)
+class SaidRun:
+    """A run as the words and their config file say it."""
+
+    said: Sequence[Said]
+    base: RunSpec | None = None
+    """the run that is resumed or started from, whose options hold where nothing is said"""
+
+    def options(self, task: str | None = None) -> TrainOptions:
+        """All options, of a run for ``task``, which data have been found to be for."""
+        return resolve(TrainOptions, self.said, task, self.base)
 
 
-def read_run(
-    words: Sequence[str], default: TrainOptions | None = None, task: str | None = None
-) -> TrainOptions:
-    """Parse the flags of a run; the member, wherever it is named, decides which options exist.
+def read_run(words: Sequence[str]) -> tuple[SaidRun, TrainOptions]:
+    """The words of a run, and its options as long as nothing is known of the data.
 
-    Args:
-        default: what holds where nothing is said (default: the preset of the member's row).
-        task: that the data has been found to be for, if it is known.
+    The member, wherever it is named, decides which options there are, and so do the alternatives
+    that are named for genes, the task, and the run that is resumed or started from.
     """
-    member = named_member(words)
-    if default is None:
-        path = peek(words, "--config")
-        table = read_config(path) if path is not None else {}
-        member = member or table.get("member")
-        if member is None and {"--help", "-h"}.isdisjoint(words) and not _origin(words, table):
-            known = ", ".join(family.names())
-            raise ConfigError(f"name the member to train; one of: {known}")
-        default = _default(words, table, member, task)
-        member = None if default.member is tyro.MISSING else default.member
-    about = ABOUT
-    if member is None and default.member is tyro.MISSING:
-        about += " `everyformer train MEMBER --help` lists that member's own options too."
-    return parse(
-        TrainOptions,
-        words,
-        verb="train",
-        about=about,
-        examples=EXAMPLES,
-        default=default,
-        names=family.names(),
-    )
-
-
-def _default(
-    words: Sequence[str], table: dict[str, Any], member: str | None, task: str | None
-) -> TrainOptions:
-    """What holds where nothing is said: of the run that is started from, or of the member's row."""
-    said = chosen_genes(words, "train")
-    chosen = {gene: None if name in NONE else name for gene, name in said.items()}
-    origin = _origin(words, table)
-    if origin is not None:
-        spec = inherited(origin, member)
-        # options are those of the alternative that is named
-        other = {g: n for g, n in chosen.items() if n != spec.genes[g].name}
-        named = {gene: GENES[gene].typed(Choice(name)) for gene, name in other.items()}
-        return train_options(dataclasses.replace(spec, genes=spec.genes | named))
+    line = Line(TrainOptions, words, "train", family.names())
+    member = _named_member(line)
+    base = None if line.helps or "--resume" not in words else _resumed(line, member)
+    member = member or line.peek("member")
+    if base is None and (origin := line.peek("from_run")) is not None:
+        base = inherited(origin, member)
+    if base is not None:
+        member = base.member
+    if member is None and not line.helps:
+        raise ConfigError(f"name the member to train; one of: {', '.join(family.names())}")
+    about, default = ABOUT, _nothing()
     if member is None:
-        return _nothing()
-    task = task or peek(words, "--task") or table.get("task")
-    data = table.get("data")
-    env = data.get("env") if isinstance(data, dict) else None
-    if task is None and (peek(words, "--data.env") or env):
-        [task] = tasks_that("interacts")
-    if task not in info(member).tasks:
-        # refused later, when the data is known
-        task = None
-    return train_options(preset(member, task, **chosen))
+        about += " `everyformer train MEMBER --help` lists that member's own options too."
+    else:
+        data = {"env": line.peek("data.env")}
+        first = Said({"member": member, "task": line.peek("task"), "data": data})
+        default = SaidRun([first], base).options()
+    run = SaidRun(line.read(about, EXAMPLES, default), base)
+    return run, line.printed(run.options())
 
 
-def _origin(words: Sequence[str], table: dict[str, Any]) -> str | None:
-    origin = peek(words, "--from") or table.get("from_run")
-    return None if origin is None else str(origin)
-
-
-def named_member(words: Sequence[str]) -> str | None:
+def _named_member(line: Line[TrainOptions]) -> str | None:
     """The positional word, checked; None if there is none."""
-    names = family.names()
-    placed, _ = arrange(words, flags_of(TrainOptions, _nothing()), names)
+    placed = line.placed(_nothing())
     # before the member is known, all but one of the words after a flag of its own stand there too
-    named = [word for word in placed if word in names]
+    named = [word for word in placed if word in line.names]
     if placed and not named:
-        refuse_files(placed[:1], "train")
-        raise unknown("member", placed[0], names)
+        refuse_files(placed[:1], line.verb)
+        raise unknown("member", placed[0], line.names)
     return named[0] if named else None
 
 
 def _nothing() -> TrainOptions:
     """No member chosen yet: the options that all have."""
     return TrainOptions(tyro.MISSING, {n: Choice(g.default, NoOptions()) for n, g in GENES.items()})
+
+
+def _resumed(line: Line[TrainOptions], member: str | None) -> RunSpec | None:
+    """The run in --out, to go on with; None where it was killed before anything was written.
+
+    Raises:
+        CheckpointError, ConfigError: there is none, or it is another member's.
+    """
+    out = line.peek("out") or (member and str(Path("runs") / member))
+    if out is None:
+        raise ConfigError("--resume needs to know the run: give --out runs/NAME")
+    path = expanded(out) / "config.json"
+    if not path.exists():
+        if member is None:
+            raise CheckpointError(f"there is no run in {out} to resume")
+        return None
+    from everyformer.system.sealed import read_json
+    from everyformer.training.storage import RUN_FORMAT
+
+    values = read_json(path, RUN_FORMAT).get("run")
+    if not isinstance(values, dict):
+        raise CheckpointError(f"{out} was not made by `everyformer train`: name the member again")
+    if member is not None and member != values["member"]:
+        raise ConfigError(
+            f"the run in {out} trains {values['member']}, not {member}: choose another --out"
+        )
+    return from_dict(RunSpec, values)
 
 
 def inherited(folder: str, member: str | None = None) -> RunSpec:
@@ -157,12 +152,7 @@ def inherited(folder: str, member: str | None = None) -> RunSpec:
     config = read_start(folder).config
     if member is not None and member != config.member:
         config = _as_member(config, member, folder)
-    heads, mixer = None, config.genes["mixer"]
-    if mixer.name == "by-head":
-        heads, own = ",".join(mixer.options["mixers"]), info(config.member).genes["mixer"].name
-        options = mixer.options.get("own", {}).get(own, {})
-        config = config.with_genes(mixer=Choice(own, options))
-    return dataclasses.replace(described(config), by_head=heads)
+    return described(config)
 
 
 def _as_member(config: ModelConfig, member: str, folder: str) -> ModelConfig:

@@ -83,12 +83,11 @@ def calibrate(
 
 
 def _representatives(ready: list[Entrant], runs: dict[str, RunSpec]) -> dict[str, str]:
-    """For each member the first whose run and complete model are the same but for the name."""
+    """For each member the first whose data and complete model are the same but for the name."""
     first: dict[str, str] = {}
-    nameless = {"member": None}
     return {
         e.member: first.setdefault(
-            to_json([to_dict(part) | nameless for part in (runs[e.member], e.config)]), e.member
+            to_json([to_dict(runs[e.member].data), to_dict(e.config) | {"member": None}]), e.member
         )
         for e in ready
         if e.config is not None

@@ -1,4 +1,4 @@
-"""What is compared, on what, and what is held equal (plain data, no torch)."""
+"""Options of a comparison: members, data, and what is held equal (plain data, no torch)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def own_genes() -> dict[str, Choice]:
 
 
 def usual_training(environment: str | None) -> TrainingConfig:
-    """What holds of trainings where nothing is said; policies have those of their task, and a
+    """Trainings where nothing is said; policies have those of their task, and a
     budget in steps of the environment."""
     if environment is None:
         return TrainingConfig(budget_seconds=60.0, checkpoint_every=None)
@@ -66,7 +66,7 @@ class CompareConfig(Options):
     """what is equal: width, or parameters to within 10% of the first member's"""
     lr_grid: tuple[Positive, ...] = ()
     """learning rates tried for each member with the first seed; the best one is kept"""
-    bench_lengths: Annotated[tuple[Count, ...], Idle] = (256, 512, 1024, 2048)
+    lengths: Annotated[tuple[Count, ...], Idle] = (256, 512, 1024, 2048)
     """lengths at which time and memory of one layer are measured; none given skips it"""
     launcher: Annotated[Literal["local", "ray"], Idle] = "local"
     """one training after the other here, or spread over a Ray cluster"""
@@ -80,7 +80,7 @@ class CompareConfig(Options):
     def __post_init__(self) -> None:
         super().__post_init__()
         typed = {
-            name: choice if choice.name == OWN else GENES[name].typed(choice)
+            name: Choice(OWN, NoOptions()) if choice.name == OWN else GENES[name].typed(choice)
             for name, choice in self.genes.items()
         }
         object.__setattr__(self, "genes", typed)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,13 +15,12 @@ from everyformer.core.config import Choice, to_dict
 from everyformer.core.errors import ConfigError, GeneError
 from everyformer.core.foreign import FAILURES, describe
 from everyformer.data.dataset import Dataset
-from everyformer.data.sentences import with_sentences
 from everyformer.family import info
 from everyformer.genes import GENES
 from everyformer.genes.config import Architecture, ModelConfig
-from everyformer.models.build import build_model, configure, scales_embedding
-from everyformer.system.plain import from_json
-from everyformer.training.spec import RunSpec, described
+from everyformer.models.build import build_model
+from everyformer.models.defaults import scales_embedding
+from everyformer.training.spec import RunSpec, model_config, preset, value_of
 
 SIZES = frozenset({"width", "layers", "heads", "max_length", "decoder_layers", "patch", "causal"})
 """what a comparison sets for all"""
@@ -35,7 +33,9 @@ class Entrant:
     """One member, ready to be trained, or the reason why it cannot be."""
 
     member: str
+    run: RunSpec | None
     config: ModelConfig | None
+    """the complete model of the run"""
     parameters: int | None
     error: str | None = None
     steps: int | None = None
@@ -64,18 +64,21 @@ def entrants(config: CompareConfig, dataset: Dataset) -> list[Entrant]:
     target: int | None = None
     for member in config.members:
         try:
-            complete = _configure(config, dataset, member, own.get(member, {}))
+            run = _run_of(config, dataset, member, own.get(member, {}))
+            complete = model_config(run, dataset)
             count = count_parameters(complete)
             if config.match == "parameters" and target is not None:
                 complete, count = match_parameters(complete, target)
-            ready.append(Entrant(member, complete, count))
+                sized = dataclasses.replace(run.model, width=complete.width)
+                run = dataclasses.replace(run, model=sized)
+            ready.append(Entrant(member, run, complete, count))
             target = target or count
         except ConfigError as error:
             if member in own and not isinstance(error, GeneError):
                 raise
-            ready.append(Entrant(member, None, None, str(error)))
+            ready.append(Entrant(member, None, None, None, str(error)))
         except FAILURES as error:  # a member that is broken must not keep the others from running
-            ready.append(Entrant(member, None, None, describe(error)))
+            ready.append(Entrant(member, None, None, None, describe(error)))
     return ready
 
 
@@ -89,11 +92,7 @@ def own_options(config: CompareConfig) -> dict[str, dict[str, Any]]:
             raise ConfigError(
                 f"--options takes member.option=value with a member that is compared, not '{item}'"
             )
-        try:
-            value = from_json(text)
-        except json.JSONDecodeError:
-            value = None if text in ("none", "None") else text
-        chosen.setdefault(member, {})[option.replace("-", "_")] = value
+        chosen.setdefault(member, {})[option.replace("-", "_")] = value_of(text)
     return chosen
 
 
@@ -108,16 +107,11 @@ def jobs(config: CompareConfig, ready: list[Entrant]) -> list[Job]:
 
 def job(config: CompareConfig, entrant: Entrant, seed: int, lr: float) -> Job:
     """One training of an entrant."""
-    assert entrant.config is not None
+    assert entrant.run is not None
     training = dataclasses.replace(config.training, seed=seed, lr=lr)
     if entrant.steps is not None:
         training = dataclasses.replace(training, steps=entrant.steps, budget_seconds=None)
-    run = dataclasses.replace(
-        described(entrant.config),
-        task=entrant.config.task,
-        data=dataclasses.replace(config.data, **info(entrant.member).genes.data),
-        training=training,
-    )
+    run = dataclasses.replace(entrant.run, training=training)
     folder = f"runs/{entrant.member}-seed{seed}"
     if lr != config.training.lr:
         folder += f"-lr{lr:g}"
@@ -178,20 +172,12 @@ def match_parameters(config: ModelConfig, target: int) -> tuple[ModelConfig, int
     return best, count
 
 
-def _configure(
-    config: CompareConfig, dataset: Dataset, member: str, own: dict[str, Any]
-) -> ModelConfig:
-    """The member's own preset, with this comparison's sizes where they differ from the defaults."""
+def _run_of(config: CompareConfig, dataset: Dataset, member: str, own: dict[str, Any]) -> RunSpec:
+    """The member's own row, with this comparison's sizes where they differ from the defaults."""
     neutral, chosen = to_dict(Architecture()), to_dict(config.model)
     options = {name: value for name, value in chosen.items() if value != neutral[name]}
-    for size in ("width", "layers", "heads"):
-        options[size] = chosen[size]
+    options |= {size: chosen[size] for size in ("width", "layers", "heads")}
     options |= {gene: choice for gene, choice in config.genes.items() if choice.name != OWN}
-    options["max_length"] = max(config.model.max_length or 0, dataset.length)
-    complete = configure(
-        member,
-        dataset.task,
-        **dataset.model_options,
-        **{**options, **own},
-    )
-    return with_sentences(complete, dataset)
+    row = preset(member, dataset.task, **{**options, **own})
+    data = dataclasses.replace(config.data, **info(member).genes.data)
+    return dataclasses.replace(row, task=dataset.task, data=data, training=config.training)

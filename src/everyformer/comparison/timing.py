@@ -30,7 +30,7 @@ class LayerTimes:
     """One layer of each of ``members``, and of plain attention."""
 
     def __init__(self, config: CompareConfig, members: Sequence[str], folder: Path) -> None:
-        self._lengths, self._path = config.bench_lengths, folder / FILE
+        self._lengths, self._path = config.lengths, folder / FILE
         self._own = {
             member: {name: value for name, value in options.items() if name not in SIZES}
             for member, options in own_options(config).items()

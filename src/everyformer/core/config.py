@@ -31,7 +31,7 @@ from typing import (
 )
 
 from everyformer.core.bounds import Affects, Bounds, Condition
-from everyformer.core.errors import ConfigError, nearest
+from everyformer.core.errors import ConfigError, Spelled, nearest
 
 C = TypeVar("C")
 
@@ -111,7 +111,7 @@ def unread(options: type, values: Mapping[str, Any]) -> Iterator[tuple[str, Cond
 
 
 def affects(options: type, option: str) -> str:
-    """What another value of an option would change, in the words of `Affects`."""
+    """Extent of what another value of an option would change, in the words of `Affects`."""
     todo = [field_types(options)[option]]
     while todo:
         if isinstance(kind := todo.pop(), Affects):
@@ -182,6 +182,35 @@ def from_dict(cls: type[C], values: dict[str, Any], where: str = "", base: C | N
         raise ConfigError(f"{where or cls.__name__}: {error}") from error
 
 
+def part_of(kind: type[C], options: Any) -> C:
+    """The options of ``kind`` among those of a class that has more."""
+    return kind(**{f.name: getattr(options, f.name) for f in dataclasses.fields(kind)})  # type: ignore[arg-type]
+
+
+@dataclasses.dataclass(frozen=True)
+class Said:
+    """Options that were given in one place, as nested plain values by field."""
+
+    values: dict[str, Any]
+    where: str = ""
+    """before their names in refusals: -- of flags"""
+    file: str | None = None
+    """the config file, if they were read from one"""
+
+    def over(self, base: C) -> C:
+        """``base`` with these options in place of its own.
+
+        Raises:
+            ConfigError: see `from_dict`; that of a file names it.
+        """
+        try:
+            return from_dict(type(base), self.values, self.where, base)
+        except ConfigError as error:
+            if self.file is None:
+                raise
+            raise Spelled(f"{self.file}: {error}") from error
+
+
 def _chosen(value: Any, where: str, base: Choice) -> Choice:
     """A choice as plain values; options of the name in ``base`` stay, and say which there are."""
     if isinstance(value, Choice):
@@ -209,7 +238,7 @@ def converted(kind: Any, value: Any, where: str, base: Any = None) -> Any:
 
     Args:
         where: the option's name, for the refusal.
-        base: what the value replaces; of a field of any type it says which options are meant.
+        base: what the value replaces.
 
     Raises:
         ConfigError: another type, an unknown word, a number out of its bounds.
@@ -221,9 +250,7 @@ def converted(kind: Any, value: Any, where: str, base: Any = None) -> Any:
             if isinstance(bounds, Bounds) and not bounds.admit(value):
                 raise OutOfBoundsError(f"{_named(where)} must be {bounds}, not {value!r}")
         return value
-    if kind is Any or isinstance(kind, TypeVar):
-        if base is not None and dataclasses.is_dataclass(base):
-            return from_dict(type(base), value, where + ".", base)
+    if kind is Any:
         return value
     if origin in (Union, types.UnionType):
         if value is None and type(None) in arguments:

@@ -25,6 +25,10 @@ class GeneError(ConfigError):
     """Two genes of a member cannot live together; the message names both and says why."""
 
 
+class Spelled(ConfigError):
+    """Error that quotes words or a config file as they were given: none are rewritten."""
+
+
 class UnknownNameError(ConfigError, KeyError):
     """A name that nothing is registered under; the message offers the nearest ones."""
 

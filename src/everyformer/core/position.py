@@ -97,9 +97,9 @@ class Position(nn.Module):
         """Make the parameters, from ``self.options`` too."""
 
     @classmethod
-    def beside(cls, options: Any, std: float) -> Any:
-        """``options`` as they are beside token embeddings of this standard deviation at the start:
-        scales that they leave open are filled in."""
+    def scaled_to(cls, options: Any, std: float) -> Any:
+        """``options`` with the scales that they leave open set by ``std``, the deviation of
+        token embeddings at the start."""
         return options
 
     def embed(self, positions: Tensor) -> Tensor:

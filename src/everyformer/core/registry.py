@@ -11,7 +11,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import pkgutil
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from importlib.metadata import entry_points
 from typing import Any, Generic, TypeVar
 
@@ -25,12 +25,21 @@ class Registry(Generic[T]):
     """Names of one ``kind`` of gene (``mixer``, ``position`` ...) in the package ``package``.
 
     ``files`` maps names whose file is not called after them ('amlp' lives in ``gmlp.py``).
+    ``helpers`` are files of the package that hold no alternative, as ``base`` and all whose names
+    begin with an underscore.
     """
 
-    def __init__(self, kind: str, package: str, files: dict[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        kind: str,
+        package: str,
+        files: dict[str, str] | None = None,
+        helpers: Collection[str] = (),
+    ) -> None:
         self.kind = kind
         self._package = package
         self._files = files or {}
+        self._helpers = {"base", *helpers}
         self._entries: dict[str, T] = {}
 
     def register(self, name: str) -> Callable[[type], type]:
@@ -61,7 +70,7 @@ class Registry(Generic[T]):
         files = {
             file.name.replace("_", "-")
             for file in pkgutil.iter_modules(package.submodule_search_locations)
-            if file.name != "base" and not file.name.startswith("_")
+            if file.name not in self._helpers and not file.name.startswith("_")
         }
         plugins = {e.name for e in entry_points(group=f"everyformer.{self.kind}s")}
         return sorted(files | set(self._files) | set(self._entries) | plugins | set(self._others()))

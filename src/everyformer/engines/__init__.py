@@ -1,4 +1,4 @@
-"""What members share, grouped by algebra. Which to take, for a mixer whose outputs are:
+"""Algebra that members share, in groups. The one to take, for a mixer whose outputs are:
 
     softmax(Q K^T + bias) V, any mask, any position             softmax/   attention, scored
     the same, over a pattern that is known beforehand            sparse/    plan, then attention

@@ -28,8 +28,8 @@ def once_differentiable(backward: Backward) -> Backward:
         # what the results depend on, by which whoever derives them comes here
         read = [t for t in (*gradients, *ctx.saved_tensors) if t is not None]
         with torch.no_grad():
-            found = backward(ctx, *gradients)
-        return tuple(None if t is None else _Final.apply(t, *read) for t in found)
+            results = backward(ctx, *gradients)
+        return tuple(None if t is None else _Final.apply(t, *read) for t in results)
 
     return wrapped
 
@@ -56,7 +56,7 @@ def _final(
 
 
 class _Final(torch.autograd.Function):
-    """The first of what it is given; it has no derivative by the others."""
+    """The first of its arguments; it has no derivative by the others."""
 
     @staticmethod
     def forward(ctx: Any, gradient: Tensor, *read: Tensor) -> Tensor:

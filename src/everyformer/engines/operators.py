@@ -1,8 +1,8 @@
-"""Custom operators: a forward pass, its gradients by hand, and the shapes of what both give.
+"""Custom operators: a forward pass, its gradients by hand, and the shapes of both results.
 
-Arguments are known by their names. The gradients' function names what it reads: arguments of the
-forward pass, its results, and ``grad_x`` for the gradient of a result x. What it names is what is
-saved; results whose gradient it does not name have none.
+Arguments are matched by name. The gradients' function may have as arguments those of the forward
+pass, its results, and ``grad_x`` for the gradient of a result x; these are saved, and no others. A
+result x without ``grad_x`` among them has no gradient.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from everyformer.engines.once import refuse
 from everyformer.engines.ranges import fake
 
 Formula = Callable[..., Any]
-"""of those of an operator's arguments that it names"""
+"""a function of some of an operator's arguments, by their names"""
 
 
 def operator(
@@ -45,20 +45,20 @@ def operator(
         flops: operations of both, from arguments whose tensors are shapes.
         gradient_shapes: the gradients without values, where they are not like the ``inputs``.
     """
-    given, read = (signature(f, eval_str=True).parameters for f in (forward, gradients))
+    parameters, read = (signature(f, eval_str=True).parameters for f in (forward, gradients))
     optional = {n for n, argument in read.items() if NoneType in get_args(argument.annotation)}
-    used = [n for n in read if n in given or n in results]
+    used = [n for n in read if n in parameters or n in results]
     tensors = [n for n in used if Tensor in (read[n].annotation, *get_args(read[n].annotation))]
     numbers = [n for n in used if n not in tensors]
     arriving = [n for n in results if f"grad_{n}" in read]
-    # a call is short: where its values stand is looked up here
-    known = [*given, *results]
+    # indices are looked up once, since calls are short
+    known = [*parameters, *results]
     restored = [*tensors, *numbers, *(f"grad_{n}" for n in results)]
     tensors_at, numbers_at = _indices(tensors, known), _indices(numbers, known)
     constant_at = _indices((n for n in results if n not in arriving), known)
-    read_at, inputs_at = _indices(read, restored), _indices(inputs, list(given))
-    absent_at = [(list(given).index(n), restored.index(n)) for n in inputs if n in optional]
-    # of one result alone that has a gradient, it comes
+    read_at, inputs_at = _indices(read, restored), _indices(inputs, list(parameters))
+    absent_at = [(list(parameters).index(n), restored.index(n)) for n in inputs if n in optional]
+    # a single result with a gradient always gets one
     zero = [n for n in arriving if f"grad_{n}" not in optional and len(arriving) > 1]
     zero_at = [_indices((f"grad_{n}", n), restored) for n in zero]
 
@@ -72,26 +72,28 @@ def operator(
 
     def differentiate(ctx: Any, *above: Tensor | None) -> tuple[Tensor | None, ...]:
         if all(g is None for g in above):
-            return (None,) * len(given)
+            return (None,) * len(parameters)
         # once: checkpoints unpack what was saved a single time
         values = [*ctx.saved_tensors, *ctx.numbers, *above]
         for gradient, result in zero_at:
             if values[gradient] is None:
                 values[gradient] = torch.zeros_like(values[result])
-        found: list[Tensor | None] = [None] * len(given)
+        derivatives: list[Tensor | None] = [None] * len(parameters)
         for n, gradient in zip(inputs_at, backward(*[values[n] for n in read_at]), strict=True):
-            found[n] = gradient
+            derivatives[n] = gradient
         for n, argument in absent_at:
             if values[argument] is None:
-                found[n] = None
-        return tuple(found)
+                derivatives[n] = None
+        return tuple(derivatives)
 
     def like_inputs(*values: Any) -> tuple[Tensor, ...]:
         known = dict(zip(read, values, strict=True))
         none = known[inputs[0]].new_empty(0)
         return tuple(none.clone() if known[n] is None else fake(known[n]) for n in inputs)
 
-    operation = _registered(name, forward, _by_name(given, shapes), _by_name(given, flops[0]))
+    operation = _registered(
+        name, forward, _by_name(parameters, shapes), _by_name(parameters, flops[0])
+    )
     fakes = like_inputs if gradient_shapes is None else _by_name(read, gradient_shapes)
     backward = _registered(f"{name}_backward", gradients, fakes, _by_name(read, flops[1]))
     operation.register_autograd(differentiate, setup_context=save)

@@ -64,7 +64,7 @@ class HeadProjections(nn.Module):
         """Queries (B, H, L, D) of ``x``, keys and values (B, H_kv, S, ...) of the context or x.
 
         Args:
-            turn: applied to queries and keys behind their norms, at once where there are none;
+            turn: applied to queries and keys after their norms, at once where there are none;
                 without a context.
         """
         if context is not None or not self.fused:
@@ -104,7 +104,7 @@ class HeadProjections(nn.Module):
         return self._normed(k, self.key_norm), v
 
     def one(self, x: Tensor, part: Part, *, biased: bool = True) -> Tensor:
-        """One of the three alone, with its norm; its bias too, if it has one and ``biased``."""
+        """Output of one of the three projections, with its norm and, if ``biased``, its bias."""
         y = self._linear(x, part, biased).unflatten(-1, (-1, self.dims[PARTS.index(part)]))
         norm = {"query": self.query_norm, "key": self.key_norm, "value": None}[part]
         return self._normed(y.transpose(1, 2), norm)

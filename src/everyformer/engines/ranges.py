@@ -1,4 +1,4 @@
-"""Which sums of exponentials may be taken against one reference, and in which precision.
+"""Ranges of sums of exponentials that may be taken against one reference, and their precision.
 
 A softmax average is a ratio of two sums of ``exp(key + bias)``. When every sum is taken relative to
 one reference key per row and channel, both sums are linear maps of ``exp(key - reference)``, hence
@@ -34,7 +34,7 @@ def returned(t: Tensor, like: Tensor) -> Tensor:
 
 
 def fake(like: Tensor) -> Tensor:
-    """What `returned` gives, without values."""
+    """An empty tensor in the form of `returned`."""
     return like.new_empty(like.shape)
 
 

@@ -3,7 +3,7 @@
 Mixers whose tables are indexed by position (AFT, the spatial gating unit) want every row to start
 at its first real token. `compact` moves the real tokens of each row to the front, in order, and
 `spread` puts the results back; `unpack` gives every packed document a row of its own. Both are
-exact: what stands in the padding never matters, and padded outputs are zero.
+exact: padding never matters, and padded outputs are zero.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from everyformer.core.state import S
 
 
 def checked_keep(x: Tensor, mask: Mask | None) -> Tensor | None:
-    """Which tokens of ``x`` (B, L, ...) are real by ``mask``: (B, L) bool; None: all.
+    """Flags (B, L) of the tokens of ``x`` (B, L, ...) that are real by ``mask``; None: all.
 
     For contexts and functions; what a mixer is called with, `Mixer.check_input` has checked.
     """
@@ -30,10 +30,10 @@ def checked_keep(x: Tensor, mask: Mask | None) -> Tensor | None:
 
 
 class Compacted(NamedTuple):
-    """Rows whose real tokens stand first."""
+    """Rows whose real tokens come first."""
 
     x: Tensor
-    """(B, L, ...) real tokens first, the rest behind"""
+    """(B, L, ...) real tokens first, then the rest"""
     keep: Tensor
     """(B, L) bool, a prefix of True in every row, or in both parts of it"""
     order: Tensor
@@ -60,7 +60,7 @@ def spread(y: Tensor, rows: Compacted) -> Tensor:
 def next_window(t: Tensor, size: int, keep: Tensor | None) -> Tensor:
     """The last ``size`` real tokens (B, size, ...) of each row of ``t`` (B, size + L, ...).
 
-    These are the window that was carried and L tokens behind it, of which those that ``keep`` (B,
+    These are the window that was carried and L tokens after it, of which those that ``keep`` (B,
     L), a prefix of True, marks are real (None: all).
     """
     if keep is None:
@@ -81,13 +81,12 @@ class Unpacked(NamedTuple):
     """(B, L) its place in that row"""
 
     def each(self, t: Tensor) -> Tensor:
-        """What ``t`` (B or 1, ...) of the packed tokens, alike in a document, is of each document:
-        (documents,)."""
+        """Values (documents,) of ``t`` (B or 1, ...), alike for all tokens of a document."""
         t = t.expand_as(self.row)
         return t.new_zeros(len(self.x)).index_put((self.row,), t)
 
-    def begun(self, state: S, runs: Tensor) -> S:
-        """What the documents go on from: those of number 0 in ``runs`` (B, L) with the ``state`` of
+    def initial(self, state: S, runs: Tensor) -> S:
+        """States before the documents: of number 0 in ``runs`` (B, L) the ``state`` of
         their rows, the others with none."""
         rows = torch.arange(len(self.row), device=runs.device)[:, None]
         return state.reorder(self.each(rows)).reset(self.each(runs != 0))

@@ -32,7 +32,7 @@ from everyformer.generation.beam import beam_search
 from everyformer.generation.config import BeamConfig, Sampling
 from everyformer.generation.sampling import ENDED, generate
 from everyformer.generation.translation import sacrebleu_package
-from everyformer.genes.depth._exits import set_threshold
+from everyformer.genes.depth.early_exits import set_threshold
 from everyformer.models.base import Model
 
 Metric = Literal["tokens", "exact", "bleu", "chrf"]

@@ -15,7 +15,7 @@ import numpy as np
 
 from everyformer.core.errors import ConfigError
 from everyformer.data.dataset import Dataset
-from everyformer.genes.depth._exits import exit_of, set_threshold
+from everyformer.genes.depth.early_exits import exit_of, set_threshold
 from everyformer.models.base import Model
 from everyformer.system.sealed import read_json, write_json
 from everyformer.training.evaluate import evaluate

@@ -14,7 +14,7 @@ from everyformer.engines.flops import count_flops
 from everyformer.experiments.figures import panels, plot, plot_bars
 from everyformer.experiments.measures import held_out, load, scored_accuracy
 from everyformer.experiments.study import Outcome, Study, experiment
-from everyformer.genes.mixers._patterned import PatternAttention
+from everyformer.genes.mixers.patterned import PatternAttention
 from everyformer.models.build import create_mixer, create_model
 
 BLOCK, SYMBOLS = 8, 16

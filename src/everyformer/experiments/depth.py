@@ -22,7 +22,7 @@ from everyformer.core.trace import trace
 from everyformer.experiments.figures import lines, panels
 from everyformer.experiments.measures import mean, scored_accuracy
 from everyformer.experiments.study import Outcome, Study, experiment
-from everyformer.genes.depth._exits import leaving_at, set_threshold
+from everyformer.genes.depth.early_exits import leaving_at, set_threshold
 from everyformer.models.build import create_model
 
 NODES, HOPS, QUERIES, ROWS = 6, 4, 8, 64

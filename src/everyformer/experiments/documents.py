@@ -24,7 +24,8 @@ from everyformer.experiments.study import Outcome, Study, experiment
 from everyformer.genes.positions.learned import Learned
 from everyformer.genes.positions.sinusoidal import Sinusoidal
 from everyformer.models.base import Model
-from everyformer.models.build import by_layer, create_model
+from everyformer.models.build import create_model
+from everyformer.models.draft import by_layer
 from everyformer.models.lengthen import lengthen
 
 LONG, SHORT = 512, 64

@@ -25,8 +25,8 @@ from everyformer.exits.resplits import resplit
 from everyformer.experiments.figures import panels
 from everyformer.experiments.measures import listed, load, model_for
 from everyformer.experiments.study import Outcome, Study, experiment
-from everyformer.genes.depth._exit_targets import first_agreeing
-from everyformer.genes.depth._exits import exit_of, leaving_at, set_threshold
+from everyformer.genes.depth.early_exits import exit_of, leaving_at, set_threshold
+from everyformer.genes.depth.exit_targets import first_agreeing
 from everyformer.models.base import Model
 
 LAYERS, BATCH = 6, 8

@@ -100,7 +100,7 @@ def output_error(kind: str, count: int, seed: int) -> float:
         generator = torch.Generator().manual_seed(seed)
         buckets = torch.randint(BUCKETS, buckets.shape, generator=generator)
     pattern = ChunkPattern(CHUNK, 1, 1, once=True)
-    dense = dense_attention(qk, v, pattern, None, 1.0, 1e-6, 0.0)
+    dense = dense_attention(qk, v, pattern)
     return float((lsh_attention(qk, v, buckets, pattern) - dense).norm() / dense.norm())
 
 

@@ -18,9 +18,8 @@ from everyformer.core.trace import trace
 from everyformer.experiments.figures import bars, boxes, lines, panels
 from everyformer.experiments.measures import held_out, listed, load, model_for, scored_accuracy
 from everyformer.experiments.study import Outcome, Study, experiment
-from everyformer.genes.positions._panels import TERMS
 from everyformer.genes.positions.da_transformer import DaTransformer
-from everyformer.genes.positions.xl_relative import XlRelative
+from everyformer.genes.positions.xl_relative import TERMS, XlRelative
 from everyformer.models.base import Model
 
 SYMBOLS, LENGTH, SHIFT = 16, 24, 4

@@ -20,7 +20,7 @@ from everyformer.engines.sparse.random_blocks import average_path
 from everyformer.experiments.figures import lines, panels, plot_bars
 from everyformer.experiments.measures import mean, scored_accuracy
 from everyformer.experiments.study import Outcome, Study, experiment
-from everyformer.genes.mixers._patterned import PatternAttention
+from everyformer.genes.mixers.patterned import PatternAttention
 from everyformer.genes.mixers.sparse_transformer import SparseTransformer
 from everyformer.models.base import Model
 from everyformer.models.build import create_mixer, create_model

@@ -5,11 +5,11 @@ Plain options, no torch.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Literal
 
 from everyformer.core.bounds import Amount, Count, Part, Positive, Real, Seed, Whole
-from everyformer.core.config import Options
+from everyformer.core.config import Options, part_of
 from everyformer.core.errors import ConfigError
 
 
@@ -58,7 +58,7 @@ class BeamConfig(Options):
     @property
     def search(self) -> BeamConfig:
         """These options alone, of a class that has more (a verb's)."""
-        return BeamConfig(**{f.name: getattr(self, f.name) for f in fields(BeamConfig)})
+        return part_of(BeamConfig, self)
 
     def normaliser(self, count: int) -> float:
         """The divisor of the log-probability of ``count`` tokens."""
@@ -96,4 +96,4 @@ class PlayConfig(Options):
     @property
     def play(self) -> PlayConfig:
         """These options alone, of a class that has more (a verb's)."""
-        return PlayConfig(**{f.name: getattr(self, f.name) for f in fields(PlayConfig)})
+        return part_of(PlayConfig, self)

@@ -18,7 +18,7 @@ from everyformer.core.mask import Mask
 from everyformer.core.state import StackState
 from everyformer.data.tokenizers.base import Tokenizer
 from everyformer.generation.config import Sampling
-from everyformer.genes.depth._exits import reading_prompt
+from everyformer.genes.depth.early_exits import reading_prompt
 from everyformer.models.base import Model, evaluating
 
 ENDED = -1

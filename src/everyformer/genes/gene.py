@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, final
 
 from everyformer.core.config import Choice, NoOptions, Options, from_dict
+from everyformer.core.errors import ConfigError
 from everyformer.core.registry import Registry
 from everyformer.genes.config import ModelConfig
 
@@ -51,14 +52,20 @@ class Gene:
         self.alternatives, self.default, self.needed = alternatives, default, needed
 
     def options(self, name: str | None) -> type[Options]:
-        """The options of an alternative; of none `NoOptions`."""
+        """The options of an alternative; of none `NoOptions`.
+
+        Raises:
+            UnknownNameError, ConfigError: no such alternative, or none where one is needed.
+        """
+        if name is None and self.needed:
+            raise ConfigError(f"a model needs a {self.name}: name one, not none")
         if name is None:
             return NoOptions
         kind: type[Options] = self.alternatives.get(name).Options
         return kind
 
     def typed(self, choice: Choice) -> Choice:
-        """The same choice with its options as their own class, defaults filled in.
+        """The choice with its options as their own class, defaults filled in.
 
         Raises:
             UnknownNameError, ConfigError: no such alternative, or no such options.
@@ -94,17 +101,18 @@ class Gene:
             GeneError: what clashes with what, and why.
         """
 
-    def inside(self, plan: ModelConfig, mixer: Any, options: Any, first: Any, layer: int) -> Any:
-        """What a layer's mixer takes as the argument of this gene's name; None: it takes none.
+    def inside(self, plan: ModelConfig, mixer: Any, options: Any, of_first: Any, layer: int) -> Any:
+        """Argument of a layer's mixer by this gene's name; None: it takes none.
 
         Args:
-            mixer: its class. options: its own. first: what the first layer's got, None for that.
-            layer: which one, counted from 0.
+            mixer: the mixer's class. options: the mixer's.
+            of_first: the argument of the first layer's mixer; None in the first layer.
+            layer: number of the layer, counted from 0.
         """
         return None
 
     def alone(self, choice: Choice, mixer: Any, options: Any, sizes: dict[str, Any]) -> Any:
-        """The same for a mixer that is built by itself, of genes that live `in_mixers`.
+        """Argument of a mixer that is built by itself, of genes that live `in_mixers`.
 
         Args:
             sizes: width, heads, causal and max_length of the mixer.
@@ -112,7 +120,7 @@ class Gene:
         raise NotImplementedError
 
     def around(self, plan: ModelConfig) -> Any:
-        """What the stack of layers takes as the argument of this gene's name; None: nothing."""
+        """Argument of the stack of layers by this gene's name; None: it takes none."""
         return None
 
 
@@ -124,12 +132,12 @@ def layer_choice(plan: ModelConfig, layer: int) -> Choice:
 
 
 def plain_choice(value: Any) -> Choice:
-    """What a person gives for a gene: a name, 'none', or a `Choice`."""
+    """The choice by a name, 'none', or a `Choice`, as a person writes it."""
     if isinstance(value, Choice):
         return value
     return Choice(None if value in NONE else value)
 
 
 def settled(genes: Mapping[str, Choice], known: Mapping[str, Gene]) -> dict[str, Choice]:
-    """Every choice with the options that were not given at their defaults."""
+    """Every choice with all its options, defaults filled in."""
     return {name: known[name].typed(choice) for name, choice in genes.items()}

@@ -173,7 +173,7 @@ def through_episodes(
     if packs:
         return _through(model, x, state, Mask(documents=episodes), taps)
     rows = unpack(x, episodes)
-    initial = freed(rows.begun(state, episodes))
+    initial = freed(rows.initial(state, episodes))
     out = _through(model, rows.x, initial, Mask(keep=rows.keep), taps)
     assert out.state is not None
     inside = {tap: repack(result, rows) for tap, result in out.taps.items()}

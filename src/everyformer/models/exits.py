@@ -22,7 +22,7 @@ from everyformer.core.mask import Mask, runs_of
 from everyformer.core.outputs import Losses, ModelOutput, StackOutput, add_losses
 from everyformer.core.state import State
 from everyformer.genes.config import ModelConfig
-from everyformer.genes.depth._exits import Evidence, Exits, layer_weights
+from everyformer.genes.depth.early_exits import Evidence, Exits, layer_weights
 from everyformer.models.base import evaluating
 
 Run = Callable[..., StackOutput]

@@ -1,4 +1,4 @@
-"""Options of training: one dataclass for Python, flags and files alike (torch stays out)."""
+"""Options of a training: one dataclass for Python, flags and files alike (torch stays out)."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ class TrainingConfig(Options):
 
     @property
     def budget(self) -> tuple[Literal["steps", "seconds", "tokens", "flops"], float]:
-        """The budget that ends the run: what is counted, and how much of it there is."""
+        """End of the run: what is counted, and how much of it there is."""
         for kind in ("seconds", "tokens", "flops"):
             amount = getattr(self, f"budget_{kind}")
             if amount is not None:

@@ -1,7 +1,6 @@
 """Short names of options, the same for flags, config files and Python.
 
-`steps` is `training.steps`, `data` is `data.source`, and `lengths` is a comparison's
-`bench_lengths`.
+`steps` is `training.steps`, and `data` is `data.source`.
 """
 
 from __future__ import annotations
@@ -42,14 +41,8 @@ ALIASES: dict[tuple[type, str], str] = {
     )
 }
 """(class, field) -> the short name beside --home.field"""
-OTHER_NAMES = {
-    "from_run": "from",
-    "class_name": "class",
-    "schedule": "by-layer",
-    "bench_lengths": "lengths",
-}
-"""field of a verb's own options -> its name there and in config files, where the field has another:
-Python could not call it so, or saved files know it by that"""
+OTHER_NAMES = {"from_run": "from", "class_name": "class"}
+"""field of a verb's own options -> its name there and in config files: words of Python itself"""
 
 
 def in_full(kind: type, values: Mapping[str, Any]) -> dict[str, Any]:
@@ -59,7 +52,7 @@ def in_full(kind: type, values: Mapping[str, Any]) -> dict[str, Any]:
         ConfigError: an option is given twice, by both of its names.
     """
     fields = {f.name for f in dataclasses.fields(kind)}
-    others = {name.replace("-", "_"): field for field, name in OTHER_NAMES.items()}
+    others = {name: field for field, name in OTHER_NAMES.items()}
     short = {
         alias[2:].replace("-", "_"): (HOMES[cls], name)
         for (cls, name), alias in ALIASES.items()

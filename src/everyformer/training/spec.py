@@ -8,17 +8,21 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
-from everyformer.core.config import Choice, Options, to_dict
+from everyformer.core.config import Choice, Options, Said, from_dict, part_of, to_dict
 from everyformer.core.errors import ConfigError
-from everyformer.core.tasks import TASKS
+from everyformer.core.tasks import TASKS, tasks_that
 from everyformer.data.config import DataConfig
 from everyformer.family import info
 from everyformer.genes import GENES, plain_genes
 from everyformer.genes.config import Architecture, ModelConfig
-from everyformer.genes.gene import NONE
+from everyformer.genes.feedforward import FEEDFORWARD
+from everyformer.genes.gene import NONE, settled
+from everyformer.models.defaults import completed, is_causal, scales_embedding
+from everyformer.models.draft import Draft, HeadSplit, require_feedforward
 from everyformer.system.plain import from_json, to_json
 from everyformer.training.config import TrainingConfig
 
@@ -46,7 +50,7 @@ class RunSpec(Options):
     """sizes and wiring"""
     training: TrainingConfig = field(default_factory=TrainingConfig)
     """budget, optimiser and rhythm"""
-    schedule: tuple[str, ...] = ()
+    by_layer: tuple[str, ...] = ()
     """options that differ by layer, as option=value,value,... with one value a layer"""
     by_head: str | None = None
     """mixers of the heads as name,name,... with one name a head; the member's own mixer keeps its
@@ -55,38 +59,94 @@ class RunSpec(Options):
     """fine-tuning: begin with the weights of this run, or of a model that was saved in this folder;
     its sizes, options and tokenizer hold"""
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        object.__setattr__(self, "genes", settled(self.genes, GENES))
 
-def preset(member: str, task: str | None = None, **chosen: str | None) -> RunSpec:
-    """The run that a member's own row describes, before anything is changed.
+
+R = TypeVar("R", bound=RunSpec)
+
+
+def resolve(
+    kind: type[R], said: Sequence[Said], task: str | None = None, base: RunSpec | None = None
+) -> R:
+    """Run that was said, every option of it decided.
+
+    Args:
+        kind: `RunSpec`, or one with more options.
+        said: what was given, later places over earlier ones.
+        task: what the data are for, where that is known (default: what was said).
+        base: what holds where nothing was said (default: the row of the member for the task).
+
+    Raises:
+        ConfigError: unknown options, wrong values; see `from_dict`.
+    """
+    base = _row(said, task) if base is None else base
+    run = kind(**{f.name: getattr(base, f.name) for f in dataclasses.fields(RunSpec)})
+    for one in said:
+        run = one.over(run)
+    return run
+
+
+def _row(said: Sequence[Said], task: str | None) -> RunSpec:
+    """The row of the member that was said; a task that it lacks is refused once data are known."""
+    member = str(_last(said, "member"))
+    task = task or _last(said, "task")
+    if task is None and _last(said, "data", "env"):
+        [task] = tasks_that("interacts")
+    return preset(member, task if task in info(member).tasks else None)
+
+
+def _last(said: Sequence[Said], *path: str) -> Any:
+    """The value of an option that was given last; None: it was not."""
+    for one in reversed(said):
+        value: Any = one.values
+        for name in path:
+            value = value.get(name) if isinstance(value, dict) else None
+        if value is not None:
+            return value
+    return None
+
+
+def preset(member: str, task: str | None = None, **options: Any) -> RunSpec:
+    """The run that a member's own row describes.
 
     Args:
         task: what it does (default: the member's first task).
-        chosen: by gene, the name of what replaces the member's own.
+        options: what differs of the model, by the names that `create_model` has.
     """
-    from everyformer.models.build import configure
-
     row = info(member)
     task = task or row.tasks[0]
-    spec = described(configure(member, task, **chosen))
-    training = TrainingConfig(**TASKS[task].training)
-    return dataclasses.replace(spec, data=DataConfig(**row.genes.data), training=training)
+    draft = Draft.of(row, task)
+    draft.put_all(options)
+    return RunSpec(
+        member,
+        draft.genes,
+        data=DataConfig(**row.genes.data),
+        model=from_dict(Architecture, to_dict(draft.fields)),
+        training=TrainingConfig(**TASKS[task].training),
+        by_layer=_as_words(draft.schedule),
+    )
 
 
 def described(config: ModelConfig) -> RunSpec:
     """A model as the description of a run; what `configure` chooses by itself is left open."""
-    from everyformer.models.build import is_causal, scales_embedding
-
-    shape = {f.name: getattr(config, f.name) for f in dataclasses.fields(Architecture)}
+    shape = part_of(Architecture, config)
     if config.scale_embedding == scales_embedding(config):
-        shape["scale_embedding"] = None
-    if config.causal == is_causal(info(config.member), dataclasses.replace(config, causal=None)):
-        shape["causal"] = None
-    schedule = tuple(
-        f"{name}={','.join(to_json(value) for value in values)}"
-        for name, values in config.schedule.items()
+        shape = dataclasses.replace(shape, scale_embedding=None)
+    if config.causal == is_causal(dataclasses.replace(config, causal=None)):
+        shape = dataclasses.replace(shape, causal=None)
+    heads, mixer = None, config.genes["mixer"]
+    if mixer.name == "by-head":
+        heads, own = ",".join(mixer.get("mixers")), str(info(config.member).genes["mixer"].name)
+        mixer = Choice(own, mixer.get("own", {}).get(own, {}))
+    return RunSpec(
+        config.member,
+        config.genes | {"mixer": mixer},
+        model=shape,
+        by_layer=_as_words(config.schedule),
+        by_head=heads,
     )
-    genes = {name: GENES[name].typed(choice) for name, choice in config.genes.items()}
-    return RunSpec(config.member, genes, model=Architecture(**shape), schedule=schedule)
 
 
 def model_config(spec: RunSpec, dataset: Dataset, origin: ModelConfig | None = None) -> ModelConfig:
@@ -97,34 +157,31 @@ def model_config(spec: RunSpec, dataset: Dataset, origin: ModelConfig | None = N
             causal model stays causal; one that starts from a masked model hides no sentences.
     """
     from everyformer.data.sentences import with_sentences
-    from everyformer.models.build import configure
 
-    options = {
-        f.name: to_dict(getattr(spec.model, f.name)) for f in dataclasses.fields(Architecture)
-    }
-    options["max_length"] = max(spec.model.max_length or 0, dataset.length)
-    if origin is not None and origin.causal and TASKS[dataset.task].answers:
-        options["causal"] = True
+    task, row = TASKS[dataset.task], Draft.of(info(spec.member), dataset.task)
+    facts = {"max_length": max(spec.model.max_length or 0, dataset.length), **dataset.model_options}
+    if origin is not None and origin.causal and task.answers:
+        facts["causal"] = True
     if (
         origin is not None
         and TASKS[origin.task].predicts == "hidden"
         and origin.task != dataset.task
     ):
-        options["summaries"] |= {"cpc": 0.0, "mask_token": None}
+        facts["summaries"] = dataclasses.replace(spec.model.summaries, cpc=0.0, mask_token=None)
     genes = dict(spec.genes)
     if spec.by_head is not None:
-        names, mixer = spec.by_head.split(","), genes["mixer"]
-        own = {name: mixer.plain() for name in names if name == mixer.name}
-        genes["mixer"] = Choice("by-head", {"mixers": names, "own": own})
-    complete = configure(
-        spec.member,
-        dataset.task,
-        schedule=dict(_by_layer(item) for item in spec.schedule),
-        **dataset.model_options,
-        **options,
-        **genes,
+        genes["mixer"] = HeadSplit(tuple(spec.by_head.split(","))).over(genes["mixer"])
+    if spec.genes["feedforward"] != FEEDFORWARD.typed(row.genes["feedforward"]):
+        require_feedforward(genes["mixer"], "feedforward")
+    schedule = dict(_values_by_layer(item) for item in spec.by_layer)
+    config = ModelConfig(
+        **{**vars(spec.model), **facts},
+        member=spec.member,
+        task=dataset.task,
+        genes={name: Choice(choice.name, choice.plain()) for name, choice in genes.items()},
+        schedule={name: tuple(values) for name, values in schedule.items()},
     )
-    return with_sentences(complete, dataset)
+    return with_sentences(completed(config), dataset)
 
 
 def build_run(spec: RunSpec, dataset: Dataset, origin: ModelConfig | None = None) -> Model:
@@ -138,14 +195,23 @@ def build_run(spec: RunSpec, dataset: Dataset, origin: ModelConfig | None = None
     return build_model(config)
 
 
-def _by_layer(item: str) -> tuple[str, list[Any]]:
+def _as_words(schedule: Mapping[str, Sequence[Any]]) -> tuple[str, ...]:
+    """Options that differ by layer as option=value,value,..."""
+    return tuple(
+        f"{name}={','.join(to_json(value) for value in values)}"
+        for name, values in schedule.items()
+    )
+
+
+def _values_by_layer(item: str) -> tuple[str, list[Any]]:
     name, equals, values = item.partition("=")
     if not equals:
         raise ConfigError(f"--by-layer takes option=value,value,..., not '{item}'")
-    return name.replace("-", "_"), [_value(v) for v in values.split(",")]
+    return name.replace("-", "_"), [value_of(text) for text in values.split(",")]
 
 
-def _value(text: str) -> Any:
+def value_of(text: str) -> Any:
+    """The value that a word stands for: JSON, none, or else the word itself."""
     try:
         return from_json(text)
     except json.JSONDecodeError:

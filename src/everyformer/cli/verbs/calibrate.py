@@ -84,7 +84,7 @@ def run(options: CalibrateOptions) -> int:
     from everyformer.exits.certificate import Certificate
     from everyformer.exits.costs import exit_costs
     from everyformer.exits.learn_then_test import fixed_sequence, require_enough
-    from everyformer.genes.depth._exits import exit_of
+    from everyformer.genes.depth.early_exits import exit_of
     from everyformer.system.fingerprint import weights_digest
     from everyformer.system.pulse import doing
     from everyformer.system.sealed import write_json

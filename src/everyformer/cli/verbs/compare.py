@@ -10,19 +10,14 @@ import tyro
 
 from everyformer.cli.comparison_table import render
 from everyformer.cli.console import emit
-from everyformer.cli.flags import arrange, flags_of
-from everyformer.cli.parsing import chosen_genes, parse, peek, read_config, say, take
+from everyformer.cli.parsing import Line, say, take
 from everyformer.cli.playing import environment_words
-from everyformer.comparison.config import OWN, CompareConfig, own_genes, usual_training
+from everyformer.comparison.config import CompareConfig, usual_training
 from everyformer.core import plugins as own
-from everyformer.core.config import Choice, from_dict
+from everyformer.core.config import from_dict, part_of
 from everyformer.core.errors import CheckpointError
 from everyformer.family import names
-from everyformer.genes import GENES
-from everyformer.genes.gene import NONE, plain_choice
 from everyformer.system.files import expanded
-
-NAMES = names()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,25 +33,21 @@ class CompareOptions(CompareConfig):
 def run(words: Sequence[str]) -> int:
     """Compare, print the table, and say where the report is."""
     words = environment_words(words)
-    options = parse(
-        CompareOptions,
-        words,
-        verb="compare",
+    line = Line(CompareOptions, words, "compare", names())
+    options = line.parse(
         about="Compare members on your data, on equal footing: quality, speed, memory.",
         examples=(
             "everyformer compare attention aft-conv gmlp --data mytext.txt --budget-seconds 60",
             "everyformer compare attention gmlp --data digits --seeds 3 --match parameters",
         ),
-        default=_begun_options(words) or _default(words),
-        names=NAMES,
+        default=_begun_options(line)
+        or CompareOptions(training=usual_training(line.peek("data.env"))),
     )
     from everyformer.comparison.compare import run_comparison
     from everyformer.comparison.folder import begun_with
     from everyformer.report.comparison import write_report
 
-    config = CompareConfig(
-        **{f.name: getattr(options, f.name) for f in dataclasses.fields(CompareConfig)}
-    )
+    config = part_of(CompareConfig, options)
     command = _command(words, config)
     again = own.command(f"compare --resume --out {shlex.quote(config.out)}")
     hint = f"stopped; go on with: {again}"
@@ -80,7 +71,7 @@ def run(words: Sequence[str]) -> int:
 
 
 def _command(words: Sequence[str], config: CompareConfig) -> str:
-    """What repeats the whole: the words that began it, with those that are said now behind them."""
+    """Command that repeats the whole: the words that began it, then those of now."""
     from everyformer.comparison.folder import first_command
 
     kept = [word for word in words if word not in ("--resume", "--overwrite")]
@@ -91,40 +82,22 @@ def _command(words: Sequence[str], config: CompareConfig) -> str:
     return f"{before} {shlex.join(kept)}" if kept else before
 
 
-def _default(words: Sequence[str]) -> CompareOptions:
-    """What holds where nothing is said."""
-    environment = peek(words, "--data.env")
-    path = peek(words, "--config")
-    if environment is None and path is not None:
-        data = read_config(path).get("data", {})
-        environment = data.get("env") if isinstance(data, dict) else None
-    return CompareOptions(genes=_genes(words), training=usual_training(environment))
-
-
-def _genes(words: Sequence[str]) -> dict[str, Choice]:
-    """What the words choose for a gene in all members, with the options that there are of it."""
-    said = chosen_genes(words, "compare", (*NONE, OWN))
-    named = {gene: plain_choice(name) for gene, name in said.items() if name != OWN}
-    return own_genes() | {gene: GENES[gene].typed(choice) for gene, choice in named.items()}
-
-
-def _begun_options(words: Sequence[str]) -> CompareOptions | None:
+def _begun_options(line: Line[CompareOptions]) -> CompareOptions | None:
     """With --resume, what the comparison in that directory was begun with.
 
     Raises:
         CheckpointError: there is none, and no member is named to begin one with.
     """
-    if "--resume" not in words or not {"--help", "-h"}.isdisjoint(words):
+    if "--resume" not in line.words or line.helps:
         return None
     from everyformer.comparison.folder import begun_with
 
-    out = peek(words, "--out") or CompareOptions.out
+    out = line.peek("out") or CompareOptions.out
     values = begun_with(expanded(out))
     if values is not None:
         begun = {**values, "out": out, "resume": False, "overwrite": False}
         return from_dict(CompareOptions, begun)
-    placed, _ = arrange(words, flags_of(CompareOptions), NAMES)
-    if not placed and peek(words, "--config") is None:
+    if not line.placed() and line.file.file is None:
         raise CheckpointError(
             f"there is no comparison in {out} to resume: give its --out, or leave out --resume to "
             "begin one"

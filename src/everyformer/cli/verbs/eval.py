@@ -13,9 +13,8 @@ from everyformer.cli.console import emit, facts, table
 from everyformer.cli.eval_options import EvalOptions
 from everyformer.cli.exit_search import search_exits
 from everyformer.cli.exits import settle_exits
-from everyformer.cli.flags import arrange, flags_of
 from everyformer.cli.found import found_run
-from everyformer.cli.parsing import parse, peek, read_config, say
+from everyformer.cli.parsing import Line, say
 from everyformer.cli.playing import (
     check_playing,
     played_by,
@@ -51,11 +50,9 @@ OWN_DATA = "what the run was trained on"
 def run(words: Sequence[str]) -> int:
     """Evaluate and print every number with its 95% interval."""
     of_environment, words = take_environment(words)
-    default = _default(words)
-    options = parse(
-        EvalOptions,
-        words,
-        verb="eval",
+    line = Line(EvalOptions, words, "eval")
+    default = _default(line)
+    options = line.parse(
         about="Measure a trained run on its validation data, or on other data.",
         examples=(
             "everyformer eval runs/gmlp --data other.txt",
@@ -122,10 +119,9 @@ def run(words: Sequence[str]) -> int:
     return 0
 
 
-def _default(words: Sequence[str]) -> EvalOptions:
+def _default(line: Line[EvalOptions]) -> EvalOptions:
     """The options where nothing is said: the data are those of the run that the words name."""
-    placed, _ = arrange(words, flags_of(EvalOptions))
-    folder = placed[0] if placed else _run_in_config(words)
+    folder = next(iter(line.placed()), None) or line.peek("run")
     known = None if folder is None else _data_of(folder)
     return EvalOptions(
         run=EvalOptions.missing if folder is None else folder,
@@ -164,12 +160,6 @@ def _episodes(trained: TrainedRun, options: EvalOptions, of_environment: dict[st
     else:
         print(returns_table(rows))
     return 0
-
-
-def _run_in_config(words: Sequence[str]) -> str | None:
-    """The run that a config file names, if there is one."""
-    path = peek(words, "--config")
-    return None if path is None else read_config(path).get("run")
 
 
 def warn_of_own_rows(model: Any, dataset: Dataset) -> None:

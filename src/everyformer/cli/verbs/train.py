@@ -12,21 +12,12 @@ from everyformer.cli.console import emit, facts
 from everyformer.cli.found import found_run
 from everyformer.cli.parsing import peek, say, take
 from everyformer.cli.playing import environment_words
-from everyformer.cli.run_options import (
-    TrainOptions,
-    named_member,
-    read_run,
-    run_folder,
-    train_options,
-)
+from everyformer.cli.run_options import TrainOptions, read_run, run_folder
 from everyformer.core import plugins as own
-from everyformer.core.config import from_dict, to_dict
-from everyformer.core.errors import CheckpointError, ConfigError
+from everyformer.core.config import to_dict
+from everyformer.core.errors import ConfigError
 from everyformer.core.tasks import TASKS
 from everyformer.family import info
-from everyformer.genes import GENES
-from everyformer.system.files import expanded
-from everyformer.training.spec import RunSpec, preset
 from everyformer.training.worth import worth
 
 if TYPE_CHECKING:
@@ -37,7 +28,7 @@ if TYPE_CHECKING:
 def run(words: Sequence[str]) -> int:
     """Train, and say where the results are."""
     words = _from_a_run(environment_words(words))
-    options = _options(words)
+    said, options = read_run(words)
     folder = run_folder(options)
 
     from everyformer.data import load_dataset
@@ -62,9 +53,9 @@ def run(words: Sequence[str]) -> int:
             tokenizer=None if origin is None else origin.tokenizer,
             able=_able(options, origin),
         )
-        if options.from_run is None and not options.resume:
+        if said.base is None:
             # now that the task is known, what the member has there holds where nothing was said
-            options = read_run(words, task=dataset.task)
+            options = said.options(dataset.task)
         # what was called classify or regress has its full name from here on
         options = dataclasses.replace(options, task=dataset.task)
         model = build_run(options, dataset, None if origin is None else origin.config)
@@ -91,8 +82,8 @@ def run(words: Sequence[str]) -> int:
         rows: dict[str, Any] = {"run": folder}
         found = (result.evaluation or {}).items()
         rows |= {name: value for name, value in found if isinstance(value, int | float)}
-        said = worth(dataset.task, result.evaluation or {})
-        rows |= {} if said is None else {"worth": said}
+        value = worth(dataset.task, result.evaluation or {})
+        rows |= {} if value is None else {"worth": value}
         rows["trained"] = f"{result.steps} steps, {result.seconds:.1f} s{speed}"
         task = TASKS[dataset.task]
         use = task.use if dataset.tokenizer is not None or dataset.kind != "text" else "eval {run}"
@@ -116,7 +107,7 @@ def _from_a_run(words: Sequence[str]) -> list[str]:
 
 
 def _origin(options: TrainOptions, folder: Path) -> Start | None:
-    """What a run began with; once it has begun, it knows that itself."""
+    """Model that a run began with; once it has begun, it knows that itself."""
     from everyformer.training.warmstart import read_start
 
     if options.from_run is None:
@@ -143,41 +134,3 @@ def _with_tokenizer(options: TrainOptions, tokenizer: Tokenizer, given: str | No
         )
     data = dataclasses.replace(options.data, tokenizer=tokenizer.name)
     return dataclasses.replace(options, data=data)
-
-
-def _options(words: list[str]) -> TrainOptions:
-    """What to run; with --resume, the run's own options with this command line's on top."""
-    member = named_member(words)
-    if "--resume" not in words or not {"--help", "-h"}.isdisjoint(words):
-        return read_run(words)
-    out = peek(words, "--out") or (member and str(Path("runs") / member))
-    if out is None:
-        raise ConfigError("--resume needs to know the run: give --out runs/NAME")
-    saved = _saved_config(out)
-    if saved is None and member is None:
-        raise CheckpointError(f"there is no run in {out} to resume")
-    if saved is None:
-        # killed before anything was written: it begins anew
-        return read_run(words)
-    values = saved["run"]
-    if member is not None and member != values["member"]:
-        raise ConfigError(
-            f"the run in {out} trains {values['member']}, not {member}: choose another --out"
-        )
-    chosen = {gene: values[gene]["name"] for gene in GENES if gene in values}
-    known = preset(values["member"], values["task"], **chosen)
-    spec = from_dict(RunSpec, values, "", known)
-    return read_run(words, train_options(spec, out=out, resume=True))
-
-
-def _saved_config(out: str) -> dict[str, Any] | None:
-    from everyformer.system.sealed import read_json
-    from everyformer.training.storage import RUN_FORMAT
-
-    path = expanded(out) / "config.json"
-    if not path.exists():
-        return None
-    config = read_json(path, RUN_FORMAT)
-    if not isinstance(config.get("run"), dict):
-        raise CheckpointError(f"{out} was not made by `everyformer train`: name the member again")
-    return config

@@ -68,11 +68,11 @@ class _Call(NamedTuple):
 
     @property
     def blocks(self) -> _Blocks:
-        """Of the queries, and of the keys beside what the ``lead`` begins with."""
+        """Blocks of the queries, and of the keys after those that the ``lead`` begins with."""
         return _blocks(self.k.shape[1] - self.lead, self.bias.shape[-1], self.causal)
 
     def sums(self, reference: Tensor) -> Tensor:
-        """X (H, blocks, C, B, V + K) of the tokens, zeros before and behind them."""
+        """X (H, blocks, C, B, V + K) of the tokens, zeros before and after them."""
         first, blocks = int(self.lead > 0), self.blocks
         k, v = self.k[:, first:], self.v[:, first:]
         batch, length, heads, values = v.shape
@@ -90,7 +90,7 @@ class _Call(NamedTuple):
 
 
 class _Blocks(NamedTuple):
-    """How queries and keys fall into blocks; ``before`` keys of padding stand in front."""
+    """Blocks of queries and keys, with ``before`` keys of padding in front."""
 
     length: int
     before: int
@@ -137,7 +137,7 @@ def _gradients(
 
 
 def _matrices(bias: Tensor, blocks: _Blocks, causal: bool) -> Tensor:
-    """What a block of queries takes of its window: (H q, C, m C)."""
+    """Matrices (H q, C, m C) of a block of queries by the keys of its window."""
     heads, q, size = bias.shape[0], blocks.queries, blocks.size
     base = bias.new_ones(size, blocks.window * size)
     if causal:
@@ -224,7 +224,7 @@ def _backward(
 
 
 def _operations(k: Any, v: Any, bias: Any, causal: bool, lead: int) -> int:
-    """Of the matrices of biases and their products, from shapes."""
+    """Operations of the matrices of biases and their products, from shapes."""
     blocks = _blocks(k[1] - lead, bias[-1], causal)
     pairs = blocks.queries * blocks.window * blocks.size**2
     return 2 * pairs * k[0] * k[2] * (v[-1] + k[-1])

@@ -4,7 +4,7 @@
 
 exp(K + w) factorises, so numerator and denominator are one product exp(w) [exp(K) V | exp(K)]. It
 is taken a block of rows at a time: w may come as two factors and need not be held whole, but up to
-64 MB of exp(w) are kept for the gradients. Rows whose range forbids one reference (see ``ranges``)
+64 MB of exp(w) are saved for the gradients. Rows whose range forbids one reference (see ``ranges``)
 are averaged exactly, tile by tile, with the maximum of every row and channel. Nothing of size
 L x S x channels is ever built.
 """
@@ -31,8 +31,8 @@ from everyformer.engines.ranges import (
 
 _ROWS = 1024
 """rows of w made at a time: enough for the products' full rate, few enough for the cache"""
-_KEPT = 1 << 24
-"""entries of exp(w) kept for the gradients (64 MB); more are made again, 7% of the time"""
+_SAVED = 1 << 24
+"""entries of exp(w) saved for the gradients (64 MB); more are made again, 7% of the time"""
 _TILE = 1 << 21
 """entries of a tile of the exact path"""
 
@@ -80,7 +80,7 @@ class _Call(NamedTuple):
 class _Block(NamedTuple):
     """Some rows of w, up to the last key that one of them sees."""
 
-    here: slice
+    span: slice
     w: Tensor
     """(H, R, keys): exp(w), each row to a scale of its own; on the exact path w itself"""
     exact: bool
@@ -107,28 +107,28 @@ def _prepare(
     )  # fmt: skip
 
 
-def _blocks(call: _Call, kept: Tensor, filled: bool = False) -> Iterator[_Block]:
+def _blocks(call: _Call, saved: Tensor, filled: bool = False) -> Iterator[_Block]:
     """Blocks of w from the first row to the last.
 
-    ``kept`` is room for all of them, or nothing; ``filled``: it holds them already.
+    ``saved`` is room for all of them, or nothing; ``filled``: it holds them already.
     """
     (heads, length), source = call.rows.shape[:2], call.k.shape[1]
     size = _height(call)
     offset = call.offset if call.offset is not None else call.rows.new_zeros(heads).long()
     latest, earliest = (int(offset.max()), int(offset.min())) if call.causal else (source, source)
-    room, used = (kept if kept.numel() else _room(call)), 0
+    room, used = (saved if saved.numel() else _room(call)), 0
     for first in range(0, length, size):
         last = min(first + size, length)
-        here, keys = slice(first, last), min(source, last + latest)
+        span, keys = slice(first, last), min(source, last + latest)
         w = _shaped(room[used:], heads, last - first, keys)
-        used += w.numel() if kept.numel() else 0
+        used += w.numel() if saved.numel() else 0
         if filled:
-            yield _Block(here, w, False)
+            yield _Block(span, w, False)
             continue
         if call.columns is None:
-            w.copy_(call.rows[:, here, :keys])
+            w.copy_(call.rows[:, span, :keys])
         else:
-            torch.bmm(call.rows[:, here], call.columns[:, :keys].transpose(1, 2), out=w)
+            torch.bmm(call.rows[:, span], call.columns[:, :keys].transpose(1, 2), out=w)
         low = None if call.small else w.amin()
         if call.causal:
             edge = min(keys, first + earliest + 1)
@@ -140,7 +140,7 @@ def _blocks(call: _Call, kept: Tensor, filled: bool = False) -> Iterator[_Block]
             top = w.amax(2, keepdim=True)
             exact = not bool((top - low).amax() <= bias_limit(w.dtype))
             w = w if exact else w.sub_(top)
-        yield _Block(here, w if exact else w.exp_(), exact)
+        yield _Block(span, w if exact else w.exp_(), exact)
 
 
 def _height(call: _Call) -> int:
@@ -158,36 +158,36 @@ def _shaped(room: Tensor, *shape: int) -> Tensor:
     return room[: math.prod(shape)].view(shape)
 
 
-def _kept(k: Tensor, rows: Tensor, keep: bool) -> Tensor:
-    """Room for exp(w) of all pairs if it is to be kept, else nothing."""
+def _room_to_save(k: Tensor, rows: Tensor, keep: bool) -> Tensor:
+    """Room for exp(w) of all pairs if it is to be saved, else nothing."""
     pairs = rows.shape[0] * rows.shape[1] * k.shape[1]
-    return widened(k).new_empty(pairs if keep and pairs <= _KEPT else 0)
+    return widened(k).new_empty(pairs if keep and pairs <= _SAVED else 0)
 
 
 def _averages(
     k: Tensor, v: Tensor, rows: Tensor, columns: Tensor | None, offset: Tensor | None,
     causal: bool, keep: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    """o, and for the gradients denominators (log-sums of exact rows) and, kept, exp(w)."""
+    """o, and for the gradients denominators (log-sums of exact rows) and, if saved, exp(w)."""
     with full_precision(k):
-        call, kept = _prepare(k, v, rows, columns, offset, causal), _kept(k, rows, keep)
+        call, saved = _prepare(k, v, rows, columns, offset, causal), _room_to_save(k, rows, keep)
         values = v.shape[-1]
         o = call.v.new_empty(v.shape[0], rows.shape[1], *v.shape[2:])
         total = call.k.new_empty(*o.shape[:3], k.shape[-1])
-        for here, w, exact in _blocks(call, kept):
+        for span, w, exact in _blocks(call, saved):
             if exact:
-                o[:, here], total[:, here] = _exact_forward(call, w)
+                o[:, span], total[:, span] = _exact_forward(call, w)
                 continue
             y = torch.bmm(w, call.products[:, : w.shape[2]])
             y = y.unflatten(2, (v.shape[0], -1)).permute(2, 1, 0, 3)
-            total[:, here] = y[..., values:]
-            torch.div(y[..., :values], y[..., values:], out=o[:, here])
-    return returned(o, v), total, kept
+            total[:, span] = y[..., values:]
+            torch.div(y[..., :values], y[..., values:], out=o[:, span])
+    return returned(o, v), total, saved
 
 
 def _gradients(
     k: Tensor, v: Tensor, rows: Tensor, columns: Tensor | None, offset: Tensor | None,
-    o: Tensor, total: Tensor, kept: Tensor, grad_o: Tensor, causal: bool,
+    o: Tensor, total: Tensor, saved: Tensor, grad_o: Tensor, causal: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """Per block dX = exp(w)^T Y and dw = exp(w) * (Y X^T); then dK = V dV + exp(K) dexp(K)."""
     with full_precision(k):
@@ -196,23 +196,23 @@ def _gradients(
         dx, own = torch.zeros_like(call.products), None
         drows, room = torch.zeros_like(call.rows), _room(call)
         dcolumns = k.new_empty(0) if call.columns is None else torch.zeros_like(call.columns)
-        filled = kept.numel() > 0 and call.small and call.reference is not None
-        for here, w, exact in _blocks(call, kept if filled else kept[:0], filled):
+        filled = saved.numel() > 0 and call.small and call.reference is not None
+        for span, w, exact in _blocks(call, saved if filled else saved[:0], filled):
             seen = w.shape[2]
             if exact:
                 own = own or (torch.zeros_like(call.k), torch.zeros_like(call.v))
-                dw = _exact_backward(call, w, total[:, here], g[:, here], c[:, here], own)
+                dw = _exact_backward(call, w, total[:, span], g[:, span], c[:, span], own)
             else:
-                y = torch.cat([g[:, here] / total[:, here], c[:, here] / total[:, here]], -1)
+                y = torch.cat([g[:, span] / total[:, span], c[:, span] / total[:, span]], -1)
                 y = y.permute(2, 1, 0, 3).flatten(2)
                 dx[:, :seen].baddbmm_(w.transpose(1, 2), y)
                 dw = _shaped(room, *w.shape)
                 torch.bmm(y, call.products[:, :seen].transpose(1, 2), out=dw).mul_(w)
             if call.columns is None:
-                drows[:, here, :seen] = dw
+                drows[:, span, :seen] = dw
             else:
-                drows[:, here] = torch.bmm(dw, call.columns[:, :seen])
-                dcolumns[:, :seen].baddbmm_(dw.transpose(1, 2), call.rows[:, here])
+                drows[:, span] = torch.bmm(dw, call.columns[:, :seen])
+                dcolumns[:, :seen].baddbmm_(dw.transpose(1, 2), call.rows[:, span])
         dk, dv = _from_products(call, dx) if own is None else own
         if own is not None and call.reference is not None:
             dk, dv = (a + b for a, b in zip(own, _from_products(call, dx), strict=True))
@@ -275,7 +275,7 @@ def _exact_backward(
 
 def _shapes(k: Tensor, v: Tensor, rows: Tensor, keep: bool) -> tuple[Tensor, Tensor, Tensor]:
     o = v.new_empty(v.shape[0], rows.shape[1], *v.shape[2:])
-    return o, widened(k).new_empty(*o.shape[:3], k.shape[-1]), _kept(k, rows, keep)
+    return o, widened(k).new_empty(*o.shape[:3], k.shape[-1]), _room_to_save(k, rows, keep)
 
 
 def _products_of(k: Any, v: Any, rows: Any, columns: Any, causal: bool) -> tuple[int, int]:
@@ -289,16 +289,16 @@ def _operations(k: Any, v: Any, rows: Any, columns: Any, causal: bool) -> int:
     return sum(_products_of(k, v, rows, columns, causal))
 
 
-def _operations_back(k: Any, v: Any, rows: Any, columns: Any, kept: Any, causal: bool) -> int:
+def _operations_back(k: Any, v: Any, rows: Any, columns: Any, saved: Any, causal: bool) -> int:
     bias, products = _products_of(k, v, rows, columns, causal)
-    return (2 if kept[0] else 3) * bias + 2 * products
+    return (2 if saved[0] else 3) * bias + 2 * products
 
 
 _dense_average, _dense_average_backward = operator(
     "dense_average",
     _averages,
     _gradients,
-    results=("o", "total", "kept"),
+    results=("o", "total", "saved"),
     inputs=("k", "v", "rows", "columns"),
     shapes=_shapes,
     flops=(_operations, _operations_back),

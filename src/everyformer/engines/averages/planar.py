@@ -25,7 +25,7 @@ from everyformer.engines.ranges import fake, full_precision, returned, widened
 
 
 def planar_average(k: Tensor, v: Tensor, kernel: Tensor, *, lines: int) -> Tensor:
-    """Averages of ``v`` over all positions of a picture given line by line.
+    """Averages of ``v`` over all positions of a picture, line by line.
 
     Args:
         k: (B, S, H, K) keys, K = V or 1; -inf hides a position. S is a multiple of ``lines``.

@@ -18,7 +18,7 @@ def reference_of(k: Tensor, bias: Tensor, causal: bool, lead: int = 0) -> Tensor
 
 
 def fill_sums(out: Tensor, k: Tensor, v: Tensor, reference: Tensor) -> None:
-    """Write exp(K) V and exp(K) of each token side by side into ``out`` (B, S, H, V + K)."""
+    """Sums' terms exp(K) V and exp(K) of each token, side by side in ``out`` (B, S, H, V + K)."""
     # exp of a contiguous tensor is four times as fast as of a slice
     weight, values = torch.sub(k, reference).exp_(), v.shape[-1]
     out[..., values:] = weight

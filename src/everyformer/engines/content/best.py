@@ -47,24 +47,24 @@ class Best:
         self._ordered, self._rare = False, False
 
     def meet(self, scores: Tensor, first: int) -> None:
-        """Look at ``scores`` (N, L, B) of the keys from ``first`` on."""
+        """Take in the ``scores`` (N, L, B) of the keys from ``first`` on."""
         scores = scores.flatten(0, 1)
         if self._floor is None:
             self._floor = self._values.new_full((len(scores), 1), -math.inf)
             self._join(scores, first)
             return
-        found = _above(scores, self._floor, self._rare)
-        self._rare = len(found[0]) * RARE < scores.numel()
-        if self._put(*found, first):
+        above = _above(scores, self._floor, self._rare)
+        self._rare = len(above[0]) * RARE < scores.numel()
+        if self._put(*above, first):
             return
         self._select()
-        row, column, value = found
+        row, column, value = above
         better = (value > self._floor[row, 0]).nonzero()[:, 0]
         if not self._put(row[better], column[better], value[better], first):
             self._join(scores, first)
 
     def settle(self, scores: Tensor, index: Tensor) -> None:
-        """Write the best (N, L, count), best first."""
+        """Write the best scores and their indices (N, L, count), best first."""
         if self._ordered:
             best = self._values[:, : self._count], self._keys[:, : self._count]
         else:
@@ -89,30 +89,30 @@ class Best:
         return True
 
     def _join(self, scores: Tensor, first: int) -> None:
-        """Put the best of a whole block beside the best so far."""
-        kept = int(self._filled.max())
+        """Put the best of a whole block after the best so far."""
+        start = int(self._filled.max())
         best = largest(scores, min(self._count, scores.shape[-1]))
-        end = kept + best.keys.shape[-1]
-        self._values[:, kept:end], self._keys[:, kept:end] = best.scores, best.keys + first
+        end = start + best.keys.shape[-1]
+        self._values[:, start:end], self._keys[:, start:end] = best.scores, best.keys + first
         self._filled.fill_(end)
-        self._ordered = not kept
+        self._ordered = not start
         self._select()
 
     def _select(self) -> None:
         """Keep the best; what exceeds them alone is looked at from now on."""
-        kept = self._values[:, : self._count]
+        best_values = self._values[:, : self._count]
         if int(self._filled.max()) > self._count:
             best, at = self._values[:, : int(self._filled.max())].topk(self._count, sorted=False)
             self._keys[:, : self._count] = self._keys.gather(-1, at)
-            kept[:] = best
+            best_values[:] = best
             self._values[:, self._count :] = -math.inf
             self._ordered = False
-        # fewer than were asked for may lie anywhere among them
+        # fewer than ``count`` may lie anywhere among them
         self._filled.clamp_(max=self._count)
         self._filled.fill_(int(self._filled.max()))
         assert self._floor is not None
         if int(self._filled.max()) == self._count:
-            self._floor = torch.maximum(self._floor, kept.amin(-1, keepdim=True))
+            self._floor = torch.maximum(self._floor, best_values.amin(-1, keepdim=True))
 
 
 def _above(scores: Tensor, floor: Tensor, rare: bool) -> tuple[Tensor, Tensor, Tensor]:
@@ -137,14 +137,14 @@ def _above(scores: Tensor, floor: Tensor, rare: bool) -> tuple[Tensor, Tensor, T
 
 
 def _true(mask: Tensor) -> Tensor:
-    """Where the flat ``mask`` is true; eight of its bytes are read as one number."""
+    """Indices at which the flat ``mask`` is true; eight of its bytes are read as one number."""
     mask = mask.flatten()
     if len(mask) % 8:
         return mask.nonzero()[:, 0]
     words = mask.view(torch.int64)
     at = words.nonzero()[:, 0]
-    found = words.index_select(0, at).view(torch.bool).nonzero()[:, 0]
-    return at.index_select(0, found >> 3).mul_(8).add_(found & 7)
+    bytes_at = words.index_select(0, at).view(torch.bool).nonzero()[:, 0]
+    return at.index_select(0, bytes_at >> 3).mul_(8).add_(bytes_at & 7)
 
 
 def largest(scores: Tensor, count: int) -> Nearest:
@@ -165,6 +165,6 @@ def _candidates(scores: Tensor, count: int) -> Tensor | None:
     most = scores[..., :whole].unflatten(-1, (GROUP, groups)).amax(-2)
     best = largest(most, count).keys
     steps = torch.arange(0, whole, groups, device=scores.device)
-    found = (best[..., None, :] + steps[:, None]).flatten(-2)
+    index = (best[..., None, :] + steps[:, None]).flatten(-2)
     rest = torch.arange(whole, scores.shape[-1], device=scores.device)
-    return torch.cat((found, rest.expand(*found.shape[:-1], -1)), -1)
+    return torch.cat((index, rest.expand(*index.shape[:-1], -1)), -1)

@@ -71,7 +71,7 @@ class Centroids(nn.Module):
         """x . mu_c (B, H, L, K) of normed vectors (B, H, L, D), no gradient, float32 at least.
 
         Rounded to a grid that is coarse beside the error of products, so that equal vectors have
-        equal scores wherever they stand, and what is chosen of them does not depend on the batch.
+        equal scores at every index, and a choice among them does not depend on the batch.
         """
         with torch.no_grad(), full_precision(x):
             wide = widened(x.detach())
@@ -86,7 +86,7 @@ class Centroids(nn.Module):
         return self._distance(x, self._chosen(labels).detach(), real)
 
     def codebook_loss(self, x: Tensor, labels: Tensor, real: Tensor | None) -> Tensor:
-        """The same with x held fixed: what draws centroids to vectors."""
+        """The loss that draws centroids to vectors: `commitment` with x held fixed."""
         return self._distance(x.detach(), self._chosen(labels), real)
 
     @torch.compiler.disable

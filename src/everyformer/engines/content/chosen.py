@@ -2,10 +2,10 @@
 
     l_it = q_i . k_c(i,t),   o_i = sum_t softmax_t(l_it) v_c(i,t),   s_i = log sum_t e^(l_it)
 
-c are what `nearest` found with these queries, and l the scores that came with them, -inf where
-there was nothing to choose: a query that was given nothing has o = 0 and s = -inf. Keys and values
-get no gradient, and may be of a narrower dtype than the queries: queries learn which of what was
-chosen they want. Keys and values are gathered `BUDGET` numbers at a time, again for the gradients.
+c are the keys that `nearest` gives for these queries, and l their scores, -inf where there is none:
+a query without any has o = 0 and s = -inf. Keys and values get no gradient, and may be of a
+narrower dtype than the queries: queries alone learn to tell the chosen keys apart. Keys and values
+are gathered `BUDGET` numbers at a time, again for the gradients.
 
 Cost: O(L k (D + Dv)) time and `BUDGET` numbers of memory.
 """

@@ -1,6 +1,6 @@
-"""Lists of chunks of sorted tokens: where each token stands, and which keys a query sees.
+"""Lists of chunks of sorted tokens: the place of each token, and the keys that a query sees.
 
-Every round sorts the tokens of a row anew; the sorted tokens of all rounds, one round behind the
+Every round sorts the tokens of a row anew; the sorted tokens of all rounds, one round after the
 other, are cut into chunks. The queries of a chunk see the keys of a window of chunks around it
 (`ChunkPattern`). `lay_out` says where everything stands, `hide_` what is not seen and what is seen
 more than once; `everyformer.engines.content.sorted_chunks` computes with them.
@@ -23,16 +23,16 @@ NEVER = torch.iinfo(torch.int32).max
 
 @dataclass(frozen=True)
 class ChunkPattern:
-    """Which chunks of the list the queries of a chunk see, and which keys in them."""
+    """Rules of which chunks of the list the queries of a chunk see, and which keys in them."""
 
     chunk: int
     """C, tokens"""
     before: int = 1
     """chunks seen in front of the own one"""
     after: int = 0
-    """chunks seen behind it"""
+    """chunks visible after it"""
     causal: bool = False
-    """whether keys that stand later in the row are hidden"""
+    """whether later keys of the row are hidden"""
     circular: bool = False
     """whether the first chunk of the list is the last one's neighbour, and rounds are neighbours"""
     once: bool = False
@@ -46,7 +46,7 @@ class ChunkPattern:
         return 1 + self.before + self.after
 
     def code(self) -> list[int]:
-        """As the operators take it."""
+        """Numbers of this pattern, as the operators take it."""
         return [int(value) for value in astuple(self)]
 
     @classmethod
@@ -77,12 +77,12 @@ class ChunkList(NamedTuple):
     bucket: Tensor | None
     """(F, C) int64: buckets of the tokens, unlike those of other rounds; with ``within``"""
     chunk: Tensor | None
-    """(X L, rounds): in which chunk of the list each token stands; with ``once``"""
+    """(X L, rounds) chunk of the list that holds each token; with ``once``"""
     codes: Tensor | None
     """(X L, rounds): in which bucket; with ``once`` and ``within``"""
 
     def side(self, of_chunks: Pick, of_tokens: Pick) -> Listed:
-        """Some queries or keys, picked from what is listed (F, C) and from tokens (X L, rounds)."""
+        """Part of the queries or keys, picked from the list (F, C) and tokens (X L, rounds)."""
         bucket, chunk, codes = self.bucket, self.chunk, self.codes
         return Listed(
             of_chunks(self.position),
@@ -95,7 +95,7 @@ class ChunkList(NamedTuple):
 def lay_out(
     order: Tensor, real: Tensor | None, buckets: Tensor | None, pattern: ChunkPattern
 ) -> ChunkList:
-    """Where everything stands; arguments as in `chunked_attention`."""
+    """Places of all queries and keys in chunks; arguments as in `chunked_attention`."""
     (many, rounds, length), size, device = order.shape, pattern.chunk, order.device
     each = length // size
     chunks_each = rounds * each + pattern.width - 1
@@ -121,7 +121,7 @@ def lay_out(
     at.scatter_(2, order, torch.arange(length, device=device).expand_as(order))
     offset = torch.arange(rounds, device=device)[:, None] * filled[:, :, None]
     window = offset + at // size
-    # padding may stand beyond the list; what it gets is dropped
+    # padding may be beyond the list; its outputs are dropped
     window = window.clamp(max=chunks_each - pattern.width) + chunks_each * rows[..., None]
     copies = rows.new_empty(2, 0)
     if pattern.circular:
@@ -151,7 +151,7 @@ def _by_token(listed: Tensor) -> Tensor:
 
 
 class Listed(NamedTuple):
-    """The queries, or the keys, of T groups that meet: where they stand in the list."""
+    """Places in the list of the queries, or the keys, of T groups that meet."""
 
     position: Tensor
     """(T, n) int32"""
@@ -181,7 +181,7 @@ def hide_(
 
 
 def _times(asking: Listed, seen: Listed, total: Tensor, pattern: ChunkPattern) -> Tensor:
-    """How often the list shows each key to each query, at least 1: (T, queries, keys)."""
+    """Counts (T, queries, keys) of how often the list shows a key to a query, at least 1."""
     assert asking.chunk is not None
     assert seen.chunk is not None
     total = total.to(asking.chunk.dtype)

@@ -9,7 +9,7 @@ The first two have a state of constant size (`Members`): the last w - 1, or the 
 every cluster, in the order of the row. A token that is in no cluster gets 0.
 
 Letters: B batch, H heads, L tokens, K clusters, w window, D channels. Scores are multiplied by
-1/sqrt(D). ``bias`` (H, R + 1) is added by how many members of the cluster a key lies behind its
+1/sqrt(D). ``bias`` (H, R + 1) is added by how many members of the cluster a key comes before its
 query, R standing for all beyond; both ways it is (H, 2 R + 1) and begins at R members ahead.
 """
 
@@ -50,7 +50,7 @@ class Members(State):
 
     @classmethod
     def empty(cls, rows: tuple[int, int, int], size: int, **like: Any) -> Members:
-        """No members yet, for ``rows`` = (batch, heads, clusters)."""
+        """Clusters without members, for ``rows`` = (batch, heads, clusters)."""
         none = torch.zeros(*rows, 0, size, **like)
         seen = torch.zeros(rows[0], dtype=torch.long, device=like.get("device"))
         return cls(seen, none, none, torch.zeros(*rows, 0, device=like.get("device")))
@@ -92,12 +92,12 @@ def latest(
     labels = labels.gather(1, order).unflatten(1, (-1, chunk))
     around = 3 if both else 2
     ahead = torch.arange(around * chunk, device=order.device) - chunk
-    behind = torch.arange(chunk, device=order.device)[:, None] - ahead
-    near = behind.abs() < window if both else (behind >= 0) & (behind < window)
+    lag = torch.arange(chunk, device=order.device)[:, None] - ahead
+    near = lag.abs() < window if both else (lag >= 0) & (lag < window)
     seen = (labels[..., None] == _windows(labels, around, -1)[:, :, None]) & near
     mask = seen
     if bias is not None:
-        added = _ranked(bias, behind, not both).expand(batch, -1, -1, -1)
+        added = _ranked(bias, lag, not both).expand(batch, -1, -1, -1)
         mask = _biased(added.flatten(0, 1)[:, None], seen, q)
     k, v = _windows(k, around, 0.0), _windows(v, around, 0.0)
     y = _attention(q, k, v, mask, dropout)
@@ -109,13 +109,13 @@ def latest(
 def _latest_dense(
     heads: HeadInputs, labels: Tensor, window: int, clusters: int, both: bool, bias: Tensor | None
 ) -> Tensor:
-    """The same by a mask over pairs, O(L^2): exported programs know no free number of chunks."""
+    """`latest` by a mask over pairs, O(L^2): exported programs know no free number of chunks."""
     one = F.one_hot(labels, clusters + 1)
     rank = (one.cumsum(2) * one).sum(-1)
-    behind = rank[..., None] - rank[..., None, :]
-    near = behind.abs() < window if both else (behind >= 0) & (behind < window)
+    lag = rank[..., None] - rank[..., None, :]
+    near = lag.abs() < window if both else (lag >= 0) & (lag < window)
     seen = near & (labels[..., None] == labels[..., None, :])
-    mask = seen if bias is None else _biased(_ranked(bias, behind, not both), seen, heads.q)
+    mask = seen if bias is None else _biased(_ranked(bias, lag, not both), seen, heads.q)
     return _attention(*heads, mask)
 
 
@@ -148,8 +148,8 @@ def _latest_one(
         at = own.view(many).expand(*labels.shape, *old.shape[3:])
         before = old.gather(2, at).squeeze(2)
         row = torch.cat((before, new), 2)
-        kept = torch.where(real.view(many[:2] + many[3:]), row[:, :, 1:], before)
-        return row, old.scatter(2, at, kept.unsqueeze(2))
+        members = torch.where(real.view(many[:2] + many[3:]), row[:, :, 1:], before)
+        return row, old.scatter(2, at, members.unsqueeze(2))
 
     k, keys = with_new(state.keys, heads.k.to(state.keys.dtype))
     v, values = with_new(state.values, heads.v.to(state.values.dtype))
@@ -157,8 +157,8 @@ def _latest_one(
     seen = (worth > -math.inf)[:, :, None]
     mask = seen
     if bias is not None:
-        behind = torch.arange(slots, -1, -1, device=labels.device)
-        mask = _biased(_ranked(bias, behind[None], True), seen, heads.q)
+        lag = torch.arange(slots, -1, -1, device=labels.device)
+        mask = _biased(_ranked(bias, lag[None], True), seen, heads.q)
     k, v = k.to(heads.q.dtype), v.to(heads.v.dtype)
     y = _attention(heads.q, k, v, mask, dropout)
     return y, Members(state.seen + real[:, 0, 0], keys, values, scores)
@@ -237,8 +237,8 @@ def _best_piece(
     seen = seen & member[..., None]
     mask = seen
     if bias is not None:
-        behind = seen.flip(-1).cumsum(-1).flip(-1) - 1
-        mask = _biased(_ranked(bias, behind, True), seen, heads.q)
+        lag = seen.flip(-1).cumsum(-1).flip(-1) - 1
+        mask = _biased(_ranked(bias, lag, True), seen, heads.q)
     q = heads.q[:, :, None].expand(-1, -1, clusters, -1, -1)
     y = _in_clusters(q, keys.to(q.dtype), values.to(q.dtype), mask, dropout)
     shares = member.sum(2)[..., None].clamp(min=1)
@@ -258,7 +258,7 @@ def balanced(
 
     Args:
         query_scores, key_scores: (B, H, L, K) scores of queries and of keys; -inf is padding.
-        causal: hide members that stand later in the row. Which are members depends on all tokens.
+        causal: hide members that come later in the row. Which are members depends on all tokens.
     """
     best = min(window, query_scores.shape[2])
     (queries, has_query), (keys, known) = (_best_of(u.mT, best) for u in (query_scores, key_scores))
@@ -335,11 +335,11 @@ def _attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, dropout: float = 0
     return named_once(F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout))
 
 
-def _ranked(bias: Tensor, behind: Tensor, causal: bool) -> Tensor:
-    """Numbers of ``bias`` (H, ...) for keys that are so many ``behind`` (..., or B, H, ...)."""
+def _ranked(bias: Tensor, lag: Tensor, causal: bool) -> Tensor:
+    """Numbers of ``bias`` (H, ...) for keys that are so many ``lag`` (..., or B, H, ...)."""
     reach = bias.shape[1] - 1 if causal else bias.shape[1] // 2
-    steps = behind.clamp(0 if causal else -reach, reach) + (0 if causal else reach)
-    if behind.dim() < 3:
+    steps = lag.clamp(0 if causal else -reach, reach) + (0 if causal else reach)
+    if lag.dim() < 3:
         return bias[:, steps]
     return bias[
         torch.arange(len(bias), device=bias.device).view(-1, *[1] * (steps.dim() - 2)), steps
@@ -347,12 +347,12 @@ def _ranked(bias: Tensor, behind: Tensor, causal: bool) -> Tensor:
 
 
 def _biased(added: Tensor, seen: Tensor, like: Tensor) -> Tensor:
-    """What is ``added`` to scores, and -inf where nothing is ``seen``."""
+    """Addends of scores: ``added``, and -inf where nothing is ``seen``."""
     return added.masked_fill(~seen, -math.inf).to(like.dtype)
 
 
 def _windows(chunks: Tensor, around: int, filler: float) -> Tensor:
-    """Every chunk (X, n, C, ...) with the one before it, and the one behind if three are wanted."""
+    """Every chunk (X, n, C, ...) with the one before it, and of three the one after it."""
     edge = [0, 0] * (chunks.dim() - 2)
     parts = [F.pad(chunks, (*edge, 1, 0), value=filler)[:, :-1], chunks]
     if around == 3:

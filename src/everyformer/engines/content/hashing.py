@@ -68,25 +68,25 @@ def lsh_buckets(x: Tensor, rotations: Tensor, factors: tuple[int, ...]) -> Tenso
     with torch.no_grad(), full_precision(x):
         wide = widened(x.detach())
         rotated = wide[:, :, None] @ rotations.to(wide)
-        found, times = None, 1
+        buckets, times = None, 1
         for part, size in zip(rotated.split([b // 2 for b in factors], -1), factors, strict=True):
             top = part.abs().argmax(-1, keepdim=True)
-            behind = (part.gather(-1, top) < 0).to(top.dtype)
-            bucket = (top + behind * (size // 2)).squeeze(-1) * times
-            found = bucket if found is None else found + bucket
+            negative = (part.gather(-1, top) < 0).to(top.dtype)
+            bucket = (top + negative * (size // 2)).squeeze(-1) * times
+            buckets = bucket if buckets is None else buckets + bucket
             times *= size
-    assert found is not None
-    return found.to(torch.int16 if times < 2**15 else torch.int32)
+    assert buckets is not None
+    return buckets.to(torch.int16 if times < 2**15 else torch.int32)
 
 
 def lsh_buckets_reference(x: Tensor, rotations: Tensor, factors: tuple[int, ...]) -> Tensor:
     """The definition; arguments as in `lsh_buckets`."""
     rotated = torch.einsum("bhld,hrdc->bhrlc", x, rotations.to(x))
-    found, times = torch.zeros(rotated.shape[:-1], dtype=torch.long, device=x.device), 1
+    buckets, times = torch.zeros(rotated.shape[:-1], dtype=torch.long, device=x.device), 1
     for part, size in zip(rotated.split([b // 2 for b in factors], -1), factors, strict=True):
-        found = found + times * torch.cat((part, -part), -1).argmax(-1)
+        buckets = buckets + times * torch.cat((part, -part), -1).argmax(-1)
         times *= size
-    return found
+    return buckets
 
 
 def bucket_order(buckets: Tensor) -> Tensor:

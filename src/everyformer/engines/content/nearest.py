@@ -79,7 +79,7 @@ def _nearest(
     low: Tensor | None,
     high: Tensor | None,
 ) -> tuple[Tensor, Tensor]:
-    """Of queries (N, L, D) and keys (N, S, D): scores and indices (N, L, count)."""
+    """Scores and indices (N, L, count) of queries (N, L, D) and keys (N, S, D)."""
     scores = q.new_empty((*q.shape[:2], count))
     index = torch.empty(scores.shape, dtype=torch.long, device=q.device)
     size, same = k.shape[1], k.dtype == q.dtype
@@ -91,16 +91,16 @@ def _nearest(
     # written again and again: fresh pages of large tensors cost as much as selecting
     space, room = q.new_empty(0), q.new_empty(0)
     for rows, part in _pieces(q, step, 1 if same else q.shape[-1]) if size else ():
-        asked = q[rows, part]
-        best = Best(asked, size, count)
+        queries = q[rows, part]
+        best = Best(queries, size, count)
         for first in range(0, size, step):
             keys = slice(first, min(first + step, size))
             block = k[rows, keys]
             if not same:
                 room, converted = _room(room, block.shape)
                 block = converted.copy_(block)
-            space, s = _room(space, (*asked.shape[:2], block.shape[1]))
-            torch.bmm(asked, block.mT, out=s)
+            space, s = _room(space, (*queries.shape[:2], block.shape[1]))
+            torch.bmm(queries, block.mT, out=s)
             if places is not None and low is not None and high is not None:
                 _hide(s, places[rows, None, keys], low[rows, part, None], high[rows, part, None])
             best.meet(s, first)
@@ -152,7 +152,7 @@ def _room(space: Tensor, shape: Sequence[int]) -> tuple[Tensor, Tensor]:
 def _hide(s: Tensor, places: Tensor, low: Tensor, high: Tensor) -> None:
     """Put -inf into the products ``s`` (N, L, S) of keys outside of what their queries see.
 
-    Most keys are seen by all: queries are asked about those before the first such one and behind
+    Most keys are seen by all: bounds are compared for those before the first such one and after
     the last alone.
     """
     sure = (places >= low.amax(-2, keepdim=True)) & (places < high.amin(-2, keepdim=True))

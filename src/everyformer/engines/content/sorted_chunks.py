@@ -1,9 +1,9 @@
 """Attention in chunks of sorted tokens: every round sorts the tokens anew, neighbours meet.
 
 Round r puts the tokens of a row in an order of its own; the sorted tokens of all rounds, one round
-behind the other, are cut into chunks of C. The queries of a chunk see the keys of their own chunk,
-of ``before`` chunks in front and ``after`` behind. What a token sees in several rounds is weighed
-by one softmax over all of it:
+after the other, are cut into chunks of C. The queries of a chunk see the keys of their own chunk,
+of ``before`` chunks in front and of ``after`` chunks after it. One softmax weighs all keys that a
+token sees in all rounds:
 
     o_i = sum_r sum_{j in window_r(i)} exp(s_ij - z_i) v_j,   z_i = log sum_r sum_j exp(s_ij)
 
@@ -65,7 +65,7 @@ def chunked_queries(
     q: Tensor, k: Tensor, v: Tensor, order: Tensor, pattern: ChunkPattern, where: Tensor, *,
     real: Tensor | None = None, buckets: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
-    """The same for a few tokens of each row alone, at O(n) cost beside the sort: (X, n, D_v).
+    """`chunked_attention` of a few tokens of each row, at O(n) cost after the sort: (X, n, D_v).
 
     Args:
         where: (n,) int64, the positions of these tokens.
@@ -124,7 +124,7 @@ class _Tile:
         return hide_(scores, asking, seen, layout.total[self.start : self.stop], pattern)
 
     def dropout(self, like: Tensor, seed: Tensor | None, rate: float) -> Tensor | None:
-        """What the weights ``like`` are multiplied by, the same for the same seed."""
+        """Factors of the weights ``like``, the same for the same seed."""
         if seed is None:
             return None
         generator = torch.Generator(like.device).manual_seed(int(seed) + self.start)
@@ -140,7 +140,7 @@ def _tiles(layout: ChunkList, pattern: ChunkPattern) -> Iterator[_Tile]:
 
 
 def _rows(t: Tensor, order: Tensor) -> Tensor:
-    """``t`` (X, L, n) with as many tokens as ``order`` has, one row behind the other."""
+    """``t`` (X, L, n) with as many tokens as ``order`` has, one row after the other."""
     return F.pad(widened(t), (0, 0, 0, order.shape[2] - t.shape[1])).flatten(0, 1)
 
 
@@ -178,8 +178,8 @@ def _attend(
             top = scores.amax(-1, keepdim=True).clamp_(min=lowest)
             weights = scores.sub_(top).exp2_()
             total = weights.sum(-1, keepdim=True)
-            kept = tile.dropout(weights, seed, dropout)
-            weights = weights if kept is None else weights.mul_(kept)
+            factors = tile.dropout(weights, seed, dropout)
+            weights = weights if factors is None else weights.mul_(factors)
             part = torch.bmm(weights, tile.windows(values))
             listed[tile.start : tile.stop] = part.div_(total.clamp(min=1e-30))
             sums[tile.start : tile.stop] = total.log2_().add_(top).squeeze(-1)
@@ -212,26 +212,26 @@ def _gradients(
             own, upper, window = tile.queries(queries), tile.queries(grown), tile.windows(keys)
             weights = tile.scores(own, window).sub_(tile.queries(sums)).exp2_()
             slopes = torch.bmm(upper, tile.windows(values).transpose(1, 2))
-            kept = tile.dropout(weights, seed, dropout)
-            thinned = weights if kept is None else weights * kept
-            slopes = slopes if kept is None else slopes.mul_(kept)
+            factors = tile.dropout(weights, seed, dropout)
+            thinned = weights if factors is None else weights * factors
+            slopes = slopes if factors is None else slopes.mul_(factors)
             slopes.sub_(tile.queries(level)).mul_(weights)
             dq[start:stop] = torch.bmm(slopes, window)
             for n in range(pattern.width):
                 part = slice(n * size, (n + 1) * size)
                 dk[start + n : stop + n].baddbmm_(slopes[:, :, part].transpose(1, 2), own)
                 dv[start + n : stop + n].baddbmm_(thinned[:, :, part].transpose(1, 2), upper)
-        behind = layout.slots + pattern.before * size
+        key_slots = layout.slots + pattern.before * size
         copied, into = layout.copies
-        found = [_gathered(dq.flatten(0, 1), layout.slots)]
+        grads = [_gathered(dq.flatten(0, 1), layout.slots)]
         for listed in (dk, dv):
             listed.index_add_(0, into, listed[copied])
-            found.append(_gathered(listed.flatten(0, 1), behind))
+            grads.append(_gathered(listed.flatten(0, 1), key_slots))
         if real is not None:
-            found = [t.masked_fill_(~real[..., None], 0.0) for t in found]
-        found[1] /= _BITS
-        found[2] += grown.view_as(found[2]) * alone[..., None]
-    dq, dk, dv = (t[:, : q.shape[1]] for t in found)
+            grads = [t.masked_fill_(~real[..., None], 0.0) for t in grads]
+        grads[1] /= _BITS
+        grads[2] += grown.view_as(grads[2]) * alone[..., None]
+    dq, dk, dv = (t[:, : q.shape[1]] for t in grads)
     return returned(dq, q), returned(dk, k), returned(dv, v)
 
 

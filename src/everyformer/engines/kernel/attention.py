@@ -3,7 +3,7 @@
     y_t = sum_s A_ts v_s / sum_s A_ts,    A_ts = fq_t . fk_s  e^{c_s}  prod_{s < u <= t} g_u
 
 over s <= t when causal, over all s when not (then without gates). fq, fk are features (M), c_s the
-level of a key and g_t in (0, 1] a gate (0 and 1 where none is given). Sums and states are float32
+level of a key and g_t in (0, 1] a gate (0 and 1 where there is none). Sums and states are float32
 at least, whatever autocast says.
 
 Levels and gates only ever enter as differences from the largest weight seen so far, whose log the
@@ -40,7 +40,7 @@ _EMPTY = {torch.float32: 1e-28, torch.float64: 1e-280}
 
 
 class Denominator(NamedTuple):
-    """What averages are divided by in place of their denominator d, which may be near 0."""
+    """A guard of denominators d, which may be near 0: the number that averages are divided by."""
 
     kind: Literal["positive", "signed", "above", "none"] = "positive"
     """positive: d + eps, and rows that see no weight at all give 0. signed (features that may be
@@ -67,7 +67,7 @@ class KernelState(State):
     def empty(
         cls, rows: tuple[int, int], features: int, values: int, levels: bool, **like: Any
     ) -> KernelState:
-        """Nothing seen, for ``rows`` = (batch, heads); ``like``: device and dtype."""
+        """The state at the start, for ``rows`` = (batch, heads); ``like``: device and dtype."""
         wide = {**like, "dtype": torch.promote_types(like["dtype"], torch.float32)}
         return cls(
             seen=torch.zeros(rows[0], dtype=torch.long, device=like["device"]),
@@ -176,7 +176,7 @@ def divided(sums: Tensor, guard: Denominator) -> tuple[Tensor, Tensor]:
 
 
 def _fixed(total: Tensor, kind: str, eps: float) -> Tensor | None:
-    """Where a guarded denominator does not move with the sum; None: nowhere."""
+    """Flags of guarded denominators that do not move with the sum; None: none are."""
     if kind == "signed":
         return total.abs() <= eps
     if kind == "above":
@@ -185,25 +185,27 @@ def _fixed(total: Tensor, kind: str, eps: float) -> Tensor | None:
 
 
 def _one_token(
-    given: Inputs, state: KernelState, guard: Denominator
+    inputs: Inputs, state: KernelState, guard: Denominator
 ) -> tuple[Tensor, Tensor, Tensor | None]:
     """`kernel_attention` for L = 1, without chunks: two small products."""
-    with full_precision(given.q):
-        added = widened(given.k).mT * _valued(given.v, given.keep)
+    with full_precision(inputs.q):
+        added = widened(inputs.k).mT * _valued(inputs.v, inputs.keep)
         top = state.level
         sums = state.sums
         if top is not None:
-            before = top if given.gate is None else top + widened(given.gate).squeeze(2)
-            level = torch.zeros_like(top) if given.level is None else widened(given.level)[:, :, 0]
-            if given.keep is not None:
-                level = level.masked_fill(~given.keep, -math.inf)
+            before = top if inputs.gate is None else top + widened(inputs.gate).squeeze(2)
+            level = (
+                torch.zeros_like(top) if inputs.level is None else widened(inputs.level)[:, :, 0]
+            )
+            if inputs.keep is not None:
+                level = level.masked_fill(~inputs.keep, -math.inf)
             top = torch.maximum(before, level).detach()
             reached = top.clamp(min=torch.finfo(top.dtype).min)
             sums = sums * torch.exp(before - reached)[..., None, None]
             added = added * torch.exp(level - reached)[..., None, None]
         sums = sums + added
-        y = divided(widened(given.q) @ sums, guard)[0]
-    return y.to(given.v.dtype), sums, top
+        y = divided(widened(inputs.q) @ sums, guard)[0]
+    return y.to(inputs.v.dtype), sums, top
 
 
 def _segments(length: int, features: int, values: int) -> list[tuple[int, int]]:
@@ -226,33 +228,33 @@ def _attend(
     The last of those is the state after once more: a number that is never 1 leaves graphs open.
     """
     (batch, heads, length, values), guard = v.shape, Denominator(kind, eps)  # type: ignore[arg-type]
-    given = Inputs(q, k, v, keep, level, gate)
+    inputs = Inputs(q, k, v, keep, level, gate)
     carried = Carried(sums.flatten(0, 1), None if top is None else top.flatten())
     y = v.new_empty(batch, length, heads, values)
     totals = sums.new_empty(batch, length, heads, 1)
-    kept = [carried]
+    starts = [carried]
     with full_precision(q):
         for start, stop in _segments(length, k.shape[3], values):
-            part = chunk_segment(given, start, stop, carried)
-            found, total = divided(forward(part), guard)
-            y[:, start:stop] = _rows(found, v, start, stop)
+            part = chunk_segment(inputs, start, stop, carried)
+            average, total = divided(forward(part), guard)
+            y[:, start:stop] = _rows(average, v, start, stop)
             totals[:, start:stop] = _rows(total, v, start, stop)
             carried = part.after
-            kept.append(carried)
-    tops = [c.level for c in kept if c.level is not None]
+            starts.append(carried)
+    tops = [c.level for c in starts if c.level is not None]
     return (
         y,
         totals,
         carried.sums.view_as(sums),
         sums.new_empty(0) if carried.level is None else carried.level.view(batch, heads).clone(),
-        torch.stack([c.sums for c in kept]),
+        torch.stack([c.sums for c in starts]),
         torch.stack(tops) if tops else sums.new_empty(0),
     )
 
 
 def _gradients(
     q: Tensor, k: Tensor, v: Tensor, keep: Tensor | None, level: Tensor | None,
-    gate: Tensor | None, y: Tensor, totals: Tensor, after: Tensor, kept: Tensor, tops: Tensor,
+    gate: Tensor | None, y: Tensor, totals: Tensor, after: Tensor, starts: Tensor, tops: Tensor,
     grad_y: Tensor, grad_after: Tensor | None, kind: str, eps: float,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """Gradients of q, k, v, levels, gates and of the sums before.
@@ -260,22 +262,22 @@ def _gradients(
     A level is the log of a factor of fk, so its gradient is fk . dfk; a log gate takes away from
     the levels of its own and all later keys, and adds to that of the state at the end.
     """
-    given, (batch, heads, length, values) = Inputs(q, k, v, keep, level, gate), v.shape
-    wide = kept.dtype
-    dq, dk = (kept.new_empty(batch, length, heads, q.shape[3]) for _ in range(2))
-    dv = kept.new_empty(batch, length, heads, values)
+    inputs, (batch, heads, length, values) = Inputs(q, k, v, keep, level, gate), v.shape
+    wide = starts.dtype
+    dq, dk = (starts.new_empty(batch, length, heads, q.shape[3]) for _ in range(2))
+    dv = starts.new_empty(batch, length, heads, values)
     with full_precision(q):
         dsums = torch.zeros_like(after) if grad_after is None else grad_after.to(wide)
         dsums = dsums.flatten(0, 1)
         parts = list(enumerate(_segments(length, k.shape[3], values)))
         for n, (start, stop) in reversed(parts):
-            before = Carried(kept[n], tops[n] if tops.numel() else None)
-            part = chunk_segment(given, start, stop, before)
+            before = Carried(starts[n], tops[n] if tops.numel() else None)
+            part = chunk_segment(inputs, start, stop, before)
             g = torch.zeros_like(part.v)
             _fill(_rows(g, v, start, stop), slice(start, stop), (y, totals, grad_y), kind, eps)
-            found = backward(part, g, dsums)
-            dsums = found[3]
-            for into, part_of in zip((dq, dk, dv), found, strict=False):
+            grads = backward(part, g, dsums)
+            dsums = grads[3]
+            for into, part_of in zip((dq, dk, dv), grads, strict=False):
                 into[:, start:stop] = _rows(part_of[..., : into.shape[3]], v, start, stop)
         if keep is not None:
             hidden = ~keep[:, :, None, None]
@@ -288,7 +290,7 @@ def _gradients(
             if grad_after is not None:
                 dgate += (grad_after * after).sum((2, 3))[..., None]
     dq, dk, dv = (d.transpose(1, 2) for d in (dq, dk, dv))
-    none = kept.new_empty(0)
+    none = starts.new_empty(0)
     return (
         returned(dq, q),
         returned(dk, k),
@@ -299,9 +301,9 @@ def _gradients(
     )
 
 
-def _fill(g: Tensor, here: slice, saved: tuple[Tensor, ...], kind: str, eps: float) -> None:
+def _fill(g: Tensor, span: slice, saved: tuple[Tensor, ...], kind: str, eps: float) -> None:
     """The gradient (B, l, H, D_v + 1) of Y' from that of y = Y'_values / total."""
-    y, total, grad = (t[:, here] for t in saved)
+    y, total, grad = (t[:, span] for t in saved)
     scaled = widened(grad) / total
     g[..., :-1] = scaled
     down = (scaled * widened(y)).sum(3, keepdim=True).neg_()
@@ -359,7 +361,7 @@ _kernel_attention, _ = operator(
     "kernel_attention",
     _attend,
     _gradients,
-    results=("y", "totals", "after", "last", "kept", "tops"),
+    results=("y", "totals", "after", "last", "starts", "tops"),
     inputs=("q", "k", "v", "level", "gate", "sums"),
     shapes=_shapes,
     gradient_shapes=_gradient_shapes,

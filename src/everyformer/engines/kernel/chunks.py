@@ -44,7 +44,7 @@ def segment_count(length: int, features: int, values: int) -> int:
 
 
 class Inputs(NamedTuple):
-    """What is averaged, as the operators take it."""
+    """Features, values and gates of an average, as the operators take them."""
 
     q: Tensor
     """(B, H, L, M) features of queries"""
@@ -73,7 +73,7 @@ class Levels(NamedTuple):
     """Factors of the equation for the n chunks of a segment, none of them above 1."""
 
     pairs: Tensor
-    """(X n, C, C) of key j for query i; what stands above the diagonal is not used"""
+    """(X n, C, C) of key j for query i; entries above the diagonal are not used"""
     before: Tensor
     """(X n, C, 1) of the state for query i"""
     own: Tensor
@@ -81,7 +81,7 @@ class Levels(NamedTuple):
 
 
 class Chunked(NamedTuple):
-    """One segment in chunks, float32 at least; the last chunk is filled up with zeros."""
+    """Segment in chunks, float32 at least; the last chunk is filled up with zeros."""
 
     q: Tensor
     """(X n, C, M)"""
@@ -107,14 +107,14 @@ class Chunked(NamedTuple):
         return (pairs if self.levels is None else pairs.mul_(self.levels.pairs)).tril_()
 
 
-def chunk_segment(given: Inputs, start: int, stop: int, before: Carried) -> Chunked:
+def chunk_segment(inputs: Inputs, start: int, stop: int, before: Carried) -> Chunked:
     """Tokens ``start`` to ``stop`` in chunks, with the states before each."""
-    q, k = (_chunked(t[:, :, start:stop]) for t in (given.q, given.k))
-    keep = None if given.keep is None else given.keep[:, start:stop]
-    v = _with_ones(given.v[:, :, start:stop], keep)
+    q, k = (_chunked(t[:, :, start:stop]) for t in (inputs.q, inputs.k))
+    keep = None if inputs.keep is None else inputs.keep[:, start:stop]
+    v = _with_ones(inputs.v[:, :, start:stop], keep)
     rows = before.sums.shape[0]
     chunks = q.shape[0] // rows
-    levels, fades, level = _levels(given, start, stop, before.level, chunks)
+    levels, fades, level = _levels(inputs, start, stop, before.level, chunks)
     if fades is None:
         fades = v.new_ones(chunks + 1, chunks + 1).tril_().expand(rows, -1, -1)
     sums = torch.bmm(k.mT, _owned(v, levels)).view(rows, chunks, -1)
@@ -160,7 +160,7 @@ def _owned(v: Tensor, levels: Levels | None) -> Tensor:
 
 
 def _levels(
-    given: Inputs, start: int, stop: int, before: Tensor | None, chunks: int
+    inputs: Inputs, start: int, stop: int, before: Tensor | None, chunks: int
 ) -> tuple[Levels | None, Tensor | None, Tensor | None]:
     """Factors of a segment, those of its states, and the level of the state at its end.
 
@@ -175,16 +175,18 @@ def _levels(
         t = t[:, :, start:stop].reshape(rows, -1)
         return pad(t, (0, size - t.shape[1]), value=fill).unflatten(1, (chunks, CHUNK))
 
-    like = given.level if given.gate is None else given.gate
+    like = inputs.level if inputs.gate is None else inputs.gate
     assert like is not None
-    level = chunked(widened(torch.zeros_like(like) if given.level is None else given.level), lowest)
-    if given.keep is not None:
-        real = chunked(given.keep[:, None].expand(like.shape), False)
+    level = chunked(
+        widened(torch.zeros_like(like) if inputs.level is None else inputs.level), lowest
+    )
+    if inputs.keep is not None:
+        real = chunked(inputs.keep[:, None].expand(like.shape), False)
         level = level.masked_fill(~real, lowest)
     total = level.new_zeros(rows, chunks + 1)
-    if given.gate is not None:
+    if inputs.gate is not None:
         # summed up within a chunk, so that no digits are lost to what happened long before
-        gate = chunked(widened(given.gate), 0.0).cumsum(2)
+        gate = chunked(widened(inputs.gate), 0.0).cumsum(2)
         level = level - gate
         total[:, 1:] = gate[:, :, -1].cumsum(1)
     highest = level.cummax(2).values

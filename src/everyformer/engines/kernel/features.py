@@ -1,4 +1,4 @@
-"""Random features whose products estimate kernels, and the draws behind them.
+"""Random features whose products estimate kernels, and their draws.
 
     positive       M^{-1/2} exp(W x - |x|^2 / 2)                       e^{x.y}
     hyperbolic     (2M)^{-1/2} e^{-|x|^2 / 2} [exp(W x), exp(-W x)]    e^{x.y}
@@ -220,7 +220,7 @@ _waves.register_autograd(_differentiate_waves, setup_context=_save_waves)
 def _redrawn(
     kept: Tensor, seed: Tensor, calls: Tensor, redraw: int, pool: int, draw: str
 ) -> Tensor:
-    """What training call number ``calls`` takes: a projection, or which draws of a ``pool``.
+    """The projection of training call number ``calls``, or the draws of a ``pool`` that it takes.
 
     An operator, so that graphs can hold it.
     """

@@ -110,7 +110,7 @@ def softmax_attention(
             dropout_p=dropout,
             is_causal=causal,
             scale=scale,
-            # asked by a branch, since a compiler may know the answer as a symbol
+            # a branch, since a compiler may know the number as a symbol
             enable_gqa=True if q.shape[1] != k.shape[1] else False,  # noqa: SIM210
         )
         y = named_once(y)
@@ -126,7 +126,7 @@ def softmax_attention(
 def sloped(
     q: Tensor, k: Tensor, visible: Visibility, slopes: Tensor, dropout: float = 0.0
 ) -> Literal["squares", "channels", "written"]:
-    """How `softmax_attention` adds its slopes: written out it costs an (L, S) tensor a head."""
+    """The way `softmax_attention` adds its slopes: written out it costs an (L, S) tensor a head."""
     if q.shape[2] == 1:
         return "written"
     if q.dtype in HALF:
@@ -163,7 +163,7 @@ def attention_scores(
     softcap: float | None = None,
     slopes: Tensor | None = None,
 ) -> Tensor:
-    """What softmax is taken of, (B, H, L, S) in float32 or wider; -inf where nothing is seen."""
+    """Scores (B, H, L, S) that softmax is taken of, in float32 or wider; -inf: not visible."""
     wide = torch.promote_types(q.dtype, torch.float32)
     k = k.repeat_interleave(q.shape[1] // k.shape[1], dim=1)
     scale = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
@@ -200,12 +200,12 @@ def with_slopes_in(q: Tensor, k: Tensor, v: Tensor, rates: Tensor) -> tuple[Tens
 
 
 def _with_bias(visible: Visibility, slopes: Tensor, queries: int, keys: int) -> Visibility:
-    """The same with ``slopes`` written out as a mask (1, H, L, S)."""
+    """``visible`` with ``slopes`` written out as a mask (1, H, L, S)."""
     index = torch.arange(keys, device=slopes.device)
-    behind = torch.arange(keys - queries, keys, device=slopes.device)[:, None] - index
-    bias = -slopes.view(1, -1, 1, 1) * behind
+    distance = torch.arange(keys - queries, keys, device=slopes.device)[:, None] - index
+    bias = -slopes.view(1, -1, 1, 1) * distance
     if visible.causal:
-        bias = bias.masked_fill(behind < 0, -math.inf)
+        bias = bias.masked_fill(distance < 0, -math.inf)
     if visible.mask is not None:
         bias = bias.masked_fill(~visible.mask, -math.inf)
     return Visibility(mask=bias)

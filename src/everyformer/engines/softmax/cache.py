@@ -14,9 +14,9 @@ from everyformer.engines.softmax.visibility import real_last
 
 
 class Room:
-    """Spare slots behind the keys and values of one state, for the states that follow it.
+    """Spare slots after the keys and values of one state, for the states that follow it.
 
-    A state shows the first slots alone, so one that is written behind it changes nothing for it.
+    A state shows the first slots alone, so writing after them changes nothing for it.
     ``used`` says how many slots are taken: a second continuation of the same state finds them
     taken and copies instead.
     """
@@ -29,7 +29,7 @@ class Room:
         self.values[:, :, : self.used] = values
 
     def fits(self, used: int, more: int) -> bool:
-        """Whether the slots behind ``used`` are free, enough, and may be written here."""
+        """True where the slots after ``used`` are free, enough, and may be written."""
         free = self.used == used and used + more <= self.keys.shape[2]
         return free and self.keys.is_inference() == torch.is_inference_mode_enabled()
 
@@ -60,7 +60,7 @@ class KeyValueState(State):
     def empty(
         cls, rows: tuple[int, int], key_dim: int, value_dim: int, **like: Any
     ) -> KeyValueState:
-        """No slots yet, for ``rows`` = (batch, key-value heads); ``like``: device and dtype."""
+        """Empty cache of ``rows`` = (batch, key-value heads); ``like``: device and dtype."""
         return cls(
             seen=torch.zeros(rows[0], dtype=torch.long, device=like.get("device")),
             keys=torch.zeros(*rows, 0, key_dim, **like),
@@ -70,9 +70,9 @@ class KeyValueState(State):
     def append(
         self, k: Tensor, v: Tensor, positions: Tensor | None, keep: Tensor | None
     ) -> KeyValueState:
-        """With the keys and values (B, H_kv, L, ...) of new tokens behind the old ones.
+        """The cache with the keys and values (B, H_kv, L, ...) of new tokens after the old ones.
 
-        ``positions`` (B or 1, L) are needed where ``keep`` is given or was before.
+        ``positions`` (B or 1, L) are needed where there is a ``keep`` or was one before.
         """
         k, v = k.to(self.keys.dtype), v.to(self.values.dtype)
         room = self._room_for(k)
@@ -119,7 +119,7 @@ class KeyValueState(State):
         return self._picked(self._real_last()[:, size - count :])
 
     def side_by_side(self) -> KeyValueState:
-        """With the real tokens of each row behind all other slots, so that nothing parts them."""
+        """The cache with the real tokens of each row after all other slots, side by side."""
         if self.keep is None:
             return self
         return self._picked(self._real_last())
@@ -160,7 +160,7 @@ class KeyValueState(State):
         return KeyValueState(self.seen, keys, values, keep[:, index], positions[:, index])
 
     def only(self, visible: Tensor) -> KeyValueState:
-        """With the slots that ``visible`` (B, S) leaves out marked as holding nothing."""
+        """The cache, in which slots that ``visible`` (B, S) leaves out are marked as empty."""
         keep, positions = self.slots()
         return KeyValueState(self.seen, self.keys, self.values, keep & visible, positions)
 
@@ -176,7 +176,7 @@ class KeyValueState(State):
         return new
 
     def _room_for(self, k: Tensor) -> Room | None:
-        """Where ``k`` may be written, if room was reserved; a full one is doubled."""
+        """The room where ``k`` may be written, if one was reserved; a full one is doubled."""
         room: Room | None = getattr(self, "_room", None)
         if room is None or torch.is_grad_enabled() or room.keys.shape[0] != k.shape[0]:
             return None

@@ -1,4 +1,4 @@
-"""Where the queries and keys of a block of scores stand, and tables over their distances.
+"""Positions of the queries and keys of a block of scores, and tables over their distances.
 
 The distance of query i and key j is d = i - j: positive to the past. A position that depends on
 distances alone makes one column for each distance of a call, from the farthest past to the nearest
@@ -55,10 +55,10 @@ class Pairs:
         farthest: int | None = None,
         length: int | None = None,
     ) -> Pairs:
-        """All distances that L queries and S keys can have, if the keys end with the queries.
+        """Pairs of L queries and S keys, with all distances that they have if both end together.
 
         ``regular``: the last query stands where the last key does and both count up by one. Any
-        other positions may be given if visible pairs are at most S - 1 apart, or ``farthest``.
+        other positions are allowed if visible pairs are at most S - 1 apart, or ``farthest``.
         ``length``: tokens that the queries are some of (default: they are all).
         """
         length = queries.shape[-1] if length is None else length
@@ -68,7 +68,7 @@ class Pairs:
         return cls(queries, keys, far, length + far, length, regular, causal)
 
     def in_blocks(self, rows: int) -> Pairs:
-        """The same for a call that is cut into blocks of ``rows`` queries.
+        """Pairs of this call, cut into blocks of ``rows`` queries.
 
         Causal blocks end with the last key that they see, so fewer columns are hidden for good.
         """
@@ -77,7 +77,7 @@ class Pairs:
 
     @property
     def later(self) -> int:
-        """How many columns, the last ones, are of no pair that may be seen."""
+        """Number of the last columns that are of no visible pair."""
         return self.columns - self.farthest - 1 if self.causal else 0
 
     def span(self) -> Tensor:
@@ -101,7 +101,7 @@ class Pairs:
         )  # fmt: skip
 
     def take(self, table: Tensor, dim: int = -1) -> Tensor:
-        """This block's columns of a table over the whole call's, which lie along ``dim``."""
+        """Columns of this block in a table over the whole call's, which lie along ``dim``."""
         return table.narrow(dim, self.skipped, self.columns)
 
     def lay(self, columns: Tensor) -> Tensor:
@@ -152,7 +152,7 @@ class Pairs:
         )
 
     def _ends(self, first: int, count: int) -> tuple[int, slice, int]:
-        """Of ``count`` entries: copies of the first, which are used, copies of the last."""
+        """Parts of ``count`` entries: copies of the first, a slice of all, copies of the last."""
         begin = first - self.farthest
         end = begin + self.columns
         return max(-begin, 0), slice(max(begin, 0), min(end, count)), max(end - count, 0)
@@ -161,7 +161,7 @@ class Pairs:
         return (first - self.span()).clamp(0, count - 1)
 
     def tile(self, table: Tensor) -> Tensor:
-        """What the blocks of a call read of a table (H, columns) that all queries share."""
+        """Tensor that the blocks of a call read of a table (H, columns) that all queries share."""
         if not self.regular:
             return table
         wide = table[:, None].expand(-1, self.rows, -1).contiguous()
@@ -169,7 +169,7 @@ class Pairs:
         return tile
 
     def cut(self, tile: Tensor) -> Tensor:
-        """This block's part of a whole call's `tile`, a view."""
+        """Part of this block in a whole call's `tile`, a view."""
         if not self.regular:
             return tile
         length, source = self.queries.shape[-1], self.keys.shape[-1]

@@ -41,23 +41,23 @@ BLOCK = 1 << 20
 """scores of a block, 4 MB in float32: enough for the products' full rate, few enough for a cache"""
 ROWS = 64
 """queries of a block at least, below which products are slow"""
-KEPT = 1 << 24
+SAVED = 1 << 24
 """scores whose weights a call keeps for its backward pass, 64 MB in float32"""
 
 
 class PositionOnScores(Protocol):
-    """What a position does to a block of scores; q (B, H, L, D) is already scaled."""
+    """Change of a block of scores by a position; q (B, H, L, D) is already scaled."""
 
     additive: bool
 
     def by_distance(self, distance: Tensor, dtype: torch.dtype) -> Tensor:
-        """If ``additive``, all that it does: (H, ...) added to pairs ``distance`` (...) apart."""
+        """Addends (H, ...) of pairs ``distance`` (...) apart; if ``additive``, all that it does."""
 
     def of_heads(self, chosen: Sequence[int]) -> PositionOnScores:
-        """The same for some heads, counted from 0."""
+        """The change for some heads, counted from 0."""
 
     def prepare(self, pairs: Pairs, scale: float, dtype: torch.dtype) -> Parts:
-        """What all blocks of a call share."""
+        """Tensors that all blocks of a call share."""
 
     def slopes_of(self, dtype: torch.dtype, device: torch.device) -> Tensor | None:
         """(H,) m_h if for keys j <= i all it does is to add -m_h (i - j)."""
@@ -72,12 +72,12 @@ class PositionOnScores(Protocol):
         """Scores (B, H, L, S) from scaled products of queries and keys, which it may overwrite."""
 
     def values(self, weights: Tensor, parts: Parts, pairs: Pairs) -> Tensor | None:
-        """What is added to the heads' outputs (B, H, L, Dv) under ``weights`` (B, H, L, S)."""
+        """Addends of the heads' outputs (B, H, L, Dv) under ``weights`` (B, H, L, S)."""
 
 
 @dataclass(frozen=True)
 class Scores:
-    """How a mixer makes scores, and weights of them, whatever the call."""
+    """Rules by which a mixer makes scores, and weights of them, whatever the call."""
 
     scale: float | None = None
     """factor on the products (default: 1/sqrt(D))"""
@@ -159,7 +159,7 @@ class Scores:
 
 
 class _Call(NamedTuple):
-    """What a call in blocks is made of, beside its queries, keys and values."""
+    """Settings of a call in blocks, without its queries, keys and values."""
 
     position: PositionOnScores
     pairs: Pairs
@@ -209,16 +209,18 @@ def _attend(q: Tensor, k: Tensor, v: Tensor, call: _Call) -> Tensor:
 
 def _all_weights(q: Tensor, k: Tensor, call: _Call) -> Tensor:
     k = k.repeat_interleave(q.shape[1] // k.shape[1], dim=1)
-    found = q.new_empty(*q.shape[:3], k.shape[2], dtype=torch.promote_types(q.dtype, torch.float32))
-    found.zero_()
+    weights = q.new_empty(
+        *q.shape[:3], k.shape[2], dtype=torch.promote_types(q.dtype, torch.float32)
+    )
+    weights.zero_()
     parts = call.prepared(q)
     for block in _plan(q, k, call):
         part = call.position.cut(parts, call.pairs.block(*block))
         cut = q[block.rows, :, block.first : block.last], k[block.rows, :, : block.keys]
-        found[block.rows, :, block.first : block.last, : block.keys] = _weights(
+        weights[block.rows, :, block.first : block.last, : block.keys] = _weights(
             call, part, call.scores.sink, block, *cut
         )
-    return found
+    return weights
 
 
 class _Blocks(torch.autograd.Function):
@@ -229,8 +231,8 @@ class _Blocks(torch.autograd.Function):
         q, v = tensors[0], tensors[2]
         ctx.call, ctx.count = call, count
         ctx.save_for_backward(*tensors)
-        ctx.kept, ctx.random = [], []
-        room = KEPT if graph else 0
+        ctx.saved, ctx.random = [], []
+        room = SAVED if graph else 0
         o = v.new_empty(*q.shape[:3], v.shape[-1])
         for block in _plan(q, tensors[1], call):
             room -= (block.last - block.first) * block.keys * q[block.rows, :, 0, 0].numel()
@@ -238,7 +240,7 @@ class _Blocks(torch.autograd.Function):
             needed = ctx.needs_input_grad[3:] if room >= 0 else None
             weighed = _weigh(call, count, block, tensors, needed)
             o[block.rows, :, block.first : block.last] = _output(weighed)
-            ctx.kept.append(weighed if room >= 0 else None)
+            ctx.saved.append(weighed if room >= 0 else None)
         return o
 
     @staticmethod
@@ -249,7 +251,7 @@ class _Blocks(torch.autograd.Function):
         sums = [torch.zeros_like(t) if n else t for t, n in zip(tensors, needed, strict=True)]
         for n, block in enumerate(_plan(tensors[0], tensors[1], call)):
             # its graph serves once; a second backward pass makes it again
-            weighed, ctx.kept[n] = ctx.kept[n], None
+            weighed, ctx.saved[n] = ctx.saved[n], None
             if weighed is None:
                 with _replayed(ctx.random[n], tensors[0]):
                     weighed = _weigh(call, ctx.count, block, tensors, needed)
@@ -264,22 +266,22 @@ class _Blocks(torch.autograd.Function):
 def _gradients(
     weighed: _Weighed, above: Tensor, needed: tuple[bool, ...]
 ) -> Iterator[Tensor | None]:
-    """Of a block's inputs, where they are needed."""
+    """Gradients of a block's inputs, where they are needed."""
     v, weights, added = weighed.inputs[2].detach(), weighed.weights, weighed.added
     results, gradients = [], []
     if weights.requires_grad:
         results, gradients = [weights], [above @ v.transpose(-1, -2)]
     if added is not None and added.requires_grad:
         results, gradients = [*results, added], [*gradients, above]
-    wanted = [t for n, t in enumerate(weighed.inputs) if needed[n] and n != 2]
-    found: Iterator[Tensor | None] = iter(())
-    if wanted:
-        found = iter(torch.autograd.grad(results, wanted, gradients, allow_unused=True))
+    inputs = [t for n, t in enumerate(weighed.inputs) if needed[n] and n != 2]
+    grads: Iterator[Tensor | None] = iter(())
+    if inputs:
+        grads = iter(torch.autograd.grad(results, inputs, gradients, allow_unused=True))
     for n, need in enumerate(needed):
         if n == 2:
             yield weights.detach().transpose(-1, -2) @ above if need else None
         else:
-            yield next(found, None) if need else None
+            yield next(grads, None) if need else None
 
 
 def _sizes(q: Tensor, k: Tensor) -> tuple[int, int]:

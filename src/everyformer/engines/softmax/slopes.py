@@ -50,7 +50,7 @@ STRIPS = 4
 
 
 def able(q: Tensor, k: Tensor, slopes: Tensor) -> bool:
-    """Whether `sloped_attention` can take a causal call of these."""
+    """True where `sloped_attention` can take a causal call of these."""
     exact = q.dtype in (torch.float32, torch.float64) and q.shape[2] <= k.shape[2]
     plain = q.device.type == "cpu" and not torch.compiler.is_exporting()
     return exact and plain and not slopes.requires_grad
@@ -87,15 +87,15 @@ class _Part:
     """queries between the last key and the first query"""
 
     def queries(self, t: Tensor) -> Tensor:
-        """Of a row's (H, L, ...), views (count, H, rows, ...)."""
+        """Views (count, H, rows, ...) of a row's (H, L, ...)."""
         return _units(t, self.query, self.count, self.rows, self.step)
 
     def read(self, t: Tensor) -> Tensor:
-        """Of a row's (H, S, D), views (count, H, keys, D)."""
+        """Views (count, H, keys, D) of a row's (H, S, D)."""
         return _units(t, self.key, self.count, self.keys, self.step)
 
     def strips(self, reach: int) -> Iterator[_Part]:
-        """Of squares, stretches of queries with the keys that are no farther than ``reach``."""
+        """Stretches of a square's queries, with the keys that are no farther than ``reach``."""
         rows = self.rows if self.rows + self.keys <= reach else -(-self.rows // STRIPS)
         for ahead in range(0, min(self.rows, reach), rows):
             keys = min(self.keys, reach - ahead)
@@ -110,12 +110,12 @@ class _Part:
         Keys whose bias is below ``lowest`` (H,) are left out, but for the nearest.
         """
         m, row, key = slopes[:, None], torch.arange(self.rows), torch.arange(self.keys)
-        distance, beside = (self.keys - key)[None], -m * (self.ahead + row)
+        distance, shift = (self.keys - key)[None], -m * (self.ahead + row)
         if self.triangle:
-            distance, beside = row[:, None] - key, torch.zeros_like(m)
+            distance, shift = row[:, None] - key, torch.zeros_like(m)
         bias = -m[..., None] * distance
         out = (bias < lowest[:, None, None]) & (distance > 1)
-        return bias.masked_fill_(out | (distance < 0), -math.inf)[None], beside
+        return bias.masked_fill_(out | (distance < 0), -math.inf)[None], shift
 
 
 def _units(t: Tensor, first: int, count: int, size: int, step: int) -> Tensor:
@@ -170,19 +170,19 @@ def _calls(
         heads, far = slice(first, last), max(reach[first:last])
         for whole in _parts(length, source - length, max(CHUNK, 1 << blocks)):
             for part in (whole,) if whole.triangle else whole.strips(far):
-                bias, beside = part.fallen(slopes[heads], lowest[heads])
-                yield from ((row, heads, part, bias, beside) for row in range(len(q)))
+                bias, shift = part.fallen(slopes[heads], lowest[heads])
+                yield from ((row, heads, part, bias, shift) for row in range(len(q)))
         first = last
 
 
 def _attend(q: Tensor, k: Tensor, v: Tensor, slopes: Tensor, scale: float) -> tuple[Tensor, Tensor]:
     """o (B, H, L, D) and log-sums (B, H, L)."""
     o, logsum = torch.empty_like(q), q.new_empty(q.shape[:3])
-    for row, heads, part, bias, beside in _calls(q, k, slopes, scale):
+    for row, heads, part, bias, shift in _calls(q, k, slopes, scale):
         keys, values = (part.read(t[row, heads]) for t in (k, v))
         queries = part.queries(q[row, heads])
         own, total = _forward(queries, keys, values, attn_mask=bias, scale=scale)
-        total = total + beside
+        total = total + shift
         merged, sums = part.queries(o[row, heads]), part.queries(logsum[row, heads])
         if part.triangle:
             merged.copy_(own)
@@ -198,16 +198,16 @@ def _gradients(
     scale: float,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     dq, dk, dv = (torch.zeros_like(t, memory_format=torch.contiguous_format) for t in (q, k, v))
-    for row, heads, part, bias, beside in _calls(q, k, slopes, scale):
+    for row, heads, part, bias, shift in _calls(q, k, slopes, scale):
         above, queries, out = (part.queries(t[row, heads]) for t in (grad_o, q, o))
         keys, values = (part.read(t[row, heads]) for t in (k, v))
-        total = (part.queries(logsum[row, heads]) - beside).contiguous()
-        found = _backward(
+        total = (part.queries(logsum[row, heads]) - shift).contiguous()
+        grads = _backward(
             above, queries, keys, values, out, total, 0.0, False, attn_mask=bias, scale=scale
         )
-        part.queries(dq[row, heads]).add_(found[0])
-        part.read(dk[row, heads]).add_(found[1])
-        part.read(dv[row, heads]).add_(found[2])
+        part.queries(dq[row, heads]).add_(grads[0])
+        part.read(dk[row, heads]).add_(grads[1])
+        part.read(dv[row, heads]).add_(grads[2])
     return dq, dk, dv
 
 

@@ -33,37 +33,35 @@ AT_ONCE = 1 << 20
 
 
 class Reach(NamedTuple):
-    """Which keys queries may read, whatever is learned."""
+    """Bounds of the keys that queries may read, whatever is learned."""
 
     window: int
-    """S, the largest distance, or one more where the query's own key counts"""
-    own: bool
-    """whether a query reads its own key"""
-    later: bool
-    """whether it reads later keys too"""
+    """S, the largest distance, or one more where both sides are read"""
+    both: bool
+    """whether a query reads its own key and later ones too, or earlier ones alone"""
     near: int
     """c, where u begins to count: at the nearest past key (1) or at the query (0)"""
 
     @property
     def farthest(self) -> int:
         """The largest distance of all."""
-        return self.window - self.own
+        return self.window - self.both
 
     @property
     def columns(self) -> int:
-        """How many distances have a vector p."""
-        return 2 * self.farthest + 1 if self.later else self.window
+        """Number of distances that have a vector p."""
+        return 2 * self.farthest + 1 if self.both else self.window
 
     def within(self, end: float) -> int:
         """The largest distance that is seen where the ramp ends at ``end``; at least the nearest
         that there is."""
-        nearest = 0 if self.own else 1
+        nearest = 0 if self.both else 1
         return min(max(math.ceil(end) - 1 + self.near, nearest), self.farthest)
 
     def part(self, table: Tensor, farthest: int) -> Tensor:
         """The rows of ``table`` (columns, D), farthest past first, for distances up to this."""
         first = self.farthest - farthest
-        return table[first : len(table) - first] if self.later else table[first:]
+        return table[first : len(table) - first] if self.both else table[first:]
 
 
 def bands(farthest: Sequence[int]) -> list[tuple[list[int], int]]:
@@ -97,16 +95,16 @@ def soft_windows(
     groups, heads = bands(farthest), q.shape[1]
     parts, order = [], []
     for chosen, far in groups:
-        own = (q, k, v, ends)
+        tensors = (q, k, v, ends)
         if len(chosen) < heads:
             at = torch.tensor(chosen, device=q.device)
-            own = tuple(t.index_select(1, at) for t in own)  # type: ignore[assignment]
+            tensors = tuple(t.index_select(1, at) for t in tensors)  # type: ignore[assignment]
         seed = None
         if dropout:
             seed = torch.randint(2**62, (1,))
         settings = float(ramp), far, reach.near, float(scale), float(dropout)
-        known = reach.part(table, far), own[3], first, last, seed
-        parts.append(_soft_band(*own[:3], *known, *settings))
+        known = reach.part(table, far), tensors[3], first, last, seed
+        parts.append(_soft_band(*tensors[:3], *known, *settings))
         order += chosen
     if len(parts) == 1:
         return parts[0]
@@ -116,7 +114,7 @@ def soft_windows(
 
 
 class _Band(NamedTuple):
-    """How queries and keys fall into blocks."""
+    """Blocks of queries and keys."""
 
     length: int
     size: int
@@ -126,11 +124,11 @@ class _Band(NamedTuple):
     past: int
     """keys in front of the first query's own"""
     before: int
-    """how far in front of a query its first key stands"""
+    """distance of a query to its first key"""
 
     @property
     def blocks(self) -> int:
-        """Of queries, the last one filled up."""
+        """Number of blocks of queries, the last one filled up."""
         return -(-self.length // self.size)
 
     @property
@@ -184,9 +182,9 @@ class _Call:
     def _around(self, t: Tensor) -> Tensor:
         """The keys or values that the blocks read, zeros outside the text."""
         b, source = self.band, t.shape[2]
-        behind = b.start + b.keys - source
-        t = t[:, :, max(b.start, 0) : source + min(behind, 0)]
-        return F.pad(t, (0, 0, max(-b.start, 0), max(behind, 0))).contiguous()
+        beyond = b.start + b.keys - source
+        t = t[:, :, max(b.start, 0) : source + min(beyond, 0)]
+        return F.pad(t, (0, 0, max(-b.start, 0), max(beyond, 0))).contiguous()
 
     def chunks(self) -> Iterator[slice]:
         """Blocks that are worked on at once."""
@@ -236,16 +234,16 @@ class _Call:
         return outside.unflatten(1, (-1, b.size))[:, None]
 
     def dropped(self, chunk: slice, weights: Tensor) -> Tensor | None:
-        """What ``weights`` are multiplied by: the same whenever it is asked; None: nothing."""
+        """Factors of ``weights`` by dropout, the same at every call; None: no dropout."""
         if self.seed is None:
             return None
         draw = torch.Generator(weights.device).manual_seed(int(self.seed) + chunk.start)
-        kept = torch.rand(weights.shape, generator=draw, device=weights.device) >= self.dropout
-        return kept.to(weights.dtype) / (1 - self.dropout)
+        stays = torch.rand(weights.shape, generator=draw, device=weights.device) >= self.dropout
+        return stays.to(weights.dtype) / (1 - self.dropout)
 
 
 def _filled(t: Tensor, length: int) -> Tensor:
-    """``t`` (B, H, L, D) with zeros behind, up to ``length``."""
+    """``t`` (B, H, L, D) with zeros after it, up to ``length``."""
     return F.pad(t, (0, 0, 0, length - t.shape[2]))
 
 
@@ -266,8 +264,8 @@ def _attend(
             total = weights.sum(-1, keepdim=True)
             logsum[:, :, chunk] = (top + total.log()).squeeze(-1)
             weights /= total.masked_fill(total == 0, 1)
-            kept = call.dropped(chunk, weights)
-            weights = weights if kept is None else weights * kept
+            factors = call.dropped(chunk, weights)
+            weights = weights if factors is None else weights * factors
             wide = weights.new_zeros(*weights.shape[:-1], call.band.window)
             call.diagonals(wide).copy_(weights)
             o[:, :, chunk] = wide @ call.windows(call.v, chunk)
@@ -299,25 +297,25 @@ def _gradients(
             keys, values = call.windows(call.k, chunk), call.windows(call.v, chunk)
             scores, slope = call.scores(chunk, keys)
             share = scores.sub_(sums[:, :, chunk]).exp_()
-            weights, kept = share * slope.clamp(0, 1), call.dropped(chunk, share)
+            weights, factors = share * slope.clamp(0, 1), call.dropped(chunk, share)
             into = weights.new_zeros(*weights.shape[:-1], b.window)
-            call.diagonals(into).copy_(weights if kept is None else weights * kept)
+            call.diagonals(into).copy_(weights if factors is None else weights * factors)
             _add(dv, into.transpose(-1, -2) @ g[:, :, chunk], chunk, b.size)
-            found = call.diagonals(g[:, :, chunk] @ values.transpose(-1, -2))
-            found = (found if kept is None else found * kept) - level[:, :, chunk]
+            dscores = call.diagonals(g[:, :, chunk] @ values.transpose(-1, -2))
+            dscores = (dscores if factors is None else dscores * factors) - level[:, :, chunk]
             # as torch's clamp has it, where the ramp begins too
-            dends[:, :, chunk] = torch.where(slope <= 1, share * found, 0).sum(-1) / ramp
-            found *= weights
-            call.diagonals(into).copy_(found)
+            dends[:, :, chunk] = torch.where(slope <= 1, share * dscores, 0).sum(-1) / ramp
+            dscores *= weights
+            call.diagonals(into).copy_(dscores)
             part = call.q[:, :, chunk]
-            dq[:, :, chunk] = into @ keys + found @ call.table
+            dq[:, :, chunk] = into @ keys + dscores @ call.table
             _add(dk, into.transpose(-1, -2) @ part, chunk, b.size)
-            dtable += found.flatten(0, 3).T @ part.flatten(0, 3)
+            dtable += dscores.flatten(0, 3).T @ part.flatten(0, 3)
         dq = dq.flatten(2, 3)[:, :, : b.length] * scale
         dends = dends.flatten(2, 3)[:, :, : b.length].sum_to_size(ends.shape)
         dk, dv = (_back(t, like, b) for t, like in ((dk, k), (dv, v)))
     pairs = (dq, q), (dk, k), (dv, v), (dtable, table), (dends, ends)
-    return tuple(returned(found, like) for found, like in pairs)  # type: ignore[return-value]
+    return tuple(returned(dscores, like) for dscores, like in pairs)  # type: ignore[return-value]
 
 
 def _add(into: Tensor, windows: Tensor, chunk: slice, size: int) -> None:
@@ -329,13 +327,13 @@ def _add(into: Tensor, windows: Tensor, chunk: slice, size: int) -> None:
 def _back(t: Tensor, like: Tensor, b: _Band) -> Tensor:
     """The adjoint of `_Call._around`: what concerns the keys ``like`` (B, H, S, D)."""
     source = like.shape[2]
-    behind = b.start + b.keys - source
-    t = t[:, :, max(-b.start, 0) : t.shape[2] - max(behind, 0)]
-    return F.pad(t, (0, 0, max(b.start, 0), max(-behind, 0)))
+    beyond = b.start + b.keys - source
+    t = t[:, :, max(-b.start, 0) : t.shape[2] - max(beyond, 0)]
+    return F.pad(t, (0, 0, max(b.start, 0), max(-beyond, 0)))
 
 
 def _operations(q: Any, k: Any, v: Any, table: Any, before: int) -> tuple[int, int]:
-    """Of a product over all pairs of the blocks, and of one over those of the band, by channel."""
+    """Operations, by channel, of a product over the blocks' pairs and over those of the band."""
     b = _band(q[2], k[2], table[0], before)
     rows = 2 * q[0] * q[1] * b.blocks * b.size
     return rows * b.window, rows * b.columns

@@ -1,4 +1,4 @@
-"""Which keys each query may see: the one tensor that a softmax call takes, or none if it can."""
+"""Visibility of keys to queries: the one tensor that a softmax call takes, or none if it can."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from everyformer.core.mask import Mask, runs_after, runs_of
 
 @dataclass(frozen=True)
 class Visibility:
-    """Which keys each query may see, in the form an attention call takes."""
+    """The keys that each query may see, in the form that an attention call takes."""
 
     causal: bool = False
     """query i sees keys up to i + (S - L) and nothing else is hidden; then ``mask`` is None"""
@@ -133,9 +133,9 @@ def of_queries(mask: Mask | None, chosen: Chosen) -> Mask | None:
 
 
 def counts_up(keep: Tensor | None) -> bool:
-    """Whether real tokens of every row stand side by side, so that indices tell their distances.
+    """True where real tokens of every row are side by side, so that indices tell distances.
 
-    True tells it for sure; it is asked of the flags themselves only where that costs nothing.
+    False where the flags would have to be read at a cost.
     """
     if keep is None:
         return True
@@ -148,18 +148,18 @@ def counts_up(keep: Tensor | None) -> bool:
 
 
 def real_last(keep: Tensor) -> bool:
-    """Whether nothing behind a real token of any row is padding; False where that costs something
-    to know."""
+    """True where no padding comes after a real token of any row; False where that costs
+    something to know."""
     return surely(keep[:, 1:] >= keep[:, :-1])
 
 
 def surely(flags: Tensor) -> bool:
-    """Whether all ``flags`` are True; False where it costs something to know."""
+    """True where all ``flags`` are; False where it costs something to know."""
     return _may_ask(flags) and bool(flags.all())
 
 
 def _may_ask(flags: Tensor) -> bool:
-    """Whether reading numbers stops neither a device nor a compiler."""
+    """True where reading numbers stops neither a device nor a compiler."""
     return flags.device.type == "cpu" and not torch.compiler.is_compiling()
 
 

@@ -58,7 +58,7 @@ def sparse_attention(
         v: may have another number of channels than q and k.
         lengths: (B,) int64, how many tokens of each row are real, the first ones; default: all.
             Outputs of the others mean nothing.
-        scores: scale, position and dropout; nothing else is known here.
+        scores: scale, position and dropout; nothing else is supported.
         backend: the executor.
 
     Returns:
@@ -159,7 +159,7 @@ def _against_units(plan: SparsePlan, q: Tensor, scores: Scores) -> str | None:
 
 
 def _as_many(plan: SparsePlan, q: Tensor) -> bool:
-    """Whether units would compute as many scores, or nearly."""
+    """True where units would compute as many scores as all pairs, or nearly."""
     heads, length = q.shape[1:3]
     if torch.compiler.is_compiling():
         return plan.complete
@@ -181,7 +181,7 @@ def _has_tables(plan: SparsePlan, length: int, heads: int) -> bool:
 def _all_pairs(q: Tensor, plan: SparsePlan, lengths: Tensor | None) -> tuple[Visibility, Pairs]:
     index = torch.arange(q.shape[2], device=q.device)
     pairs = Pairs.of(index[None], index[None], regular=True, causal=plan.causal)
-    # padding stands behind what is real, so that no real causal query sees it
+    # padding comes after what is real, so that no real causal query sees it
     if plan.complete and (plan.causal or lengths is None):
         return Visibility(causal=plan.causal), pairs
     visible = plan.visible(index, index, q.shape[1])[None]

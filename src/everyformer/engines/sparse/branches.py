@@ -30,7 +30,7 @@ _forward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
 _backward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
 
 
-KEPT = 1 << 22
+LARGEST_SAVED = 1 << 22
 """entries of a mask that stays for the next call, 16 MB in float32"""
 
 
@@ -39,7 +39,7 @@ def fused(
 ) -> Tensor:
     """Outputs (B, L, H, D) of ``q``, ``k``, ``v`` (B, L, H, D) on a CPU.
 
-    ``lengths`` (B,) int64 says how many tokens of a row are real; what stands behind is not read.
+    ``lengths`` (B,) int64 says how many tokens of a row are real; later ones are not read.
     """
     o, _ = _sparse_softmax(q, k, v, lengths, plan.text, scale)
     return o
@@ -71,16 +71,16 @@ def _tasks(q: Tensor, lengths: Tensor | None, text: str) -> Iterator[_Task]:
         for n, branch in enumerate(group.branches):
             if lengths is not None:
                 masks = [_masked(branch, length, int(real), q.dtype) for real in lengths]
-            elif branch.mask is not None and branch.mask.numel() > KEPT:
+            elif branch.mask is not None and branch.mask.numel() > LARGEST_SAVED:
                 masks = [_masked(branch, length, None, q.dtype)] * batch
             else:
-                masks = [_kept(text, length, heads, g, n, q.dtype)] * batch
+                masks = [_saved_mask(text, length, heads, g, n, q.dtype)] * batch
             for b in range(batch):
                 yield _Task(slice(b, b + 1), chosen, branch, *masks[b], alone)
 
 
 @lru_cache(maxsize=16)
-def _kept(
+def _saved_mask(
     text: str, length: int, heads: int, group: int, branch: int, dtype: torch.dtype
 ) -> tuple[Tensor | None, Tensor | None]:
     """`_masked` of rows without padding, which the next call will need again."""
@@ -93,7 +93,7 @@ def _masked(
 ) -> tuple[Tensor | None, Tensor | None]:
     """A branch's mask for a kernel, and the queries that see nothing in it."""
     visible = branch.mask
-    # a triangle hides what is behind a real query by itself
+    # a triangle by itself hides what comes after a real query
     if real is not None and real < length and not branch.triangle:
         known = (branch.keys.positions(length) < real)[:, :, None]
         visible = known if visible is None else visible & known
@@ -131,19 +131,19 @@ def _attend(
     return o.to(q.dtype), logsum
 
 
-def _merge(o: Tensor, logsum: Tensor, task: _Task, part: Tensor, own: Tensor) -> None:
+def _merge(o: Tensor, logsum: Tensor, task: _Task, part: Tensor, logsum_of_part: Tensor) -> None:
     """Take a branch's outputs (1, L, H, D) and log-sums (1, L, H) of its queries in."""
     at = _at(task)
     before = logsum[at]
-    both = torch.logaddexp(before, own)
-    share = torch.where(own == -math.inf, 0.0, (own - both).exp())[..., None]
-    kept = torch.where(before == -math.inf, 0.0, (before - both).exp())[..., None]
-    o[at] = o[at] * kept + part * share
+    both = torch.logaddexp(before, logsum_of_part)
+    share = torch.where(logsum_of_part == -math.inf, 0.0, (logsum_of_part - both).exp())[..., None]
+    rest = torch.where(before == -math.inf, 0.0, (before - both).exp())[..., None]
+    o[at] = o[at] * rest + part * share
     logsum[at] = both
 
 
 def _at(task: _Task) -> tuple[Any, ...]:
-    """Where a task's queries stand in tensors (B, L, H, ...)."""
+    """Index of a task's queries in tensors (B, L, H, ...)."""
     rows = task.branch.queries.rows
     rows = slice(None) if rows is None else rows
     if isinstance(rows, slice) or isinstance(task.heads, slice):
@@ -166,12 +166,12 @@ def _gradients(
             for t in (grad_o, q, o, logsum[..., None])
         )
         k_units, v_units = (_units(keys, t[task.row][:, :, task.heads]) for t in (k, v))
-        found = _backward(
+        grads = _backward(
             g, q_units, k_units, v_units, o_units, total.squeeze(-1).contiguous(), 0.0,
             task.branch.triangle, attn_mask=task.mask, scale=scale,
         )  # fmt: skip
-        grad_q = _ordered(queries, found[0], length)
-        into = [keys.add(part.transpose(1, 2)[None], length) for part in found[1:]]
+        grad_q = _ordered(queries, grads[0], length)
+        into = [keys.add(part.transpose(1, 2)[None], length) for part in grads[1:]]
         if task.alone:
             dq[task.row], dk[task.row], dv[task.row] = grad_q, *into
         else:

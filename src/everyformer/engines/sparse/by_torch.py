@@ -1,7 +1,7 @@
 """The branches of a plan by torch's own operations: any device, dropout, scores by position.
 
 The same merge of branches as in `everyformer.engines.sparse.branches`, differentiated by autograd.
-What is kept for the backward pass are the weights of the units, never L x L.
+For the backward pass the weights of the units are saved, never L x L.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ def _scored(
 ) -> tuple[Tensor, Added]:  # fmt: skip
     """Scores (B, U, H, R, S) by a position, and what it adds to outputs under weights."""
     batch, units, heads = q.shape[:3]
-    # padding stands nowhere: any distance that is in range will do
+    # padding has no position: any distance that is in range will do
     i, j = (
         layout.positions(length).clamp(0, length - 1).to(q.device)
         for layout in (branch.queries, branch.keys)
@@ -133,7 +133,7 @@ def _scored(
 def _by_head(
     position: PositionOnScores, i: Tensor, j: Tensor, heads: int, dtype: torch.dtype
 ) -> Tensor:
-    """What a position adds (U, H, R, S) where the keys of heads stand at different positions."""
+    """Addends (U, H, R, S) of a position where the keys of heads are at different positions."""
     apart = i[..., None] - j[..., None, :]
     return torch.stack([position.by_distance(apart[:, h], dtype)[h] for h in range(heads)], 1)
 

@@ -16,7 +16,7 @@ from everyformer.engines.sparse.plan import SparsePlan
 
 
 def able(q: Tensor) -> bool:
-    """Whether ``flex`` runs here at full speed and with gradients."""
+    """True where ``flex`` runs at full speed and with gradients."""
     return q.device.type == "cuda" and q.dtype != torch.float64
 
 
@@ -41,10 +41,10 @@ def _visible(plan: SparsePlan, lengths: Tensor | None) -> Any:
     def visible(b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
         mask = torch.zeros_like(i, dtype=torch.bool)
         for n, union in enumerate(plan.heads):
-            here = torch.zeros_like(mask)
+            one = torch.zeros_like(mask)
             for pattern in union:
-                here = here | pattern.visible(i, j, h)
-            mask = mask | (here if len(plan.heads) == 1 else here & (h == n))
+                one = one | pattern.visible(i, j, h)
+            mask = mask | (one if len(plan.heads) == 1 else one & (h == n))
         return mask if lengths is None else mask & (j < lengths[b])
 
     return visible

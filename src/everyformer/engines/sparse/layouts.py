@@ -1,4 +1,4 @@
-"""How a row of tokens is laid out in units, so that one dense product serves each unit.
+"""Layouts of a row of tokens in units, so that one dense product serves each unit.
 
 A layout takes tokens t (B, L, H, D) to units (B, U, R, H, D): the overlapping windows before every
 block of queries, every r-th token, chosen tokens, a table of blocks. ``positions`` says where each
@@ -17,7 +17,7 @@ from torch import Tensor
 
 
 class Layout(Protocol):
-    """Of L tokens in U units of R each; the same for all heads unless it says otherwise."""
+    """Layout of L tokens in U units of R each, for all heads alike unless it says otherwise."""
 
     def positions(self, length: int) -> Tensor:
         """(U, H or 1, R) int64; negative or >= ``length``: padding."""
@@ -38,9 +38,9 @@ class Layout(Protocol):
 
 @dataclass(frozen=True)
 class Windows:
-    """Blocks of ``size`` tokens, each with the ``before`` and ``after`` that stand beside it.
+    """Blocks of ``size`` tokens, each with the ``before`` and ``after`` next to it.
 
-    They begin behind the first ``skip`` tokens, which lie in none. A negative number of those after
+    They begin after the first ``skip`` tokens, which lie in none. A negative number of those after
     leaves out tokens of the block, so that an earlier block can stand for it.
     """
 
@@ -91,12 +91,12 @@ class Windows:
 
 
 def _behind(t: Tensor, skip: int) -> Tensor:
-    """Tokens (B, L, H, D) behind ``skip`` of zeros."""
+    """Tokens (B, L, H, D) after ``skip`` of zeros."""
     return F.pad(t, (0, 0, 0, 0, skip, 0)) if skip else t
 
 
 def whole(length: int) -> Windows:
-    """All tokens as one unit."""
+    """Layout of all tokens as one unit."""
     return Windows(length)
 
 
@@ -190,7 +190,7 @@ class Chosen:
 
 @dataclass(frozen=True, eq=False)
 class Tables:
-    """For every block of queries and head the key blocks of a table; for keys alone."""
+    """Key blocks of a table for every block of queries and head; a layout of keys alone."""
 
     size: int
     table: Tensor

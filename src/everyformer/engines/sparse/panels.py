@@ -47,14 +47,14 @@ def plan_panels(titled: Titled, size: int, row: int | None, small: bool) -> Pane
 
 
 def telling_size(row: int | None, longest: int | None) -> int:
-    """How many tokens show what is special."""
+    """Number of tokens that show what is special."""
     if row is not None:
         return row * min(max(row, 2), 12 if row < 12 else 3)
     return min(longest or 64, MOST)
 
 
 def shows_every_pair(titled: Titled, size: int, causal: bool) -> bool:
-    """Whether so few tokens tell nothing of the patterns."""
+    """True where so few tokens show nothing of the patterns."""
     full = torch.ones(size, size, dtype=torch.bool)
     full = full.tril() if causal else full
     return all(bool((SparsePlan.of(*union).mask(size)[0] == full).all()) for _, union in titled)
@@ -86,7 +86,7 @@ def _shades(union: Union, size: int) -> Tensor:
 
 
 def _in_rows(row: int | None, union: Union, seen: Tensor) -> Tensor | None:
-    """What a token sees with all tokens laid out as they are thought of; None: in one row."""
+    """Keys of one token in a grid of rows; None: all tokens are in one row."""
     at = torch.arange(len(seen))
     if row is not None:
         down, across, columns = at // row, at % row, row

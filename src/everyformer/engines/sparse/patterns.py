@@ -37,16 +37,16 @@ class Pattern:
         return sees & (j <= i) if self.causal else sees
 
     def parts(self, length: int) -> Iterator[Part]:
-        """Where its pairs are, in a row of ``length`` tokens."""
+        """Parts that hold its pairs, in a row of ``length`` tokens."""
         raise NotImplementedError
 
     @property
     def span(self) -> int | None:
-        """How far back a visible key may lie at most; None: as far as the text is long."""
+        """Largest distance back to a visible key; None: as far as the text is long."""
         return None
 
     def needed(self, j: Tensor, now: Tensor) -> Tensor:
-        """Which keys j < ``now`` some query i >= ``now`` may still see."""
+        """Flags of the keys j < ``now`` that some query i >= ``now`` may still see."""
         raise NotImplementedError
 
     def _sees(self, i: Tensor, j: Tensor, head: Tensor) -> Tensor:
@@ -112,7 +112,7 @@ class Near(Pattern):
 
 @dataclass(frozen=True, kw_only=True)
 class Blocks(Pattern):
-    """Keys of the query's own block of ``size`` and the ``before`` and ``after`` that lie beside.
+    """Keys of the query's own block of ``size``, ``before`` in front of it and ``after`` after it.
 
     All tokens of a block see the same stretch (up to themselves if causal): Image Transformer 1-D
     (l_q = size, l_m = before), and with neither the first set of the fixed Sparse Transformer.

@@ -33,10 +33,10 @@ class PastBlocks(Pattern):
             )
 
     def _sees(self, i: Tensor, j: Tensor, head: Tensor) -> Tensor:
-        here = i // self.size
-        read = here - self.shift
+        block = i // self.size
+        read = block - self.shift
         if self.wrap:
-            read = torch.where(read < 0, here, read)
+            read = torch.where(read < 0, block, read)
         return j // self.size == read
 
     def parts(self, length: int) -> Iterator[Part]:

@@ -29,7 +29,7 @@ from everyformer.engines.sparse.patterns import Part, Pattern
 
 @dataclass(frozen=True, kw_only=True)
 class Rectangles(Pattern):
-    """Of a ``grid`` (rows, columns): tiles of ``tile`` cells with a ``flange`` around each."""
+    """Tiles of ``tile`` cells of a ``grid`` (rows, columns), with a ``flange`` around each."""
 
     kind = "rectangles"
     grid: tuple[int, int]

@@ -58,7 +58,7 @@ class Group(NamedTuple):
 
 @dataclass(frozen=True)
 class SparsePlan:
-    """Which keys j each query i may see, head by head."""
+    """Plan of the keys j that each query i may see, head by head."""
 
     heads: tuple[Union, ...]
     """one union of patterns for all heads, or one a head"""
@@ -81,12 +81,12 @@ class SparsePlan:
 
     @property
     def complete(self) -> bool:
-        """Whether every pair is visible, but for later keys if causal."""
+        """True where every pair is visible, but for later keys if causal."""
         return all(any(_sees_all(pattern) for pattern in union) for union in self.heads)
 
     @classmethod
     def of(cls, *union: Pattern) -> SparsePlan:
-        """The same union for all heads."""
+        """Plan of one union for all heads."""
         return cls((union,))
 
     @staticmethod
@@ -101,7 +101,7 @@ class SparsePlan:
         return SparsePlan(tuple(tuple(map(pattern, union)) for union in from_json(text)))
 
     def plus(self, *more: Pattern) -> SparsePlan:
-        """With ``more`` patterns in the union of every head."""
+        """The plan with ``more`` patterns in the union of every head."""
         return SparsePlan(tuple((*union, *more) for union in self.heads))
 
     def of_heads(self, chosen: Sequence[int]) -> SparsePlan:
@@ -140,12 +140,12 @@ class SparsePlan:
         return "\n".join("".join("#" if seen else "." for seen in row) for row in rows)
 
     def needed(self, j: Tensor, now: Tensor) -> Tensor:
-        """Which keys j < ``now`` some query from ``now`` on may see in some head: bool as j."""
-        found = torch.zeros_like(j, dtype=torch.bool)
+        """Flags of the keys j < ``now`` that some query from ``now`` on may see in some head."""
+        flags = torch.zeros_like(j, dtype=torch.bool)
         for union in set(self.heads):
             for pattern in union:
-                found = found | pattern.needed(j, now)
-        return found
+                flags = flags | pattern.needed(j, now)
+        return flags
 
     def check_heads(self, heads: int) -> None:
         """Refuse another number of heads than the plan has."""
@@ -157,17 +157,17 @@ class SparsePlan:
         return _groups(self.text, length, heads)
 
     def pairs(self, length: int, heads: int) -> int:
-        """How many scores a blocked computation makes, over all heads."""
+        """Number of scores that a blocked computation makes, over all heads."""
         return _pairs(self.text, length, heads)
 
 
 def reached(plans: Sequence[SparsePlan], length: int, heads: int = 1) -> Tensor:
     """(L, L) bool: of which tokens something may have come to a token, first layer first."""
-    found = torch.eye(length)
+    reach = torch.eye(length)
     for plan in plans:
         step = plan.mask(length, heads).any(0) | torch.eye(length, dtype=torch.bool)
-        found = (step.float() @ found > 0).float()
-    return found > 0
+        reach = (step.float() @ reach > 0).float()
+    return reach > 0
 
 
 def distances(plans: Sequence[SparsePlan], length: int, heads: int = 1) -> Tensor:
@@ -176,14 +176,14 @@ def distances(plans: Sequence[SparsePlan], length: int, heads: int = 1) -> Tenso
     The layers have the ``plans`` in turn, the first one first. A token is in itself from the start.
     """
     steps = [plan.mask(length, heads).any(0).float() for plan in plans]
-    found = torch.eye(length)
-    far = torch.where(found > 0, 0.0, math.inf)
+    reach = torch.eye(length)
+    far = torch.where(reach > 0, 0.0, math.inf)
     layers = before = 0
-    while before < (before := int(found.sum())):
+    while before < (before := int(reach.sum())):
         for step in steps:
             layers += 1
-            found = ((step @ found + found) > 0).float()
-            far = torch.where((found > 0) & far.isinf(), layers, far)
+            reach = ((step @ reach + reach) > 0).float()
+            far = torch.where((reach > 0) & far.isinf(), layers, far)
     return far
 
 

@@ -1,4 +1,4 @@
-"""Which blocks a block of queries may read at random: drawn once, kept in a buffer.
+"""Blocks that a block of queries may read at random: drawn once, held in a buffer.
 
 An order (H, n, C) lists for every head and block of queries candidates among n blocks, the first
 ones first; -1 is none. `random_edges` takes of them the first r that a text has and that are
@@ -37,10 +37,10 @@ def uniform_order(heads: int, blocks: int, seed: int) -> Tensor:
 
 
 def shortlist(order: Tensor, count: int, rules: Rules) -> Tensor:
-    """Of an order (H, n, n) what `random_edges` can take of it, for any length: (H, n, C).
+    """Candidates (H, n, C) that `random_edges` can take of an order (H, n, n), for any length.
 
     A text of m blocks takes the first ``count`` below m, but for the window and the global blocks.
-    So a block behind as many smaller ones is never taken. There are about r (1 + ln n / r) others,
+    So a block after as many smaller ones is never taken. There are about r (1 + ln n / r) others,
     with r = ``count`` and one more for each block that is global by its distance from the end; C is
     eight standard deviations above.
     """
@@ -56,13 +56,13 @@ def shortlist(order: Tensor, count: int, rules: Rules) -> Tensor:
     # rank by rank, what is never taken above all others
     ranks = order.masked_fill(never, n).permute(2, 0, 1).contiguous()
     smallest = order.new_full((most, *order.shape[:2]), n)
-    kept = []
+    smaller = []
     for rank in ranks:
-        kept.append(rank < smallest[-1])
+        smaller.append(rank < smallest[-1])
         # put among the smallest so far, which stand in ascending order
         before = torch.cat((smallest.new_full((1, *rank.shape), -1), smallest[:-1]))
         smallest = torch.minimum(smallest, torch.maximum(before, rank))
-    taken = torch.stack(kept, -1)
+    taken = torch.stack(smaller, -1)
     first = torch.argsort((~taken).to(torch.uint8), dim=-1, stable=True)[..., :size]
     listed = order.gather(-1, first).masked_fill(~taken.gather(-1, first), -1)
     return listed.contiguous()
@@ -120,7 +120,7 @@ def _by_plan(order: np.ndarray, generator: np.random.RandomState) -> None:
 
 
 def _legal(block: int, row: int, last: int) -> bool:
-    """Whether a row may draw a block: neither near, nor at either end of the blocks up to last."""
+    """True where a row may draw a block: neither near, nor at either end of those up to last."""
     if abs(block - row) <= 1 or block in (0, last - 1):
         return False
     return not (row == 1 and block == last - 2) and not (row == last - 2 and block == 1)
@@ -128,7 +128,7 @@ def _legal(block: int, row: int, last: int) -> bool:
 
 @dataclass(frozen=True)
 class Rules:
-    """Which blocks see which without chance."""
+    """Rules of which blocks see which without chance."""
 
     half: int
     """blocks of the window to each side"""

@@ -36,8 +36,7 @@ from torch import Tensor, nn
 from everyformer.core.bounds import Affects, Amount, Count, Unless, When
 from everyformer.core.trials import Trials
 from everyformer.genes.depth import DEPTHS
-from everyformer.genes.depth._exit_targets import balanced, first_agreeing, geometric
-from everyformer.genes.depth._exits import (
+from everyformer.genes.depth.early_exits import (
     Evidence,
     ExitOptions,
     Exits,
@@ -47,6 +46,7 @@ from everyformer.genes.depth._exits import (
     Weighting,
     wide,
 )
+from everyformer.genes.depth.exit_targets import balanced, first_agreeing, geometric
 
 _CLASSIFIES = When("confidence", "classifier")
 _DECAYS = Unless("decay", None)

@@ -12,7 +12,7 @@ q says at which layer a token leaves:
     threshold     at the first n with max_y p(y | h^n) >= tau_n, nothing is learned
     fixed, random   always the same layer, or one that is drawn (controls)
 
-q* is 1 at the oracle (`_exit_targets`): the layer that is best by likelihood or
+q* is 1 at the oracle (`exit_targets`): the layer that is best by likelihood or
 correctness around t, less lambda for each layer. A geometric token leaves at the first layer with
 chi > 0.5, which is not where q is largest. W reads what a layer predicts from, after its norm. Its
 kernel is divided by its sum, so that lambda means the same whatever sigma is. `h_t` has seen y_<t
@@ -39,8 +39,7 @@ from everyformer.core.mask import Mask
 from everyformer.core.state import State, state
 from everyformer.core.trials import Trials
 from everyformer.genes.depth import DEPTHS
-from everyformer.genes.depth._exit_targets import geometric, oracle, smoothed
-from everyformer.genes.depth._exits import (
+from everyformer.genes.depth.early_exits import (
     Evidence,
     ExitOptions,
     Exits,
@@ -50,6 +49,7 @@ from everyformer.genes.depth._exits import (
     Weighting,
     wide,
 )
+from everyformer.genes.depth.exit_targets import geometric, oracle, smoothed
 
 SURE = {"geometric": 0.5, "threshold": 0.9}
 """what must be reached where nothing is said"""

@@ -20,7 +20,7 @@ MEMORIES: Registry[type[Memory]] = Registry("memory", __name__)
 
 
 class MemoryGene(Gene):
-    """What every layer carries from one segment of a text to the next."""
+    """The gene of the past that layers carry from one segment of a text to the next."""
 
     name = "memory"
     question = (
@@ -60,7 +60,7 @@ class MemoryGene(Gene):
         return {} if choice.name is None else dict(MEMORIES.get(choice.name).learned_without)
 
     def inside(
-        self, plan: ModelConfig, mixer: Any, options: Any, first: Memory | None, layer: int
+        self, plan: ModelConfig, mixer: Any, options: Any, of_first: Memory | None, layer: int
     ) -> Memory | None:
         choice = self.typed(plan.genes[self.name])
         if choice.name is None:

@@ -1,4 +1,4 @@
-"""The picture of what a store is asked for."""
+"""Picture of the distances at which a store is read."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from torch import Tensor
 from everyformer.core.panels import Panel, Panels, layer_title
 
 
-def looked_up(found: Mapping[str, Tensor], causal: bool) -> Panels:
-    """How far back what was found lies: distances (B, H, L, k), -1 where there was nothing."""
+def looked_up(recorded: Mapping[str, Tensor], causal: bool) -> Panels:
+    """Histograms of how far back keys of look-ups lie: (B, H, L, k), -1 where there is none."""
     rows = []
-    for path, distances in found.items():
+    for path, distances in recorded.items():
         far = distances.flatten(2).transpose(0, 1).flatten(1)
         ends = int(far.max().clamp(min=1)).bit_length()
         octave = far.clamp(min=1).double().log2().long()

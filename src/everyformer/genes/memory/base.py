@@ -1,9 +1,15 @@
 """`Memory`: what one attention layer carries from segment to segment.
 
-The rows that a memory holds stand before the segment, oldest first: inputs of the layer, which
+The rows that a memory holds come before the segment, oldest first: inputs of the layer, which
 become keys and values there by its own projections, so that these learn from the past while the
-past itself gets no gradient; or keys and values as they were. A memory may also be looked up beside
-(`Memory.look_up`): what is found there is merged with what softmax gives.
+past itself gets no gradient; or keys and values as they were. A memory may also have a store of its
+own (`Memory.look_up`), whose result is merged with softmax's.
+
+A layer's call, segment by segment (`everyformer.genes.mixers.attention.with_memory`):
+
+    recall     the state's rows, as further keys and values of softmax
+    look_up    the store's result for the segment's queries; Lookup.merge joins it to the output
+    remember   the state after the segment, and the memory's own losses
 """
 
 from __future__ import annotations
@@ -31,17 +37,17 @@ Heads = tuple[Tensor, Tensor, Tensor]
 
 
 class Recalled(NamedTuple):
-    """What is read beside a segment."""
+    """Keys and values, or rows, that are read with a segment."""
 
     rows: KeyValueState
-    """inputs (B, 1, m, width) in the place of keys, values of no channels; or keys and values"""
+    """inputs (B, 1, m, width) as keys, with values of no channels; or keys and values"""
     farthest: int | None = None
     """largest distance of a query to a row, where rows stand for more than one token each; None:
     rows are one apart"""
 
 
 class Tokens(NamedTuple):
-    """What a layer makes of a segment's tokens, before rotations, and where they stand."""
+    """Queries, keys and values of a segment, before rotations, and their positions."""
 
     queries: Tensor
     """(B, H, L, D), scaled: a product with a key is a score"""
@@ -57,18 +63,18 @@ class Tokens(NamedTuple):
     """(B, L) bool, which are real"""
 
 
-class Beside(Protocol):
-    """What was looked up for the tokens of a segment."""
+class Lookup(Protocol):
+    """Result of a look-up for the tokens of a segment."""
 
     def merge(self, y: Tensor, log_sums: Callable[[], Tensor]) -> Tensor:
-        """Heads' outputs (B, H, L, Dv): those of softmax, ``y``, with what was found.
+        """Heads' outputs (B, H, L, Dv): those of softmax, ``y``, merged with the result.
 
         ``log_sums`` gives the logarithms (B, H, L) of softmax's denominators.
         """
 
 
 class Segment(NamedTuple):
-    """What a memory may take in after a segment."""
+    """A segment that a memory may take in."""
 
     x: Tensor
     """(B, L, width) the layer's inputs"""
@@ -87,8 +93,8 @@ class Segment(NamedTuple):
     that are real; None as above"""
     cache: KeyValueState | None = None
     """keys and values of the past and the segment, as softmax read them"""
-    beside: Any = None
-    """what `Memory.look_up` gave"""
+    lookup: Any = None
+    """the result of `Memory.look_up`"""
 
     def live(self) -> Tensor | None:
         """(B, L) bool, which tokens are real and may be seen by later segments; None: all."""
@@ -109,8 +115,8 @@ class Memory(nn.Module):
     recorded: ClassVar[Recorded] = {}
     """how what it records as it runs is drawn, where that is no kind that all know"""
     merges: ClassVar[str] = "as further keys and values"
-    """how what is read and the segment itself become one output: further rows of the same softmax;
-    a memory with a read of its own and a gate between the two says so here"""
+    """how past and segment become one output, in words: by further rows of the same softmax, unless
+    a memory has a store and a gate between the two"""
     learned_without: ClassVar[Mapping[str, Any]] = {}
     """options with which it leaves a model that was trained without it as it is"""
     trials: ClassVar[Trials] = Trials()
@@ -122,7 +128,7 @@ class Memory(nn.Module):
     slots: int
     """rows of the past that a layer keeps; may be changed for evaluation"""
     looks_up: ClassVar[bool] = False
-    """whether something is read beside softmax"""
+    """whether it has a store that `look_up` reads"""
     tokens_alone: ClassVar[bool] = False
     """whether its rows are the last tokens, one apart, and it needs nothing but those and has no
     losses, so that mixers other than attention can read it at distances of their own"""
@@ -131,35 +137,36 @@ class Memory(nn.Module):
 
     @classmethod
     def in_layer(cls, choice: Choice, layer: int, layers: int) -> Choice:
-        """What layer ``layer``, counted from 0, of so many has of this memory."""
+        """The memory of layer ``layer``, counted from 0, of ``layers``."""
         return choice
 
     def fit(self, heads: tuple[int, int], dims: tuple[int, int]) -> None:
-        """Told once by the attention that it serves: query and key-value heads, and channels of a
-        key and of a value of one head."""
+        """Sizes of the attention that it serves, set once: query and key-value heads, and channels
+        of a key and of a value of one head."""
 
     def heads(self, q: Tensor, k: Tensor, scale: float) -> tuple[Tensor, Tensor]:
-        """Queries (B, H, L, D) and keys (B, H_kv, L, D) of tokens as this memory wants them, whose
-        products are multiplied by ``scale``."""
+        """Queries (B, H, L, D) and keys (B, H_kv, L, D) of tokens, normed as this memory does;
+        ``scale`` is the factor of their products."""
         return q, k
 
-    def look_up(self, state: Any, tokens: Tokens) -> Beside | None:
-        """What is read beside softmax; None: nothing. ``state`` is None where none is carried."""
+    def look_up(self, state: Any, tokens: Tokens) -> Lookup | None:
+        """Result of a look-up, to merge with softmax's; None: there is none to merge."""
         return None
 
     def begin(self, state: Any) -> Tensor | None:
-        """(B,) where the document begins that a state is in, if that is asked by `look_up`."""
+        """(B,) first position of the document that a state is in, if `look_up` needs it."""
         return None
 
     @final
     def tokens(
         self, heads: Heads, scale: float, mask: Mask | None, runs: Tensor | None, state: Any
     ) -> Tokens:
-        """What a segment is looked up with.
+        """Tokens of a segment as `look_up` takes them.
 
         Args:
-            scale: of the products. mask: of the segment. runs: (B, past + L) the number of each
-                slot's document beside a state; None: as the mask says, or one document.
+            scale: of the products. mask: of the segment.
+            runs: (B, past + L) the number of each slot's document, where there is a state; None:
+                as the mask says, or one document.
 
         Raises:
             UnsupportedError: pairs are hidden or weighed, which no store knows of.
@@ -172,8 +179,8 @@ class Memory(nn.Module):
         real = None if keep is None else Mask(keep=keep)
         seen = None if state is None else state.seen
         order = positions_of(batch, length, real, seen, q.device)
-        begun = None if state is None else self.begin(state)
-        begin = torch.zeros_like(order[:, :1]) if begun is None else begun[:, None]
+        of_state = None if state is None else self.begin(state)
+        begin = torch.zeros_like(order[:, :1]) if of_state is None else of_state[:, None]
         if runs is None and mask is not None and mask.documents is not None:
             runs = runs_of(mask.documents, keep)
         if runs is not None:
@@ -182,32 +189,32 @@ class Memory(nn.Module):
         return Tokens(q * scale, k, v, order, begin, keep)
 
     def reference(self, y: Tensor, tokens: Tokens, log_sums: Callable[[], Tensor]) -> Tensor:
-        """What `look_up` and `Beside.merge` give without a state, by the literal equation."""
+        """Outputs of `look_up` and `Lookup.merge` without a state, by the literal equation."""
         return y
 
     @property
     def reach(self) -> int:
-        """How many tokens back a layer reads."""
+        """Number of tokens back that a layer reads."""
         return self.slots
 
     @property
     def ahead(self) -> int:
-        """How many tokens an evaluation of windows reads ahead of each."""
+        """Number of tokens that an evaluation of windows reads before each."""
         return self.reach
 
     def windows(self, own: tuple[int | None, ...]) -> tuple[int | None, ...]:
-        """The windows of the heads (see `visibility`), given the attention's ``own``."""
+        """Windows of the heads (see `visibility`), of an attention whose windows are ``own``."""
         return own
 
     def ring(self) -> int | None:
-        """How many keys and values stand for this memory where nothing is learned; None: none do.
+        """Number of keys and values that replace rows where nothing is learned; None: none do.
 
         Read in evaluation mode (see `nn.Module.train`).
         """
         return None
 
     def init_state(self, batch_size: int, width: int, **like: Any) -> State:
-        """Nothing remembered yet; ``like``: device and dtype."""
+        """The state before the first segment; ``like``: device and dtype."""
         raise NotImplementedError
 
     def rows_of(self, state: Any) -> KeyValueState:
@@ -216,7 +223,7 @@ class Memory(nn.Module):
         return rows
 
     def recall(self, state: Any, length: int) -> Recalled:
-        """The rows that stand before the next segment, of ``length`` tokens."""
+        """The rows before the next segment, of ``length`` tokens."""
         raise NotImplementedError
 
     def remember(self, state: Any, segment: Segment) -> tuple[State, Losses]:
@@ -262,7 +269,7 @@ def no_rows(batch_size: int, width: int, **like: Any) -> KeyValueState:
 
 
 def with_segment(rows: KeyValueState, segment: Segment) -> KeyValueState:
-    """``rows`` and the inputs of a segment behind them, cut from the graph."""
+    """``rows`` and the inputs of a segment after them, cut from the graph."""
     x = segment.x.detach()[:, None]
     rows = rows.detach().append(x, x[..., :0], segment.positions, segment.keep)
     return rows if segment.visible is None else rows.only(segment.visible)

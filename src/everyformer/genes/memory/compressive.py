@@ -1,4 +1,4 @@
-"""The Compressive Transformer's memory: what leaves Transformer-XL's memory is kept, compressed.
+"""The Compressive Transformer's memory: rows that leave Transformer-XL's memory are compressed.
 
     q = h W_q;   k, v from [cm o m o h]                     all causal, oldest rows first
     old = rows that [m o h] has too many;   m <- the rest, n_m rows;   cm <- last n_cm of
@@ -36,7 +36,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from everyformer.core.bounds import Amount, Count, Unless, Whole
+from everyformer.core.bounds import Count, Unless, Whole
 from everyformer.core.chosen import gather_rows
 from everyformer.core.config import Options
 from everyformer.core.errors import GeneError
@@ -68,13 +68,11 @@ class CompressiveOptions(Options):
     """how rows are compressed"""
     reconstruction: Literal["attention", "auto-encoding", "none"] = "attention"
     """what a function that learns is to keep: attention's outputs, or the rows themselves"""
-    reconstruction_weight: Annotated[Amount, Unless("reconstruction", "none")] = 1.0
-    """factor on that loss"""
     reconstruction_norm: Annotated[Literal["mean", "sum"], Unless("reconstruction", "none")] = (
         "mean"
     )
     """squared differences averaged over the real numbers of each row, and over rows, or added up as
-    printed"""
+    the paper prints them"""
     gradient: Literal["none", "one-segment"] = "none"
     """whether the model's own loss reaches the function through what it compressed last"""
     distance: Literal["index", "time"] = "index"
@@ -94,7 +92,7 @@ class PastRows(State):
     """(B, n) int64, position of the token, or of the middle of the tokens, that each stands for"""
 
     def then(self, more: PastRows, most: int) -> PastRows:
-        """With ``more`` behind; of all the last ``most`` of each row that stand for something."""
+        """These rows and ``more`` after them: the last ``most`` real ones of each line."""
         pairs = ((self.x, more.x), (self.keep, more.keep), (self.times, more.times))
         both = PastRows(self.seen, *(torch.cat(pair, 1) for pair in pairs))
         first = max(both.x.shape[1] - most, 0)
@@ -104,7 +102,7 @@ class PastRows(State):
         return both.at(real_last(both.keep)[:, first:])
 
     def at(self, index: Tensor, real: Tensor | None = None) -> PastRows:
-        """Those at ``index`` (B, n), of which ``real`` (B, n) stand for something."""
+        """The rows at ``index`` (B, n), of which ``real`` (B, n) are real."""
         keep = self.keep.gather(1, index)
         keep = keep if real is None else keep & real
         x = gather_rows(self.x, index).masked_fill(~keep[..., None], 0)
@@ -165,13 +163,13 @@ class Compression(nn.Module):
         assert self.reduce is not None
         y, gone = old.x.transpose(1, 2), ~old.keep[:, None]
         for convolution in self.dilated:
-            # what stands before the first row is zero to every layer
+            # before the first row all layers see zeros
             y = F.relu(convolution(y)).masked_fill(gone, 0.0)
         reduced: Tensor = self.reduce(y)
         return reduced.transpose(1, 2)
 
     def _most_used(self, old: PastRows, usage: Tensor) -> PastRows:
-        """Of equal ones the earlier."""
+        """The rows of most attention, in order; of equal ones the earlier."""
         usage = usage.masked_fill(~old.keep, -math.inf)
         rank = usage.argsort(dim=1, descending=True, stable=True).argsort(dim=1)
         chosen = rank < old.keep.sum(1, keepdim=True) // self.rate
@@ -256,7 +254,7 @@ class CompressiveMemory(Memory):
         if self.options.distance == "time":
             times, far = packed.times, self._farthest(rows.seen, packed, length, keys.shape[2])
         else:
-            # the real rows stand last, the newest of them right before the segment
+            # the real rows are last, the newest of them right before the segment
             first = (rows.seen - keep.sum(1))[:, None]
             times = first - count + torch.arange(count, device=first.device)
         whole, where = torch.cat((packed.keep, keep), 1), torch.cat((times, positions), 1)
@@ -267,7 +265,7 @@ class CompressiveMemory(Memory):
         bound = length + count + packed.x.shape[1] * self.options.rate
         if self.options.function != "most-used" or packed.x.shape[1] == 0:
             return bound
-        # the rows that are kept of a segment may all be its first ones
+        # the remaining rows of a segment may all be its first ones
         far = (seen[:, None] + length - packed.times).masked_fill(~packed.keep, 0).max()
         if torch.compiler.is_compiling():
             torch._assert_async(far <= bound, "a row is too far for a compiled graph: run it eager")
@@ -293,8 +291,8 @@ class CompressiveMemory(Memory):
                 leaving = old
             else:
                 packed = packed.then(new.detach(), o.compressed)
-        kept = CompressiveState(rest.seen, rest, usage, packed.detach(), leaving)
-        return kept, losses
+        after = CompressiveState(rest.seen, rest, usage, packed.detach(), leaving)
+        return after, losses
 
     def _leaving(
         self, rows: KeyValueState, usage: Tensor
@@ -353,7 +351,6 @@ class CompressiveMemory(Memory):
         return got + F.pad(state.usage, (0, length))
 
     def _losses(self, old: PastRows, new: PastRows, segment: Segment) -> Losses:
-        o = self.options
         if self.reconstruction == "none" or not self.training:
             return {}
         if self.reconstruction == "attention":
@@ -370,13 +367,13 @@ class CompressiveMemory(Memory):
             difference, counts = old.x - restored, old.keep[..., None]
         square = difference.square().masked_fill(~counts, 0.0)
         total = square.sum()
-        if o.reconstruction_norm == "mean":
+        if self.options.reconstruction_norm == "mean":
             # row by row, so that slices of a batch weigh in by their rows
             read = counts.expand_as(square).flatten(1).sum(1)
             total = (square.flatten(1).sum(1) / read.clamp(min=1)).mean()
-        return {"compression": o.reconstruction_weight * total}
+        return {"compression": total}
 
 
 def real_last(keep: Tensor) -> Tensor:
-    """Where the rows of each line of ``keep`` (B, n) stand, the real ones last: (B, n)."""
+    """Indices (B, n) that put the real rows of each line of ``keep`` (B, n) last."""
     return torch.argsort(keep.to(torch.uint8), dim=1, stable=True)

@@ -9,14 +9,14 @@ n = ``slots``, k = ``neighbours``, b_h = ``gate``; the store holds the last M = 
 values before a token's segment, first in, first out, a head each. Segments are n tokens of a
 document: what the window of a segment's last token does not reach is in the store by then. A token
 never finds its own segment or another document. Nothing flows back into the store: queries, s and b
-learn which of what is found they want. A token that finds nothing has V_c alone.
+learn how much of the result to take. A token without a result has V_c alone.
 
 One layer has a store, at three quarters of the depth (the 9th of 12); the others have the window.
-``combine=joint`` takes one softmax over what is found and the window, without a gate; with
+``combine=joint`` takes one softmax over the result and the window, without a gate; with
 ``written=leaving`` the store has exactly what left the window.
 
 Cost: O(L M D) a head to look up and O(L n) for the window; the chosen rows cost O(L k D). State:
-n keys and values a layer, M more in the layer with a store. No order is known of what is found;
+n keys and values a layer, M more in the layer with a store. No order is known of the result;
 the layer's own positions are left out there unless ``keep_position``.
 
 Source: Wu, Rabe, Hutchins, Szegedy 2022, arXiv 2203.08913, section 3; norms, scale, gate and the
@@ -75,7 +75,7 @@ class MemorizingOptions(Options):
     stores: tuple[Count, ...] | None = None
     """which layers have a store, counted from 1 (default: the one at three quarters, 9 of 12)"""
     combine: Literal["gate", "joint"] = "gate"
-    """how what is found joins the window: by a learned gate a head, or in one softmax"""
+    """how the result joins the window: by a learned gate a head, or in one softmax"""
     gate: Annotated[Real, Unless("combine", "joint"), Affects("nothing")] = 0.0
     """b_h at the start; far below 0 a model begins as without a store"""
     normalize: bool = True
@@ -104,8 +104,8 @@ class MemorizingState(State):
     """(B,) int64, where the document began"""
 
 
-class Found(NamedTuple):
-    """What was looked up; see `everyformer.genes.memory.base.Beside`."""
+class StoreLookup(NamedTuple):
+    """Result of a look-up; see `everyformer.genes.memory.base.Lookup`."""
 
     memory: MemorizingMemory
     tokens: Tokens
@@ -226,7 +226,7 @@ class MemorizingMemory(Memory):
     def begin(self, state: MemorizingState) -> Tensor:
         return state.begin
 
-    def look_up(self, state: MemorizingState | None, tokens: Tokens) -> Found | None:
+    def look_up(self, state: MemorizingState | None, tokens: Tokens) -> StoreLookup | None:
         if self.size == 0 or (state is None and tokens.order.shape[1] <= self.slots):
             return None
         k, v = tokens.keys.detach(), tokens.values.detach()
@@ -236,7 +236,7 @@ class MemorizingMemory(Memory):
             stored = KeyValueState.empty(rows, *self._dims, **like)
         else:
             stored = state.stored
-        return Found(self, tokens, stored.append(k, v, tokens.order, tokens.keep))
+        return StoreLookup(self, tokens, stored.append(k, v, tokens.order, tokens.keep))
 
     def visible(self, tokens: Tokens) -> tuple[Tensor, Tensor]:
         """The first order (B, L) of a token that is in the store of each, and the end."""
@@ -266,36 +266,36 @@ class MemorizingMemory(Memory):
             t.expand(batch, -1).repeat(1, heads // kv_heads)[:, None].expand(-1, kv_heads, -1)
             for t in self.visible(tokens)
         )
-        found = nearest(grouped, stored.keys, count, places=places, within=(low, high))
+        best = nearest(grouped, stored.keys, count, places=places, within=(low, high))
         if tracing():
             record(
-                self, "looked-up", lambda: self._distances(tokens, found.keys, found.scores, order)
+                self, "looked-up", lambda: self._distances(tokens, best.keys, best.scores, order)
             )
-        o, sums = chosen_attention(grouped, stored.keys, stored.values, found.keys, found.scores)
+        o, sums = chosen_attention(grouped, stored.keys, stored.values, best.keys, best.scores)
         return o.view(batch, heads, length, -1), sums.view(batch, heads, length)
 
     def _distances(self, tokens: Tokens, chosen: Tensor, scores: Tensor, order: Tensor) -> Tensor:
-        """How far back what each query found lies, (B, H, L, k); -1 where there was nothing."""
+        """Distances (B, H, L, k) of queries to the keys of their look-up; -1 where none is."""
         batch, heads, length = tokens.queries.shape[:3]
         chosen, scores = (t.view(batch, heads, length, -1) for t in (chosen, scores))
         of = order[:, None, None].expand(-1, heads, length, -1).gather(-1, chosen)
         return (tokens.order[:, None, :, None] - of).masked_fill(scores == -math.inf, -1)
 
     def remember(self, state: MemorizingState, segment: Segment) -> tuple[State, Losses]:
-        window, found = segment.cache, segment.beside
+        window, lookup = segment.cache, segment.lookup
         assert window is not None
         if segment.visible is not None:
             window = window.only(segment.visible)
         window = window.detach().last(self.slots - 1)
-        if found is None:
+        if lookup is None:
             return replace(state, seen=window.seen, rows=window), {}
         most = self.size + self.slots
-        stored = found.stored.last_of_many(most, spare=int(SPARE * most))
-        begin = found.tokens.begin[:, -1].expand_as(state.begin)
+        stored = lookup.stored.last_of_many(most, spare=int(SPARE * most))
+        begin = lookup.tokens.begin[:, -1].expand_as(state.begin)
         return MemorizingState(window.seen, window, stored, begin), {}
 
     def reference(self, y: Tensor, tokens: Tokens, log_sums: Callable[[], Tensor]) -> Tensor:
-        """One token at a time: the past of its segment is sorted by products, the first k read."""
+        """Outputs token by token: the segment's past is sorted by products, the first k read."""
         batch, heads, length, _ = y.shape
         own = None if self.gate is not None else log_sums()
         rows = []
@@ -321,7 +321,7 @@ class MemorizingMemory(Memory):
         return torch.stack(rows).view_as(y)
 
     def _past(self, tokens: Tokens, row: int, at: int) -> list[int]:
-        """Which tokens of a row are in the store of one of them, oldest first."""
+        """Tokens of a row that are in the store of one of them, oldest first."""
         order, begin = (t.expand(len(tokens.keys), -1)[row].tolist() for t in tokens[3:5])
         since = order[at] - begin[at]
         segment = self.options.written == "segment"

@@ -7,7 +7,7 @@ goes there, while W_k and W_v learn from it). A layer sees M rows back, N layers
 a segment after m rows sees keys j <= i + m; with ``same_length`` the last M keys including its own
 alone, which makes outputs independent of where segments begin.
 
-Where nothing is learned the last M keys and values are kept instead of inputs: the same outputs at
+Where nothing is learned the last M keys and values replace the inputs: the same outputs at
 O(1) projections a token. Cost: O(L (L + M) d) a segment. State: M rows a layer (d channels, or
 2 d as keys and values), empty at the start, never zeros that are attended to.
 
@@ -44,7 +44,7 @@ class SegmentOptions(Options):
     """M, tokens before a segment that each layer reads too"""
     same_length: Literal["evaluation", "always", "never"] = "evaluation"
     """when every query sees exactly the last M keys, its own among them (the paper: in evaluation),
-    and not all that stand before it"""
+    and not all before it"""
     store: Literal["auto", "inputs", "keys"] = "auto"
     """what is carried: inputs of the layer, keys and values (in training they then get no
     gradient), or by turns: inputs in training, keys and values in evaluation"""

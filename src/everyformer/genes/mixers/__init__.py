@@ -17,11 +17,13 @@ from everyformer.genes.gene import Gene, layer_choice
 if TYPE_CHECKING:
     from everyformer.core.mixer import Mixer
 
-MIXERS: Registry[type[Mixer]] = Registry("mixer", __name__, files={"amlp": "gmlp"})
+MIXERS: Registry[type[Mixer]] = Registry(
+    "mixer", __name__, files={"amlp": "gmlp"}, helpers=("patterned",)
+)
 
 
 class MixerGene(Gene):
-    """How information moves across positions, the same in all layers or by a schedule."""
+    """The gene of how information moves across positions, in all layers or by a schedule."""
 
     name = "mixer"
     question = "how information moves across positions"
@@ -54,7 +56,7 @@ class MixerGene(Gene):
 
 
 class EncoderGene(Gene):
-    """How the encoder of an encoder-decoder moves information."""
+    """The gene of how the encoder of an encoder-decoder moves information."""
 
     name = "encoder"
     question = (
@@ -64,7 +66,7 @@ class EncoderGene(Gene):
 
 
 class CrossGene(Gene):
-    """How the decoder of an encoder-decoder reads."""
+    """The gene of how the decoder of an encoder-decoder reads the encoder's output."""
 
     name = "cross"
     question = "how a decoder reads the encoder's output (seq2seq, super-resolution)"

@@ -20,7 +20,6 @@ from torch import Tensor, nn
 from everyformer.core.config import Options
 from everyformer.core.errors import ConfigError, ShapeError
 from everyformer.core.mask import Mask
-from everyformer.core.mixer import heads_divide
 from everyformer.core.outputs import MixerOutput
 from everyformer.core.state import State, state
 from everyformer.core.trace import record, tracing
@@ -87,14 +86,14 @@ def split_heads(t: Tensor, heads: int) -> Tensor:
     return t.unflatten(-1, (heads, -1))
 
 
-def fold_batch(t: Tensor) -> Tensor:
-    """(B, L, H, ...) as (1, L, B H, ...): every row with tables of its own is a head of one row."""
-    return t.transpose(0, 1).flatten(1, 2)[None]
+def batch_as_heads(t: Tensor) -> Tensor:
+    """(B, L, c) as (1, L, B, c): rows that each look up a table of their own are heads of one."""
+    return t.transpose(0, 1)[None]
 
 
-def unfold_batch(t: Tensor, batch: int) -> Tensor:
-    """The reverse of `fold_batch`."""
-    return t[0].unflatten(1, (batch, -1)).transpose(0, 1)
+def heads_as_batch(t: Tensor) -> Tensor:
+    """The reverse of `batch_as_heads`."""
+    return t[0].transpose(0, 1)
 
 
 def as_tables(w: Tensor | Factors, length: int) -> Tensor | Factors:
@@ -127,16 +126,14 @@ def dense_table(w: Tensor | Factors, length: int) -> Tensor:
 class PositionBias(nn.Module):
     """w for positions below ``length``: factors w_{t,t'} = u_t . v_t', or a table of ``columns``.
 
-    Both factors start at N(0, std^2): were both zero, neither would get a gradient.
+    All start at N(0, 0.01^2): were both factors zero, neither would get a gradient.
     """
 
-    def __init__(
-        self, tables: int, length: int, columns: int, rank: int | None, std: float
-    ) -> None:
+    def __init__(self, length: int, columns: int, rank: int | None) -> None:
         super().__init__()
 
         def draw(size: int) -> nn.Parameter:
-            return nn.Parameter(torch.randn(tables, length, size) * std)
+            return nn.Parameter(torch.randn(1, length, size) * 0.01)
 
         self.table = draw(columns) if rank is None else None
         self.u = None if rank is None else draw(rank)
@@ -144,7 +141,7 @@ class PositionBias(nn.Module):
 
     @property
     def w(self) -> Tensor | Factors:
-        """The table (H, length, columns), or the factors (H, length, rank)."""
+        """The table (1, length, columns), or the factors (1, length, rank)."""
         if self.table is not None:
             return self.table
         assert self.u is not None
@@ -154,7 +151,7 @@ class PositionBias(nn.Module):
 
 @state
 class BandState(State):
-    """What a member whose bias is local carries: bounded, whatever was read."""
+    """State of a member whose bias is local: of one size, however long the text."""
 
     seen: Tensor
     average: Tensor
@@ -162,13 +159,13 @@ class BandState(State):
     values: Tensor
     """(B, n - 1, d) of the last tokens, newest last"""
     lse: Tensor = field(metadata={"empty": -math.inf})
-    """(B, K) log of the summed weights behind ``average``; K key channels"""
+    """(B, K) log of the sum of weights of ``average``; K key channels"""
     keys: Tensor = field(metadata={"empty": -math.inf})
     """(B, n - 1, K) of the last tokens; -inf where there is none yet"""
 
     @classmethod
     def empty(cls, batch: int, buffer: int, keys: int, width: int, **like: Any) -> BandState:
-        """Nothing seen; ``like``: device and dtype (sums are float32 at least)."""
+        """The state before the first token; ``like``: device and dtype (sums: float32 at least)."""
         wide = like | {"dtype": torch.promote_types(like["dtype"], torch.float32)}
         return cls(
             seen=torch.zeros(batch, dtype=torch.long, device=like["device"]),
@@ -179,7 +176,7 @@ class BandState(State):
         )
 
     def extended(self, k: Tensor, v: Tensor) -> Factors:
-        """New keys and values (B, L, ...) behind the carried average and the buffer."""
+        """New keys and values (B, L, ...) after the carried average and the buffer."""
         keys = torch.cat([self.lse[:, None], self.keys, k], 1)
         return keys, torch.cat([self.average[:, None], self.values, v], 1)
 
@@ -227,23 +224,22 @@ class AttentionFree(StreamingMixer):
         """Channels of K."""
         return self.channels
 
-    def hold_tables(self, max_length: int | None, pairs: str) -> tuple[int, int]:
-        """How many tables over ``pairs`` of positions there are, and their lines."""
-        heads_divide(self.channels, self.heads, self.name)
+    def hold_table(self, max_length: int | None, pairs: str) -> int:
+        """The lines of a table over ``pairs`` of positions."""
         if max_length is None or max_length < 1:
             raise ConfigError(
                 f"{self.name} holds a bias for {pairs} of positions, so it needs max_length (got "
                 f"{max_length}): give max_length=..., or use aft-conv or aft-simple"
             )
         self.max_length = max_length
-        return self.heads if self.options.per_head else 1, max_length
+        return max_length
 
     def average(self, k: Tensor, v: Tensor, rows: Rows) -> Tensor:
         """Softmax averages (B, L, d) of whole rows."""
         raise NotImplementedError
 
     def resume(self, k: Tensor, v: Tensor, keep: Tensor | None, state: Any) -> tuple[Tensor, State]:
-        """The same for tokens that continue those of ``state``, and the state after them."""
+        """Softmax averages of tokens that continue those of ``state``, and the state after them."""
         raise NotImplementedError
 
     def literal(self, q: Tensor, k: Tensor, v: Tensor, **how: Any) -> Tensor:

@@ -32,5 +32,5 @@ class HeadMixer(StreamingMixer):
 
     @property
     def dropout(self) -> float:
-        """Of weights, as this mode has it."""
+        """Rate at which weights are dropped, 0 outside training."""
         return float(self.options.attention_dropout) if self.training else 0.0

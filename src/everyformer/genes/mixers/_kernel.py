@@ -93,7 +93,7 @@ class KernelAttention(HeadMixer):
         raise NotImplementedError
 
     def add_features(self) -> None:
-        """Make what the features, denominators and gates need."""
+        """Parameters and buffers of the features, denominators and gates, made once."""
 
     def draw(self, carried: bool, again: bool = True) -> Tensor | None:
         """The random projection of this call, if features have one.
@@ -119,13 +119,13 @@ class KernelAttention(HeadMixer):
         return None
 
     def literal(self, q: Tensor, k: Tensor, drawn: Tensor | None) -> Tensor:
-        """fq(q) . fk(k) (B, H, L, S) by the equations as they stand in the paper."""
+        """fq(q) . fk(k) (B, H, L, S) by the equations of the paper."""
         raise NotImplementedError
 
     def log_kernel(self, q: Tensor, k: Tensor) -> Tensor | None:
         """Logs of the weights (B, H, L, S) that features estimate, for q, k of (B, H, L, D).
 
-        None: softmax's; some maps estimate none, and these are what they stand in place of.
+        None: softmax's, which maps that estimate no kernel replace.
         """
         return None
 
@@ -235,7 +235,7 @@ class KernelAttention(HeadMixer):
         return logs.softmax(-1).nan_to_num(0)
 
     def _visible(self, q: Tensor, keep: Tensor | None) -> Tensor | None:
-        """Who sees whom among tokens of one call, broadcastable to (B, H, L, L)."""
+        """Visible pairs among the tokens of one call, broadcastable to (B, H, L, L)."""
         at = torch.arange(q.shape[2], device=q.device)[None]
         return visibility(None, at, at, causal=self.causal, windows=(None,), keep=keep).mask
 
@@ -249,10 +249,10 @@ def gate_weights(gate: Tensor, keep: Tensor | None) -> Tensor:
     if keep is not None:
         gate = gate.masked_fill(~keep[:, None], 1)
         written = written.masked_fill(~keep[:, None], 0)
-    here = torch.eye(gate.shape[-1], dtype=gate.dtype, device=gate.device)
+    one = torch.eye(gate.shape[-1], dtype=gate.dtype, device=gate.device)
     row, rows = torch.zeros_like(gate), []
     for t in range(gate.shape[-1]):
-        row = row * gate[..., t, None] + written[..., t, None] * here[t]
+        row = row * gate[..., t, None] + written[..., t, None] * one[t]
         top = row.amax(-1, keepdim=True).detach()
         rows.append(row / top.masked_fill(top == 0, 1))
     return torch.stack(rows, -2)

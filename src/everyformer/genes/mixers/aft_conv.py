@@ -62,7 +62,8 @@ class AFTConvOptions(AFTOptions):
     tied: bool = True
     """one key a head, as in the paper; False: one a channel"""
     reparameterise: bool = True
-    """normalise the kernel, then gamma and beta, which start at 0; False: raw, from N(0, 1)"""
+    """normalise the kernel, then gamma and beta, which start at 0, as published; False: the raw
+    kernel, from N(0, 1)"""
 
 
 def aft_conv_reference(
@@ -91,7 +92,7 @@ def line_bias(kernel: Tensor, length: int, causal: bool) -> Tensor:
 
 
 def picture_bias(kernel: Tensor, grid: Grid) -> Tensor:
-    """The same of a kernel (heads, s, s) on a picture in raster order."""
+    """w (heads, L, L) of a kernel (heads, s, s) on a picture in raster order."""
     side, cell = kernel.shape[-1], torch.arange(math.prod(grid), device=kernel.device)
     line, column = cell // grid[1], cell % grid[1]
     down = line - line[:, None] + side // 2
@@ -143,7 +144,7 @@ def aft_conv(
 
 
 def line_average(k: Tensor, v: Tensor, keep: Tensor | None, kernel: Tensor, causal: bool) -> Tensor:
-    """Averages (B, L, d) of rows whose real tokens stand first."""
+    """Averages (B, L, d) of rows whose real tokens come first."""
     k = k if causal else hide_padding(k, keep)
     heads = kernel.shape[0]
     k, v = split_heads(k, heads), split_heads(v, heads)

@@ -10,9 +10,9 @@ It is multi-head attention with d heads of one channel, queries of 1 and an addi
 attention matrices are never formed, because exp(K + w) = exp(K) exp(w) and exp(w) is shared.
 
 Cost: O(L^2 d) time, O(L d + L^2) memory, the L^2 part shared by batch and channels; from factors it
-ends at 64 MB kept for training (`engines.averages.dense`). State: all keys and values, 2 t d.
+ends at 64 MB saved for training (`engines.averages.dense`). State: all keys and values, 2 t d.
 Tables fix the longest sequence.
-Source: Zhai et al. 2021, arXiv 2105.14103, eq. 2 and section 3.3. Not in the paper: a table a head.
+Source: Zhai et al. 2021, arXiv 2105.14103, eq. 2 and section 3.3.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import partial
-from typing import Annotated, Any
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from everyformer.core.bounds import Affects, Amount, Count
+from everyformer.core.bounds import Count
 from everyformer.core.mask import Mask, positions_of, runs_of
 from everyformer.core.state import State, state
 from everyformer.core.trials import Make, Pair, Trials, output
@@ -40,13 +40,13 @@ from everyformer.genes.mixers._aft import (
     Grid,
     PositionBias,
     as_tables,
+    batch_as_heads,
     dense_table,
-    fold_batch,
     gated,
     gated_average,
+    heads_as_batch,
     hide_padding,
     split_heads,
-    unfold_batch,
 )
 from everyformer.genes.mixers.base import Rows
 
@@ -57,10 +57,6 @@ class AFTFullOptions(AFTOptions):
 
     rank: Count | None = 128
     """d', the channels of the factors u and v of w; None learns w itself, max_length^2 numbers"""
-    init_std: Annotated[Amount, Affects("nothing")] = 0.01
-    """standard deviation of u and v (or w) at the start"""
-    per_head: bool = False
-    """a w of its own for each head's channels (not in the paper); else one for all channels"""
 
 
 def aft_full_reference(
@@ -115,11 +111,11 @@ def aft_full(
 def full_average(
     k: Tensor, v: Tensor, keep: Tensor | None, w: Tensor | Factors, causal: bool
 ) -> Tensor:
-    """Averages (B, L, d) of rows whose real tokens stand first."""
+    """Averages (B, L, d) of rows whose real tokens come first."""
     length = k.shape[1]
     w = as_tables(w, length)
     rows, columns = (w[0], w[1][:, :length]) if isinstance(w, tuple) else (w[..., :length], None)
-    # padding stands last: what is causal does not see it
+    # padding is last: causal queries do not see it
     k = k if causal else hide_padding(k, keep)
     heads = rows.shape[0]
     k, v = split_heads(k, heads), split_heads(v, heads)
@@ -128,7 +124,7 @@ def full_average(
 
 @state
 class FullState(State):
-    """Keys and values of all tokens seen; the t-th real token of a row stands in slot t."""
+    """Keys and values of all tokens seen; the t-th real token of a row is in slot t."""
 
     seen: Tensor
     keys: Tensor
@@ -152,7 +148,7 @@ class AFTFull(AttentionFree):
     """AFT-full over (B, L, width); ``max_length``, the size of w, is required.
 
     Raises:
-        ConfigError: max_length is missing. GeneError: heads do not divide the width.
+        ConfigError: max_length is missing.
     """
 
     name = "aft-full"
@@ -163,13 +159,12 @@ class AFTFull(AttentionFree):
 
     def build(self, max_length: int | None) -> None:
         super().build(max_length)
-        tables, lines = self.hold_tables(max_length, "every pair")
-        o = self.options
-        self.position = PositionBias(tables, lines, lines, o.rank, o.init_std)
+        lines = self.hold_table(max_length, "every pair")
+        self.position = PositionBias(lines, lines, self.options.rank)
 
     @property
     def w(self) -> Tensor | Factors:
-        """The table (H, N, N) or its factors."""
+        """The table (1, N, N) or its factors."""
         return self.position.w
 
     def average(self, k: Tensor, v: Tensor, rows: Rows) -> Tensor:
@@ -178,7 +173,7 @@ class AFTFull(AttentionFree):
     def resume(
         self, k: Tensor, v: Tensor, keep: Tensor | None, state: FullState
     ) -> tuple[Tensor, FullState]:
-        """New tokens go into the slots behind those seen; each row looks up its own rows of w."""
+        """New tokens go into the slots after those seen; each row looks up its own rows of w."""
         assert self.max_length is not None
         batch, length, _ = k.shape
         seen = state.seen + (length if keep is None else keep.sum(1))
@@ -196,16 +191,12 @@ class AFTFull(AttentionFree):
         position, slots = position.clamp(max=self.max_length - 1), after.keys.shape[1]
         w = self.w
         rows, columns = (w, None) if isinstance(w, Tensor) else w
-        heads = rows.shape[0]
         rows = rows[..., :slots] if columns is None else rows
-        rows = rows[:, position].transpose(0, 1).flatten(0, 1)
         if columns is not None:
-            columns = columns[:, :slots].expand(batch, -1, -1, -1).flatten(0, 1)
-        # one group of channels for each batch row and head
-        keys, values = (fold_batch(split_heads(t, heads)) for t in (after.keys, after.values))
-        offset = state.seen.repeat_interleave(heads)
-        o = dense_average(keys, values, rows, columns, causal=True, offset=offset)
-        return unfold_batch(o, batch).flatten(2).to(v.dtype), after
+            columns = columns[:, :slots].expand(batch, -1, -1)
+        keys, values = batch_as_heads(after.keys), batch_as_heads(after.values)
+        o = dense_average(keys, values, rows[0][position], columns, causal=True, offset=state.seen)
+        return heads_as_batch(o).to(v.dtype), after
 
     def dense_bias(self, length: int, grid: Grid | None = None) -> Tensor:
         return dense_table(self.w, length)

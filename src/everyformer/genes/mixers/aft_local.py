@@ -37,12 +37,12 @@ from everyformer.genes.mixers._aft import (
     Grid,
     PositionBias,
     as_tables,
+    batch_as_heads,
     dense_table,
-    fold_batch,
     gated_average,
+    heads_as_batch,
     hide_padding,
     split_heads,
-    unfold_batch,
 )
 from everyformer.genes.mixers.aft_full import AFTFullOptions, aft_full_reference
 from everyformer.genes.mixers.base import Rows
@@ -98,7 +98,7 @@ def reach(window: int, length: int) -> int:
 
 
 def local_average(k: Tensor, v: Tensor, band: Tensor, keep: Tensor | None, causal: bool) -> Tensor:
-    """Averages (B, L, d) of rows whose real tokens stand first; ``band`` (H, L or 1, n)."""
+    """Averages (B, L, d) of rows whose real tokens come first; ``band`` (H, L or 1, n)."""
     k = k if causal else hide_padding(k, keep)
     heads = band.shape[0]
     k, v = split_heads(k, heads), split_heads(v, heads)
@@ -136,7 +136,7 @@ def band_of(
 def table_rows(table: Tensor, first: Tensor | None, start: int, beyond: int, count: int) -> Tensor:
     """Rows start .. start + count - 1, from ``first`` on, of (H, N, c): (B, H, count, c).
 
-    ``start`` is at most 0 and ``beyond`` the rows asked for after the last query's; what lies
+    ``start`` is at most 0 and ``beyond`` the number of rows after the last query's; what lies
     outside the table belongs to pairs that do not exist, and may be anything.
     """
     if first is None:
@@ -162,7 +162,7 @@ class AFTLocal(AttentionFree):
     """AFT-local over (B, L, width); ``max_length``, the size of w's tables, is required.
 
     Raises:
-        ConfigError: max_length is missing. GeneError: heads do not divide the width.
+        ConfigError: max_length is missing.
     """
 
     name = "aft-local"
@@ -176,18 +176,18 @@ class AFTLocal(AttentionFree):
 
     def build(self, max_length: int | None) -> None:
         super().build(max_length)
-        self.tables, lines = self.hold_tables(max_length, "every near pair")
+        lines = self.hold_table(max_length, "every near pair")
         o = self.options
         self.window = reach(o.window, lines)
         self.offsets = max(self.window if self.causal else 2 * self.window - 1, 1)
         if self.window:
-            self.position = PositionBias(self.tables, lines, self.offsets, o.rank, o.init_std)
+            self.position = PositionBias(lines, self.offsets, o.rank)
 
     def band(self, length: int, first: Tensor | None = None) -> Tensor:
-        """Biases (B, H, L, n) as `band_of` gives them."""
+        """Biases (B, 1, L, n) as `band_of` gives them."""
         if self.position is None:
             rows = 1 if first is None else first.shape[0]
-            return self.key.weight.new_zeros(rows, self.tables, 1, 1)
+            return self.key.weight.new_zeros(rows, 1, 1, 1)
         w = self.position.w
         if isinstance(w, tuple):
             return band_of(w, length, self.window, self.causal, first)
@@ -200,16 +200,15 @@ class AFTLocal(AttentionFree):
         self, k: Tensor, v: Tensor, keep: Tensor | None, state: BandState
     ) -> tuple[Tensor, BandState]:
         """The carried average and the buffer go in front; rows look up their own positions."""
-        batch, length, _ = k.shape
+        length = k.shape[1]
         if not torch.compiler.is_compiling():
             self.check_seen(state.seen + (length if keep is None else keep.sum(1)))
         keys, values = state.extended(k, v)
         o = banded_average(
-            fold_batch(split_heads(keys, self.tables)),
-            fold_batch(split_heads(values, self.tables)),
-            self.band(length, state.seen).flatten(0, 1), causal=True, lead=self.offsets,
+            batch_as_heads(keys), batch_as_heads(values), self.band(length, state.seen)[:, 0],
+            causal=True, lead=self.offsets,
         )  # fmt: skip
-        return unfold_batch(o, batch).flatten(2), state.after(keys, values, length, keep)
+        return heads_as_batch(o), state.after(keys, values, length, keep)
 
     def dense_bias(self, length: int, grid: Grid | None = None) -> Tensor:
         position = torch.arange(length, device=self.key.weight.device)

@@ -62,7 +62,7 @@ def aft_simple(
 
 
 def simple_average(k: Tensor, v: Tensor, keep: Tensor | None, causal: bool) -> Tensor:
-    """Averages (B, L, d) of rows whose real tokens stand first."""
+    """Averages (B, L, d) of rows whose real tokens come first."""
     if causal:
         return running_average(k[:, :, None], v[:, :, None])[1].squeeze(2)
     _, o = total_average(hide_padding(k, keep)[:, :, None], v[:, :, None])
@@ -103,7 +103,7 @@ class AFTSimple(AttentionFree):
     """AFT-simple over (B, L, width); each channel is a head of its own, whatever ``heads`` says."""
 
     name = "aft-simple"
-    trials = Trials(variants=({}, {"gate": "identity"}), limits=_limits)
+    trials = Trials(variants=({}, {"gate": "identity", "bias": False}), limits=_limits)
     Options = AFTOptions
     options: AFTOptions
     states = (SimpleState,)

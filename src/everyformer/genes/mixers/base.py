@@ -1,8 +1,8 @@
 """Mixers on rows: padding and packing are undone once, here, for all mixers that read whole texts.
 
 A text is a row that has its real tokens in front. Left padding, holes and packed documents become
-such rows before a mixer is asked, and its results go back to where the tokens stood; the definition
-is asked text by text, on the real tokens alone.
+such rows before a mixer is called, and its results go back to where the tokens were; the definition
+is computed text by text, on the real tokens alone.
 """
 
 from __future__ import annotations
@@ -45,27 +45,27 @@ class Rows(NamedTuple):
     """(lines, columns) of pictures, whose tokens all keep their cells, also the padding"""
     front: int | None = None
     """where it is known that the global tokens are the first so many: how many; real tokens
-    then stand first among these, and among the others"""
+    then come first among these, and among the others"""
 
     @property
     def lengths(self) -> Tensor:
-        """How many real tokens each row has: (B or 1,) int64."""
+        """Numbers of real tokens of the rows: (B or 1,) int64."""
         if self.keep is None:
             return torch.full((1,), self.x.shape[1], device=self.x.device)
         return self.keep.sum(1)
 
     def positions(self, seen: Tensor | None = None) -> Tensor:
-        """Positions (B or 1, L) behind the ``seen`` (B,) tokens of a state; see `positions_of`."""
+        """Positions (B or 1, L) after the ``seen`` (B,) tokens of a state; see `positions_of`."""
         mask = None if self.keep is None else Mask(keep=self.keep)
         return positions_of(self.x.shape[0], self.x.shape[1], mask, seen, self.x.device)
 
     def pieces(self, size: int) -> Iterator[Rows]:
         """``size`` tokens after the other, of rows that are no pictures."""
         for first in range(0, self.x.shape[1], size):
-            here = slice(first, first + size)
+            part = slice(first, first + size)
             parts = (self.keep, self.global_tokens, self.sentences)
-            keep, flags, sentences = (None if t is None else t[:, here] for t in parts)
-            yield Rows(self.x[:, here], keep, flags, sentences)
+            keep, flags, sentences = (None if t is None else t[:, part] for t in parts)
+            yield Rows(self.x[:, part], keep, flags, sentences)
 
 
 def rows_of(
@@ -84,16 +84,16 @@ def rows_of(
             raise UnsupportedError("a row of packed documents is no picture: leave grid out")
         packed = unpack(x, mask.documents, keep)
         flags, sentences = _moved(mask, packed.lay)
-        own = Mask(keep=packed.keep, global_tokens=flags, sentences=sentences)
-        rows, restore = rows_of(packed.x, own)
+        inner = Mask(keep=packed.keep, global_tokens=flags, sentences=sentences)
+        rows, restore = rows_of(packed.x, inner)
         return rows, lambda y: repack(restore(y), packed)
     grid = mask.grid if planar else None
-    given = Rows(x, keep, mask.global_tokens, mask.sentences, grid, front)
+    texts = Rows(x, keep, mask.global_tokens, mask.sentences, grid, front)
     if keep is None:
-        return given, lambda y: y
+        return texts, lambda y: y
     parts = (keep[:, :front], keep[:, front:]) if front else (keep,)
     if grid is not None or all(_first(part) for part in parts):
-        return given._replace(x=_cleared(x, keep)), lambda y: _cleared(y, keep)
+        return texts._replace(x=_cleared(x, keep)), lambda y: _cleared(y, keep)
     moved = compact(x, keep, front or 0)
     flags, sentences = _moved(mask, lambda t: t.gather(1, moved.order))
     rows = Rows(_cleared(moved.x, moved.keep), moved.keep, flags, sentences, None, front)
@@ -101,15 +101,15 @@ def rows_of(
 
 
 def _first(keep: Tensor) -> bool:
-    """Whether the real tokens of every row are known to stand first."""
+    """True where the real tokens of every row are known to come first."""
     # a graph that leaves the length open cannot compare neighbours
     return not torch.compiler.is_compiling() and surely(keep[:, 1:] <= keep[:, :-1])
 
 
 def _moved(mask: Mask, move: Callable[[Tensor], Tensor]) -> tuple[Tensor | None, Tensor | None]:
-    """What is known of the tokens, as they are moved: flags of global ones, and sentences."""
-    given = (mask.global_tokens, mask.sentences)
-    flags, sentences = (None if t is None else move(t) for t in given)
+    """Flags of global tokens, and sentences, moved as the tokens are."""
+    both = (mask.global_tokens, mask.sentences)
+    flags, sentences = (None if t is None else move(t) for t in both)
     return flags, sentences
 
 
@@ -136,7 +136,7 @@ class RowMixer(Mixer):
         raise NotImplementedError
 
     def text_reference(self, text: Rows) -> Tensor:
-        """The same module by its literal equation on one whole text (1, L, width).
+        """Outputs of one whole text (1, L, width) by the literal equation.
 
         Members that are exported by it take padded rows too, as `mix` does.
         """
@@ -151,7 +151,7 @@ class RowMixer(Mixer):
         raise NotImplementedError
 
     def cross_reference(self, x: Tensor, keys: Tensor, values: Tensor) -> Tensor:
-        """The same by the literal equation: ``x`` (1, L, width) over real tokens (1, S, ...)."""
+        """`cross` by the literal equation: ``x`` (1, L, width) over real tokens (1, S, ...)."""
         raise NotImplementedError
 
     @final  # type: ignore[misc]  # torch declares an attribute
@@ -186,7 +186,7 @@ class RowMixer(Mixer):
     def reference(
         self, x: Tensor, *, context: Context | None = None, mask: Mask | None = None
     ) -> Tensor:
-        """By the literal equation, text by text on the real tokens alone; padding gets zeros."""
+        """Outputs by the literal equation, text by text on the real tokens; zeros at padding."""
         self.check_input(x, context, mask, None)
         mask = self._masked(mask) or Mask()
         if context is not None:
@@ -194,9 +194,9 @@ class RowMixer(Mixer):
             sources = context if isinstance(context, tuple) else (context, context)
             keep = checked_keep(sources[0], mask)
             texts = []
-            for row, own in enumerate(x):
+            for row, one in enumerate(x):
                 read = (t[row] if keep is None else t[row, keep[row]] for t in sources)
-                texts.append(self.cross_reference(own[None], *(t[None] for t in read)))
+                texts.append(self.cross_reference(one[None], *(t[None] for t in read)))
             return torch.cat(texts)
         if torch.compiler.is_exporting():
             # a graph has no loop over texts
@@ -211,8 +211,8 @@ class RowMixer(Mixer):
             return restore(torch.cat([self.text_reference(picture) for picture in pictures]))
         y = torch.zeros_like(x)
         for row, at in _texts_of(x, mask):
-            given = (mask.global_tokens, mask.sentences)
-            flags, sentences = (None if t is None else t[row, at][None] for t in given)
+            both = (mask.global_tokens, mask.sentences)
+            flags, sentences = (None if t is None else t[row, at][None] for t in both)
             text = Rows(x[row, at][None], None, flags, sentences)
             literal = self.text_reference(text)
             check_like(self, "text_reference", literal, text.x)
@@ -221,7 +221,7 @@ class RowMixer(Mixer):
 
     @final
     def read_context(self, context: Context, mask: Mask | None = None) -> State:
-        """Take in a context once; `forward` reads the result as ``state`` at every step."""
+        """State of a context that is read once; `forward` takes it as ``state`` at every step."""
         if not self.crosses:
             return super().read_context(context, mask)
         self._check_context()
@@ -233,11 +233,11 @@ class RowMixer(Mixer):
         return self.read(keys, keys.x if same else rows_of(values_from, hidden)[0].x)
 
     def _after(self, x: Tensor, mask: Mask, state: State) -> MixerOutput:
-        """Packed documents behind a state: each in a row of its own, the last one's state stays."""
+        """Packed documents after a state: each in a row of its own, the last one's state stays."""
         assert mask.documents is not None
         packed = unpack(x, mask.documents, mask.keep)
-        begun = packed.begun(state, runs_after(mask.documents, mask.keep))
-        out = self(packed.x, mask=Mask(keep=packed.keep), state=begun)
+        initial = packed.initial(state, runs_after(mask.documents, mask.keep))
+        out = self(packed.x, mask=Mask(keep=packed.keep), state=initial)
         assert out.state is not None
         after = out.state.reorder(packed.row[:, -1])
         return MixerOutput(repack(out.y, packed), after, out.losses)
@@ -247,14 +247,14 @@ class RowMixer(Mixer):
             raise UnsupportedError(self.no_context)
 
     def _masked(self, mask: Mask | None) -> Mask | None:
-        """What of ``mask`` is hidden: not the padding, where it is read."""
+        """The parts of ``mask`` that hide tokens: not the padding, where it is read."""
         if mask is None or self.mask_padding:
             return mask
         return mask.by_runs().without("keep")
 
 
 def _texts_of(x: Tensor, mask: Mask) -> Iterator[tuple[int, Tensor]]:
-    """The row of each text in ``x`` (B, L, ...), and where in it its real tokens stand."""
+    """The row of each text in ``x`` (B, L, ...), and the indices of its real tokens in it."""
     real = torch.ones(x.shape[:2], dtype=torch.bool, device=x.device)
     real = real if mask.keep is None else mask.keep
     runs = torch.zeros_like(real, dtype=torch.long)
@@ -319,7 +319,7 @@ class BuiltMixer(Mixer):
 
     @abstractmethod
     def build(self, max_length: int | None) -> None:
-        """Make the parameters, by the sizes and options that are attributes by now."""
+        """Parameters of the member, by the sizes and options that are attributes by now."""
         raise NotImplementedError
 
 

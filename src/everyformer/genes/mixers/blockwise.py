@@ -28,7 +28,7 @@ from everyformer.engines.sparse.patterns import BlockTable, Pattern
 from everyformer.engines.sparse.patterns_blocks import PastBlocks
 from everyformer.engines.sparse.plan import SparsePlan
 from everyformer.genes.mixers import MIXERS
-from everyformer.genes.mixers._patterned import PatternOptions, PlanAttention
+from everyformer.genes.mixers.patterned import PatternOptions, PlanAttention
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,8 @@ class BlockwiseOptions(PatternOptions):
     groups: tuple[Whole, ...] | None = None
     """how many heads shift by 0, 1, ... blocks (default: a sixth, at least one, by each but 0)"""
     permutations: tuple[tuple[Whole, ...], ...] | None = None
-    """instead of groups one permutation of the n blocks for each head, if not causal"""
+    """pi of each head, any permutation of the n blocks as in the paper's formula, instead of
+    groups; not if causal"""
     wrap: Literal["self", "none"] = "self"
     """causal: what a query reads that has no block so far back, its own block or nothing"""
 

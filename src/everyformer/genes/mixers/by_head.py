@@ -112,10 +112,10 @@ class ByHead(Mixer):
             if position is not None and cls.accepts_positions:
                 inside["position"] = position.of_heads(chosen[name])
             sizes = {"width": width, "heads": count, "channels": count * size}
-            given = set_options(cls.Options, name, o.own.get(name))
-            cls.check_layer(given, width, f"own.{name}")
+            checked = set_options(cls.Options, name, o.own.get(name))
+            cls.check_layer(checked, width, f"own.{name}")
             parts.append(
-                cls(causal=causal, max_length=max_length, options=given, **sizes, **inside)
+                cls(causal=causal, max_length=max_length, options=checked, **sizes, **inside)
             )
         self.parts = nn.ModuleList(parts)
         self.honours = frozenset.intersection(*(p.honours for p in self._parts()))  # type: ignore[misc]
@@ -133,10 +133,10 @@ class ByHead(Mixer):
         own = {}
         for name in dict.fromkeys(options.mixers):
             mixer: Any = MIXERS.get(name)
-            given = set_options(mixer.Options, name, options.own.get(name))
+            checked = set_options(mixer.Options, name, options.own.get(name))
             if isinstance(mixer, FitsPictures):
-                given = mixer.for_pictures(given, picture)
-            own[name] = dataclasses.asdict(given)
+                checked = mixer.for_pictures(checked, picture)
+            own[name] = dataclasses.asdict(checked)
         return dataclasses.replace(options, own=options.own | own)
 
     def forward(

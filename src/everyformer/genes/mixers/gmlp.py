@@ -61,7 +61,7 @@ class GMLPOptions(Options):
     )
     """W at the start: N(0, 1e-12), U(+-1e-3/n), zeros, or U(+-0.05) (far from 0)"""
     mask_padding: bool = True
-    """whether padded tokens are kept out of the mixing"""
+    """whether padded tokens are kept out of the mixing; the paper lets them mix (False)"""
 
 
 @dataclass(frozen=True)
@@ -119,7 +119,7 @@ def spatial_mix(v: Tensor, weight: Tensor, bias: Tensor, *, causal: bool = False
 
 @state
 class SpatialState(State):
-    """Normalised gate rows of the tokens seen; a row's token p stands in slot p."""
+    """Normalised gate rows of the tokens seen; a row's token p is in slot p."""
 
     seen: Tensor
     rows: Tensor
@@ -220,7 +220,7 @@ class SpatialMLP(StreamingMixer):
         return SpatialState(seen, rows, tiny)
 
     def _open(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """What is gated, and the normalised rows that make the gate."""
+        """Z_1 (or Z), which is gated, and the normalised rows that make the gate."""
         z = F.gelu(self.up(x))
         first, second = z.chunk(2, dim=-1) if self.split else (z, z)
         return first, self.norm(second)
@@ -242,7 +242,7 @@ class SpatialMLP(StreamingMixer):
     def _continue(
         self, v: Tensor, keep: Tensor | None, state: SpatialState
     ) -> tuple[Tensor, SpatialState]:
-        """W v + b for new tokens behind those of the state; rows may have seen different counts."""
+        """W v + b for new tokens after those of the state; rows may have seen different counts."""
         batch, length = v.shape[:2]
         count = torch.full((batch,), length, device=v.device) if keep is None else keep.sum(1)
         seen = state.seen + count
@@ -259,7 +259,7 @@ class SpatialMLP(StreamingMixer):
         slots = min(state.rows.shape[1] + length, self.max_length)
         where = (state.seen[:, None] + torch.arange(length, device=v.device)).clamp(max=slots - 1)
         if keep is None and surely(state.seen == state.rows.shape[1]):
-            # all rows have read as much, so that new tokens go behind and look up the same lines
+            # all rows have read as much: new tokens go to the end and look up the same lines
             rows, where = torch.cat((state.rows.to(v.dtype), v), 1), where[:1]
         else:
             grown = F.pad(state.rows.to(v.dtype), (0, 0, 0, slots - state.rows.shape[1]))
@@ -272,12 +272,12 @@ class SpatialMLP(StreamingMixer):
 
     def _lines(self, where: Tensor, slots: int) -> Tensor:
         """The lines (B or 1, heads, L, slots) of causal W for tokens at ``where`` (B or 1, L)."""
-        behind = where[..., None] - torch.arange(slots, device=where.device)
+        lag = where[..., None] - torch.arange(slots, device=where.device)
         if self.options.spatial == "toeplitz":
-            lines = self.spatial[:, behind.clamp(min=0)]
+            lines = self.spatial[:, lag.clamp(min=0)]
         else:
             lines = self.spatial[:, :, :slots][:, where]
-        return lines.transpose(0, 1).masked_fill((behind < 0)[:, None], 0)
+        return lines.transpose(0, 1).masked_fill((lag < 0)[:, None], 0)
 
 
 def _start(shape: tuple[int, ...], rule: str, length: int) -> Tensor:

@@ -43,8 +43,8 @@ from everyformer.engines.sparse.patterns import Blocks
 from everyformer.engines.sparse.patterns_grid import Rectangles
 from everyformer.engines.sparse.plan import SparsePlan
 from everyformer.genes.mixers import MIXERS
-from everyformer.genes.mixers._patterned import PatternAttention, PatternOptions
 from everyformer.genes.mixers.base import Rows
+from everyformer.genes.mixers.patterned import PatternAttention, PatternOptions
 
 TILE = (4, 12)
 Grid = tuple[int, int]

@@ -93,7 +93,7 @@ class LinearOptions(KernelOptions):
 
 
 class Attended(NamedTuple):
-    """What `linear_attention` gives back."""
+    """Result of `linear_attention`."""
 
     y: Tensor
     """(B, H, L, D_v)"""

@@ -9,8 +9,8 @@ up to w b away (b = 1: no gap; the paper's table counts from 0). A global key in
 counts once. G is ``mask.global_tokens``, row by row; where the mask has none, ``global_tokens``,
 and a text classifier marks the token that it reads. q', k', v' are of ``project_global``.
 
-Causal, for language models: the window behind the token, j <= i; the paper's have no G. That
-G may be given there too, its keys j <= i for all and its queries over all j <= i, is ours.
+Causal, for language models: the window before the token, j <= i; the paper's have no G. That
+G may be used there too, its keys j <= i for all and its queries over all j <= i, is ours.
 
 Cost: O(L (W + |G|)). State: the keys and values of the last w b tokens and of G, and, until the
 last of G has come, those of ``project_global``.
@@ -41,8 +41,8 @@ from everyformer.engines.sparse.attention import choose
 from everyformer.engines.sparse.patterns import GlobalKeys, GlobalQueries, Near, Pattern
 from everyformer.engines.sparse.plan import SparsePlan
 from everyformer.genes.mixers import MIXERS
-from everyformer.genes.mixers._patterned import Heads, PatternAttention, PatternOptions, Weigh
 from everyformer.genes.mixers.base import Rows
+from everyformer.genes.mixers.patterned import Heads, PatternAttention, PatternOptions, Weigh
 
 
 @dataclass(frozen=True)
@@ -51,18 +51,19 @@ class LongformerOptions(PatternOptions):
     """W, even: W/2 tokens are seen on each side of a token (causal: before it); 0: itself alone;
     one number or one a head"""
     dilation: Count | tuple[Count, ...] = 1
-    """step between the tokens of a window (1: none is left out); one number or one a head"""
+    """step between the tokens of a window (1: none is left out; the paper dilates 2 heads of its
+    upper layers); one number or one a head"""
     global_tokens: Annotated[int, Bounds(0, 65536)] | tuple[Whole, ...] = 0
     """the first so many tokens of a text, or those at these positions, are global where the mask
     names none"""
     global_projections: bool | None = None
-    """queries, keys and values of global tokens have matrices of their own (default: unless causal
-    and without global tokens)"""
+    """queries, keys and values of global tokens have matrices of their own, as in section 3.1
+    (default: unless causal and without global tokens)"""
 
 
 @state
 class LongformerState(State):
-    """What later tokens see, and what a later global token does."""
+    """Keys and values that later tokens see, and those that a later global token does."""
 
     seen: Tensor
     local: KeyValueState
@@ -130,7 +131,7 @@ class Longformer(PatternAttention):
 
     @torch.no_grad()
     def copy_projections(self) -> None:
-        """Let the global projections start as those of the other tokens.
+        """Global projections that start as those of the other tokens, a copy of them.
 
         Raises:
             UnsupportedError: this one was built without global projections.
@@ -143,7 +144,7 @@ class Longformer(PatternAttention):
         self.project_global.load_state_dict(self.project.state_dict())
 
     def plan(self, length: int) -> SparsePlan:
-        """What each head sees where the mask names no global tokens."""
+        """Visible pairs of each head where the mask names no global tokens."""
         return self._plan
 
     def _of(self, tokens: tuple[int, ...], queries: bool = True) -> SparsePlan:
@@ -179,22 +180,22 @@ class Longformer(PatternAttention):
             return self._pairs(rows, heads, self._outputs), None
         if marked is None:
             return self._with_tokens(rows, heads, self.tokens), None
-        found = []
+        outputs = []
         sets = _sets(marked if keep is None else marked & keep)
         for tokens, numbers in sets.items():
             at = torch.tensor(numbers, device=x.device)
-            own, *of = (t.index_select(0, at) for t in (x, *heads))
-            kept = None if keep is None else keep.index_select(0, at)
-            found.append(self._with_tokens(Rows(own, kept), (of[0], of[1], of[2]), tokens))
+            texts, *of = (t.index_select(0, at) for t in (x, *heads))
+            real = None if keep is None else keep.index_select(0, at)
+            outputs.append(self._with_tokens(Rows(texts, real), (of[0], of[1], of[2]), tokens))
         order = torch.tensor([row for same in sets.values() for row in same], device=x.device)
-        return torch.cat(found).index_select(0, order.argsort()), None
+        return torch.cat(outputs).index_select(0, order.argsort()), None
 
     def _dense(self, q: Tensor) -> bool:
-        """Whether all pairs are computed anyway."""
+        """True where all pairs are computed anyway."""
         return choose(self._local, q, self.scores, self.options.backend) == "dense"
 
     def _flags(self, positions: Tensor) -> Tensor:
-        """Which positions (B or 1, L) are global where the mask names none."""
+        """Flags of the positions (B or 1, L) that are global where the mask names none."""
         tokens = torch.tensor(self.tokens, dtype=torch.long, device=positions.device)
         return (positions[..., None] == tokens).any(-1)
 
@@ -208,10 +209,10 @@ class Longformer(PatternAttention):
         if shared or not tokens:
             return out
         at, lengths = torch.tensor(tokens, device=x.device), rows.lengths[:, None]
-        # causal: nothing behind the last one is seen by any of them
+        # causal: none of them sees anything after the last one
         read = x[:, : max(tokens) + 1] if self.causal else x
         j = torch.arange(read.shape[1], device=x.device)[None]
-        visible = self._hidden(at[None], j, None if keep is None else keep[:, : read.shape[1]])
+        visible = self._visible(at[None], j, None if keep is None else keep[:, : read.shape[1]])
         q = self._global_queries(x.index_select(1, at), at[None], lengths)
         keys = self._global_keys(read, j, lengths)
         own = self._outputs(q, *keys, visible, at[None], j)
@@ -226,7 +227,7 @@ class Longformer(PatternAttention):
         positions = torch.arange(x.shape[1], device=x.device)[None]
         flags = self._flags(positions) if flags is None else flags
         flags = flags if keep is None else flags & keep
-        seen = self._hidden(positions, positions, keep)
+        seen = self._visible(positions, positions, keep)
         windows = self._windows.visible(positions[0], positions[0], self.heads)[None]
         visible = windows | flags[:, None, None]
         if self.project_global is None:
@@ -239,7 +240,7 @@ class Longformer(PatternAttention):
         return torch.where(flags[:, None, :, None], whole, out)
 
     def _streamed(self, rows: Rows, state: State) -> tuple[Tensor, State]:
-        """New tokens behind those of a state."""
+        """Outputs of tokens after those of a state, and the state after them."""
         if not isinstance(state, LongformerState):
             heads, local = self._by_plan(rows, state)
             assert local is not None
@@ -261,7 +262,7 @@ class Longformer(PatternAttention):
         k, v = self._global_keys(x, positions)
         whole = state.whole.append(k, v, positions if holes else None, keep)
         real, j = whole.slots()
-        visible = self._hidden(positions, j, real)
+        visible = self._visible(positions, j, real)
         own = self._weighed(
             self._global_queries(x, positions), whole.keys, whole.values, visible, positions, j
         )
@@ -304,8 +305,8 @@ class Longformer(PatternAttention):
         k, v = self.project_global.one(x, "key"), self.project_global.one(x, "value")
         return self._rotate(k, positions, lengths), v
 
-    def _hidden(self, i: Tensor, j: Tensor, keep: Tensor | None) -> Tensor:
-        """bool (B or 1, 1, L, S): real keys at ``stand``, of causal ones none behind ``here``."""
+    def _visible(self, i: Tensor, j: Tensor, keep: Tensor | None) -> Tensor:
+        """Flags (B or 1, 1, L, S) of real keys at ``j``; causal: of none after the query ``i``."""
         visible = torch.ones_like(j, dtype=torch.bool) if keep is None else keep
         visible = visible[:, None, None]
         return visible & (j[:, None, None] <= i[:, None, :, None]) if self.causal else visible

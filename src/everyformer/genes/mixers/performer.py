@@ -58,8 +58,6 @@ class PerformerOptions(KernelOptions):
     the channels themselves)"""
     draw: Annotated[Draw, Unless("features", 0)] = "orthogonal"
     """"orthogonal" or "iid" rows, or "regularised": orthogonal, all of norm sqrt(D), biased"""
-    per_head: Annotated[bool, Unless("features", 0)] = False
-    """draw for each head, not once for all"""
     redraw: Annotated[Count | None, Unless("features", 0), Affects("nothing")] = 1000
     """training calls after which rows are drawn anew; None never"""
     eps: Amount | None = None
@@ -88,7 +86,7 @@ def positive_features_reference(x: Tensor, projection: Tensor) -> Tensor:
 def performer_features_reference(
     x: Tensor, projection: Tensor | None, feature_map: FeatureMap, eps: float
 ) -> Tensor:
-    """phi (B, H, L, M) of scaled queries or keys (B, H, L, D), W (1 or H, M, D)."""
+    """phi (B, H, L, M) of scaled queries or keys (B, H, L, D), W (1, M, D)."""
     if projection is None:
         return torch.relu(x) + eps
     products = x @ projection.to(x.dtype).mT
@@ -122,7 +120,7 @@ class Performer(KernelAttention):
     trials = Trials(
         variants=(
             {},
-            {"features": 16, "draw": "iid", "per_head": True, "eps": 1e-3},
+            {"features": 16, "draw": "iid", "eps": 1e-3},
             {"features": 8, "feature_map": "hyperbolic", "draw": "regularised"},
             {"features": 256, "feature_map": "trigonometric"},
             {"features": 8, "feature_map": "relu", "bias": ("query", "value")},
@@ -142,8 +140,8 @@ class Performer(KernelAttention):
     @property
     def rows(self) -> int:
         """Drawn rows w."""
-        given, size = self.options.features, self.head_dim
-        return max(1, int(size * math.log(size))) if given is None else given
+        features, size = self.options.features, self.head_dim
+        return max(1, int(size * math.log(size))) if features is None else features
 
     def add_features(self) -> None:
         o = self.options
@@ -151,8 +149,7 @@ class Performer(KernelAttention):
         self.guard = Denominator("signed", 1e-6) if o.feature_map == "trigonometric" else POSITIVE
         self.random = None
         if self.rows:
-            draws = self.heads if o.per_head else 1
-            self.random = Projection(draws, self.rows, self.head_dim, o.draw, o.redraw)
+            self.random = Projection(1, self.rows, self.head_dim, o.draw, o.redraw)
 
     def draw(self, carried: bool, again: bool = True) -> Tensor | None:
         if self.random is None:

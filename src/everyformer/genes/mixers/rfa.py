@@ -18,7 +18,7 @@ Deviations. sin and cos are signed, so a denominator d may be near 0 or below: i
 sign(d) max(|d|, 1e-6). The published code divides by max(d, 1) of features scaled by 0.1, which
 shrinks what the first tokens give; ``compat_clamp`` does that. Rows are drawn anew in training as
 published (there from a pool of 500, here ``pool``), never in evaluation, where the published code
-takes the pool's first. The gate's bias is not published: it starts where g is ``gate_start``.
+takes the pool's first. The gate's bias is not published: it starts where g is 0.95.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from everyformer.core.bounds import Affects, Between, Count, Positive, Unless, When, Whole
+from everyformer.core.bounds import Affects, Count, Positive, Unless, Whole
 from everyformer.core.errors import ConfigError, GeneError
 from everyformer.core.trials import Make, Pair, Trials, near, output
 from everyformer.engines.kernel.attention import POSITIVE, Denominator
@@ -60,24 +60,20 @@ class RFAOptions(KernelOptions):
     """which projections have a bias"""
     gate: bool = False
     """fade the past (causal self-attention only)"""
-    gate_start: Annotated[Between, When("gate", True)] = 0.95
-    """the gates before training"""
     feature_map: Literal["fourier", "arccos"] = "fourier"
     """sines and cosines, or rectified products"""
     features: Count = 64
     """Df, rows drawn; as many as a head has channels, or more"""
     temperature: Positive = 1.0
     """tau"""
-    learned_scale: bool = True
-    """whether sigma is learned (else it stays 1)"""
     draw: Draw = "iid"
     """"iid" or "orthogonal" rows, or "regularised": orthogonal, all of norm sqrt(D), biased"""
     redraw: Annotated[Count | None, Affects("nothing")] = 1
     """training calls after which rows are drawn anew; None never, as states in training need it"""
     pool: Annotated[Whole, Unless("redraw", None)] = 0
-    """draws kept, from which redrawing picks (published: 500 for all layers); 0: fresh ones"""
+    """number of draws from which redrawing picks (published: 500 for all layers); 0: fresh ones"""
     compat_clamp: bool = False
-    """scale and denominators of the published causal code"""
+    """scale and denominators of the authors' causal code"""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -106,7 +102,7 @@ def _limits(make: Make) -> list[Pair]:
         )
         return many.out(y.transpose(1, 2).flatten(2))
 
-    found = [
+    limits = [
         near("32,768 draws are softmax of unit vectors within 5%", 0.05, output(many), normalised),
         *value_limits(make, "rfa"),
     ]
@@ -116,8 +112,8 @@ def _limits(make: Make) -> list[Pair]:
         with torch.no_grad():
             gated.gate.weight.zero_()
             gated.gate.bias.fill_(30.0)
-        found.append(("gates of 1, all alike, cancel", output(gated), output(plain)))
-    return found
+        limits.append(("gates of 1, all alike, cancel", output(gated), output(plain)))
+    return limits
 
 
 @MIXERS.register("rfa")
@@ -132,7 +128,7 @@ class RFA(KernelAttention):
     trials = Trials(
         variants=(
             {},
-            {"draw": "orthogonal", "pool": 4, "learned_scale": False},
+            {"draw": "orthogonal", "pool": 4},
             {"feature_map": "arccos", "temperature": 0.5},
         ),
         causal=(
@@ -168,16 +164,14 @@ class RFA(KernelAttention):
         if o.compat_clamp:
             self.guard = Denominator("above", 1.0)
         self.random = Projection(self.heads, o.features, size, o.draw, o.redraw, o.pool)
-        scale = torch.ones(self.heads, 1, size)
-        self.scale = nn.Parameter(scale) if o.learned_scale else None
+        self.scale = nn.Parameter(torch.ones(self.heads, 1, size))
         self.gate = nn.Linear(self.width, self.heads) if o.gate else None
         if self.gate is not None:
-            nn.init.constant_(self.gate.bias, math.log(o.gate_start / (1 - o.gate_start)))
+            nn.init.constant_(self.gate.bias, math.log(0.95 / (1 - 0.95)))
 
     def draw(self, carried: bool, again: bool = True) -> Tensor:
         drawn = self.random(carried) if again else self.random.current()
-        drawn = drawn / self.options.temperature
-        return drawn if self.scale is None else drawn * self.scale
+        return drawn / self.options.temperature * self.scale
 
     def query_features(self, q: Tensor, drawn: Tensor | None) -> Tensor:
         return self.key_features(q, drawn)[0]
@@ -191,11 +185,9 @@ class RFA(KernelAttention):
         return make(x, drawn), None
 
     def log_kernel(self, q: Tensor, k: Tensor) -> Tensor:
-        """Of the Gaussian kernel, or of the arc-cosine one."""
-        scale = (
-            torch.ones_like(self.random.projection[:1, :1]) if self.scale is None else self.scale
-        )
-        x, y = (self._direction(t) * (scale / self.options.temperature).to(t) for t in (q, k))
+        """Logs of the Gaussian kernel, or of the arc-cosine one: (B, H, L, S)."""
+        scale = self.scale / self.options.temperature
+        x, y = (self._direction(t) * scale.to(t) for t in (q, k))
         if self.options.feature_map == "fourier":
             return -torch.cdist(x, y).square() / 2
         sizes = x.norm(dim=-1)[..., None] * y.norm(dim=-1)[..., None, :]

@@ -11,8 +11,7 @@ have mode='interleave', sets=('second', 'first', 'first', 'first'). The bidirect
 j <= i.
 
 Cost: O(L l + L^2 / l), O(L sqrt L) at l = sqrt L. State: strided, all keys; fixed, the last block
-and the summary columns. A query of fixed A2 before the first summary sees nothing and gives 0
-(``include_self`` shows it itself).
+and the summary columns. A query of fixed A2 before the first summary sees nothing and gives 0.
 
 The start is every member's own: the paper's (``--model.init sparse-transformer``), made for stacks
 of up to 128 layers that are trained for long, begins with an output layer of 0 and falls behind in
@@ -39,7 +38,7 @@ from everyformer.engines.sparse.panels import Titled
 from everyformer.engines.sparse.patterns import Blocks, Columns, Near, Pattern
 from everyformer.engines.sparse.plan import SparsePlan
 from everyformer.genes.mixers import MIXERS
-from everyformer.genes.mixers._patterned import PatternOptions, PlanAttention
+from everyformer.genes.mixers.patterned import PatternOptions, PlanAttention
 
 Set = Literal["first", "second", "both"]
 
@@ -59,9 +58,7 @@ class SparseTransformerOptions(PatternOptions):
     groups: Annotated[Count, When("pattern", "fixed")] = 1
     """groups of heads with summary columns of their own"""
     inclusive: Annotated[bool, When("pattern", "strided")] = False
-    """A1 of the strided pattern with l + 1 tokens, as the formula is printed"""
-    include_self: Annotated[bool, When("pattern", "fixed")] = False
-    """a token always sees itself in A2 of the fixed pattern"""
+    """A1 of the strided pattern with l + 1 tokens, as the paper's formula is printed"""
     key_dim: Count | None = None
     """channels of a head's queries and keys (default: as many as of its values; released networks
     of pictures have half of them)"""
@@ -78,7 +75,6 @@ TRIALS = Trials(
         {"stride": 4, "mode": "heads", "inclusive": True},
         {"stride": 5, "columns": 2, "pattern": "fixed", "groups": 2, "backend": "blocked"},
         {"stride": 4, "columns": 2, "pattern": "fixed", "mode": "interleave", "bias": ("value",)},
-        {"stride": 4, "columns": 1, "pattern": "fixed", "mode": "heads", "include_self": True},
         {"stride": 6, "mode": "interleave", "backend": "blocked"},
         {"mode": "heads", "sets": ("second", "both"), "key_dim": 3, "backend": "blocked"},
         {"pattern": "fixed", "key_dim": 6},
@@ -139,7 +135,7 @@ class SparseTransformer(PlanAttention):
         return SparsePlan(unions[:1] if len(set(unions)) == 1 else unions)
 
     def _union(self, head: int) -> tuple[Pattern, ...]:
-        """What one head sees."""
+        """Patterns whose union one head sees."""
         first, second = self.sets_of(self.options.pattern, head % self.options.groups)
         step = head if self.options.mode == "heads" else self.layer
         sets = ("both",) if self.options.mode == "merged" else self.options.sets
@@ -151,7 +147,7 @@ class SparseTransformer(PlanAttention):
         return self.stride
 
     def sets(self) -> Titled:
-        """All earlier tokens, the strided and the fixed sets, as in figure 3 of the paper."""
+        """Unions of figure 3 of the paper: all earlier tokens, the strided and the fixed sets."""
         before, after = self.sets_of("strided"), self.sets_of("fixed")
         return [
             ("all", (Near(causal=self.causal),)),
@@ -171,5 +167,4 @@ class SparseTransformer(PlanAttention):
             )
         last = self.stride - group * self.columns
         summary = Columns(period=self.stride, first=last - self.columns, last=last, causal=causal)
-        own = (Near(before=0, causal=True),) if o.include_self else ()
-        return (Blocks(size=self.stride, causal=causal),), (*own, summary)
+        return (Blocks(size=self.stride, causal=causal),), (summary,)

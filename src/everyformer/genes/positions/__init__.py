@@ -13,11 +13,11 @@ from everyformer.genes.gene import Gene
 if TYPE_CHECKING:
     from everyformer.core.position import Position
 
-POSITIONS: Registry[type[Position]] = Registry("position", __name__)
+POSITIONS: Registry[type[Position]] = Registry("position", __name__, helpers=("rope_scaling",))
 
 
 class PositionGene(Gene):
-    """Where order enters: the embeddings, every layer's input, queries and keys, or scores."""
+    """The gene of order: in the embeddings, every layer's input, queries and keys, or scores."""
 
     name = "position"
     question = "how order enters; none leaves it to the mixer"
@@ -25,9 +25,9 @@ class PositionGene(Gene):
     in_mixers = True
 
     def inside(
-        self, plan: ModelConfig, mixer: Any, options: Any, first: Position | None, layer: int
+        self, plan: ModelConfig, mixer: Any, options: Any, of_first: Position | None, layer: int
     ) -> Position | None:
-        """What acts on queries, keys or scores; some are one for all layers."""
+        """The position on queries and keys or on scores; some are one for all layers."""
         acts_on = self.acts_on(plan)
         if acts_on not in ("queries-keys", "scores"):
             return None
@@ -39,11 +39,11 @@ class PositionGene(Gene):
                 f"'sinusoidal', 'learned' or none with '{mixer.name}', or a softmax attention with "
                 f"'{name}'"
             )
-        if first is not None and first.shared:
-            return first
+        if of_first is not None and of_first.shared:
+            return of_first
         position = self._of(plan, options)
-        if first is not None:
-            position.join(first)
+        if of_first is not None:
+            position.join(of_first)
         return position
 
     def alone(self, choice: Choice, mixer: Any, options: Any, sizes: dict[str, Any]) -> Position:
@@ -55,17 +55,17 @@ class PositionGene(Gene):
         return make_position(str(choice.name), choice.options, **sizes, **inside)
 
     def around(self, plan: ModelConfig) -> list[Position] | None:
-        """What is added to the inputs of layers, one a layer."""
+        """Positions that are added to the inputs of layers, one a layer."""
         if self.acts_on(plan) != "layers":
             return None
         return [self._of(plan) for _ in range(plan.layers)]
 
     def embedded(self, plan: ModelConfig) -> Position | None:
-        """What is added to the embeddings."""
+        """The position that is added to the embeddings."""
         return self._of(plan) if self.acts_on(plan) == "embeddings" else None
 
     def acts_on(self, plan: ModelConfig) -> str | None:
-        """Where the chosen position acts; None: there is none."""
+        """The place where the chosen position acts; None: there is none."""
         name = plan.genes[self.name].name
         return None if name is None else POSITIONS.get(name).acts_on
 
@@ -85,19 +85,19 @@ class PositionGene(Gene):
 
 
 def make_position(
-    name: str, options: dict[str, Any], beside: float = EMBEDDING_STD, **sizes: Any
+    name: str, options: dict[str, Any], std: float = EMBEDDING_STD, **sizes: Any
 ) -> Position:
     """The position called ``name``.
 
     Args:
-        beside: standard deviation of the token embeddings at the start.
+        std: standard deviation of the token embeddings at the start.
         sizes: those of `Position`'s constructor.
     """
     cls: Any = POSITIONS.get(name)
     if not cls.adds_to_values:
         sizes.pop("value_dim", None)
     own = from_dict(cls.Options, options, f"{name}.")
-    position: Position = cls(options=cls.beside(own, beside), **sizes)
+    position: Position = cls(options=cls.scaled_to(own, std), **sizes)
     return position
 
 

@@ -32,7 +32,7 @@ class TablePosition(Position):
         return nn.functional.embedding(self.rows(positions), self.table)
 
     def rows(self, positions: Tensor) -> Tensor:
-        """Which rows of the table are those of ``positions``."""
+        """Rows of the table for ``positions``."""
         return positions
 
 

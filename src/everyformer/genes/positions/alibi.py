@@ -33,7 +33,7 @@ from everyformer.core.errors import GeneError
 from everyformer.core.position import Sizes
 from everyformer.core.trials import HEADS, Make, Pair, Trials
 from everyformer.genes.positions import POSITIONS
-from everyformer.genes.positions._scores import AdditivePosition, at_zero
+from everyformer.genes.positions.base import AdditivePosition, at_zero
 
 Slopes = Literal["alibi", "geometric"]
 
@@ -48,7 +48,8 @@ class AlibiOptions(Options):
     sides: Literal["symmetric", "asymmetric", "split"] = "symmetric"
     """of a bidirectional mixer: one slope for both sides, one a side, or half the heads a side"""
     right_slopes: Annotated[tuple[Amount, ...] | None, When("sides", "asymmetric")] = None
-    """slopes of keys to the right (sides=asymmetric; default: as to the left, and learned)"""
+    """slopes of keys to the right, where an author's asymmetric form has others (default: as to the
+    left, and learned)"""
     learned: bool = False
     """whether the slopes are trained (as logarithms), from these at the start"""
     lowest: Amount | None = None
@@ -168,7 +169,7 @@ class Alibi(AdditivePosition):
 
     @property
     def _left(self) -> int:
-        """How many heads see the left, where each sees one side."""
+        """Number of heads that see the left, where each sees one side."""
         assert self.heads is not None
         return (self.heads + 1) // 2
 

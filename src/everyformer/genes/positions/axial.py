@@ -122,7 +122,7 @@ class Axial(Position):
             table.no_decay = True
 
     @classmethod
-    def beside(cls, options: Any, std: float) -> Any:
+    def scaled_to(cls, options: Any, std: float) -> Any:
         o: AxialOptions = options
         if o.std is not None:
             return o

@@ -26,7 +26,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from everyformer.core.bounds import Amount, Positive, Real
+from everyformer.core.bounds import Amount, Positive
 from everyformer.core.config import Options
 from everyformer.core.errors import GeneError
 from everyformer.core.position import Sizes
@@ -34,7 +34,7 @@ from everyformer.core.trials import LENGTH, Make, Pair, Trials, output
 from everyformer.engines.softmax.pairs import Pairs
 from everyformer.engines.softmax.scored import Parts
 from everyformer.genes.positions import POSITIONS
-from everyformer.genes.positions._scores import Cap, ScorePosition
+from everyformer.genes.positions.base import Cap, ScorePosition
 
 
 @dataclass(frozen=True)
@@ -43,8 +43,6 @@ class DaTransformerOptions(Options):
 
     spread: Amount = 0.1
     """alpha at the start: from minus this in the first head to this in the last"""
-    beta: Real = 1.0
-    """beta of all heads at the start"""
     distance_scale: Positive = 1.0
     """tokens that count as one unit of distance"""
 
@@ -92,7 +90,7 @@ class DaTransformer(ScorePosition):
         if o.distance_scale <= 0:
             raise GeneError(f"distance_scale={o.distance_scale} must be a number above 0")
         self.alpha = nn.Parameter(torch.linspace(-o.spread, o.spread, self.heads))
-        self.beta = nn.Parameter(torch.full((self.heads,), o.beta))
+        self.beta = nn.Parameter(torch.ones(self.heads))
         self.alpha.no_decay = self.beta.no_decay = True  # type: ignore[attr-defined]
 
     def factors(self, distance: Tensor, dtype: torch.dtype) -> Tensor:

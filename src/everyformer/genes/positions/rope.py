@@ -8,7 +8,7 @@ the head dimension (``fraction``). Two layouts of the pairs exist: ``half`` (m, 
 GPT-NeoX) and ``interleaved`` (2m, 2m+1: the paper, GPT-J); they differ by a fixed permutation of
 each head's channels.
 
-``scaling`` changes the angles for texts longer than those of the training (`_rope_scaling`);
+``scaling`` changes the angles for texts longer than those of the training (`rope_scaling`);
 ``learned`` trains them (not in the paper), a set for each layer.
 
 Source: Su et al. 2021, arXiv 2104.09864, eq. 15 and 34. Cost: O(L D) a head, no parameters. A
@@ -34,7 +34,7 @@ from everyformer.core.panels import Panel, Panels, Pictures
 from everyformer.core.position import Position, Sizes
 from everyformer.core.trials import LENGTH, Make, Pair, Trials
 from everyformer.genes.positions import POSITIONS
-from everyformer.genes.positions._rope_scaling import (
+from everyformer.genes.positions.rope_scaling import (
     BY_LENGTH,
     RopeScaling,
     check_scaling,
@@ -54,7 +54,8 @@ class RopeOptions(Options):
     layout: PairLayout = "half"
     """which channels make a pair: (m, m + D_r/2) or (2m, 2m+1)"""
     fraction: Part = 1.0
-    """part of each head's channels that is rotated; the rest is left alone"""
+    """part of each head's channels that is rotated, as in GPT-NeoX and GPT-J; the rest is left
+    alone"""
     scaling: RopeScaling = field(default_factory=RopeScaling)
     """other angles for texts longer than those of the training"""
     learned: bool = False

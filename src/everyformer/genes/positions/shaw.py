@@ -33,7 +33,7 @@ from everyformer.core.trials import LENGTH, Make, Pair, Trials, output
 from everyformer.engines.softmax.pairs import Pairs
 from everyformer.engines.softmax.scored import Parts
 from everyformer.genes.positions import POSITIONS
-from everyformer.genes.positions._scores import Cap, ScorePosition, at_zero
+from everyformer.genes.positions.base import Cap, ScorePosition, at_zero
 
 
 @dataclass(frozen=True)
@@ -62,8 +62,8 @@ def _limits(make: Make) -> list[Pair]:
     plain.load_state_dict(one.state_dict(), strict=False)
     near = make("attention", position="shaw", position_options={"clip": LENGTH})
     far = make("attention", position="shaw", position_options={"clip": 2 * LENGTH})
-    kept = {name: t for name, t in near.state_dict().items() if "position" not in name}
-    far.load_state_dict(kept, strict=False)
+    others = {name: t for name, t in near.state_dict().items() if "position" not in name}
+    far.load_state_dict(others, strict=False)
     inside, outside = near.get_submodule("position"), far.get_submodule("position")
     with torch.no_grad():
         for name in ("key_table", "value_table"):
@@ -169,7 +169,7 @@ class Shaw(ScorePosition):
         return table[head if self.options.per_head else 0][self._rows(distance)]
 
     def _window(self, pairs: Pairs) -> tuple[int, int]:
-        """Which rows of the tables a block's distances have: the first, and how many."""
+        """Rows of the tables for a block's distances: the first, and their number."""
         count = self.left + self.right + 1
         begin = self.left - pairs.farthest
         if torch.compiler.is_compiling() or begin >= count:

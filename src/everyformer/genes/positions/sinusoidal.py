@@ -36,7 +36,7 @@ class SinusoidalOptions(Options):
     """Options of `Sinusoidal`."""
 
     layout: Layout = "interleaved"
-    """where sines and cosines stand: alternating (the paper) or one half each"""
+    """order of sines and cosines: alternating (the paper) or one half each"""
     freq: Frequencies = "paper"
     """exponents: 2m/d (the paper) or m/(d/2-1) (tensor2tensor)"""
     base: Positive = 10000.0

@@ -22,6 +22,7 @@ calls without gradients. The paper's memory of segments is no part of it.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal, NamedTuple
 
@@ -32,16 +33,18 @@ from torch import Tensor, nn
 from everyformer.core.bounds import Affects, Amount, Count, Dropout, When, Whole
 from everyformer.core.config import Options
 from everyformer.core.errors import GeneError
-from everyformer.core.panels import Recorded
+from everyformer.core.panels import Panel, Panels, Recorded, layer_title
 from everyformer.core.position import Position, Sizes
 from everyformer.core.trace import record, tracing
 from everyformer.core.trials import Make, Pair, Trials
 from everyformer.engines.softmax.pairs import Pairs
 from everyformer.engines.softmax.scored import Parts
 from everyformer.genes.positions import POSITIONS
-from everyformer.genes.positions._panels import terms_of_scores
-from everyformer.genes.positions._scores import Cap, ScorePosition, at_zero
+from everyformer.genes.positions.base import Cap, ScorePosition, at_zero
 from everyformer.genes.positions.sinusoidal import sinusoid
+
+TERMS = ("a: content", "b: distance by content", "c: the key's own", "d: the distance's own")
+"""of Transformer-XL's scores, in the order in which they are recorded"""
 
 
 @dataclass(frozen=True)
@@ -53,7 +56,7 @@ class XlRelativeOptions(Options):
     clamp: Annotated[Whole | None, When("distances", "waves")] = None
     """waves of farther distances are those of this one (default: of each its own)"""
     wave_dropout: Annotated[Dropout, When("distances", "waves")] = 0.0
-    """dropout on the waves in training"""
+    """dropout on the waves in training, as in the authors' code"""
     distances: Literal["waves", "learned"] = "waves"
     """what a distance is known by: waves through W_R, or a vector and a number learned for each"""
     reach: Annotated[Count | None, When("distances", "learned")] = None
@@ -79,6 +82,27 @@ def _limits(make: Make) -> list[Pair]:
         at_zero(make, "xl-relative", 0.0),
         at_zero(make, "xl-relative", 0.0, distances="learned"),
     ]
+
+
+def terms_of_scores(recorded: Mapping[str, Tensor], causal: bool) -> Panels:
+    """The four terms of Transformer-XL's scores (B, 4, H, L, S), a row a layer."""
+    rows, shares = [], []
+    for path, terms in recorded.items():
+        each = terms[0].float().cpu()
+        seen = torch.ones(each.shape[-2:], dtype=torch.bool)
+        seen = seen.tril() if causal else seen
+        spread = each[..., seen].std(-1)
+        head = int(spread[1].argmax())
+        shares.append(f"{float(spread[1:].square().sum() / spread.square().sum()):.0%}")
+        visible = each[:, head].masked_fill(~seen, float("nan")).numpy()
+        names = (f"{layer_title(path, f'head {head + 1}')}\n{TERMS[0]}", *TERMS[1:])
+        rows.append([Panel(name, term) for name, term in zip(names, visible, strict=True)])
+    caption = (
+        "The four terms of a score, of the head of each layer that leans most on (b): the token of "
+        "the row reads that of the column. Part of the variance of all heads that is not due to "
+        f"content alone, layer by layer: {', '.join(shares)}."
+    )
+    return Panels(rows, caption, "score", signed=True)
 
 
 @POSITIONS.register("xl-relative")

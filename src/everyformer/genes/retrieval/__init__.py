@@ -110,8 +110,8 @@ class Grid(Options):
         )
 
 
-def _ordered(given: Iterable[N]) -> tuple[N, ...]:
-    return tuple(sorted(set(given)))
+def _ordered(names: Iterable[N]) -> tuple[N, ...]:
+    return tuple(sorted(set(names)))
 
 
 RETRIEVALS: Registry[type[Retrieval]] = Registry("retrieval", __name__)

@@ -1,4 +1,4 @@
-"""Picture of a gate: the share of neighbours in the state behind each token."""
+"""Picture of a gate: the share of neighbours in the state after each token."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from torch import Tensor
 from everyformer.core.panels import Panel, Panels, line_by_line
 
 
-def gate(found: Mapping[str, Tensor], causal: bool) -> Panels:
+def gate(recorded: Mapping[str, Tensor], causal: bool) -> Panels:
     """Shares 1 - g (B, L) of the first text's tokens, line by line."""
     rows, means = [], []
-    for own in found.values():
+    for own in recorded.values():
         shares = 1 - own[0].float().cpu().numpy()
         means.append(f"{shares.mean():.0%}")
         rows.append([Panel("", line_by_line(shares), ("token", "line"))])

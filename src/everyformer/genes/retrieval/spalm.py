@@ -8,7 +8,7 @@ h_t is the model's last state, W its output layer, v_1 .. v_k the tokens that fo
 contexts of the training text. g is one number a token. Contexts are compared by a language model
 that was trained before and is frozen, so neighbours do not change while this one learns: they are
 looked up once. Of training text a token's own position, and those within ``near`` of it, are left
-out. Where nothing is found z = h.
+out. Without neighbours z = h.
 
 Gradients reach h, W (as the y_i too) and w_g; none the keys. Cost: O(k d) a token and the search.
 

@@ -9,7 +9,7 @@ from everyformer.core.bounds import Count, Positive
 from everyformer.core.config import from_dict, to_dict
 from everyformer.core.errors import UnsupportedError
 from everyformer.genes.config import ModelConfig
-from everyformer.genes.positions._rope_scaling import RopeScaling
+from everyformer.genes.positions.rope_scaling import RopeScaling
 from everyformer.interop.convert.architecture import (
     ALL_BIASES,
     HubArchitecture,

@@ -24,7 +24,7 @@ from everyformer.interop.convert.bert import (
     encoder_rules,
 )
 from everyformer.interop.convert.rules import Rule, heads
-from everyformer.models.build import by_layer
+from everyformer.models.draft import by_layer
 
 KIND = Encoder("longformer", ROBERTA_HEAD, first=2, acts=False, classifier="classifier")
 OF_BERT = {

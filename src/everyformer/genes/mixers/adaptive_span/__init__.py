@@ -10,9 +10,9 @@ into it after every step of a training; its loss ``span`` is lambda times the me
 added up over layers. Dynamic spans are z_hi = S sigma(v_h . x_i + b_h) of the layer's input. p is a
 learned vector for each distance, one table for all heads and all layers.
 
-With ``include_self`` a token sees itself and j = i - S + 1 .. i, u = i - j. Bidirectional (our
-extension): both sides, itself included, u = |i - j|; p tells the sides apart. Nothing tells where
-a text begins; `--position sinusoidal` does, where that matters.
+Bidirectional (our extension): both sides, the token itself included, |i - j| < S and u = |i - j|; p
+tells the sides apart. Nothing tells where a text begins; `--position sinusoidal` does, where that
+matters.
 
 ``persistent`` is all-attention: N learned keys (sqrt(D) K) and values (sqrt(N) V) a head stand
 beside those of tokens in the same softmax, without p or m, and the block has no feed-forward.
@@ -89,15 +89,13 @@ class AdaptiveSpan(HeadMixer):
                 f"ramp={o.ramp} is wider than window={o.window}: a span fades out inside the "
                 f"window; give a ramp of at most {o.window}"
             )
-        own = not self.causal if o.include_self is None else o.include_self
-        if not self.causal and (not own or o.ramp_origin == "own"):
-            given = "include_self=False" if not own else "ramp_origin='own'"
+        if not self.causal and o.ramp_origin == "own":
             raise GeneError(
-                f"{given} is of the causal form: both ways a token sees itself, and the ramp "
-                "counts from there; leave it out"
+                "ramp_origin='own' is of the causal form: both ways a token sees itself, and the "
+                "ramp counts from there; leave it out"
             )
-        near = int(not own and o.ramp_origin == "nearest")
-        self.whole = Reach(o.window, own, not self.causal, near)
+        near = int(self.causal and o.ramp_origin == "nearest")
+        self.whole = Reach(o.window, both=not self.causal, near=near)
         if self.memory is not None:
             self._check_memory(self.memory)
             self.packs_with_state, self.states = True, (KeyValueState, self.memory.holds)
@@ -137,11 +135,11 @@ class AdaptiveSpan(HeadMixer):
 
     @property
     def reach(self) -> Reach:
-        """What queries may read: the window, or what a memory shows of it (`Memory.windows`)."""
+        """Keys that queries may read: the window, or its part in a memory (`Memory.windows`)."""
         if self.memory is None:
             return self.whole
-        [shown] = self.memory.windows((None,))
-        window = self.whole.window if shown is None else min(shown, self.whole.window)
+        [limit] = self.memory.windows((None,))
+        window = self.whole.window if limit is None else min(limit, self.whole.window)
         return self.whole._replace(window=window)
 
     @property
@@ -215,7 +213,7 @@ class AdaptiveSpan(HeadMixer):
     def _carried(
         self, rows: Rows, before: State, after: KeyValueState, farthest: list[int]
     ) -> State:
-        """The state behind the tokens: what later ones can see, or what a memory takes in."""
+        """The state after the tokens: keys that later ones can see, or rows of a memory."""
         if self.memory is None:
             return after.last(self._kept(farthest))
         if isinstance(before, KeyValueState):
@@ -304,12 +302,12 @@ class AdaptiveSpan(HeadMixer):
         o = self.options
         spans = (z + o.ramp).clamp(max=o.window)
 
-        def told() -> tuple[Tensor, Tensor]:
+        def sums() -> tuple[Tensor, Tensor]:
             each = spans.mean(1).expand(rows.x.shape[:2])
             real = torch.ones_like(each) if rows.keep is None else rows.keep.to(each)
             return (each * real).sum(), real.sum()
 
-        tally("span", told)
+        tally("span", sums)
         record(self, "spans", lambda: spans[0, :, 0] if z.shape[2] == 1 else spans[0])
         if tracing() and q.shape[2] == k.shape[2]:
             record(self, "weights", lambda: self._weights(q, k, z, rows.keep)[..., : k.shape[2]])

@@ -13,7 +13,6 @@ from everyformer.core.bounds import (
     Positive,
     Real,
     Share,
-    Unless,
     When,
     Whole,
 )
@@ -33,20 +32,18 @@ class AdaptiveSpanOptions(Options):
     dynamic: bool = False
     """whether every token has spans of its own, made of what the layer reads there"""
     dynamic_bias: Annotated[Real, Affects("nothing"), When("dynamic", True)] = -4.0
-    """b at the start: -4 makes z about 0.02 S"""
+    """b at the start: the paper's -4 makes z about 0.02 S"""
     per: Literal["head", "layer"] = "head"
     """what has a span of its own: every head, or all heads of a layer have one"""
     penalty: Annotated[Amount, Affects("nothing")] = 2e-6
     """lambda, weight of the mean z of the heads, added up over layers"""
     span_lr: Annotated[Positive, Affects("nothing")] = 1.0
     """learning rate of what makes z, times that of the other weights"""
-    include_self: bool | None = None
-    """whether a token sees itself, inside the window (default: unless causal, as published)"""
-    ramp_origin: Annotated[Literal["nearest", "own"], Unless("include_self", True)] = "nearest"
+    ramp_origin: Literal["nearest", "own"] = "nearest"
     """where the ramp counts from: the nearest past token (the authors' code) or the token itself
     (the paper's formula), one key less"""
     persistent: Whole = 0
-    """keys and values a head that are learned and always seen; they stand in place of the
-    feed-forward (all-attention)"""
+    """keys and values a head that are learned and always seen, instead of a feed-forward
+    (all-attention, by the same authors)"""
     attention_dropout: Dropout = 0.0
     """dropout on the weights in training"""

@@ -10,9 +10,9 @@ from torch import Tensor
 from everyformer.core.panels import Panel, Panels, layer_title
 
 
-def spans(found: Mapping[str, Tensor], causal: bool) -> Panels:
+def spans(recorded: Mapping[str, Tensor], causal: bool) -> Panels:
     """Spans (H,) of every layer as one matrix; those (H, L) by token a panel for each layer."""
-    values = {path: t.float().cpu().numpy() for path, t in found.items()}
+    values = {path: t.float().cpu().numpy() for path, t in recorded.items()}
     mean = float(np.mean([t.mean() for t in values.values()]))
     back = "back" if causal else "to each side"
     caption = (

@@ -14,7 +14,7 @@ def soft_weights(
     q: Tensor, k: Tensor, table: Tensor, ends: Tensor, *, reach: Reach, ramp: float,
     persistent: Tensor | None = None, keep: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
-    """The matrix A (B, H, L, L + N), the persistent vectors' weights behind those of tokens.
+    """The matrix A (B, H, L, L + N), the persistent vectors' weights after those of tokens.
 
     Args:
         q, k: (B, H, L, D). table: (columns, D), farthest past first. ends: (B or 1, H, L or 1).
@@ -25,8 +25,8 @@ def soft_weights(
     at = torch.arange(q.shape[2], device=q.device)
     x = at[:, None] - at
     far = reach.farthest
-    seen = (x <= far) & (x >= (-far if reach.later else 0 if reach.own else 1))
-    m = ((ends[..., None] - (x.abs() - reach.near)) / ramp).clamp(0, 1) * seen
+    visible = (x <= far) & (x >= (-far if reach.both else 1))
+    m = ((ends[..., None] - (x.abs() - reach.near)) / ramp).clamp(0, 1) * visible
     if keep is not None:
         m = m * keep[:, None, None]
     known = table[(far - x).clamp(0, len(table) - 1)]
@@ -35,8 +35,8 @@ def soft_weights(
         fixed = q @ persistent.to(wide).transpose(-1, -2) / math.sqrt(q.shape[-1])
         scores = torch.cat((scores, fixed), -1)
         m = torch.cat((m.expand(*q.shape[:2], -1, -1), torch.ones_like(fixed)), -1)
-    shown = scores.masked_fill(m == 0, -math.inf)
-    top = shown.amax(-1, keepdim=True).detach()
-    e = (shown - top.masked_fill(top == -math.inf, 0)).exp() * m
+    visible_scores = scores.masked_fill(m == 0, -math.inf)
+    top = visible_scores.amax(-1, keepdim=True).detach()
+    e = (visible_scores - top.masked_fill(top == -math.inf, 0)).exp() * m
     total = e.sum(-1, keepdim=True)
     return e / total.masked_fill(total == 0, 1)

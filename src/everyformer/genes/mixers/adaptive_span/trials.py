@@ -1,19 +1,21 @@
-"""What the laws try adaptive attention span on."""
+"""Cases and limits of adaptive attention span for the laws."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import torch
+import torch.nn.functional as F
+from torch import Tensor
 
 from everyformer.core.trials import LENGTH, LONGEST, Make, Pair, Trials, output
 
 
 def _limits(make: Make) -> list[Pair]:
-    """A whole span and p = 0 is attention, where the own token counts; a bias by distance that
-    fades out is a ramp."""
+    """A whole span and p = 0 is attention, causal to the tokens before; dynamic spans of one bias
+    are fixed ones."""
     plain = make("attention")
-    wide = make("adaptive-span", window=2 * LENGTH, ramp=1, include_self=True)
+    wide = make("adaptive-span", window=2 * LENGTH, ramp=1)
     still = make("adaptive-span", window=LONGEST, ramp=4, dynamic=True)
     fixed = make("adaptive-span", window=LONGEST, ramp=4)
     with torch.no_grad():
@@ -23,8 +25,17 @@ def _limits(make: Make) -> list[Pair]:
         _copy(fixed, still)
         still.spans_of.weight.zero_()
         fixed.spans.copy_(still.spans_of.bias.sigmoid())
+
+    def earlier(x: Tensor) -> Tensor:
+        q, k, v = plain.project(x)
+        visible = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool, device=x.device).tril(-1)
+        y = F.scaled_dot_product_attention(q, k, v, visible).transpose(1, 2).flatten(2)
+        y[:, 0] = 0
+        return plain.out(y)
+
+    whole = earlier if wide.causal else output(plain)
     return [
-        ("a span over everything is attention", output(wide), output(plain)),
+        ("a span over everything is attention", output(wide), whole),
         ("dynamic spans with v = 0 are S sigma(b)", output(still), output(fixed)),
     ]
 
@@ -37,14 +48,14 @@ def _copy(from_: Any, to: Any) -> None:
 TRIALS = Trials(
     variants=(
         {"window": 8, "ramp": 4, "start": 0.3},
-        {"window": 40, "ramp": 3, "include_self": True, "start": 0.1},
+        {"window": 40, "ramp": 3, "start": 0.1},
         {"window": 12, "ramp": 5, "dynamic": True, "dynamic_bias": 0.0},
         {"window": 5, "ramp": 5, "per": "layer", "start": 1.0, "persistent": 3},
     ),
     causal=(
         {"window": 6, "ramp": 2, "ramp_origin": "own", "start": 0.4},
         {"window": 6, "ramp": 4, "start": 0.5, "memory": "segment", "slots": 6, "store": "inputs"},
-        {"window": 9, "ramp": 3, "include_self": True, "memory": "segment", "slots": 5},
+        {"window": 9, "ramp": 3, "memory": "segment", "slots": 5},
     ),
     limits=_limits,
 )

@@ -45,14 +45,14 @@ from everyformer.engines.softmax.visibility import (
     visibility,
     with_past,
 )
-from everyformer.genes.memory.base import Beside, Heads
+from everyformer.genes.memory.base import Heads, Lookup
 from everyformer.genes.mixers import MIXERS
 from everyformer.genes.mixers.attention.options import AttentionOptions
 from everyformer.genes.mixers.attention.reference import attention_reference
 from everyformer.genes.mixers.attention.trials import TRIALS
 from everyformer.genes.mixers.attention.with_memory import attend_with_memory
 from everyformer.genes.mixers.base import BuiltMixer
-from everyformer.genes.positions._scores import ScorePosition
+from everyformer.genes.positions.base import ScorePosition
 
 
 @MIXERS.register("attention")
@@ -170,7 +170,7 @@ class Attention(BuiltMixer):
             k, v = cache.keys, cache.values
             keep, of_k = cache.slots() if holes else (None, None)
         if not holes:
-            # distances are all that is asked of positions from here on
+            # from now on positions matter by their distances alone
             of_k = torch.arange(k.shape[2], device=k.device)[None]
             of_q = of_k[:, k.shape[2] - q.shape[2] :]
         assert of_q is not None
@@ -186,7 +186,7 @@ class Attention(BuiltMixer):
     def reference(
         self, x: Tensor, *, context: Context | None = None, mask: Mask | None = None
     ) -> Tensor:
-        """The same module by `attention_reference` (slow, any dtype)."""
+        """Outputs (B, L, width) of this module by `attention_reference` (slow, any dtype)."""
         self.check_input(x, context, mask, None)
         q, k, v = self.project_heads(x, context)
         tokens = q, k, v
@@ -252,7 +252,7 @@ class Attention(BuiltMixer):
 
     @property
     def answers_some(self) -> bool:
-        """With a memory, what is carried on is made of all outputs."""
+        """True without a memory, whose state is made of all outputs."""
         return self.memory is None
 
     def sources(self, x: Tensor, *, biased: bool = True) -> Tensor:
@@ -264,9 +264,9 @@ class Attention(BuiltMixer):
         """`forward` for the queries of ``chosen`` tokens, with all keys and values."""
         self.check_input(x, None, mask, state)
         assert state is None or isinstance(state, KeyValueState)
-        given = of_queries(mask, chosen)
+        hiding = of_queries(mask, chosen)
         if state is not None:
-            given, _ = with_past(given, x.shape[1], state.keys.shape[2])
+            hiding, _ = with_past(hiding, x.shape[1], state.keys.shape[2])
         keep = None if mask is None else mask.keep
         of_k = self.positions(x, mask, None if state is None else state.seen)
         of_k = of_k.expand(x.shape[0], -1)
@@ -283,7 +283,9 @@ class Attention(BuiltMixer):
             cache = cache.last(self.reach)
         k, v, of_k = chosen.row(k), chosen.row(v), chosen.row(of_k)
         keep = None if keep is None else chosen.row(keep)
-        visible = visibility(given, of_q, of_k, causal=self.causal, windows=self.windows, keep=keep)
+        visible = visibility(
+            hiding, of_q, of_k, causal=self.causal, windows=self.windows, keep=keep
+        )
         pairs = Pairs.of(of_q, of_k, regular=False, causal=self.causal, length=x.shape[1])
         return MixerOutput(self.attend(q, k, v, visible, pairs), cache, {})
 
@@ -301,26 +303,26 @@ class Attention(BuiltMixer):
             assert context is not None
             cache, hides = self.read_context(context, mask), mask is not None
         q = self.project.one(x, "query")
-        here = torch.arange(q.shape[2], device=x.device)[None]
-        there = torch.arange(cache.keys.shape[2], device=x.device)[None]
-        visible = visibility(mask, here, there, causal=False, keep=cache.keep if hides else None)
+        of_q = torch.arange(q.shape[2], device=x.device)[None]
+        of_k = torch.arange(cache.keys.shape[2], device=x.device)[None]
+        visible = visibility(mask, of_q, of_k, causal=False, keep=cache.keep if hides else None)
         return MixerOutput(self.attend(q, cache.keys, cache.values, visible), state, {})
 
     @property
     def windows(self) -> tuple[int | None, ...]:
-        """As in `visibility`; with a memory, in training or evaluation as it says."""
+        """Windows of the heads as in `visibility`; with a memory, those that it says."""
         return self._windows if self.memory is None else self.memory.windows(self._windows)
 
     @property
     def reach(self) -> int | None:
-        """How many past keys some head can still see, or a memory keeps; None: all."""
+        """Number of past keys that some head can still see, or a memory keeps; None: all."""
         widths = [w for w in self.windows if w is not None]
         if len(widths) == len(self.windows):
             return max(widths) - 1
         return None if self.memory is None else self.memory.slots
 
     def positions(self, x: Tensor, mask: Mask | None, seen: Tensor | None) -> Tensor:
-        """(B or 1, L) of the tokens of ``x``, behind those that were ``seen`` (B,)."""
+        """Positions (B or 1, L) of the tokens of ``x``, after the ``seen`` (B,) ones."""
         return positions_of(x.shape[0], x.shape[1], mask, seen, x.device)
 
     @property
@@ -348,7 +350,7 @@ class Attention(BuiltMixer):
         v: Tensor,
         visible: Visibility,
         pairs: Pairs | None = None,
-        beside: Beside | None = None,
+        lookup: Lookup | None = None,
     ) -> Tensor:
         """Mixed values through the output layer; without ``pairs`` nothing depends on order."""
         position, scores = self.position, self.scores
@@ -357,13 +359,13 @@ class Attention(BuiltMixer):
             if isinstance(position, ScorePosition) and position.additive and pairs is not None:
                 record(self, "position_bias", lambda: _added(position, pairs, q.dtype))
         y = scores.attend(q, k, v, visible, pairs)
-        if beside is not None:
-            y = beside.merge(y, lambda: scores.log_sums(q, k, visible, pairs))
+        if lookup is not None:
+            y = lookup.merge(y, lambda: scores.log_sums(q, k, visible, pairs))
         return self.out(y.transpose(1, 2).flatten(2))
 
     @property
     def scores(self) -> Scores:
-        """How scores of queries and keys become weights."""
+        """Rules by which scores of queries and keys become weights."""
         o = self.options
         position = self.position if isinstance(self.position, ScorePosition) else None
         dropout = o.attention_dropout if self.training else 0.0
@@ -380,7 +382,7 @@ class Placed(NamedTuple):
 
 
 def _has_holes(mask: Mask | None, cache: KeyValueState | None) -> bool:
-    """Whether positions do not simply count up: padding, packed documents, slots without a key."""
+    """True where positions do not simply count up: padding, packed documents, empty slots."""
     parts = mask is not None and (mask.keep is not None or mask.documents is not None)
     return parts or (cache is not None and cache.keep is not None)
 

@@ -13,7 +13,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from everyformer.genes.positions._scores import ScorePosition
+from everyformer.genes.positions.base import ScorePosition
 
 
 def attention_reference(

@@ -1,4 +1,4 @@
-"""What the laws try softmax attention on."""
+"""Cases and limits of softmax attention for the laws."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Attention with a memory: rows of the past before the segment, and a read beside softmax.
+"""Attention with a memory: rows of the past before the segment, and the result of a look-up.
 
     K = [K_memory, K_x],  V = [V_memory, V_x];     y = softmax(Q K^T) V + what is looked up
 
@@ -28,20 +28,20 @@ if TYPE_CHECKING:
 def attend_with_memory(
     attention: Attention, memory: Memory, x: Tensor, mask: Mask | None, state: State | None
 ) -> MixerOutput:
-    """`Attention.forward` of a layer with a memory, and what the memory keeps of the segment."""
+    """`Attention.forward` of a layer with a memory, and the memory's state after the segment."""
     past, farthest = _past(attention, memory, x, state)
     whole, runs = mask, None
     if past is not None:
         whole, runs = with_past(mask, x.shape[1], past.keys.shape[2])
     positions = attention.positions(x, whole, None if past is None else past.seen)
     q, k, v = attention.project_heads(x)
-    beside = None
+    lookup = None
     if memory.looks_up:
         tokens = memory.tokens((q, k, v), attention.scale, mask, runs, state)
-        beside = memory.look_up(state, tokens)
+        lookup = memory.look_up(state, tokens)
     turned = attention.rotate(q, positions), attention.rotate(k, positions), v
     pairs, cache = attention.place(turned, whole, positions, past, farthest)
-    y = attention.attend(*pairs, beside)
+    y = attention.attend(*pairs, lookup)
     if cache is None:
         return MixerOutput(y, None, {})
     q, k, v, visible, distances = pairs
@@ -59,7 +59,7 @@ def attend_with_memory(
         cache = cache if document is None else cache.only(document)
         return MixerOutput(y, cache.last(attention.reach), {})
     attend = partial(by_contents, attention.project, attention.scale, x.detach())
-    segment = Segment(x, positions, real, document, attend, usage, cache, beside)
+    segment = Segment(x, positions, real, document, attend, usage, cache, lookup)
     return MixerOutput(y, *memory.remember(state, segment))
 
 

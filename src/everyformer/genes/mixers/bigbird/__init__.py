@@ -56,11 +56,11 @@ from everyformer.engines.sparse.random_blocks import (
     uniform_order,
 )
 from everyformer.genes.mixers import MIXERS
-from everyformer.genes.mixers._patterned import Heads, PatternAttention, Weigh
 from everyformer.genes.mixers.attention.reference import attention_reference
 from everyformer.genes.mixers.base import Rows
 from everyformer.genes.mixers.bigbird.options import BigBirdOptions, check_together
 from everyformer.genes.mixers.bigbird.trials import TRIALS
+from everyformer.genes.mixers.patterned import Heads, PatternAttention, Weigh
 
 SMALL = {"block_size": 4, "random_blocks": 2}
 """blocks of pictures"""
@@ -126,11 +126,11 @@ class BigBird(PatternAttention):
         return shortlist(order, o.random_blocks, self.rules)
 
     def blocks(self, length: int) -> int:
-        """How many blocks a text of ``length`` tokens has, those in front not counted."""
+        """Number of blocks of a text of ``length`` tokens, those in front not counted."""
         return max(1, -(-(length - self.lead) // self.options.block_size))
 
     def plan(self, length: int) -> SparsePlan:
-        """What each head sees in a text of ``length`` tokens; causal: of any longer one too."""
+        """Visible pairs of each head in ``length`` tokens; causal: of any longer text too."""
         if torch.compiler.is_compiling():
             return self._newest
         count = self.blocks(length)
@@ -181,7 +181,7 @@ class BigBird(PatternAttention):
         return SparsePlan.of(*union)
 
     def _counts_once(self, count: int) -> bool:
-        """Whether no key of a text of ``count`` blocks counts more than once."""
+        """True where no key of a text of ``count`` blocks counts more than once."""
         o = self.options
         return o.random != "zeros" or not o.random_blocks or count <= o.dense_blocks
 
@@ -224,7 +224,7 @@ class BigBird(PatternAttention):
         return torch.cat(found).index_select(0, order)
 
     def _sparse(self, heads: Heads, lengths: Tensor | None, longest: int) -> Tensor:
-        """Of texts with as many blocks as one of ``longest`` tokens."""
+        """Heads' outputs of texts with as many blocks as one of ``longest`` tokens."""
         count, plan = self.blocks(longest), self.plan(longest)
         if self._counts_once(count):
             return self.attend(*heads, plan, lengths)
@@ -287,11 +287,11 @@ class BigBird(PatternAttention):
         return attention_reference(*self.project(text.x), mask=visible[None], bias=more[None, None])
 
     def _always(self, block: Tensor, counts: Tensor) -> Tensor:
-        """Which blocks (L,) of texts of ``counts`` (B,) blocks are global: (B, L) bool."""
-        found = torch.zeros_like(block + counts[:, None], dtype=torch.bool)
+        """Flags (B, L) of the blocks (L,) that are global in texts of ``counts`` (B,) blocks."""
+        flags = torch.zeros_like(block + counts[:, None], dtype=torch.bool)
         for named in self.rules.always:
-            found = found | (block == (named if named >= 0 else counts[:, None] + named))
-        return found
+            flags = flags | (block == (named if named >= 0 else counts[:, None] + named))
+        return flags
 
     def _block(self, at: Tensor) -> Tensor:
         """The block of every position; of those in front the first."""

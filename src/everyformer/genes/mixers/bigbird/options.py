@@ -10,7 +10,7 @@ from everyformer.core.bounds import Bounds, Count, Index, Odd, When, Whole
 from everyformer.core.errors import GeneError
 from everyformer.core.position import Position
 from everyformer.engines.sparse.random_blocks import Rules
-from everyformer.genes.mixers._patterned import PatternOptions
+from everyformer.genes.mixers.patterned import PatternOptions
 
 MOST_GLOBAL = 1 << 20
 """global tokens, which plans list one by one"""
@@ -32,7 +32,7 @@ class BigBirdOptions(PatternOptions):
     form: Literal["itc", "etc"] = "itc"
     """whether global tokens are of the text, or learned and in front of it"""
     extra_tokens: Annotated[Whole, When("form", "etc")] = 64
-    """global tokens in front (form etc)"""
+    """g, global tokens in front (the paper's form etc has 256)"""
     random: Literal["uniform", "release", "zeros"] = "uniform"
     """evenly; the released tables for max_length; r times block 0 (transformers in evaluation)"""
     seed: Annotated[int, Bounds(0, SEEDS - 1)] = 0

@@ -1,4 +1,4 @@
-"""What the laws try BigBird on."""
+"""Cases and limits of BigBird for the laws."""
 
 from __future__ import annotations
 

@@ -83,11 +83,11 @@ class ETCOptions(Options):
     """projections: one set for all; one for long and one for global queries, which project all they
     read; or keys and values also apart for long and global ones"""
     share_output: bool = False
-    """whether long and global tokens share the output layer"""
+    """whether long and global tokens share the output layer (the authors' code has both)"""
     hard_g2l: bool = True
     """a global token reads long tokens of its own sentence alone"""
     hard_l2g: bool = False
-    """a long token reads the global token of its own sentence alone"""
+    """a long token reads the global token of its own sentence alone (the authors' code has both)"""
     bias: tuple[Literal["query", "key", "value", "output"], ...] = ()
     """which projections have a bias"""
     attention_dropout: Dropout = 0.0
@@ -148,7 +148,7 @@ class ETC(BuiltMixer, RowMixer):
         return MixerOutput(merged(rows.x, *out), None, {})
 
     def text_reference(self, text: Rows) -> Tensor:
-        """All pairs at once: scores by label, one softmax a query."""
+        """Outputs by all pairs at once: scores by label, one softmax a query."""
         self._check(text)
         return self._literal(text)
 
@@ -164,7 +164,7 @@ class ETC(BuiltMixer, RowMixer):
             )
 
     def _facts(self, rows: Rows) -> tuple[Tensor, Tensor, Tensor]:
-        """Which tokens are global, which real, and their sentences: (B, L) each."""
+        """Flags of global tokens, flags of real ones, and sentences: (B, L) each."""
         yes = torch.ones(rows.x.shape[:2], dtype=torch.bool, device=rows.x.device)
         return (
             ~yes if rows.global_tokens is None else rows.global_tokens,
@@ -181,15 +181,15 @@ class ETC(BuiltMixer, RowMixer):
 
     def _local(self, long: Kind, summary: Kind) -> Tensor | None:
         """Outputs (B, N, width) of long tokens: a band of long keys beside all global ones."""
-        length, size, beside = long.x.shape[1], UNIT, self.options.radius
+        length, size, radius = long.x.shape[1], UNIT, self.options.radius
         if not torch.compiler.is_compiling():
             if length == 0:
                 return None
-            if length <= size + 2 * beside:
+            if length <= size + 2 * radius:
                 # units would hold no less; a compiler wants sizes that serve every length
-                size, beside = length, 0
-        queries, keys = Windows(size), Windows(size, beside, beside)
-        pairs = pairs_of(size, beside, long.x.device)
+                size, radius = length, 0
+        queries, keys = Windows(size), Windows(size, radius, radius)
+        pairs = pairs_of(size, radius, long.x.device)
         q = self._queries(self.long, long.x)
         near, across = (
             in_units(queries, self.long_labels(q, of))
@@ -206,8 +206,8 @@ class ETC(BuiltMixer, RowMixer):
             products.add_(self._by_sentence(across, own, hard)),
             (seen_in_units(long, keys) & close, both(seen, own) if hard else seen),
         )
-        here, there = (part.to(v.dtype) for part in weights)
-        o = here @ v + (there.flatten(2, 3) @ more).unflatten(2, (-1, size))
+        near_weights, far_weights = (part.to(v.dtype) for part in weights)
+        o = near_weights @ v + (far_weights.flatten(2, 3) @ more).unflatten(2, (-1, size))
         return self.out(queries.put(o.movedim(1, 3), length).flatten(2))
 
     def _all(self, summary: Kind, long: Kind) -> Tensor | None:
@@ -236,8 +236,8 @@ class ETC(BuiltMixer, RowMixer):
             (q_units @ wide(other).mT).add_(self._by_sentence(across, own, hard)),
             (seen_of(summary), both(seen, own) if hard else seen),
         )
-        here, there = (part.to(v.dtype) for part in weights)
-        return self.summary_out((here @ v + there @ more).transpose(1, 2).flatten(2))
+        near_weights, far_weights = (part.to(v.dtype) for part in weights)
+        return self.summary_out((near_weights @ v + far_weights @ more).transpose(1, 2).flatten(2))
 
     def _softmax(
         self, near: Tensor, across: Tensor, visible: tuple[Tensor | None, Tensor | None]

@@ -22,7 +22,7 @@ class Kind(NamedTuple):
     x: Tensor
     """(B, N, width), zeros where no token is real"""
     order: Tensor | None
-    """(B, N) where each stands among all tokens; None: all global ones, then all long ones"""
+    """(B, N) index of each among all tokens; None: all global ones, then all long ones"""
     keep: Tensor | None
     """(B, N) bool; None: all are real"""
     sentences: Tensor | None
@@ -118,8 +118,8 @@ def own_of(queries: Kind, keys: Kind) -> Tensor | None:
     """(B, 1, L, S) bool: of the same sentence, and known to be; None: no sentence is known."""
     if queries.sentences is None or keys.sentences is None:
         return None
-    here, there = queries.sentences[:, None, :, None], keys.sentences[:, None, None]
-    return (here == there) & (here >= 0)
+    of_queries, of_keys = queries.sentences[:, None, :, None], keys.sentences[:, None, None]
+    return (of_queries == of_keys) & (of_queries >= 0)
 
 
 def seen_of(keys: Kind) -> Tensor | None:
@@ -128,16 +128,16 @@ def seen_of(keys: Kind) -> Tensor | None:
 
 
 def both(a: Tensor | None, b: Tensor | None) -> Tensor | None:
-    """What two masks show, of which None shows all."""
+    """The pairs that are visible in both masks; None: all."""
     if a is None or b is None:
         return b if a is None else a
     return a & b
 
 
-def pairs_of(size: int, beside: int, device: torch.device, regular: bool = True) -> Pairs:
-    """Of a unit of ``size`` queries, and keys that stand among them and ``beside`` them."""
-    keys = torch.arange(size + 2 * beside, device=device)[None]
-    queries, far = keys[:, :size] + beside, size + beside - 1
+def pairs_of(size: int, around: int, device: torch.device, regular: bool = True) -> Pairs:
+    """Pairs of a unit of ``size`` queries with the keys among them and ``around`` them."""
+    keys = torch.arange(size + 2 * around, device=device)[None]
+    queries, far = keys[:, :size] + around, size + around - 1
     return Pairs(queries, keys, far, 2 * far + 1, size, regular)
 
 
@@ -147,14 +147,14 @@ def in_units(layout: Windows, t: Tensor) -> Tensor:
 
 
 def pairs_in_units(layout: Windows, pairs: Tensor | None) -> Tensor | None:
-    """Of queries and keys that are in no unit: (B, 1, L or 1, S) to (B, 1, U or 1, R or 1, S)."""
+    """Pairs (B, 1, L or 1, S) with keys that are in no unit, as (B, 1, U or 1, R or 1, S)."""
     if pairs is None or pairs.shape[2] == 1:
         return None if pairs is None else pairs[:, :, None]
     return in_units(layout, pairs.transpose(1, 2))
 
 
 def seen_in_units(row: Kind, keys: Windows) -> Tensor:
-    """(B or 1, 1, U, 1, S) bool; what stands before or behind all tokens is not real."""
+    """Flags (B or 1, 1, U, 1, S) of real keys; those before or after all tokens are not real."""
     keep = row.keep
     if keep is None:
         keep = torch.ones(1, row.x.shape[1], dtype=torch.bool, device=row.x.device)

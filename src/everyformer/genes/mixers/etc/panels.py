@@ -1,4 +1,4 @@
-"""Who reads whom in ETC: global tokens in front, each for a sentence, and long ones."""
+"""Picture of the pairs of ETC: global tokens in front, each for a sentence, and long ones."""
 
 from __future__ import annotations
 

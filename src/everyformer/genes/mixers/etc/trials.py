@@ -1,4 +1,4 @@
-"""What the laws try ETC on."""
+"""Cases and limits of ETC for the laws."""
 
 from __future__ import annotations
 

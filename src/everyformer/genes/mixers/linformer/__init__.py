@@ -115,11 +115,11 @@ class Linformer(HeadMixer):
         self.reach = self._reach(causal, max_length, o.causal_chunk)
         self.max_length = None if causal else self.reach
         quarter = max(1, self.reach // 4)
-        wanted = o.k or (quarter if causal else min(DEFAULT_SLOTS, self.reach))
-        if wanted > self.reach:
+        slots = o.k or (quarter if causal else min(DEFAULT_SLOTS, self.reach))
+        if slots > self.reach:
             longest = "causal_chunk" if causal else "max_length"
             raise GeneError(
-                f"k={wanted} slots for {longest}={self.reach} tokens would hold more than the "
+                f"k={slots} slots for {longest}={self.reach} tokens would hold more than the "
                 f"tokens themselves: give k of at most {self.reach}, or a larger {longest}"
             )
         if causal:
@@ -127,14 +127,14 @@ class Linformer(HeadMixer):
                 "linformer with causal_chunk cuts its own text into segments; build the mixer that "
                 "reads a context with causal=False"
             )
-        self.window = -(-self.reach // wanted)
-        self.slots = wanted if o.projection == "linear" else -(-self.reach // self.window)
+        self.window = -(-self.reach // slots)
+        self.slots = slots if o.projection == "linear" else -(-self.reach // self.window)
         self.add_projections(o.bias)
         self.length_map: nn.Parameter | None = None
         if o.projection in LEARNED:
             maps = 2 if o.sharing in ("none", "headwise") else 1
             groups = self.heads if o.sharing == "none" else 1
-            shape = (wanted, self.reach) if o.projection == "linear" else (1, self.window)
+            shape = (slots, self.reach) if o.projection == "linear" else (1, self.window)
             drawn = torch.empty(maps, groups, *shape)
             for matrix in drawn.flatten(0, 1):
                 nn.init.xavier_uniform_(matrix, gain=1 / math.sqrt(2))
@@ -163,7 +163,7 @@ class Linformer(HeadMixer):
         return max_length
 
     def join(self, first: Mixer) -> None:
-        """One E for all layers, if they share it."""
+        """The first layer's E for this layer too, if they share it."""
         assert isinstance(first, Linformer)
         if "layerwise" not in (self.options.sharing, first.options.sharing):
             return
@@ -251,7 +251,7 @@ class Linformer(HeadMixer):
     def _project(
         self, keys_from: Tensor, values_from: Tensor, keep: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
-        """Slots (B, H, K, D) of rows whose real tokens stand first and the rest is zero."""
+        """Slots (B, H, K, D) of rows whose real tokens come first and the rest is zero."""
         weight, how = self.length_map, (self.options.projection, self.window, keep)
         if weight is not None and weight.shape[1] > 1:
             # each head has its own E: with the channels projected first, it meets D of them alone
@@ -283,7 +283,7 @@ class Linformer(HeadMixer):
         return self.merge(y)
 
     def _segments(self, x: Tensor) -> Tensor:
-        """The extension over whole rows; what is behind a row's end is read by nothing before."""
+        """The extension over whole rows; padding after a row's end is read by no real token."""
         length, size = x.shape[1], self.reach
         count = (length + size - 1) // size
         x = F.pad(x, (0, 0, 0, count * size - length))
@@ -296,7 +296,7 @@ class Linformer(HeadMixer):
         return self.merge(y.flatten(2, 3)[:, :, :length])
 
     def _continue(self, rows: Rows, state: LinformerState) -> MixerOutput:
-        """New tokens behind those of the state, at most a segment at a time."""
+        """Outputs of tokens after those of the state, at most a segment at a time."""
         outputs = []
         for part in rows.pieces(self.reach):
             heads, of = self.project(part.x), (self._project, self.slots, self.dropout)

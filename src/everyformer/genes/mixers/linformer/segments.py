@@ -44,7 +44,7 @@ def linformer_chunked(
 class LinformerState(State):
     """Slots of the completed segments, and the tokens of the one that is being filled.
 
-    Row b has K floor(seen / c) slots; what stands behind them is not read. The segment's token p
+    Row b has K floor(seen / c) slots; later ones are not read. The segment's token p
     is row p of the three below.
     """
 
@@ -65,11 +65,11 @@ def advanced(
     x: Tensor, heads: tuple[Tensor, Tensor, Tensor], keep: Tensor | None, state: LinformerState,
     slots_of: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]], each: int, dropout: float,
 ) -> tuple[Tensor, LinformerState]:  # fmt: skip
-    """New tokens behind those of a state, at most c of them, so that a row fills one segment.
+    """Outputs of new tokens after a state, at most c of them, so that a row fills one segment.
 
     Args:
         x: (B, L, width). heads: their queries, keys and values (B, H, L, D).
-        keep: (B, L) bool, a prefix of True in every row; what is behind it is zero.
+        keep: (B, L) bool, a prefix of True in every row; the rest of ``x`` is zero.
         slots_of: keys and values (B, H, K, D) of whole segments (B, c, width). each: K.
 
     Returns:
@@ -77,32 +77,32 @@ def advanced(
     """
     (q, k, v), length, size = heads, x.shape[1], state.inputs.shape[1]
     count = torch.full_like(state.seen, length) if keep is None else keep.sum(1)
-    begun = state.seen % size
-    position = begun[:, None] + torch.arange(length, device=x.device)
+    filled = state.seen % size
+    position = filled[:, None] + torch.arange(length, device=x.device)
     new = {"inputs": x, "keys": k.transpose(1, 2), "values": v.transpose(1, 2)}
     both = {name: _written(getattr(state, name), t, position) for name, t in new.items()}
-    full = begun + count >= size
+    full = filled + count >= size
     slot_keys, slot_values = state.slot_keys, state.slot_values
     if torch.compiler.is_compiling() or bool(full.any()):
         # a compiled step cannot ask, so it makes room at every call
         segment = both["inputs"][:, :size]
         completed = slots_of(segment, segment)
-        behind = (state.seen // size)[:, None] * each + torch.arange(each, device=x.device)
+        slot_index = (state.seen // size)[:, None] * each + torch.arange(each, device=x.device)
         slot_keys, slot_values = (
-            _written(old.transpose(1, 2), t.transpose(1, 2), behind).transpose(1, 2)
+            _written(old.transpose(1, 2), t.transpose(1, 2), slot_index).transpose(1, 2)
             for old, t in zip((slot_keys, slot_values), completed, strict=True)
         )
-    here = torch.arange(size + length, device=x.device)
-    own = (here <= position[..., None]) & (here // size == position[..., None] // size)
+    slots = torch.arange(size + length, device=x.device)
+    own = (slots <= position[..., None]) & (slots // size == position[..., None] // size)
     asking = (state.seen // size)[:, None] + position // size
     past = torch.arange(slot_keys.shape[2], device=x.device) // each < asking[..., None]
     keys = torch.cat((slot_keys, both["keys"].transpose(1, 2)), 2)
     values = torch.cat((slot_values, both["values"].transpose(1, 2)), 2)
     visible = Visibility(mask=torch.cat((past, own), -1)[:, None])
     y = softmax_attention(q, keys, values, visible, dropout=dropout)
-    kept = full[:, None] * size + torch.arange(size, device=x.device)
-    kept = kept.clamp(max=size + length - 1)
-    after = (gather_rows(t, kept) for t in both.values())
+    index = full[:, None] * size + torch.arange(size, device=x.device)
+    index = index.clamp(max=size + length - 1)
+    after = (gather_rows(t, index) for t in both.values())
     return y, LinformerState(state.seen + count, slot_keys, slot_values, *after)
 
 

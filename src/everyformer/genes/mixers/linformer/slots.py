@@ -19,7 +19,7 @@ LEARNED = ("linear", "conv")
 
 
 class Slots(NamedTuple):
-    """What queries read."""
+    """Slots that queries read."""
 
     keys: Tensor
     """(B, H, K, D)"""
@@ -47,9 +47,9 @@ def compress(
             return (_columns(weight, x.shape[2]).to(wide.dtype)[:, None] @ wide).to(x.dtype)
         if kind == "max" and keep is not None:
             wide = wide.masked_fill(~keep[:, None, :, None], -math.inf)
-        behind = -x.shape[2] % window
+        padding = -x.shape[2] % window
         filler = -math.inf if kind == "max" else 0.0
-        cut = F.pad(wide, (0, 0, 0, behind), value=filler).unflatten(2, (-1, window))
+        cut = F.pad(wide, (0, 0, 0, padding), value=filler).unflatten(2, (-1, window))
         if kind == "conv":
             assert weight is not None
             return (weight.to(wide.dtype)[:, None, :, None, None] @ cut).squeeze(-2).to(x.dtype)
@@ -57,7 +57,7 @@ def compress(
             top = cut.amax(3)
             return top.masked_fill(top == -math.inf, 0)[None].to(x.dtype)
         real = keep if keep is not None else x.new_ones(1, x.shape[2], dtype=torch.bool)
-        count = F.pad(real, (0, behind)).unflatten(1, (-1, window)).sum(2).clamp(min=1)
+        count = F.pad(real, (0, padding)).unflatten(1, (-1, window)).sum(2).clamp(min=1)
         return (cut.sum(3) / count[:, None, :, None])[None].to(x.dtype)
 
 

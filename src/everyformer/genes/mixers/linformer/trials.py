@@ -1,4 +1,4 @@
-"""What the laws try Linformer on: slots of a whole text, and of causal segments."""
+"""Cases and limits of Linformer for the laws: slots of a whole text, and of causal segments."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ Published models have local layers between: mixer=by_layer("attention", "reforme
 window=by_layer(128, None, ...), or --by-layer mixer=attention,reformer window=128,none for the
 command, one value a layer (there local layers are cut into blocks; a window slides).
 
-L <= C is dense attention. Padding sorts behind all buckets and is never seen. Source: Kitaev,
+L <= C is dense attention. Padding sorts after all buckets and is never seen. Source: Kitaev,
 Kaiser, Levskaya 2020, arXiv 2001.04451; numbers as in google/trax and Hugging Face's Reformer.
 There the list of chunks is ``wrap="circular"``: the first chunk of a round sees the last of the
 round before; here it sees nothing before it unless asked. The function and its literal form are in
@@ -40,7 +40,7 @@ from typing import Annotated, Any, Literal
 import torch
 from torch import Tensor, nn
 
-from everyformer.core.bounds import Affects, Amount, Bounds, Count, Dropout, Positive, Seed, Whole
+from everyformer.core.bounds import Affects, Bounds, Count, Dropout, Positive, Whole
 from everyformer.core.choices import choose
 from everyformer.core.config import Options
 from everyformer.core.errors import GeneError
@@ -88,9 +88,9 @@ class ReformerOptions(Options):
     chunk: Count = 64
     """C, sorted tokens that see each other"""
     look_back: Whole = 1
-    """chunks seen before the own one"""
+    """chunks visible before a query's own, as in the authors' code"""
     look_ahead: Whole | None = None
-    """chunks seen behind it (default: 0 when causal, 1 when not)"""
+    """chunks visible after it (default: 0 when causal, 1 when not)"""
     buckets: Count | tuple[Count, ...] | None = None
     """even number of buckets, or even factors of it (default: 2 max_length / C, in two factors)"""
     wrap: Literal["none", "circular"] = "none"
@@ -98,15 +98,11 @@ class ReformerOptions(Options):
     once: bool = False
     """count a key once however many rounds show it"""
     across_buckets: bool = True
-    """whether tokens of other buckets in the same chunks are seen"""
+    """whether tokens of other buckets in the same chunks are visible, as in the authors' code"""
     scale: Positive = 1.0
     """c, on the scores"""
-    key_eps: Amount = 1e-6
-    """added to the mean square of a key before it is divided by its length"""
     redraw: Annotated[bool, Affects("nothing")] = True
     """new rotations at every training pass; False: those of evaluation"""
-    hash_seed: Annotated[Seed, Affects("results")] = 0
-    """of the rotations used in evaluation and with a state"""
     decode: Annotated[Literal["exact", "bucket"], Affects("results")] = "exact"
     """what new tokens of a state see: see the text"""
     attention_dropout: Dropout = 0.0
@@ -157,12 +153,9 @@ class Reformer(HeadMixer):
             )
         self.rounds = o.evaluation_rounds or o.rounds
         # not a buffer: it follows from the seed, and has to survive every dtype and device alike
+        rounds = max(self.rounds, o.rounds)
         self.rotations = seeded_rotations(
-            o.hash_seed,
-            self.heads,
-            max(self.rounds, o.rounds),
-            self.head_dim,
-            columns(self.factors),
+            0, self.heads, rounds, self.head_dim, columns(self.factors)
         )
         self.query_key = nn.Linear(self.width, self.channels, bias=False)
         self.value = nn.Linear(self.width, self.channels, bias=False)
@@ -189,8 +182,8 @@ class Reformer(HeadMixer):
         qk, v = self._project(text.x)
         rotations = self.rotations[:, : self.rounds].to(qk)
         buckets = lsh_buckets_reference(qk.detach(), rotations, self.factors)
-        how: dict[str, Any] = {"scale": self.options.scale, "key_eps": self.options.key_eps}
-        return self.merge(lsh_attention_reference(qk, v, buckets, self.pattern, **how))
+        scale = self.options.scale
+        return self.merge(lsh_attention_reference(qk, v, buckets, self.pattern, scale=scale))
 
     def empty_state(self, batch: int, **like: Any) -> ReformerState:
         cache = KeyValueState.empty((batch, self.heads), self.head_dim, self.head_dim, **like)
@@ -222,7 +215,7 @@ class Reformer(HeadMixer):
 
     def _attend(self, qk: Tensor, v: Tensor, buckets: Tensor, keep: Tensor | None) -> Tensor:
         o = self.options
-        how: dict[str, Any] = {"keep": keep, "scale": o.scale, "key_eps": o.key_eps}
+        how: dict[str, Any] = {"keep": keep, "scale": o.scale}
         if tracing():
             record(self, "buckets", lambda: buckets)
             record(self, "weights", lambda: lsh_weights_reference(qk, buckets, self.pattern, **how))
@@ -234,23 +227,23 @@ class Reformer(HeadMixer):
         return self.merge(y)
 
     def _append(self, qk: Tensor, v: Tensor, rows: Rows, state: ReformerState) -> ReformerState:
-        """The state with new tokens behind the old ones."""
+        """The state with new tokens after the old ones."""
         cache = state.held.append(qk, v, rows.positions(state.seen), rows.keep)
         buckets = torch.cat((state.buckets, self._hash(qk)), -1)
         return ReformerState(cache.seen, cache, buckets)
 
     def _continue(self, qk: Tensor, after: ReformerState) -> Tensor:
-        """What the last tokens of a state see, by ``decode``: (B, H, n, D)."""
+        """Outputs (B, H, n, D) of the last tokens of a state, by ``decode``."""
         o, pattern = self.options, self.pattern
         cache, count = after.held, qk.shape[2]
         keep, length = cache.keep, cache.keys.shape[2]
         last = torch.arange(length - count, length, device=qk.device)
         if o.decode == "bucket":
             return self._by_bucket(after, last)
-        how = (pattern, keep, o.scale, o.key_eps)
+        how: dict[str, Any] = {"keep": keep, "scale": o.scale}
         if length <= o.chunk and o.across_buckets:
-            return dense_attention(cache.keys, cache.values, *how, 0.0)[:, :, -count:]
-        rows = sorted_rows(cache.keys, cache.values, after.buckets, *how)
+            return dense_attention(cache.keys, cache.values, pattern, **how)[:, :, -count:]
+        rows = sorted_rows(cache.keys, cache.values, after.buckets, pattern, **how)
         if count > o.chunk:
             y = chunked_attention(*rows[:4], pattern, real=rows.real, buckets=rows.buckets)
             y = y[:, last]
@@ -265,15 +258,15 @@ class Reformer(HeadMixer):
         positions = torch.arange(keys.shape[2], device=keys.device)
         seen = (positions < last[:, None])[None, None]
         seen = seen if keep is None else seen & keep[:, None, None]
-        met = (after.buckets[..., last, None] == after.buckets[..., None, :]).any(2)
-        worth = (positions + met * len(positions)).masked_fill(~seen, -1)
+        shares = (after.buckets[..., last, None] == after.buckets[..., None, :]).any(2)
+        worth = (positions + shares * len(positions)).masked_fill(~seen, -1)
         most = min(o.chunk * self.pattern.width * self.rounds, len(positions))
-        found = worth.topk(most, -1)
+        best = worth.topk(most, -1)
         chosen = torch.zeros_like(worth, dtype=torch.bool).scatter(
-            -1, found.indices, found.values >= 0
+            -1, best.indices, best.values >= 0
         )
         of_queries, visible = keys[:, :, last], Visibility(mask=chosen)
-        y = softmax_attention(of_queries, keys_of(keys, o.key_eps), values, visible, scale=o.scale)
+        y = softmax_attention(of_queries, keys_of(keys), values, visible, scale=o.scale)
         return torch.where(chosen.any(-1, keepdim=True), y, values[:, :, last])
 
 

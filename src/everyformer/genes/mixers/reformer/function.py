@@ -19,13 +19,15 @@ from everyformer.engines.ranges import widened
 from everyformer.engines.softmax.attention import softmax_attention
 from everyformer.engines.softmax.visibility import Visibility
 
+KEY_EPS = 1e-6
+"""added to the mean square of a key before it is divided by its length, as in the authors' code"""
 _LAST_BUCKET = 2**31
-"""where padding is sorted to, behind all that hashes give"""
+"""bucket of padding, which sorts after all that hashes give"""
 
 
 def lsh_attention(
     qk: Tensor, v: Tensor, buckets: Tensor, pattern: ChunkPattern, *, keep: Tensor | None = None,
-    scale: float = 1.0, key_eps: float = 1e-6, dropout: float = 0.0,
+    scale: float = 1.0, key_eps: float = KEY_EPS, dropout: float = 0.0,
 ) -> Tensor:  # fmt: skip
     """Attention among the tokens that their buckets bring together: (B, H, L, D_v).
 
@@ -35,7 +37,8 @@ def lsh_attention(
         buckets: (B, H, rounds, L) integers >= 0, equal where a round hashes alike.
         pattern: chunks and who sees whom in them.
         keep: (B, L) bool, which tokens are real; the others get 0.
-        scale: on the scores. key_eps: added to the mean square of a key.
+        scale: on the scores.
+        key_eps: added to the mean square of a key (the authors' code: 1e-6).
         dropout: on the weights.
     """
     if buckets.shape[:2] != qk.shape[:2] or buckets.shape[3:] != qk.shape[2:3]:
@@ -43,7 +46,7 @@ def lsh_attention(
             f"buckets must be (batch, heads, rounds, length) for queries {tuple(qk.shape)}, not "
             f"{tuple(buckets.shape)}"
         )
-    rows = sorted_rows(qk, v, buckets, pattern, keep, scale, key_eps)
+    rows = sorted_rows(qk, v, buckets, pattern, keep=keep, scale=scale, key_eps=key_eps)
     y = chunked_attention(
         rows.q, rows.k, rows.v, rows.order, pattern,
         real=rows.real, buckets=rows.buckets, dropout=dropout,
@@ -64,9 +67,10 @@ class SortedRows(NamedTuple):
 
 
 def sorted_rows(
-    qk: Tensor, v: Tensor, buckets: Tensor, pattern: ChunkPattern, keep: Tensor | None,
-    scale: float, key_eps: float,
+    qk: Tensor, v: Tensor, buckets: Tensor, pattern: ChunkPattern, *, keep: Tensor | None = None,
+    scale: float = 1.0, key_eps: float = KEY_EPS,
 ) -> SortedRows:  # fmt: skip
+    """Queries times the scale, keys and values in rows, and the order of their buckets."""
     batch, heads, length, _ = qk.shape
     more = -length % pattern.chunk
     real = None
@@ -85,20 +89,20 @@ def sorted_rows(
 
 
 def dense_attention(
-    qk: Tensor, v: Tensor, pattern: ChunkPattern, keep: Tensor | None, scale: float, key_eps: float,
-    dropout: float,
+    qk: Tensor, v: Tensor, pattern: ChunkPattern, *, keep: Tensor | None = None, scale: float = 1.0,
+    dropout: float = 0.0,
 ) -> Tensor:  # fmt: skip
-    """What `lsh_attention` is where one chunk holds all tokens."""
+    """`lsh_attention` of tokens that all lie in one chunk."""
     positions = torch.arange(qk.shape[2], device=qk.device)
     seen = positions[:, None] > positions if pattern.causal else positions[:, None] != positions
     seen = seen[None, None] if keep is None else seen & keep[:, None, None]
-    keys = keys_of(qk, key_eps)
+    keys = keys_of(qk)
     y = softmax_attention(qk, keys, v, Visibility(mask=seen), scale=scale, dropout=dropout)
     y = torch.where(seen.any(-1, keepdim=True), y, v)
     return y if keep is None else y.masked_fill(~keep[:, None, :, None], 0.0)
 
 
-def keys_of(qk: Tensor, eps: float) -> Tensor:
+def keys_of(qk: Tensor, eps: float = KEY_EPS) -> Tensor:
     """Queries divided by their lengths (squares leave the range of float16)."""
     wide = widened(qk)
     scale = (wide.square().mean(-1, keepdim=True) + eps).rsqrt() * qk.shape[-1] ** -0.5

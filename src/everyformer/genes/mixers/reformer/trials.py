@@ -1,4 +1,4 @@
-"""What the laws try Reformer on."""
+"""Cases and limits of Reformer for the laws."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from everyformer.core.trials import HEADS, LENGTH, WIDTH, Make, Pair, Trials, ou
 
 
 def _limits(make: Make) -> list[Pair]:
-    """Where one window holds all tokens it is dense attention among others with shared keys."""
+    """Dense attention among others, with shared keys, where one window holds all tokens."""
     wide, cut = make("reformer", chunk=LENGTH), make("reformer", chunk=6, look_ahead=1)
     cut.load_state_dict(wide.state_dict())
 

@@ -87,7 +87,8 @@ class RoutingOptions(Options):
     routing: Routing = "strict"
     """which members a token sees when causal: see the text; paper lets the future choose"""
     evaluation_routing: Routing | None = None
-    """the same outside training and with a state (default: as in training)"""
+    """the same outside training and with a state (default: as in training; the authors' code
+    trains by paper and writes by prefix)"""
     local_heads: Whole | None = None
     """heads that see the last tokens instead (default: half; none beside mixers of other heads)"""
     local_window: Count | None = None
@@ -101,7 +102,8 @@ class RoutingOptions(Options):
     commitment: Annotated[Amount, When("update", "ema", "gradient")] = 1e-4
     """beta, weight of the loss that draws queries to their centroids; of the codebook's it is 1"""
     rank_bias: Count | None = None
-    """learned scores by how many members lie between, all beyond this alike (default: none)"""
+    """learned scores by how many members lie between, all beyond this alike (default: none; the
+    authors' code has relative positions of a cluster)"""
     attention_dropout: Dropout = 0.0
     """dropout on the weights in training"""
 
@@ -220,7 +222,7 @@ class RoutingAttention(HeadMixer):
         return RoutingState(routed.seen, routed, local)
 
     def train(self, mode: bool = True) -> Self:
-        """As in every module; evaluation begins with centroids that all steps have moved."""
+        """Mode of the module; evaluation begins with centroids that all steps have moved."""
         if not mode:
             self.centroids.watch(self.parameters())
         return super().train(mode)

@@ -19,16 +19,16 @@ Routing = Literal["strict", "prefix", "paper"]
 
 
 def routing_attention(
-    q: Tensor, k: Tensor, v: Tensor, asked: Tensor, shown: Tensor | None = None, *, window: int,
-    routing: Routing | None = "strict", keep: Tensor | None = None, bias: Tensor | None = None,
-    dropout: float = 0.0,
+    q: Tensor, k: Tensor, v: Tensor, q_scores: Tensor, k_scores: Tensor | None = None, *,
+    window: int, routing: Routing | None = "strict", keep: Tensor | None = None,
+    bias: Tensor | None = None, dropout: float = 0.0,
 ) -> Tensor:  # fmt: skip
     """Attention among the tokens that one centroid is near to: (B, H, L, D).
 
     Args:
         q, k, v: (B, H, L, D).
-        asked: (B, H, L, K) products of queries with centroids.
-        shown: the same of keys (default: ``asked``, for keys that are the queries).
+        q_scores: (B, H, L, K) products of queries with centroids.
+        k_scores: those of keys (default: ``q_scores``, for keys that are the queries).
         window: w, members of a cluster that are seen.
         routing: which members a token sees: "strict" the latest of its nearest centroid, "prefix"
             the best up to itself, "paper" the best of the row that are not later; None the best of
@@ -37,22 +37,22 @@ def routing_attention(
         bias: (H, R + 1), or (H, 2 R + 1) without order, by rank in the cluster.
         dropout: on the weights.
     """
-    if asked.shape[:3] != q.shape[:3]:
+    if q_scores.shape[:3] != q.shape[:3]:
         raise ShapeError(
             f"scores must be (batch, heads, length, clusters) for queries {tuple(q.shape)}, not "
-            f"{tuple(asked.shape)}"
+            f"{tuple(q_scores.shape)}"
         )
-    heads, clusters = HeadInputs(q, k, v), asked.shape[-1]
+    heads, clusters = HeadInputs(q, k, v), q_scores.shape[-1]
     if routing == "strict":
-        labels = hidden(nearest(asked), clusters, keep)
+        labels = hidden(nearest(q_scores), clusters, keep)
         y = latest(heads, labels, window, clusters, bias=bias, dropout=dropout)
         return y if keep is None else y * keep[:, None, :, None]
     if routing == "prefix":
         state = Members.empty((*q.shape[:2], clusters), q.shape[-1], device=q.device, dtype=q.dtype)
-        scores = real_scores(choose(lambda: asked), keep)
+        scores = real_scores(choose(lambda: q_scores), keep)
         return best_yet(heads, scores, window, state, bias=bias, dropout=dropout)[0]
-    scores, causal = real_scores(asked, keep), routing is not None
-    k_scores = scores if shown is None else real_scores(shown, keep)
+    scores, causal = real_scores(q_scores, keep), routing is not None
+    k_scores = scores if k_scores is None else real_scores(k_scores, keep)
     return balanced(heads, scores, k_scores, window, causal=causal, bias=bias, dropout=dropout)
 
 

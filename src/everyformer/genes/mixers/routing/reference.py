@@ -27,13 +27,13 @@ def routing_weights_reference(
         for h in range(heads):
             groups = _groups(q_scores[b, h], k_scores[b, h], real, window, routing)
             for t in real:
-                found = [group for group in groups(t) if group]
-                for group in found:
+                visible = [group for group in groups(t) if group]
+                for group in visible:
                     scores = k[b, h, group] @ q[b, h, t] / math.sqrt(size)
                     if bias is not None:
                         ranks = [_rank(t, s, group, bias.shape[1], routing) for s in group]
                         scores = scores + bias[h, ranks]
-                    weights[b, h, t, group] += scores.softmax(0) / len(found)
+                    weights[b, h, t, group] += scores.softmax(0) / len(visible)
     return weights
 
 
@@ -64,21 +64,22 @@ def _groups(
 
 def _rank(t: int, s: int, group: list[int], columns: int, routing: Routing | None) -> int:
     """The column of a bias for key ``s`` of query ``t``, both members of ``group``."""
-    behind = group.index(t) - group.index(s)
+    lag = group.index(t) - group.index(s)
     if routing is not None:
-        return min(behind, columns - 1)
+        return min(lag, columns - 1)
     reach = columns // 2
-    return max(-reach, min(reach, behind)) + reach
+    return max(-reach, min(reach, lag)) + reach
 
 
 def routing_attention_reference(
-    q: Tensor, k: Tensor, v: Tensor, asked: Tensor, shown: Tensor | None = None, *, window: int,
-    routing: Routing | None = "strict", keep: Tensor | None = None, bias: Tensor | None = None,
+    q: Tensor, k: Tensor, v: Tensor, q_scores: Tensor, k_scores: Tensor | None = None, *,
+    window: int, routing: Routing | None = "strict", keep: Tensor | None = None,
+    bias: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
     """The definition, one query at a time; arguments as in `routing_attention`."""
-    shown = asked if shown is None else shown
+    k_scores = q_scores if k_scores is None else k_scores
     how = {"routing": routing, "keep": keep, "bias": bias}
-    return routing_weights_reference(q, k, asked, shown, window, **how) @ v  # type: ignore[arg-type]
+    return routing_weights_reference(q, k, q_scores, k_scores, window, **how) @ v  # type: ignore[arg-type]
 
 
 def local_weights_reference(

@@ -1,4 +1,4 @@
-"""What the laws try the Routing Transformer on."""
+"""Cases and limits of the Routing Transformer for the laws."""
 
 from __future__ import annotations
 

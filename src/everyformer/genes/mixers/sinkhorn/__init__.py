@@ -71,7 +71,12 @@ from everyformer.genes.mixers.sinkhorn.sorting import (
     own_and_sorted,
     sorted_blocks,
 )
-from everyformer.genes.mixers.sinkhorn.state import SinkhornState, begun, in_order, read_on
+from everyformer.genes.mixers.sinkhorn.state import (
+    SinkhornState,
+    attend_block,
+    begin_block,
+    in_order,
+)
 from everyformer.genes.mixers.sinkhorn.trials import TRIALS
 from everyformer.system.memory import check_memory
 
@@ -83,23 +88,23 @@ class SinkhornOptions(Options):
     block_size: Count = 64
     """s, tokens of a block"""
     sort_net: SortNet = "linear"
-    """what makes the logits of P"""
+    """net that makes the logits of P: see the text for which are the paper's"""
     pool: Literal["sum", "mean"] = "sum"
-    """what stands for a block in a linear or mlp net"""
+    """X' of a block for a linear or mlp net (the paper sums)"""
     iterations: Annotated[int, Bounds(1, 1000)] | None = None
-    """of the balancing of rows and columns (default: 8, causal 1)"""
+    """rounds of the balancing of rows and columns (default: 8, causal 1)"""
     tau: Positive = 0.75
     """temperature of P"""
     gumbel: bool = True
-    """noise on the logits in training"""
+    """Gumbel noise on the logits in training, as in the paper"""
     hard: bool = False
     """sort in one block, not a mixture of them"""
     combine: Combine = "concat"
     """how the sorted and the own block are read"""
     mixture: bool = False
-    """add full attention by the same queries, keys and values"""
+    """add full attention by the same queries, keys and values (the paper's mixture model)"""
     sortcut: Count | None = None
-    """read the first so many sorted blocks, and no own one (both ways only)"""
+    """the paper's SortCut: read the first so many sorted blocks, and no own one (both ways only)"""
     shared_sort: bool = False
     """one sort net for all layers"""
     bias: tuple[Literal["query", "key", "value", "output"], ...] = ()
@@ -161,7 +166,7 @@ class Sinkhorn(HeadMixer):
             self.null = nn.Parameter(torch.randn(2, self.heads, 1, self.head_dim))
 
     def join(self, first: Mixer) -> None:
-        """One sort net for all layers, if they share it."""
+        """The first layer's sort net for this layer too, if they share it."""
         assert isinstance(first, Sinkhorn)
         own, theirs = self.options, first.options
         if not (own.shared_sort or theirs.shared_sort):
@@ -182,13 +187,13 @@ class Sinkhorn(HeadMixer):
         return MixerOutput(self._parallel(rows.x, rows.keep), None, {})
 
     def _parallel(self, x: Tensor, keep: Tensor | None) -> Tensor:
-        """Rows whose real tokens stand first."""
+        """Outputs (B, L, width) of rows whose real tokens come first."""
         (batch, length), size = x.shape[:2], self.options.block_size
         count = (length + size - 1) // size
-        behind = count * size - length
+        padding = count * size - length
         real = x.new_ones(1, length, dtype=torch.bool) if keep is None else keep
-        real = F.pad(real, (0, behind)).unflatten(1, (count, size))
-        x = F.pad(x, (0, 0, 0, behind))
+        real = F.pad(real, (0, padding)).unflatten(1, (count, size))
+        x = F.pad(x, (0, 0, 0, padding))
         q, k, v = self.project(x)
         visible = real.flatten(1)[:, None, :, None]
         k, v = k.masked_fill(~visible, 0), v.masked_fill(~visible, 0)
@@ -208,7 +213,7 @@ class Sinkhorn(HeadMixer):
         return self.merge(y)[:, :length]
 
     def _weights(self, blocks: tuple[Tensor, ...], p: Tensor, real: Tensor, length: int) -> Tensor:
-        """What each token adds to each output (B, H, L, L): mixing is linear in the values."""
+        """Weights (B, H, L, L) of tokens in outputs: mixing is linear in the values."""
         null = self._null()
         if null is not None:
             null = null[0], torch.zeros_like(blocks[2][0, :, 0, :1])
@@ -287,7 +292,7 @@ class Sinkhorn(HeadMixer):
         return SinkhornState(cache.seen, cache, pooled, block, block, columns)
 
     def _continue(self, rows: Rows, state: SinkhornState) -> MixerOutput:
-        """New tokens behind those of the state, at most a block at a time."""
+        """Outputs of tokens after those of the state, at most a block at a time."""
         outputs = []
         for part in rows.pieces(self.options.block_size):
             y, state = self._step(part, state)
@@ -323,12 +328,12 @@ class Sinkhorn(HeadMixer):
             else:
                 logits = self.sorter(pooled, min(whole, self.most))
             logits, row = self._noisy(logits)[:, :, 0], (state.seen + start) // size
-            new, columns = begun(
+            new, columns = begin_block(
                 logits, row, begins, (keys, values), state, null, self.options.hard
             )
-        o, behind = self.options, tokens >= start[:, None]
-        y = read_on(
-            q, (keys, values), old, new, positions, behind, o.combine, o.mixture, self.dropout
+        o, in_next = self.options, tokens >= start[:, None]
+        y = attend_block(
+            q, (keys, values), old, new, positions, in_next, o.combine, o.mixture, self.dropout
         )
         last = gather_rows(torch.cat((state.pooled[:, None], sums), 1), count[:, None])[:, 0]
         after = SinkhornState(cache.seen, cache, last, new[0], new[1], columns)

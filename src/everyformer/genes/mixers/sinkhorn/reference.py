@@ -15,7 +15,7 @@ from everyformer.genes.mixers.sinkhorn.sorting import Combine, nonzero
 
 
 def pooled_reference(read: Tensor, size: int, causal: bool, mean: bool) -> Tensor:
-    """What stands for each block of ``read`` (L, ...): sums or means of its tokens; causal, of all
+    """Sums or means of the tokens of each block of ``read`` (L, ...); causal, of all tokens
     up to its first."""
     starts = range(0, len(read), size)
     parts = [read[: n + 1] if causal else read[n : n + size] for n in starts]

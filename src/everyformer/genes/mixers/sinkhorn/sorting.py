@@ -1,4 +1,4 @@
-"""What Sparse Sinkhorn attention does with its matrix P, and the nets that make logits of it.
+"""Sorting by the matrix P of Sparse Sinkhorn attention, and the nets that make its logits.
 
 Letters: B batch, H heads, N blocks of s tokens, D channels of a head.
 """
@@ -22,7 +22,7 @@ Null = tuple[Tensor, Tensor]
 
 
 class Sorter(nn.Module):
-    """Logits of P from what stands for a block: X' W, or relu(relu(X' W + b) W' + b').
+    """Logits of P from X', one vector a block: X' W, or relu(relu(X' W + b) W' + b').
 
     Args:
         kind: 'linear' or 'mlp'. width: channels of X'. blocks: of the longest text.
@@ -56,7 +56,7 @@ def compared(pooled: Tensor, means: Tensor) -> Tensor:
 
 
 def hardened(p: Tensor) -> Tensor:
-    """One at the largest entry of every row that has any, with the gradient of ``p``."""
+    """Hard P: one at the largest entry of every row that has any, with the gradient of ``p``."""
     if p.shape[-1] == 0:
         return p
     column = torch.arange(p.shape[-1], device=p.device)

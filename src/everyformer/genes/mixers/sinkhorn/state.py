@@ -1,4 +1,4 @@
-"""Causal Sinkhorn attention in pieces: its state, the block that begins, and what is read.
+"""Causal Sinkhorn attention in pieces: its state, the block that begins, and attention in it.
 
 Letters: B batch, H heads, N blocks of s tokens, D channels of a head.
 """
@@ -24,7 +24,7 @@ KV = tuple[Tensor, Tensor]
 
 @state
 class SinkhornState(State):
-    """What was read, and what the block that is being filled has sorted in."""
+    """Keys and values so far, and those sorted in for the block that is being filled."""
 
     seen: Tensor
     cache: KeyValueState
@@ -49,12 +49,13 @@ def in_order(cache: KeyValueState) -> tuple[Tensor, Tensor]:
     return keys, values
 
 
-def begun(
+def begin_block(
     logits: Tensor, row: Tensor, begins: Tensor, cached: KV, state: SinkhornState, null: Null,
     hard: bool,
 ) -> tuple[KV, Tensor]:  # fmt: skip
-    """Sorted keys and values (B, H, s, D) of the block ``row`` (B,), and the columns' sums with it;
-    the state's where no block ``begins`` (B,).
+    """Sorted keys and values (B, H, s, D) of the block ``row`` (B,), and the columns' sums with it.
+
+    Where no block ``begins`` (B,), those of the state.
 
     Args:
         logits: (B, H, N) of the row, of the whole blocks in ``cached``.
@@ -77,8 +78,8 @@ def begun(
     return (out[0], out[1]), columns
 
 
-def read_on(
-    q: Tensor, cached: KV, old: KV, new: KV, positions: Tensor, behind: Tensor,
+def attend_block(
+    q: Tensor, cached: KV, old: KV, new: KV, positions: Tensor, in_next: Tensor,
     combine: Combine, mixture: bool, dropout: float,
 ) -> Tensor:  # fmt: skip
     """Queries (B, H, L, D) over their own block and what was sorted in for it: (B, H, L, D).
@@ -86,17 +87,17 @@ def read_on(
     Args:
         cached: keys and values (B, H, T, D) in order. old, new: sorted ones (B, H, s, D) of the
             block that a row was in, and of the one that begins.
-        positions: (B, L) of the tokens. behind: (B, L) bool, whether a token is in the new block.
+        positions: (B, L) of the tokens. in_next: (B, L) bool, the tokens of the block that begins.
     """
     (keys, values), size = cached, old[0].shape[2]
     first = positions[:, :1] // size * size
     window = torch.arange(2 * size, device=q.device)
     index = (first + window).clamp(max=keys.shape[2] - 1)
     k, v = (gather_rows(t.transpose(1, 2), index).transpose(1, 2) for t in (keys, values))
-    here = (positions - first)[..., None]
-    own = (window <= here) & (window // size == here // size)
+    place = (positions - first)[..., None]
+    own = (window <= place) & (window // size == place // size)
     k_far, v_far = (torch.cat(both, 2) for both in zip(old, new, strict=True))
-    past = torch.stack((~behind, behind), -1).repeat_interleave(size, -1)
+    past = torch.stack((~in_next, in_next), -1).repeat_interleave(size, -1)
 
     def read(k: Tensor, v: Tensor, visible: Tensor) -> Tensor:
         return softmax_attention(q, k, v, Visibility(mask=visible[:, None]), dropout=dropout)
@@ -108,7 +109,7 @@ def read_on(
         half = torch.where((positions[:, :1] % size) == 0, 0, size)
         later = gather_rows(k.transpose(1, 2), half + window[:size]).transpose(1, 2)
         added = torch.cat((k[:, :, :size], later), 2)
-        y = read(k_far + added, v_far, past & (window % size <= here % size))
+        y = read(k_far + added, v_far, past & (window % size <= place % size))
     else:
         y = read(k_far, v_far, past) + read(k, v, own)
     if mixture:

@@ -1,4 +1,4 @@
-"""What the laws try Sinkhorn attention on."""
+"""Cases and limits of Sinkhorn attention for the laws."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ Kind = Literal["none", "linear", "ntk", "dynamic", "yarn", "llama3", "longrope"]
 
 @dataclass(frozen=True)
 class RopeScaling(Options):
-    """How the angles of rotary positions change for longer texts."""
+    """Change of the angles of rotary positions for longer texts."""
 
     kind: Kind = "none"
     """how the angles change"""
@@ -97,12 +97,12 @@ def check_scaling(scaling: RopeScaling, pairs: int) -> None:
     """Refuse a ``scaling`` that cannot be used on ``pairs`` rotated pairs a head.
 
     Raises:
-        GeneError: an option that the kind needs is missing, or one is given that it does not read.
+        GeneError: an option that the kind needs is missing, or one is set that it does not read.
     """
     kind, unset = scaling.kind, RopeScaling()
     for name in (f.name for f in dataclasses.fields(scaling)):
-        given = getattr(scaling, name) != getattr(unset, name)
-        if given and name != "kind" and name not in READS[kind]:
+        changed = getattr(scaling, name) != getattr(unset, name)
+        if changed and name != "kind" and name not in READS[kind]:
             raise GeneError(f"rope scaling '{kind}' reads no '{name}'; it reads {_list(kind)}")
     for name in ("factor", "original_length"):
         if name in READS[kind] and getattr(scaling, name) is None:
@@ -211,7 +211,7 @@ def _ramp(pairs: int, base: float, scaling: RopeScaling) -> tuple[float, float]:
 
 
 def _attention_factor(scaling: RopeScaling) -> float:
-    """What yarn and longrope multiply queries and keys by."""
+    """Factor of queries and keys by yarn and longrope."""
     if scaling.attention_factor is not None:
         return scaling.attention_factor
     assert scaling.factor is not None

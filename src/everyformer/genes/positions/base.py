@@ -29,11 +29,11 @@ class ScorePosition(Position):
     """whether `by_distance` says all that it does"""
 
     def by_distance(self, distance: Tensor, dtype: torch.dtype) -> Tensor:
-        """What is added to scores of pairs that are ``distance`` (any shape) apart: (H, ...)."""
+        """Addends (H, ...) of the scores of pairs that are ``distance`` (any shape) apart."""
         raise NotImplementedError(f"{self.name} adds nothing that depends on the distance alone")
 
     def prepare(self, pairs: Pairs, scale: float, dtype: torch.dtype) -> Parts:
-        """What all blocks of a call share; the first dimension of each tensor is H or 1.
+        """Tensors that all blocks of a call share; the first dimension of each is H or 1.
 
         ``scale`` is the factor that queries carry already when `score` gets them.
         """
@@ -52,7 +52,7 @@ class ScorePosition(Position):
         raise NotImplementedError
 
     def values(self, weights: Tensor, parts: Parts, pairs: Pairs) -> Tensor | None:
-        """What is added to the heads' outputs (B, H, L, Dv) under ``weights`` (B, H, L, S)."""
+        """Addends of the heads' outputs (B, H, L, Dv) under ``weights`` (B, H, L, S)."""
         return None
 
     def literal(
@@ -104,7 +104,7 @@ class AdditivePosition(ScorePosition):
 
 
 class SomeHeads(ScorePosition):
-    """Some heads of a position that acts on scores; what it has learned stays shared."""
+    """View of some heads of a position that acts on scores; its parameters stay shared."""
 
     name = "some-heads"
 
@@ -148,9 +148,9 @@ class SomeHeads(ScorePosition):
 
 def at_zero(make: Make, position: str, number: float, **own: Any) -> Pair:
     """Law 5: with ``number`` for all that it has learned, a position leaves attention as it is."""
-    beside, plain = make("attention", position=position, position_options=own), make("attention")
-    plain.load_state_dict(beside.state_dict(), strict=False)
+    placed, plain = make("attention", position=position, position_options=own), make("attention")
+    plain.load_state_dict(placed.state_dict(), strict=False)
     with torch.no_grad():
-        for parameter in beside.get_submodule("position").parameters():
+        for parameter in placed.get_submodule("position").parameters():
             parameter.fill_(number)
-    return f"{position} at its zero is attention", output(beside), output(plain)
+    return f"{position} at its zero is attention", output(placed), output(plain)

@@ -45,7 +45,7 @@ from everyformer.engines.sparse.plan import SparsePlan, Union
 from everyformer.genes.mixers._heads import HeadMixer
 from everyformer.genes.mixers.attention.reference import attention_reference
 from everyformer.genes.mixers.base import Rows
-from everyformer.genes.positions._scores import ScorePosition
+from everyformer.genes.positions.base import ScorePosition
 
 Heads = tuple[Tensor, Tensor, Tensor]
 """queries, keys and values (B, H, L, D)"""
@@ -57,7 +57,7 @@ PIECE = 256
 
 @dataclass(frozen=True)
 class PatternOptions(Options):
-    """What all these members have beside their patterns."""
+    """Options of all members with patterns."""
 
     bias: tuple[Literal["query", "key", "value", "output"], ...] = ()
     """which projections have a bias"""
@@ -100,7 +100,7 @@ class PatternAttention(HeadMixer):
         return size
 
     def plan(self, length: int) -> SparsePlan:
-        """What each head sees in a text of ``length`` tokens; causal: of any longer one too."""
+        """Visible pairs of each head in ``length`` tokens; causal: of any longer text too."""
         raise NotImplementedError
 
     @property
@@ -109,7 +109,7 @@ class PatternAttention(HeadMixer):
         return None
 
     def sets(self) -> Titled:
-        """What is drawn in place of what the heads see; nothing: that."""
+        """Titled unions to draw in place of those of the heads; none: those."""
         return []
 
     @final
@@ -126,14 +126,14 @@ class PatternAttention(HeadMixer):
         return plan_panels(titled, size, self.row, small)
 
     def _like(self, size: int, options: dict[str, Any]) -> Union:
-        """What a head of the same member with other options sees."""
+        """The union of a head of the same member with other options."""
         member: Any = type(self)
         sizes = {"width": 8, "heads": 1, "causal": self.causal, "max_length": size}
         seen: Union = member(options=options, **sizes).plan(size).heads[0]
         return seen
 
     def heads_of(self, rows: Rows, state: State | None) -> tuple[Tensor, State | None]:
-        """Heads' outputs (B, H, L, D), and the state behind them."""
+        """Heads' outputs (B, H, L, D), and the state after them."""
         raise NotImplementedError
 
     def literal(self, text: Rows) -> Tensor:
@@ -156,7 +156,7 @@ class PatternAttention(HeadMixer):
         return self._by_definition(self.project(text.x), visible)
 
     def _by_definition(self, heads: Heads, visible: Tensor) -> Tensor:
-        """Of queries, keys and values (1, H, L, D) under the mask ``visible`` (H or 1, L, L)."""
+        """Outputs of queries, keys and values (1, H, L, D) under ``visible`` (H or 1, L, L)."""
         q, k, v = heads
         positions = torch.arange(q.shape[2])[None]
         position = self.position if isinstance(self.position, ScorePosition) else None
@@ -209,12 +209,12 @@ class PatternAttention(HeadMixer):
         self, q: Tensor, k: Tensor, v: Tensor, plan: SparsePlan, lengths: Tensor | None = None,
         scores: Scores | None = None,
     ) -> Tensor:  # fmt: skip
-        """`sparse_attention` with the member's scores, if no others are given, and its backend."""
+        """`sparse_attention` with the member's backend, and its scores unless others are passed."""
         scores, backend = scores or self.scores, self.options.backend
         return sparse_attention(q, k, v, plan, lengths=lengths, scores=scores, backend=backend)
 
     def _continued(self, q: Tensor, positions: Tensor, cache: KeyValueState) -> Tensor:
-        """Heads' outputs of queries whose keys stand at the end of the cache."""
+        """Heads' outputs of queries whose keys are at the end of the cache."""
         plan = self.plan(self._longest(cache, positions))
         keep, at = cache.slots()
         pieces = []
@@ -280,7 +280,7 @@ class PatternAttention(HeadMixer):
 
     @property
     def scores(self) -> Scores:
-        """How scores of queries and keys become weights."""
+        """Rules by which scores of queries and keys become weights."""
         position = self.position if isinstance(self.position, ScorePosition) else None
         return Scores(1 / math.sqrt(self.key_dim), position=position, dropout=self.dropout)
 

@@ -1,0 +1,94 @@
+"""The line is parsed once into what was said, which is laid over what holds where nothing is."""
+
+from __future__ import annotations
+
+import importlib
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from everyformer.cli import VERBS
+from everyformer.cli.flags import Group, named_flag, unset
+from everyformer.cli.names import spelled
+from everyformer.cli.parsing import VerbOptions
+from everyformer.cli.run_options import read_run
+from everyformer.comparison.config import CompareConfig
+from everyformer.core.config import Said
+from everyformer.training.spec import RunSpec, resolve
+
+
+@pytest.mark.parametrize("words", ["", "--model.label-smoothing 0"])
+def test_a_flag_with_its_default_stays_when_the_data_are_of_a_task_with_another(words: str) -> None:
+    said, known = read_run(["universal", *words.split()])
+    assert known.model.label_smoothing == 0.0
+    smoothing = said.options("seq2seq").model.label_smoothing
+    assert smoothing == (0.0 if "smoothing" in words else 0.1)
+
+
+def test_so_does_a_value_of_a_file_and_one_in_python(tmp_path: Path) -> None:
+    values: dict[str, Any] = {"member": "universal", "model": {"label_smoothing": 0.0}}
+    file = tmp_path / "run.json"
+    file.write_text(json.dumps(values), encoding="utf-8")
+    from_file = read_run(["--config", str(file)])[0].options("seq2seq").spec()
+    assert from_file == resolve(RunSpec, [Said(values)], "seq2seq")
+    assert from_file.model.label_smoothing == 0.0
+
+
+def test_what_is_said_is_no_more_than_the_words(tmp_path: Path) -> None:
+    file = tmp_path / "run.json"
+    file.write_text('{"steps": 5, "memory": "segment"}', encoding="utf-8")
+    words = ["attention", "--lr=0.001", "--position", "rope", "--position.base", "9", "--json",
+             "--config", str(file), "--model.block.dropout", "0.1", "--batch", "16"]  # fmt: skip
+    below, names, above = read_run(words)[0].said
+    assert below.values == {"training": {"steps": 5}, "memory": "segment"}
+    assert names.values == {"position": {"name": "rope"}}
+    assert above.values == {
+        "member": "attention",
+        "position": {"name": "rope", "base": 9.0},
+        "model": {"block": {"dropout": 0.1}},
+        "training": {"lr": 0.001, "batch": 16},
+        "json": True,
+    }
+
+
+@pytest.mark.parametrize(
+    ("words", "position"),
+    [
+        ("", {"name": "rope", "base": 500.0}),
+        ("--position.base 7", {"name": "rope", "base": 7.0}),
+        ("--position xl-relative", {"name": "xl-relative"}),
+        ("--position none", {"name": None}),
+        ("--position t5-relative --position.buckets 8", {"name": "t5-relative", "buckets": 8}),
+    ],
+)
+def test_an_alternative_of_the_line_takes_the_place_of_that_of_the_file(
+    words: str, position: dict[str, Any], tmp_path: Path
+) -> None:
+    file = tmp_path / "run.json"
+    file.write_text('{"position": {"name": "rope", "base": 500.0}}', encoding="utf-8")
+    options = read_run(["attention", "--config", str(file), *words.split()])[1]
+    plain = {"name": options.genes["position"].name, **options.genes["position"].plain()}
+    assert plain | position == plain
+
+
+def kinds() -> list[Any]:
+    homes = [importlib.import_module(f"everyformer.cli.verbs.{verb}") for verb in VERBS]
+    values = [value for home in homes for value in vars(home).values() if isinstance(value, type)]
+    return [kind for kind in values if issubclass(kind, VerbOptions | CompareConfig)]
+
+
+def test_every_flag_of_every_verb_is_known_by_all_its_names() -> None:
+    """One that was not would be read, and then left out of what was said."""
+    assert len(kinds()) > 10
+    for kind in kinds():
+        flags = Group(unset(kind)).flags()
+        for flag in flags:
+            assert named_flag(flag.replace("_", "-"), flags) == flag
+            assert named_flag(f"{flag}=3", flags) == flag
+            home, _, name = flag.rpartition(".")
+            off = f"{home}.no-{name}" if home else f"--no-{name[2:]}"
+            assert named_flag(off, flags) == flag
+            short = spelled(flag)
+            assert named_flag(short, flags) in (flag, "--" + short[2:].replace("-", "_"))
