@@ -6,23 +6,14 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 PLUGIN = Path(__file__).parent / "plugin"
 SIZES = [
-    "--batch",
-    "2",
-    "--width",
-    "16",
-    "--heads",
-    "2",
-    "--layers",
-    "1",
-    "--length",
-    "32",
-    "--training.threads",
-    "1",
+    *("--batch", "2", "--width", "16", "--heads", "2", "--layers", "1", "--length", "32"),
+    *("--training.threads", "1", "--training.evaluate-sequences", "2"),
 ]
 VERBS = [
     (["list"], "Exponentially decaying averages"),
@@ -32,14 +23,16 @@ VERBS = [
     (["eval", "run"], "bits_per_byte"),
     (["generate", "run", "--tokens", "5"], ""),
     (["show", "run", "weights"], "weights.png"),
-    (["show", "decay", "weights"], "weights.png"),
     (["show", "decay", "kernels"], "How far each head looks back"),
     (["show", "decay", "all"], "kernels.png"),
     (["convert", "run", "--to", "ours", "--out", "saved"], "saved"),
+]
+PROCESSES = [
     (["bench", "decay", "--lengths", "32", "64"], "decay"),
     (["compare", "decay", "attention", *SIZES, "--steps", "2", "--lengths", "32",
       "--out", "compared"], "report"),
 ]  # fmt: skip
+"""verbs that start processes of their own"""
 WRONG = {
     "equation": "mixer.weights = lambda decay, length: 1.01 * honest(decay, length)",
     "causality": "mixer.weights = lambda decay, length: honest(decay, length + 1)[:, 1:, 1:].mT",
@@ -70,29 +63,29 @@ def python(code: str, environment: dict[str, str], folder: Path) -> str:
     return done.stdout
 
 
-def test_every_verb_knows_it(installed: dict[str, str], tmp_path: Path) -> None:
-    code = (
-        "from everyformer.cli import main\n"
-        f"for words in {[words for words, _ in VERBS]!r}:\n"
-        "    print('>>>', words)\n    assert main(words) == 0, words\n"
-    )
-    environment = {**installed, "EVERYFORMER_CACHE": str(tmp_path / "cache")}
-    said = python(code, environment, tmp_path).split(">>> ")[1:]
-    for (words, expected), out in zip(VERBS, said, strict=True):
-        assert expected in out.split("\n", 1)[1], words
-
-
-def test_its_picture_is_among_those_that_show_names(
-    installed: dict[str, str], tmp_path: Path
-) -> None:
+def assert_known(verbs: Any, installed: dict[str, str], folder: Path) -> list[str]:
+    """Every verb says what it is to say; the lines that come after it."""
     code = (
         "import contextlib, sys; from everyformer.cli import main\n"
+        f"for words in {[words for words, _ in verbs]!r}:\n"
+        "    print('>>>', words)\n    assert main(words) == 0, words\n"
+        "    if words == ['list']:\n        print('torch' in sys.modules)\n"
+        "print('>>> ')\n"
         "with contextlib.redirect_stderr(sys.stdout):\n"
         "    for what in ('zzz', 'kernel', 'sort'):\n"
         "        assert main(['show', 'decay', what]) == 2\n"
     )
-    environment = {**installed, "EVERYFORMER_CACHE": str(tmp_path / "cache")}
-    unknown, close, lacking = python(code, environment, tmp_path).splitlines()
+    environment = {**installed, "EVERYFORMER_CACHE": str(folder / "cache")}
+    *said, refused = python(code, environment, folder).split(">>> ")[1:]
+    for (words, expected), out in zip(verbs, said, strict=True):
+        assert expected in out.split("\n", 1)[1], words
+    return [said[0].splitlines()[-1], *refused.splitlines()[-3:]]
+
+
+def test_every_verb_knows_it(installed: dict[str, str], tmp_path: Path) -> None:
+    """`list` needs no torch, and its picture is among those that `show` names."""
+    torch, unknown, close, lacking = assert_known(VERBS, installed, tmp_path)
+    assert torch == "False"
     assert "known: " in unknown
     assert "kernels" in unknown
     assert "did you mean 'kernels'" in close
@@ -100,12 +93,9 @@ def test_its_picture_is_among_those_that_show_names(
     assert lacking.endswith("and kernels")
 
 
-def test_listing_it_needs_no_torch(installed: dict[str, str], tmp_path: Path) -> None:
-    code = (
-        "import sys; from everyformer.cli import main\n"
-        "main(['list']); print('torch' in sys.modules)"
-    )
-    assert python(code, installed, tmp_path).endswith("False\n")
+@pytest.mark.full("test_own_mixers starts them with a mixer that is named on the command line")
+def test_processes_of_their_own_know_it(installed: dict[str, str], tmp_path: Path) -> None:
+    assert_known(PROCESSES, installed, tmp_path)
 
 
 def test_its_laws_hold_and_catch_a_wrong_version_of_it(

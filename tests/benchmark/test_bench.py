@@ -332,7 +332,7 @@ def test_the_command_line_measures(capsys: pytest.CaptureFixture[str]) -> None:
     ("words", "code", "told"),
     [
         (("--width", "16", "--heads", "2"), 0, "ms"),
-        (("--width", "16", "--heads", "7"), 2, "refused"),
+        (("--width", "16", "--heads", "7"), 2, "heads that fit: 1, 2, 4, 8, 16"),
         (
             ("--width", "10000000", "--heads", "2"),
             2,

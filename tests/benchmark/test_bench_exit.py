@@ -35,11 +35,3 @@ def test_a_point_that_was_not_measured_is_told_by_the_exit(
     monkeypatch.setattr("everyformer.cli.verbs.bench.bench", bench)
     assert main(["bench", "attention", "--lengths", "8", *json]) == code
     assert ("for a reason" in capsys.readouterr().out) == bool(code)
-
-
-def test_heads_that_do_not_divide_the_width_end_in_two(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    words = ("--lengths", "8", "--width", "16", "--heads", "7", "--seconds", "0.005")
-    assert main(["bench", "attention", *words, "--threads", "1"]) == 2
-    assert "heads that fit: 1, 2, 4, 8, 16" in capsys.readouterr().out

@@ -27,6 +27,7 @@ from everyformer.data.tokenizers.plain import ByteTokenizer
 from everyformer.generation.sampling import stream
 from everyformer.generation.state_file import load_state, save_state
 from everyformer.system.memory import free_memory
+from everyformer.training.storage import write_tensors
 
 Refused = Callable[..., str]
 
@@ -405,7 +406,7 @@ def test_forged_states_are_refused(change: str, tmp_path: Path) -> None:
     tensors = load_file(file)
     forge, said = STATES[change]
     forge(tensors)
-    save_file(tensors, file)
+    write_tensors(file, tensors, sealed=True)
     with pytest.raises(EveryformerError) as caught:
         load_state(file, model)
     assert said in str(caught.value)

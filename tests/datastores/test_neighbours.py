@@ -24,7 +24,7 @@ from everyformer.datastores.reader import with_store
 from everyformer.datastores.store.store import Store
 from everyformer.datastores.store.writing import Writer
 from everyformer.genes.retrieval import KnnOptions
-from everyformer.models.knn_lm import Found
+from everyformer.models.knn_lm import Neighbours
 from everyformer.report.neighbours import write_neighbours
 
 FILES = {"a.txt": b"the cat sat on the mat, and the dog lay", "b.txt": b"<b>\na hat & a bat</b>"}
@@ -102,7 +102,7 @@ def test_documents_without_rows_cut_no_text_of_others(tmp_path: Path) -> None:
         writer.finish()
     rows = torch.arange(8)
     near = _neighbours(
-        Store.open(tmp_path, ORIGIN), ByteTokenizer(), Found(rows.float(), rows, rows), rows, 0
+        Store.open(tmp_path, ORIGIN), ByteTokenizer(), Neighbours(rows.float(), rows, rows), rows, 0
     )
     assert [(n.document, n.offset, n.before, n.token, n.after) for n in near] == [
         ("a", 1, "", "a", "bcd"),

@@ -21,7 +21,7 @@ from everyformer.core.errors import ResourceError
 from everyformer.data.text import TextDataset
 from everyformer.datastores.sweep import sweep
 from everyformer.genes.retrieval import Grid, KnnOptions
-from everyformer.models.knn_lm import Found, KnnLanguageModel
+from everyformer.models.knn_lm import KnnLanguageModel, Neighbours
 from everyformer.training.evaluate import evaluate
 
 DRAW = torch.Generator().manual_seed(0)
@@ -37,14 +37,14 @@ class Near:
         self.asked: list[tuple[int, int]] = []
         self.silent = False
 
-    def read(self, queries: Tensor, k: int, scored: Any = None) -> Found:
+    def read(self, queries: Tensor, k: int, scored: Any = None) -> Neighbours:
         self.asked.append((len(queries), k))
         squares = (queries[:, None].double() - self.keys[None]).square().sum(-1)
         best = squares.sort(-1)
         rows, distances = best.indices[:, :k].clone(), best.values[:, :k].clone()
         if self.silent:  # every other query finds nothing
             rows[::2], distances[::2] = -1, math.inf
-        return Found(distances, self.values[rows.clamp(min=0)], rows)
+        return Neighbours(distances, self.values[rows.clamp(min=0)], rows)
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from everyformer.core.errors import ConfigError, DataError
 from everyformer.exits.learn_then_test import (
     FixedSequence,
     Guarantee,
-    Step,
+    SequenceStep,
     binomial_tail,
     fixed_sequence,
     needed,
@@ -305,7 +305,7 @@ def test_the_walk_ends_at_the_first_failure(
 
 def test_p_equal_to_epsilon_passes() -> None:
     found, _ = walked({0.5: 0, 0.25: 1}, 3, Guarantee(0.5, 0.125, "binomial"))
-    assert found.steps == (Step(0.5, 0, 0.125), Step(0.25, 1 / 3, 0.5))
+    assert found.steps == (SequenceStep(0.5, 0, 0.125), SequenceStep(0.25, 1 / 3, 0.5))
     assert found.threshold == 0.5
 
 

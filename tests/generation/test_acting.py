@@ -11,9 +11,8 @@ import torch
 from torch import Tensor
 
 from everyformer.core.errors import ConfigError, DataError, ShapeError, UnsupportedError
-from everyformer.generation.acting import DecisionPolicy
+from everyformer.generation.acting import DecisionPolicy, play
 from everyformer.generation.config import PlayConfig
-from everyformer.generation.playing import play
 from everyformer.rl import EnvironmentConfig, Episode, Space, Trajectories, returns_to_go
 from everyformer.training.returns import played, reference
 from helpers import build_model, close, shifted

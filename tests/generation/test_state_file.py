@@ -5,11 +5,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import save_file
 
 import everyformer as ef
 from everyformer.core.errors import CheckpointError
-from everyformer.core.state import named_tensors
 from everyformer.family import list_members
 from everyformer.generation.config import Sampling
 from everyformer.generation.sampling import stream
@@ -109,29 +107,15 @@ def test_any_flipped_bit_of_a_state_is_noticed(tmp_path: Path):
     drawn = stream(made, [1], tokens=5)
     last = list(drawn)[-1]
     file = save_state(tmp_path / "state.safetensors", drawn.state, last)
-    whole, (expected, token) = file.read_bytes(), load_state(file, made)
+    whole = file.read_bytes()
     passed = []
     for place in range(len(whole)):
         damaged = bytearray(whole)
         damaged[place] ^= 1 << place % 8
         file.write_bytes(damaged)
         try:
-            state, same = load_state(file, made)
+            load_state(file, made)
         except CheckpointError:
             continue
         passed.append(place)
-        assert torch.equal(same, token)
-        assert all(map(torch.equal, state.tensors(), expected.tensors()))
-    # the name of the digest itself, without which a file is an older one
-    assert len(passed) <= len("digest")
-
-
-def test_a_state_of_an_older_version_without_a_digest_is_read(tmp_path: Path):
-    made = model("aft-simple")
-    drawn = stream(made, [1], tokens=5)
-    token = list(drawn)[-1]
-    tensors = {name: value.contiguous() for name, value in named_tensors(drawn.state).items()}
-    save_file({**tensors, "next": token}, tmp_path / "s", metadata={"aliases": "{}"})
-    state, same = load_state(tmp_path / "s", made)
-    assert torch.equal(same, token)
-    assert all(map(torch.equal, state.tensors(), drawn.state.tensors()))
+    assert passed == []

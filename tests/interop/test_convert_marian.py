@@ -15,7 +15,6 @@ from marian_files import (
     ENGLISH,
     FILES,
     GERMAN,
-    LANGUAGES,
     checkpoint,
     learned,
     pieces,
@@ -27,7 +26,7 @@ from safetensors.torch import load_file
 
 import everyformer as ef
 from everyformer.cli import main
-from everyformer.core.errors import CheckpointError, EveryformerError, UnsupportedError
+from everyformer.core.errors import CheckpointError, EveryformerError
 from everyformer.data.tokenizers.load import load_tokenizer
 from everyformer.data.tokenizers.marian import MarianTokenizer
 from everyformer.interop.convert.tokenizer import import_tokenizer
@@ -354,13 +353,6 @@ def test_without_the_package_its_extra_is_named(
     assert "everyformer[hf]" in capsys.readouterr().err
 
 
-def test_a_table_of_both_sides_apart_is_refused_in_python_too(tmp_path: Path) -> None:
-    tokens_of(tmp_path)
-    options(separate_vocabs=True)(tmp_path)
-    with pytest.raises(UnsupportedError, match="separate_vocabs"):
-        imported(tmp_path, table())
-
-
 def test_where_there_is_no_model_of_sentencepiece_its_absence_is_said(
     at_home: Path, say: Callable[..., str]
 ) -> None:
@@ -368,11 +360,3 @@ def test_where_there_is_no_model_of_sentencepiece_its_absence_is_said(
     for name in FILES:
         Path("theirs", name).unlink()
     assert "the model reads tokens, no text" in say("convert", "theirs", "--out", "ours")
-
-
-def test_language_names_are_pieces_of_their_own(tmp_path: Path) -> None:
-    held = table()
-    tokens_of(tmp_path)
-    ours = imported(tmp_path, held)
-    for name in LANGUAGES:
-        assert ours.encode(f"{name} a")[0] == held[name]

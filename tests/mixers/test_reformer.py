@@ -270,7 +270,7 @@ def test_dropout_has_the_gradient_of_its_own_mask_and_the_right_mean():
         torch.manual_seed(5)
         return ef.functional.lsh_attention(qk, v, buckets, pattern, dropout=0.4)
 
-    assert torch.autograd.gradcheck(thinned, (qk, v))
+    assert torch.autograd.gradcheck(thinned, (qk, v), fast_mode=True)
     plain = ef.functional.lsh_attention(qk, v, buckets, pattern)
     torch.manual_seed(0)
     drawn = torch.stack(

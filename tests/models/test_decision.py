@@ -11,7 +11,7 @@ from torch import Tensor
 import everyformer as ef
 from everyformer.core.errors import ConfigError, GeneError, ShapeError
 from everyformer.core.mask import Mask
-from everyformer.models.decision import Step
+from everyformer.models.decision import PresentStep
 from helpers import build_model, close, draw, shifted
 
 ROWS, STEPS = 3, 5
@@ -155,7 +155,7 @@ def test_a_stream_of_steps_is_the_window_of_all_so_far(variant: str, member: str
     # a row that stands still takes nothing in
     still = torch.tensor([False, True, False])
     for step in range(STEPS):
-        now = Step(*(given[name][:, step] for name in ("inputs", "returns", "timesteps")),
+        now = PresentStep(*(given[name][:, step] for name in ("inputs", "returns", "timesteps")),
                    before.double(), torch.ones(ROWS, dtype=torch.bool))  # fmt: skip
         with torch.no_grad():
             _, other = made.act(now._replace(keep=~still), state)
@@ -188,13 +188,13 @@ def test_the_loss_is_a_mean_over_real_steps(shape: str, variant: str) -> None:
     close(out.loss, sum(out.losses.values()))
     if variant != "heads":
         return
-    seen = made.foreseen(**given, mask=Mask(keep=keep))
+    y = made._read(*given.values(), keep)[0][:, :-1, -1].detach()
     pairs = keep[:, 1:] & keep[:, :-1]
     mean, std = (torch.tensor(NUMBERS[f"state_{name}"]) for name in ("mean", "std"))
     goals = ((given["inputs"] - mean) / std)[:, 1:][pairs]
-    close(out.losses["state"], 0.5 * (seen["states"][:, :-1][pairs] - goals).square().mean())
+    close(out.losses["state"], 0.5 * (made.next_state(y)[pairs] - goals).square().mean())
     goals = (given["returns"] / 4.0)[:, 1:][pairs]
-    close(out.losses["return"], 2.0 * (seen["returns"][:, :-1][pairs] - goals).square().mean())
+    close(out.losses["return"], 2.0 * (made.next_return(y)[..., 0][pairs] - goals).square().mean())
     counts = made.term_counts(given["inputs"], targets, Mask(keep=keep))
     assert counts["state"] == counts["return"] == int(pairs.sum())
 

@@ -16,8 +16,8 @@ from everyformer.core.mask import Mask
 from everyformer.generation.sampling import generate
 from everyformer.genes.retrieval import KnnOptions
 from everyformer.models.knn_lm import (
-    Found,
     KnnLanguageModel,
+    Neighbours,
     Scored,
     best_weight,
     highest_weight,
@@ -35,11 +35,11 @@ class Everything:
     def __init__(self, keys: Tensor, values: Tensor) -> None:
         self.keys, self.values = keys, values
 
-    def read(self, queries: Tensor, k: int) -> Found:
+    def read(self, queries: Tensor, k: int) -> Neighbours:
         squares = (queries[:, None].double() - self.keys[None].double()).square().sum(-1)
         best = squares.sort(-1)
         rows = best.indices[:, :k]
-        return Found(best.values[:, :k], self.values[rows], rows)
+        return Neighbours(best.values[:, :k], self.values[rows], rows)
 
 
 def model(wiring: str = "pre") -> Any:
@@ -62,7 +62,7 @@ def knn(made: Any, reader: Any, **options: Any) -> KnnLanguageModel:
 
 def test_the_papers_defaults() -> None:
     o = KnnOptions()
-    assert (o.lambda_, o.divisor, o.distance) == (0.25, 1.0, "squared")
+    assert (o.lambda_, o.divisor) == (0.25, 1.0)
     # of a store that has so many keys
     assert [o.resolved(keys).k for keys in (1, 1023, 1024, 99_999)] == [1, 1023, 1024, 1024]
     assert KnnOptions(k=5).resolved(4).k == 5
@@ -75,7 +75,7 @@ def test_probabilities_of_neighbours_are_the_equation(distance: str) -> None:
     values = torch.tensor([[3, 1, 3], [2, 2, 0]])
     rows = torch.tensor([[5, 6, 7], [8, 9, -1]])
     found = neighbour_probabilities(
-        Found(d, values, rows), 5, KnnOptions(distance=distance, temperature=2.0)
+        Neighbours(d, values, rows), 5, KnnOptions(distance=distance, temperature=2.0)
     )
     of = (lambda x: math.sqrt(x)) if distance == "root" else (lambda x: x)
     e = [math.exp(-of(x) / 2) for x in (0.5, 1.0, 4.0)]
@@ -87,7 +87,7 @@ def test_probabilities_of_neighbours_are_the_equation(distance: str) -> None:
 
 def test_a_temperature_without_end_counts_neighbours() -> None:
     d, values = torch.rand(1, 6).double() * 9, torch.tensor([[0, 1, 1, 2, 2, 2]])
-    found = neighbour_probabilities(Found(d, values, values), 3, KnnOptions(temperature=1e12))
+    found = neighbour_probabilities(Neighbours(d, values, values), 3, KnnOptions(temperature=1e12))
     torch.testing.assert_close(found, torch.tensor([[1, 2, 3]]).double() / 6)
 
 
@@ -168,7 +168,7 @@ def test_what_is_scored_is_told_without_padding_and_with_what_comes_at_the_end(s
     made, told = model(), []
 
     class Asked(Everything):
-        def read(self, queries: Tensor, k: int, scored: Scored | None = None) -> Found:
+        def read(self, queries: Tensor, k: int, scored: Scored | None = None) -> Neighbours:
             told.append(scored)
             return super().read(queries, k)
 

@@ -42,7 +42,7 @@ def test_a_layer_of_another_width_is_refused(member: Any, side: str) -> None:
     with pytest.raises(GeneError, match=expected):
         small_model(member, mixer_options=widths(side, 7))
     model, inputs, targets = small_model(member, mixer_options=widths(side, WIDTH))
-    assert model(inputs, targets=targets, **model.beside(inputs)).loss.isfinite()
+    assert model(inputs, targets=targets, **model.extra_inputs(inputs)).loss.isfinite()
 
 
 @pytest.mark.parametrize("side", SIDES)

@@ -31,7 +31,7 @@ def test_every_parameter_gets_a_gradient(member, task):
     model, inputs, targets = small_model(member, task, **short.get(member.name, {}))
     for parameter in model.parameters():
         torch.nn.init.normal_(parameter, std=0.3)
-    out = model(inputs, targets=targets, **model.beside(inputs))
+    out = model(inputs, targets=targets, **model.extra_inputs(inputs))
     assert torch.isfinite(out.loss)
     out.loss.backward()
     # a bias added to all keys alike cancels in the softmax; a first segment compresses nothing;
@@ -110,29 +110,6 @@ def test_checkpointed_activations_change_nothing():
     model(inputs, targets=targets).loss.backward()
     for a, p in zip(plain, model.parameters(), strict=True):
         torch.testing.assert_close(a, p.grad)
-
-
-def test_pixels_come_and_go_in_raster_order_with_channels_together():
-    model = ef.create_model("attention", "pixels", image=(3, 2, 4), width=8, heads=2, layers=1)
-    images = torch.arange(24, dtype=torch.uint8).view(1, 3, 2, 4)
-    flat = model.sequence.flatten(images)
-    assert flat[0, :6].tolist() == [0, 8, 16, 1, 9, 17]
-    assert torch.equal(model.sequence.unflatten(flat), images)
-
-
-def test_pixels_streamed_equal_pixels_at_once():
-    from everyformer.models.pixels import START
-
-    model = ef.create_model("attention", "pixels", image=(2, 3, 3), width=8, heads=2, layers=2)
-    model = model.double().eval()
-    images = torch.randint(0, 256, (2, 2, 3, 3), dtype=torch.uint8)
-    tokens = torch.cat((torch.full((2, 1), START), model.sequence.flatten(images)[:, :-1]), 1)
-    state, parts = model.init_state(2, dtype=torch.float64), []
-    for a, b in ((0, 5), (5, 6), (6, 18)):
-        out = model(tokens[:, a:b], state=state)
-        state = out.state
-        parts.append(out.logits)
-    torch.testing.assert_close(torch.cat(parts, 1), model(images).logits)
 
 
 def test_dropped_paths_keep_the_mean():

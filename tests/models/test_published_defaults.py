@@ -220,7 +220,18 @@ RECURRENT: Values = {
     "position": "xl-relative", "wiring": "post", "block": {"dropout": 0.1},
     "embedding_dropout": 0.1, "scale_embedding": True,
 }  # fmt: skip
+NAMED_BY_MIXER = (
+    "aft-full", "aft-local", "aft-simple", "aft-conv", "linear", "performer", "rfa",
+    "routing", "sinkhorn", "longformer", "bigbird", "blockwise", "linformer",
+)  # fmt: skip
+NAMED_BY_POSITION = (
+    "learned", "rope", "alibi", "t5-relative", "shaw", "xl-relative", "da-transformer",
+    "axial",
+)  # fmt: skip
+"""members of which nothing else is special"""
 MEMBER_ROWS: dict[str, Values] = {
+    **{name: {"mixer": name} for name in NAMED_BY_MIXER},
+    **{name: {"position": name} for name in NAMED_BY_POSITION},
     # member: what its preset changes; the mixer is attention where none is named
     "attention": {},
     "gpt": {"position": "learned", "feedforward": "gelu-tanh", "block": {"dropout": 0.1},
@@ -234,13 +245,6 @@ MEMBER_ROWS: dict[str, Values] = {
     "vit": {"position": "learned", "block": {"norm_eps": 1e-6}, "pooling": "class",
             "mixer_options": ALL_BIASES},
     "sinusoidal": {},
-    "learned": {"position": "learned"},
-    "rope": {"position": "rope"},
-    "alibi": {"position": "alibi"},
-    "t5-relative": {"position": "t5-relative"},
-    "shaw": {"position": "shaw"},
-    "xl-relative": {"position": "xl-relative"},
-    "da-transformer": {"position": "da-transformer"},
     "learned-per-layer": {"position": "learned-per-layer", "layer_losses": True, "lookahead": 0.5},
     "transformer-xl": {**RECURRENT, "memory": "segment"},
     "compressive": {**RECURRENT, "memory": "compressive"},
@@ -263,15 +267,6 @@ MEMBER_ROWS: dict[str, Values] = {
              "block": {"norm": "rmsnorm", "norm_eps": 1e-6, "dropout": 0.1}},
     "adaptive-span": {"mixer": "adaptive-span", "position": None, "wiring": "post",
                       "feedforward": "relu"},
-    "aft-full": {"mixer": "aft-full"},
-    "aft-local": {"mixer": "aft-local"},
-    "aft-simple": {"mixer": "aft-simple"},
-    "aft-conv": {"mixer": "aft-conv"},
-    "linear": {"mixer": "linear"},
-    "performer": {"mixer": "performer"},
-    "rfa": {"mixer": "rfa"},
-    "routing": {"mixer": "routing"},
-    "sinkhorn": {"mixer": "sinkhorn"},
     "image-transformer": {"mixer": "image-transformer", "scale_embedding": True, "head_bias": True,
                           "wiring": "post", "feedforward": "relu", "block": {"dropout": 0.1},
                           "pixels": {"tables": "channel", "places": "sinusoids"}},
@@ -280,16 +275,11 @@ MEMBER_ROWS: dict[str, Values] = {
                            "feedforward": "gelu-sigmoid",
                            "feedforward_options": {"feedforward_dropout": 0.0},
                            "block": {"final_norm_eps": 1e-6}},
-    "longformer": {"mixer": "longformer"},
-    "bigbird": {"mixer": "bigbird"},
     "etc": {"mixer": "etc", "position": None, "wiring": "post",
             "summaries": {"per": "tokens"}},
-    "blockwise": {"mixer": "blockwise"},
-    "linformer": {"mixer": "linformer"},
     "linformer-chunked": {"mixer": "linformer", "mixer_options": {"causal_chunk": 64}},
     "gmlp": {"mixer": "gmlp", "position": None},
     "amlp": {"mixer": "amlp", "position": None},
-    "axial": {"position": "axial"},
     "reformer": {"mixer": "reformer", "position": "axial", "tie": False, "scale_embedding": True,
                  "wiring": "reversible", "feedforward": "relu"},
     "decision-transformer": {

@@ -192,55 +192,36 @@ NORMAL: Row = {name: N(0.02) for name in (
 BIASES: Row = {"*.project.biases.*": C(0.0), "*.out.bias": C(0.0), "transform.bias": C(0.0)}
 SCALED: Row = {"*.out.weight": N(0.01), "*.down.weight": N(0.01)}  # 0.02 / sqrt(2 2): two layers
 
+PLAIN = {
+    UNIT: (
+        "attention", "transformer", "sinusoidal", "transformer-xl", "compressive",
+        "knn-lm", "aft-full", "aft-local", "aft-simple", "aft-conv", "linear",
+        "performer", "rfa", "routing", "sinkhorn", "image-transformer", "longformer",
+        "bigbird", "blockwise", "linformer",
+    ),
+    SMALL: (
+        "learned", "rope", "alibi", "t5-relative", "shaw", "xl-relative",
+        "da-transformer", "learned-per-layer", "memorizing", "calm", "adaptive-span",
+        "gmlp", "amlp", "axial",
+    ),
+}  # fmt: skip
+"""members in which nothing but token embeddings is special"""
 MEMBER_ROWS: dict[str, tuple[float, Row]] = {
+    **{name: (std, {}) for std, names in PLAIN.items() for name in names},
     # member: standard deviation of token embeddings, what is other than in BLOCK and in its parts
-    "attention": (UNIT, {}),
     "gpt": (SMALL, {**SCALED, **NORMAL, **BIASES}),
-    "transformer": (UNIT, {}),
     "bert": (SMALL, {**NORMAL, **BIASES}),
     "decision-transformer": (SMALL, {**SCALED, **NORMAL, **BIASES}),
     "vit": (SMALL, BIASES),
-    "sinusoidal": (UNIT, {}),
-    "learned": (SMALL, {}),
-    "rope": (SMALL, {}),
-    "alibi": (SMALL, {}),
-    "t5-relative": (SMALL, {}),
-    "shaw": (SMALL, {}),
-    "xl-relative": (SMALL, {}),
-    "da-transformer": (SMALL, {}),
-    "learned-per-layer": (SMALL, {}),
-    "transformer-xl": (UNIT, {}),
-    "compressive": (UNIT, {}),
     "gtrxl": (UNIT, {"*_gate.of_*.weight": GLOROT, "*_gate.bias": C(2.0),
                      "*.position.u": C(0.0), "*.position.v": C(0.0)}),
-    "memorizing": (SMALL, {}),
-    "knn-lm": (UNIT, {}),
     # the gate begins at one half
     "spalm": (UNIT, {"gating.weight": C(0.0)}),
     "universal": (UNIT, {"*depth.weight": U(0.2156655), "*depth.bias": C(1.0)}),  # sqrt(6 / 129)
     "depth-adaptive": (UNIT, {"*depth.weight": U(0.2156655), "*depth.bias": C(0.0)}),
-    "calm": (SMALL, {}),
-    "adaptive-span": (SMALL, {}),
-    "aft-full": (UNIT, {}),
-    "aft-local": (UNIT, {}),
-    "aft-simple": (UNIT, {}),
-    "aft-conv": (UNIT, {}),
-    "linear": (UNIT, {}),
-    "performer": (UNIT, {}),
-    "rfa": (UNIT, {}),
-    "routing": (UNIT, {}),
-    "sinkhorn": (UNIT, {}),
-    "image-transformer": (UNIT, {}),
     "sparse-transformer": (SMALL, {"*position.tables.*": N(0.0141421)}),  # two, added up
-    "longformer": (UNIT, {}),
-    "bigbird": (UNIT, {}),
     "etc": (SMALL, {"summaries.vector.weight": N(0.02)}),
-    "blockwise": (UNIT, {}),
-    "linformer": (UNIT, {}),
     "linformer-chunked": (UNIT, {"*.length_map": U(0.1936492)}),
-    "gmlp": (SMALL, {}),
-    "amlp": (SMALL, {}),
-    "axial": (SMALL, {}),
     # its tokens are multiplied by sqrt(128); its head reads both halves of the stream
     "reformer": (UNIT, {"*position.tables.*": N(1.0), "head.*": U(0.0625),
                         "pool.head.weight": N(0.0625)}),

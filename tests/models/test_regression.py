@@ -34,20 +34,13 @@ TASKS = ("regress-text", "regress-image", "regress-series")
 
 
 @pytest.mark.parametrize("task", TASKS)
-def test_a_fresh_model_answers_the_mean_of_the_training_data(task: str) -> None:
+def test_the_loss_is_the_mean_square_in_standard_deviations(task: str) -> None:
+    """A fresh model answers the mean of the training data."""
     options, inputs = read(task)
     model = create_model(
         "attention", task, target_mean=MEAN, target_std=STD, **SIZES, **options
     ).double()
     assert torch.equal(model(inputs).logits, torch.tensor([MEAN] * 3, dtype=torch.float64))
-
-
-@pytest.mark.parametrize("task", TASKS)
-def test_the_loss_is_the_mean_square_in_standard_deviations(task: str) -> None:
-    options, inputs = read(task)
-    model = create_model(
-        "attention", task, target_mean=MEAN, target_std=STD, **SIZES, **options
-    ).double()
     torch.nn.init.normal_(model.pool.head.weight)  # type: ignore[union-attr, arg-type]
     out = model(inputs, targets=Y)
     p = out.logits
@@ -157,3 +150,19 @@ def test_targets_that_are_all_the_same_have_no_r2() -> None:
     errors = NumberErrors((0.0,), (1.0,))
     errors.add(torch.tensor([[1.0], [2.0]]), torch.tensor([3.0, 3.0]))
     assert "r2" not in errors.summary()
+
+
+@pytest.mark.parametrize("task", ["regress-image", "regress-series"])
+def test_tokens_of_pictures_and_series_are_scaled_as_embeddings_are(task: str) -> None:
+    options, inputs = read(task)
+    plain, scaled = (
+        create_model("attention", task, scale_embedding=on, **SIZES, **options).double()
+        for on in (False, True)
+    )
+    torch.nn.init.normal_(scaled.pool.head.weight)  # type: ignore[union-attr, arg-type]
+    plain.load_state_dict(scaled.state_dict())
+    enter: Any = plain.patches if task == "regress-image" else plain.steps
+    with torch.no_grad():
+        enter.weight.mul_(8**0.5)
+        enter.bias.mul_(8**0.5)
+    torch.testing.assert_close(scaled(inputs).logits, plain(inputs).logits)

@@ -261,12 +261,6 @@ def test_a_sentence_is_hidden_as_often_as_told():
     assert float(summaries.choose(parts).float().mean()) == pytest.approx(0.2, abs=0.03)
 
 
-def test_the_vector_of_global_tokens_starts_as_those_of_tokens():
-    model = ef.create_model("etc", "mlm", width=600, heads=4, layers=1, vocabulary=9)
-    found = model.summaries.vector.weight.detach().std()
-    assert float(found) == pytest.approx(600**-0.5, rel=0.15)
-
-
 def test_sentences_of_the_full_text_hold_for_the_hidden_one():
     model = make("mlm", SENTENCES | {"cpc": 1.0, "cpc_share": 1.0}).train()
     seen = []

@@ -90,7 +90,7 @@ def test_gradients_of_alpha_and_beta_are_those_of_differences(causal):
         return torch.func.functional_call(made, held, (x,)).y
 
     start = made.position.alpha.detach().clone(), made.position.beta.detach().clone()
-    assert torch.autograd.gradcheck(loss, tuple(t.requires_grad_() for t in start))
+    assert torch.autograd.gradcheck(loss, tuple(t.requires_grad_() for t in start), fast_mode=True)
 
 
 def test_heads_start_from_near_to_far_and_a_scale_of_zero_is_refused():

@@ -11,6 +11,7 @@ from report_results import made_up, many, same
 from everyformer.comparison.verdict import verdict
 from everyformer.report.figures import draw_all
 from everyformer.report.headline import answer, winners
+from everyformer.report.notes import notes
 
 BUSY = "the machine had other work (a load of 3.2 beside 2 threads of training on 2 cores)"
 SHORT = "fewer than 50 steps were made (gmlp 45)"
@@ -195,6 +196,6 @@ def test_one_member_wins_nothing() -> None:
 
 
 def test_nothing_finished() -> None:
-    assert "No member could be trained" in answer(
-        made_up((), qualities=(), failed={"gmlp": "no memory"})
-    )
+    results = made_up((), qualities=(), failed={"gmlp": "no memory"})
+    assert "No member could be trained" in answer(results)
+    assert notes(results) == []

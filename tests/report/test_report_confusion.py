@@ -33,7 +33,7 @@ def test_lines_of_a_confusion_matrix_are_shares_and_few_cells_hold_counts(
     one = measured(classes)
     figure = draw_confusion(one)
     axes = figure.axes[0]
-    counts = np.array(one.found["confusion"])
+    counts = np.array(one.evaluation["confusion"])
     shares = np.asarray(axes.images[0].get_array())
     np.testing.assert_allclose(shares, counts / counts.sum(1, keepdims=True))
     cells = [text.get_text() for text in axes.texts]
@@ -46,14 +46,14 @@ def test_very_many_classes_have_no_matrix_to_draw() -> None:
     one = measured(3)
     with pytest.raises(UnsupportedError, match="too many"):
         draw_confusion(
-            Measured({k: v for k, v in one.found.items() if k != "confusion"}, one.classes)
+            Measured({k: v for k, v in one.evaluation.items() if k != "confusion"}, one.classes)
         )
 
 
 def test_the_curve_goes_through_the_bins_that_have_rows() -> None:
     one = measured(4)
     curve = draw_calibration(one).axes[0].lines[1].get_xydata()
-    bins = [row for row in one.found["calibration"] if row["rows"]]
+    bins = [row for row in one.evaluation["calibration"] if row["rows"]]
     np.testing.assert_allclose(curve, [(row["confidence"], row["accuracy"]) for row in bins])
 
 

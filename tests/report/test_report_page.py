@@ -15,7 +15,7 @@ import pytest
 from report_results import NASTY, made_up, many
 
 from everyformer.report.comparison import _repeat, changes, write_report
-from everyformer.report.escaping import safe
+from everyformer.report.words import safe
 
 VOID = {"meta", "br", "img", "link", "hr", "input"}
 
@@ -105,10 +105,7 @@ def test_what_a_reader_needs_is_there(nasty: tuple[Path, str, _Page]) -> None:
     assert "arXiv 1706.03762" in text
     assert "no example could be read from the data" in text
     assert (folder / "figures" / "quality.svg").stat().st_size > 1000
-
-
-def test_phones_are_told_the_width(nasty: tuple[Path, str, _Page]) -> None:
-    viewport = [a for tag, a in nasty[2].tags if tag == "meta" and a.get("name") == "viewport"]
+    viewport = [a for tag, a in page.tags if tag == "meta" and a.get("name") == "viewport"]
     assert viewport == [{"name": "viewport", "content": "width=device-width, initial-scale=1"}]
 
 

@@ -7,7 +7,6 @@ from report_results import made_up, many
 
 from everyformer.cli.verbs.compare import render
 from everyformer.core.wording import few, listed
-from everyformer.report.headline import answer
 from everyformer.report.notes import notes
 from everyformer.report.words import brief, question, title
 from everyformer.system.memory import size
@@ -35,12 +34,6 @@ def test_trainings_at_another_speed_than_in_rounds_are_told_with_their_share() -
 def test_a_member_that_still_learns_is_said() -> None:
     assert any("gmlp still improved" in note for note in notes(made_up(half=0.01)))
     assert not any("still improved" in note for note in notes(made_up(half=10)))
-
-
-def test_nothing_finished() -> None:
-    results = made_up((), qualities=(), failed={"gmlp": "no memory"})
-    assert "No member could be trained" in answer(results)
-    assert notes(results) == []
 
 
 def test_the_question_names_what_was_equal() -> None:

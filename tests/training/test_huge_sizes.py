@@ -84,8 +84,8 @@ ELSEWHERE = {
     "cli": "tests/cli/test_bad_inputs.py",
     "comparison": "trainings, and points of a benchmark",
     "generation": "tests/generation",
+    "datastores": "stores refuse more than they hold",
     "exits": "counts of what was tried",
-    "retrieval": "stores refuse more than they hold",
     "rl": "what is played says its sizes",
 }
 """options, classes and packages that are no part of a training of text or pictures, or no sizes"""

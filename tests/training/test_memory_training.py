@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from training_stand_ins import tiny_text
 
 import everyformer as ef
 from everyformer.core.errors import ConfigError, UnsupportedError
 from everyformer.core.state import named_tensors
 from everyformer.data.streams import training_segment
-from everyformer.data.text import TextDataset
 from everyformer.genes.memory.base import memories_of
 from everyformer.training.carry import TextCarry
 from everyformer.training.config import TrainingConfig
@@ -32,14 +32,6 @@ MEMBERS = {
 BOTH = pytest.mark.parametrize("name", MEMBERS)
 
 
-def text(length: int = 5, tokens: int = 203) -> TextDataset:
-    row = np.random.default_rng(0).integers(0, 11, tokens).astype(np.uint8)
-    return TextDataset(
-        name="text", task="lm", kind="text", vocabulary=11, length=length, split="", fingerprint="",
-        train=row, validation=row[:68],
-    )  # fmt: skip
-
-
 def model(name: str, seed: int = 0, **more: object) -> torch.nn.Module:
     torch.manual_seed(seed)
     options = {**MEMBERS[name], "dropout": 0.0, "embedding_dropout": 0.0, **more}
@@ -53,7 +45,7 @@ def model(name: str, seed: int = 0, **more: object) -> torch.nn.Module:
 
 @BOTH
 def test_a_step_goes_on_where_the_rows_of_the_last_ended(name):
-    made, data = model(name).train(), text()
+    made, data = model(name).train(), tiny_text(5)
     carry = TextCarry(made)
     state = made.init_state(4)
     for step in range(4):
@@ -76,7 +68,7 @@ def test_a_step_goes_on_where_the_rows_of_the_last_ended(name):
 
 @BOTH
 def test_slices_carry_their_own_rows(name):
-    made, data = model(name).train(), text()
+    made, data = model(name).train(), tiny_text(5)
     whole, halves = TextCarry(made), TextCarry(made)
     for step in range(4):
         batch = training_segment(data, step, 4)
@@ -91,7 +83,7 @@ def test_slices_carry_their_own_rows(name):
 
 @BOTH
 def test_what_is_carried_is_saved_and_taken_up(name):
-    made, data = model(name).train(), text()
+    made, data = model(name).train(), tiny_text(5)
     carry, other = TextCarry(made), TextCarry(made)
     for step in range(3):
         backward(made, training_segment(data, step, 4), WORLD, slices=2, carry=carry)
@@ -113,7 +105,7 @@ def test_a_resumed_run_is_the_run_that_never_stopped(name, tmp_path: Path):
         )  # fmt: skip
         train(
             made,
-            text(),
+            tiny_text(5),
             config,
             RunDirectory(tmp_path / folder, resume=resume),
             resume=resume,
@@ -132,7 +124,7 @@ def test_a_resumed_run_is_the_run_that_never_stopped(name, tmp_path: Path):
 
 @BOTH
 def test_reading_in_order_is_reading_segment_by_segment(name):
-    made, data = model(name).eval(), text()
+    made, data = model(name).eval(), tiny_text(5)
     found = evaluate_long(made, data, mode="recurrent")
     state, total = made.init_state(1), 0.0
     tokens = torch.from_numpy(data.validation.astype(np.int64))[None]
@@ -150,7 +142,7 @@ def test_reading_in_order_is_reading_segment_by_segment(name):
 
 
 def test_all_modes_score_as_many_targets():
-    made, data = model("transformer-xl").eval(), text()
+    made, data = model("transformer-xl").eval(), tiny_text(5)
     modes = [{"mode": m} for m in ("nonoverlapping", "sliding", "recurrent")]
     modes += [{"mode": "recurrent", "streams": n} for n in (2, 3, 50, 10**11)]
     assert {evaluate_long(made, data, **mode)["scored"] for mode in modes} == {67}
@@ -158,7 +150,7 @@ def test_all_modes_score_as_many_targets():
 
 def test_a_window_is_scored_with_what_the_memory_would_hold():
     """With one layer and a whole memory of context, windows are the text read in order."""
-    made, data = model("transformer-xl", layers=1).eval(), text()
+    made, data = model("transformer-xl", layers=1).eval(), tiny_text(5)
     ordered = evaluate_long(made, data, mode="recurrent")
     warmed = evaluate(made, data, batch=3)
     assert warmed["loss"] == pytest.approx(ordered["loss"])
@@ -192,11 +184,9 @@ def test_a_compression_is_clipped_and_optimised_apart():
 
 
 def test_wrong_modes_are_refused():
-    made, data = model("transformer-xl"), text()
+    made, data = model("transformer-xl"), tiny_text(5)
     with pytest.raises(ConfigError, match="streams"):
         evaluate_long(made, data, mode="sliding", streams=2)
-    with pytest.raises(ConfigError, match="side by side have no 'stride'"):
-        evaluate_long(made, data, mode="recurrent", stride=2)
     bert = ef.create_model("attention", "mlm", width=16, heads=2, layers=1, vocabulary=11)
     with pytest.raises(UnsupportedError):
         evaluate_long(bert, data, mode="recurrent")

@@ -5,14 +5,13 @@ import math
 import shutil
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 from torch.testing import assert_close
+from training_stand_ins import tiny_text
 
 import everyformer as ef
 from everyformer.core.errors import ConfigError
-from everyformer.data.text import TextDataset
 from everyformer.genes.mixers.longformer import Longformer
 from everyformer.training.config import TrainingConfig
 from everyformer.training.loop import train
@@ -25,14 +24,6 @@ CONFIG = TrainingConfig(
     steps=6, stages=(3, 2, 1), batch=2, warmup=0.0, schedule="constant", lr=1e-3, log_every=1,
     evaluate_every=None, checkpoint_every=2, keep=4,
 )  # fmt: skip
-
-
-def text(length: int = 12) -> TextDataset:
-    row = np.random.default_rng(0).integers(0, 11, 203).astype(np.uint8)
-    return TextDataset(
-        name="text", task="lm", kind="text", vocabulary=11, length=length, split="", fingerprint="",
-        train=row, validation=row[:68],
-    )  # fmt: skip
 
 
 def model(member: str = "longformer", **options):
@@ -61,7 +52,7 @@ def test_without_stages_nothing_is_cut():
 
 
 def test_cut_rows_hold_all_tokens_and_targets_of_whole_ones():
-    batch = text().train_batch(0, 2, 0)
+    batch = tiny_text(12).train_batch(0, 2, 0)
     cut = batch.folded(4)
     assert cut.inputs.shape == (8, 3)
     assert_close(cut.inputs.reshape(2, 12), batch.inputs)
@@ -96,7 +87,7 @@ def test_each_stage_trains_on_its_lengths_windows_and_rate(tmp_path):
             seen.append((tuple(args[0].shape), mixer.plan(12).span))
 
     made.register_forward_pre_hook(note, with_kwargs=True)
-    found = train(made, text(), CONFIG, RunDirectory(tmp_path), show=False)
+    found = train(made, tiny_text(12), CONFIG, RunDirectory(tmp_path), show=False)
     assert seen == [((8, 3), 1)] * 3 + [((4, 6), 2)] * 2 + [((2, 12), 4)]
     assert found.tokens == 6 * 24
     rows = [line for line in (tmp_path / "metrics.jsonl").read_text().splitlines() if "lr" in line]
@@ -110,10 +101,10 @@ def weights(run: Path) -> dict[str, torch.Tensor]:
 
 def test_a_run_goes_on_in_the_stage_where_it_stopped(tmp_path):
     whole, cut = tmp_path / "whole", tmp_path / "cut"
-    train(model(), text(), CONFIG, RunDirectory(whole), show=False)
-    train(model(), text(), CONFIG, RunDirectory(cut), show=False)
+    train(model(), tiny_text(12), CONFIG, RunDirectory(whole), show=False)
+    train(model(), tiny_text(12), CONFIG, RunDirectory(cut), show=False)
     shutil.rmtree(sorted((cut / "checkpoints").iterdir())[-1])
-    train(model(), text(), CONFIG, RunDirectory(cut, resume=True), resume=True, show=False)
+    train(model(), tiny_text(12), CONFIG, RunDirectory(cut, resume=True), resume=True, show=False)
     for name, value in weights(whole).items():
         assert_close(weights(cut)[name], value, rtol=0, atol=0)
 
@@ -121,9 +112,9 @@ def test_a_run_goes_on_in_the_stage_where_it_stopped(tmp_path):
 @pytest.mark.parametrize(
     ("stages", "data", "made", "said"),
     [
-        ((1, 1, 1, 1), text(12), model, "no multiple of 8"),
-        ((1, 1), text(12), lambda: model("transformer-xl"), "carries a memory"),
-        ((1, 1), dataclasses.replace(text(12), task="mlm"), model, "of language models"),
+        ((1, 1, 1, 1), tiny_text(12), model, "no multiple of 8"),
+        ((1, 1), tiny_text(12), lambda: model("transformer-xl"), "carries a memory"),
+        ((1, 1), dataclasses.replace(tiny_text(12), task="mlm"), model, "of language models"),
     ],
 )
 def test_stages_that_cannot_be_say_why(stages, data, made, said):

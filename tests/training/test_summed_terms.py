@@ -2,29 +2,20 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor
+from training_stand_ins import tiny_text
 
 import everyformer as ef
 from everyformer.data.batch import Batch
 from everyformer.data.streams import training_segment
-from everyformer.data.text import TextDataset
 from everyformer.training.carry import TextCarry
 from everyformer.training.distributed import World
 from everyformer.training.step import backward
 
 WORLD = World(torch.device("cpu"))
 ROWS, STEPS = 6, 3
-
-
-def text() -> TextDataset:
-    row = np.random.default_rng(0).integers(0, 11, 301).astype(np.uint8)
-    return TextDataset(
-        name="text", task="lm", kind="text", vocabulary=11, length=8, split="", fingerprint="",
-        train=row, validation=row[:68],
-    )  # fmt: skip
 
 
 def model(norm: str, reconstruction: str) -> torch.nn.Module:
@@ -40,7 +31,7 @@ def model(norm: str, reconstruction: str) -> torch.nn.Module:
 
 
 def segments() -> list[Batch]:
-    return [training_segment(text(), step, ROWS) for step in range(STEPS)]
+    return [training_segment(tiny_text(8, 301), step, ROWS) for step in range(STEPS)]
 
 
 def functions_gradients(made: torch.nn.Module) -> dict[str, Tensor]:

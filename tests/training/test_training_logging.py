@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -76,12 +75,3 @@ def test_a_row_cut_short_by_a_kill_ends_them(tmp_path: Path, left: int) -> None:
     last = whole.rindex(b"\n", 0, -1) + 1
     path.write_bytes(whole[: last + left])
     assert read_metrics(path) == ROWS[:3]
-
-
-def test_rows_of_older_runs_without_sums_are_read_and_sealed(tmp_path: Path) -> None:
-    path = tmp_path / "metrics.jsonl"
-    path.write_text("".join(json.dumps(row) + "\n" for row in ROWS), encoding="utf-8")
-    assert read_metrics(path) == ROWS
-    MetricsLog(path, 9).close()
-    assert read_metrics(path) == ROWS
-    assert all("crc" in json.loads(line) for line in path.read_text().splitlines())

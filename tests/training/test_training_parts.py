@@ -260,7 +260,12 @@ def test_unknown_devices_are_refused() -> None:
 
 def test_log_drops_rows_beyond_the_checkpoint(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
-    path.write_text('{"step": 1}\n{"step": 2}\n{"step": 3}\n{"ste')
+    log = MetricsLog(path)
+    for step in (1, 2, 3):
+        log.write({"step": step})
+    log.close()
+    with path.open("a") as file:
+        file.write('{"ste')
     log = MetricsLog(path, 2)
     log.write({"step": 3, "loss": 1.5, "evaluation": {"loss": 2.0}})
     log.close()

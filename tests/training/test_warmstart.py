@@ -99,12 +99,6 @@ def test_positions_of_text_keep_their_rows(
     assert torch.equal(new.position.table[first + shared :], own[first + shared :])
 
 
-@pytest.mark.parametrize("grid", [(3, 3), (2, 5)])
-def test_the_same_resolution_is_the_identity(grid: tuple[int, int]) -> None:
-    table = torch.randn(grid[0] * grid[1], 7)
-    assert torch.equal(resize_grid(table, grid, grid), table)
-
-
 def test_resizing_keeps_constants_and_commutes_with_flips_and_transposition() -> None:
     table = torch.randn(15, 4, dtype=torch.float64)
     found = resize_grid(table, (3, 5), (4, 9)).view(4, 9, 4)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -14,10 +15,20 @@ from torch import Tensor, nn
 from everyformer.core.config import from_dict
 from everyformer.core.mask import Mask
 from everyformer.core.outputs import ModelOutput
+from everyformer.data.text import TextDataset
 from everyformer.training.config import BUDGETS, TrainingConfig
 from everyformer.training.loop import train
 from everyformer.training.result import TrainResult
 from everyformer.training.run import RunDirectory
+
+
+def tiny_text(length: int, tokens: int = 203, held_out: int = 68) -> TextDataset:
+    """A text of 11 tokens, drawn evenly, whose beginning is held out too."""
+    row = np.random.default_rng(0).integers(0, 11, tokens).astype(np.uint8)
+    return TextDataset(
+        name="text", task="lm", kind="text", vocabulary=11, length=length, split="", fingerprint="",
+        train=row, validation=row[:held_out],
+    )  # fmt: skip
 
 
 @dataclass(frozen=True)

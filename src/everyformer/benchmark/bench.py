@@ -63,8 +63,8 @@ def bench(
     shares = converted(tuple[Part, ...], tuple(shares), "shares")
     decode = converted(tuple[Whole, ...], tuple(decode), "decode")
     search, queries, neighbours = (
-        converted(tuple[Count, ...], tuple(given), name)
-        for given, name in (
+        converted(tuple[Count, ...], tuple(values), name)
+        for values, name in (
             (search, "search"),
             (queries, "queries"),
             (neighbours, "neighbours"),
@@ -83,18 +83,18 @@ def bench(
     points = [Point(m, length, s) for length in whole for m in members for s in sources[m]]
     points += [Point(m, context, work="decode") for context in decode for m in members]
     searches = [
-        Point(name, size, work="search", queries=asked, neighbours=k)
-        for size, asked, k, name in itertools.product(search, queries, neighbours, members)
+        Point(name, size, work="search", queries=count, neighbours=k)
+        for size, count, k, name in itertools.product(search, queries, neighbours, members)
     ]
     spared = [
         Point(name, length, work="share", share=share)
         for length, share, name in itertools.product(lengths if shares else (), shares, members)
     ]
-    own = options or {}
+    mixer_options = options or {}
     return itertools.chain(
-        (measure(point, shared, own.get(point.member, {})) for point in points),
-        (found for point in searches for found in measure_search(point, shared, peers)),
-        (found for point in spared for found in measure_share(point, shared)),
+        (measure(point, shared, mixer_options.get(point.member, {})) for point in points),
+        (result for point in searches for result in measure_search(point, shared, peers)),
+        (result for point in spared for result in measure_share(point, shared)),
     )
 
 
@@ -117,16 +117,16 @@ def bench_together(
     from everyformer.benchmark.turns import fill_in_turn
 
     shared, points = Setting(**setting), [Point(name, length) for name in names]
-    work = functools.partial(measured, own=options)
-    found: list[Point] | _Ended = _in_process(fill_in_turn, work, points, shared)
-    if not isinstance(found, _Ended):
-        return found
+    work = functools.partial(measured, options=options)
+    result: list[Point] | _Ended = _in_process(fill_in_turn, work, points, shared)
+    if not isinstance(result, _Ended):
+        return result
     if len(points) == 1:
-        return [found.of(points[0])]
+        return [result.of(points[0])]
     alone = [measure(point, shared, options.get(point.member, {})) for point in points]
     able = [point.member for point in alone if point.status == "ok"]
     if len(able) == len(alone):
-        return [found.of(point) for point in points]
+        return [result.of(point) for point in points]
     again = bench_together(able, length, options=options, **setting) if able else []
     timed = {point.member: point for point in again}
     return [timed.get(point.member, point) for point in alone]
@@ -178,10 +178,10 @@ class _Ended(NamedTuple):
         return dataclasses.replace(point, status=status, detail=detail)
 
 
-def _in_process(fill: Callable[..., None], *given: Any) -> Any:
-    """What ``fill`` sends, in a process of its own."""
+def _in_process(fill: Callable[..., None], *arguments: Any) -> Any:
+    """Points that ``fill`` sends from a process of its own."""
     receive, send = multiprocessing.Pipe(duplex=False)
-    child = start(fill, send, *given, imports=IMPORTS, daemon=True)
+    child = start(fill, send, *arguments, imports=IMPORTS, daemon=True)
     send.close()
     try:
         result = receive.recv()

@@ -15,13 +15,13 @@ Own = Mapping[str, dict[str, Any]]
 """mixer options by member"""
 
 
-def measured(points: Sequence[Point], setting: Setting, own: Own) -> list[Point]:
+def measured(points: Sequence[Point], setting: Setting, options: Own) -> list[Point]:
     """``points`` of one length with their times and peaks.
 
     Members whose layers are the same function are measured once, so that they do not differ.
     """
     words = {
-        point: outcome(point, lambda p=point: _in_words(p, setting, own))  # type: ignore[misc]
+        point: outcome(point, lambda p=point: _in_words(p, setting, options))  # type: ignore[misc]
         for point in points
     }
     first: dict[str, Point] = {}
@@ -29,7 +29,7 @@ def measured(points: Sequence[Point], setting: Setting, own: Own) -> list[Point]
         if isinstance(text, str):
             first.setdefault(text, point)
     distinct = list(first.values())
-    timed = in_turn(distinct, setting, lambda point: pass_of(point, setting, _of(point, own)))
+    timed = in_turn(distinct, setting, lambda point: pass_of(point, setting, _of(point, options)))
     known = dict(zip(first, timed, strict=True))
     return [
         dataclasses.replace(known[text], member=point.member) if isinstance(text, str) else text
@@ -37,9 +37,9 @@ def measured(points: Sequence[Point], setting: Setting, own: Own) -> list[Point]
     ]
 
 
-def _in_words(point: Point, setting: Setting, own: Own) -> str:
-    return layer_in_words(layer_config(point, setting, _of(point, own)))
+def _in_words(point: Point, setting: Setting, options: Own) -> str:
+    return layer_in_words(layer_config(point, setting, _of(point, options)))
 
 
-def _of(point: Point, own: Own) -> dict[str, Any]:
-    return own.get(point.member, {})
+def _of(point: Point, options: Own) -> dict[str, Any]:
+    return options.get(point.member, {})

@@ -1,4 +1,4 @@
-"""What happens inside the process of one point."""
+"""Measurements of one point, inside a process of its own."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def limit_threads(setting: Setting) -> None:
 
 
 def outcome(point: Point, work: Callable[[], T]) -> T | Point:
-    """What ``work`` gives; where it fails, ``point`` with the reason."""
+    """The result of ``work``; where it fails, ``point`` with the reason."""
     try:
         return work()
     except (MemoryError, torch.OutOfMemoryError) as error:
@@ -102,14 +102,16 @@ def _decode(point: Point, setting: Setting, options: dict[str, Any]) -> Point:
     size = (setting.batch, point.length + steps, setting.width)
     x = torch.randn(size, device=setting.device, dtype=DTYPES[setting.precision])
     with torch.inference_mode():
-        begun: Any = mixer.init_state(setting.batch)
+        before: Any = mixer.init_state(setting.batch)
         for start in range(0, point.length, DECODE_CHUNK):
-            begun = mixer(x[:, start : min(start + DECODE_CHUNK, point.length)], state=begun).state
-        state = begun
+            before = mixer(
+                x[:, start : min(start + DECODE_CHUNK, point.length)], state=before
+            ).state
+        state = before
 
         def steps_timed() -> list[float]:
             nonlocal state
-            state, times = begun, []
+            state, times = before, []
             for step in range(point.length, point.length + steps):
                 start_time = time.perf_counter()
                 state = mixer(x[:, step : step + 1], state=state).state
@@ -161,7 +163,7 @@ def quartiles(values: list[float]) -> tuple[float, float, float]:
 
 
 def is_steady(values: list[float]) -> bool:
-    """Whether the quartiles are within 10% of the median."""
+    """True if the quartiles are within 10% of the median."""
     low, median, high = quartiles(values)
     return max(median - low, high - median) <= STEADY * median
 
@@ -182,7 +184,7 @@ def layer_config(point: Point, setting: Setting, options: dict[str, Any]) -> Mod
 
 
 def _causal(point: Point, setting: Setting) -> bool:
-    """Whether the future is hidden, where the member can do both."""
+    """True if the future is hidden, where the member can do both."""
     member = info(point.member)
     causal = setting.causal if member.can("causal") else False
     return causal or not member.can("bidirectional")
@@ -216,11 +218,11 @@ def peaks_of(call: Callable[[], None], device: str) -> list[int]:
     system does not tell."""
     return_freed_memory()
     call()
-    found = []
+    results = []
     for _ in range(PEAKS):
         return_freed_memory()
-        found.append(peak_of(call, device))
-    return [peak for peak in found if peak is not None]
+        results.append(peak_of(call, device))
+    return [peak for peak in results if peak is not None]
 
 
 def peak_of(call: Callable[[], None], device: str) -> int | None:
@@ -257,8 +259,8 @@ def memory_peak() -> int | None:
         status = Path("/proc/self/status").read_text(encoding="ascii")
     except OSError:
         return peak_rss()
-    found = re.search(r"^VmHWM:\s+(\d+) kB", status, re.MULTILINE)
-    return 1024 * int(found[1]) if found else peak_rss()
+    result = re.search(r"^VmHWM:\s+(\d+) kB", status, re.MULTILINE)
+    return 1024 * int(result[1]) if result else peak_rss()
 
 
 def synchronise(device: str) -> None:

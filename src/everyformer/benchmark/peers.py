@@ -1,4 +1,4 @@
-"""What a user would pick instead: a bare module around torch's fused attention, and packages.
+"""Peers, what a user would pick instead: a bare module around torch's fused attention, packages.
 
 Each builder makes one mixing layer of (batch, length, width) with its projections. A package that
 is not installed, or that lacks what is asked for, says so; nothing else takes its place.
@@ -207,22 +207,22 @@ def _transformers(point: Point, width: int, heads: int, causal: bool) -> nn.Modu
         "max_position_embeddings": point.length + spare,
     }  # fmt: skip
     real = F.pad(torch.ones(1, point.length), (0, spare))
-    given: dict[str, Any]
+    inputs: dict[str, Any]
     if point.member == "longformer":
         nowhere = torch.zeros_like(real, dtype=torch.bool)
-        given = {"attention_mask": real - 1, "is_index_masked": real < 1}
-        given |= {"is_index_global_attn": nowhere, "is_global_attn": False}
+        inputs = {"attention_mask": real - 1, "is_index_masked": real < 1}
+        inputs |= {"is_index_global_attn": nowhere, "is_global_attn": False}
         windows = LongformerConfig(**sizes, attention_window=[unit])
-        return TransformersSparse(LongformerSelfAttention(windows, 0), width, given, spare)
+        return TransformersSparse(LongformerSelfAttention(windows, 0), width, inputs, spare)
     blocks = BigBirdConfig(**sizes, block_size=unit)
     if point.length <= 11 * unit:
         return TransformersSparse(big_bird.BigBirdSelfAttention(blocks), width, {}, 0)
     masks = big_bird.BigBirdModel.create_masks_for_block_sparse_attn(real, unit)
     blocked, band, rows, columns = masks
-    given = {"band_mask": band, "from_mask": rows, "to_mask": columns}
-    given |= {"from_blocked_mask": blocked, "to_blocked_mask": blocked}
+    inputs = {"band_mask": band, "from_mask": rows, "to_mask": columns}
+    inputs |= {"from_blocked_mask": blocked, "to_blocked_mask": blocked}
     inner = big_bird.BigBirdBlockSparseAttention(blocks, seed=0)
-    return TransformersSparse(inner, width, given, spare)
+    return TransformersSparse(inner, width, inputs, spare)
 
 
 def _local_attention(point: Point, width: int, heads: int, causal: bool) -> nn.Module:

@@ -14,7 +14,7 @@ BASELINE = "attention"
 
 @dataclass(frozen=True)
 class Setting(Options):
-    """What every point of a benchmark shares."""
+    """Settings that every point of a benchmark shares."""
 
     width: Count = 256
     """channels of x"""
@@ -82,14 +82,14 @@ def crossover(
 
     ``what``: the field of `Point` that is compared.
     """
-    kept = [p for p in points if p.source == "everyformer" and p.work == "pass"]
-    known = [(p, ends) for p in kept if (ends := _range(p, what)) is not None]
-    own, other = (
+    passes = [p for p in points if p.source == "everyformer" and p.work == "pass"]
+    known = [(p, ends) for p in passes if (ends := _range(p, what)) is not None]
+    member_ranges, base_ranges = (
         {p.length: ends for p, ends in known if p.member == name} for name in (member, base)
     )
     start = None
-    for length in sorted(own.keys() & other.keys(), reverse=True):
-        if own[length][1] >= other[length][0]:
+    for length in sorted(member_ranges.keys() & base_ranges.keys(), reverse=True):
+        if member_ranges[length][1] >= base_ranges[length][0]:
             break
         start = length
     return start

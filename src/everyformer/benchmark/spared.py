@@ -1,4 +1,4 @@
-"""What adaptive computation spares: a share of it and all of it, in turn in one process.
+"""Savings of adaptive computation: a share of it and all of it, in turn in one process.
 
 `universal`: forward and backward of a step of a training, of one layer that is applied up to 12
 times; tokens halt by their own p, whose bias is set so that they take that share of the steps on
@@ -53,8 +53,8 @@ def measured(points: Sequence[Point], setting: Setting) -> list[Point]:
         call, made[point.source] = CALLS[point.member](point, setting)
         return call
 
-    found = in_turn(points, setting, make)
-    return [p if p.detail else dataclasses.replace(p, detail=made[p.source]) for p in found]
+    result = in_turn(points, setting, make)
+    return [p if p.detail else dataclasses.replace(p, detail=made[p.source]) for p in result]
 
 
 def _halting(point: Point, setting: Setting) -> tuple[Call, str]:
@@ -84,9 +84,9 @@ def _halt_after(steps: float, model: Model, tokens: Tensor) -> float:
     for _ in range(HALVINGS):
         middle = (low + high) / 2
         depth.bias.fill_(middle)
-        with tallied() as told:
+        with tallied() as tally:
             model(tokens)
-        mean = told.means()["mean_depth"]
+        mean = tally.means()["mean_depth"]
         low, high = (middle, high) if mean > steps else (low, middle)
     return mean
 
@@ -102,8 +102,8 @@ def _looking_back(point: Point, setting: Setting) -> tuple[Call, str]:
     size = (setting.batch, point.length, setting.width)
     x = torch.randn(size, device=setting.device, dtype=DTYPES[setting.precision])
     x.requires_grad_(setting.backward)
-    told = "" if whole else f"{share * point.length:.0f} tokens of span"
-    return call_of(mixer, x, setting.backward), told
+    words = "" if whole else f"{share * point.length:.0f} tokens of span"
+    return call_of(mixer, x, setting.backward), words
 
 
 def _leaving(point: Point, setting: Setting) -> tuple[Call, str]:

@@ -42,13 +42,13 @@ def in_turn(
     A call is called once before it is measured.
     """
     calls: dict[Point, Call] = {}
-    found: dict[Point, Point] = {}
+    result: dict[Point, Point] = {}
     for point in points:
-        begun = outcome(point, lambda p=point: _first(make(p)))  # type: ignore[misc]
-        if isinstance(begun, Point):
-            found[point] = begun
+        initial = outcome(point, lambda p=point: _first(make(p)))  # type: ignore[misc]
+        if isinstance(initial, Point):
+            result[point] = initial
         else:
-            calls[point] = begun
+            calls[point] = initial
     peaks = {point: peaks_of(call, setting.device) for point, call in calls.items()}
     keep_freed_memory()
     times: dict[Point, list[float]] = {point: [] for point in calls}
@@ -65,8 +65,8 @@ def in_turn(
             break
     for point in calls:
         timed = with_times(point, times[point], is_steady(times[point]))
-        found[point] = with_peaks(timed, peaks[point])
-    return [found[point] for point in points]
+        result[point] = with_peaks(timed, peaks[point])
+    return [result[point] for point in points]
 
 
 def _first(call: Call) -> Call:

@@ -136,7 +136,7 @@ def played_by(
     model: DecisionModel | PolicyModel | None = None,
 ) -> list[tuple[float | None, Trajectories]]:
     """Episodes for every target that is asked for, by the run's ``model`` where it is read yet."""
-    from everyformer.generation import playing
+    from everyformer.generation import acting
 
     if play.rolling and TASKS[trained.task].interacts:
         raise ConfigError(
@@ -148,12 +148,12 @@ def played_by(
     environment = environment_of(trained, play, options)
     data = trained.values.get("data", {})
     delayed = data.get("delayed", False) if play.delayed is None else play.delayed
-    count = play.episodes or playing.EPISODES
+    count = play.episodes or acting.EPISODES
     found: list[tuple[float | None, Trajectories]] = []
     for target in targets_of(trained, model, play):
         asked = "" if target is None else f", asked for {target:g}"
         with doing(f"playing {count} episodes of {environment}{asked}"):
-            made = playing.play(model, environment, target, play, delayed=delayed)
+            made = acting.play(model, environment, target, play, delayed=delayed)
         found.append((target, made))
     return found
 

@@ -11,8 +11,8 @@ from everyformer.comparison.summary import mean_interval
 from everyformer.core.errors import MissingExtraError
 from everyformer.data.dataset import Dataset
 from everyformer.data.episodes import EpisodeDataset
+from everyformer.generation.acting import play
 from everyformer.generation.config import PlayConfig
-from everyformer.generation.playing import play
 from everyformer.models.base import Model
 from everyformer.rl.build import is_registered
 from everyformer.training.returns import played

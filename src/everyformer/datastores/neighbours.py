@@ -15,8 +15,8 @@ from everyformer.datastores.store.store import Store
 from everyformer.datastores.texts import Text, windows
 from everyformer.models.base import evaluating
 from everyformer.models.knn_lm import (
-    Found,
     KnnLanguageModel,
+    Neighbours,
     log_probabilities,
     mix,
     neighbour_probabilities,
@@ -100,7 +100,7 @@ def explain(
             w = weights(near.distances, reading.options)
             for n, (of_model, of_store, mixed) in enumerate(zip(*columns, strict=True)):
                 goal = int(goals[0, n])
-                those = Found(*(part[n, :most] for part in near))
+                those = Neighbours(*(part[n, :most] for part in near))
                 nearest = _neighbours(reader.index.store, tokenizer, those, w[n], goal)
                 text = tokenizer.decode_after(tokens[: window.first + n + 1].tolist()[-8:], [goal])
                 explained.append(Explained(text, of_model, of_store, mixed, nearest))
@@ -108,7 +108,7 @@ def explain(
 
 
 def _neighbours(
-    store: Store, tokenizer: Tokenizer, hits: Found, w: Tensor, goal: int
+    store: Store, tokenizer: Tokenizer, hits: Neighbours, w: Tensor, goal: int
 ) -> list[Neighbour]:
     """Neighbours of one token, with the text around each."""
     names, offsets = store.document_of(hits.rows)

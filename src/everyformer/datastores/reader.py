@@ -18,7 +18,7 @@ from everyformer.datastores.store.options import KEPT, Distance, SearchOptions
 from everyformer.datastores.store.store import Store
 from everyformer.genes.retrieval import KnnOptions, MixtureOptions
 from everyformer.models.base import Model
-from everyformer.models.knn_lm import Found, KnnLanguageModel, Scored
+from everyformer.models.knn_lm import KnnLanguageModel, Neighbours, Scored
 from everyformer.models.language import LanguageModel
 
 
@@ -32,14 +32,14 @@ class StoreReader:
     def __init__(self, index: Index, separator: int | None = None) -> None:
         self.index, self.separator = index, separator
 
-    def read(self, queries: Tensor, k: int, scored: Scored | None = None) -> Found:
+    def read(self, queries: Tensor, k: int, scored: Scored | None = None) -> Neighbours:
         """The nearest keys of ``queries`` (N, width), on their device."""
         if scored is None:
             hits = self.index.search(queries, k)
         else:
             hits = search_apart(self.index, queries, k, scored, self.separator)
         values = torch.from_numpy(self.index.store.following(hits.rows)).long()
-        return Found(*(t.to(queries.device) for t in (hits.distances, values, hits.rows)))
+        return Neighbours(*(t.to(queries.device) for t in (hits.distances, values, hits.rows)))
 
 
 def with_store(

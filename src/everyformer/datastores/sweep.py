@@ -22,8 +22,8 @@ from everyformer.data.batch import IGNORED
 from everyformer.data.text import TextDataset
 from everyformer.genes.retrieval import Grid, KnnOptions
 from everyformer.models.knn_lm import (
-    Found,
     KnnLanguageModel,
+    Neighbours,
     best_weight,
     highest_weight,
     log_probabilities,
@@ -126,7 +126,7 @@ class _Scores(nn.Module):
         scored = targets[real] != IGNORED
         goals = targets[real][scored]
         logs = log_probabilities(out.logits[real][scored]).gather(-1, goals[:, None])[:, 0]
-        found = Found(*(part[scored] for part in found))
+        found = Neighbours(*(part[scored] for part in found))
         known = by_k_and_temperature(found, goals, self.grid, self.reading.options).log()
         known = torch.where(found.rows[:, :1, None] < 0, logs[:, None, None], known.to(logs.dtype))
         row = real.nonzero()[scored, 0] + self._sequences
@@ -153,7 +153,9 @@ class _Scores(nn.Module):
         return cells
 
 
-def by_k_and_temperature(found: Found, goals: Tensor, grid: Grid, options: KnnOptions) -> Tensor:
+def by_k_and_temperature(
+    found: Neighbours, goals: Tensor, grid: Grid, options: KnnOptions
+) -> Tensor:
     """p_kNN of ``goals`` (N,) for each k and temperature (N, K, T); NaN without neighbours."""
     last = torch.tensor(grid.k, device=goals.device) - 1
     right = (found.values == goals[:, None]) & (found.rows >= 0)

@@ -1,1 +1,1 @@
-"""What is promised of a model with a probability, and what it was tested with."""
+"""Early exits: options, thresholds, costs, and promises with the probability that they hold."""

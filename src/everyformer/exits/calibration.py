@@ -41,7 +41,7 @@ T = TypeVar("T")
 
 
 class Prompt(NamedTuple):
-    """What a text is written for."""
+    """A prompt for which a text is written."""
 
     tokens: Text
     reference: Text | None = None
@@ -49,7 +49,7 @@ class Prompt(NamedTuple):
 
 
 class Written(NamedTuple):
-    """What was written for all prompts at one threshold."""
+    """The texts that were written for all prompts at one threshold."""
 
     texts: list[Text]
     depth: float
@@ -78,11 +78,11 @@ def drawn_prompts(
             f"no text has {size:,} tokens, a prompt of {context:,} and {tokens:,} behind it: give "
             "longer texts, or a smaller --context or --tokens"
         )
-    found = []
+    results = []
     for n, first in drawn(starts, count, seed):
         window = tuple(texts[n][first : first + size].tolist())
-        found.append(Prompt(window[:context], window[context:]))
-    return found
+        results.append(Prompt(window[:context], window[context:]))
+    return results
 
 
 @dataclass
@@ -116,7 +116,7 @@ class Calibration:
 
     @property
     def fingerprint(self) -> str:
-        """Of prompts and references."""
+        """A checksum of prompts and references."""
         return digest([[prompt.tokens, prompt.reference] for prompt in self.prompts])
 
     def write(self, threshold: float | None) -> Written:
@@ -152,29 +152,29 @@ class Calibration:
             padded = pad_sequence(sources, batch_first=True)
             mask = Mask.from_lengths(lengths, padded.shape[1])
             search = BeamConfig(beam=1, extra=self.tokens)
-            found = beam_search(self.model, padded, mask, search)
-            return [best[0].tokens for best in found]
+            result = beam_search(self.model, padded, mask, search)
+            return [best[0].tokens for best in result]
         rows: Any = [list(prompt) for prompt in prompts]
         made = generate(self.model, rows, tokens=self.tokens, sampling=Sampling(temperature=0))
         return [tuple(token for token in row if token != ENDED) for row in made.tolist()]
 
-    def _distances(self, found: Sequence[Text], expected: Sequence[Text]) -> np.ndarray:
-        pairs = zip(found, expected, strict=True)
+    def _distances(self, texts: Sequence[Text], expected: Sequence[Text]) -> np.ndarray:
+        pairs = zip(texts, expected, strict=True)
         return np.array([self._distance(one, other) for one, other in pairs])
 
-    def _distance(self, found: Text, expected: Text) -> float:
+    def _distance(self, text: Text, expected: Text) -> float:
         if self.metric == "exact":
-            return float(found != expected)
+            return float(text != expected)
         if self.metric == "tokens":
-            longest = max(len(found), len(expected), 1)
-            same = sum(a == b for a, b in zip(found, expected, strict=False))
+            longest = max(len(text), len(expected), 1)
+            same = sum(a == b for a, b in zip(text, expected, strict=False))
             return 1 - same / longest
         metrics = sacrebleu_package().metrics
         metric = metrics.BLEU(effective_order=True) if self.metric == "bleu" else metrics.CHRF()
-        told = [self._text(tokens) for tokens in (found, expected)]
-        if told[0] == told[1]:
+        strings = [self._text(tokens) for tokens in (text, expected)]
+        if strings[0] == strings[1]:
             return 0.0
-        return 1 - min(100.0, float(metric.sentence_score(told[0], [told[1]]).score)) / 100
+        return 1 - min(100.0, float(metric.sentence_score(strings[0], [strings[1]]).score)) / 100
 
     def _text(self, tokens: Text) -> str:
         assert self.tokenizer is not None

@@ -47,7 +47,7 @@ class Certificate(FixedSequence):
 
     @classmethod
     def of(cls, found: FixedSequence, **more: Any) -> Certificate:
-        """What ``found`` shows; ``more`` are the fields of this class."""
+        """The certificate of a test; ``more`` are the fields of this class."""
         tested = {field.name: getattr(found, field.name) for field in fields(FixedSequence)}
         return cls(**tested, **more)
 
@@ -58,7 +58,7 @@ class Certificate(FixedSequence):
 
     @property
     def saves(self) -> bool:
-        """Whether exits save any operations, as far as that is known."""
+        """True if exits save any operations, as far as that is known."""
         return self.used is not None and (self.operations is None or self.operations < 1)
 
     @property

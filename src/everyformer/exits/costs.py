@@ -1,4 +1,4 @@
-"""What early exits save: layers, operations and seconds, beside the same model without them."""
+"""Savings of early exits in layers, operations and seconds, beside the same model without them."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Speed:
 
 @dataclass(frozen=True)
 class Costs:
-    """Of one token that is written."""
+    """Costs of one token that is written."""
 
     layers: int
     depth: float
@@ -59,8 +59,10 @@ def exit_costs(calibration: Calibration, threshold: float | None, rounds: int = 
         of_all = spread(len(calibration.prompts), batch if batch > 1 else ALONE)
         prompts = [calibration.prompts[n] for n in of_all]
         some, plain = (
-            Calibration(own, prompts, calibration.tokenizer, tokens=calibration.tokens, batch=batch)
-            for own in (model, without_exits(model))
+            Calibration(
+                variant, prompts, calibration.tokenizer, tokens=calibration.tokens, batch=batch
+            )
+            for variant in (model, without_exits(model))
         )
         ways: dict[str, Callable[[], list[Text]]] = {
             "early": partial(_texts, some, threshold),
@@ -94,7 +96,7 @@ def _in_turn(ways: Mapping[str, Callable[[], Any]], rounds: int) -> dict[str, fl
 
 
 def without_exits(model: Model) -> Model:
-    """The same layers and weights in a model whose tokens go through all layers."""
+    """A model of the same layers and weights whose tokens go through all layers."""
     plain = model.config.with_genes(depth=Choice(DEPTH.default))
     made = build_model(plain).to(next(model.parameters()))
     made.load_state_dict(model.state_dict(), strict=False)

@@ -52,7 +52,7 @@ MOST_PROMPTS = 2**62
 
 @dataclass(frozen=True)
 class Guarantee(Options):
-    """What is promised of a threshold: P[its risk <= delta] >= 1 - epsilon."""
+    """The promise of a threshold: P[its risk <= delta] >= 1 - epsilon."""
 
     delta: Between = 0.05
     """the risk that is tolerated: the mean loss of a prompt, in the metric's unit"""
@@ -72,7 +72,7 @@ class Guarantee(Options):
 
 
 @dataclass(frozen=True)
-class Step(Options):
+class SequenceStep(Options):
     """One threshold, tested."""
 
     threshold: Share
@@ -84,15 +84,15 @@ class Step(Options):
 
 @dataclass(frozen=True, kw_only=True)
 class FixedSequence(Guarantee):
-    """What the fixed sequence test found."""
+    """The result of the fixed sequence test."""
 
     n: Count
     """prompts"""
-    steps: tuple[Step, ...]
+    steps: tuple[SequenceStep, ...]
     """from the safest on; those behind the first failure are pictures, not tests"""
 
     @property
-    def accepted(self) -> tuple[Step, ...]:
+    def accepted(self) -> tuple[SequenceStep, ...]:
         """The steps before the first failure."""
         return tuple(itertools.takewhile(lambda step: step.p <= self.epsilon, self.steps))
 
@@ -125,7 +125,7 @@ def fixed_sequence(
     """
     thresholds = _in_order(thresholds)
     n = 0
-    steps: list[Step] = []
+    steps: list[SequenceStep] = []
     for threshold in thresholds:
         values = _checked(losses(threshold), guarantee.p_value)
         if not steps:
@@ -136,7 +136,7 @@ def fixed_sequence(
                 f"threshold {threshold:g} has losses of {len(values):,} prompts, but the first one "
                 f"of {n:,}: all must be tried on the same prompts"
             )
-        steps.append(Step(threshold, math.fsum(values) / n, _p_of(values, guarantee)))
+        steps.append(SequenceStep(threshold, math.fsum(values) / n, _p_of(values, guarantee)))
         if steps[-1].p > guarantee.epsilon and not to_the_end:
             break
     return FixedSequence(
@@ -196,12 +196,12 @@ def require_enough(n: int, guarantee: Guarantee) -> None:
 
 
 def _hoeffding(total: float, n: int, delta: float) -> float:
-    """Of losses that sum to ``total``."""
+    """p-value of losses that sum to ``total``."""
     return math.exp(-2 * n * max(0.0, delta - total / n) ** 2)
 
 
 def _hoeffding_bentkus(total: float, n: int, delta: float) -> float:
-    """Of losses that sum to ``total``; at most 1, since h >= 0.
+    """p-value of losses that sum to ``total``; at most 1, since h >= 0.
 
     The ceiling of a rounded sum is safe: Bentkus' bound, B interpolated log-linearly, changes by
     no more than the rounding where B jumps.
@@ -213,7 +213,7 @@ def _hoeffding_bentkus(total: float, n: int, delta: float) -> float:
 
 
 def _binomial(total: float, n: int, delta: float) -> float:
-    """Of ``total`` violations among n, a whole number."""
+    """p-value of ``total`` violations among n, a whole number."""
     return binomial_tail(int(total), n, delta)
 
 
@@ -226,7 +226,7 @@ P_VALUES: dict[PValue, Callable[[float, int, float], float]] = {
 
 
 def _p_of(values: np.ndarray, guarantee: Guarantee) -> float:
-    """Of losses that were checked."""
+    """p-value of losses that were checked."""
     return P_VALUES[guarantee.p_value](math.fsum(values), len(values), guarantee.delta)
 
 
@@ -254,16 +254,16 @@ def _divergence(a: float, b: float) -> float:
 
 def _in_order(thresholds: Sequence[float]) -> tuple[float, ...]:
     """Thresholds that a fixed sequence may walk."""
-    found: tuple[float, ...] = converted(tuple[Share, ...], thresholds, "thresholds")
-    if not found:
+    result: tuple[float, ...] = converted(tuple[Share, ...], thresholds, "thresholds")
+    if not result:
         raise ConfigError("'thresholds' is empty: give at least one in [0, 1]")
-    for safer, next_one in itertools.pairwise(found):
+    for safer, next_one in itertools.pairwise(result):
         if next_one >= safer:
             raise ConfigError(
                 f"'thresholds' must fall, the safest first, but {safer:g} is followed by "
                 f"{next_one:g}"
             )
-    return found
+    return result
 
 
 def _checked(losses: Losses, kind: PValue) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""What a person may say of early exits where a model is used."""
+"""Options of early exits where a model is used."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from everyformer.core.config import Options
 
 @dataclass(frozen=True)
 class ExitConfig(Options):
-    """Where tokens leave a model with early exits, for this use of it."""
+    """Early exits of this use of a model: where its tokens leave."""
 
     threshold: Share | None = None
     """what confidence must reach for a token to leave; 1: none leaves (default: what the run's

@@ -1,4 +1,4 @@
-"""Whether promises are kept: prompts split at random into some to test and some to see.
+"""Checks of promises: prompts split at random into some to test and some to see.
 
     on one half of them a threshold is chosen;  its risk on the other half is what it realised
 
@@ -17,7 +17,7 @@ from everyformer.exits.learn_then_test import Guarantee, fixed_sequence, needed
 
 
 class Realised(NamedTuple):
-    """What splits realised of one promise."""
+    """Risks that splits realised of one promise."""
 
     delta: float
     risks: np.ndarray
@@ -50,7 +50,7 @@ def resplit(
         order = generator.permutation(table.shape[1])
         tested, seen = table[:, order[:half]], table[:, order[half:]]
         by_threshold = dict(zip(thresholds, tested, strict=True))
-        found = fixed_sequence(thresholds, by_threshold.__getitem__, guarantee).threshold
-        chosen.append(1.0 if found is None else found)
-        risks.append(0.0 if found is None else float(seen[thresholds.index(found)].mean()))
+        result = fixed_sequence(thresholds, by_threshold.__getitem__, guarantee).threshold
+        chosen.append(1.0 if result is None else result)
+        risks.append(0.0 if result is None else float(seen[thresholds.index(result)].mean()))
     return Realised(guarantee.delta, np.array(risks), np.array(chosen))

@@ -1,4 +1,4 @@
-"""Which thresholds of early exits are worth it: tried on held-out data, and their Pareto front.
+"""Searches of thresholds of early exits on held-out data, and their Pareto front.
 
 A threshold for all layers is tried at even steps; where each layer may have its own, so are
 thresholds that are drawn for each layer, as Elbayad et al. (arXiv 1910.10073, 4.2) tune theirs.
@@ -51,10 +51,10 @@ def search_thresholds(
     try:
         for chosen in _settings(count, part.layers - 1, hasattr(part.options, "thresholds"), seed):
             set_threshold(model, *([chosen] if chosen else [None]))
-            found = evaluate(model, dataset, **rules)
-            assert found is not None
-            depth = found.get("mean_depth", float(part.layers))
-            yield Tried(chosen, depth, found["loss"], found["accuracy"])
+            result = evaluate(model, dataset, **rules)
+            assert result is not None
+            depth = result.get("mean_depth", float(part.layers))
+            yield Tried(chosen, depth, result["loss"], result["accuracy"])
     finally:
         part.options, part.full = before
 
@@ -65,14 +65,14 @@ def keep(path: Path, tried: Sequence[Tried]) -> None:
 
 
 def kept(path: Path) -> list[Tried]:
-    """What `keep` wrote.
+    """The settings that `keep` wrote.
 
     Raises:
         DamagedError: the file is missing, cut short or changed.
         CheckpointError: it holds something else.
     """
-    found = read_json(path, FORMAT)["tried"]
-    return [Tried(**one | {"thresholds": tuple(one["thresholds"])}) for one in found]
+    result = read_json(path, FORMAT)["tried"]
+    return [Tried(**one | {"thresholds": tuple(one["thresholds"])}) for one in result]
 
 
 def _settings(count: int, layers: int, by_layer: bool, seed: int) -> Iterator[tuple[float, ...]]:
@@ -85,7 +85,7 @@ def _settings(count: int, layers: int, by_layer: bool, seed: int) -> Iterator[tu
 
 
 def pareto(tried: Sequence[Tried]) -> list[Tried]:
-    """Those that no other one beats, from the shallowest on."""
+    """The settings that no other one beats, from the shallowest on."""
     front: list[Tried] = []
     for one in sorted(tried, key=lambda each: (each.depth, each.loss)):
         if not front or one.loss < front[-1].loss:

@@ -15,8 +15,8 @@ from everyformer.data.episodes import EpisodeDataset, episode_dataset
 from everyformer.experiments.figures import bars, lines
 from everyformer.experiments.measures import mean
 from everyformer.experiments.study import Outcome, Study, experiment
+from everyformer.generation.acting import play
 from everyformer.generation.config import PlayConfig
-from everyformer.generation.playing import play
 from everyformer.models.base import Model
 from everyformer.models.build import create_model
 from everyformer.models.decision import DecisionModel

@@ -1,4 +1,4 @@
-"""`DecisionPolicy`: a trained model that plays, asked for a return.
+"""`play`, episodes of a trained model; `DecisionPolicy`, one that is asked for a return.
 
     R_0 = target,   R_{t+1} = R_t - r_t   (unchanged while rewards are delayed)
 
@@ -11,7 +11,7 @@ long as the episode fits the window.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import fields
 from typing import Any
 
@@ -19,16 +19,22 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from everyformer.core.errors import DataError, ShapeError, UnsupportedError
+from everyformer.core.errors import ConfigError, DataError, ShapeError, UnsupportedError
 from everyformer.core.mask import Mask
 from everyformer.core.state import StackState, State
 from everyformer.data.episodes import as_states, shape_of
 from everyformer.engines.softmax.cache import KeyValueState, freed
 from everyformer.family import info
+from everyformer.generation.config import PlayConfig
 from everyformer.models.base import evaluating
-from everyformer.models.decision import DecisionModel, DecisionTransformer, Step
+from everyformer.models.decision import DecisionModel, DecisionTransformer, PresentStep
+from everyformer.models.policy import PolicyModel
+from everyformer.rl.build import EnvironmentConfig, limit_of, make_environment, spaces_of
+from everyformer.rl.collection import collect
 from everyformer.rl.policy import Policy, RowGenerators
 from everyformer.rl.spaces import Space
+from everyformer.rl.trajectories import Trajectories
+from everyformer.training.returns import EPISODES, play_policy
 
 
 class DecisionPolicy(Policy):
@@ -69,8 +75,8 @@ class DecisionPolicy(Policy):
         self.rolling = rolling and self.context > 1
         if rolling:
             _check_rolling(model, self.streams)
-        asked = "" if target is None else f", asked for a return of {target:g}"
-        self.recipe = f"a trained {model.config.member}{asked}"
+        request = "" if target is None else f", asked for a return of {target:g}"
+        self.recipe = f"a trained {model.config.member}{request}"
         self.tokens_read = 0
         """tokens of real steps that the layers have read so far, for all rows"""
         self._generators = RowGenerators()
@@ -94,8 +100,8 @@ class DecisionPolicy(Policy):
         with torch.inference_mode(), evaluating(self.model):
             logits = self._anew(~stream) if not stream.all() else None
             if stream.any():
-                kept = self._go_on(stream)
-                logits = kept if logits is None else np.where(stream[:, None], kept, logits)
+                outputs = self._go_on(stream)
+                logits = outputs if logits is None else np.where(stream[:, None], outputs, logits)
         assert logits is not None
         chosen = self._chosen(logits)
         self._actions[:, -1] = chosen
@@ -157,7 +163,7 @@ class DecisionPolicy(Policy):
         windows = (self._states, self._returns, self._timesteps)
         before = self._actions[:, -2 if self.context > 1 else -1]
         now = [window[:, -1] for window in windows]
-        step = Step(*map(self._tensor, (*now, before, rows)))
+        step = PresentStep(*map(self._tensor, (*now, before, rows)))
         count = self.model.config.step_tokens
         if self.rolling:
             self._state = _shortened(self._state, count * (self.context - 1) - 1)
@@ -191,7 +197,7 @@ class DecisionPolicy(Policy):
 
 
 def _streams(model: DecisionModel) -> bool:
-    """Whether a stream of steps is exactly the window."""
+    """True if a stream of steps is exactly the window."""
     if not model.layered or not info(model.config.member).can("streaming"):
         return False
     try:
@@ -224,3 +230,44 @@ def _shortened(carried: Any, count: int) -> Any:
         return carried
     inner = {f.name: _shortened(getattr(carried, f.name), count) for f in fields(carried)}  # type: ignore[arg-type]
     return type(carried)(**inner)
+
+
+def play(
+    model: DecisionModel | PolicyModel,
+    environment: EnvironmentConfig,
+    target: float | None,
+    options: PlayConfig,
+    *,
+    delayed: bool = False,
+    progress: Callable[[int, int], None] | None = None,
+) -> Trajectories:
+    """Episodes of ``model``, asked for a return of ``target`` where it reads one.
+
+    Raises:
+        ConfigError: the environment's episodes may be longer than the model's table of timesteps.
+        DataError: it is of another kind than the model's.
+        Those of `everyformer.rl.make`.
+    """
+    count = options.episodes or EPISODES
+    if isinstance(model, PolicyModel):
+        return play_policy(
+            model, environment, count, options.seed, temperature=options.temperature,
+            parallel=options.parallel, progress=progress,
+        )  # fmt: skip
+    trial = make_environment(environment)
+    spaces = spaces_of(trial, environment.name)
+    trial.close()
+    limit = limit_of(environment)
+    if limit is not None and limit > model.config.timesteps:
+        raise ConfigError(
+            f"episodes of {environment.name} have up to {limit:,} steps, but the model knows "
+            f"{model.config.timesteps:,} timesteps: give --env.max-episode-steps "
+            f"{model.config.timesteps}, or train one with a larger --model.decision.table"
+        )
+    policy = DecisionPolicy(
+        model, *spaces, target, delayed=delayed, temperature=options.temperature,
+        rolling=options.rolling,
+    )  # fmt: skip
+    return collect(
+        environment, policy, count, options.seed, parallel=options.parallel, progress=progress
+    )

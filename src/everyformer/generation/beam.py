@@ -64,19 +64,19 @@ def beam_search(
 
 @dataclass
 class _Sentence:
-    """What is known of one source."""
+    """Search state of one source."""
 
     number: int
     longest: int
     finished: list[Hypothesis] = field(default_factory=list)
 
-    def keep(self, found: Hypothesis, most: int) -> None:
-        self.finished.append(found)
+    def keep(self, hypothesis: Hypothesis, most: int) -> None:
+        self.finished.append(hypothesis)
         self.finished.sort(reverse=True)
         del self.finished[most:]
 
     def done(self, best: float, count: int, search: BeamConfig) -> bool:
-        """Whether a living hypothesis of log-probability ``best`` can change nothing any more."""
+        """True if no living hypothesis of log-probability ``best`` can change anything any more."""
         if count >= self.longest or best == -math.inf:
             return True
         if len(self.finished) < search.beam:
@@ -107,7 +107,7 @@ class _Search:
         self.active = [
             _Sentence(n, int(min(count + search.extra, room))) for n, count in enumerate(real)
         ]
-        self.found: list[list[Hypothesis]] = [[] for _ in range(batch)]
+        self.hypotheses: list[list[Hypothesis]] = [[] for _ in range(batch)]
         self.context = model.encode(source, mask).context
         rows = batch * search.beam
         self.state: StackState | None = initial_state(model, rows)
@@ -124,7 +124,7 @@ class _Search:
             self._extend(self._scores(), count)
             count += 1
             self._retire(count)
-        return self.found
+        return self.hypotheses
 
     def _scores(self) -> Tensor:
         """Log-probabilities (sentences, beam, vocabulary) of every extension."""
@@ -183,7 +183,7 @@ class _Search:
                 continue
             if not sentence.finished:
                 self._cut_off(s, sentence, count)
-            self.found[sentence.number] = sentence.finished
+            self.hypotheses[sentence.number] = sentence.finished
         if len(left) == len(self.active):
             return
         self.active = [self.active[s] for s in left]

@@ -15,7 +15,7 @@ from everyformer.core.errors import ConfigError
 
 @dataclass(frozen=True)
 class Sampling(Options):
-    """How the next token is drawn from the logits."""
+    """Options by which the next token is drawn from the logits."""
 
     temperature: Amount = 1.0
     """divides the logits; 0 takes the likeliest token"""
@@ -42,7 +42,7 @@ class Sampling(Options):
 
 @dataclass(frozen=True)
 class BeamConfig(Options):
-    """How a target is searched."""
+    """Options by which a target is searched."""
 
     beam: Count = 4
     """hypotheses that are followed at a time; 1 is greedy decoding"""
@@ -61,14 +61,14 @@ class BeamConfig(Options):
         return part_of(BeamConfig, self)
 
     def normaliser(self, count: int) -> float:
-        """What the log-probability of ``count`` tokens is divided by."""
+        """The divisor of the log-probability of ``count`` tokens."""
         base = (5 + count) / 6 if self.penalty == "gnmt" else count
         return base**self.alpha
 
 
 @dataclass(frozen=True)
 class PlayConfig(Options):
-    """How a model plays episodes (decision)."""
+    """Options by which a model plays episodes (decision)."""
 
     env: str | None = None
     """name of the environment (default: that of the data); with --env.length 20 or the like, an

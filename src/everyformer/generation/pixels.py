@@ -69,7 +69,7 @@ def draw_images(
     model.check_labels(labels, count)
     device = next(model.parameters()).device
     with evaluating(model):
-        tokens, first = _begun(model, count, given, known, device)
+        tokens, first = _beginning(model, count, given, known, device)
         classes = None if labels is None else labels.to(device)
         steps = tqdm(
             range(first, model.sequence.steps),
@@ -81,7 +81,7 @@ def draw_images(
     return model.sequence.unflatten(model.sequence.values(tokens))
 
 
-def _begun(
+def _beginning(
     model: DrawingModel, count: int, given: Tensor | None, known: int | None, device: torch.device
 ) -> tuple[Tensor, int]:
     """Tokens (count, steps, ...) of which the first are given, and how many."""
@@ -101,7 +101,7 @@ def _begun(
 
 
 def _context(model: DrawingModel, count: int, small: Tensor | None) -> tuple[State, ...] | None:
-    """What the model reads of the images that it enlarges."""
+    """Encoding of the images that are enlarged, as the model reads it."""
     if not isinstance(model, SuperResolution):
         if small is not None:
             raise ConfigError("small images are given, but the model enlarges none: leave them out")

@@ -32,17 +32,17 @@ def weights_by_step(model: PolicyModel, traced: Trace, most: int) -> dict[str, n
             "cannot be drawn; a memory of segments or none can"
         )
     readers = {path for path, part in model.named_modules() if isinstance(part, Attention)}
-    kept = {path: found["weights"] for path, found in traced.records.items() if path in readers}
+    kept = {path: result["weights"] for path, result in traced.records.items() if path in readers}
     if not kept:
         raise UnsupportedError(
             f"{member} reads no earlier steps by the weights of attention, so there are none to "
             "draw; gtrxl, transformer-xl and attention do"
         )
-    found = {}
+    result = {}
     for path, calls in kept.items():
         steps = min(len(calls), most)
-        found[path] = np.full((calls[0].shape[1], steps, steps), np.nan)
+        result[path] = np.full((calls[0].shape[1], steps, steps), np.nan)
         for step, weights in enumerate(calls[:steps]):
             first = step + 1 - weights.shape[-1]
-            found[path][:, step, first : step + 1] = weights[0, :, 0].float().cpu()
-    return found
+            result[path][:, step, first : step + 1] = weights[0, :, 0].float().cpu()
+    return result

@@ -36,8 +36,8 @@ def draw(logits: Tensor, sampling: Sampling, generator: torch.Generator) -> Tens
     check_scores(logits)
     if sampling.temperature == 0:
         return logits.argmax(-1)
-    kept, order = _ordered(logits, sampling)
-    index = torch.multinomial(kept, 1, generator=generator)
+    cut, order = _ordered(logits, sampling)
+    index = torch.multinomial(cut, 1, generator=generator)
     return order.gather(-1, index).squeeze(-1)
 
 
@@ -55,12 +55,12 @@ def check_scores(logits: Tensor) -> None:
 
 
 def probabilities(logits: Tensor, sampling: Sampling) -> Tensor:
-    """What `draw` draws from: (B, vocabulary), in float32 or wider."""
+    """Probabilities (B, vocabulary) that `draw` draws from, in float32 or wider."""
     if sampling.temperature == 0:
         wide = torch.promote_types(logits.dtype, torch.float32)
         return torch.zeros_like(logits, dtype=wide).scatter(-1, logits.argmax(-1, True), 1.0)
-    kept, order = _ordered(logits, sampling)
-    return torch.zeros_like(kept).scatter(-1, order, kept)
+    cut, order = _ordered(logits, sampling)
+    return torch.zeros_like(cut).scatter(-1, order, cut)
 
 
 def _ordered(logits: Tensor, sampling: Sampling) -> tuple[Tensor, Tensor]:
@@ -111,8 +111,8 @@ class TokenStream(Iterator[Tensor]):
         ids, keep, sampling = texts.ids, texts.keep, texts.sampling
         rows, new = len(ids), ids
         generator = torch.Generator(device=ids.device).manual_seed(sampling.seed)
-        begun = self.state
-        self.state = initial_state(self._model, rows) if begun is None else begun.reserve(64)
+        initial = self.state
+        self.state = initial_state(self._model, rows) if initial is None else initial.reserve(64)
         alive = torch.arange(rows, device=ids.device)
         while len(alive) and (tokens is None or texts.count < tokens):
             part = None if keep is None else Mask(keep=keep)

@@ -39,22 +39,22 @@ def load_state(path: str | Path, model: Model) -> tuple[StackState, Tensor]:
         CheckpointError: the file is damaged, or the state is one of another model or dtype.
     """
     path = expanded(path)
-    tensors = read_tensors(path)
+    tensors = read_tensors(path, sealed="state of a text")
     token = tensors.pop(NEXT, None)
     if token is None or "seen" not in tensors:
         raise CheckpointError(f"{path} holds no state of a text: it was written by something else")
     _check_counts(path, tensors, token, model.config.vocabulary)
-    begun = model.init_state(len(token))
-    expected = named_tensors(begun)
+    initial = model.init_state(len(token))
+    expected = named_tensors(initial)
     for name, like in expected.items():
-        given = tensors.get(name)
-        if given is None or not _grown(given, like):
-            found = "nothing" if given is None else f"{tuple(given.shape)} {given.dtype}"
+        value = tensors.get(name)
+        if value is None or not _grown(value, like):
+            result = "nothing" if value is None else f"{tuple(value.shape)} {value.dtype}"
             raise CheckpointError(
-                f"the state in {path} is one of another model: '{name}' is {found}, where this "
+                f"the state in {path} is one of another model: '{name}' is {result}, where this "
                 f"model's starts as {tuple(like.shape)} {like.dtype}"
             )
-    state: StackState = filled(begun, tensors)
+    state: StackState = filled(initial, tensors)
     unread = sorted(set(tensors) - set(named_tensors(state)))
     if unread:
         raise CheckpointError(
@@ -67,12 +67,12 @@ def load_state(path: str | Path, model: Model) -> tuple[StackState, Tensor]:
     return state, torch.as_tensor(token, device=device)
 
 
-def _grown(given: Tensor, like: Tensor) -> bool:
-    """Whether a state that began as ``like`` may have become ``given``: what grows began with 0."""
-    sizes = given.dim() == like.dim() and all(
-        began in (0, now) for began, now in zip(like.shape, given.shape, strict=True)
+def _grown(value: Tensor, like: Tensor) -> bool:
+    """True if a state that began as ``like`` may be ``value`` by now: what grows began with 0."""
+    sizes = value.dim() == like.dim() and all(
+        began in (0, now) for began, now in zip(like.shape, value.shape, strict=True)
     )
-    return sizes and given.dtype == like.dtype
+    return sizes and value.dtype == like.dtype
 
 
 def _check_counts(path: Path, tensors: dict[str, Tensor], token: Tensor, vocabulary: int) -> None:

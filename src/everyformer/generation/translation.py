@@ -50,8 +50,8 @@ def translate_all(
             lengths = torch.tensor([len(sources[index]) for index in chosen], device=device)
             padded = pad_sequence([sources[index] for index in chosen], batch_first=True)
             mask = Mask.from_lengths(lengths, padded.shape[1])
-            found = beam_search(model, padded.to(device), mask, search)
-            for index, hypotheses in zip(chosen, found, strict=True):
+            result = beam_search(model, padded.to(device), mask, search)
+            for index, hypotheses in zip(chosen, result, strict=True):
                 texts[index] = " ".join(decode(tokenizer, hypotheses[0].tokens).split())
             bar.update(len(chosen))
     return texts
@@ -79,11 +79,11 @@ def quality(translations: Sequence[str], references: Sequence[str]) -> dict[str,
         MissingExtraError: sacrebleu is not installed.
     """
     metrics = sacrebleu_package().metrics
-    found: dict[str, Any] = {}
+    result: dict[str, Any] = {}
     for name, metric in (("bleu", metrics.BLEU()), ("chrf", metrics.CHRF())):
-        found[name] = float(metric.corpus_score(list(translations), [list(references)]).score)
-        found[f"{name}_signature"] = str(metric.get_signature())
-    return found
+        result[name] = float(metric.corpus_score(list(translations), [list(references)]).score)
+        result[f"{name}_signature"] = str(metric.get_signature())
+    return result
 
 
 def sacrebleu_package() -> Any:

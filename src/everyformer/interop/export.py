@@ -80,9 +80,9 @@ class Program(nn.Module):
     ) -> Tensor:
         mask = None if keep is None else Mask(keep=keep)
         more = {} if types is None else {"types": types}
-        given = pixels if tokens is None else tokens
-        assert given is not None
-        return self.model(given, mask=mask, **more).logits
+        inputs = pixels if tokens is None else tokens
+        assert inputs is not None
+        return self.model(inputs, mask=mask, **more).logits
 
 
 def export_program(
@@ -145,14 +145,14 @@ def export_onnx(model: Model, path: str | Path, *, padding: bool = True) -> Expo
     path = _ending(path, ".onnx")
     with evaluating(model), torch.no_grad(), _literal(model), _quiet():
         program = _program(model, padding).run_decompositions({BAND: _band_by_lookup})
-        own = {
+        custom = {
             str(node.target) for node in program.graph.nodes if "everyformer" in str(node.target)
         }
-        if own:
+        if custom:
             literal = [name for name in MIXERS.names() if MIXERS.get(name).exports_literally]
             raise UnsupportedError(
-                f"ONNX does not have the operator(s) {', '.join(sorted(own))} of this model: use "
-                "export_program, or a member among attention, gmlp, amlp, "
+                f"ONNX does not have the operator(s) {', '.join(sorted(custom))} of this model: "
+                "use export_program, or a member among attention, gmlp, amlp, "
                 f"{', '.join(literal)}"
             )
         onnx_program = _to_onnx(program)

@@ -64,15 +64,15 @@ class EveryformerConfig(PreTrainedConfig):
     def __init__(
         self, everyformer: ModelConfig | dict[str, Any] | None = None, **options: Any
     ) -> None:
-        given = configure("attention") if everyformer is None else everyformer
-        if isinstance(given, dict):
-            given = from_dict(ModelConfig, given, "everyformer.")
-        if not TASKS[given.task].continues:
+        described = configure("attention") if everyformer is None else everyformer
+        if isinstance(described, dict):
+            described = from_dict(ModelConfig, described, "everyformer.")
+        if not TASKS[described.task].continues:
             raise ConfigError(
-                f"this wrapper holds causal language models, task 'lm', not task '{given.task}'"
+                f"this wrapper holds causal language models, task 'lm', not task '{described.task}'"
             )
-        self.everyformer = to_dict(given)
-        super().__init__(**{**options, "tie_word_embeddings": given.tie})
+        self.everyformer = to_dict(described)
+        super().__init__(**{**options, "tie_word_embeddings": described.tie})
 
     @property
     def model_config(self) -> ModelConfig:
@@ -80,7 +80,7 @@ class EveryformerConfig(PreTrainedConfig):
         return from_dict(ModelConfig, self.everyformer)
 
     def to_diff_dict(self) -> dict[str, Any]:
-        """What is saved: the model whole, since our defaults may change."""
+        """The config as it is saved: the model whole, since our defaults may change."""
         return {**super().to_diff_dict(), "everyformer": self.everyformer}
 
     @property
@@ -211,7 +211,7 @@ class EveryformerForCausalLM(PreTrainedModel, GenerationMixin):
             raise ConfigError("give either input_ids or inputs_embeds")
         embeddings = None
         if inputs_embeds is not None:
-            embeddings = inputs_embeds * self.model.embedding_scale
+            embeddings = inputs_embeds * self.model.config.embedding_scale
             input_ids = inputs_embeds.new_zeros(inputs_embeds.shape[:2], dtype=torch.long)
         assert input_ids is not None
         cache, state = past_key_values, None
@@ -339,14 +339,14 @@ def _mask(
         return mask
     seen = None if state is None else state.seen
     counted = positions_of(batch, length, mask, seen, tokens.device).expand(batch, -1)
-    given = positions.expand(batch, -1)
+    expanded = positions.expand(batch, -1)
     real = torch.ones_like(tokens, dtype=torch.bool) if mask is None else mask.keep
-    if given.shape == counted.shape and torch.equal(given[real], counted[real]):
+    if expanded.shape == counted.shape and torch.equal(expanded[real], counted[real]):
         return mask
-    if given.shape == counted.shape and state is None and mask is None:
-        starts = given[:, 1:] != given[:, :-1] + 1
+    if expanded.shape == counted.shape and state is None and mask is None:
+        starts = expanded[:, 1:] != expanded[:, :-1] + 1
         documents = nn.functional.pad(starts.long().cumsum(1), (1, 0))
-        if torch.equal(document_positions(documents), given):
+        if torch.equal(document_positions(documents), expanded):
             return Mask(documents=documents)
     raise UnsupportedError(
         "position_ids must count the real tokens of a row from 0, or restart at 0 where another "

@@ -114,14 +114,14 @@ def replace_attention(
         UnknownNameError, ConfigError, GeneError: as `create_mixer` raises them.
     """
     register()
-    found = _attentions(model)
-    numbers = range(len(found)) if layers is None else sorted(set(layers))
-    if not numbers or not set(numbers) <= set(range(len(found))):
+    result = _attentions(model)
+    numbers = range(len(result)) if layers is None else sorted(set(layers))
+    if not numbers or not set(numbers) <= set(range(len(result))):
         raise ConfigError(
-            f"layers={layers}, but {type(model).__name__} has the layers 0 to {len(found) - 1}: "
+            f"layers={layers}, but {type(model).__name__} has the layers 0 to {len(result) - 1}: "
             "choose among them"
         )
-    chosen = [found[index] for index in numbers]
+    chosen = [result[index] for index in numbers]
     replacements = [MixerAttention(_mixer(module, member, options)) for _, module in chosen]
     for (name, module), new in zip(chosen, replacements, strict=True):
         like = next(module.parameters())
@@ -141,24 +141,24 @@ def _attentions(model: nn.Module) -> list[tuple[str, nn.Module]]:
         UnsupportedError: there is none, or one that reads another sequence.
     """
     config: Any = getattr(model, "config", None)
-    found = [(name, m) for name, m in model.named_modules() if hasattr(m, "is_causal")]
+    results = [(name, m) for name, m in model.named_modules() if hasattr(m, "is_causal")]
     kind = type(model).__name__
-    across = any(getattr(m, "is_cross_attention", "Cross" in type(m).__name__) for _, m in found)
+    across = any(getattr(m, "is_cross_attention", "Cross" in type(m).__name__) for _, m in results)
     if across or getattr(config, "is_encoder_decoder", False):
         raise UnsupportedError(
             f"{kind} attends from one sequence to another, where a mixer reads one alone: use "
             f"set_attn_implementation('{NAME}') there, or a decoder or an encoder"
         )
-    if any(isinstance(m, MixerAttention) for _, m in found):
+    if any(isinstance(m, MixerAttention) for _, m in results):
         raise UnsupportedError(
             f"mixers of everyformer are in {kind} already: build the model anew to put in others"
         )
-    if not found or not hasattr(model, "set_attn_implementation"):
+    if not results or not hasattr(model, "set_attn_implementation"):
         raise UnsupportedError(
             f"no self-attention is found in {kind}: give a model of transformers whose attention "
             "modules have `is_causal`, or put everyformer.create_mixer in by hand"
         )
-    return found
+    return results
 
 
 def _mixer(module: nn.Module, member: str, options: dict[str, Any]) -> Mixer:

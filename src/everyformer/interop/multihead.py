@@ -44,7 +44,7 @@ from everyformer.models.build import create_mixer
 
 
 def only_output(member: str, out: MixerOutput) -> Tensor:
-    """What a mixer gives to a caller who takes nothing else.
+    """The output of a mixer for a caller who takes nothing else.
 
     Raises:
         UnsupportedError: it gives losses too.
@@ -241,8 +241,8 @@ class MultiheadAttention(nn.Module):
         options = dict(options)
         if self.member not in MIXERS.names():
             return options  # `create_mixer` knows what to say
-        own: Any = MIXERS.get(self.member)
-        defaults = own.Options()
+        mixer: Any = MIXERS.get(self.member)
+        defaults = mixer.Options()
         if self.dropout:
             self._refuse(dropout=not hasattr(defaults, "attention_dropout"))
             options["attention_dropout"] = self.dropout
@@ -254,8 +254,8 @@ class MultiheadAttention(nn.Module):
             self._refuse(bias=not bias)
         return options
 
-    def _refuse(self, **given: bool) -> None:
-        names = [name for name, refused in given.items() if refused]
+    def _refuse(self, **arguments: bool) -> None:
+        names = [name for name, refused in arguments.items() if refused]
         if names:
             raise UnsupportedError(
                 f"member '{self.member}' has no use for {', '.join(names)}: leave the default, or "
@@ -344,7 +344,7 @@ class MultiheadAttention(nn.Module):
     def _visible(
         self, queries: int, keys: int, mask: Mask, added: int, device: torch.device
     ) -> Visibility:
-        """What hides the keys of the input; the ``added`` ones behind them are always seen."""
+        """The mask of the keys of the input; the ``added`` ones behind them are always seen."""
         windowed = any(w is not None for w in self.windows)
         if not (mask.parts() or added or windowed) and (not self.causal or queries == keys):
             return Visibility(causal=self.causal)

@@ -119,7 +119,7 @@ def _demand(holds: Tensor, message: str, part: str) -> None:
 
 
 def _able(part: str) -> str:
-    """Which members honour this part of a mask."""
+    """Members that honour this part of a mask."""
     names = [m.name for m in list_members() if m.is_mixer and part in MIXERS.get(m.name).honours]
     return f"members that can: {', '.join(names)}"
 

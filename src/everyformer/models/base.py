@@ -97,26 +97,26 @@ class Model(nn.Module):
         return self.stack.init_state(batch_size, device=device, dtype=dtype)
 
     def encode(self, inputs: Tensor, mask: Mask | None = None) -> Any:
-        """What a decoder reads of ``inputs``, in models that `reads`, once for all its steps."""
+        """The context of ``inputs`` for a decoder, in models that `reads`, once for all steps."""
         raise NotImplementedError
 
-    def beside(self, inputs: Tensor) -> dict[str, Any]:
-        """What `forward` needs beside ``inputs``, where something will do."""
+    def extra_inputs(self, inputs: Tensor) -> dict[str, Any]:
+        """Further arguments that `forward` needs, where something will do."""
         return {}
 
     @final
     def inspect(self, inputs: Tensor, **given: Any) -> None:
         """One pass through the layers that pictures of its inside show (an encoder's, if any).
 
-        ``given``: what `beside` would make up.
+        ``given``: what `extra_inputs` would make up.
         """
         if self.reads:
             self.encode(inputs)
         else:
-            self(inputs, **{**self.beside(inputs), **given})
+            self(inputs, **{**self.extra_inputs(inputs), **given})
 
     def set_progress(self, done: float) -> None:
-        """Told before every training step what share of the training is over (0 before the first).
+        """Report, before every training step, of the share of the training that is over.
 
         Models with losses that end before the training does change them by it, and mixers learn
         that the step before is over (`Mixer.begin_step`).
@@ -127,7 +127,7 @@ class Model(nn.Module):
 
     @final
     def end_step(self) -> None:
-        """Told after every training step, before weights are averaged, saved or evaluated."""
+        """Hook after every training step, before weights are averaged, saved or evaluated."""
         for part in self.modules():
             if isinstance(part, Mixer):
                 part.end_step()
@@ -167,7 +167,7 @@ class Model(nn.Module):
         """Vectors (B, L, width) of ``tokens`` (B, L), scaled, and of their ``types``."""
         if tokens.dim() != 2 or tokens.is_floating_point():
             raise ShapeError(f"tokens must be (batch, length) integers, not {tuple(tokens.shape)}")
-        x = embedding(tokens.long()) * self.embedding_scale
+        x = embedding(tokens.long()) * self.config.embedding_scale
         if self.types is not None:
             x = x + (self.types.weight[0] if types is None else self.types(types.long()))
         elif types is not None:
@@ -210,7 +210,7 @@ class Model(nn.Module):
         if self.summaries is None:
             return self.stack(x, mask=mask, taps=taps), None
         parts = self.summaries.divide(tokens, mask) if parts is None else parts
-        first = self.summaries.vector.weight[0] * self.embedding_scale
+        first = self.summaries.vector.weight[0] * self.config.embedding_scale
         first = drop(first.expand(*parts.keep.shape, -1), self.dropout, self.training)
         opened = self.summaries.open(x, first, parts, mask)
         out: StackOutput = self.stack(opened.x, mask=opened.mask, taps=taps)
@@ -224,8 +224,8 @@ class Model(nn.Module):
         A scale that is given as an option of the position stays, whatever the init.
         ``embeddings`` are modules with one matrix each, ``weight``, that is read as a table is.
         """
-        given = {"std", "start_std"} & self.config.genes["position"].options.keys()
-        positions = [part for part in self.modules() if isinstance(part, Position) and given]
+        chosen = {"std", "start_std"} & self.config.genes["position"].options.keys()
+        positions = [part for part in self.modules() if isinstance(part, Position) and chosen]
         tables = [p for part in positions for p in part.parameters() if hasattr(p, "no_decay")]
         drawn = [table.detach().clone() for table in tables]
         self._start(embeddings)
@@ -249,14 +249,12 @@ class Model(nn.Module):
             assert isinstance(weight, Tensor)
             nn.init.normal_(weight, std=std)
         if config.init in ("bert", "gpt2"):
-            _normal_weights(self)
+            for weight in linear_parts(self)[0]:
+                nn.init.normal_(weight, std=0.02)
         if config.init == "gpt2":
-            _scale_outputs(self, len(self.stack.order))
-
-    @property
-    def embedding_scale(self) -> float:
-        """What token embeddings are multiplied by."""
-        return self.config.embedding_scale
+            # what is added to the residual stream starts smaller by sqrt(2 layers)
+            for linear in residual_outputs(self.stack, "gpt2"):
+                nn.init.normal_(linear.weight, std=0.02 / math.sqrt(2 * len(self.stack.order)))
 
 
 def refuse_state(model: Model, state: StackState | None) -> None:
@@ -268,12 +266,6 @@ def refuse_state(model: Model, state: StackState | None) -> None:
         )
 
 
-def _normal_weights(model: Model) -> None:
-    """All matrices N(0, 0.02^2)."""
-    for weight in linear_parts(model)[0]:
-        nn.init.normal_(weight, std=0.02)
-
-
 def _even_weights(model: Model) -> None:
     """All matrices U(-a, a) with a = 0.2 sqrt(3 / inputs): unit scaling by a gain of 0.2."""
     matrices, biases = linear_parts(model)
@@ -282,12 +274,6 @@ def _even_weights(model: Model) -> None:
         nn.init.uniform_(weight, -bound, bound)
     for bias in biases:
         nn.init.zeros_(bias)
-
-
-def _scale_outputs(model: Model, layers: int) -> None:
-    """What is added to the residual stream starts smaller by sqrt(2 layers)."""
-    for linear in residual_outputs(model.stack, "gpt2"):
-        nn.init.normal_(linear.weight, std=0.02 / math.sqrt(2 * layers))
 
 
 @contextmanager

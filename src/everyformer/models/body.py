@@ -173,10 +173,10 @@ def through_episodes(
     if packs:
         return _through(model, x, state, Mask(documents=episodes), taps)
     rows = unpack(x, episodes)
-    begun = freed(rows.initial(state, episodes))
-    out = _through(model, rows.x, begun, Mask(keep=rows.keep), taps)
+    initial = freed(rows.initial(state, episodes))
+    out = _through(model, rows.x, initial, Mask(keep=rows.keep), taps)
     assert out.state is not None
-    inside = {tap: repack(found, rows) for tap, found in out.taps.items()}
+    inside = {tap: repack(result, rows) for tap, result in out.taps.items()}
     after = out.state.reorder(rows.row[:, -1])
     return out._replace(y=repack(out.y, rows), state=after, taps=inside)
 

@@ -94,8 +94,8 @@ class Pool(nn.Module):
             positions = torch.arange(1, keep.shape[1] + 1, device=y.device)
             if self.pooling == "first":
                 positions = positions.flip(0)
-            found = (positions * keep).argmax(1)
-            pooled = y[torch.arange(y.shape[0], device=y.device), found]
+            result = (positions * keep).argmax(1)
+            pooled = y[torch.arange(y.shape[0], device=y.device), result]
         return self.head(pooled)
 
 
@@ -110,6 +110,25 @@ class Answering(Model):
     """
 
     pool: Pool
+
+    def forward(
+        self,
+        inputs: Tensor,
+        *,
+        targets: Tensor | None = None,
+        mask: Mask | None = None,
+        state: StackState | None = None,
+        taps: Sequence[str] = (),
+    ) -> ModelOutput:
+        refuse_state(self, state)
+        x, mask = self.tokens_of(inputs, mask)
+        x, mask = self.pool.open(x, mask)
+        out = self.stack(self.add_positions(x, mask, None), mask=mask, taps=taps)
+        return self.answer(self.pool(out.y, mask), targets, out)
+
+    def tokens_of(self, inputs: Tensor, mask: Mask | None) -> tuple[Tensor, Mask | None]:
+        """Vectors (B, L, width) of the tokens of ``inputs``, and their mask."""
+        raise NotImplementedError
 
     def answer(self, z: Tensor, targets: Tensor | None, out: StackOutput) -> ModelOutput:
         """The output of a head's outputs ``z``, with the loss where there are targets."""
@@ -185,16 +204,7 @@ class ImageClassifier(Answering):
         self.start_weights([])
         self.gridded = config.pooling != "class" and all("grid" in m.honours for m in mixers)
 
-    def forward(
-        self,
-        inputs: Tensor,
-        *,
-        targets: Tensor | None = None,
-        mask: Mask | None = None,
-        state: StackState | None = None,
-        taps: Sequence[str] = (),
-    ) -> ModelOutput:
-        refuse_state(self, state)
+    def tokens_of(self, inputs: Tensor, mask: Mask | None) -> tuple[Tensor, Mask | None]:
         if inputs.dim() != 4 or tuple(inputs.shape[1:]) != self.config.image:
             raise ShapeError(
                 f"images must be (batch, {', '.join(map(str, self.config.image or ()))}), "
@@ -203,12 +213,8 @@ class ImageClassifier(Answering):
         pixels = inputs
         if not pixels.is_floating_point():
             pixels = pixels.to(self.patches.weight.dtype) / 127.5 - 1.0
-        x = self.patches(pixels).flatten(2).transpose(1, 2) * self.embedding_scale
-        if mask is None and self.gridded:
-            mask = Mask(grid=self.grid)
-        x, mask = self.pool.open(x, mask)
-        out = self.stack(self.add_positions(x, mask, None), mask=mask, taps=taps)
-        return self.answer(self.pool(out.y, mask), targets, out)
+        x = self.patches(pixels).flatten(2).transpose(1, 2) * self.config.embedding_scale
+        return x, Mask(grid=self.grid) if mask is None and self.gridded else mask
 
 
 class SeriesClassifier(Answering):
@@ -236,16 +242,7 @@ class SeriesClassifier(Answering):
         self.pool = Pool(config, self.stack.out_width, self.stack.mixers)
         self.start_weights([])
 
-    def forward(
-        self,
-        inputs: Tensor,
-        *,
-        targets: Tensor | None = None,
-        mask: Mask | None = None,
-        state: StackState | None = None,
-        taps: Sequence[str] = (),
-    ) -> ModelOutput:
-        refuse_state(self, state)
+    def tokens_of(self, inputs: Tensor, mask: Mask | None) -> tuple[Tensor, Mask | None]:
         config = self.config
         if inputs.dim() != 3 or inputs.shape[-1] != config.series:
             raise ShapeError(
@@ -259,7 +256,4 @@ class SeriesClassifier(Answering):
         if mask is not None and mask.keep is not None:
             # what stands in the padding may be anything
             series = series.where(mask.keep[..., None], 0.0)
-        x = self.steps(series) * self.embedding_scale
-        x, mask = self.pool.open(x, mask)
-        out = self.stack(self.add_positions(x, mask, None), mask=mask, taps=taps)
-        return self.answer(self.pool(out.y, mask), targets, out)
+        return self.steps(series) * config.embedding_scale, mask

@@ -46,8 +46,8 @@ from everyformer.models.language import total_loss
 from everyformer.models.states import StateReader
 
 
-class Step(NamedTuple):
-    """What is known of the present step of every row."""
+class PresentStep(NamedTuple):
+    """The present step of every row."""
 
     states: Tensor
     """(B, ...)"""
@@ -131,7 +131,7 @@ class DecisionModel(Model):
         """Actions of numbers in half ranges from the middle of their bounds."""
         return (actions.to(self.reach.dtype) - self.middle) / self.reach
 
-    def beside(self, inputs: Tensor) -> dict[str, Any]:
+    def extra_inputs(self, inputs: Tensor) -> dict[str, Any]:
         shape = self.config.episodes
         rows, steps = inputs.shape[:2]
         done = torch.zeros(rows, steps, dtype=torch.long, device=inputs.device)
@@ -217,7 +217,7 @@ class DecisionTransformer(DecisionModel):
         chosen = self.chosen(self.head(y[:, :, -2]), targets, keep, terms)
         return chosen._replace(taps=out.taps)
 
-    def act(self, step: Step, state: StackState) -> tuple[Tensor, StackState]:
+    def act(self, step: PresentStep, state: StackState) -> tuple[Tensor, StackState]:
         """The next step of a stream that began with the episode: (B, C) or (B, N) of its action.
 
         What it reads are the action before, the return-to-go and the state, three tokens at most;
@@ -245,26 +245,6 @@ class DecisionTransformer(DecisionModel):
         logits = self.chosen(self.head(out.y[:, -1:]), None, None, {}).logits
         return logits[:, 0], out.state
 
-    def foreseen(
-        self,
-        inputs: Tensor,
-        *,
-        returns: Tensor,
-        actions: Tensor,
-        timesteps: Tensor,
-        mask: Mask | None = None,
-    ) -> dict[str, Tensor]:
-        """What the further heads say of the next step: ``states`` (B, K, N), normalised, and
-        ``returns`` (B, K), scaled."""
-        keep = None if mask is None else mask.keep
-        y = self._read(inputs, returns, actions, timesteps, keep)[0][:, :, -1]
-        found = {}
-        if self.next_state is not None:
-            found["states"] = self.next_state(y)
-        if self.next_return is not None:
-            found["returns"] = self.next_return(y)[..., 0]
-        return found
-
     def term_counts(self, inputs: Tensor, targets: Tensor, mask: Mask | None) -> dict[str, int]:
         keep = None if mask is None else mask.keep
         pairs = inputs[:, 1:, None].shape[:2].numel()
@@ -281,7 +261,7 @@ class DecisionTransformer(DecisionModel):
         keep: Tensor | None,
         taps: Sequence[str] = (),
     ) -> tuple[Tensor, Tensor, StackOutput]:
-        """What the layers give for every token of every step (B, K, tokens, channels), the
+        """Outputs of the layers for every token of every step (B, K, tokens, channels), the
         features of the states, and all that came out of the stack."""
         self._check(inputs, returns, actions, timesteps)
         features = self.states(inputs, keep)
@@ -339,8 +319,8 @@ class DecisionTransformer(DecisionModel):
         self, inputs: Tensor, returns: Tensor, actions: Tensor | None, timesteps: Tensor
     ) -> None:
         steps = tuple(timesteps.shape)
-        given = {"states": inputs, "returns": returns, "actions": actions}
-        for name, tensor in given.items():
+        tensors = {"states": inputs, "returns": returns, "actions": actions}
+        for name, tensor in tensors.items():
             if tensor is not None and tuple(tensor.shape[:2]) != steps:
                 raise ShapeError(
                     f"{name} are {tuple(tensor.shape)}, but timesteps are {steps}: give all for "
@@ -395,7 +375,7 @@ class StatesNetwork(DecisionModel):
 
 
 def _first(keep: Tensor) -> Tensor:
-    """Where the first real step of every row stands, (B, 1)."""
+    """Index (B, 1) of the first real step of every row."""
     return keep.long().argmax(1, keepdim=True)
 
 

@@ -28,7 +28,7 @@ LINEAR = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.ConvTranspose1d, nn.Embedding, Hea
 
 
 def linear_parts(model: nn.Module) -> tuple[list[Tensor], list[Tensor]]:
-    """What an initialisation of a whole model draws anew, and what it sets to 0.
+    """Weights that an initialisation of a whole model draws anew, and biases that it sets to 0.
 
     All else starts as its own part says, whatever the model's init: gains, gates, slopes, scales.
 

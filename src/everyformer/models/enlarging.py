@@ -81,7 +81,7 @@ class SuperResolution(DrawingModel):
         sequence = self.source_sequence
         values = sequence.flatten(inputs)
         steps = torch.arange(sequence.steps, device=values.device)[None]
-        x = self.source_embedding(values, steps, self.embedding_scale, own=steps)
+        x = self.source_embedding(values, steps, self.config.embedding_scale, own=steps)
         x = self.add_positions(x, mask, None, self.source_position)
         out = self.encoder(x, mask=mask)
         return Encoded(self.stack.read_context(out.y, mask), out.losses)

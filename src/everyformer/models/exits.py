@@ -32,7 +32,7 @@ Predict = Callable[..., tuple[Tensor, Tensor | None, Losses]]
 
 
 class ExitHeads(nn.Module):
-    """What each layer predicts by.
+    """Norms and heads by which each layer predicts.
 
     Args:
         stack: whose depth has early exits. head: the model's output layer. predict: its loss.
@@ -61,34 +61,34 @@ class ExitHeads(nn.Module):
     def of(
         cls, config: ModelConfig, stack: Stack, head: nn.Linear, predict: Predict
     ) -> ExitHeads | None:
-        """Those of a model; None: its tokens do not leave early."""
+        """The exit heads of a model; None: its tokens do not leave early."""
         return cls(config, stack, head, predict) if isinstance(stack.depth, Exits) else None
 
     @property
     def depth(self) -> Exits:
-        """What decides."""
-        found = self._shared[0].depth
-        assert isinstance(found, Exits)
-        return found
+        """The depth gene, which decides."""
+        result = self._shared[0].depth
+        assert isinstance(result, Exits)
+        return result
 
     def norm(self, stream: Tensor, n: int) -> Tensor:
         """The stream (..., width) behind layer ``n``, from 1, as it predicts from it."""
-        own = self.separate and n <= len(self.norms)
-        normed: Tensor = self.norms[n - 1](stream) if own else self._shared[0].norm(stream)
+        separate = self.separate and n <= len(self.norms)
+        normed: Tensor = self.norms[n - 1](stream) if separate else self._shared[0].norm(stream)
         return normed
 
     def head(self, y: Tensor, n: int) -> Tensor:
-        """What layer ``n`` predicts (..., vocabulary) from ``y`` (..., width)."""
-        own = self.separate and n <= len(self.heads)
-        logits: Tensor = self.heads[n - 1](y) if own else self._shared[1](y)
+        """Logits (..., vocabulary) of layer ``n`` from ``y`` (..., width)."""
+        separate = self.separate and n <= len(self.heads)
+        logits: Tensor = self.heads[n - 1](y) if separate else self._shared[1](y)
         return logits
 
-    def asked(self, **given: Any) -> Exiting:
-        """What the layers are asked."""
-        return Exiting(self.norm, self.head, **given)
+    def request(self, **options: Any) -> Exiting:
+        """The request with which the layers are called."""
+        return Exiting(self.norm, self.head, **options)
 
     def read(self, exiting: Exiting, y: Tensor) -> Tensor:
-        """What tokens predict from, wherever they left: (B, L, width).
+        """Hidden states (B, L, width) that tokens predict from, wherever they left.
 
         Args:
             y: the stack's output, normed as the last layer's is.
@@ -102,7 +102,7 @@ class ExitHeads(nn.Module):
         return y
 
     def heads_at(self, left: Tensor | None) -> Callable[[Tensor], Tensor]:
-        """What turns `read` of tokens that ``left`` (B, L) at these layers into logits."""
+        """The map from `read` of tokens that ``left`` (B, L) at these layers to logits."""
         if not self.separate or left is None:
             return self._shared[1]
         return partial(self._each, left)
@@ -135,12 +135,12 @@ class ExitHeads(nn.Module):
         if learns.alone:
             with torch.no_grad(), evaluating(stack):
                 out, states = self._all(run, None, taps)
-                logits, _, found = self._loss(out.y, len(states), targets)
-            found = {"task": found["task"]}
+                logits, _, result = self._loss(out.y, len(states), targets)
+            result = {"task": result["task"]}
         elif learns.weighting is None:
             drawn = [self._drawn(run, targets, taps) for _ in range(learns.samples)]
             out, logits = drawn[0][:2]
-            found = {"task": torch.stack([task for _, _, task in drawn]).mean()}
+            result = {"task": torch.stack([task for _, _, task in drawn]).mean()}
             states = []
             if learns.decides:
                 with evaluating(stack):
@@ -151,26 +151,26 @@ class ExitHeads(nn.Module):
             layers = [self._loss(y, n, targets) for n, y in enumerate(states, 1)]
             logits = layers[-1][0]
             tasks = torch.stack([losses["task"] for _, _, losses in layers])
-            found = {"task": (weights.to(tasks) * tasks).sum() / weights.sum().to(tasks)}
+            result = {"task": (weights.to(tasks) * tasks).sum() / weights.sum().to(tasks)}
         if learns.decides:
             evidence = self._evidence(states, targets, mask, context)
             decides = self.depth.exit_loss(evidence)
             assert decides is not None
-            found["exits"] = decides / (targets != -100).sum().clamp(min=1)
+            result["exits"] = decides / (targets != -100).sum().clamp(min=1)
         if learns.alone:
-            total = found["exits"]
+            total = result["exits"]
         else:
-            add_losses(found, out.losses)
-            add_losses(found, terms or {})
-            total = torch.stack([*found.values()]).sum()
+            add_losses(result, out.losses)
+            add_losses(result, terms or {})
+            total = torch.stack([*result.values()]).sum()
         inside = {tap: out.taps[tap] for tap in taps}
-        return ModelOutput(logits, total, found, out.state, taps=inside)
+        return ModelOutput(logits, total, result, out.state, taps=inside)
 
     def _all(
         self, run: Run, weights: Tensor | None, taps: Sequence[str] = ()
     ) -> tuple[StackOutput, list[Tensor]]:
         """A pass through all layers, and what each predicts from."""
-        exiting = self.asked(full=True, weights=weights, streams=[])
+        exiting = self.request(full=True, weights=weights, streams=[])
         out = run(exiting=exiting, taps=taps)
         assert exiting.streams is not None
         return out, [self.norm(stream, n) for n, stream in enumerate(exiting.streams, 1)]
@@ -181,11 +181,11 @@ class ExitHeads(nn.Module):
         """A pass whose tokens leave at layers that are drawn."""
         layers = len(self._shared[0].order)
         at = torch.randint(1, layers + 1, targets.shape, device=targets.device)
-        exiting = self.asked(at=at)
+        exiting = self.request(at=at)
         out = run(exiting=exiting, taps=taps)
         y, heads = self.read(exiting, out.y), self.heads_at(exiting.left)
-        logits, _, found = self.predict(heads, y, targets, {}, self.config, self.training)
-        return out, logits, found["task"]
+        logits, _, result = self.predict(heads, y, targets, {}, self.config, self.training)
+        return out, logits, result["task"]
 
     def _loss(self, y: Tensor, n: int, targets: Tensor) -> tuple[Tensor, Tensor | None, Losses]:
         head = partial(self.head, n=n)
@@ -196,8 +196,8 @@ class ExitHeads(nn.Module):
         """log p of the targets (B, T) by layer ``n``, and its likeliest tokens."""
         logits = self.head(y, n)
         logs = logits.to(torch.promote_types(logits.dtype, torch.float32)).log_softmax(-1)
-        own = logs.gather(-1, targets.clamp(min=0).long()[..., None]).squeeze(-1)
-        return own, logs.argmax(-1)
+        log_p = logs.gather(-1, targets.clamp(min=0).long()[..., None]).squeeze(-1)
+        return log_p, logs.argmax(-1)
 
     def _evidence(
         self,

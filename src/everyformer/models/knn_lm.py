@@ -35,7 +35,7 @@ STARTS = (0.0, 0.25, 0.5, 0.75, 1.0)
 """weights, as far as they are allowed, that the one that EM finds must not be worse than"""
 
 
-class Found(NamedTuple):
+class Neighbours(NamedTuple):
     """The neighbours of queries (N, width), nearest first."""
 
     distances: Tensor
@@ -62,7 +62,7 @@ class Scored(NamedTuple):
 class Reader(Protocol):
     """A store with its index, as `KnnLanguageModel` reads it."""
 
-    def read(self, queries: Tensor, k: int, scored: Scored | None = None) -> Found:
+    def read(self, queries: Tensor, k: int, scored: Scored | None = None) -> Neighbours:
         """The nearest keys, without those of the text that is ``scored`` itself."""
 
 
@@ -73,7 +73,7 @@ class LookedUp(NamedTuple):
     """of the model, with the tap; where the last tokens are asked for, logits of those"""
     real: Tensor
     """(B, L) bool: tokens that are no padding, in whose order there are N queries"""
-    found: Found
+    neighbours: Neighbours
     """the neighbours of those"""
 
 
@@ -118,17 +118,17 @@ class KnnLanguageModel(ReadingModel):
         taps: Sequence[str] = (),
         last: int | None = None,
     ) -> ModelOutput:
-        """As `LanguageModel.forward`; of padding and where nothing is predicted the model alone."""
+        """`LanguageModel.forward` with neighbours; where nothing is predicted the model alone."""
         if self.training or self.options.lambda_ == 0:
             return self.model(inputs, targets=targets, mask=mask, state=state, taps=taps, last=last)
-        out, real, found = self.look_up(
+        out, real, result = self.look_up(
             inputs, targets=targets, mask=mask, state=state, taps=taps, last=last
         )
         goals = targets
         if last is not None and targets is not None:
             goals = targets.gather(1, last_of(inputs, last, mask))
         logs = log_probabilities(out.logits)
-        known = neighbour_probabilities(found, self.config.vocabulary, self.options).to(logs.dtype)
+        known = neighbour_probabilities(result, self.config.vocabulary, self.options).to(logs.dtype)
         mixed = logs.index_put((real,), mix(logs[real], known, self.options.lambda_))
         loss, losses = total_loss(mixed, goals, {}, self.config)
         inside = {tap: out.taps[tap] for tap in taps}
@@ -149,8 +149,8 @@ class KnnLanguageModel(ReadingModel):
         Raises:
             ConfigError: rows of the text itself are to be left out, but none is scored.
         """
-        wanted = taps if self.tap in taps else (*taps, self.tap)
-        out = self.model(inputs, mask=mask, state=state, taps=wanted, last=last)
+        expected = taps if self.tap in taps else (*taps, self.tap)
+        out = self.model(inputs, mask=mask, state=state, taps=expected, last=last)
         queries = out.taps[self.tap]
         real = torch.ones(inputs.shape, dtype=torch.bool, device=inputs.device)
         real = real if mask is None or mask.keep is None else mask.keep
@@ -158,18 +158,20 @@ class KnnLanguageModel(ReadingModel):
         if last is not None:
             at = last_of(inputs, last, mask)
             queries = gather_rows(queries, at)
-        kept = real.gather(1, at)
-        asked = queries[kept].float(), self.options.k or K
+        predicted = real.gather(1, at)
+        query = queries[predicted].float(), self.options.k or K
         if not self.options.exclude_self:
-            return LookedUp(out, kept, self.reader.read(*asked))
+            return LookedUp(out, predicted, self.reader.read(*query))
         if targets is None:
             raise ConfigError(
                 "'knn.exclude_self' leaves out the store's rows of a text that is scored, and none "
                 "is scored here: leave it out"
             )
-        row = kept.nonzero()[:, 0]
-        scored = Scored(_windows(inputs, targets, real), row, at[kept], self.options.exclude_near)
-        return LookedUp(out, kept, self.reader.read(*asked, scored))
+        row = predicted.nonzero()[:, 0]
+        scored = Scored(
+            _windows(inputs, targets, real), row, at[predicted], self.options.exclude_near
+        )
+        return LookedUp(out, predicted, self.reader.read(*query, scored))
 
 
 def _windows(inputs: Tensor, targets: Tensor, real: Tensor) -> Tensor:
@@ -193,11 +195,11 @@ def weights(distances: Tensor, options: KnnOptions) -> Tensor:
     return scores.masked_fill(nothing, 0.0).softmax(-1).masked_fill(nothing, 0.0)
 
 
-def neighbour_probabilities(found: Found, vocabulary: int, options: KnnOptions) -> Tensor:
+def neighbour_probabilities(neighbours: Neighbours, vocabulary: int, options: KnnOptions) -> Tensor:
     """p_kNN (N, V)."""
-    w = weights(found.distances, options)
+    w = weights(neighbours.distances, options)
     empty = w.new_zeros(len(w), vocabulary)
-    return empty.scatter_add(1, found.values.masked_fill(found.rows < 0, 0), w)
+    return empty.scatter_add(1, neighbours.values.masked_fill(neighbours.rows < 0, 0), w)
 
 
 def mixed(of_model: Tensor, of_neighbours: Tensor, weight: float) -> Tensor:

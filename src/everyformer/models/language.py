@@ -58,7 +58,7 @@ class LanguageModel(Model):
             if head is not None and head.bias is not None:
                 nn.init.zeros_(head.bias)
 
-    def beside(self, inputs: Tensor) -> dict[str, Any]:
+    def extra_inputs(self, inputs: Tensor) -> dict[str, Any]:
         """Neighbours, two a token, where the model reads any."""
         if self.gating is None:
             return {}
@@ -72,8 +72,8 @@ class LanguageModel(Model):
 
     def term_counts(self, inputs: Tensor, targets: Tensor, mask: Mask | None) -> dict[str, int]:
         later = _moved(targets, mask)
-        own = {"layers": targets, "ahead": later, "exits": targets}
-        scored = {name: int((goals != -100).sum()) for name, goals in own.items()}
+        targets_of = {"layers": targets, "ahead": later, "exits": targets}
+        scored = {name: int((goals != -100).sum()) for name, goals in targets_of.items()}
         return super().term_counts(inputs, targets, mask) | scored
 
     def forward(
@@ -105,7 +105,7 @@ class LanguageModel(Model):
             run = partial(self.stack, x, mask=mask, state=state)
             return self.exits.teach(run, targets, mask, taps=taps)
         early = [f"block-output:{n}" for n in self.predicting] if taught else []
-        exiting = None if self.exits is None else self.exits.asked()
+        exiting = None if self.exits is None else self.exits.request()
         out = self.stack(x, mask=mask, state=state, taps=(*taps, *early), exiting=exiting)
         y, left = out.y, None
         if self.exits is not None and exiting is not None:
@@ -141,7 +141,7 @@ class LanguageModel(Model):
     def _auxiliary(
         self, y: Tensor, layers: Sequence[Tensor], targets: Tensor, mask: Mask | None
     ) -> Losses:
-        """Of the layers that predict besides the last, and of the token after the next."""
+        """Losses of the layers that predict besides the last, and of the token after the next."""
         losses: Losses = {}
         if layers:
             losses["layers"] = _sum(self._loss(self.head, h, targets) for h in layers)
@@ -182,7 +182,7 @@ def predict(
 
 
 def last_of(tokens: Tensor, last: int, mask: Mask | None) -> Tensor:
-    """Where the last real tokens of each row of ``tokens`` (B, L, ...) stand: (B, last)."""
+    """Indices (B, last) of the last real tokens of each row of ``tokens`` (B, L, ...)."""
     batch, length = tokens.shape[:2]
     if mask is None or mask.keep is None:
         return torch.arange(length, device=tokens.device)[-last:].expand(batch, -1)

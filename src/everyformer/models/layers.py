@@ -50,8 +50,8 @@ def build_stack(config: ModelConfig, *, reads: bool = False) -> Stack:
     """
     mixers = build_mixers(config)
     cross = build_cross(config) if reads else None
-    found = {name: gene.around(config) for name, gene in GENES.items()}
-    around = {name: part for name, part in found.items() if part is not None}
+    result = {name: gene.around(config) for name, gene in GENES.items()}
+    around = {name: part for name, part in result.items() if part is not None}
     return Stack(mixers, config.width, config.block, cross=cross, **around)
 
 
@@ -129,8 +129,8 @@ def _build_mixer(
     cls.check_layer(checked, config.width, "mixer")
     if TASKS[config.task].draws and isinstance(cls, FitsPictures):
         checked = cls.for_pictures(checked, _picture(config))
-    found = {n: g.inside(config, cls, checked, first.get(n), layer) for n, g in GENES.items()}
-    inside = {name: part for name, part in found.items() if part is not None}
+    result = {n: g.inside(config, cls, checked, first.get(n), layer) for n, g in GENES.items()}
+    inside = {name: part for name, part in result.items() if part is not None}
     mixer = cls(
         width=config.width,
         heads=config.heads,
@@ -143,7 +143,7 @@ def _build_mixer(
 
 
 def _picture(config: ModelConfig) -> Picture:
-    """How the tokens of a pixel model lie in its pictures."""
+    """Layout of the tokens of a pixel model in its pictures."""
     assert config.image is not None
     channels, height, width = config.image
     columns = width if config.pixels.output == "mixture" else width * channels

@@ -58,8 +58,8 @@ def lengthen(model: Model, mixer: str, length: int, **options: Any) -> Model:
             "as many"
         )
     _check(config)
-    kept = {name: value for name, value in config.genes["mixer"].options.items() if name in KEPT}
-    chosen = config.with_genes(mixer=Choice(mixer, {**kept, **options}))
+    shared = {name: value for name, value in config.genes["mixer"].options.items() if name in KEPT}
+    chosen = config.with_genes(mixer=Choice(mixer, {**shared, **options}))
     longer = dataclasses.replace(chosen, member=mixer, max_length=length, schedule={})
     out = build_model(longer)
     out.to(next(model.parameters()).dtype)
@@ -70,9 +70,9 @@ def lengthen(model: Model, mixer: str, length: int, **options: Any) -> Model:
             value = value[torch.arange(len(weights[name]), device=value.device) % len(value)]
         weights[name] = value
     out.load_state_dict(weights)
-    for own in out.stack.mixers:
-        if isinstance(own, Longformer) and own.project_global is not None:
-            own.copy_projections()
+    for mixer_of_layer in out.stack.mixers:
+        if isinstance(mixer_of_layer, Longformer) and mixer_of_layer.project_global is not None:
+            mixer_of_layer.copy_projections()
     return out.eval()
 
 
@@ -87,12 +87,12 @@ def _check(config: ModelConfig) -> None:
         )
     plain, chosen = AttentionOptions(), from_dict(AttentionOptions, mixer.options)
     for field in dataclasses.fields(AttentionOptions):
-        own, usual = getattr(chosen, field.name), getattr(plain, field.name)
-        same = own == usual or (field.name == "kv_heads" and own == config.heads)
+        value, usual = getattr(chosen, field.name), getattr(plain, field.name)
+        same = value == usual or (field.name == "kv_heads" and value == config.heads)
         if field.name not in KEPT and not same:
             raise UnsupportedError(
-                f"{field.name}={own!r} of this model's attention has no counterpart in the sparse "
-                "mixers, so it cannot be made longer"
+                f"{field.name}={value!r} of this model's attention has no counterpart in the "
+                "sparse mixers, so it cannot be made longer"
             )
     if position.name is not None and position.name not in (*TABLES, *FREE):
         raise UnsupportedError(

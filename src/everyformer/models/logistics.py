@@ -64,8 +64,8 @@ def mixture_logits(parameters: Tensor, before: Tensor, channels: int) -> Tensor:
             part = (means[..., :known], scales[..., :known])
             logits = logits + _log_probability(x, before[..., None, :], *part).sum(-1)
         every = torch.arange(256, device=parameters.device)
-        here = (means[..., known, None], scales[..., known, None])
-        each = _log_probability(_centred(every, means.dtype), every, *here)
+        channel = (means[..., known, None], scales[..., known, None])
+        each = _log_probability(_centred(every, means.dtype), every, *channel)
         return (logits.log_softmax(-1)[..., None] + each).logsumexp(-2)
 
 

@@ -81,9 +81,9 @@ class MaskedLanguageModel(Model):
         whole = inputs if targets is None else torch.where(targets == -100, inputs, targets)
         parts = summaries.divide(whole, mask)
         chosen = summaries.choose(parts)
-        own = self.config.summaries.mask_token
+        mask_token = self.config.summaries.mask_token
         last = self.config.vocabulary - 1
-        masked = summaries.hide(inputs, parts, chosen, last if own is None else own)
+        masked = summaries.hide(inputs, parts, chosen, last if mask_token is None else mask_token)
         outs = []
         for tokens in (masked, whole):
             x = self.add_positions(self.embed(self.embedding, tokens, types), mask, None)

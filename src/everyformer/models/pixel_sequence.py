@@ -89,14 +89,14 @@ class PixelSequence(nn.Module):
         return rows if self.raster else rows.index_select(1, self.inverse)
 
     def shifted(self, tokens: Tensor) -> Tensor:
-        """What is read to predict each of ``tokens``, the first ones: `START`, then all but the
-        last; with ``shift="block"`` `START` at the beginning of every block."""
+        """Tokens that are read to predict each of ``tokens``, the first ones: `START`, then all but
+        the last; with ``shift="block"`` `START` at the beginning of every block."""
         read = torch.cat((torch.full_like(tokens[:, :1], START), tokens[:, :-1]), 1)
         begins = self.begins[: tokens.shape[1]]
         return read.masked_fill(begins[:, None] if self.whole else begins, START)
 
     def channel(self, steps: Tensor) -> Tensor:
-        """Which channel of its pixel the token drawn at each of ``steps`` is."""
+        """Channel of its pixel that the token drawn at each of ``steps`` is."""
         return self.order[steps] % self.columns % (1 if self.whole else self.channels)
 
 
@@ -130,7 +130,7 @@ class PixelEmbedding(nn.Module):
         return [part for part in self.children() if part is not self.sequence]
 
     def position_tables(self) -> list[nn.Embedding]:
-        """Those of rows, columns and channels."""
+        """The tables of rows, columns and channels."""
         if not self.learned:
             return []
         return [self.row, self.column, *([] if self.channel is None else [self.channel])]
@@ -155,8 +155,8 @@ class PixelEmbedding(nn.Module):
             return torch.where(tokens[..., :1] == START, self.start.to(vectors.dtype), vectors)
         rows = tokens.long()
         if self.own_tables:
-            own = rows + 256 * self.sequence.channel(steps)
-            rows = torch.where(rows == START, 256 * self.sequence.channels, own)
+            shifted = rows + 256 * self.sequence.channel(steps)
+            rows = torch.where(rows == START, 256 * self.sequence.channels, shifted)
         return self.values(rows)
 
     def _position(self, steps: Tensor, dtype: torch.dtype) -> Tensor:

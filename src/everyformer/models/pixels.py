@@ -89,10 +89,10 @@ class DrawingModel(Model):
         steps = torch.arange(count, device=tokens.device)[None]
         if state is not None:
             steps = state.seen[:, None] + steps
-        x = self.embedding(tokens, steps, self.embedding_scale)
+        x = self.embedding(tokens, steps, self.config.embedding_scale)
         self.check_labels(labels, len(tokens))
         if self.classes is not None and labels is not None:
-            x = x + self.classes(labels.long())[:, None] * self.embedding_scale
+            x = x + self.classes(labels.long())[:, None] * self.config.embedding_scale
         x = self.add_positions(x, mask, state)
         return self.stack(x, context=context, mask=mask, state=state, taps=taps)
 
@@ -109,7 +109,7 @@ class DrawingModel(Model):
         loss, losses = with_terms(each.sum(), targets, out.losses)
         return ModelOutput(logits, loss, losses, out.state, each, out.taps)
 
-    def beside(self, inputs: Tensor) -> dict[str, Any]:
+    def extra_inputs(self, inputs: Tensor) -> dict[str, Any]:
         return {"labels": self.every_class(len(inputs))}
 
     def every_class(self, count: int) -> Tensor | None:
@@ -122,10 +122,10 @@ class DrawingModel(Model):
         """Refuse targets that are not all values of ``rows`` pictures."""
         if targets is None:
             return
-        wanted = (rows, math.prod(self.sequence.image))
-        if targets.shape != wanted:
+        expected = (rows, math.prod(self.sequence.image))
+        if targets.shape != expected:
             raise ShapeError(
-                f"targets must be {wanted}, the values of each picture in raster order with its "
+                f"targets must be {expected}, the values of each picture in raster order with its "
                 f"channels together, not {tuple(targets.shape)}"
             )
         if surely((((targets < 0) & (targets != -100)) | (targets > 255)).any()):
@@ -173,7 +173,7 @@ class DrawingModel(Model):
         return mixture_logits(logits, drawn, self.sequence.channels)
 
     def _logits(self, y: Tensor) -> Tensor:
-        """What the head makes of ``y``; the means of a mixture are finer than bfloat16."""
+        """Logits of ``y``; the means of a mixture are finer than bfloat16."""
         if not self.sequence.whole:
             return self.head(y)
         with full_precision(y):

@@ -99,7 +99,7 @@ class PolicyModel(Model):
         """
         if mask is not None:
             mask.require("a policy", frozenset())
-        outputs, found, out = self.read(inputs, state, reset, taps)
+        outputs, result, out = self.read(inputs, state, reset, taps)
         terms = dict(out.losses)
         loss = None
         if targets is not None:
@@ -119,7 +119,7 @@ class PolicyModel(Model):
                 terms = {
                     "task": ppo.surrogate(now, before, advantages, chosen.clip),
                     "value": chosen.value_weight
-                    * ppo.value_error(found, values, returns, chosen.value_clip)
+                    * ppo.value_error(result, values, returns, chosen.value_clip)
                     / self.value_scale.square(),
                     "entropy": -chosen.entropy * ppo.entropy(outputs, self.log_std),
                     **terms,
@@ -152,8 +152,8 @@ class PolicyModel(Model):
         below = (sums < noise[:, None] * sums[:, -1:]).sum(-1)
         return below.clamp(max=outputs.shape[-1] - 1)
 
-    def beside(self, inputs: Tensor) -> dict[str, Any]:
-        """As if every action had been sure, and worth one more than expected."""
+    def extra_inputs(self, inputs: Tensor) -> dict[str, Any]:
+        """Arguments as if every action had been sure, and worth one more than expected."""
         steps = inputs.shape[:2]
         none, some = inputs.new_zeros(steps, dtype=torch.float), self.value_scale.new_ones(steps)
         return {"advantages": some, "before": none, "values": none, "returns": some}

@@ -34,12 +34,12 @@ def advantages(
     """A_t (T, ...) from rewards, v and v' (T, ...) and flags ``over``; ``trace`` is lambda."""
     delta = rewards + gamma * following - values
     carried = gamma * trace * (~over).to(delta.dtype)
-    found = torch.empty_like(delta)
+    result = torch.empty_like(delta)
     after = torch.zeros_like(delta[0])
     for t in reversed(range(len(delta))):
         after = delta[t] + carried[t] * after
-        found[t] = after
-    return found
+        result[t] = after
+    return result
 
 
 def normalised(advantages: Tensor) -> Tensor:

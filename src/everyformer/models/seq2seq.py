@@ -95,10 +95,10 @@ class EncoderDecoder(Model):
         if self.exits is not None and self.training and targets is not None:
             read = partial(self._read_prefix, prefix, encoded.context, state, mask=real)
             return self.exits.teach(read, targets, real, encoded.context, taps, encoded.losses)
-        exiting = None if self.exits is None else self.exits.asked()
+        exiting = None if self.exits is None else self.exits.request()
         out = self._read_prefix(prefix, encoded.context, state, taps, real, exiting)
-        own = {_of_targets(name): term for name, term in out.losses.items()}
-        add_losses(encoded.losses, own)
+        decoder_losses = {_of_targets(name): term for name, term in out.losses.items()}
+        add_losses(encoded.losses, decoder_losses)
         y, head = self._predicting(out.y, exiting)
         predicted = predict(head, y, targets, encoded.losses, self.config, self.training)
         return ModelOutput(*predicted, out.state, taps=out.taps)
@@ -120,7 +120,7 @@ class EncoderDecoder(Model):
         R is the number B of sentences in ``context``, or a multiple: then rows b R/B .. of the
         prefix are continuations of sentence b (its beams).
         """
-        exiting = None if self.exits is None else self.exits.asked()
+        exiting = None if self.exits is None else self.exits.request()
         out = self._read_prefix(prefix, context, state, exiting=exiting)
         y, head = self._predicting(out.y, exiting)
         return ModelOutput(head(y), None, out.losses, out.state)
@@ -128,7 +128,7 @@ class EncoderDecoder(Model):
     def _predicting(
         self, y: Tensor, exiting: Exiting | None
     ) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
-        """What the decoder's tokens predict from, and by what."""
+        """Hidden states that the decoder's tokens predict from, and the head that does."""
         if self.exits is None or exiting is None:
             return y, self.head
         return self.exits.read(exiting, y), self.exits.heads_at(exiting.left)
@@ -143,8 +143,8 @@ class EncoderDecoder(Model):
         exiting: Exiting | None = None,
     ) -> StackOutput:
         x = self.add_positions(self.embed(self.embedding, prefix), mask, state)
-        given = {"mask": mask, "state": state, "taps": taps, "exiting": exiting}
-        out: StackOutput = self.stack(x, context=context, **given)
+        options = {"mask": mask, "state": state, "taps": taps, "exiting": exiting}
+        out: StackOutput = self.stack(x, context=context, **options)
         return out
 
     def term_counts(self, inputs: Tensor, targets: Tensor, mask: Mask | None) -> dict[str, int]:
@@ -174,5 +174,5 @@ def _of_targets(name: str) -> str:
 
 
 def _until_last(targets: Tensor) -> Tensor:
-    """Which target tokens (B, T) are no padding: those up to the last one that is scored."""
+    """Target tokens (B, T) that are no padding: those up to the last one that is scored."""
     return (targets != -100).long().flip(1).cummax(1).values.flip(1).bool()

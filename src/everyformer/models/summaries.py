@@ -85,19 +85,19 @@ class Summaries(nn.Module):
 
     def divide(self, tokens: Tensor, mask: Mask | None) -> TextParts:
         """The parts of texts of ``tokens`` (B, L)."""
-        given = mask or Mask()
-        given.require("a model with summaries", KNOWN)
-        here = torch.arange(tokens.shape[1], device=tokens.device).expand_as(tokens)
-        real = torch.ones_like(here, dtype=torch.bool) if given.keep is None else given.keep
+        known = mask or Mask()
+        known.require("a model with summaries", KNOWN)
+        positions = torch.arange(tokens.shape[1], device=tokens.device).expand_as(tokens)
+        real = torch.ones_like(positions, dtype=torch.bool) if known.keep is None else known.keep
         # the last real token up to this one, and the one before that
-        last = torch.where(real, here, -1).cummax(1).values
+        last = torch.where(real, positions, -1).cummax(1).values
         before = F.pad(last[:, :-1], (1, 0), value=-1)
-        documents = None if given.documents is None else runs_of(given.documents, real)
+        documents = None if known.documents is None else runs_of(known.documents, real)
         starts = before < 0
-        if given.sentences is not None:
-            starts = starts | _moved(given.sentences, before)
+        if known.sentences is not None:
+            starts = starts | _moved(known.sentences, before)
         elif self.options.per == "tokens":
-            single = torch.zeros_like(here) if documents is None else documents
+            single = torch.zeros_like(positions) if documents is None else documents
             starts = document_positions(single, real) % self.options.every == 0
         else:
             ends = torch.tensor(self.options.ends, device=tokens.device)
@@ -106,12 +106,12 @@ class Summaries(nn.Module):
         if documents is not None:
             starts = starts | _moved(documents, before)
         counted = (starts & real).long().cumsum(1)
-        found = counted[:, -1:]
-        if self.options.per == "tokens" and documents is None and given.sentences is None:
+        result = counted[:, -1:]
+        if self.options.per == "tokens" and documents is None and known.sentences is None:
             most = self.options.most(tokens.shape[1])
         else:
-            most = max(int(found.max()), 1)
-        keep = torch.arange(most, device=tokens.device) < found
+            most = max(int(result.max()), 1)
+        keep = torch.arange(most, device=tokens.device) < result
         return TextParts((counted - 1).clamp(min=0), real, keep, documents)
 
     def open(self, x: Tensor, first: Tensor, parts: TextParts, mask: Mask | None) -> WithGlobals:
@@ -131,13 +131,13 @@ class Summaries(nn.Module):
             return WithGlobals(
                 both, Mask(**parts_of, front=count if marked is None else None), None
             )
-        own = torch.zeros_like(numbers).scatter(1, parts.number, parts.documents)
-        parts_of["documents"] = torch.cat([own, parts.documents], 1)
+        documents = torch.zeros_like(numbers).scatter(1, parts.number, parts.documents)
+        parts_of["documents"] = torch.cat([documents, parts.documents], 1)
         # how many documents begin up to a token, or to the part that a global token stands for
-        begun = F.pad(parts.documents[:, 1:] != parts.documents[:, :-1], (1, 0)).long().cumsum(1)
-        rank = torch.zeros_like(numbers).scatter(1, parts.number, begun)
+        initial = F.pad(parts.documents[:, 1:] != parts.documents[:, :-1], (1, 0)).long().cumsum(1)
+        rank = torch.zeros_like(numbers).scatter(1, parts.number, initial)
         rank = rank.masked_fill(~parts.keep, x.shape[1])
-        order = torch.cat([2 * rank, 2 * begun + 1], 1).argsort(dim=1, stable=True)
+        order = torch.cat([2 * rank, 2 * initial + 1], 1).argsort(dim=1, stable=True)
         slots = torch.arange(order.shape[1], device=x.device).expand_as(order)
         positions = torch.empty_like(order).scatter(1, order, slots)
         moved = {name: part.gather(1, order) for name, part in parts_of.items()}
@@ -174,5 +174,5 @@ class Summaries(nn.Module):
 
 
 def _moved(ids: Tensor, before: Tensor) -> Tensor:
-    """Whether a token has another id than the real one before it."""
+    """True where a token has another id than the real one before it."""
     return ids != ids.gather(1, before.clamp(min=0))

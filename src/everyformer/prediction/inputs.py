@@ -1,4 +1,4 @@
-"""What is to be read, as people give it: sentences, lines, tables, pictures and arrays, as rows.
+"""Inputs as people give them: sentences, lines, tables, pictures and arrays, read as rows.
 
 A word is a file where there is one of that name, or where it looks like one (a known ending, or a
 slash), and else a sentence. Nothing is held in memory but the row that is read; arrays are.
@@ -46,7 +46,7 @@ Kind = Literal["sentences", "texts", "tables", "pictures", "arrays"]
 
 @dataclass(frozen=True)
 class Reading:
-    """How inputs are read."""
+    """Options by which inputs are read."""
 
     text: bool = False
     """every word is a sentence, whatever it looks like"""
@@ -67,7 +67,7 @@ class Inputs:
     rows: Iterator[Row]
     tables: bool
     """whether they are rows of tables, whose columns are kept"""
-    found: list[str] = field(default_factory=list)
+    remarks: list[str] = field(default_factory=list)
     """what was found and guessed"""
     resized: int = 0
     """pictures of another size than the model reads"""
@@ -75,20 +75,20 @@ class Inputs:
     """of the first table, known with its first row"""
 
     def notes(self) -> list[str]:
-        """What there is to say when the rows have been read, half a sentence each."""
+        """Remarks when the rows have been read, half a sentence each."""
         if not self.resized:
-            return self.found
-        return [*self.found, f"{counted(self.resized, 'picture')} resized as in training"]
+            return self.remarks
+        return [*self.remarks, f"{counted(self.resized, 'picture')} resized as in training"]
 
 
-def open_inputs(given: Sequence[str | Path], reader: Predictor, how: Reading) -> Inputs:
-    """The rows of all that is ``given``, in order, as ``reader``'s model reads them.
+def open_inputs(words: Sequence[str | Path], reader: Predictor, how: Reading) -> Inputs:
+    """The rows of all ``words``, in order, as ``reader``'s model reads them.
 
     Raises:
         DataError: a file that is not there, is empty or holds another kind of data than is read.
         ConfigError: an empty sentence; tables beside what is none.
     """
-    kinds = [(word, _kind(word, reader, how)) for word in given]
+    kinds = [(word, _kind(word, reader, how)) for word in words]
     for word, kind in kinds:
         _require_fit(word, kind, reader)
     tables = [word for word, kind in kinds if kind == "tables"]
@@ -120,7 +120,7 @@ def array_inputs(given: np.ndarray | Tensor, reader: Predictor) -> Inputs:
 
 
 def _kind(word: str | Path, reader: Predictor, how: Reading) -> Kind:
-    """What a word stands for."""
+    """The kind of source that a word stands for."""
     if how.text or word == LINES or not str(word).strip():
         return "sentences"
     path = expanded(word)
@@ -146,7 +146,7 @@ def _exists(path: Path) -> bool:
 
 
 def _held(source: Source) -> Kind:
-    """What a source holds.
+    """Contents of a source.
 
     Raises:
         DataError: several kinds of data.
@@ -158,8 +158,8 @@ def _held(source: Source) -> Kind:
             kind = name if entry.suffix in suffixes else kind  # type: ignore[assignment]
         first.setdefault(kind, entry)
     if len(first) > 1:
-        found = " and ".join(f"{kind} ({entry.name})" for kind, entry in first.items())
-        raise DataError(f"'{source.spec}' holds {found}: give one kind at a time")
+        result = " and ".join(f"{kind} ({entry.name})" for kind, entry in first.items())
+        raise DataError(f"'{source.spec}' holds {result}: give one kind at a time")
     return next(iter(first))
 
 
@@ -175,7 +175,7 @@ def _require_fit(word: str | Path, kind: Kind, reader: Predictor) -> None:
 
 
 def _reads(reader: Predictor) -> str:
-    """What a model reads, in messages."""
+    """The kind of input of a model, for messages."""
     what = "pictures" if reader.task.pictures else "texts"
     return f"{'series (.npy, .npz)' if reader.task.series else what} (task {reader.task.name})"
 
@@ -203,7 +203,7 @@ def _texts(word: str | Path, inputs: Inputs, reader: Predictor, how: Reading) ->
     with open_source(str(word)) as source:
         entries = without_notes(source.entries)
         if len(entries) > 1 and not how.whole:
-            inputs.found.append(
+            inputs.remarks.append(
                 f"every line of the {len(entries):,} files in '{word}' is a text; --whole makes "
                 "each file one"
             )
@@ -219,11 +219,11 @@ def _table_rows(word: str | Path, inputs: Inputs, reader: Predictor, how: Readin
     with open_source(str(word)) as source:
         entries = without_notes(source.entries)
         config = DataConfig(source=str(word), text_column=how.text_column, header=how.header)
-        found = _text_column(source, config, entries[0], reader)
-        [text] = found.indices
-        table = found.first
+        result = _text_column(source, config, entries[0], reader)
+        [text] = result.indices
+        table = result.first
         inputs.form = _form(source, entries[0], table)
-        inputs.found += [f"'{word}': {note}" for note in found.notes]
+        inputs.remarks += [f"'{word}': {note}" for note in result.notes]
         every = [text, *(index for index in range(table.width) if index != text)]
         whole = TableReader(source, config, table, every)
         for entry in entries:
@@ -231,7 +231,7 @@ def _table_rows(word: str | Path, inputs: Inputs, reader: Predictor, how: Readin
 
 
 def _form(source: Source, entry: Entry, table: Table) -> CsvForm:
-    """How a CSV is written, so that it comes back so; tabs do not fit the name of one."""
+    """The form of a CSV, so that it comes back so; tabs do not fit the name of one."""
     if not isinstance(table, DelimitedTable):
         return CsvForm()
     with source.stream(entry) as stream:
@@ -272,11 +272,11 @@ def _rows_of(reader: TableReader, entry: Entry) -> Iterator[Row]:
 
 def _unique(table: Table) -> list[str]:
     """Names of the columns; those without one, or that come again, are numbered, as no other is."""
-    given = [table.names[index] if table.names else "" for index in range(table.width)]
+    headers = [table.names[index] if table.names else "" for index in range(table.width)]
     names: list[str] = []
-    for index, name in enumerate(given):
+    for index, name in enumerate(headers):
         numbers = (f"column_{number}" for number in itertools.count(index + 1))
-        free = (other for other in numbers if other not in given and other not in names)
+        free = (other for other in numbers if other not in headers and other not in names)
         names.append(name if name and name not in names else next(free))
     return names
 

@@ -19,29 +19,32 @@ ADDED = "predicted_"
 WIDEST = 48
 """characters of an input that people are shown"""
 
-Found = Iterable[tuple[Row, Prediction]]
+Predictions = Iterable[tuple[Row, Prediction]]
 
 
 def fields_of(row: Row, prediction: Prediction) -> dict[str, Any]:
     """One prediction as an object of JSON, the cells of its row first."""
-    found = prediction.fields()
+    result = prediction.fields()
     if not row.cells:
-        return found
-    del found["input"]
-    return dict(row.cells) | {ADDED + name: value for name, value in found.items()}
+        return result
+    del result["input"]
+    return dict(row.cells) | {ADDED + name: value for name, value in result.items()}
 
 
-def write_lines(found: Found, out: TextIO) -> int:
+def write_lines(predictions: Predictions, out: TextIO) -> int:
     """Write one object a line; gives how many."""
     count = 0
-    for row, prediction in found:
+    for row, prediction in predictions:
         count += 1
         out.write(to_json(fields_of(row, prediction), ensure_ascii=False, default=str) + "\n")
     return count
 
 
 def write_csv(
-    found: Found, out: TextIO, columns: Sequence[str], form: Callable[[], CsvForm] = CsvForm
+    predictions: Predictions,
+    out: TextIO,
+    columns: Sequence[str],
+    form: Callable[[], CsvForm] = CsvForm,
 ) -> int:
     """Write a line of names and one a prediction; gives how many.
 
@@ -55,7 +58,7 @@ def write_csv(
     writer: Any = None
     names: tuple[str, ...] = ()
     count = 0
-    for count, (row, prediction) in enumerate(found, 1):
+    for count, (row, prediction) in enumerate(predictions, 1):
         cells = dict(row.cells)
         if writer is None:
             how, names = form(), tuple(cells)
@@ -89,7 +92,7 @@ def shown(prediction: Prediction, columns: Sequence[str]) -> Iterator[list[Any]]
 
 
 def headers(columns: Sequence[str]) -> list[str]:
-    """What stands over them."""
+    """The headers of the columns."""
     if "masks" in columns:
         return ["text", "mask", "token", "probability"]
     if "token" in columns:

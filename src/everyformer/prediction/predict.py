@@ -27,7 +27,7 @@ def predict(
     whole: bool = False,
     text_column: str | None = None,
 ) -> list[Prediction]:
-    """What a trained model answers to each row of ``inputs``, in their order.
+    """Predictions of a trained model for each row of ``inputs``, in their order.
 
         ef.predict("runs/attention", ["a warm film", "a dull one"])[0].label
         ef.predict("runs/attention", Path("reviews.csv"), top=3)
@@ -60,9 +60,9 @@ def predict(
     else:
         reader = Predictor.load(run, tokenizer=tokenizer, classes=classes)
     if isinstance(inputs, np.ndarray | Tensor):
-        found = array_inputs(inputs, reader)
+        result = array_inputs(inputs, reader)
     else:
-        given = [inputs] if isinstance(inputs, str | Path) else list(inputs)
+        words = [inputs] if isinstance(inputs, str | Path) else list(inputs)
         how = Reading(text=text, whole=whole, text_column=text_column)
-        found = open_inputs(given, reader, how)
-    return [one for _, one in reader.predict(found.rows, top=top, batch=batch)]
+        result = open_inputs(words, reader, how)
+    return [one for _, one in reader.predict(result.rows, top=top, batch=batch)]

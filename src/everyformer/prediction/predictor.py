@@ -44,7 +44,7 @@ STRANGE = 8
 
 @dataclass
 class Said:
-    """What is to be said of the rows when all have been read."""
+    """Remarks on the rows when all have been read."""
 
     rows: int = 0
     cut: int = 0
@@ -113,7 +113,7 @@ class Predictor:
         assert isinstance(model, Model)
         check_finite(model, start.path)
         data = start.values.get("data", {})
-        found = cls(
+        result = cls(
             model,
             name,
             tokenizer=tokenizer or start.tokenizer,
@@ -121,8 +121,8 @@ class Predictor:
             length=data.get("length"),
         )
         known = start.values.get("run")
-        found.text_column = known["data"].get("text_column") if isinstance(known, dict) else None
-        return found
+        result.text_column = known["data"].get("text_column") if isinstance(known, dict) else None
+        return result
 
     def predict(
         self, rows: Iterable[Row], *, top: int | None = None, batch: int = 16
@@ -141,10 +141,10 @@ class Predictor:
         for chunk in batched(rows, batch):
             read = [self._read(row) for row in chunk]
             filled = [one for one in read if one is not None]
-            found = iter(answer(filled, top) if filled else ())
+            result = iter(answer(filled, top) if filled else ())
             for row, one in zip(chunk, read, strict=True):
-                given = {"input": row.shown, "target": row.target}
-                yield row, Prediction(**given, **({} if one is None else next(found)))
+                known = {"input": row.shown, "target": row.target}
+                yield row, Prediction(**known, **({} if one is None else next(result)))
         if not self.said.rows:
             raise DataError("there are no rows to predict: give at least one")
 
@@ -168,8 +168,8 @@ class Predictor:
     @property
     def mask_token(self) -> int:
         """The id of hidden tokens."""
-        own = None if self.tokenizer is None else self.tokenizer.mask
-        return self.config.vocabulary - 1 if own is None else own
+        token = None if self.tokenizer is None else self.tokenizer.mask
+        return self.config.vocabulary - 1 if token is None else token
 
     def columns(self, top: int | None = None, target: bool = False) -> list[str]:
         """The names that `Prediction.cells` has of its predictions; ``target``: of held-out rows"""
@@ -179,43 +179,43 @@ class Predictor:
             ends = several if config.outputs > 1 else [""]
             names = ["target", "value"] if target else ["value"]
             return [name + end for name in names for end in ends]
-        found = ["target"] if target and self.task.predicts != "hidden" else []
+        result = ["target"] if target and self.task.predicts != "hidden" else []
         if self.task.predicts == "hidden":
-            return [*found, "filled", "masks"]
+            return [*result, "filled", "masks"]
         name, most = (
             ("label", config.classes) if self.task.classifies else ("token", config.vocabulary)
         )
         for rank in range(1, min(count, most) + 1):
-            found += [ranked(name, rank), ranked("probability", rank)]
-        return found
+            result += [ranked(name, rank), ranked("probability", rank)]
+        return result
 
     def notes(self) -> list[str]:
-        """What there is to say of the rows that have been read, a sentence each."""
-        said, found = self.said, []
+        """Remarks on the rows that have been read, a sentence each."""
+        said, result = self.said, []
         if not self.named:
-            found.append(f"{self.name} does not know the names of its classes: they are numbered")
+            result.append(f"{self.name} does not know the names of its classes: they are numbered")
         if said.cut:
             unit = "steps" if self.task.series else "tokens"
             part = f"the first {self.length:,} of each"
             if not self.task.answers:
                 continues = self.task.continues
                 part = f"the last {self.length:,} of each" if continues else "what is about a mask"
-            found.append(
+            result.append(
                 f"{said.cut:,} of {counted(said.rows, 'row')} longer than {self.length:,} {unit}: "
                 f"{part} is read"
             )
         if said.strange:
-            shown = ", ".join(map(repr, sorted(said.characters)[:STRANGE]))
-            found.append(
+            characters = ", ".join(map(repr, sorted(said.characters)[:STRANGE]))
+            result.append(
                 f"{counted(said.strange, 'text')} with characters that the training text never had "
-                f"({shown}), which are read as unknown ones"
+                f"({characters}), which are read as unknown ones"
             )
         if said.empty:
-            found.append(f"{counted(said.empty, 'row')} without text and so without a prediction")
-        return found
+            result.append(f"{counted(said.empty, 'row')} without text and so without a prediction")
+        return result
 
     def _read(self, row: Row) -> np.ndarray | None:
-        """What the model reads of a row; None where there is nothing."""
+        """A row as the model reads it; None where there is nothing."""
         value = self._encode(row) if isinstance(row.value, str) else row.value
         self.said.rows += 1
         if not len(value):
@@ -263,12 +263,12 @@ class Predictor:
             )
         # where tokens begin with their space, the one before a mark is the hidden token's own
         spaced = len(tokenizer.encode(" a")) == len(tokenizer.encode("a"))
-        found = list(tokenizer.opening)
+        result = list(tokenizer.opening)
         for number, part in enumerate(parts):
             last = number == len(parts) - 1
-            found += tokenizer.encode(part.removesuffix(" ") if spaced and not last else part)
-            found += [] if last else [self.mask_token]
-        return np.array([*found, *tokenizer.closing], dtype=np.int64)
+            result += tokenizer.encode(part.removesuffix(" ") if spaced and not last else part)
+            result += [] if last else [self.mask_token]
+        return np.array([*result, *tokenizer.closing], dtype=np.int64)
 
     def _answer(self) -> Callable[[Sequence[np.ndarray], int], Iterator[dict[str, Any]]]:
         if self.task.classifies:
@@ -279,8 +279,12 @@ class Predictor:
 
     def _classes(self, rows: Sequence[np.ndarray], top: int) -> Iterator[dict[str, Any]]:
         for p in self._logits(rows).softmax(-1):
-            found = [Candidate(self.classes[id_], value, id_) for value, id_ in _best(p, top)]
-            yield {"label": found[0].text, "probability": found[0].probability, "top": (*found,)}
+            results = [Candidate(self.classes[id_], value, id_) for value, id_ in _best(p, top)]
+            yield {
+                "label": results[0].text,
+                "probability": results[0].probability,
+                "top": (*results,),
+            }
 
     def _numbers(self, rows: Sequence[np.ndarray], top: int) -> Iterator[dict[str, Any]]:
         for values in self._logits(rows).tolist():
@@ -324,14 +328,14 @@ class Predictor:
         with torch.random.fork_rng(devices), torch.no_grad(), evaluating(self.model):
             # members that draw random numbers draw the same for every batch
             torch.manual_seed(0)
-            found: Tensor = self.model(inputs.to(device), mask=mask, **how).logits.cpu().double()
-        real = found if keep is None or found.dim() != 3 or front else found[keep]
+            result: Tensor = self.model(inputs.to(device), mask=mask, **how).logits.cpu().double()
+        real = result if keep is None or result.dim() != 3 or front else result[keep]
         if not bool(real.isfinite().all()):
             raise DivergedError(
                 f"{self.name} gives no finite numbers: its training diverged, or what it reads is "
                 "far from what it learned"
             )
-        return found
+        return result
 
     def _candidates(self, before: Sequence[int], p: Tensor, top: int) -> tuple[Candidate, ...]:
         return tuple(
@@ -362,7 +366,7 @@ class Predictor:
         return "".join(parts)
 
     def _target(self, target: Tensor, read: np.ndarray) -> Any:
-        """What is true of a held-out row that is ``read``, as its prediction says it."""
+        """The truth of a held-out row that is ``read``, as its prediction says it."""
         if self.task.classifies:
             return self.classes[int(target)]
         if self.task.measures:
@@ -390,8 +394,8 @@ def require_rows(task: Task, name: str) -> None:
 
 def _best(p: Tensor, top: int) -> list[tuple[float, int]]:
     """The ``top`` probabilities with their ids, the greatest first."""
-    found = p.topk(min(top, len(p)))
-    return list(zip(found.values.tolist(), found.indices.tolist(), strict=True))
+    result = p.topk(min(top, len(p)))
+    return list(zip(result.values.tolist(), result.indices.tolist(), strict=True))
 
 
 def _short(text: str) -> str:

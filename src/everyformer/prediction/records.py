@@ -20,7 +20,7 @@ class Candidate(NamedTuple):
 
 @dataclass(frozen=True)
 class Prediction:
-    """What a model answers to one row; what its task has no use for stays empty.
+    """The answer of a model to one row; fields without a use for its task stay empty.
 
     A row without text, such as an empty line of a file, has ``input`` alone.
     """
@@ -45,32 +45,32 @@ class Prediction:
     """of a held-out row what is true"""
 
     def fields(self) -> dict[str, Any]:
-        """What there is of it, as plain values for JSON."""
-        found: dict[str, Any] = {"input": self.input}
+        """The fields that are filled, as plain values for JSON."""
+        result: dict[str, Any] = {"input": self.input}
         for name in ("target", "label", "probability", "value", "filled"):
             if getattr(self, name) is not None:
-                found[name] = getattr(self, name)
+                result[name] = getattr(self, name)
         if len(self.top) > 1:
-            found["top"] = [{"label": one.text, "probability": one[1]} for one in self.top]
+            result["top"] = [{"label": one.text, "probability": one[1]} for one in self.top]
         if self.tokens:
-            found["tokens"] = _tokens(self.tokens)
+            result["tokens"] = _tokens(self.tokens)
         if self.masks:
-            found["masks"] = [_tokens(candidates) for candidates in self.masks]
-        return found
+            result["masks"] = [_tokens(candidates) for candidates in self.masks]
+        return result
 
     def cells(self) -> dict[str, Any]:
-        """The same as one line of a table: candidates side by side, numbered from the second on."""
-        found: dict[str, Any] = {} if self.target is None else _numbered("target", self.target)
+        """A line of a table of the same: candidates side by side, numbered from the second on."""
+        result: dict[str, Any] = {} if self.target is None else _numbered("target", self.target)
         for rank, one in enumerate(self.top, 1):
-            found |= {ranked("label", rank): one.text, ranked("probability", rank): one[1]}
+            result |= {ranked("label", rank): one.text, ranked("probability", rank): one[1]}
         if self.value is not None:
-            found |= _numbered("value", self.value)
+            result |= _numbered("value", self.value)
         for rank, one in enumerate(self.tokens, 1):
-            found |= {ranked("token", rank): one.text, ranked("probability", rank): one[1]}
+            result |= {ranked("token", rank): one.text, ranked("probability", rank): one[1]}
         if self.filled is not None:
             masks = [_tokens(candidates) for candidates in self.masks]
-            found |= {"filled": self.filled, "masks": to_json(masks, ensure_ascii=False)}
-        return found
+            result |= {"filled": self.filled, "masks": to_json(masks, ensure_ascii=False)}
+        return result
 
 
 def _tokens(candidates: Sequence[Candidate]) -> list[dict[str, Any]]:

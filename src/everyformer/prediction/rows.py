@@ -13,7 +13,7 @@ from torch import Tensor
 
 
 class CsvForm(NamedTuple):
-    """How a file of comma-separated values is written."""
+    """The form of a file of comma-separated values."""
 
     delimiter: str = ","
     marked: bool = False
@@ -42,8 +42,8 @@ def padded(rows: Sequence[np.ndarray], front: bool) -> tuple[Tensor, Tensor | No
     inputs = np.zeros((len(rows), longest, *rows[0].shape[1:]), dtype=rows[0].dtype)
     keep = np.zeros((len(rows), longest), dtype=bool)
     for index, row in enumerate(rows):
-        here = slice(longest - len(row), None) if front else slice(len(row))
-        inputs[index, here], keep[index, here] = row, True
+        place = slice(longest - len(row), None) if front else slice(len(row))
+        inputs[index, place], keep[index, place] = row, True
     return torch.from_numpy(inputs), torch.from_numpy(keep)
 
 

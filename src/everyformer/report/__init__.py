@@ -1,1 +1,1 @@
-"""What a person looks at: figures, pictures of what was learned, the page of a comparison."""
+"""Figures, pictures of what was learned, and the page of a comparison."""

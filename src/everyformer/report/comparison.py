@@ -18,7 +18,6 @@ from everyformer.comparison.results import Results, Row, finished
 from everyformer.core.config import to_dict
 from everyformer.core.errors import UnknownNameError
 from everyformer.family import info
-from everyformer.report.escaping import safe
 from everyformer.report.figures import draw_all
 from everyformer.report.headline import answer
 from everyformer.report.learned import FEW, learned_of_all, shown
@@ -26,7 +25,7 @@ from everyformer.report.notes import notes
 from everyformer.report.selection import crowded, styles_of
 from everyformer.report.style import Styles, inline_svg, save_svg, svg_text
 from everyformer.report.table import table
-from everyformer.report.words import brief, budget, count, question, title
+from everyformer.report.words import brief, budget, count, question, safe, title
 from everyformer.system.files import write_text
 from everyformer.system.plain import to_json
 
@@ -60,10 +59,10 @@ def write_report(results: Results, folder: Path, *, complete: bool = True) -> Pa
     if complete:
         sections += [_samples(results), _learned(results, folder)]
     sections += [_data(results), _environment(results), _repeat(results), _config(results)]
-    here = files("everyformer.report")
-    page = Template((here / "page.html").read_text(encoding="utf-8")).substitute(
+    folder_of_page = files("everyformer.report")
+    page = Template((folder_of_page / "page.html").read_text(encoding="utf-8")).substitute(
         title=safe(f"everyformer: {title(results)}"),
-        style=(here / "page.css").read_text(encoding="utf-8") + _filters(styles),
+        style=(folder_of_page / "page.css").read_text(encoding="utf-8") + _filters(styles),
         kicker=safe(title(results)),
         question=safe(question(results)),
         answer=safe(answer(results)),
@@ -88,7 +87,7 @@ def _filter(styles: Styles) -> str:
 
 
 def _filters(styles: Styles) -> str:
-    """What the boxes do, to rows of the table and lines of the figures."""
+    """Rules of the boxes for rows of the table and lines of the figures."""
     return "\n".join(
         f"body:has(#show{n}:not(:checked)) :is(.group{n}, [id*='-group{n}-']) {{ display: none; }}"
         for n in range(len(styles.groups))
@@ -108,10 +107,10 @@ def _figures(results: Results, folder: Path, styles: Styles, complete: bool) -> 
     for n, drawing in enumerate(draw_all(results, complete=complete)):
         svg = svg_text(drawing.figure)
         save_svg(svg, folder / "figures" / f"{drawing.name}.svg")
-        shown = inline_svg(svg, f"f{n}", drawing.caption, styles.titles())
+        picture = inline_svg(svg, f"f{n}", drawing.caption, styles.titles())
         rows = min(3, round(drawing.figure.get_figheight() / TALL))
         kind = f"rows{rows}" if rows > 1 else ""
-        parts.append(_figure(drawing.title, shown, drawing.caption, kind))
+        parts.append(_figure(drawing.title, picture, drawing.caption, kind))
     about = ""
     if crowded(results) and parts:
         about = (
@@ -214,7 +213,7 @@ def _data(results: Results) -> str:
 
 
 def _used(row: Row) -> str:
-    """What a member's trainings took, and how fast it was found to be before."""
+    """Budget that a member's trainings took, and how fast it was timed before."""
     parts = [f"{row['steps']:,.0f} steps, {count(row['tokens'])} tokens, {row['flops']:.3g} FLOPs"]
     parts[0] += f" in {brief(row['seconds'])} s"
     known = row["calibrated"]
@@ -249,22 +248,22 @@ def _repeat(results: Results) -> str:
     repeated = results["command"]
     if not repeated:
         changed = changes(results["config"], to_dict(CompareConfig()))
-        given = ", ".join(f"{name}={value!r}" for name, value in changed.items())
-        repeated = f"import everyformer as ef\nef.compare({given})"
+        arguments = ", ".join(f"{name}={value!r}" for name, value in changed.items())
+        repeated = f"import everyformer as ef\nef.compare({arguments})"
     return _section("repeat", "To repeat it", f'<pre class="wrap">{safe(repeated)}</pre>')
 
 
 def changes(config: dict[str, Any], default: dict[str, Any]) -> dict[str, Any]:
     """The part of nested options that differs from the default."""
-    found: dict[str, Any] = {}
+    result: dict[str, Any] = {}
     for name, value in config.items():
         usual = default.get(name)
         if isinstance(value, dict) and isinstance(usual, dict):
             if inner := changes(value, usual):
-                found[name] = inner
+                result[name] = inner
         elif value != usual and name not in ("resume", "overwrite"):
-            found[name] = value
-    return found
+            result[name] = value
+    return result
 
 
 def _config(results: Results) -> str:

@@ -1,4 +1,4 @@
-"""How a classifier errs on held-out rows: which classes it takes for which, and how sure it is."""
+"""Errors of a classifier on held-out rows: which classes it takes for which, and how sure it is."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ COUNTED = 12
 class Measured:
     """An evaluation with details (see `everyformer.training.evaluate`)."""
 
-    found: Mapping[str, Any]
+    evaluation: Mapping[str, Any]
     classes: Sequence[str]
     """names, by id"""
 
 
 @styled
 def draw_confusion(measured: Measured) -> Figure:
-    """What was answered (columns) to the rows of each class (lines), as shares of the line.
+    """Answers (columns) to the rows of each class (lines), as shares of the line.
 
     Raises:
         UnsupportedError: there are too many classes for a matrix.
     """
-    counts = measured.found.get("confusion")
+    counts = measured.evaluation.get("confusion")
     if counts is None:
         raise UnsupportedError(
             f"{len(measured.classes):,} classes are too many for a confusion matrix: eval --json "
@@ -68,7 +68,7 @@ def draw_confusion(measured: Measured) -> Figure:
     cells = "; cells hold counts" if size <= COUNTED else ""
     figure.set_label(
         f"What was answered to {int(matrix.sum()):,} held-out rows, as shares of each true "
-        f"class{cells}. {_measures(measured.found)}"
+        f"class{cells}. {_measures(measured.evaluation)}"
     )
     return figure
 
@@ -76,7 +76,7 @@ def draw_confusion(measured: Measured) -> Figure:
 @styled
 def draw_calibration(measured: Measured) -> Figure:
     """Accuracy against confidence, and below how many answers were given with it."""
-    bins = measured.found["calibration"]
+    bins = measured.evaluation["calibration"]
     filled = [row for row in bins if row["rows"]]
     figure = Figure(figsize=(WIDE, WIDE), layout="constrained")
     upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=(3, 1))
@@ -96,7 +96,7 @@ def draw_calibration(measured: Measured) -> Figure:
     lower.bar(middles, [row["rows"] for row in bins], 0.9 * width, color="#56b4e9")
     lower.set_ylabel("rows")
     lower.set_xlabel("confidence: probability of the answer")
-    error = measured.found["calibration_error"]
+    error = measured.evaluation["calibration_error"]
     figure.set_label(
         f"How often answers of each confidence are right, in {len(bins)} bins of equal width; "
         f"below the diagonal the model is surer than it is right. Expected calibration error "
@@ -112,10 +112,10 @@ MEASURED: dict[str, Callable[[Measured], Figure]] = {
 """pictures of an evaluation of runs that classify"""
 
 
-def _measures(found: Mapping[str, Any]) -> str:
+def _measures(evaluation: Mapping[str, Any]) -> str:
     return (
-        f"Accuracy {found['accuracy']:.3f} (always the commonest class: "
-        f"{found['majority_accuracy']:.3f}), macro F1 {found['macro_f1']:.3f}."
+        f"Accuracy {evaluation['accuracy']:.3f} (always the commonest class: "
+        f"{evaluation['majority_accuracy']:.3f}), macro F1 {evaluation['macro_f1']:.3f}."
     )
 
 

@@ -15,10 +15,9 @@ from everyformer.comparison.metrics import METRICS
 from everyformer.comparison.results import Axis, CompletedRun, Metric, Results, finished
 from everyformer.core.tasks import TASKS
 from everyformer.core.wording import few
-from everyformer.report.drawing import Drawing
 from everyformer.report.headline import decided, winners
 from everyformer.report.lines import Lines
-from everyformer.report.style import Styles, new_figure, styled
+from everyformer.report.style import Drawing, Styles, new_figure, styled
 from everyformer.report.words import count
 
 EARLY = 1.25
@@ -44,9 +43,9 @@ def draw_loss(results: Results, styles: Styles, axis: Axis) -> Drawing | None:
     drawn = Quantity.of_data(results["data"], results["metric"])
     seen: list[float] = []
     for run in runs:
-        told = [row for row in run["training"] if drawn.name in row]
-        losses = [drawn.of(row) for row in told]
-        lines.faint(run["member"], [row[axis] for row in told], losses)
+        logged = [row for row in run["training"] if drawn.name in row]
+        losses = [drawn.of(row) for row in logged]
+        lines.faint(run["member"], [row[axis] for row in logged], losses)
         validation = [drawn.of(row["evaluation"]) for row in run["evaluations"]]
         lines.curve(run["member"], [row[axis] for row in run["evaluations"]], validation)
         # the fall from chance in the first steps would press all else to the floor
@@ -70,7 +69,7 @@ def draw_loss(results: Results, styles: Styles, axis: Axis) -> Drawing | None:
 
 @dataclass(frozen=True)
 class Quantity:
-    """What curves show."""
+    """The quantity that curves show."""
 
     name: str
     """in rows of metrics.jsonl and in evaluations"""
@@ -100,7 +99,7 @@ class Quantity:
         return self.scale * float(row[self.name])
 
     def spent(self, axis: Axis) -> str:
-        """What an axis of the figure is called."""
+        """Label of an axis of the figure."""
         return STEPS if axis == "tokens" and self.name == "return" else AXES[axis]
 
 
@@ -114,27 +113,27 @@ def _at_equal(runs: list[CompletedRun], axis: Axis, drawn: Quantity, settled: bo
     be said."""
     firsts = {run["member"]: run for run in reversed(runs)}
     shared = min(run["evaluations"][-1][axis] for run in firsts.values())
-    found = []
+    results = []
     for member, run in firsts.items():
         spent_by = [row[axis] for row in run["evaluations"]]
         if spent_by[0] <= EARLY * shared:
             losses = [drawn.of(row["evaluation"]) for row in run["evaluations"]]
-            found.append((float(np.interp(shared, spent_by, losses)), member))
-    found.sort(reverse=drawn.best == "highest")
+            results.append((float(np.interp(shared, spent_by, losses)), member))
+    results.sort(reverse=drawn.best == "highest")
     unit = drawn.unit
-    late = len(found) < len(firsts)
+    late = len(results) < len(firsts)
     amount = {"seconds": f"{shared:.3g} seconds", "tokens": f"{count(shared)} tokens"}
     spent = amount.get(axis, f"{shared:.3g} FLOPs")
     if len(runs) > len(firsts):
         spent += " (first seed)"
-    words = [f"{member} {value:.3f}" for value, member in found]
+    words = [f"{member} {value:.3f}" for value, member in results]
     if len(words) == 1 and late:
         return "No two members were evaluated after spending the same: compare the thin lines."
     if len(words) == 1:
         return f"After {spent}: {words[0]} {unit}."
     order = f"{few(words)} {unit}"
     equal = words[0].split()[-1] == words[1].split()[-1]
-    leads = f"{found[0][1]} is {drawn.best} ({order})" if settled and not equal else order
+    leads = f"{results[0][1]} is {drawn.best} ({order})" if settled and not equal else order
     if late:
         return f"Of the members that were evaluated after {spent}: {leads}."
     return f"After {spent}, which all spent: {leads}."

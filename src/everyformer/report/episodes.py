@@ -36,28 +36,28 @@ def draw_returns(played: Sequence[Mapping[str, Any]], best: float | None = None)
         best: of the data that were learned from, where it is known.
     """
     rows = sorted(played, key=lambda row: row["target"])
-    asked, reached = ([row[name] for row in rows] for name in ("target", "return"))
+    targets, reached = ([row[name] for row in rows] for name in ("target", "return"))
     around = [row["return_interval"] or (row["return"],) * 2 for row in rows]
     errors = [[row["return"] - low, high - row["return"]]
               for row, (low, high) in zip(rows, around, strict=True)]  # fmt: skip
     figure, axes = new_figure()
-    ends = (min(asked), max(asked))
+    ends = (min(targets), max(targets))
     axes.plot(ends, ends, color=INK, linewidth=0.8, linestyle="--", label="as asked for")
     axes.errorbar(
-        asked, reached, yerr=np.transpose(errors), color=_REACHED, marker="o", capsize=2,
+        targets, reached, yerr=np.transpose(errors), color=_REACHED, marker="o", capsize=2,
         label="reached",
     )  # fmt: skip
-    told = ""
+    sentence = ""
     if best is not None:
         axes.axvline(best, color=INK, linewidth=0.8, linestyle=":", label="best of the data")
-        told = f" The best episode of the data has {best:g}."
+        sentence = f" The best episode of the data has {best:g}."
     axes.set_xlabel("return asked for")
     axes.set_ylabel("mean return reached")
     axes.legend()
     figure.set_label(
         f"Mean returns of {rows[0]['episodes']:,} episodes for each return that was asked for, "
-        f"with 95% intervals: from {reached[0]:.4g} for {asked[0]:g} to {reached[-1]:.4g} for "
-        f"{asked[-1]:g}.{told}"
+        f"with 95% intervals: from {reached[0]:.4g} for {targets[0]:g} to {reached[-1]:.4g} for "
+        f"{targets[-1]:g}.{sentence}"
     )
     return figure
 
@@ -66,7 +66,7 @@ def draw_returns(played: Sequence[Mapping[str, Any]], best: float | None = None)
 def draw_spread(
     returns: np.ndarray, played: Mapping[str, Any], best: float | None = None
 ) -> Figure:
-    """How the returns (N,) of episodes are spread, with their mean and its interval.
+    """A histogram of the returns (N,) of episodes, with their mean and its interval.
 
     Args:
         played: ``return``, ``return_interval`` (or None), ``episodes``, and ``success`` where it is
@@ -77,10 +77,10 @@ def draw_spread(
     axes.hist(returns, bins=PARTS, color=_REACHED, alpha=0.6)
     mean, around = played["return"], played["return_interval"]
     axes.axvline(mean, color=INK, label="mean")
-    told = ""
+    words = ""
     if around is not None:
         axes.axvspan(*around, color=INK, alpha=0.15, linewidth=0, label="95% interval")
-        told = f" ({around[0]:.4g} to {around[1]:.4g})"
+        words = f" ({around[0]:.4g} to {around[1]:.4g})"
     if best is not None:
         axes.axvline(best, color=INK, linewidth=0.8, linestyle=":", label="best of the data")
     axes.set_xlabel("return")
@@ -90,7 +90,7 @@ def draw_spread(
     solved = f" {played['success']:.0%} of them solve the task." if "success" in played else ""
     figure.set_label(
         f"Returns of {played['episodes']:,} episodes, from {returns.min():.4g} to "
-        f"{returns.max():.4g}, {mean:.4g}{told} on average.{solved}"
+        f"{returns.max():.4g}, {mean:.4g}{words} on average.{solved}"
     )
     return figure
 
@@ -103,14 +103,14 @@ def draw_film(pictures: np.ndarray, rewards: np.ndarray, name: str) -> Figure:
     Args:
         rewards: (T,), of the steps between them. name: of what is played.
     """
-    shown = np.unique(np.linspace(0, len(pictures) - 1, FRAMES).round().astype(int))
-    columns = min(ROW, len(shown))
-    lines = -(-len(shown) // columns)
+    steps = np.unique(np.linspace(0, len(pictures) - 1, FRAMES).round().astype(int))
+    columns = min(ROW, len(steps))
+    lines = -(-len(steps) // columns)
     height, width = pictures.shape[1:3]
     side = WIDE / columns
     figure = Figure(figsize=(WIDE, lines * (side * height / width + 0.25)), layout="constrained")
     so_far = np.concatenate(([0.0], np.cumsum(rewards)))
-    for axes, step in zip(figure.subplots(lines, columns, squeeze=False).flat, shown, strict=False):
+    for axes, step in zip(figure.subplots(lines, columns, squeeze=False).flat, steps, strict=False):
         axes.imshow(pictures[step])
         axes.set_title(f"{step}: {so_far[step]:.4g}", fontsize=8)
     for axes in figure.axes:
@@ -125,7 +125,7 @@ def draw_film(pictures: np.ndarray, rewards: np.ndarray, name: str) -> Figure:
 def draw_attended(
     weights: Mapping[str, Tensor], tokens: int, reader: int, first: int, most: int | None = None
 ) -> Figure:
-    """Which steps of an episode are read where an action is chosen: a panel a head.
+    """Steps of an episode that are read where an action is chosen: a panel a head.
 
     Args:
         weights: (heads, L, L) by module path. tokens: of a step.
@@ -153,7 +153,7 @@ def draw_remembered(
     cues: Sequence[int] = (),
     most: int | None = None,
 ) -> Figure:
-    """Which steps are read, by memory too, at each of some steps that were played one after the
+    """Steps that are read, by memory too, at each of some steps that were played one after the
     other: a panel a head. Lines part the episodes.
 
     Args:

@@ -42,9 +42,9 @@ def draw_certificate(record: dict[str, Any], threshold: float | None, path: Path
     middle.plot(depths, risks, marker="o", markersize=3)
     middle.axhline(record["delta"], color="grey", linestyle=":")
     middle.set(xlabel=f"layers a token, of {record['costs']['layers']}", ylabel="risk")
-    found = realised(record)
-    if found:
-        _draw_realised(right, found)
+    result = realised(record)
+    if result:
+        _draw_realised(right, result)
     else:
         right.text(0.5, 0.5, "too few prompts\nto split", ha="center", va="center")
         right.set_axis_off()
@@ -62,16 +62,18 @@ def draw_search(tried: Sequence[Tried], front: Sequence[Tried], path: Path) -> P
 
 
 def realised(record: dict[str, Any]) -> list[Realised]:
-    """What 100 splits of the prompts realise of several promises."""
+    """Risks that 100 splits of the prompts realise of several promises."""
     losses = {float(key): values for key, values in record["losses"].items()}
-    asked = [Guarantee(delta, record["epsilon"], record["p_value"]) for delta in DELTAS]
-    return [one for one in (resplit(losses, guarantee) for guarantee in asked) if one is not None]
+    guarantees = [Guarantee(delta, record["epsilon"], record["p_value"]) for delta in DELTAS]
+    return [
+        one for one in (resplit(losses, guarantee) for guarantee in guarantees) if one is not None
+    ]
 
 
-def _draw_realised(axes: Any, found: list[Realised]) -> None:
-    deltas = [one.delta for one in found]
+def _draw_realised(axes: Any, results: list[Realised]) -> None:
+    deltas = [one.delta for one in results]
     low, middle, high = (
-        [float(np.quantile(one.risks, q)) for one in found] for q in (0.05, 0.5, 0.95)
+        [float(np.quantile(one.risks, q)) for one in results] for q in (0.05, 0.5, 0.95)
     )
     axes.plot(deltas, deltas, color="grey", linestyle=":")
     axes.plot(deltas, middle, marker="o", markersize=3)

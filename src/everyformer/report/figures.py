@@ -9,11 +9,10 @@ from everyformer.comparison.metrics import METRICS
 from everyformer.comparison.results import Results, Row, finished
 from everyformer.core.wording import few, listed
 from everyformer.report.curves import AXES, draw_loss, draw_positions
-from everyformer.report.drawing import Drawing, label_decades
 from everyformer.report.headline import decided, winners
 from everyformer.report.scaling import draw_scaling
 from everyformer.report.selection import styles_of
-from everyformer.report.style import Styles, ranked_figure, styled
+from everyformer.report.style import Drawing, Styles, label_decades, ranked_figure, styled
 from everyformer.report.words import brief, interval, quality
 
 

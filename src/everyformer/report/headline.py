@@ -1,4 +1,4 @@
-"""What stands on top of a comparison's page: who is best, or why nobody may be called that.
+"""The head of a comparison's page: who is best, or why nobody may be called that.
 
 No winner is named while members wait, where the verdict has doubts, among members that share the
 first tier, or where the numbers that are shown do not differ.
@@ -22,21 +22,21 @@ def answer(results: Results) -> str:
         return progress(results) or (
             "No member could be trained: the table gives the reason for each."
         )
-    said = [progress(results), _standing(results, rows), *same_functions(rows)]
+    sentences = [progress(results), _standing(results, rows), *same_functions(rows)]
     best = winners(results)
-    said += [
+    sentences += [
         f"{row['member']} {limit}."
         for row in rows
         if row["member"] in best
         for limit in row["limits"]
     ]
     if decided(results):
-        said += _fastest(rows)
-    return " ".join(filter(None, said))
+        sentences += _fastest(rows)
+    return " ".join(filter(None, sentences))
 
 
 def progress(results: Results) -> str:
-    """How far a comparison is that is not finished; else ''."""
+    """Progress of a comparison that is not finished; else ''."""
     waiting = results["waiting"]
     if not waiting:
         return ""
@@ -50,7 +50,7 @@ def progress(results: Results) -> str:
 
 
 def decided(results: Results) -> bool:
-    """Whether numbers may be called the best: all members are trained, and nothing is doubted."""
+    """True if numbers may be called the best: all members are trained, and nothing is doubted."""
     return not results["waiting"] and not doubts(results)
 
 
@@ -61,10 +61,10 @@ def doubts(results: Results) -> list[str]:
         for row in finished(results)
         if row["leaks"] and row["member"] in results["verdict"]["best"]
     ]
-    found = list(results["verdict"]["doubts"])
+    result = list(results["verdict"]["doubts"])
     if leaking:
-        found.append(f"the loss of {few(leaking)} is {NOT_WRITING}")
-    return found
+        result.append(f"the loss of {few(leaking)} is {NOT_WRITING}")
+    return result
 
 
 def winners(results: Results) -> list[str]:
@@ -122,8 +122,8 @@ def _unsettled(results: Results, rows: list[Row]) -> str:
     """Who shares the first tier; equal numbers are a tie."""
     metric, best = METRICS[results["metric"]], results["verdict"]["best"]
     first = rows[0]
-    shown = metric.written(first["quality"])
-    tied = [row["member"] for row in rows if metric.written(row["quality"]) == shown]
+    number = metric.written(first["quality"])
+    tied = [row["member"] for row in rows if metric.written(row["quality"]) == number]
     near = [row["member"] for row in rows if row["member"] in best and row["member"] not in tied]
     if len(tied) > 1:
         text = f"{few(tied)} tie at {metric.sentence(first['quality'])}"

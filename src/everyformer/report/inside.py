@@ -1,4 +1,4 @@
-"""What a trace shows: weights, position biases, spatial gates and buckets over pairs of tokens;
+"""Pictures of a trace: weights, position biases, spatial gates and buckets over pairs of tokens;
 clusters; features of keys, and the weights that they make beside those of their kernel."""
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from everyformer.report.heatmaps import draw_panels, wrapped
 
 @dataclass(frozen=True)
 class View:
-    """What a trace recorded under one name, and how it is to be drawn."""
+    """A name that a trace recorded, and how it is to be drawn."""
 
     traced: Trace
     what: str
@@ -33,13 +33,13 @@ class View:
     """the same before training, of a kind in `COMPARED`"""
 
     @cached_property
-    def found(self) -> dict[str, Tensor]:
+    def maps(self) -> dict[str, Tensor]:
         """(heads, L, L) by module path, clusters (heads, L), features (heads, L, M);
         of biases that are zero everywhere none, nor the sorting of a single block."""
-        found = self.traced.find(self.what.replace("-", "_"))
+        result = self.traced.find(self.what.replace("-", "_"))
         if self.what == "clusters":
-            return {path: kept[0] for path, kept in found.items()}
-        square = {path: kept[0] if kept.dim() == 4 else kept for path, kept in found.items()}
+            return {path: kept[0] for path, kept in result.items()}
+        square = {path: kept[0] if kept.dim() == 4 else kept for path, kept in result.items()}
         if self.what == "buckets":
             return {path: _shared(buckets) for path, buckets in square.items()}
         if self.what == "position-bias":
@@ -51,12 +51,12 @@ class View:
     @property
     def layers(self) -> list[tuple[str, Tensor]]:
         """The layers that are drawn, with their module paths."""
-        return list(self.found.items())[: self.most]
+        return list(self.maps.items())[: self.most]
 
     @property
     def left_out(self) -> str:
         """A sentence about what is not drawn; '' where all is."""
-        layers, heads = len(self.found), max(len(kept) for kept in self.found.values())
+        layers, heads = len(self.maps), max(len(kept) for kept in self.maps.values())
         if self.most is None or max(layers, heads) <= self.most:
             return ""
         return f" The first {self.most} of {layers} layers and {heads} heads at most are drawn."
@@ -80,7 +80,7 @@ class View:
 
     def mean_and_heads(self, path: str) -> list[Panel]:
         """The mean over heads, and beside it each of several heads."""
-        maps = self.found[path].float()
+        maps = self.maps[path].float()
         several = len(maps) > 1
         mean = Panel(layer_title(path, "mean" if several else ""), _past(maps.mean(0), self.causal))
         return [mean, *self.heads(path, maps)] if several else [mean]
@@ -151,7 +151,7 @@ def sort(view: View) -> dict[str, Figure]:
 def features(view: View) -> dict[str, Figure]:
     """One row of panels a layer, one panel a head: a row a token, a column a feature; and the
     weights that they make."""
-    signed = any(bool((kept < 0).any()) for kept in view.found.values())
+    signed = any(bool((kept < 0).any()) for kept in view.maps.values())
     rows = [view.heads(path, kept, ("feature", "token"), all_of=True) for path, kept in view.layers]
     sizes = [kept.shape[-1] for _, kept in view.layers]
     caption = (
@@ -165,7 +165,7 @@ def features(view: View) -> dict[str, Figure]:
 
 def _weights_of_features(view: View) -> Figure:
     """Two rows of panels a layer, one panel a head: weights by features, and the kernel's."""
-    out, exact = (replace(view, what=what).found for what in ("weights", "exact"))
+    out, exact = (replace(view, what=what).maps for what in ("weights", "exact"))
     rows = []
     apart: list[float] = []
     even: list[float] = []
@@ -185,13 +185,13 @@ def _weights_of_features(view: View) -> Figure:
         f"{_listed(apart, '.0%')}; with equal weights in place of features "
         f"{_listed(even, '.0%')}.{view.left_out}"
     )
-    signed = any(bool((out[path] < 0).any()) for path in view.found)
+    signed = any(bool((out[path] < 0).any()) for path in view.maps)
     return draw_panels(rows, caption, "weight", signed=signed, labels=view.labels)
 
 
 def position_bias(view: View) -> dict[str, Figure]:
     """The learned w of every layer, averaged over heads and head by head."""
-    now, old = view.found, {} if view.before is None else view.before.found
+    now, old = view.maps, {} if view.before is None else view.before.maps
     rows = _few([view.mean_and_heads(path) for path, _ in view.layers])
     grown = ""
     if now.keys() == old.keys():
@@ -209,18 +209,18 @@ def position_bias(view: View) -> dict[str, Figure]:
 def spatial(view: View) -> dict[str, Figure]:
     """SGU matrices at the start (first row) and after training, a column a layer."""
     paths, before = [path for path, _ in view.layers], view.before
-    single = all(len(weight) == 1 for weight in view.found.values())
+    single = all(len(weight) == 1 for weight in view.maps.values())
     figures = {}
     for group in [paths] if single else [[path] for path in paths]:
         rows = [[panel for path in group for panel in view.mean_and_heads(path)]]
-        both = before is not None and all(path in before.found for path in group)
+        both = before is not None and all(path in before.maps for path in group)
         if before is not None and both:
             first = [panel for path in group for panel in before.mean_and_heads(path)]
             rows = [
                 [replace(panel, axes=("", when if n == 0 else "")) for n, panel in enumerate(row)]
                 for when, row in (("start", first), ("trained", rows[0]))
             ]
-        explained = [toeplitz_share(view.found[path], view.causal) for path in group]
+        explained = [toeplitz_share(view.maps[path], view.causal) for path in group]
         caption = (
             "W: how much of the token in the column enters the gate of the token in the row"
             + ("; the two rows have colour scales of their own" if both else "")
@@ -265,7 +265,7 @@ def _shared(buckets: Tensor) -> Tensor:
 
 
 def _past(values: Tensor, causal: bool) -> np.ndarray:
-    """What a causal mixer cannot see is left blank."""
+    """Values with those blank that a causal mixer cannot see."""
     visible = values.detach().float().cpu().clone()
     if causal:
         later = torch.ones_like(visible, dtype=torch.bool).triu(1)

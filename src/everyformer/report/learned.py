@@ -1,4 +1,4 @@
-"""What each member of a comparison learned, from its trained runs where they can be read."""
+"""Pictures of what each member of a comparison learned, from its runs where they can be read."""
 
 from __future__ import annotations
 
@@ -94,10 +94,10 @@ def _one(
     try:
         model: Any = load_model(saved)
         start = rebuilt(read_json(saved / "config.json", RUN_FORMAT))
-        found = learned_pictures(model, inputs, start=start, labels=labels, most=MOST)
+        result = learned_pictures(model, inputs, start=start, labels=labels, most=MOST)
         if TASKS[model.config.task].draws and model.config.tokens <= MOST_PIXELS:
             small = None if model.config.source_image is None else inputs
-            found = {"samples": drawn_images(model, small=small), **found}
+            result = {"samples": drawn_images(model, small=small), **result}
     except (EveryformerError, OSError, RuntimeError, KeyError, ValueError) as error:
         return Learned(member, {}, f"the trained run could not be shown: {error}")
-    return Learned(member, found, "" if found else "this member has no pictures of its own")
+    return Learned(member, result, "" if result else "this member has no pictures of its own")

@@ -12,19 +12,19 @@ from everyformer.report.style import new_figure, save_figure, styled
 
 
 @styled
-def draw_lengths(found: Sequence[dict[str, Any]], trained: int | None, path: Path) -> Path:
+def draw_lengths(evaluations: Sequence[dict[str, Any]], trained: int | None, path: Path) -> Path:
     """A picture of the loss against the length of the window, with 95% intervals.
 
     Args:
-        found: evaluations with ``window``, ``loss`` and ``loss_interval``, in nats a token.
+        evaluations: with ``window``, ``loss`` and ``loss_interval``, in nats a token.
         trained: tokens of a training window, where known.
         path: .png, .svg or .pdf; written whole.
     """
     figure, axes = new_figure()
-    windows = [one["window"] for one in found]
-    losses = [one["loss"] for one in found]
+    windows = [one["window"] for one in evaluations]
+    losses = [one["loss"] for one in evaluations]
     axes.plot(windows, losses, marker="o")
-    spans = [one.get("loss_interval") or (one["loss"], one["loss"]) for one in found]
+    spans = [one.get("loss_interval") or (one["loss"], one["loss"]) for one in evaluations]
     axes.fill_between(windows, [low for low, _ in spans], [high for _, high in spans], alpha=0.2)
     if trained is not None:
         axes.axvline(trained, color="grey", linestyle=":")
@@ -40,19 +40,19 @@ def draw_lengths(found: Sequence[dict[str, Any]], trained: int | None, path: Pat
 
 
 @styled
-def draw_positions(found: dict[str, Any], path: Path) -> Path:
+def draw_positions(evaluation: dict[str, Any], path: Path) -> Path:
     """Loss by place in the segment, and by how many tokens were read before, as a picture.
 
     Args:
-        found: what `evaluate_long` gives.
+        evaluation: what `evaluate_long` gives.
         path: .png, .svg or .pdf; written whole.
     """
     figure = Figure(figsize=(8, 3.2), layout="constrained")
     left, right = figure.subplots(1, 2, sharey=True)
-    positions, contexts = found["by_place"], found["by_context"]
+    positions, contexts = evaluation["by_place"], evaluation["by_context"]
     middles = [(one["from"] + one["to"]) / 2 for one in positions]
     left.plot(middles, [one["loss"] for one in positions], marker="o", markersize=3)
-    left.set(xlabel=f"place in a segment of {found['window']:,}", ylabel="loss (nats a token)")
+    left.set(xlabel=f"place in a segment of {evaluation['window']:,}", ylabel="loss (nats a token)")
     right.plot([one["from"] for one in contexts], [one["loss"] for one in contexts], marker="o")
     right.set_xscale("log")
     ticks = [one["from"] for one in contexts][:: -(-len(contexts) // 6)]

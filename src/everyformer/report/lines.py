@@ -87,22 +87,24 @@ class Lines:
             text.arrow_patch.set_gid(self.id_of(member))
 
 
-def spread(wanted: Sequence[float], gap: float, low: float = 0.0, high: float = 1.0) -> list[float]:
+def spread(
+    heights: Sequence[float], gap: float, low: float = 0.0, high: float = 1.0
+) -> list[float]:
     """Heights as near to the wanted ones as being ``gap`` apart within low to high allows.
 
     Those that are too near are moved around their mean (the nearest in least squares: isotonic
     regression of the heights less their gaps, by pooling adjacent violators).
     """
-    order = np.argsort(wanted, kind="stable")
+    order = np.argsort(heights, kind="stable")
     pools: list[tuple[float, int]] = []
     for rank, n in enumerate(order):
-        mean, size = wanted[n] - gap * rank, 1
+        mean, size = heights[n] - gap * rank, 1
         while pools and pools[-1][0] > mean:
             before, count = pools.pop()
             mean, size = (before * count + mean * size) / (count + size), count + size
         pools.append((mean, size))
     levels = np.repeat([mean for mean, _ in pools], [size for _, size in pools])
     levels = np.clip(levels, low, max(low, high - gap * (len(order) - 1)))
-    found = np.empty(len(order))
-    found[order] = levels + gap * np.arange(len(order))
-    return [float(height) for height in found]
+    result = np.empty(len(order))
+    result[order] = levels + gap * np.arange(len(order))
+    return [float(height) for height in result]

@@ -13,7 +13,7 @@ from pathlib import Path
 from string import Template
 from typing import TYPE_CHECKING
 
-from everyformer.report.escaping import safe
+from everyformer.report.words import safe
 from everyformer.system.files import write_text
 
 if TYPE_CHECKING:
@@ -40,13 +40,13 @@ def write_neighbours(
         first: the text of the first token, which nothing predicts.
         facts: what is read and how, a few words each.
     """
-    here = files("everyformer.report")
+    package = files("everyformer.report")
     alone = -sum(token.of_model for token in tokens) / len(tokens)
     mixed = -sum(token.mixed for token in tokens) / len(tokens)
     more = sum(token.gain > 0 for token in tokens)
-    page = Template((here / "neighbours.html").read_text(encoding="utf-8")).substitute(
+    page = Template((package / "neighbours.html").read_text(encoding="utf-8")).substitute(
         title=safe(f"everyformer: neighbours in {facts[0]}"),
-        style=(here / "page.css").read_text(encoding="utf-8"),
+        style=(package / "page.css").read_text(encoding="utf-8"),
         chosen="\n".join(
             f'body:has(#n{n}:target) [href="#n{n}"] {{ outline: 2px solid var(--mark); }}'
             for n in range(1, len(tokens) + 1)
@@ -142,12 +142,12 @@ def _table(neighbours: Sequence[Neighbour]) -> str:
     if not neighbours:
         return "<p>The search found no neighbour.</p>"
     rows = "".join(
-        f'<tr><td class="source">{safe(found.document)}<small>token {found.offset:,}</small></td>'
-        f'<td class="text">{_inline(found.before)}'
-        f"{_marked(found.token, found.right)}"
-        f"{_inline(found.after)}</td>"
-        f"<td>{found.distance:.4g}</td><td>{found.weight:.4f}</td></tr>"
-        for found in neighbours
+        f'<tr><td class="source">{safe(result.document)}<small>token {result.offset:,}</small></td>'
+        f'<td class="text">{_inline(result.before)}'
+        f"{_marked(result.token, result.right)}"
+        f"{_inline(result.after)}</td>"
+        f"<td>{result.distance:.4g}</td><td>{result.weight:.4f}</td></tr>"
+        for result in neighbours
     )
     return (
         '<div class="scroll"><table><thead><tr><th>source</th><th class="text">what was read '

@@ -1,4 +1,4 @@
-"""What a reader must know before deciding from the table of a comparison, in short sentences."""
+"""Notes that a reader must know before deciding from the table of a comparison."""
 
 from __future__ import annotations
 
@@ -18,26 +18,26 @@ CLOSE = 0.10
 
 
 def notes(results: Results) -> list[str]:
-    """What a reader must know before deciding from the table."""
+    """Notes that a reader must know before deciding from the table, in short sentences."""
     rows, config = finished(results), results["config"]
-    found = [
+    sentences = [
         *_leak_notes(rows),
         *baseline_notes(rows, results["metric"]),
         *_interval_notes(rows),
         *_fairness_notes(rows, config),
     ]
-    found += [*drifts(rows), *_preset_notes(rows)]
+    sentences += [*drifts(rows), *_preset_notes(rows)]
     if unfinished := _still_learning(results):
-        found.append(
+        sentences.append(
             f"{few(unfinished)} still improved over the last third of training by more than the "
             "measurement is unsure: a longer budget can change the order."
         )
     if results["bench"]:
-        found.append(
+        sentences.append(
             "“Faster than attention from” is measured on one layer with a batch of one row, "
             "forward and backward, on the machine below; the other columns are of the whole model."
         )
-    return found
+    return sentences
 
 
 def _leak_notes(rows: list[Row]) -> Iterator[str]:
@@ -53,9 +53,9 @@ def _leak_notes(rows: list[Row]) -> Iterator[str]:
 
 def baseline_notes(rows: list[Row], metric: Metric) -> Iterator[str]:
     """The quality of an answer that reads nothing, where it is known."""
-    beside = next((row["baseline"] for row in rows if row["baseline"] is not None), None)
-    if beside is not None:
-        value = METRICS[metric].sentence(beside)
+    quality = next((row["baseline"] for row in rows if row["baseline"] is not None), None)
+    if quality is not None:
+        value = METRICS[metric].sentence(quality)
         words = in_words(metric)
         yield f"{words[0].upper()}{words[1:]}, without reading the input, comes to {value}."
 
@@ -92,7 +92,7 @@ def _fairness_notes(rows: list[Row], config: dict[str, Any]) -> Iterator[str]:
             "With --match parameters the width is chosen to make them equal."
         )
     if config["training"]["budget_seconds"] is not None and len(rows) > 1:
-        least, most = (found(rows, key=lambda row: row["steps"]) for found in (min, max))
+        least, most = (end(rows, key=lambda row: row["steps"]) for end in (min, max))
         steps = f"from {least['steps']:,.0f} ({least['member']}) to {most['steps']:,.0f} "
         yield (
             f"Equal seconds are not equal steps ({steps}({most['member']})): on another machine "
@@ -122,13 +122,17 @@ def drifts(rows: list[Row]) -> Iterator[str]:
 
 
 def _preset_notes(rows: list[Row]) -> Iterator[str]:
-    """What presets change besides their genes, where not all of them do."""
-    own = {row["member"]: row.get("preset", {}) for row in rows}
-    names = {name for preset in own.values() for name in preset}
-    alike = {n for n in names if all(own[m].get(n) == next(iter(own.values())).get(n) for m in own)}
+    """Changes by presets besides their genes, where not all of them do."""
+    presets = {row["member"]: row.get("preset", {}) for row in rows}
+    names = {name for preset in presets.values() for name in preset}
+    alike = {
+        n
+        for n in names
+        if all(presets[m].get(n) == next(iter(presets.values())).get(n) for m in presets)
+    }
     changes = {
         member: [f"{name} {value}" for name, value in preset.items() if name not in alike]
-        for member, preset in own.items()
+        for member, preset in presets.items()
     }
     differing = [f"{member} ({listed(what)})" for member, what in changes.items() if what]
     if differing:

@@ -64,8 +64,8 @@ def around_layers() -> list[tuple[str, str]]:
 def results(folder: Path) -> dict[str, dict[str, Any]]:
     """Recorded experiment results by name."""
     paths = (path for path in sorted(folder.glob("*.json")) if path.stem != defaults.NAME)
-    found = (from_json(path.read_text(encoding="utf-8")) for path in paths)
-    return {result["experiment"]: result for result in found}
+    recorded = (from_json(path.read_text(encoding="utf-8")) for path in paths)
+    return {result["experiment"]: result for result in recorded}
 
 
 def page(member: Member, recorded: dict[str, dict[str, Any]], trained: list[dict[str, Any]]) -> str:
@@ -101,8 +101,8 @@ def page(member: Member, recorded: dict[str, dict[str, Any]], trained: list[dict
     lines.append(f"{about} ([all members](../results/defaults.md)):")
     lines += ["", *defaults.of_member(member.name, trained)]
     lines += ["", "## Experiments", ""]
-    own = [e for e in experiments() if member.name in e.members]
-    for experiment in own:
+    of_member = [e for e in experiments() if member.name in e.members]
+    for experiment in of_member:
         lines += _experiment(experiment, recorded.get(experiment.name))
     return "\n".join(lines).rstrip() + "\n"
 
@@ -170,8 +170,8 @@ def overview(recorded: dict[str, dict[str, Any]]) -> str:
     for experiment in experiments():
         result = recorded.get(experiment.name)
         seen = "not recorded" if result is None else "yes" if result["holds"] else "**no**"
-        found = experiment.claim if result is None else result["sentence"]
-        lines.append(f"| {experiment.name} | {seen} | {found} |")
+        sentence = experiment.claim if result is None else result["sentence"]
+        lines.append(f"| {experiment.name} | {seen} | {sentence} |")
     return "\n".join(lines) + "\n"
 
 
@@ -196,7 +196,7 @@ def _subject(member: Member) -> tuple[str, str]:
 
 
 def _told(member: Member) -> list[str]:
-    """What makes the member what it is: what stands for a gene, or the model where it acts."""
+    """The text of what makes a member what it is: a gene's alternative, or the model that acts."""
     if all(TASKS[task].acts for task in member.tasks):
         module = TASKS[member.tasks[0]].model.partition(":")[0]
         return _head(importlib.import_module(f"everyformer.models.{module}"))

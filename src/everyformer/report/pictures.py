@@ -59,28 +59,28 @@ class Inside:
     most: int | None = None
     """at most so many layers and heads of each (default: all)"""
     given: Mapping[str, Tensor] = field(default_factory=dict)
-    """what the model reads beside the inputs, where that is known (see `Model.beside`)"""
+    """what the model reads beside the inputs, where that is known (see `Model.extra_inputs`)"""
     measure: Callable[[], Measured] | None = None
     """evaluates on held-out rows, where they are at hand and have classes"""
 
     @property
     def causal(self) -> bool:
-        """Whether what is drawn hides the future."""
+        """True if what is drawn hides the future."""
         return bool(self.model.config.causal) and not TASKS[self.model.config.task].encodes
 
     @cached_property
     def traced(self) -> Trace:
-        """What the model's mixers offer, all of it in one pass."""
+        """The trace of the model: all that its mixers offer, in one pass."""
         return _traced(self.model, self.inputs, self.given)
 
     @cached_property
     def before(self) -> Trace | None:
-        """What they offer before training, where that is known."""
+        """The trace before training, where that is known."""
         return None if self.start is None else _traced(self.start, self.inputs, self.given)
 
     @cached_property
     def recorded(self) -> Recorded:
-        """How parts of the model draw what they alone record."""
+        """Functions by which parts of the model draw what they alone record."""
         parts: Iterator[Recorded] = (getattr(m, "recorded", {}) for m in self.model.modules())
         return {name: draw for part in parts for name, draw in part.items()}
 
@@ -92,8 +92,8 @@ class Inside:
             assert self.measure is not None
             return {what: MEASURED[what](self.measure())}
         if what in self.recorded:
-            found = dict(list(self.traced.find(what).items())[: self.most])
-            return {what: draw_offered(self.recorded[what](found, self.causal), self.labels)}
+            result = dict(list(self.traced.find(what).items())[: self.most])
+            return {what: draw_offered(self.recorded[what](result, self.causal), self.labels)}
         if what == "distances":
             return draw_distances(self.model, self.length)
         if what not in KINDS:
@@ -109,8 +109,8 @@ class Inside:
         Raises:
             UnsupportedError: the model has no such thing; the message names what it has.
         """
-        found = self.draw(what)
-        if not found:
+        result = self.draw(what)
+        if not result:
             able = [name for name in self.able() if name != what]
             lacks = f"has no {what.replace('-', ' ')} to show"
             if what == "position-bias" and self.traced.find("position_bias"):
@@ -118,22 +118,22 @@ class Inside:
             raise UnsupportedError(
                 f"{self.model.config.member} {lacks}; it has {listed(able) or 'none'}"
             )
-        return found
+        return result
 
     def able(self) -> list[str]:
         """The names in `PICTURES` that there is something to draw for, a part's own last."""
-        own = [name for name in offered(self.model, None) if name not in PICTURES]
+        further = [name for name in offered(self.model, None) if name not in PICTURES]
         after = [name for name in PICTURES if name not in KINDS]
-        return [*filter(self.applies, (*KINDS, *self.recorded, *after)), *own]
+        return [*filter(self.applies, (*KINDS, *self.recorded, *after)), *further]
 
     def applies(self, what: str) -> bool:
-        """Whether there is something to draw."""
+        """True if there is something to draw."""
         if what in MEASURED:
             return self.measure is not None
         if what in self.recorded:
             return bool(self.traced.find(what))
         if what in KINDS:
-            return bool(View(self.traced, what, self.causal).found)
+            return bool(View(self.traced, what, self.causal).maps)
         if what == "distances":
             model = self.model
             nothing = torch.zeros(1, dtype=torch.long, device=next(model.parameters()).device)
@@ -142,17 +142,17 @@ class Inside:
 
 
 def learned_pictures(model: Model, inputs: Tensor, **known: Any) -> dict[str, Figure]:
-    """What training has changed, as far as the model has it: by name, each with its caption.
+    """Pictures of what training has changed, by name, each with its caption.
 
     ``known``: fields of `Inside`.
     """
     inside = Inside(model, inputs, **known)
-    found: dict[str, Figure] = {}
+    result: dict[str, Figure] = {}
     for what in (*KINDS, *inside.recorded, "encodings", "distances"):
         if what == "encodings" and model.position and not list(model.position.parameters()):
             continue
-        found |= inside.draw(what)
-    return found
+        result |= inside.draw(what)
+    return result
 
 
 def draw_pictures(model: Model, inputs: Tensor, what: str, **known: Any) -> dict[str, Figure]:

@@ -1,4 +1,4 @@
-"""How order enters a model and who may see whom: encodings, rotations, masks."""
+"""Pictures of order and visibility: encodings, rotations, distances, masks."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ LONGEST_MASK = 16
 
 
 def offered(model: Model, length: int | None) -> Pictures:
-    """What positions and mixers show of themselves, by name, of several the first one's; and the
+    """Pictures that positions and mixers offer, by name, of several the first one's; and the
     masks of those that do not draw them."""
     if not model.layered:
         return {}
     mixers = model.stack.mixers
-    found: Pictures = {}
+    result: Pictures = {}
     before = [part for part in model.stack.before or () if isinstance(part, Position)]
     for position in positions_of(model).values():
-        found = {**position.pictures(length, before), **found}
+        result = {**position.pictures(length, before), **result}
     for mixer in mixers:
-        found = {**mixer.pictures(length, mixers), **found}
-    return {"masks": lambda: _masks(mixers, length or LONGEST_MASK), **found}
+        result = {**mixer.pictures(length, mixers), **result}
+    return {"masks": lambda: _masks(mixers, length or LONGEST_MASK), **result}
 
 
 def positions_of(model: Model) -> dict[str, Position]:
@@ -41,25 +41,25 @@ def positions_of(model: Model) -> dict[str, Position]:
 
 @styled
 def draw_distances(model: Model, length: int | None) -> dict[str, Figure]:
-    """What heads know of distances whatever the tokens are, as curves; nothing if nothing."""
+    """Curves of what heads know of distances whatever the tokens are; nothing if nothing."""
     count = length or 64
     first = 0 if model.config.causal else 1 - count
     distance = torch.arange(first, count)
     there = distance.to(next(model.parameters()).device)
-    found = []
+    results = []
     for path, position in positions_of(model).items():
         with torch.no_grad():
             curve = position.curve(there)
         if curve is not None:
-            found.append((path, *curve))
-    if not found:
+            results.append((path, *curve))
+    if not results:
         return {}
-    figure = Figure(figsize=(WIDE, HIGH * len(found)), layout="constrained")
-    axes = figure.subplots(len(found), 1, sharex=True, squeeze=False)[:, 0]
-    for axis, (path, name, curves) in zip(axes, found, strict=True):
+    figure = Figure(figsize=(WIDE, HIGH * len(results)), layout="constrained")
+    axes = figure.subplots(len(results), 1, sharex=True, squeeze=False)[:, 0]
+    for axis, (path, name, curves) in zip(axes, results, strict=True):
         for head, curve in enumerate(curves):
             axis.plot(distance, curve.cpu(), label=f"head {head + 1}")
-        title = layer_title(path, "") if len(found) > 1 else ""
+        title = layer_title(path, "") if len(results) > 1 else ""
         axis.set(ylabel=name, title=title)
     axes[0].legend(fontsize=7, ncols=2)
     axes[-1].set_xlabel("distance (positive: to the past)")
@@ -71,18 +71,20 @@ def draw_distances(model: Model, length: int | None) -> dict[str, Figure]:
 
 def _masks(mixers: Sequence[Mixer], size: int) -> Panels:
     """Who may see whom, on a short row, for every kind of mask that the mixers honour."""
-    here = torch.arange(size)[None]
+    places = torch.arange(size)[None]
     real, first = size - size // 4, size - size // 3
     cases: list[tuple[str, Mask | None]] = [("", None)]
     if all("keep" in mixer.honours for mixer in mixers):
-        cases.append((f"\n{size - real} padded", Mask(keep=here < real)))
+        cases.append((f"\n{size - real} padded", Mask(keep=places < real)))
     if all("documents" in mixer.honours for mixer in mixers):
-        cases.append(("\n2 documents", Mask(documents=(here >= first).long())))
+        cases.append(("\n2 documents", Mask(documents=(places >= first).long())))
     panels = []
     for name, causal, window in dict.fromkeys(kind for m in mixers for kind in _kinds(m)):
         for title, mask in cases:
             keep = None if mask is None else mask.keep
-            seen = visibility(mask, here, here, causal=causal, windows=(window,), keep=keep).mask
+            seen = visibility(
+                mask, places, places, causal=causal, windows=(window,), keep=keep
+            ).mask
             visible = torch.ones(size, size)
             if seen is not None:
                 visible = seen[0, 0].float().expand(size, size)

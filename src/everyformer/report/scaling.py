@@ -10,9 +10,8 @@ from matplotlib.ticker import NullFormatter
 from everyformer.benchmark.points import BASELINE, Point, crossover
 from everyformer.comparison.results import Results, points
 from everyformer.core.wording import MOST_NAMES, few, listed
-from everyformer.report.drawing import Drawing, label_decades
 from everyformer.report.lines import Lines
-from everyformer.report.style import Styles, new_figure, styled
+from everyformer.report.style import Drawing, Styles, label_decades, new_figure, styled
 from everyformer.system.memory import size as bytes_in_words
 
 

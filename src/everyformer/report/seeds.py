@@ -21,7 +21,7 @@ POINTS = 200
 
 @styled
 def draw_seeds(groups: Mapping[str, Sequence[Curve]], drawn: Quantity, axis: Axis) -> Figure:
-    """What trainings reach against what they spent: of every group, by name, the mean over its
+    """Curves of trainings against what they spent: of every group, by name, the mean over its
     seeds with Student's 95% interval, and thin every seed.
 
     Of policies it is the return of episodes that they learned from; else that of evaluations, and
@@ -35,7 +35,7 @@ def draw_seeds(groups: Mapping[str, Sequence[Curve]], drawn: Quantity, axis: Axi
     figure, axes = new_figure()
     lines = Lines(figure, axes, Styles(groups))
     ends: dict[str, tuple[float, list[float]]] = {}
-    shown: list[float] = []
+    drawn_values: list[float] = []
     for name, curves in groups.items():
         seeds = [_points(curve, drawn, axis, measured, name) for curve in curves]
         if len(seeds) > 1:
@@ -59,8 +59,8 @@ def draw_seeds(groups: Mapping[str, Sequence[Curve]], drawn: Quantity, axis: Axi
         ends[name] = float(at[-1]), values[:, -1].tolist()
         # the fall from chance in the first steps would press all else to the floor
         early = 0 if measured or drawn.best == "highest" else len(at) // 8
-        shown += values[:, early:].ravel().tolist()
-    low, high = min(shown), max(shown)
+        drawn_values += values[:, early:].ravel().tolist()
+    low, high = min(drawn_values), max(drawn_values)
     room = 0.06 * (high - low) or 1.0
     axes.set_ylim(low - room, high + room)
     axes.set_xlim(left=0)
@@ -73,10 +73,10 @@ def draw_seeds(groups: Mapping[str, Sequence[Curve]], drawn: Quantity, axis: Axi
         what = "the last episodes that were learned from"
     several = any(len(curves) > 1 for curves in groups.values())
     of_seeds = ": mean over seeds with its 95% interval, and thin every seed" if several else ""
-    said = [_at_the_end(name, *end, drawn.spent(axis)) for name, end in ends.items()]
+    sentences = [_at_the_end(name, *end, drawn.spent(axis)) for name, end in ends.items()]
     figure.set_label(
         f"{drawn.label.capitalize()} of {what}, against {drawn.spent(axis)}{of_seeds}. "
-        f"{'; '.join(said)}."
+        f"{'; '.join(sentences)}."
     )
     return figure
 
@@ -84,7 +84,7 @@ def draw_seeds(groups: Mapping[str, Sequence[Curve]], drawn: Quantity, axis: Axi
 def _points(
     curve: Curve, drawn: Quantity, axis: Axis, measured: bool, name: str
 ) -> tuple[np.ndarray, np.ndarray]:
-    """What was spent, and what was told by then."""
+    """Budgets spent, and the values that were logged by then."""
     rows = (
         [(row, row["evaluation"]) for row in curve["evaluations"]]
         if measured
@@ -92,13 +92,13 @@ def _points(
     )
     if not rows:
         raise ConfigError(f"a training of {name} has told no {drawn.name} yet: let it go on")
-    x, y = zip(*((row[axis], drawn.of(told)) for row, told in rows), strict=True)
+    x, y = zip(*((row[axis], drawn.of(values)) for row, values in rows), strict=True)
     return np.array(x, float), np.array(y)
 
 
 def _at_the_end(name: str, spent: float, values: list[float], unit: str) -> str:
-    told = f"{name} {np.mean(values):.4g}"
+    text = f"{name} {np.mean(values):.4g}"
     if len(values) > 1:
         low, high = mean_interval(values)
-        told += f" ({low:.4g} to {high:.4g}, {len(values)} seeds)"
-    return f"{told} after {spent:,.6g} {unit}"
+        text += f" ({low:.4g} to {high:.4g}, {len(values)} seeds)"
+    return f"{text} after {spent:,.6g} {unit}"

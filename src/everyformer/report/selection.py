@@ -11,12 +11,12 @@ NAMED = 6
 
 
 def crowded(results: Results) -> bool:
-    """Whether there are too many members to name all in every figure."""
+    """True if there are too many members to name all in every figure."""
     return len(results["config"]["members"]) > MANY
 
 
 def baseline(results: Results) -> Row | None:
-    """What others are compared with: attention where it takes part, else the first member."""
+    """The row that others are compared with: attention where it takes part, else the first."""
     done = {row["member"]: row for row in finished(results)}
     for member in (BASELINE, *results["config"]["members"]):
         if member in done:
@@ -39,7 +39,7 @@ def grouped(results: Results) -> dict[str, list[Row]]:
 
 
 def styles_of(results: Results) -> Styles:
-    """How members are drawn: of many the best few and the baseline in colour, the rest grey."""
+    """Styles of the members: of many the best few and the baseline in colour, the rest grey."""
     members = results["config"]["members"]
     if not crowded(results):
         return Styles(members)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import html
 import io
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from everyformer.system.files import file_written_whole, write_text
 
@@ -67,7 +68,7 @@ styled = matplotlib.rc_context(_RC)
 
 @dataclass(frozen=True)
 class Style:
-    """How one member is drawn."""
+    """The look of one member in every figure."""
 
     colour: str
     marker: str
@@ -78,7 +79,7 @@ class Style:
 
     @property
     def line(self) -> dict[str, Any]:
-        """What `Axes.plot` takes."""
+        """Arguments of `Axes.plot`."""
         if self.named:
             return {"color": self.colour, "marker": self.marker, "zorder": 3}
         return {"color": self.colour, "linewidth": 0.7, "alpha": 0.6, "zorder": 2}
@@ -100,7 +101,7 @@ class Styles:
         groups: Mapping[str, str] | None = None,
     ) -> None:
         everyone = list(dict.fromkeys(members))
-        kept = set(everyone if named is None else named)
+        named_members = set(everyone if named is None else named)
         groups = groups or {}
         self.groups = list(dict.fromkeys(groups.values()))
         self._styles: dict[str, Style] = {}
@@ -108,7 +109,7 @@ class Styles:
         for n, member in enumerate(everyone):
             group = self.groups.index(groups[member]) if member in groups else "x"
             about = f"member{n}-group{group}-"
-            if member in kept:
+            if member in named_members:
                 marker = _MARKERS[(coloured + coloured // 8) % 8]
                 self._styles[member] = Style(_COLOURS[coloured % 8], marker, about=about)
                 coloured += 1
@@ -122,6 +123,30 @@ class Styles:
     def titles(self) -> dict[str, str]:
         """Members by what begins the ids of their lines."""
         return {style.about: member for member, style in self._styles.items()}
+
+
+NARROW = 12
+"""times the smallest value: a log axis that reaches no further gets more labels"""
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """A figure with what it shows."""
+
+    name: str
+    """of its file"""
+    title: str
+    figure: Figure
+    caption: str
+
+
+def label_decades(axis: Any, words: Callable[[float], str], base: int = 10) -> None:
+    """Labels at 1, 2 and 5 of every decade, or closer; at the powers of another base."""
+    low, high = axis.get_view_interval()
+    few = (1.0, 2.0, 5.0) if high / low > NARROW else (1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 7.0)
+    axis.set_major_locator(LogLocator(base, subs=few if base == 10 else (1.0,)))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: words(value)))
+    axis.set_minor_formatter(NullFormatter())
 
 
 def new_figure(height: float = HIGH) -> tuple[Figure, Axes]:
@@ -172,15 +197,15 @@ def save_svg(svg: str, path: Path) -> Path:
 def inline_svg(
     svg: str, prefix: str, description: str, titles: Mapping[str, str] | None = None
 ) -> str:
-    """What `svg_text` gave, for the middle of a page.
+    """An <svg> element of `svg_text`, for the middle of a page.
 
     Its text takes the page's colour; its ids begin with ``prefix``, unlike those of other figures.
     Elements whose id begins with one of ``titles`` are given that title.
     """
     svg = re.sub(r'\sxmlns(:\w+)?="[^"]*"', "", svg)
     for begins, title in (titles or {}).items():
-        shown = f"<title>{html.escape(title)}</title>"
-        svg = re.sub(rf'(<g id="{re.escape(begins)}[^"]*">)', lambda tag: tag[1] + shown, svg)  # noqa: B023
+        element = f"<title>{html.escape(title)}</title>"
+        svg = re.sub(rf'(<g id="{re.escape(begins)}[^"]*">)', lambda tag: tag[1] + element, svg)  # noqa: B023
     svg = re.sub(r'\sid="', f' id="{prefix}-', svg)
     svg = svg.replace('href="#', f'href="#{prefix}-').replace("url(#", f"url(#{prefix}-")
     svg = svg.replace(INK, "currentColor")
@@ -203,5 +228,5 @@ def _settle(figure: Figure) -> None:
 
 
 def _no_date(suffix: str) -> dict[str, str | None]:
-    """The same figure is the same file."""
+    """Metadata without a date, so that the same figure is the same file."""
     return {"Date": None} if suffix == ".svg" else {}

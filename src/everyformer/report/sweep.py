@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 @styled
-def draw_sweep(found: Sweep, path: Path) -> Path:
+def draw_sweep(sweep: Sweep, path: Path) -> Path:
     """A curve for each k at its best temperature, with the best lambda marked; the best k named.
 
     Args:
@@ -20,21 +20,21 @@ def draw_sweep(found: Sweep, path: Path) -> Path:
     """
     figure, axes = new_figure(3.4)
     best: dict[int, Cell] = {}
-    for cell in found.tuned:
+    for cell in sweep.tuned:
         best.setdefault(cell.k, cell)
     names = {k: f"k={k:,}, T={cell.temperature:g}" for k, cell in best.items()}
     styles = Styles(names.values(), list(names.values())[:MANY])
     for k, cell in sorted(best.items()):
         curve = [
             (other.weight, other.loss)
-            for other in found.cells
+            for other in sweep.cells
             if (other.k, other.temperature) == (k, cell.temperature) and other.loss < float("inf")
         ]
         style = styles[names[k]]
         axes.plot(*zip(*sorted(curve), strict=True), color=style.colour, label=names[k])
         axes.plot(cell.weight, cell.loss, style.marker or "o", color=style.colour)
-    axes.axhline(found.plain["loss"], color="grey", linestyle=":")
-    low, high = found.tuned[0].loss, found.plain["loss"]
+    axes.axhline(sweep.plain["loss"], color="grey", linestyle=":")
+    low, high = sweep.tuned[0].loss, sweep.plain["loss"]
     room = max(high - low, 0.05 * high)
     # what is much worse than the model alone would press all else together
     axes.set(xlim=(-0.03, 1.03), ylim=(low - 0.1 * room, high + 0.5 * room))

@@ -22,11 +22,10 @@ from everyformer.comparison.results import (
     reported_means,
 )
 from everyformer.core.wording import listed
-from everyformer.report.escaping import safe
 from everyformer.report.headline import decided
 from everyformer.report.selection import baseline, crowded, grouped
 from everyformer.report.style import Styles
-from everyformer.report.words import apart, brief, interval, quality, returned_between
+from everyformer.report.words import apart, brief, interval, quality, returned_between, safe
 from everyformer.system.memory import size
 
 MINUS = "\u2212"
@@ -60,8 +59,8 @@ def table(results: Results, styles: Styles) -> str:
         if group:
             span = f'class="group" scope="rowgroup" colspan="{len(columns) + 1}"'
             lines.insert(0, f"<tr><th {span}><span>{safe(group)}</span></th></tr>")
-        shown = f' class="group{styles.groups.index(group)}"' if group in styles.groups else ""
-        bodies.append(f"<tbody{shown}>{''.join(lines)}</tbody>")
+        attribute = f' class="group{styles.groups.index(group)}"' if group in styles.groups else ""
+        bodies.append(f"<tbody{attribute}>{''.join(lines)}</tbody>")
     failed = "".join(
         f'<tr><th scope="row">{_name(row["member"], styles)}</th>'
         f'<td class="failed" colspan="{len(columns)}">failed: {safe(row["error"])}</td></tr>'
@@ -118,7 +117,7 @@ def _footnotes(results: Results) -> list[str]:
 
 
 def _about(results: Results, limits: dict[str, list[int]]) -> str:
-    """What the table means, what members cannot, and who is waiting."""
+    """Remarks on the table: its meaning, what members cannot, and who is waiting."""
     rows = finished(results)
     if not rows:
         return _waiting(results)
@@ -267,5 +266,5 @@ def _best(rows: list[Row], column: Column) -> set[str]:
         if row["member"] in best["same_as"] or column.value(row) == column.value(best)
     ]
     near = [row for row in known if surely and not apart(column.spread(best), column.spread(row))]
-    found = {row["member"] for row in (*same, *near)}
-    return found if len(found) < len(known) else set()
+    result = {row["member"] for row in (*same, *near)}
+    return result if len(result) < len(known) else set()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 from collections.abc import Sequence
 from typing import Any
 
@@ -25,26 +26,26 @@ def interval(row: Row, metric: Metric) -> str:
 
 
 def returned(row: Row) -> str | None:
-    """What was reached by acting, and what was asked for; None where it was not tried."""
-    found = row.get("played")
-    if not found:
+    """The return reached by acting, and the one asked for; None where it was not tried."""
+    result = row.get("played")
+    if not result:
         return None
-    asked = "nothing" if found["target"] is None else brief(found["target"])
+    target = "nothing" if result["target"] is None else brief(result["target"])
     around = returned_between(row)
-    return f"{brief(found['return'])}{around and f' ({around})'}, asked for {asked}"
+    return f"{brief(result['return'])}{around and f' ({around})'}, asked for {target}"
 
 
 def returned_between(row: Row) -> str:
     """The 95% interval of a return that was reached."""
-    found = row.get("played")
-    if not found or found["interval"] is None:
+    result = row.get("played")
+    if not result or result["interval"] is None:
         return ""
-    low, high = found["interval"]
+    low, high = result["interval"]
     return f"{brief(low)} to {brief(high)}"
 
 
 def apart(a: Interval | None, b: Interval | None) -> bool:
-    """Whether two intervals share no value; unknown ones could."""
+    """True if two intervals share no value; unknown ones could."""
     return a is not None and b is not None and (a[1] < b[0] or b[1] < a[0])
 
 
@@ -67,7 +68,7 @@ def several(names: Sequence[str], one: str, more: str) -> str:
 
 
 def budget(config: dict[str, Any]) -> str:
-    """What each member was given."""
+    """The budget of each member."""
     training = config["training"]
     for kind, unit in (("seconds", "seconds"), ("tokens", "tokens"), ("flops", "FLOPs")):
         amount = training[f"budget_{kind}"]
@@ -77,12 +78,12 @@ def budget(config: dict[str, Any]) -> str:
 
 
 def title(results: Results) -> str:
-    """What is compared, in a line: up to four names, else their number."""
+    """The members compared, in a line: up to four names, else their number."""
     return f"{_who(results, 'and')} on {results['data']['name']}"
 
 
 def question(results: Results) -> str:
-    """What was asked."""
+    """The question of the comparison."""
     equal = "parameters" if results["config"]["match"] == "parameters" else "width"
     return (
         f"Which of {_who(results, 'or')} {_goal(results)} {results['data']['name']} best, given "
@@ -108,3 +109,13 @@ def _goal(results: Results) -> str:
     if task.translates:
         return "translates"
     return "fills in" if task.predicts == "hidden" else "predicts"
+
+
+_VISIBLE = {code: 0x2400 + code for code in range(32) if chr(code) not in "\n\t"} | {0x7F: 0x2421}
+"""control character -> its picture"""
+
+
+def safe(value: Any) -> str:
+    """Any text as text of a page: escaped, control characters made visible."""
+    text = str(value).replace("\r\n", "\n").encode("utf-8", "replace").decode("utf-8")
+    return html.escape(text.translate(_VISIBLE))

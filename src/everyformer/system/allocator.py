@@ -49,7 +49,7 @@ def _glibc() -> ctypes.CDLL | None:
     return library if hasattr(library, "gnu_get_libc_version") else None
 
 
-def _set(library: ctypes.CDLL, mapped_from: int, kept: int) -> bool:
+def _set(library: ctypes.CDLL, mapped_from: int, trimmed_from: int) -> bool:
     """Blocks of so many bytes are mapped one by one; so many free ones stay at the heap's end."""
     mallopt = library.mallopt
-    return bool(mallopt(_MMAP_THRESHOLD, mapped_from) and mallopt(_TRIM_THRESHOLD, kept))
+    return bool(mallopt(_MMAP_THRESHOLD, mapped_from) and mallopt(_TRIM_THRESHOLD, trimmed_from))

@@ -227,7 +227,7 @@ def _claimed(parent: Path) -> tuple[Path, int | None]:
 
 
 def _lock(handle: int, wait: bool) -> bool:
-    """Whether the lock was got; where the file system has none it never is."""
+    """True if the lock was got; where the file system has none it never is."""
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
     except OSError:

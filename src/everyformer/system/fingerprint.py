@@ -1,4 +1,4 @@
-"""Whether weights have changed, told by their numbers.
+"""Fingerprints of weights, by which changes are noticed.
 
 Torch counts in-place changes of a tensor, but not those of fused optimisers, of ``.data`` and of
 inference mode; and a sum of all numbers stays as it is under a permutation. A fingerprint is a few
@@ -33,7 +33,7 @@ def fingerprint(tensors: Iterable[Tensor]) -> Tensor:
 
 
 def unchanged(before: Tensor | None, now: Tensor) -> bool:
-    """Whether two fingerprints are those of the same weights; None is of none."""
+    """True if two fingerprints are those of the same weights; None is of none."""
     if before is None or (before.shape, before.dtype) != (now.shape, now.dtype):
         return False
     return before.device == now.device and torch.equal(before, now)

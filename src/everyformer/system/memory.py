@@ -34,7 +34,7 @@ _NO_MEMORY = (
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an allocator refused: Python's, numpy's, or torch's on any device."""
+    """True if an allocator refused: Python's, numpy's, or torch's on any device."""
     if isinstance(error, EveryformerError):
         return False
     if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
@@ -44,7 +44,7 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def out_of_memory(what: str, error: BaseException) -> ResourceError:
-    """What to tell of an allocator that refused ``what``, with both numbers."""
+    """The error for an allocator that refused ``what``, with both numbers."""
     claim = re.search(r"allocate ([\d.]+ ?(?:bytes|[KMG]iB))", str(error))
     claimed = f"{int(claim[1].split()[0]):,} bytes" if claim and "bytes" in claim[1] else ""
     claimed = claimed or (claim[1] if claim else "more")

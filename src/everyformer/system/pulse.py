@@ -101,7 +101,7 @@ class Pulse:
 
     @property
     def _shows(self) -> bool:
-        """Whether our line is still there, since nobody has spoken after it."""
+        """True if our line is still there, since nobody has spoken after it."""
         return self._line is not None and self._line == self._spoken.value
 
     def _clear(self) -> None:

@@ -31,7 +31,7 @@ def write_json(path: Path, values: dict[str, Any]) -> None:
 
 
 def read_json(path: Path, expected_format: str) -> dict[str, Any]:
-    """What `write_json` wrote.
+    """The values that `write_json` wrote.
 
     Raises:
         DamagedError: the file is missing, is not JSON, or differs from what was written.
@@ -77,11 +77,11 @@ def checksums(folder: Path) -> dict[str, str]:
 
 def check_sums(folder: Path, expected: dict[str, str]) -> None:
     """Raise `DamagedError` naming the first file of ``folder`` that is not as it was written."""
-    for name, wanted in expected.items():
+    for name, digest in expected.items():
         path = folder / name
         if not path.is_file():
             raise DamagedError(f"{path} is missing")
-        if _sha256(path) != wanted:
+        if _sha256(path) != digest:
             raise DamagedError(f"{path} was cut short or damaged: its sha256 does not match")
 
 

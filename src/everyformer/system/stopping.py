@@ -122,7 +122,7 @@ class Guard:
         Guard.active = None
 
     def _ends(self, number: int, observer: str) -> bool:
-        """Whether a signal ends everything, or asks the work that is going on.
+        """True if a signal ends everything, False if it asks the work that is going on.
 
         Handler and thread both see every signal, in any order and quick ones as one, so each counts
         for itself.
@@ -148,7 +148,7 @@ class Guard:
             raise Stopped(self._urgent)
 
     def _wait(self, wake: int) -> None:
-        """Of the thread: answer each signal, and end the process when one must end it."""
+        """The thread's loop: answer each signal, and end the process when one must end it."""
         while True:
             for number in os.read(wake, 64):
                 if number in SIGNALS and self._ends(number, "thread"):
@@ -164,7 +164,7 @@ def end_now(number: int) -> None:
 
         for child in multiprocessing.active_children():
             child.kill()
-    if "everyformer.core.files" in sys.modules:
+    if "everyformer.system.files" in sys.modules:
         from everyformer.system.files import abandon
 
         abandon()

@@ -31,7 +31,7 @@ class Carry(ABC):
 
     @abstractmethod
     def take(self, number: int, state: StackState | None) -> None:
-        """Told what slice ``number`` came to."""
+        """Take over the state that slice ``number`` came to."""
 
     @abstractmethod
     def tensors(self) -> dict[str, Tensor]:
@@ -42,7 +42,7 @@ class Carry(ABC):
         """Take up what `tensors` gave."""
 
     def counted(self, positions: int) -> int:
-        """What a budget of tokens counts of the last step, which computed so many positions."""
+        """Tokens that a budget counts of the last step, which computed so many positions."""
         return positions
 
     def report(self) -> dict[str, float]:
@@ -81,7 +81,9 @@ class TextCarry(Carry):
         count = len({name.split(".")[0] for name in tensors})
         for number in range(count):
             prefix = f"{number}."
-            own = {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}
+            own_tensors = {
+                k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)
+            }
             device = next(self._model.parameters()).device
-            begun = self._model.init_state(own["seen"].shape[0])
-            self.states[number] = filled(begun, own).to(device)
+            initial = self._model.init_state(own_tensors["seen"].shape[0])
+            self.states[number] = filled(initial, own_tensors).to(device)

@@ -77,12 +77,12 @@ def save_checkpoint(folder: Path, state: TrainingState, parts: CheckpointParts) 
     with written_whole(final) as temporary:
         write_tensors(temporary / "model.safetensors", *weights_of(parts.model))
         if parts.optimiser is not None:
-            kept = {
+            moments = {
                 f"{key}:{name}": value
                 for name, parameter in parts.model.named_parameters()
                 for key, value in parts.optimiser.state.get(parameter, {}).items()
             }
-            write_tensors(temporary / "optimiser.safetensors", kept)
+            write_tensors(temporary / "optimiser.safetensors", moments)
         if parts.average is not None:
             write_tensors(temporary / "ema.safetensors", parts.average.values)
         if parts.carry is not None:
@@ -113,8 +113,8 @@ def checkpoint_path(folder: Path, step: int) -> Path:
 
 def checkpoints(folder: Path) -> list[Path]:
     """The checkpoints in ``folder``, oldest first, whole or damaged."""
-    found = folder.glob("step-*") if folder.is_dir() else ()
-    return sorted(path for path in found if re.fullmatch(r"step-\d{8,}", path.name))
+    result = folder.glob("step-*") if folder.is_dir() else ()
+    return sorted(path for path in result if re.fullmatch(r"step-\d{8,}", path.name))
 
 
 def newest_checkpoint(folder: Path) -> tuple[Path, TrainingState] | None:
@@ -311,7 +311,7 @@ def _load_mean(folder: Path, model: nn.Module, count: int, keep: int) -> None:
 
 
 def is_model(path: Path) -> bool:
-    """Whether a folder is a model saved by `save_model`."""
+    """True if a folder is a model saved by `save_model`."""
     require_regular(path / "config.json")
     try:
         return f'"{MODEL_FORMAT}"' in (path / "config.json").read_text(encoding="utf-8")

@@ -70,7 +70,7 @@ class ClassErrors:
         # always giving one class answers one that may not occur
         least = float(occur.logical_or(torch.arange(self.classes) == majority).sum())
         count, confidence, right = binned
-        found: dict[str, Any] = {
+        result: dict[str, Any] = {
             "majority_accuracy": common / n,
             "balanced_accuracy": balanced,
             "balanced_accuracy_interval": [max(0.0, balanced - half), min(1.0, balanced + half)],
@@ -80,23 +80,23 @@ class ClassErrors:
             "calibration_error": float((confidence - right).abs().sum()) / n,
         }
         if not self.details:
-            return found
-        found["majority"] = majority
+            return result
+        result["majority"] = majority
         columns = {"precision": hits / answers, "recall": recall, "f1": f1}
-        found["by_class"] = [
+        result["by_class"] = [
             {"class": index, "rows": int(rows[index]), "answers": int(answers[index])}
             | {name: _or_none(float(values[index])) for name, values in columns.items()}
             for index in range(self.classes)
         ]
         if confusion is not None:
-            found["confusion"] = confusion.long().tolist()
+            result["confusion"] = confusion.long().tolist()
         means = (confidence / count, right / count)
-        found["calibration"] = [
+        result["calibration"] = [
             {"from": b / BINS, "to": (b + 1) / BINS, "rows": int(count[b])}
             | {"confidence": _or_none(float(means[0][b])), "accuracy": _or_none(float(means[1][b]))}
             for b in range(BINS)
         ]
-        return found
+        return result
 
     def _parts(self) -> tuple[Tensor, Tensor, Tensor | None]:
         """Views of the sums: (3, C) rows, answers and hits of each class, (3, bins) rows,

@@ -92,13 +92,13 @@ class TrainingConfig(Options):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        given = [name for name in self.one_of if getattr(self, name) is not None]
-        if len(given) > 1:
+        budgets = [name for name in self.one_of if getattr(self, name) is not None]
+        if len(budgets) > 1:
             raise ConfigError(
-                f"'{given[0]}' and '{given[1]}' are both given, but a run ends by one budget: "
+                f"'{budgets[0]}' and '{budgets[1]}' are both given, but a run ends by one budget: "
                 "leave one of them out"
             )
-        if not given:
+        if not budgets:
             object.__setattr__(self, "steps", STEPS)
         if self.warmup_steps is not None and self.schedule != "noam":
             raise ConfigError(

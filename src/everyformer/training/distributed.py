@@ -45,14 +45,16 @@ def read_launch() -> Launch:
         ConfigError: a variable is no number or out of range, or lacks one that belongs to it.
     """
     defaults = {"RANK": 0, "LOCAL_RANK": 0, "WORLD_SIZE": 1, "MASTER_PORT": 1}
-    found = {name: os.environ.get(name, str(default)).strip() for name, default in defaults.items()}
+    result = {
+        name: os.environ.get(name, str(default)).strip() for name, default in defaults.items()
+    }
     hint = "which torchrun sets: start this with torchrun, or unset what is left of it"
-    for name, text in found.items():
+    for name, text in result.items():
         if not (text.isascii() and text.isdecimal() and len(text) < 10):
             raise ConfigError(
                 f"{name} is '{text[:40]}' in the environment and no number that can be, {hint}"
             )
-    rank, local, size, port = (int(text) for text in found.values())
+    rank, local, size, port = (int(text) for text in result.values())
     if size < 1 or not rank < size or not local < size or not 0 < port < 2**16:
         raise ConfigError(
             f"the environment says RANK={rank}, LOCAL_RANK={local}, WORLD_SIZE={size} and "
@@ -79,7 +81,7 @@ class World:
 
     @property
     def first(self) -> bool:
-        """Whether this process writes files and talks to the user."""
+        """True if this process writes files and talks to the user."""
         return self.rank == 0
 
     def wrap(self, model: nn.Module) -> nn.Module:
@@ -104,7 +106,7 @@ class World:
         return self.sum(values if self.first else [0.0] * len(values))
 
     def share(self, count: int) -> tuple[int, int]:
-        """Which of ``count`` rows are this process's: start and stop."""
+        """Rows of this process among ``count``: start and stop."""
         return count * self.rank // self.size, count * (self.rank + 1) // self.size
 
 
@@ -119,14 +121,14 @@ def join(device: str) -> Iterator[World]:
         ConfigError: the environment contradicts itself.
         LostError: the others cannot be reached, from the start or in the middle.
     """
-    here = read_launch()
-    chosen = pick_device(device, here.local_rank if here.size > 1 else None)
-    if here.size == 1:
+    launch = read_launch()
+    chosen = pick_device(device, launch.local_rank if launch.size > 1 else None)
+    if launch.size == 1:
         yield World(chosen)
         return
     opened = not dist.is_initialized()
     if opened:
-        _meet(here, "nccl" if chosen.type == "cuda" else "gloo")
+        _meet(launch, "nccl" if chosen.type == "cuda" else "gloo")
     try:
         yield World(chosen, dist.get_rank(), dist.get_world_size())
     except RuntimeError as error:
@@ -145,7 +147,7 @@ def join(device: str) -> Iterator[World]:
             dist.destroy_process_group()
 
 
-def _meet(here: Launch, backend: str) -> None:
+def _meet(launch: Launch, backend: str) -> None:
     """Wait until all processes are there, then make them a group."""
     where = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
     try:
@@ -154,7 +156,7 @@ def _meet(here: Launch, backend: str) -> None:
         store.wait([f"everyformer/{other}" for other in range(size)], WAIT)
     except RuntimeError as error:
         raise LostError(
-            f"the {here.size} processes of this run did not all come together at {where} within "
+            f"the {launch.size} processes of this run did not all come together at {where} within "
             f"{WAIT.total_seconds():.0f} s: start every one of them, best with torchrun, and see "
             "that this machine reaches that place"
         ) from error
@@ -168,8 +170,8 @@ def pick_device(device: str, local_rank: int | None = None) -> torch.device:
         ConfigError: torch knows no such device, or it is not on this machine.
     """
     if device == "auto":
-        found = torch.accelerator.current_accelerator(check_available=True)
-        device = "cpu" if found is None else found.type
+        result = torch.accelerator.current_accelerator(check_available=True)
+        device = "cpu" if result is None else result.type
     try:
         chosen = torch.device(device)
         if local_rank is not None and chosen.type == "cuda":

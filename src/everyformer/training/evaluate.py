@@ -22,11 +22,10 @@ from everyformer.models.base import evaluating
 from everyformer.models.knn_lm import KnnLanguageModel
 from everyformer.models.policy import PolicyModel
 from everyformer.training.classification import ClassErrors
-from everyformer.training.curves import Curves
 from everyformer.training.distributed import World
 from everyformer.training.footprint import check_reading
 from everyformer.training.intervals import perplexity, ratio, wilson
-from everyformer.training.reading import read_in_order, read_windows
+from everyformer.training.reading import Curves, read_in_order, read_windows
 from everyformer.training.regression import NumberErrors
 from everyformer.training.returns import EPISODES, play_policy, played
 from everyformer.training.step import autocast
@@ -95,7 +94,7 @@ def evaluate(
         torch.no_grad(),
         autocast(world.device, precision),
         evaluating(model),
-        tallied() as said,
+        tallied() as tally,
     ):
         torch.manual_seed(seed)
         if streams is None:
@@ -122,15 +121,15 @@ def evaluate(
         raise DataError(
             f"the validation part of {dataset.name} has no scored target: give more data"
         )
-    said.sums = torch.tensor(world.sum(said.sums.flatten().tolist())).view_as(said.sums)
+    tally.sums = torch.tensor(world.sum(tally.sums.flatten().tolist())).view_as(tally.sums)
     if errors is not None:
         summed = world.sum(errors.sums.flatten().tolist())
         errors.sums = torch.tensor(summed, dtype=torch.float64).view_as(errors.sums)
     if isinstance(errors, NumberErrors):
-        return errors.summary() | said.means()
-    found = _summary(counted, dataset, top5) | ({} if errors is None else errors.summary())
-    found |= said.means()
-    return found if guesses else {k: v for k, v in found.items() if "accuracy" not in k}
+        return errors.summary() | tally.means()
+    result = _summary(counted, dataset, top5) | ({} if errors is None else errors.summary())
+    result |= tally.means()
+    return result if guesses else {k: v for k, v in result.items() if "accuracy" not in k}
 
 
 class _Halted(Exception):
@@ -144,7 +143,7 @@ def _returns(
     seed: int,
     should_stop: Callable[[], bool],
 ) -> dict[str, Any] | None:
-    """What a policy reaches in its environment; None once ``should_stop`` is True."""
+    """Returns of a policy in its environment; None once ``should_stop`` is True."""
 
     def watch(*_: int) -> None:
         if should_stop():
@@ -155,12 +154,12 @@ def _returns(
         made = play_policy(model, dataset.environment, count, seed, progress=watch)
     except _Halted:
         return None
-    found = played(made)
-    return {"loss": -found["return"], **found}
+    result = played(made)
+    return {"loss": -result["return"], **result}
 
 
 def _errors(model: nn.Module, dataset: Dataset, details: bool) -> NumberErrors | ClassErrors | None:
-    """What counts the errors of predicted classes or numbers, where the task has such."""
+    """The counter of errors of predicted classes or numbers, where the task has such."""
     task = TASKS[dataset.task]
     config: Any = getattr(getattr(model, "module", model), "config", None)
     if task.classifies:
@@ -190,19 +189,19 @@ def why_not_finite(model: nn.Module, loss: float) -> str:
     )
 
 
-def in_words(found: dict[str, Any]) -> str:
+def in_words(evaluation: dict[str, Any]) -> str:
     """The main number of an evaluation and its interval, in one line."""
-    parts = [] if "return" in found else [f"validation loss {found['loss']:.4f}"]
+    parts = [] if "return" in evaluation else [f"validation loss {evaluation['loss']:.4f}"]
     for name in ("return", "success", "bits_per_byte", "bits_per_dim", "accuracy", "rmse", "r2"):
-        if name in found:
-            around = found.get(f"{name}_interval")
+        if name in evaluation:
+            around = evaluation.get(f"{name}_interval")
             span = "" if around is None else f" ({around[0]:.4f} to {around[1]:.4f})"
-            parts.append(f"{name.replace('_', ' ')} {found[name]:.4f}{span}")
+            parts.append(f"{name.replace('_', ' ')} {evaluation[name]:.4f}{span}")
     return ", ".join(parts)
 
 
 def _count(out: ModelOutput, batch: Batch) -> Tensor:
-    """What `_summary` needs, summed over sequences: of each, n scored targets, s loss, c hits."""
+    """Sums over sequences for `_summary`: of each, n scored targets, s loss, c hits."""
     rows, targets = len(batch.targets), batch.targets
     if out.each is not None:
         n, s = (batch.counted.cpu().double().sum(1), out.each.cpu().double().sum(1))
@@ -229,28 +228,28 @@ def _sums(n: Tensor, s: Tensor, c: Tensor, top5: Tensor) -> Tensor:
 def _summary(sums: list[float], dataset: Dataset, top5: bool) -> dict[str, Any]:
     rows, n, nn_, s, ss, sn, c, cc, cn, five = sums
     loss, interval = ratio(rows, n, nn_, s, ss, sn)
-    found: dict[str, Any] = {"loss": loss, "loss_interval": interval}
+    result: dict[str, Any] = {"loss": loss, "loss_interval": interval}
     if TASKS[dataset.task].classifies:
-        found |= {"accuracy": c / n, "accuracy_interval": wilson(c, n)}
+        result |= {"accuracy": c / n, "accuracy_interval": wilson(c, n)}
     else:
         accuracy, around = ratio(rows, n, nn_, c, cc, cn)
         clipped = around and [max(0.0, around[0]), min(1.0, around[1])]
         if TASKS[dataset.task].recorded:
-            found |= {"action_loss": loss, "action_loss_interval": interval}
+            result |= {"action_loss": loss, "action_loss_interval": interval}
         else:
-            found["perplexity"] = perplexity(loss)
-        found |= {"accuracy": accuracy, "accuracy_interval": clipped}
+            result["perplexity"] = perplexity(loss)
+        result |= {"accuracy": accuracy, "accuracy_interval": clipped}
     if top5:
-        found["top5"] = five / n
+        result["top5"] = five / n
     unit, size = "bits_per_byte", dataset.bytes_per_token
     if TASKS[dataset.task].draws:
         unit, size = "bits_per_dim", 1.0
     if size is not None:
         scale = 1 / (math.log(2) * size)
-        found[unit] = loss * scale
-        found[f"{unit}_interval"] = interval and [bound * scale for bound in interval]
+        result[unit] = loss * scale
+        result[f"{unit}_interval"] = interval and [bound * scale for bound in interval]
     if dataset.counting is not None:
-        found["counting_loss"] = dataset.counting
+        result["counting_loss"] = dataset.counting
         if size is not None:
-            found[f"counting_{unit}"] = dataset.counting * scale
-    return found | {"scored": int(n), "sequences": int(rows)}
+            result[f"counting_{unit}"] = dataset.counting * scale
+    return result | {"scored": int(n), "sequences": int(rows)}

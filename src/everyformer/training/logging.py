@@ -36,12 +36,12 @@ class MetricsLog:
 
     def __init__(self, path: Path, step: int = 0, *, evaluated: bool = True) -> None:
         self.path = path
-        kept = [
+        rows = [
             row
             for row in read_metrics(path, step)
             if row["step"] < step + (evaluated or "evaluation" not in row)
         ]
-        write_text(path, "".join(_line(row) for row in kept))
+        write_text(path, "".join(_line(row) for row in rows))
         self._file = path.open("a", encoding="utf-8")
         self._board: Any = None
         if importlib.util.find_spec("tensorboard") is not None:
@@ -84,33 +84,30 @@ def read_metrics(path: Path, step: int | None = None) -> list[dict[str, Any]]:
     require_regular(path)
     *lines, rest = path.read_bytes().split(b"\n") if path.exists() else [b""]
     rows = [_row(line) for line in lines]
-    last = _row(rest) or _row(rest[:-1])
-    if last is not None:
+    if (last := _row(rest) or _row(rest[:-1])) is not None:
         rows.append(last)  # whole, but for its line's end
-    sealed = any(row is not None and row[1] for row in rows)
-    found: list[dict[str, Any]] = []
+    results: list[dict[str, Any]] = []
     for number, row in enumerate(rows, 1):
-        if row is not None and row[1] == sealed:
-            found.append(row[0])
-        elif step is None or not found or found[-1]["step"] <= step:
+        if row is not None:
+            results.append(row)
+        elif step is None or not results or results[-1]["step"] <= step:
             raise DamagedError(
                 f"line {number} of {path} was changed or damaged after it was written: put back a "
                 "copy of the file, or remove that line to go on without its row"
             )
-    return found
+    return results
 
 
-def _row(line: bytes) -> tuple[dict[str, Any], bool] | None:
-    """A line's row and whether a sum vouches for it (older files have none); None if damaged."""
+def _row(line: bytes) -> dict[str, Any] | None:
+    """A line's row, for which its sum vouches; None if damaged."""
     parts = SEALED.fullmatch(line)
-    if parts is not None and zlib.crc32(parts[1]) != int(parts[2], 16):
+    if parts is None or zlib.crc32(parts[1]) != int(parts[2], 16):
         return None
     try:
-        row = from_json(line if parts is None else parts[1] + b"}")
+        row = from_json(parts[1] + b"}")
     except ValueError:
         return None
-    whole = isinstance(row, dict) and isinstance(row.get("step"), int)
-    return (row, parts is not None) if whole else None
+    return row if isinstance(row, dict) and isinstance(row.get("step"), int) else None
 
 
 def _line(row: dict[str, Any]) -> str:
@@ -119,10 +116,10 @@ def _line(row: dict[str, Any]) -> str:
 
 
 def _numbers(row: dict[str, Any], prefix: str = "") -> list[tuple[str, float]]:
-    found: list[tuple[str, float]] = []
+    results: list[tuple[str, float]] = []
     for name, value in row.items():
         if isinstance(value, dict):
-            found += _numbers(value, f"{prefix}{name}/")
+            results += _numbers(value, f"{prefix}{name}/")
         elif isinstance(value, int | float) and name != "step":
-            found.append((prefix + name, float(value)))
-    return found
+            results.append((prefix + name, float(value)))
+    return results

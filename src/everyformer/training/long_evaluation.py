@@ -21,8 +21,8 @@ from torch import nn
 from everyformer.core.errors import ConfigError, UnsupportedError
 from everyformer.data.dataset import Dataset
 from everyformer.data.text import TextDataset
-from everyformer.training.curves import Curves
 from everyformer.training.evaluate import evaluate
+from everyformer.training.reading import Curves
 
 Mode = Literal["nonoverlapping", "sliding", "recurrent"]
 
@@ -81,13 +81,13 @@ def evaluate_long(
         options.pop("batch", None)
     curves, start = Curves(dataset.length), time.perf_counter()
     strided = dataclasses.replace(dataset, stride=stride)
-    found = evaluate(model, strided, remember=False, curves=curves, **options)
-    if found is None:
+    result = evaluate(model, strided, remember=False, curves=curves, **options)
+    if result is None:
         return None
-    return found | {
+    return result | {
         "window": dataset.length,
         "stride": stride,
-        "tokens_per_second": found["scored"] / (time.perf_counter() - start),
+        "tokens_per_second": result["scored"] / (time.perf_counter() - start),
         "by_place": curves.by_position(),
         "by_context": curves.by_context(),
     }

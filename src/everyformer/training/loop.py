@@ -37,7 +37,7 @@ from everyformer.training.optimiser import (
 from everyformer.training.progress import Part, Progress
 from everyformer.training.records import Records, describe_run
 from everyformer.training.result import Timed, TrainResult, peak_rss
-from everyformer.training.rows import carry_of, training_batch
+from everyformer.training.rollouts import carry_of
 from everyformer.training.run import RunDirectory
 from everyformer.training.schedule import learning_rate
 from everyformer.training.stages import check_stages, narrowed, pieces_of
@@ -139,7 +139,7 @@ class _Job:
             records.load(self.state, self.parts, values)
         records.open(self.state, values)
         self.first = self.state.steps
-        self.begun = self.logged = self.state.tokens, self.state.seconds
+        self.timed_from = self.logged = self.state.tokens, self.state.seconds
         self.left_out, self.cpu_seconds = 0, 0.0
         self.speed: float | None = None
         self.module = self.world.wrap(self.model)
@@ -178,8 +178,8 @@ class _Job:
             self.carry.close()
 
     def result(self) -> TrainResult:
-        """What this run came to."""
-        state, (tokens, seconds) = self.state, self.begun
+        """The result of this run."""
+        state, (tokens, seconds) = self.state, self.timed_from
         ended = state.evaluation is not None and state.evaluation["step"] == state.steps
         cuda = self.world.device.type == "cuda"
         return TrainResult(
@@ -199,7 +199,7 @@ class _Job:
         )
 
     def _timed(self) -> Timed | None:
-        steps, seconds = self.state.steps - self.first - self.left_out, self.begun[1]
+        steps, seconds = self.state.steps - self.first - self.left_out, self.timed_from[1]
         if steps == 0:
             return None
         return Timed(steps, self.state.seconds - seconds, self.cpu_seconds)
@@ -207,7 +207,9 @@ class _Job:
     def _step(self) -> None:
         start, cpu_start = time.perf_counter(), time.process_time()
         state, config = self.state, self.config
-        batch = training_batch(self.dataset, self.carry, state.steps, config.batch, config.seed)
+        rows = state.steps, config.batch, config.seed
+        carry, dataset = self.carry, self.dataset
+        batch = dataset.train_batch(*rows) if carry is None else carry.batch(dataset, *rows)
         batch = self._staged(batch)
         seed_step(config.seed, state.steps + 1, self.world.rank)
         lr = learning_rate(config, self._done(), state.steps + 1)
@@ -235,7 +237,7 @@ class _Job:
         if state.steps % config.log_every == 0 or state.steps == 1 or self._done() >= 1:
             self._report(losses, lr, norm)
         if state.steps - self.first == self.warm_up and self._done() < 1:
-            self.begun, self.left_out = (state.tokens, state.seconds), self.warm_up
+            self.timed_from, self.left_out = (state.tokens, state.seconds), self.warm_up
             self.cpu_seconds = 0.0
         reached = None if self.carry is None else self.carry.report().get("return")
         self.progress.update(self._done(), state.steps, losses["task"], self.speed, reached)
@@ -296,11 +298,11 @@ class _Job:
             self._save(config.keep + evaluates)
         if not evaluates:
             return True
-        found = self._evaluate()
-        if found is None:
+        result = self._evaluate()
+        if result is None:
             return False
-        state.evaluation = {"step": state.steps, **found}
-        better = state.best is None or found["loss"] < state.best["loss"]
+        state.evaluation = {"step": state.steps, **result}
+        better = state.best is None or result["loss"] < state.best["loss"]
         state.best = state.evaluation if better else state.best
         if saves or better:
             self._save()
@@ -313,7 +315,7 @@ class _Job:
         config = self.config
         averaged = nullcontext() if self.average is None else self.average.applied(self.model)
         with averaged, doing(f"evaluating after step {self.state.steps}"):
-            found = evaluate(
+            result = evaluate(
                 self.model,
                 self.dataset,
                 batch=math.ceil(config.batch / config.accumulate),
@@ -322,27 +324,29 @@ class _Job:
                 world=self.world,
                 should_stop=lambda: self.stop.received is not None,
             )
-        if found is not None:
-            if not math.isfinite(found["loss"]):
+        if result is not None:
+            if not math.isfinite(result["loss"]):
                 self.records.forget(self.state.steps)
-            self._check_finite({"loss": found["loss"]}, f"in the evaluation at {self.state.steps}")
-            self.records.write({"step": self.state.steps, "evaluation": found})
-            self.progress.say(f"step {self.state.steps}: {in_words(found)}")
-        return found
+            self._check_finite({"loss": result["loss"]}, f"in the evaluation at {self.state.steps}")
+            self.records.write({"step": self.state.steps, "evaluation": result})
+            self.progress.say(f"step {self.state.steps}: {in_words(result)}")
+        return result
 
     def _check_finite(self, values: dict[str, float], where: str) -> None:
         broken = next((name for name, value in values.items() if not math.isfinite(value)), None)
         if broken is None:
             return
-        kept = self.records.newest()
-        last = "no checkpoint was saved" if kept is None else f"the last good checkpoint is {kept}"
+        newest = self.records.newest()
+        last = (
+            "no checkpoint was saved" if newest is None else f"the last good checkpoint is {newest}"
+        )
         raise DivergedError(
             f"the {'loss' if broken == 'task' else broken} became {values[broken]} {where}, so "
             f"training stopped; {last}. Try a lower 'lr', a longer 'warmup' or a smaller 'clip'"
         )
 
     def _should_stop(self) -> bool:
-        """Whether any process was asked to; all agree, so that they stop after the same step."""
+        """True if any process was asked to; all agree, so that they stop after the same step."""
         [stops] = self.world.sum([float(self.stop.received is not None)])
         if stops:
             self.signal = self.stop.received or signal.SIGTERM

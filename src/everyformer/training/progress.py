@@ -17,7 +17,7 @@ LINE_SECONDS = 4.5
 
 @dataclass(frozen=True)
 class Part:
-    """What a run is of a larger work."""
+    """The share that a run is of a larger work."""
 
     number: int
     """of the run, from 1 on"""
@@ -36,23 +36,23 @@ class Progress:
 
     Args:
         label: said first, the run's name.
-        begun: share of the budget already spent, from an earlier sitting.
+        start: share of the budget already spent, from an earlier sitting.
         part: the larger work, if there is one, whose progress is shown too.
         show: False says nothing at all.
     """
 
     def __init__(
-        self, label: str, begun: float = 0.0, *, part: Part | None = None, show: bool = True
+        self, label: str, start: float = 0.0, *, part: Part | None = None, show: bool = True
     ) -> None:
         self._label = label if part is None else f"[{part.number} of {part.of}] {label}"
         self._show, self._part = show, part
-        self._begun, self._done = begun, begun
+        self._first, self._done = start, start
         self._start = self._said = time.perf_counter()
         self._bar: tqdm[Any] | None = None
         if show and sys.stderr.isatty():
             form = "{desc} {percentage:3.0f}%|{bar}| {elapsed}<{remaining}{postfix}"
             self._bar = tqdm(
-                total=1.0, initial=begun, desc=self._label, bar_format=form, leave=False
+                total=1.0, initial=start, desc=self._label, bar_format=form, leave=False
             )
 
     def update(
@@ -109,10 +109,10 @@ class Progress:
 
     def _left(self, done: float) -> float | None:
         """Seconds until the budget is spent; None before that can be said."""
-        if done <= self._begun:
+        if done <= self._first:
             return None
         spent = time.perf_counter() - self._start
-        return spent / (done - self._begun) * (1 - done)
+        return spent / (done - self._first) * (1 - done)
 
 
 def _minutes(seconds: float | None) -> str:

@@ -52,16 +52,16 @@ class Records:
         """
         if self._run is None:
             raise CheckpointError("resume needs a run directory: give 'run'")
-        found, folder = None, self._run.checkpoints
+        result, folder = None, self._run.checkpoints
         if self._world.first and (saved := self._run.config()) is not None:
             self._check_same(saved, from_json(to_json(values)))
-            found = newest_checkpoint(folder)
+            result = newest_checkpoint(folder)
         # all processes take the checkpoint that the first one found whole
-        [step] = self._world.from_first([-1 if found is None else found[1].steps])
+        [step] = self._world.from_first([-1 if result is None else result[1].steps])
         if step < 0:
             return
         path = checkpoint_path(folder, int(step))
-        vars(state).update(vars(read_state(path) if found is None else found[1]))
+        vars(state).update(vars(read_state(path) if result is None else result[1]))
         load_checkpoint(path, parts)
         self._saved = state.steps
 
@@ -100,8 +100,8 @@ class Records:
 
     def newest(self) -> Path | None:
         """The newest checkpoint of the run, if there is one."""
-        kept = checkpoints(self._run.checkpoints) if self._run is not None else []
-        return kept[-1] if kept else None
+        saved = checkpoints(self._run.checkpoints) if self._run is not None else []
+        return saved[-1] if saved else None
 
     def close(self) -> None:
         """Let go of the files."""

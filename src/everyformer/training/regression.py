@@ -54,22 +54,22 @@ class NumberErrors:
         rows, every = float(count[0]), float(count.sum())
         mae, mse = float(absolute.sum()) / every, float(square.sum()) / every
         mean_loss = float((square / self.std.square()).sum()) / every
-        found: dict[str, Any] = {"loss": mean_loss, "loss_interval": None}
-        found |= {"mae": mae, "rmse": math.sqrt(mse)}
+        result: dict[str, Any] = {"loss": mean_loss, "loss_interval": None}
+        result |= {"mae": mae, "rmse": math.sqrt(mse)}
         if rows > 1:
             half = _half(mean_loss, float(loss.sum()) / rows, rows)
-            found["loss_interval"] = [mean_loss - half, mean_loss + half]
+            result["loss_interval"] = [mean_loss - half, mean_loss + half]
             half = _half(mae, mse, rows)
-            found["mae_interval"] = [max(0.0, mae - half), mae + half]
+            result["mae_interval"] = [max(0.0, mae - half), mae + half]
             half = _half(mse, float(fourth.sum()) / every, rows)
-            found["rmse_interval"] = [math.sqrt(max(0.0, mse - half)), math.sqrt(mse + half)]
+            result["rmse_interval"] = [math.sqrt(max(0.0, mse - half)), math.sqrt(mse + half)]
         spread = centred_square - centred.square() / count
         if bool((spread > 0).all()):
-            found["r2"] = float((1 - square / spread).mean())
-            found["mean_r2"] = float((1 - off_square / spread).mean())
-        found["mean_mae"] = float(off.sum()) / every
-        found["mean_rmse"] = math.sqrt(float(off_square.sum()) / every)
-        return found | {"scored": int(rows), "sequences": int(rows)}
+            result["r2"] = float((1 - square / spread).mean())
+            result["mean_r2"] = float((1 - off_square / spread).mean())
+        result["mean_mae"] = float(off.sum()) / every
+        result["mean_rmse"] = math.sqrt(float(off_square.sum()) / every)
+        return result | {"scored": int(rows), "sequences": int(rows)}
 
 
 def _half(mean: float, mean_square: float, rows: float) -> float:

@@ -50,7 +50,7 @@ class TrainResult:
 
     @property
     def interrupted(self) -> bool:
-        """Whether a signal stopped the run before its end."""
+        """True if a signal stopped the run before its end."""
         return self.signal is not None
 
     @property

@@ -1,4 +1,4 @@
-"""What played episodes came to: `played`; and `play_policy`, episodes of a policy as it is now."""
+"""Returns of played episodes (`played`); and `play_policy`, episodes of a policy as it is now."""
 
 from __future__ import annotations
 
@@ -55,12 +55,14 @@ class ActingPolicy(Policy):
 
     def reset(self, where: np.ndarray, episodes: np.ndarray, seeds: np.ndarray) -> None:
         self._generators.reset(where, seeds)
-        own = next(self.model.parameters())
+        weight = next(self.model.parameters())
         if len(where) != len(self._first):
             self._first = np.zeros(len(where), bool)
             # states differ between training and evaluation
             with evaluating(self.model):
-                self._state = self.model.init_state(len(where), device=own.device, dtype=own.dtype)
+                self._state = self.model.init_state(
+                    len(where), device=weight.device, dtype=weight.dtype
+                )
         self._first = self._first | where
 
     def act(self, observations: np.ndarray) -> np.ndarray:
@@ -107,26 +109,26 @@ def play_policy(
     return collect(environment, policy, episodes, seed, parallel=parallel, progress=progress)
 
 
-def played(found: Trajectories) -> dict[str, Any]:
-    """What some episodes came to: ``return`` and ``steps``, means over episodes with their normal
+def played(episodes: Trajectories) -> dict[str, Any]:
+    """Results of episodes: ``return`` and ``steps``, means over episodes with their normal
     95% intervals; ``success``, where it is told, with Wilson's; ``normalised``, the return as a
     share of the way from random to good play, where the environment says how they do."""
-    values = {"return": found.returns, "steps": found.lengths.astype(float)}
-    told: dict[str, Any] = {"episodes": len(found)}
+    values = {"return": episodes.returns, "steps": episodes.lengths.astype(float)}
+    summary: dict[str, Any] = {"episodes": len(episodes)}
     for name, each in values.items():
         n = float(len(each))
         mean, interval = ratio(n, n, n, each.sum(), np.square(each).sum(), each.sum())
-        told |= {name: float(mean), f"{name}_interval": interval}
-    if found.success is not None:
-        told["success"] = found.success
-        told["success_interval"] = wilson(found.success * len(found), len(found))
-    ends = reference(found.environment)
+        summary |= {name: float(mean), f"{name}_interval": interval}
+    if episodes.success is not None:
+        summary["success"] = episodes.success
+        summary["success_interval"] = wilson(episodes.success * len(episodes), len(episodes))
+    ends = reference(episodes.environment)
     if ends is not None:
         low, high = ends
-        told["normalised"] = (told["return"] - low) / (high - low)
-        around = told["return_interval"]
-        told["normalised_interval"] = around and [(end - low) / (high - low) for end in around]
-    return told
+        summary["normalised"] = (summary["return"] - low) / (high - low)
+        around = summary["return_interval"]
+        summary["normalised_interval"] = around and [(end - low) / (high - low) for end in around]
+    return summary
 
 
 def reference(environment: EnvironmentConfig | None) -> tuple[float, float] | None:
@@ -135,6 +137,6 @@ def reference(environment: EnvironmentConfig | None) -> tuple[float, float] | No
     if environment is None or environment.options:
         return None
     trial = make_environment(environment)
-    found = trial.metadata.get(REFERENCE)
+    result = trial.metadata.get(REFERENCE)
     trial.close()
-    return None if found is None else (float(found[0]), float(found[1]))
+    return None if result is None else (float(result[0]), float(result[1]))

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from everyformer.core.errors import CheckpointError, ConfigError, UnsupportedError
 from everyformer.core.state import StackState, filled, named_tensors
@@ -25,12 +25,16 @@ from everyformer.data.batch import Batch
 from everyformer.data.dataset import Dataset
 from everyformer.data.environments import EnvironmentDataset
 from everyformer.data.episodes import as_states
+from everyformer.data.text import TextDataset
+from everyformer.genes.memory.base import memories_of
 from everyformer.genes.model_options import PolicyOptions
 from everyformer.models import ppo
 from everyformer.models.base import evaluating
 from everyformer.models.policy import PolicyModel
 from everyformer.rl.endless import EndlessRows
-from everyformer.training.carry import Carry
+from everyformer.training.carry import Carry, TextCarry
+from everyformer.training.config import TrainingConfig
+from everyformer.training.distributed import World
 
 ACTING, ORDER = 2, 3
 """beside a run's seed, so that actions, orders and episodes are drawn from different numbers"""
@@ -40,7 +44,7 @@ SAME = 1e-3
 
 @dataclass
 class Turn:
-    """What was played in a turn: (N, T, ...) each."""
+    """A turn of play: (N, T, ...) each."""
 
     inputs: Tensor
     targets: Tensor
@@ -63,7 +67,7 @@ def minibatches(options: PolicyOptions, number: int, size: int) -> int:
 
 
 class Rollouts(Carry):
-    """What a policy does, turn by turn.
+    """Rows of a policy's own play, turn by turn.
 
     Args:
         size: rows of a minibatch.
@@ -91,7 +95,7 @@ class Rollouts(Carry):
         """of an epoch"""
         self._step = -1
         self._chosen: StackState | None = None
-        self._given = 0
+        self._taken = 0
         self._checked = False
 
     def batch(self, dataset: Dataset, step: int, size: int, seed: int) -> Batch:
@@ -108,14 +112,14 @@ class Rollouts(Carry):
         rows = random.permutation(number).reshape(-1, size)
         segment, group = divmod(int(random.permutation(self._groups)[place]), len(rows))
         chosen = torch.from_numpy(np.sort(rows[group])).to(self._device)
-        self._chosen, self._given = self._turn.states[segment], 0
+        self._chosen, self._taken = self._turn.states[segment], 0
         if len(rows) > 1:
             self._chosen = self._chosen.reorder(chosen)
         return self._segment(self._turn, segment, chosen)
 
     def of(self, number: int, rows: int) -> StackState:
         assert self._chosen is not None
-        first, self._given = self._given, self._given + rows
+        first, self._taken = self._taken, self._taken + rows
         if rows == len(self._chosen.seen):
             return self._chosen
         return self._chosen.reorder(torch.arange(first, first + rows, device=self._device))
@@ -133,23 +137,23 @@ class Rollouts(Carry):
     def report(self) -> dict[str, float]:
         """The mean return of the last episodes, and how many there were."""
         recent = self._rows.recent
-        told = {"return": float(np.mean(recent))} if recent else {}
-        return told | {"episodes": self._rows.finished}
+        summary = {"return": float(np.mean(recent))} if recent else {}
+        return summary | {"episodes": self._rows.finished}
 
     def close(self) -> None:
         self._rows.close()
 
     def tensors(self) -> dict[str, Tensor]:
-        """Where all rows stand, and what is still to be learned of the turn."""
+        """Tensors of where all rows stand, and of what is still to be learned of the turn."""
         if self._state is None:
             return {}
-        found = {f"rows.{k}": torch.from_numpy(v) for k, v in self._rows.arrays().items()}
-        found["size"] = torch.tensor(self._size)
-        found |= {f"state.{k}": v for k, v in named_tensors(self._state).items()}
+        result = {f"rows.{k}": torch.from_numpy(v) for k, v in self._rows.arrays().items()}
+        result["size"] = torch.tensor(self._size)
+        result |= {f"state.{k}": v for k, v in named_tensors(self._state).items()}
         if self._turn is not None and (self._step + 1) % self._minibatches:
-            found |= {f"turn.{name}": getattr(self._turn, name) for name in TENSORS}
-            found |= {f"turn.states.{k}": v for k, v in named_tensors(self._turn.states).items()}
-        return found
+            result |= {f"turn.{name}": getattr(self._turn, name) for name in TENSORS}
+            result |= {f"turn.states.{k}": v for k, v in named_tensors(self._turn.states).items()}
+        return result
 
     def fill(self, tensors: dict[str, Tensor]) -> None:
         if not tensors:
@@ -161,20 +165,20 @@ class Rollouts(Carry):
                 f"the run was begun with --batch {size}, not {self._size}, by which what was "
                 "played is cut: resume with the same"
             )
-        begun = self._begun()
+        initial = self._initial_state()
         # read as they were: memory that is laid out otherwise would round otherwise
         tensors = {name: tensor.clone() for name, tensor in tensors.items()}
-        self._state = filled(begun, _below(tensors, "state")).to(self._device)
+        self._state = filled(initial, _below(tensors, "state")).to(self._device)
         turn = _below(tensors, "turn")
         if turn:
             count = self._options.horizon // self._options.segment
-            states = filled([begun] * count, _below(turn, "states"))
+            states = filled([initial] * count, _below(turn, "states"))
             states = [state.to(self._device) for state in states]
             self._turn = Turn(**{name: turn[name] for name in TENSORS}, states=states)
 
-    def _begun(self) -> StackState:
-        own = next(self._model.parameters())
-        return self._model.init_state(self._data.number, device=own.device, dtype=own.dtype)
+    def _initial_state(self) -> StackState:
+        weight = next(self._model.parameters())
+        return self._model.init_state(self._data.number, device=weight.device, dtype=weight.dtype)
 
     def _play(self, seed: int, number: int) -> Turn:
         """Play a turn, with the layers as they are in evaluation, which is faster."""
@@ -191,11 +195,11 @@ class Rollouts(Carry):
         options, rows, model = self._options, self._rows, self._model
         if self._state is None:
             rows.begin(seed)
-            self._state = self._begun()
+            self._state = self._initial_state()
         self._state = _alike(self._state)
         random = np.random.default_rng((seed, ACTING, number))
         noise = self._noise(random).to(self._device)
-        kept: dict[str, list[Tensor]] = {name: [] for name in PLAYED}
+        steps: dict[str, list[Tensor]] = {name: [] for name in PLAYED}
         states = []
         for t in range(options.horizon):
             if t % options.segment == 0:
@@ -216,10 +220,10 @@ class Rollouts(Carry):
             rewards = torch.from_numpy(step.rewards).to(values)
             made = (seen, actions, first, outputs, values, rewards, following, over)
             for name, each in zip(PLAYED, made, strict=True):
-                kept[name].append(each.to(self._device))
+                steps[name].append(each.to(self._device))
         first = torch.from_numpy(rows.first).to(self._device)
         last = model.act(self._seen(rows.now).to(self._device), self._state, first)[1]
-        done = {name: torch.stack(parts) for name, parts in kept.items()}
+        done = {name: torch.stack(parts) for name, parts in steps.items()}
         values, over = done["values"], done.pop("over")
         after = torch.cat((values[1:], last[None])).where(~over, done.pop("following"))
         worth = ppo.advantages(
@@ -234,7 +238,7 @@ class Rollouts(Carry):
         return torch.from_numpy(as_states(self._data.observation_space, observations))
 
     def _noise(self, random: np.random.Generator) -> Tensor:
-        """By which the actions of a turn are drawn, (T, N) or (T, N, numbers)."""
+        """Noise by which the actions of a turn are drawn, (T, N) or (T, N, numbers)."""
         size, acted = (self._options.horizon, self._data.number), self._data.action_space
         if acted.discrete:
             return torch.from_numpy(random.random(size))
@@ -295,6 +299,37 @@ def _alike(state: StackState) -> StackState:
 
 
 def _below(tensors: dict[str, Tensor], name: str) -> dict[str, Tensor]:
-    """Those whose names begin so, without that."""
+    """Tensors whose names begin so, without that."""
     prefix = f"{name}."
     return {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}
+
+
+def carry_of(
+    model: nn.Module, dataset: Dataset, config: TrainingConfig, world: World
+) -> Carry | None:
+    """The `Carry` of a model that learns from this data; None where nothing is carried.
+
+    Raises:
+        ConfigError: several processes, each of which would have to save what it carries; options
+            that a policy cannot be trained with.
+    """
+    if isinstance(dataset, EnvironmentDataset):
+        if world.size > 1:
+            raise ConfigError(
+                f"a policy is trained by one process, not {world.size}: start it without torchrun"
+            )
+        if config.precision != "float32":
+            raise ConfigError(
+                f"a policy learns in float32, as it acts, not in {config.precision}: leave out "
+                "--precision"
+            )
+        assert isinstance(model, PolicyModel)
+        return Rollouts(model, dataset, config.batch)
+    if not memories_of(model) or not isinstance(dataset, TextDataset):
+        return None
+    if world.size > 1:
+        raise ConfigError(
+            f"a model with a memory is trained by one process, not {world.size}: each row's memory "
+            "would lie with another one. Start it without torchrun"
+        )
+    return TextCarry(model)

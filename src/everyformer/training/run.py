@@ -102,26 +102,26 @@ class RunDirectory:
             )
 
     def config(self) -> dict[str, Any] | None:
-        """What config.json holds; None if the run was killed before it was written."""
+        """The values of config.json; None if the run was killed before it was written."""
         path = self.path / "config.json"
         return read_json(path, RUN_FORMAT) if path.exists() else None
 
     def write_config(self, values: dict[str, Any]) -> None:
         """Write config.json, and environment.json about this machine."""
-        own = {"everyformer": _version("everyformer"), "command": sys.argv}
-        write_json(self.path / "config.json", {"format": RUN_FORMAT, **own, **values})
+        about_us = {"everyformer": _version("everyformer"), "command": sys.argv}
+        write_json(self.path / "config.json", {"format": RUN_FORMAT, **about_us, **values})
         self._described = True
         about = {"format": "everyformer-environment", **environment()}
         write_json(self.path / "environment.json", about)
 
 
 def _identity(path: Path) -> tuple[int, int] | None:
-    """Of a folder, whatever it is called; None where there is none."""
+    """Device and number of a folder, whatever it is called; None where there is none."""
     try:
-        found = path.stat()
+        result = path.stat()
     except OSError:
         return None
-    return found.st_dev, found.st_ino
+    return result.st_dev, result.st_ino
 
 
 def environment() -> dict[str, Any]:

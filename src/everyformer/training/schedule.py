@@ -32,7 +32,7 @@ def noam_factor(step: int, warmup: int) -> float:
 
 
 def schedule_factor(kind: str, progress: float, *, warmup: float, floor: float) -> float:
-    """What the peak learning rate is multiplied by; always between ``floor`` and 1.
+    """The factor of the peak learning rate, always between ``floor`` and 1.
 
     It rises linearly from ``floor`` to 1 over the warm-up, then falls: ``cosine`` and ``linear``
     reach ``floor`` at the end, ``constant`` stays at 1.

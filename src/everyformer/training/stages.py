@@ -33,7 +33,7 @@ def stage_of(parts: Sequence[float], done: float) -> int:
 
 
 def pieces_of(parts: Sequence[float], done: float) -> int:
-    """How many times shorter than its own texts and windows are: 2^(S-1-s)."""
+    """The number of pieces that texts and windows are cut into: 2^(S-1-s)."""
     return 2 ** (len(parts) - 1 - stage_of(parts, done)) if parts else 1
 
 

@@ -103,7 +103,7 @@ def backward(
 def count_operations(
     model: nn.Module, batch: Batch, world: World, **options: Any
 ) -> tuple[dict[str, float], float]:
-    """What `backward` gives, and the floating-point operations that one position of it took."""
+    """The losses of `backward`, and the floating-point operations that one position of it took."""
     losses: dict[str, float] = {}
     counted = count_flops(lambda: losses.update(backward(model, batch, world, **options)))
     start, stop = world.share(len(batch.targets))
@@ -119,14 +119,14 @@ def positions(model: nn.Module, batch: Batch) -> int:
 
 
 def _term_counts(model: nn.Module, batch: Batch) -> dict[str, int]:
-    """What `Model.term_counts` says of these rows; nothing of modules of other kinds."""
+    """Counts of `Model.term_counts` for these rows; none of modules of other kinds."""
     return _answer(model, "term_counts", batch.inputs, batch.targets, batch.mask) or {}
 
 
-def _answer(model: nn.Module, method: str, *given: Any) -> Any:
-    """What a model says, wrapped for several processes or not; None of modules of other kinds."""
-    own: Any = getattr(getattr(model, "module", model), method, None)
-    return None if own is None else own(*given)
+def _answer(model: nn.Module, method: str, *arguments: Any) -> Any:
+    """A model's answer, wrapped for several processes or not; None of modules of other kinds."""
+    method_of: Any = getattr(getattr(model, "module", model), method, None)
+    return None if method_of is None else method_of(*arguments)
 
 
 def _weighted(

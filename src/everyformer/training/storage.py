@@ -24,7 +24,7 @@ CHECKPOINT_FORMAT = "everyformer-checkpoint"
 
 def weights_of(model: nn.Module) -> tuple[dict[str, Tensor], dict[str, str]]:
     """The model's parameters and buffers, each once, and the further names of the tied ones."""
-    kept: dict[str, Tensor] = {}
+    tensors: dict[str, Tensor] = {}
     aliases: dict[str, str] = {}
     first: dict[tuple[Any, ...], str] = {}
     for name, tensor in model.state_dict().items():
@@ -35,8 +35,8 @@ def weights_of(model: nn.Module) -> tuple[dict[str, Tensor], dict[str, str]]:
             aliases[name] = first[memory]
         else:
             first[memory] = name
-            kept[name] = tensor
-    return kept, aliases
+            tensors[name] = tensor
+    return tensors, aliases
 
 
 def write_tensors(
@@ -51,10 +51,10 @@ def write_tensors(
     apart: dict[str, Tensor] = {}
     storages: set[tuple[torch.device, int]] = set()
     for name, tensor in tensors.items():
-        own = tensor.detach().contiguous()
-        memory = (own.device, own.untyped_storage().data_ptr())
+        contiguous = tensor.detach().contiguous()
+        memory = (contiguous.device, contiguous.untyped_storage().data_ptr())
         # safetensors refuses two tensors in one storage, as views of a common table are
-        apart[name] = own.clone() if memory in storages else own
+        apart[name] = contiguous.clone() if memory in storages else contiguous
         storages.add(memory)
     metadata = {"aliases": to_json(aliases or {})}
     if sealed:
@@ -62,11 +62,15 @@ def write_tensors(
     save_file(apart, path, metadata=metadata)
 
 
-def read_tensors(path: Path) -> dict[str, Tensor]:
+def read_tensors(path: Path, sealed: str | None = None) -> dict[str, Tensor]:
     """All tensors of a safetensors file by name, the further names included, on the CPU.
+
+    Args:
+        sealed: contents of a file that was written ``sealed``, in words.
 
     Raises:
         DamagedError: it cannot be read, or differs from what was written and sealed.
+        CheckpointError: it is to be sealed and is not.
     """
     require_regular(path)
     try:
@@ -77,8 +81,9 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
         further = {name: tensors[source] for name, source in aliases.items()}
     except (OSError, ValueError, KeyError, SafetensorError) as error:
         raise DamagedError(f"{path} cannot be read: {error}") from error
-    digest = metadata.get("digest")
-    if digest is not None and digest != _digest(tensors, metadata.get("aliases", "")):
+    if sealed and "digest" not in metadata:
+        raise CheckpointError(f"{path} holds no {sealed}: it was written by something else")
+    if sealed and metadata["digest"] != _digest(tensors, metadata.get("aliases", "")):
         raise DamagedError(f"{path} was changed or damaged after it was written")
     return tensors | further
 
@@ -122,14 +127,14 @@ def check_finite(model: nn.Module, source: Path | str) -> None:
         )
 
 
-def check_fit(expected: dict[str, torch.Size], given: dict[str, Tensor], source: Path) -> None:
+def check_fit(expected: dict[str, torch.Size], tensors: dict[str, Tensor], source: Path) -> None:
     """Raise a `CheckpointError` that lists missing and unknown names and other shapes."""
-    faults = [f"'{name}' is missing" for name in expected if name not in given]
-    faults += [f"'{name}' is unknown to the model" for name in given if name not in expected]
+    faults = [f"'{name}' is missing" for name in expected if name not in tensors]
+    faults += [f"'{name}' is unknown to the model" for name in tensors if name not in expected]
     faults += [
-        f"'{name}' has shape {tuple(given[name].shape)}, the model's is {tuple(shape)}"
+        f"'{name}' has shape {tuple(tensors[name].shape)}, the model's is {tuple(shape)}"
         for name, shape in expected.items()
-        if name in given and given[name].shape != shape
+        if name in tensors and tensors[name].shape != shape
     ]
     if faults:
         more = f" and {len(faults) - 5} more" if len(faults) > 5 else ""

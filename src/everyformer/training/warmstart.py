@@ -70,12 +70,12 @@ class WarmStart:
 
     def lines(self) -> list[str]:
         """The report, one line a kind."""
-        found = []
+        results = []
         for kind, names in vars(self).items():
             listed = names[:3] if kind == "taken" else names
             more = f" and {len(names) - 3} more" if len(listed) < len(names) else ""
-            found.append(f"{len(names)} {kind}{': ' if names else ''}{', '.join(listed)}{more}")
-        return found
+            results.append(f"{len(names)} {kind}{': ' if names else ''}{', '.join(listed)}{more}")
+        return results
 
 
 def read_start(path: str | Path) -> Start:
@@ -124,10 +124,10 @@ def warm_start(model: Model, path: str | Path, tokenizer: Tokenizer | None = Non
         require_same(start.tokenizer, tokenizer)
     source = load_model(path)
     old = source.state_dict()
-    own = dict(model.named_parameters()) | dict(model.named_buffers())
+    tensors = dict(model.named_parameters()) | dict(model.named_buffers())
     taken, fitted, fresh = [], [], []
     with torch.no_grad():
-        for name, tensor in own.items():
+        for name, tensor in tensors.items():
             done = None if name not in old else _take(name, tensor, old[name], start, model)
             if done is None:
                 fresh.append(name)
@@ -135,7 +135,7 @@ def warm_start(model: Model, path: str | Path, tokenizer: Tokenizer | None = Non
                 fitted.append(f"{name} ({done})")
             else:
                 taken.append(name)
-    left = [name for name in weights_of(source)[0] if name not in own]
+    left = [name for name in weights_of(source)[0] if name not in tensors]
     return WarmStart(tuple(taken), tuple(fitted), tuple(fresh), tuple(left))
 
 
@@ -185,26 +185,26 @@ def _grid(config: ModelConfig) -> tuple[int, int] | None:
     return config.image[1] // config.patch, config.image[2] // config.patch
 
 
-def _check(start: Start, wanted: ModelConfig, tokenizer: Tokenizer | None) -> None:
+def _check(start: Start, new: ModelConfig, tokenizer: Tokenizer | None) -> None:
     old, path = start.config, start.path
-    if (old.image is None) != (wanted.image is None):
-        kinds = ["text" if config.image is None else "pictures" for config in (old, wanted)]
+    if (old.image is None) != (new.image is None):
+        kinds = ["text" if config.image is None else "pictures" for config in (old, new)]
         raise CheckpointError(
             f"the model in {path} reads {kinds[0]}, not {kinds[1]} as this one: start from "
             f"a model of {kinds[1]}, or leave out --from"
         )
-    shared = _shared(old), _shared(wanted)
+    shared = _shared(old), _shared(new)
     for gene in GENES.keys() & shared[0].keys():
         if shared[0][gene]["name"] != shared[1][gene]["name"]:
             for values in shared:
                 values[gene] = values[gene]["name"]
     faults = differences(*shared)
-    if old.image is not None and wanted.image is not None and old.image[0] != wanted.image[0]:
-        faults.append(f"channels of its pictures: {old.image[0]} -> {wanted.image[0]}")
+    if old.image is not None and new.image is not None and old.image[0] != new.image[0]:
+        faults.append(f"channels of its pictures: {old.image[0]} -> {new.image[0]}")
     masks = tokenizer is None or tokenizer.mask is None
     tokens = [
         config.vocabulary - (masks and TASKS[config.task].predicts == "hidden")
-        for config in (old, wanted)
+        for config in (old, new)
     ]
     if old.image is None and tokens[0] != tokens[1]:
         faults.append(f"number of different tokens: {tokens[0]} -> {tokens[1]}")
@@ -217,7 +217,7 @@ def _check(start: Start, wanted: ModelConfig, tokenizer: Tokenizer | None) -> No
 
 
 def _shared(config: ModelConfig) -> dict[str, Any]:
-    """What both models must share, as plain values, options that were not given filled in."""
+    """Values that both models must share, options that were not given filled in."""
     kin = {name: GENES[name].learned_as(choice) for name, choice in config.genes.items()}
     config = config.with_genes(**kin)
     every = settled(config)

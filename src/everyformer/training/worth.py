@@ -38,7 +38,7 @@ def baseline(task: str, evaluation: Mapping[str, Any]) -> Baseline | None:
 
 
 def is_better(evaluation: Mapping[str, Any], beside: Baseline) -> bool:
-    """Whether an evaluation surely beats the baseline: its whole 95% interval does, where known."""
+    """True if an evaluation surely beats the baseline: its whole 95% interval does, where known."""
     sign = _KNOWN[beside.metric][2]
     ends = evaluation.get(f"{beside.metric}_interval") or (evaluation[beside.metric],)
     return all(sign * (end - beside.value) > 0 for end in ends)
@@ -46,11 +46,11 @@ def is_better(evaluation: Mapping[str, Any], beside: Baseline) -> bool:
 
 def worth(task: str, evaluation: Mapping[str, Any]) -> str | None:
     """A sentence on whether an evaluation beats the baseline; None where there is none."""
-    beside = baseline(task, evaluation)
-    if beside is None:
+    base = baseline(task, evaluation)
+    if base is None:
         return None
-    than = "better than" if is_better(evaluation, beside) else "not surely better than"
-    return f"{than} {beside.words} ({beside.metric.replace('_', ' ')} {beside.value:.4g})"
+    than = "better than" if is_better(evaluation, base) else "not surely better than"
+    return f"{than} {base.words} ({base.metric.replace('_', ' ')} {base.value:.4g})"
 
 
 def in_words(metric: str) -> str:

@@ -1,4 +1,4 @@
-"""What the laws are tried on: each member, small, with the options of its `Trials`."""
+"""Cases that the laws are tried on: each member, small, with the options of its `Trials`."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ class Case:
 
     @property
     def remembers(self) -> bool:
-        """Whether something is carried from segment to segment by a memory."""
-        own = self.member.genes["memory"].name
-        return self.options.get("memory", own) is not None
+        """True if a memory carries something from segment to segment."""
+        memory = self.member.genes["memory"].name
+        return self.options.get("memory", memory) is not None
 
     def mixer(self, dtype: torch.dtype, device: str = "cpu", **more: Any) -> Mixer:
         """One mixer of the member with its position inside, weights drawn wide enough to matter."""
@@ -66,8 +66,8 @@ def cases(member: Member) -> Iterator[Case]:
 def known(member: Member, what: str) -> Any:
     """A field of `Trials`, of the first alternative that makes the member special and fills it."""
     for gene, name in special(member):
-        if found := getattr(GENES[gene].alternatives.get(name).trials, what):
-            return found
+        if result := getattr(GENES[gene].alternatives.get(name).trials, what):
+            return result
     return None
 
 

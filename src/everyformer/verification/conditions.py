@@ -46,8 +46,8 @@ class Layers(nn.Module):
     def __init__(self, case: Case, count: int, options: dict[str, Any]) -> None:
         super().__init__()
         sizes = {"width": WIDTH, "heads": HEADS, "layers": count, "length": LONGEST}
-        own = {**case.options, **options}
-        self.model = Model(configure_layers(case.member.name, case.causal, **own, **sizes))
+        chosen = {**case.options, **options}
+        self.model = Model(configure_layers(case.member.name, case.causal, **chosen, **sizes))
         stir(self.model)
 
     def forward(
@@ -74,7 +74,7 @@ class BatchRow:
         return BatchRow(tuple(text.to(like) for text in self.texts), self.ids, self.slots)
 
     def of_slots(self, size: int) -> list[int | None]:
-        """Which text each slot of the row belongs to; None: padding."""
+        """The text that each slot of the row belongs to; None: padding."""
         owners = [n for n, text in enumerate(self.texts) for _ in range(text.shape[1])]
         owner_of = dict(zip(self.slots, owners, strict=True))
         return [owner_of.get(slot) for slot in range(size)]
@@ -113,15 +113,15 @@ def _carries(case: Case) -> bool:
 
 
 def _layers(case: Case, pair: tuple[str, ...], chance: random.Random) -> Layers | None:
-    """What a pair is tried on; None where it has no meaning."""
+    """The layers that a pair is tried on; None where it has no meaning."""
     count, options = 1, {}
     if "layers" in pair:
         count, options = chance.choice((2, 3)), _around(case, chance)
     if "scaled" not in pair:
         layers = Layers(case, count, options)
         return None if "packed" in pair and layers.model.stack.lead is not None else layers
-    own = case.remembers or "position" in case.options
-    if own or case.options.get("random") == "zeros":
+    positioned = case.remembers or "position" in case.options
+    if positioned or case.options.get("random") == "zeros":
         return None
     if not case.mixer(torch.float64).accepts_positions:
         return None
@@ -160,7 +160,7 @@ class Trial:
 
     @property
     def remembers(self) -> bool:
-        """Whether outputs depend on where pieces end."""
+        """True if outputs depend on where pieces end."""
         return self.carried and self.case.remembers
 
     def run(self, chance: random.Random, check: Check) -> None:
@@ -181,10 +181,10 @@ class Trial:
             check.true(False, f"{where}: documents and a state were taken")
         before = draw(2, 3, WIDTH, seed=seed + 7).to(weight) if "reset" in self.pair else None
         got = self.fed(rows, cuts, before)
-        for row, own in enumerate(rows):
+        for row, row_texts in enumerate(rows):
             earlier = None if before is None or row == 0 else before[row : row + 1]
-            for n, expected in enumerate(self.alone(own, cuts, earlier)):
-                slots = [at for at, owner in enumerate(own.of_slots(size)) if owner == n]
+            for n, expected in enumerate(self.alone(row_texts, cuts, earlier)):
+                slots = [at for at, owner in enumerate(row_texts.of_slots(size)) if owner == n]
                 check.close(got[row, slots], expected[0], CLOSE, f"{where}: row {row}, text {n}")
 
     def fed(self, rows: list[BatchRow], cuts: list[int], before: Tensor | None) -> Tensor:

@@ -1,4 +1,4 @@
-"""What a law says of a member: held, failed with the reason, or not applicable and why."""
+"""Verdicts of a law on a member: held, failed with the reason, or not applicable and why."""
 
 from __future__ import annotations
 

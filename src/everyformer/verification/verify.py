@@ -12,7 +12,7 @@ from everyformer.core.foreign import FAILURES, describe
 from everyformer.core.member import Member
 from everyformer.family import info, list_members
 from everyformer.verification import laws, machine
-from everyformer.verification.limits import limits
+from everyformer.verification.laws import limits
 from everyformer.verification.result import Check, LawBroken, LawResult
 
 Law = Callable[[Member, Check, str, torch.dtype], None]

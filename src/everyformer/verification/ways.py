@@ -1,4 +1,4 @@
-"""How a member's mixer is computed on this machine: the ways that its calls take."""
+"""Ways in which a member's mixer is computed on this machine, call by call."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ WIDTH = 32
 
 
 def ways_of(name: str, length: int) -> dict[str, list[Way]]:
-    """Of one text of ``length`` tokens: evaluated, trained with dropout on weights, compiled.
+    """Ways of one text of ``length`` tokens: evaluated, trained with dropout on weights, compiled.
 
     Mixers without weights to drop have no second row. Nothing is timed.
 
     Raises:
         UnknownNameError: no such member.
     """
-    found = {"evaluated": _ways(_build(name, length).eval(), length)}
+    result = {"evaluated": _ways(_build(name, length).eval(), length)}
     mixer: Any = MIXERS.get(str(info(name).genes.choices["mixer"].name))
     if hasattr(mixer.Options, DROPOUT):
-        found["with dropout"] = _ways(_build(name, length, **{DROPOUT: 0.1}).train(), length)
+        result["with dropout"] = _ways(_build(name, length, **{DROPOUT: 0.1}).train(), length)
     torch.compiler.reset()
     with torch.no_grad():
         compiled: Any = torch.compile(_build(name, length).eval(), backend="eager")
-        found["compiled"] = _ways(compiled, length)
-    return found
+        result["compiled"] = _ways(compiled, length)
+    return result
 
 
 def _build(name: str, length: int, **options: float) -> Mixer:

@@ -132,7 +132,7 @@ def _attended(trained: TrainedRun, play: PlayConfig, of_environment: dict[str, A
     given = {name: getattr(batch, name)[:, real] for name in ("returns", "actions", "timesteps")}
     inside = Inside(model, batch.inputs[:, real], given=given)
     inside.require("weights")
-    weights = View(inside.traced, "weights", causal=True).found
+    weights = View(inside.traced, "weights", causal=True).maps
     return draw_attended(weights, config.step_tokens, config.step_tokens - 2, begin)
 
 

@@ -21,7 +21,7 @@ from everyformer.system.files import expanded, file_written_whole, named_as
 
 if TYPE_CHECKING:
     from everyformer.prediction.inputs import Inputs
-    from everyformer.prediction.output import Found
+    from everyformer.prediction.output import Predictions
     from everyformer.prediction.predictor import Predictor
     from everyformer.prediction.rows import CsvForm
 
@@ -159,7 +159,7 @@ def _stdin_lines() -> Iterator[str]:
 def _write(
     options: PredictOptions,
     form: str,
-    found: Found,
+    found: Predictions,
     columns: list[str],
     stack: ExitStack,
     as_read: Callable[[], CsvForm],

@@ -123,12 +123,12 @@ class HubArchitecture:
 
     def read(self, config: dict[str, Any], task: str) -> dict[str, Any]:
         """Their config as member and options for `configure`."""
-        given = [(ours, config[theirs]) for ours, theirs in self.names.items() if theirs in config]
-        found = {ours: ENTRIES[ours].read(value) for ours, value in given}
-        if "expansion" in found:
+        named = [(ours, config[theirs]) for ours, theirs in self.names.items() if theirs in config]
+        result = {ours: ENTRIES[ours].read(value) for ours, value in named}
+        if "expansion" in result:
             # theirs are hidden channels, ours a multiple of the width
-            found["expansion"] /= found["width"]
-        return found | self.options(config, task)
+            result["expansion"] /= result["width"]
+        return result | self.options(config, task)
 
     def write(self, config: ModelConfig) -> dict[str, Any]:
         """Our config as theirs."""
@@ -163,9 +163,9 @@ class HubArchitecture:
         )
 
 
-def refuse(config: dict[str, Any], **wanted: Any) -> None:
+def refuse(config: dict[str, Any], **expected: Any) -> None:
     """Raise if an option of their config has a value that nothing here corresponds to."""
-    for name, value in wanted.items():
+    for name, value in expected.items():
         if config.get(name, value) != value:
             raise UnsupportedError(
                 f"the checkpoint has {name}={config[name]!r}, which has no counterpart here (only "
@@ -174,7 +174,7 @@ def refuse(config: dict[str, Any], **wanted: Any) -> None:
 
 
 def label_count(config: dict[str, Any]) -> int:
-    """How many classes their config has."""
+    """Number of classes that their config has."""
     return len(config.get("id2label") or {}) or int(config.get("num_labels", 2))
 
 

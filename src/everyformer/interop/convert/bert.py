@@ -23,7 +23,7 @@ ROBERTA_HEAD = ("lm_head.dense", "lm_head.layer_norm", "lm_head")
 
 @dataclass(frozen=True)
 class Encoder:
-    """What differs among the encoders that are built like BERT."""
+    """Differences among the encoders that are built like BERT."""
 
     body: str
     """what the names of its layers begin with"""

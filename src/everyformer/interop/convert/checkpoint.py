@@ -78,9 +78,9 @@ def import_checkpoint(source: str | Path, *, mixer: str | None = None, **options
     theirs = {name: value for name, value in theirs.items() if value is not None}
     task = known.task(theirs)
     described = known.read(theirs, task)
-    own = {f.name for f in dataclasses.fields(AttentionOptions)}
+    of_attention = {f.name for f in dataclasses.fields(AttentionOptions)}
     if mixer is not None:
-        described = {k: v for k, v in described.items() if k not in own} | {"mixer": mixer}
+        described = {k: v for k, v in described.items() if k not in of_attention} | {"mixer": mixer}
     config = _configured(described, task, options)
     model = build_model(config)
     shapes = {name: value.shape for name, value in model.state_dict().items()}
@@ -139,14 +139,14 @@ def export_checkpoint(
     if tokenizer is not None and tokenizer.separator is not None:
         config.setdefault("eos_token_id", tokenizer.separator)
     taken = {name for rule in rules for name in rule.ours}
-    own = {weights[name].data_ptr() for name in taken}
+    storages = {weights[name].data_ptr() for name in taken}
     with written_whole(folder) as temporary:
         save_file(tensors, temporary / "model.safetensors", metadata={"format": "pt"})
         write_text(temporary / "config.json", to_json(config, indent=2) + "\n")
         if tokenizer is not None:
             export_tokenizer(tokenizer, temporary, model.config.tokens)
     fresh = [name for rule in rules if rule.skip for name in rule.theirs]
-    left = [name for name, value in weights.items() if value.data_ptr() not in own]
+    left = [name for name, value in weights.items() if value.data_ptr() not in storages]
     return Report(list(tensors), fresh, left)
 
 
@@ -168,7 +168,7 @@ def _counterpart(config: ModelConfig, model_type: str | None) -> HubArchitecture
     """The system whose config says all that ours does."""
     able = [a for a in ARCHITECTURES.values() if config.task in a.classes]
     able = able if model_type is None else [architecture(model_type)]
-    found: list[tuple[int, HubArchitecture, list[str]]] = []
+    results: list[tuple[int, HubArchitecture, list[str]]] = []
     for known in able:
         if config.task not in known.classes:
             raise UnsupportedError(
@@ -178,10 +178,10 @@ def _counterpart(config: ModelConfig, model_type: str | None) -> HubArchitecture
         lost = _lost(config, known)
         if not lost:
             return known
-        found.append((len(lost), known, lost))
-    if not found:
+        results.append((len(lost), known, lost))
+    if not results:
         raise UnsupportedError(f"no known system has the task '{config.task}'")
-    _, known, lost = min(found, key=lambda one: one[0])
+    _, known, lost = min(results, key=lambda one: one[0])
     raise UnsupportedError(
         f"this {config.member} cannot be written as {known.model_type}, whose checkpoints cannot "
         f"say: {'; '.join(lost[:5])}"
@@ -198,7 +198,7 @@ def _configured(described: Mapping[str, Any], task: str, options: Mapping[str, A
 
 
 def _lost(config: ModelConfig, known: HubArchitecture) -> list[str]:
-    """What their config would lose: options that do not come back from it as they were."""
+    """Options that their config would lose: those that do not come back from it as they were."""
     there = {"model_type": known.model_type, **known.write(config)}
     described = known.read(there, config.task)
     back = _plain(_configured(described, config.task, {}))
@@ -217,17 +217,23 @@ def _plain(config: ModelConfig) -> dict[str, Any]:
     values["scale_embedding"] = config.embedding_scale != 1.0
     values["decoder_layers"] = config.decoder_layers or config.layers
     schedule = dict(values["schedule"])
-    same = {name: kept[0] for name, kept in schedule.items() if len({str(v) for v in kept}) == 1}
-    values["schedule"] = {name: kept for name, kept in schedule.items() if name not in same}
+    same = {
+        name: values_of_layers[0]
+        for name, values_of_layers in schedule.items()
+        if len({str(v) for v in values_of_layers}) == 1
+    }
+    values["schedule"] = {
+        name: values_of_layers for name, values_of_layers in schedule.items() if name not in same
+    }
     flat: dict[str, Any] = {}
     for name, value in values.items():
         if name == "block":
             flat |= _telling(BlockOptions, value, "block.")
         elif name in GENES:
             flat[name] = value.pop("name")
-            given = value | same if name == "mixer" else value
+            options = value | same if name == "mixer" else value
             kind = GENES[name].options(flat[name])
-            flat |= _telling(kind, to_dict(from_dict(kind, given)), f"{name}.")
+            flat |= _telling(kind, to_dict(from_dict(kind, options)), f"{name}.")
         else:
             flat |= _telling(ModelConfig, {name: value})
     if flat["mixer"] == "attention":
@@ -242,7 +248,7 @@ def _plain(config: ModelConfig) -> dict[str, Any]:
 
 
 def _telling(kind: type, values: dict[str, Any], before: str = "") -> dict[str, Any]:
-    """Those of an options class's ``values`` that change an output of a finished model."""
+    """The ``values`` of an options class that change an output of a finished model."""
     return {
         before + name: value
         for name, value in values.items()
@@ -277,19 +283,19 @@ def find_folder(source: str | Path) -> Path:
 
 
 def read_config(folder: Path) -> dict[str, Any]:
-    """What the folder's config.json holds.
+    """The values of the folder's config.json.
 
     Raises:
         CheckpointError: it is missing or no table.
     """
     require_regular(folder / "config.json")
     try:
-        found = from_json((folder / "config.json").read_text(encoding="utf-8"))
+        result = from_json((folder / "config.json").read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise CheckpointError(f"{folder / 'config.json'} cannot be read: {error}") from error
-    if not isinstance(found, dict):
+    if not isinstance(result, dict):
         raise CheckpointError(f"{folder / 'config.json'} is not a table of options")
-    return found
+    return result
 
 
 def read_folder(folder: Path) -> dict[str, Tensor]:

@@ -39,7 +39,7 @@ def _options(config: dict[str, Any], task: str) -> dict[str, Any]:
     ends = {"low": [-1.0], "high": [1.0]} if tanh else {}
     episodes = {"state": [config["state_dim"]], "actions": count, "discrete": False, **ends}
     known = {"decision": {**decision, "return_weight": 0.0}, "episodes": episodes}
-    known |= {name: own for name, own in (config.get(OURS) or {}).items() if name in known}
+    known |= {name: saved for name, saved in (config.get(OURS) or {}).items() if name in known}
     hidden = config.get("n_inner") or 4 * width
     return {"member": "decision-transformer", "expansion": hidden / width, **known}
 

@@ -76,14 +76,14 @@ def lift_to_etc(
             f"length={length} is shorter than the {config.tokens} tokens that the model reads: "
             "give at least as many"
         )
-    own = {name: getattr(chosen, name) for name in KEPT} | options
-    wanted = dataclasses.replace(
-        config.with_genes(mixer=Choice("etc", to_dict(from_dict(ETCOptions, own)))),
+    mixer_options = {name: getattr(chosen, name) for name in KEPT} | options
+    expected = dataclasses.replace(
+        config.with_genes(mixer=Choice("etc", to_dict(from_dict(ETCOptions, mixer_options)))),
         member="etc",
         summaries=summaries or SummaryOptions(per="tokens"),
         max_length=config.max_length if length is None else length,
     )
-    lifted = build_model(wanted)
+    lifted = build_model(expected)
     weights, shapes = model.state_dict(), lifted.state_dict()
     tensors: dict[str, Tensor] = {}
     left: list[str] = []
@@ -115,11 +115,11 @@ def _lifted(name: str, value: Tensor, shapes: dict[str, Tensor]) -> dict[str, Te
         new = dict.fromkeys(_sides(kind, "bias"), value)
     else:
         new = {}
-    found = {f"{block}.mixer.{named}": rows for named, rows in new.items()}
-    return {named: rows for named, rows in found.items() if named in shapes}
+    result = {f"{block}.mixer.{named}": rows for named, rows in new.items()}
+    return {named: rows for named, rows in result.items() if named in shapes}
 
 
 def _sides(part: str, kind: str) -> list[str]:
-    """Where an ETC has this projection, whatever it shares."""
+    """Names under which an ETC has this projection, whatever it shares."""
     kinds = ("",) if part == "query" else (".any", ".long", ".global")
     return [f"{side}.{part}{of}.{kind}" for side in ("long", "summary") for of in kinds]

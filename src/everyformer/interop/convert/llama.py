@@ -113,10 +113,10 @@ def _scaling(rotary: dict[str, Any], config: dict[str, Any]) -> dict[str, Any]:
     longest = config["max_position_embeddings"]
     original = config.get("original_max_position_embeddings")
     original = original or rotary.get("original_max_position_embeddings") or longest
-    found = ((ours, rotary.get(theirs)) for ours, theirs in SCALINGS[kind].items())
+    result = ((ours, rotary.get(theirs)) for ours, theirs in SCALINGS[kind].items())
     scaling: dict[str, Any] = {
         "kind": kind,
-        **{ours: value for ours, value in found if value is not None},
+        **{ours: value for ours, value in result if value is not None},
     }
     scaling.setdefault("factor", longest / original)
     if kind != "linear":

@@ -1,4 +1,4 @@
-"""How tensors of two libraries correspond: one table a system, read in both directions.
+"""Correspondence of two libraries' tensors: one table a system, read in both directions.
 
 A `Rule` says that some of our tensors, stacked, are some of theirs, stacked: three matrices for
 queries, keys and values are one fused matrix here, GPT-2 stores matrices the other way round,
@@ -49,21 +49,21 @@ class Rule:
         if self.folded:
             bias, table = parts
             parts = [bias + table[0] if bias.shape == table.shape[1:] else table]
-        wanted = [shapes[name] for name in self.ours]
-        rows = [shape[0] for shape in wanted]
+        expected = [shapes[name] for name in self.ours]
+        rows = [shape[0] for shape in expected]
         try:
             parts = [part[0] if self.lead else part for part in parts]
             parts = [part.t() if self.transposed else part for part in parts]
             joined = torch.cat(parts)[self.skip :]
             fits = sum(rows) == joined.shape[0]
-            fits = fits and all(shape[1:] == joined.shape[1:] for shape in wanted)
+            fits = fits and all(shape[1:] == joined.shape[1:] for shape in expected)
         except (RuntimeError, IndexError):  # not even a matrix, or not as wide as each other
             fits = False
         if not fits:
             there = ", ".join(f"{name} {tuple(theirs[name].shape)}" for name in self.theirs)
-            here = ", ".join(f"{name} {tuple(shapes[name])}" for name in self.ours)
+            ours = ", ".join(f"{name} {tuple(shapes[name])}" for name in self.ours)
             raise CheckpointError(
-                f"the checkpoint's {there} does not fit {here}: its config.json says other sizes"
+                f"the checkpoint's {there} does not fit {ours}: its config.json says other sizes"
             )
         return [part.clone() for part in joined.split(rows)]
 
@@ -92,7 +92,7 @@ def same(ours: str, theirs: str) -> list[Rule]:
 
 
 def in_layers(count: int, theirs: str, pairs: Mapping[str, str]) -> list[Rule]:
-    """What is the `same` in each of ``count`` layers; ``pairs`` are names in ours and in theirs."""
+    """The `same` in each of ``count`` layers; ``pairs`` are names in ours and in theirs."""
     return [
         rule
         for n in range(count)

@@ -17,7 +17,7 @@ from everyformer.interop.convert.checkpoint import (
 )
 from everyformer.interop.convert.rules import Report
 from everyformer.interop.convert.timm import import_timm, is_timm
-from everyformer.interop.convert.tokenizer import Found, import_tokenizer
+from everyformer.interop.convert.tokenizer import ReadTokenizer, import_tokenizer
 from everyformer.models.base import Model
 from everyformer.system.files import require_regular
 from everyformer.training.checkpoint import load_model
@@ -120,10 +120,10 @@ def open_source(
         imported = import_checkpoint(folder, mixer=mixer)
     model, report = imported
     check_finite(model, folder)
-    found = Found(None, "")
+    result = ReadTokenizer(None, "")
     if TASKS[model.config.task].reads_text:
-        found = import_tokenizer(folder, model.config.vocabulary)
-    return Opened(model, report, *found)
+        result = import_tokenizer(folder, model.config.vocabulary)
+    return Opened(model, report, *result)
 
 
 def _unwrapped(folder: Path) -> Imported:

@@ -83,7 +83,7 @@ def import_timm(
 
 
 def is_timm(folder: Path) -> bool:
-    """Whether a folder's config.json was written by timm."""
+    """True if a folder's config.json was written by timm."""
     values = read_config(folder)
     return "architecture" in values and "model_type" not in values
 
@@ -111,7 +111,7 @@ def _image(tensors: dict[str, Tensor], stem: str, patches: int) -> dict[str, Any
         raise CheckpointError("the checkpoint lacks head.weight: it classifies nothing")
     return {
         "width": width,
-        "layers": 1 + max((int(found[1]) for found in blocks if found), default=0),
+        "layers": 1 + max((int(result[1]) for result in blocks if result), default=0),
         "image": (channels, side * patch, side * patch),
         "patch": patch,
         "classes": _shape(tensors, "head.weight", 2)[0],

@@ -33,7 +33,7 @@ STRIPS = ("lstrip", "rstrip", "single_word")
 """of an added token: what else of the text it takes"""
 
 
-class Found(NamedTuple):
+class ReadTokenizer(NamedTuple):
     """The tokenizer of a checkpoint."""
 
     tokenizer: Tokenizer | None
@@ -41,7 +41,7 @@ class Found(NamedTuple):
     """what it is, or why there is none, for people"""
 
 
-def import_tokenizer(folder: Path, vocabulary: int) -> Found:
+def import_tokenizer(folder: Path, vocabulary: int) -> ReadTokenizer:
     """The tokenizer in a checkpoint's folder, for a model of ``vocabulary`` tokens.
 
     Raises:
@@ -63,7 +63,7 @@ def import_tokenizer(folder: Path, vocabulary: int) -> Found:
         older = [p.name for p in (*folder.glob("vocab.*"), *folder.glob("*.spm"))]
         older += [p.name for p in folder.glob("*.model")]
         others = f" ({', '.join(sorted(older))} alone cannot be read)" if older else ""
-        return Found(
+        return ReadTokenizer(
             None,
             f"no tokenizer.json was found{others}: the model reads tokens, no text. transformers "
             "writes one with AutoTokenizer.from_pretrained(...).save_pretrained(...)",
@@ -77,8 +77,8 @@ def import_tokenizer(folder: Path, vocabulary: int) -> Found:
     number = number[0] if isinstance(number, list) and number else number
     named = number if isinstance(number, int) and 0 <= number < vocabulary else None
     ends = (end for end in (ids["eos"], named, ids["sep"]) if end is not None)
-    found = HubTokenizer(model, vocabulary, next(ends, None), ids["mask"])
-    return Found(found, f"hub, {_counted(plain.known, vocabulary)}")
+    result = HubTokenizer(model, vocabulary, next(ends, None), ids["mask"])
+    return ReadTokenizer(result, f"hub, {_counted(plain.known, vocabulary)}")
 
 
 def _counted(known: int, vocabulary: int) -> str:
@@ -88,7 +88,7 @@ def _counted(known: int, vocabulary: int) -> str:
     )
 
 
-def _marian(folder: Path, vocabulary: int, marks: dict[str, str]) -> Found:
+def _marian(folder: Path, vocabulary: int, marks: dict[str, str]) -> ReadTokenizer:
     """The tokenizer of a Marian checkpoint, as `transformers.MarianTokenizer` reads it."""
     missing = [name for name in (*SPM.values(), PIECES) if not (folder / name).is_file()]
     if missing:
@@ -115,7 +115,7 @@ def _marian(folder: Path, vocabulary: int, marks: dict[str, str]) -> Found:
     lacking = [f"{tokenizer.lacking[side]:,} of {name}" for side, name in SPM.items()]
     few = f"; pieces without a number, read as {tokenizer.unknown}: {', '.join(lacking)}"
     note = f"Marian's, {_counted(tokenizer.known, vocabulary)}"
-    return Found(tokenizer, note + (few if any(tokenizer.lacking.values()) else ""))
+    return ReadTokenizer(tokenizer, note + (few if any(tokenizer.lacking.values()) else ""))
 
 
 def _added(folder: Path, options: dict[str, Any]) -> dict[str, int]:
@@ -123,7 +123,7 @@ def _added(folder: Path, options: dict[str, Any]) -> dict[str, int]:
     name, file = "added_tokens_decoder", folder / MARKS[1]
     try:
         tokens = converted(dict[str, dict[str, Any]], options.get(name, {}), name)
-        found = {str(token["content"]): int(number) for number, token in tokens.items()}
+        result = {str(token["content"]): int(number) for number, token in tokens.items()}
     except (ConfigError, KeyError, ValueError) as error:
         raise CheckpointError(
             f"{file} is damaged: '{name}' must give tokens, each a table with its 'content', under "
@@ -135,7 +135,7 @@ def _added(folder: Path, options: dict[str, Any]) -> dict[str, int]:
                 f"{file} has the added token '{token['content']}' with {' or '.join(STRIPS)}, "
                 "which has no counterpart here"
             )
-    return found
+    return result
 
 
 def export_tokenizer(tokenizer: Tokenizer, folder: Path, tokens: int) -> None:
@@ -179,7 +179,7 @@ def _export_marian(tokenizer: MarianTokenizer, folder: Path, tokens: int) -> Non
 
 
 def exportable(tokenizer: Tokenizer | None) -> bool:
-    """Whether transformers has a form for a tokenizer: bytes and characters have none there."""
+    """True if transformers has a form for a tokenizer: bytes and characters have none there."""
     return isinstance(tokenizer, BPETokenizer | HubTokenizer | MarianTokenizer)
 
 
@@ -212,13 +212,13 @@ def _joined(folder: Path, marks: dict[str, str]) -> str:
 
 def _marks(folder: Path) -> dict[str, str]:
     """Special tokens by what they are for: ``eos_token``, ``mask_token`` ..."""
-    found: dict[str, str] = {}
+    result: dict[str, str] = {}
     for name in MARKS:
         for use, mark in _table(folder / name).items():
             text = mark.get("content") if isinstance(mark, dict) else mark
             if use.endswith("_token") and isinstance(text, str):
-                found[use] = text
-    return found
+                result[use] = text
+    return result
 
 
 def _table(path: Path) -> dict[str, Any]:
