@@ -32,25 +32,20 @@ class Training(NamedTuple):
     curve: Curve
 
 
-def check_curves(options: ShowOptions) -> bool:
-    """Whether curves are to be drawn.
-
-    Raises:
-        ConfigError: options of curves beside another picture, or the other way round.
-    """
+def check_curves(options: ShowOptions) -> None:
+    """Refuse options of curves with another picture, and the other way round."""
     if options.what != CURVES:
         if options.others:
             raise ConfigError(
                 f"--others are runs whose curves are drawn too, but '{options.what}' is of one: "
                 f"everyformer show {options.run} {CURVES} --others {options.others[0]}"
             )
-        return False
+        return
     if options.text is not None or options.length is not None or options.task is not None:
         raise ConfigError(f"'{CURVES}' are of trainings: leave out --text, --length and --task")
-    return True
 
 
-def draw_curves(options: ShowOptions) -> int:
+def draw_curves(options: ShowOptions, of_environment: dict[str, Any]) -> int:
     """Draw the curves of all runs that are named, and print where the picture is.
 
     Raises:

@@ -31,12 +31,8 @@ REMEMBERED, STEPS = 3, 256
 """episodes that a policy plays to show what it remembers, and steps of them that are drawn"""
 
 
-def check_played(options: ShowOptions, of_environment: dict[str, Any]) -> bool:
-    """Whether what is to be drawn is played first.
-
-    Raises:
-        ConfigError: options of playing beside another picture, or the other way round.
-    """
+def check_episodes(options: ShowOptions, of_environment: dict[str, Any]) -> None:
+    """Refuse options of playing with another picture, and the other way round."""
     if options.what not in EPISODES:
         if options.play != PlayConfig() or of_environment:
             raise ConfigError(
@@ -44,10 +40,9 @@ def check_played(options: ShowOptions, of_environment: dict[str, Any]) -> bool:
                 f"{listed(list(EPISODES), 'or')}, or leave out --env, --target, --episodes and the "
                 "like"
             )
-        return False
+        return
     if options.text is not None or options.length is not None or options.task is not None:
         raise ConfigError(f"'{options.what}' is of episodes: leave out --text, --length and --task")
-    return True
 
 
 def draw_episodes(options: ShowOptions, of_environment: dict[str, Any]) -> int:

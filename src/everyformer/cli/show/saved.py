@@ -1,11 +1,10 @@
-"""What `everyformer show RUN certificate|pareto` does: pictures of what was found out about the
-early exits of a run, and is kept beside it."""
+"""Pictures of what a run has saved about its early exits: its certificate, its search."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from everyformer.cli.exits import CALIBRATION, CALIBRATION_FORMAT, CERTIFICATE
 from everyformer.cli.show.said import folder_of, tell
@@ -18,8 +17,8 @@ Told = tuple[Path, str]
 """a picture, and what it shows"""
 
 
-def show_kept(options: ShowOptions) -> int:
-    """Draw what `KEPT` names, and print where it is.
+def draw_saved(options: ShowOptions, of_environment: dict[str, Any]) -> int:
+    """Draw one of `SAVED`, and print where it is.
 
     Raises:
         ConfigError: the run has none, or words are given that have no meaning here.
@@ -33,7 +32,7 @@ def show_kept(options: ShowOptions) -> int:
         )
     trained = open_run(options.run)
     path = folder_of(options, trained.path) / f"{options.what}.{options.format}"
-    return tell(options, *KEPT[options.what](trained.path, path))
+    return tell(options, *SAVED[options.what](trained.path, path))
 
 
 def _certificate(run: Path, path: Path) -> Told:
@@ -74,4 +73,4 @@ def _require(file: Path, what: str, command: str) -> None:
         raise ConfigError(f"{file.parent} has no {what}: {command} makes one")
 
 
-KEPT: dict[str, Callable[[Path, Path], Told]] = {"certificate": _certificate, "pareto": _pareto}
+SAVED: dict[str, Callable[[Path, Path], Told]] = {"certificate": _certificate, "pareto": _pareto}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from everyformer.cli.parsing import say
 from everyformer.cli.show.said import folder_of, tell
@@ -23,7 +23,7 @@ MOST = 8
 """neighbours of a token on the page"""
 
 
-def check_words(options: ShowOptions) -> None:
+def check_neighbours(options: ShowOptions) -> None:
     """Refuse words that belong to the page alone, or that it does not read.
 
     Raises:
@@ -43,7 +43,7 @@ def check_words(options: ShowOptions) -> None:
         raise ConfigError(f"'{NEIGHBOURS}' is a page about a run: leave out --format and --task")
 
 
-def draw_neighbours(options: ShowOptions) -> int:
+def draw_neighbours(options: ShowOptions, of_environment: dict[str, Any]) -> int:
     """Write the page, and print where it is."""
     from everyformer.cli.trained import open_run
     from everyformer.datastores.neighbours import explain
