@@ -123,7 +123,7 @@ def train_in_child(out: Path, resume: bool, options: dict[str, Any]) -> None:
 def test_kills_at_any_moment_leave_a_run_that_resumes_exactly(
     children: ForkServerContext, tmp_path: Path
 ) -> None:
-    options = {**HARD, "steps": 30, "checkpoint_every": 1}
+    options = {**HARD, "steps": 18, "checkpoint_every": 1}
     train_tiny(tmp_path / "undisturbed", **options)
     out, kills = tmp_path / "run", 0
     for attempt in range(100):

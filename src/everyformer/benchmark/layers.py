@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from everyformer.benchmark.measure import layer_config, outcome, pass_of
@@ -20,26 +21,22 @@ def measured(points: Sequence[Point], setting: Setting, options: Own) -> list[Po
 
     Members whose layers are the same function are measured once, so that they do not differ.
     """
-    words = {
-        point: outcome(point, lambda p=point: _in_words(p, setting, options))  # type: ignore[misc]
-        for point in points
-    }
+
+    def of(point: Point) -> dict[str, Any]:
+        return options.get(point.member, {})
+
+    def words_of(point: Point) -> str:
+        return layer_in_words(layer_config(point, setting, of(point)))
+
+    words = {point: outcome(point, partial(words_of, point)) for point in points}
     first: dict[str, Point] = {}
     for point, text in words.items():
         if isinstance(text, str):
             first.setdefault(text, point)
     distinct = list(first.values())
-    timed = in_turn(distinct, setting, lambda point: pass_of(point, setting, _of(point, options)))
+    timed = in_turn(distinct, setting, lambda point: pass_of(point, setting, of(point)))
     known = dict(zip(first, timed, strict=True))
     return [
         dataclasses.replace(known[text], member=point.member) if isinstance(text, str) else text
         for point, text in words.items()
     ]
-
-
-def _in_words(point: Point, setting: Setting, options: Own) -> str:
-    return layer_in_words(layer_config(point, setting, _of(point, options)))
-
-
-def _of(point: Point, options: Own) -> dict[str, Any]:
-    return options.get(point.member, {})

@@ -190,17 +190,12 @@ def _usage(calls: list[str], command: str) -> list[str]:
     return [*lines, "", "```sh", command, "```", ""]
 
 
-def _subject(member: Member) -> tuple[str, str]:
-    """Gene and name of what makes the member what it is."""
-    return member.gene, str(member.genes[member.gene].name)
-
-
 def _told(member: Member) -> list[str]:
     """The text of what makes a member what it is: a gene's alternative, or the model that acts."""
     if all(TASKS[task].acts for task in member.tasks):
         module = TASKS[member.tasks[0]].model.partition(":")[0]
         return _head(importlib.import_module(f"everyformer.models.{module}"))
-    return _text(*_subject(member))
+    return _text(member.gene, str(member.genes[member.gene].name))
 
 
 def _text(gene: str, name: str) -> list[str]:
