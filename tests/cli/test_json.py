@@ -41,7 +41,7 @@ LINES: dict[str, tuple[str, ...]] = {
 @pytest.mark.parametrize("verb", VERBS)
 def test_every_verb_takes_json(verb: str) -> None:
     """By the options in its module, which are called after the verb."""
-    module: Any = importlib.import_module(f"everyformer.cli.{verb}")
+    module: Any = importlib.import_module(f"everyformer.cli.verbs.{verb}")
     assert field_types(getattr(module, f"{verb.title()}Options"))["json"] is bool
 
 

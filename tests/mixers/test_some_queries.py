@@ -32,6 +32,9 @@ MASKS: dict[str, Any] = {
     "keys": lambda: Mask(allowed=draw(1, LENGTH) > -1),
 }
 """masks of two rows"""
+SCALING = {"kind": "dynamic", "factor": 3.0, "original_length": 2}
+DYNAMIC: dict[str, Any] = {"position": "rope", "position_options": {"scaling": SCALING}}
+"""angles that follow from the length of a text, of which its last token need not be chosen"""
 OPTIONS: list[dict[str, Any]] = [
     {},
     {"position": "rope"},
@@ -50,7 +53,7 @@ OPTIONS: list[dict[str, Any]] = [
 @pytest.mark.parametrize("rows", CHOSEN)
 @pytest.mark.parametrize("mask", MASKS)
 @pytest.mark.parametrize("causal", [True, False])
-@pytest.mark.parametrize("options", OPTIONS, ids=str)
+@pytest.mark.parametrize("options", [*OPTIONS, DYNAMIC], ids=str)
 def test_some_queries_are_a_part_of_all(options: Any, causal: bool, mask: str, rows: str) -> None:
     own = {"width": WIDTH, "heads": 3, "causal": causal, "max_length": 20, **options}
     mixer: Any = shifted(build_mixer("attention", **own))

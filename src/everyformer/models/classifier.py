@@ -111,25 +111,6 @@ class Answering(Model):
 
     pool: Pool
 
-    def forward(
-        self,
-        inputs: Tensor,
-        *,
-        targets: Tensor | None = None,
-        mask: Mask | None = None,
-        state: StackState | None = None,
-        taps: Sequence[str] = (),
-    ) -> ModelOutput:
-        refuse_state(self, state)
-        x, mask = self.tokens_of(inputs, mask)
-        x, mask = self.pool.open(x, mask)
-        out = self.stack(self.add_positions(x, mask, None), mask=mask, taps=taps)
-        return self.answer(self.pool(out.y, mask), targets, out)
-
-    def tokens_of(self, inputs: Tensor, mask: Mask | None) -> tuple[Tensor, Mask | None]:
-        """Vectors (B, L, width) of the tokens of ``inputs``, and their mask."""
-        raise NotImplementedError
-
     def answer(self, z: Tensor, targets: Tensor | None, out: StackOutput) -> ModelOutput:
         """The output of a head's outputs ``z``, with the loss where there are targets."""
         config = self.config
@@ -181,7 +162,30 @@ class TextClassifier(Answering):
         return self.answer(z, targets, out)
 
 
-class ImageClassifier(Answering):
+class VectorReader(Answering):
+    """Base of those that read vectors, of patches or of series, in the place of tokens."""
+
+    def forward(
+        self,
+        inputs: Tensor,
+        *,
+        targets: Tensor | None = None,
+        mask: Mask | None = None,
+        state: StackState | None = None,
+        taps: Sequence[str] = (),
+    ) -> ModelOutput:
+        refuse_state(self, state)
+        x, mask = self.tokens_of(inputs, mask)
+        x, mask = self.pool.open(x, mask)
+        out = self.stack(self.add_positions(x, mask, None), mask=mask, taps=taps)
+        return self.answer(self.pool(out.y, mask), targets, out)
+
+    def tokens_of(self, inputs: Tensor, mask: Mask | None) -> tuple[Tensor, Mask | None]:
+        """Vectors (B, L, width) of the tokens of ``inputs``, and their mask."""
+        raise NotImplementedError
+
+
+class ImageClassifier(VectorReader):
     """Image classifier, or regressor: inputs (B, C, H, W), uint8 or floats already normalised."""
 
     def __init__(self, config: ModelConfig) -> None:
@@ -217,7 +221,7 @@ class ImageClassifier(Answering):
         return x, Mask(grid=self.grid) if mask is None and self.gridded else mask
 
 
-class SeriesClassifier(Answering):
+class SeriesClassifier(VectorReader):
     """Classifier, or regressor, of series: inputs (B, L, series) floats with ``mask.keep``.
 
     Every step is a token: its numbers, less their means and over their standard deviations, go

@@ -28,7 +28,7 @@ from torch import Tensor, nn
 
 from everyformer.core.chosen import Chosen
 from everyformer.core.errors import GeneError, UnsupportedError
-from everyformer.core.mask import Mask, positions_of
+from everyformer.core.mask import Mask, lengths_of, positions_of
 from everyformer.core.mixer import Context, heads_divide
 from everyformer.core.outputs import MixerOutput
 from everyformer.core.position import Position
@@ -271,7 +271,10 @@ class Attention(BuiltMixer):
         of_k = self.positions(x, mask, None if state is None else state.seen)
         of_k = of_k.expand(x.shape[0], -1)
         of_q = chosen.pick(of_k)
-        q = self.rotate(self.project.one(chosen.pick(x), "query"), of_q)
+        q = self.project.one(chosen.pick(x), "query")
+        if self.rotates:
+            # how long a text is, its chosen tokens alone do not tell
+            q = self.rotate(q, of_q, chosen.pick(lengths_of(of_k)))
         made = self.sources(x) if chosen.sources is None else chosen.sources
         k, v = self.project.of_sources(made)
         k = self.rotate(k, of_k)
@@ -329,10 +332,11 @@ class Attention(BuiltMixer):
     def rotates(self) -> bool:
         return self.position is not None and self.position.acts_on == "queries-keys"
 
-    def rotate(self, x: Tensor, positions: Tensor) -> Tensor:
+    def rotate(self, x: Tensor, positions: Tensor, lengths: Tensor | None = None) -> Tensor:
+        """Queries or keys at their positions; see `Position.rotate`."""
         if self.position is None or not self.rotates:
             return x
-        return self.position.rotate(x, positions)
+        return self.position.rotate(x, positions, lengths)
 
     def project_heads(
         self, x: Tensor, context: Context | None = None
