@@ -76,6 +76,7 @@ def test_it_goes_through_flags_files_saved_models_and_resume(
     assert torch.equal(ef.load("saved")(tokens).logits, model.eval()(tokens).logits)
 
 
+@pytest.mark.full("any depth goes through a comparison as any other option does")
 def test_it_is_compared(capsys: pytest.CaptureFixture[str]) -> None:
     words = ["compare", "attention", "rope", *SIZES, "--steps", "2", "--depth", "repeat",
              "--options", "rope.times=3", "--lengths", "32", "--out", "both"]  # fmt: skip

@@ -96,7 +96,14 @@ TRAINED = (
 )
 
 
-@pytest.mark.parametrize("name", TRAINED)
+FEW = ("toeplitz", "inner-losses", "lags", "halting", "key-to-door", "spans")
+"""of each way of training one"""
+OTHERS = pytest.mark.full("their trainer is tried in others")
+
+
+@pytest.mark.parametrize(
+    "name", [n if n in FEW else pytest.param(n, marks=OTHERS) for n in TRAINED]
+)
 def test_trained_experiments_run_from_end_to_end(name, tmp_path, monkeypatch):
     # of a sweep one point
     monkeypatch.setattr(gtrxl, "RATES", gtrxl.RATES[:1])

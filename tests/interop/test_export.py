@@ -77,7 +77,10 @@ def assert_same(run, model):
         assert expected.std() > 0.1
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(n, marks=[pytest.mark.full("3 s each")] if n in SLOW else []) for n in MODELS],
+)
 @graphs_take_all_pairs
 def test_program_of_torch_equals_the_model(tmp_path, name):
     member, task, options = MODELS[name]

@@ -314,6 +314,7 @@ def test_conv_starts_as_simple_and_its_scale_learns_first():
 # compilation and pictures
 
 
+@pytest.mark.full("the law `compiles` holds them to one graph")
 @members
 def test_one_graph_serves_other_lengths(name, options):
     for causal in (True, False):

@@ -318,6 +318,7 @@ def test_rotations_before_the_features_see_distances_alone(name):
     assert (still(x).y - y).abs().max() > 0.05 * y.abs().max()
 
 
+@pytest.mark.full("the law `compiles` holds them to one graph")
 def test_training_with_new_draws_is_one_graph():
     for name, options in (("performer", {"redraw": 2}), ("rfa", {"pool": 9, "gate": True})):
         mixer = build(name, options, dtype=torch.float32).train()

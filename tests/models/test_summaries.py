@@ -163,6 +163,7 @@ def test_the_mean_of_real_global_tokens_is_what_globals_reads():
     assert_close(model(tokens, mask=mask).logits, model.pool.head(made.y[:, :2].mean(1)))
 
 
+@pytest.mark.full("mixers are captured by the law `compiles`")
 def test_a_model_with_a_global_token_for_so_many_tokens_compiles_as_one_graph():
     model = make("mlm", layers=1).float()
     torch._dynamo.reset()
