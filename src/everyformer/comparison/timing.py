@@ -36,7 +36,7 @@ class LayerTimes:
             for member, options in own_options(config).items()
         }
         self._members = list(dict.fromkeys((BASELINE, *members))) if members else []
-        self._sizes: dict[str, Any] = {"width": config.model.width, "heads": config.model.heads}
+        self._sizes: dict[str, Any] = {size: config.model[size] for size in ("width", "heads")}
         self._known = self._kept()
 
     @property

@@ -96,6 +96,37 @@ class Choice:
         return getattr(self.options, option)
 
 
+@dataclasses.dataclass(frozen=True)
+class PartOf:
+    """Mark in the type of a table: some of the options of a class, those that were given."""
+
+    kind: type
+
+    def table(self, value: Any, where: str, base: dict[str, Any] | None = None) -> dict[str, Any]:
+        """``value`` over ``base`` as nested plain values.
+
+        Raises:
+            ConfigError: see `from_dict`.
+        """
+        values: dict[str, Any] = to_dict(value)
+        from_dict(self.kind, values, f"{where}.")
+        return _laid_over(base or {}, values)
+
+
+def _laid_over(base: dict[str, Any], values: dict[str, Any]) -> dict[str, Any]:
+    inner = {
+        name: _laid_over(base[name], value)
+        for name, value in values.items()
+        if isinstance(value, dict) and isinstance(base.get(name), dict)
+    }
+    return base | values | inner
+
+
+def part_marked(kind: Any) -> PartOf | None:
+    """The mark of a table of options in the type of a field, if it has one."""
+    return next((mark for mark in get_args(kind) if isinstance(mark, PartOf)), None)
+
+
 def unread(options: type, values: Mapping[str, Any]) -> Iterator[tuple[str, Condition]]:
     """Which of an options class's ``values`` their form does not read, each with what reads it.
 
@@ -244,6 +275,8 @@ def converted(kind: Any, value: Any, where: str, base: Any = None) -> Any:
         ConfigError: another type, an unknown word, a number out of its bounds.
     """
     origin, arguments = get_origin(kind), get_args(kind)
+    if (part := part_marked(kind)) is not None:
+        return part.table(value, where, base)
     if origin is Annotated:
         value = converted(arguments[0], value, where, base)
         for bounds in arguments[1:]:
