@@ -143,14 +143,6 @@ class Block(nn.Module):
         mixer: object = self.mixer
         return self.by_token and (isinstance(mixer, TakesIn) or answers_some(mixer))
 
-    def sources(self, x: Tensor, *, biased: bool = True) -> Tensor | None:
-        """A linear map (..., C) of streams ``x``, of which the mixer makes keys and values, without
-        its constant unless ``biased``; None: it is not known by streams."""
-        mixer: object = self.mixer
-        if self.by_token and self.wiring.reads_stream and answers_some(mixer):
-            return mixer.sources(x, biased=biased)
-        return None
-
     def init_state(self, batch_size: int, **like: Any) -> State:
         """The state before the first token; ``like``: device and dtype, where they are not the
         weights'. Raises `UnsupportedError` if the mixer has none."""

@@ -47,8 +47,6 @@ class Wiring:
     """how what its gates record as they run is drawn"""
     last_norm: bool = True
     """whether the stack norms what comes out of the last layer"""
-    reads_stream: ClassVar[bool] = False
-    """whether sub-layers read the stream as it is"""
     recomputes: ClassVar[bool] = False
     """whether activations are made again anyway, so that checkpoints would save nothing"""
     passes: ClassVar[type[Any] | None] = None

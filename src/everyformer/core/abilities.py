@@ -65,15 +65,11 @@ class AnswersSome(Protocol):
     answers_some: bool
     """whether it can as it is built; else all outputs are computed and some are picked"""
 
-    def sources(self, x: Tensor, *, biased: bool = True) -> Tensor:
-        """A linear map (..., C) of ``x`` (..., width), of which keys and values are made; without
-        its constant unless ``biased``."""
-
     def answer(
         self, x: Tensor, chosen: Chosen, mask: Mask | None, state: State | None
     ) -> MixerOutput:
         """As `Mixer.forward` of ``x`` (batch, length, width), whose outputs (rows, n, width) are
-        those of the tokens ``chosen``; with its ``sources``, they are not computed again."""
+        those of the tokens ``chosen``."""
 
 
 def answers_some(mixer: object) -> TypeGuard[AnswersSome]:
