@@ -7,19 +7,20 @@ All that is printed goes through `in_flags` once, so that no error needs two tex
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
 from everyformer.cli.flags import Group
 from everyformer.cli.names import spelled
-from everyformer.core.config import Choice, NoOptions
+from everyformer.core.config import Choice, NoOptions, to_dict
 from everyformer.core.errors import ConfigError
 from everyformer.family import list_members
 from everyformer.genes import GENES
 from everyformer.system.files import expanded
 from everyformer.training.names import HOMES, OTHER_NAMES
+from everyformer.training.records import differences
 from everyformer.training.spec import RunSpec
 
 _ANSWERED: ContextVar[Mapping[str, Any]] = ContextVar("flags that are answered")
@@ -93,6 +94,13 @@ def _flag(name: str, flags: Iterable[str]) -> str | None:
             return spelled(flag)
     ends = [flag for flag in known if flag.endswith(f".{name}")]
     return spelled(ends[0]) if len(ends) == 1 else None
+
+
+def changed(options: Any, default: Any) -> Iterator[tuple[str, str]]:
+    """Fields of ``options`` that differ from ``default``, each with the flag that says so."""
+    for line in differences(to_dict(default), to_dict(options)):
+        name, dot, inner = line.partition(":")[0].partition(".")
+        yield name, spelled(f"--{OTHER_NAMES.get(name, name)}{dot}{inner}")
 
 
 def file_for_member(word: str, verb: str, members: Sequence[str] = ()) -> ConfigError | None:

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from everyformer.cli.console import table
-from everyformer.cli.names import OTHER_NAMES, spelled
+from everyformer.cli.messages import changed
 from everyformer.cli.parsing import VerbOptions, say, take
-from everyformer.core.config import from_dict, to_dict
+from everyformer.core.config import from_dict
 from everyformer.core.errors import ConfigError, EveryformerError
 from everyformer.core.tasks import TASKS, tasks_that
 from everyformer.generation.config import PlayConfig
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from everyformer.rl.trajectories import Trajectories
 
 PREFIX = "--env."
+PLAYED = frozenset(field.name for field in fields(PlayConfig))
+"""options of playing"""
 MEASURES = ("return", "normalised", "success", "steps")
 
 
@@ -112,13 +114,9 @@ def refuse_unplayed(
     Raises:
         ConfigError: names the first of them.
     """
-    from everyformer.training.records import differences
-
-    known = {"run", "average", "json", *used, *(field.name for field in fields(PlayConfig))}
-    for line in differences(to_dict(default), to_dict(options)):
-        name, dot, inner = line.partition(":")[0].partition(".")
+    known = {"run", "average", "json", *used, *PLAYED}
+    for name, flag in changed(options, default):
         if name not in known:
-            flag = spelled(f"--{OTHER_NAMES.get(name, name)}{dot}{inner}")
             other = ""
             if TASKS[trained.task].recorded and hasattr(options, "data"):
                 other = ", or all options of playing, to measure it on data"

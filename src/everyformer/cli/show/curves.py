@@ -7,13 +7,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from everyformer.cli.found import found_run
-from everyformer.cli.show.said import folder_of, tell
+from everyformer.cli.show.options import ShowOptions, folder_of, tell
 from everyformer.core.errors import ConfigError
 from everyformer.system.files import expanded
 from everyformer.system.plain import to_json
 
 if TYPE_CHECKING:
-    from everyformer.cli.show.options import ShowOptions
     from everyformer.comparison.results import Curve, Metric, Results
 
 CURVES = "curves"
@@ -30,19 +29,6 @@ class Training(NamedTuple):
     data: dict[str, Any]
     metric: Metric
     curve: Curve
-
-
-def check_curves(options: ShowOptions) -> None:
-    """Refuse options of curves with another picture, and the other way round."""
-    if options.what != CURVES:
-        if options.others:
-            raise ConfigError(
-                f"--others are runs whose curves are drawn too, but '{options.what}' is of one: "
-                f"everyformer show {options.run} {CURVES} --others {options.others[0]}"
-            )
-        return
-    if options.text is not None or options.length is not None or options.task is not None:
-        raise ConfigError(f"'{CURVES}' are of trainings: leave out --text, --length and --task")
 
 
 def draw_curves(options: ShowOptions, of_environment: dict[str, Any]) -> int:

@@ -7,17 +7,15 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
 from everyformer.cli.playing import environment_of, played_by, rows_of, targets_of
-from everyformer.cli.show.said import folder_of, tell
+from everyformer.cli.show.options import ShowOptions, folder_of, tell
 from everyformer.core.errors import ConfigError, UnsupportedError
 from everyformer.core.tasks import TASKS, tasks_that
-from everyformer.core.wording import listed
 from everyformer.generation.config import PlayConfig
 from everyformer.system.files import expanded
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from everyformer.cli.show.options import ShowOptions
     from everyformer.cli.trained import TrainedRun
     from everyformer.models.decision import DecisionModel
     from everyformer.models.policy import PolicyModel
@@ -29,20 +27,6 @@ BEYOND = 0.25
 """of the way from the worst to the best, by which one more exceeds the best"""
 REMEMBERED, STEPS = 3, 256
 """episodes that a policy plays to show what it remembers, and steps of them that are drawn"""
-
-
-def check_episodes(options: ShowOptions, of_environment: dict[str, Any]) -> None:
-    """Refuse options of playing with another picture, and the other way round."""
-    if options.what not in EPISODES:
-        if options.play != PlayConfig() or of_environment:
-            raise ConfigError(
-                f"what is played is said, but '{options.what}' is drawn without playing: take "
-                f"{listed(list(EPISODES), 'or')}, or leave out --env, --target, --episodes and the "
-                "like"
-            )
-        return
-    if options.text is not None or options.length is not None or options.task is not None:
-        raise ConfigError(f"'{options.what}' is of episodes: leave out --text, --length and --task")
 
 
 def draw_episodes(options: ShowOptions, of_environment: dict[str, Any]) -> int:

@@ -5,15 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from everyformer.cli.parsing import say
-from everyformer.cli.show.said import folder_of, tell
+from everyformer.cli.show.options import ShowOptions, folder_of, tell
 from everyformer.core.errors import ConfigError, UnsupportedError
-from everyformer.datastores.store.options import SearchOptions
-from everyformer.genes.retrieval import KnnOptions
 
 if TYPE_CHECKING:
     import numpy as np
 
-    from everyformer.cli.show.options import ShowOptions
     from everyformer.cli.trained import TrainedRun
     from everyformer.data.tokenizers.base import Tokenizer
 
@@ -23,28 +20,10 @@ MOST = 8
 """neighbours of a token on the page"""
 
 
-def check_neighbours(options: ShowOptions) -> None:
-    """Refuse words that belong to the page alone, or that it does not read.
-
-    Raises:
-        ConfigError: names them.
-    """
-    if options.what != NEIGHBOURS:
-        knn, nearest = options.knn != KnnOptions(), options.nearest != SearchOptions()
-        if options.store is not None or options.data is not None or knn or nearest:
-            raise ConfigError(
-                f"--store, --knn, --nearest and --data are of '{NEIGHBOURS}', not of "
-                f"'{options.what}': everyformer show RUN {NEIGHBOURS} --store STORE"
-            )
-        return
-    if options.text is not None and options.data is not None:
-        raise ConfigError("--text and --data are both what is read: give one of them")
-    if options.format != "png" or options.task is not None:
-        raise ConfigError(f"'{NEIGHBOURS}' is a page about a run: leave out --format and --task")
-
-
 def draw_neighbours(options: ShowOptions, of_environment: dict[str, Any]) -> int:
     """Write the page, and print where it is."""
+    if options.text is not None and options.data is not None:
+        raise ConfigError("--text and --data are both what is read: give one of them")
     from everyformer.cli.trained import open_run
     from everyformer.datastores.neighbours import explain
     from everyformer.datastores.reader import StoreReader
