@@ -14,13 +14,12 @@ from typing import Any
 
 from everyformer.cli.flags import Group
 from everyformer.cli.names import spelled
-from everyformer.core.config import Choice, NoOptions, to_dict
+from everyformer.core.config import Choice, NoOptions, differences, to_dict
 from everyformer.core.errors import ConfigError
 from everyformer.family import list_members
 from everyformer.genes import GENES
 from everyformer.system.files import expanded
 from everyformer.training.names import HOMES, OTHER_NAMES
-from everyformer.training.records import differences
 from everyformer.training.spec import RunSpec
 
 _ANSWERED: ContextVar[Mapping[str, Any]] = ContextVar("flags that are answered")

@@ -15,6 +15,8 @@ import math
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, get_args, get_origin
 
+from everyformer.core.errors import ConfigError
+
 
 @dataclass(frozen=True)
 class Bounds:
@@ -147,3 +149,16 @@ Dropout = Annotated[Rate, Affects("nothing")]
 """how much is dropped in training"""
 Between = Annotated[float, Bounds(0, 1, beyond=True, below=True)]
 """a decay: neither nothing nor all"""
+
+
+def rounded_share(width: int, ratio: float, option: str) -> int:
+    """Channels that are ``ratio`` times ``width``, at least one.
+
+    Raises:
+        ConfigError: nothing is left; names ``option``, whose value the ratio is.
+    """
+    if (channels := round(width * ratio)) < 1:
+        raise ConfigError(
+            f"'{option}'={ratio:g} of width={width} leaves no channel: give at least {1 / width:g}"
+        )
+    return channels

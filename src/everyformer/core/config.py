@@ -161,7 +161,11 @@ def field_types(cls: Any) -> dict[str, Any]:
 @functools.cache
 def field_defaults(cls: Any) -> dict[str, Any]:
     """The default of each field of a dataclass."""
-    return {f.name: f.default for f in dataclasses.fields(cls)}
+    missing = dataclasses.MISSING
+    return {
+        f.name: f.default if f.default_factory is missing else f.default_factory()
+        for f in dataclasses.fields(cls)
+    }
 
 
 def to_dict(config: Any) -> Any:
@@ -178,6 +182,18 @@ def to_dict(config: Any) -> Any:
     return config
 
 
+def differences(before: Any, after: Any, where: str = "") -> list[str]:
+    """Differences of two nested tables, as ``name: before -> after``."""
+    if isinstance(before, dict) and isinstance(after, dict):
+        names = [*before, *(name for name in after if name not in before)]
+        return [
+            line
+            for name in names
+            for line in differences(before.get(name), after.get(name), f"{where}.{name}")
+        ]
+    return [] if before == after else [f"{where[1:]}: {before!r} -> {after!r}"]
+
+
 def from_dict(cls: type[C], values: dict[str, Any], where: str = "", base: C | None = None) -> C:
     """Build ``cls`` from nested plain values; missing keys keep ``base``'s value or the default.
 
@@ -191,7 +207,7 @@ def from_dict(cls: type[C], values: dict[str, Any], where: str = "", base: C | N
     home: str | None = getattr(cls, "choices_in", None)
     table: dict[str, Choice] = {}
     if home is not None:
-        table = dict(field_value(cls, home) if base is None else getattr(base, home))
+        table = dict(field_defaults(cls)[home] if base is None else getattr(base, home))
     known = [*(name for name in kinds if name != home), *table]
     values_of: dict[str, Any] = {}
     for key, value in values.items():
@@ -256,12 +272,6 @@ def _chosen(value: Any, where: str, base: Choice) -> Choice:
         kind: Any = type(base.options)
         return Choice(name, from_dict(kind, options, f"{where}.", base.options))
     return Choice(name, (base.options if name == base.name else {}) | options)
-
-
-def field_value(cls: Any, name: str) -> Any:
-    """Default value of a field of a dataclass."""
-    f = next(f for f in dataclasses.fields(cls) if f.name == name)
-    return f.default if f.default_factory is dataclasses.MISSING else f.default_factory()
 
 
 def converted(kind: Any, value: Any, where: str, base: Any = None) -> Any:
@@ -333,19 +343,6 @@ def converted(kind: Any, value: Any, where: str, base: Any = None) -> Any:
     elif isinstance(kind, type) and type(value) is kind:
         return value
     raise _mismatch(where, kind, value)
-
-
-def rounded_share(width: int, ratio: float, option: str) -> int:
-    """Channels that are ``ratio`` times ``width``, at least one.
-
-    Raises:
-        ConfigError: nothing is left; names ``option``, whose value the ratio is.
-    """
-    if (channels := round(width * ratio)) < 1:
-        raise ConfigError(
-            f"'{option}'={ratio:g} of width={width} leaves no channel: give at least {1 / width:g}"
-        )
-    return channels
 
 
 def _as_float(value: numbers.Real, where: str) -> float:
