@@ -207,7 +207,7 @@ def from_dict(cls: type[C], values: dict[str, Any], where: str = "", base: C | N
     home: str | None = getattr(cls, "choices_in", None)
     table: dict[str, Choice] = {}
     if home is not None:
-        table = dict(field_defaults(cls)[home] if base is None else getattr(base, home))
+        table = dict(field_defaults(cls)[home] if base is None else getattr(base, home))  # type: ignore[arg-type]
     known = [*(name for name in kinds if name != home), *table]
     values_of: dict[str, Any] = {}
     for key, value in values.items():
