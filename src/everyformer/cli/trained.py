@@ -136,11 +136,11 @@ class TrainedRun:
                 f"{dataset.name} has {len(dataset.classes)} classes, but {what} was trained with "
                 f"{model['classes']}"
             )
-        named = self.values.get("data", {}).get("classes")
-        if TASKS[dataset.task].classifies and named and list(dataset.classes) != named:
+        known = self.values.get("data", {}).get("classes")
+        if TASKS[dataset.task].classifies and known and list(dataset.classes) != known:
             raise DataError(
                 f"{dataset.name} has the classes {few(dataset.classes)}, but {what} was trained "
-                f"with {few(named)}: give data with the same classes"
+                f"with {few(known)}: give data with the same classes"
             )
         classes = self.config.class_names
         if TASKS[dataset.task].draws and dataset.classes != classes:
@@ -171,8 +171,8 @@ class TrainedRun:
         known = self.config
         if fault := known.episodes.misfit(dataset.shape):
             raise DataError(f"{dataset.name} is of another environment than {what}: {fault}")
-        told = self.values.get("data", {}).get("environment")
-        mine = None if told is None else from_dict(EnvironmentConfig, told)
+        recorded = self.values.get("data", {}).get("environment")
+        mine = None if recorded is None else from_dict(EnvironmentConfig, recorded)
         if mine is not None and dataset.environment not in (None, mine):
             raise DataError(
                 f"{dataset.name} is of {dataset.environment}, but {what} was trained on {mine}: "
@@ -192,10 +192,10 @@ def open_run(folder: str) -> TrainedRun:
     Raises:
         CheckpointError: neither is there, or it is damaged.
     """
-    found, told = found_run(folder)
-    if told is not None:
-        say(told)
-    path = expanded(found)
+    own_folder, note = found_run(folder)
+    if note is not None:
+        say(note)
+    path = expanded(own_folder)
     if not path.is_dir():
         raise CheckpointError(f"there is no run at {path}: give the directory that `train` made")
     if is_model(path):

@@ -41,9 +41,9 @@ def draw_curves(options: ShowOptions, of_environment: dict[str, Any]) -> int:
     from everyformer.report.seeds import draw_seeds
     from everyformer.report.style import save_figure
 
-    found = [each for source in (options.run, *options.others) for each in _trainings(source)]
-    quantities = {Quantity.of_data(each.data, each.metric): each for each in found}
-    played = {_played(each): each for each in found}
+    trainings = [each for source in (options.run, *options.others) for each in _trainings(source)]
+    quantities = {Quantity.of_data(each.data, each.metric): each for each in trainings}
+    played = {_played(each): each for each in trainings}
     for differing in (quantities, played):
         if len(differing) > 1:
             one, other = list(differing.values())[:2]
@@ -52,7 +52,7 @@ def draw_curves(options: ShowOptions, of_environment: dict[str, Any]) -> int:
                 f"{other.data['name']}), so their curves do not compare: name runs on the same"
             )
     [drawn] = quantities
-    figure = draw_seeds(_grouped(found), drawn, "tokens")
+    figure = draw_seeds(_grouped(trainings), drawn, "tokens")
     folder = folder_of(options, expanded(options.run))
     path = save_figure(figure, folder / f"{CURVES}.{options.format}")
     return tell(options, path, str(figure.get_label()))
@@ -109,15 +109,15 @@ def _compared(source: str, path: Path) -> list[Training]:
 def _played(training: Training) -> str:
     """What it learned from; of an environment its name, since options may be what is compared."""
     environment = training.data.get("environment")
-    told = training.data["name"] if environment is None else environment["name"]
-    return str(told)
+    name = training.data["name"] if environment is None else environment["name"]
+    return str(name)
 
 
-def _grouped(found: Sequence[Training]) -> dict[str, list[Curve]]:
+def _grouped(every: Sequence[Training]) -> dict[str, list[Curve]]:
     """Curves of trainings that differ by their seeds alone, named by the member; by the first run
     too where several groups are of one."""
     groups: dict[str, list[Training]] = {}
-    for each in found:
+    for each in every:
         groups.setdefault(each.kind, []).append(each)
     firsts = [trainings[0] for trainings in groups.values()]
     members = [first.member for first in firsts]

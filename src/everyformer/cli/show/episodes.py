@@ -59,8 +59,8 @@ def _returns(trained: TrainedRun, play: PlayConfig, of_environment: dict[str, An
     known = trained.values.get("data", {}).get("returns")
     best = None if known is None else float(known["return_max"])
     if targets_of(trained, model, play) == (None,):
-        [(_, found)] = played_by(trained, play, of_environment, model=model)
-        return draw_spread(found.returns, played(found), best)
+        [(_, episodes)] = played_by(trained, play, of_environment, model=model)
+        return draw_spread(episodes.returns, played(episodes), best)
     if not play.target and known is not None:
         low, high = float(known["return_min"]), float(known["return_max"])
         step = (high - low) / (TARGETS - 1)
@@ -77,10 +77,10 @@ def _film(trained: TrainedRun, play: PlayConfig, of_environment: dict[str, Any])
 
     # before it is played
     make_environment(environment_of(trained, play, of_environment), "rgb_array").close()
-    found = _one_episode(trained, play, of_environment)
-    assert found.environment is not None
-    episode = found.episodes[0]
-    return draw_film(frames(found.environment, episode), episode.rewards, str(found.environment))
+    played = _one_episode(trained, play, of_environment)
+    assert played.environment is not None
+    episode = played.episodes[0]
+    return draw_film(frames(played.environment, episode), episode.rewards, str(played.environment))
 
 
 def _attended(trained: TrainedRun, play: PlayConfig, of_environment: dict[str, Any]) -> Figure:
@@ -98,18 +98,18 @@ def _attended(trained: TrainedRun, play: PlayConfig, of_environment: dict[str, A
     model = cast("DecisionModel", trained.model())
     if not model.layered:
         raise UnsupportedError(f"{model.config.member} has no layers whose weights could be shown")
-    found = _one_episode(trained, play, of_environment)
+    played = _one_episode(trained, play, of_environment)
     config, shape = model.config, model.config.episodes
     data = episode_dataset(
-        found, DataConfig(context=shape.context, validation=1.0), "decision", "an episode"
+        played, DataConfig(context=shape.context, validation=1.0), "decision", "an episode"
     )
-    steps = len(found.episodes[0])
+    steps = len(played.episodes[0])
     begin = max(0, steps - shape.context)
     batch = data.windows(np.zeros(1, np.int64), np.array([begin]))
     assert batch.keep is not None
     real = batch.keep[0]
-    given = {name: getattr(batch, name)[:, real] for name in ("returns", "actions", "timesteps")}
-    inside = Inside(model, batch.inputs[:, real], given=given)
+    inputs = {name: getattr(batch, name)[:, real] for name in ("returns", "actions", "timesteps")}
+    inside = Inside(model, batch.inputs[:, real], given=inputs)
     inside.require("weights")
     weights = View(inside.traced, "weights", causal=True).maps
     return draw_attended(weights, config.step_tokens, config.step_tokens - 2, begin)
@@ -128,13 +128,13 @@ def _remembered(trained: TrainedRun, play: PlayConfig, of_environment: dict[str,
     model = cast("PolicyModel", trained.model())
     play = replace(play, episodes=play.episodes or REMEMBERED, parallel=1)
     with trace(model) as traced:
-        [(_, found)] = played_by(trained, play, of_environment, model=model)
+        [(_, episodes)] = played_by(trained, play, of_environment, model=model)
     weights = weights_by_step(model, traced, STEPS)
-    assert found.environment is not None
-    begins = [0, *np.cumsum(found.lengths)[:-1].tolist()]
+    assert episodes.environment is not None
+    begins = [0, *np.cumsum(episodes.lengths)[:-1].tolist()]
     cues: list[int] = []
-    for begin, episode in zip(begins, found.episodes, strict=True):
-        if begin < STEPS and (seen := told(found.environment, episode, CUE)) is not None:
+    for begin, episode in zip(begins, episodes.episodes, strict=True):
+        if begin < STEPS and (seen := told(episodes.environment, episode, CUE)) is not None:
             cues += (begin + np.flatnonzero(seen[:-1])).tolist()
     return draw_remembered(weights, begins, cues)
 
@@ -146,8 +146,8 @@ def _one_episode(
         raise ConfigError("one episode is drawn, asked for one --target: give one")
     if play.episodes not in (None, 1):
         raise ConfigError(f"one episode is drawn, not --episodes {play.episodes}: leave it out")
-    [(_, found)] = played_by(trained, replace(play, episodes=1), of_environment)
-    return found
+    [(_, episodes)] = played_by(trained, replace(play, episodes=1), of_environment)
+    return episodes
 
 
 EPISODES: dict[str, Callable[..., Figure]] = {

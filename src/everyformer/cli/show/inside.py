@@ -124,15 +124,15 @@ def _measure(trained: Any, model: Model, options: ShowOptions) -> Callable[[], M
                 f"{options.run} does not say where its data is, and {options.what} is drawn of "
                 f"held-out rows: everyformer eval {options.run} --data FILE prints the measures"
             )
-        found: Dataset = trained.dataset(config)
-        return found
+        loaded: Dataset = trained.dataset(config)
+        return loaded
 
     @functools.cache
     def measure() -> Measured:
         with doing("evaluating on the held-out part"):
-            found = evaluate(model, dataset(), details=True)
-        assert found is not None
-        return Measured(found, dataset().classes)
+            measured = evaluate(model, dataset(), details=True)
+        assert measured is not None
+        return Measured(measured, dataset().classes)
 
     try:
         if options.what in (*MEASURED, "all"):

@@ -41,17 +41,20 @@ def draw_neighbours(options: ShowOptions, of_environment: dict[str, Any]) -> int
     model = trained.reading(None, options.store, options.knn, options.nearest)
     if not isinstance(model, KnnLanguageModel):
         raise ConfigError(f"'{NEIGHBOURS}' lie in a datastore: say which with --store")
-    told = explain(model, tokenizer, tokens, trained.length, MOST)
+    explained = explain(model, tokenizer, tokens, trained.length, MOST)
     folder = folder_of(options, trained.path)
     assert isinstance(model.reader, StoreReader)
     knn, store = model.options, model.reader.index.store
     facts = [name, f"run {trained.path}", f"store {store.folder}", f"k = {knn.k:,}"]
     facts += [f"lambda = {knn.weight:g}", f"T = {knn.temperature:g}"]
     first = tokenizer.decode(tokens[:1].tolist())
-    path = write_neighbours(told, first, facts, folder / f"{NEIGHBOURS}.html")
-    losses = [-sum(t.mixed for t in told) / len(told), -sum(t.of_model for t in told) / len(told)]
+    path = write_neighbours(explained, first, facts, folder / f"{NEIGHBOURS}.html")
+    losses = [
+        -sum(t.mixed for t in explained) / len(explained),
+        -sum(t.of_model for t in explained) / len(explained),
+    ]
     shows = (
-        f"neighbours of {len(told):,} tokens: loss {losses[0]:.4f} with the store, "
+        f"neighbours of {len(explained):,} tokens: loss {losses[0]:.4f} with the store, "
         f"{losses[1]:.4f} without"
     )
     return tell(options, path, shows)

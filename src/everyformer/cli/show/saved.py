@@ -33,14 +33,14 @@ def _certificate(run: Path, path: Path) -> Told:
     from everyformer.system.sealed import read_json
 
     _require(run / CERTIFICATE, "certificate", f"everyformer calibrate {run}")
-    found = Certificate.read(run / CERTIFICATE)
+    certificate = Certificate.read(run / CERTIFICATE)
     record = read_json(run / CALIBRATION, CALIBRATION_FORMAT)
-    draw_certificate(record, found.threshold, path)
+    draw_certificate(record, certificate.threshold, path)
     shares = ", ".join(f"{one.violations:.0%} at {one.delta:g}" for one in realised(record))
-    told = found.statement
-    if shares and found.saves:
-        told += f" Of 100 splits of the prompts more than the allowed risk came to: {shares}."
-    return path, told
+    shows = certificate.statement
+    if shares and certificate.saves:
+        shows += f" Of 100 splits of the prompts more than the allowed risk came to: {shares}."
+    return path, shows
 
 
 def _pareto(run: Path, path: Path) -> Told:

@@ -90,9 +90,9 @@ def run(options: ConvertOptions) -> int:
     from everyformer.interop.convert.source import find_source, open_source
     from everyformer.training.run import check_writable
 
-    folder, told = found_run(options.source)
-    if told is not None:
-        say(told)
+    folder, note = found_run(options.source)
+    if note is not None:
+        say(note)
     source = find_source(folder)
     form = _form(options, source)
     opened = open_source(source, mixer=options.mixer, average=options.average)

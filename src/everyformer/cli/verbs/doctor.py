@@ -52,20 +52,20 @@ def run(options: DoctorOptions) -> int:
     """Print versions, devices and extras, or the ways a member's calls take."""
     if options.member is not None:
         return _ways(options.member, options.length, options.json)
-    found = examine()
+    report = examine()
     if options.json:
-        emit(found)
+        emit(report)
         return 0
-    for name, value in found["machine"].items():
+    for name, value in report["machine"].items():
         print(f"{name:<12}{value}")
     print()
-    for kind, speed in found["speed"].items():
+    for kind, speed in report["speed"].items():
         print(f"{kind:<12}{speed:.4g} GFLOP/s in products of matrices")
-    choices = [tuple(row.values()) for row in found["choices"]]
+    choices = [tuple(row.values()) for row in report["choices"]]
     print("\n" + table(("unset", "is here", "since"), choices))
-    rows = [(name, known or "missing", why) for name, known, why in found["packages"]]
+    rows = [(name, known or "missing", why) for name, known, why in report["packages"]]
     print("\n" + table(("package", "version", "for"), rows))
-    return 0 if all(known for _, known, why in found["packages"] if why == "core") else 1
+    return 0 if all(known for _, known, why in report["packages"] if why == "core") else 1
 
 
 def _ways(member: str, length: int, machine: bool) -> int:
@@ -148,7 +148,7 @@ def speeds(device: torch.device) -> dict[str, float]:
     """GFLOP/s of products of matrices in each kind of numbers, the best of some."""
     import torch
 
-    found = {}
+    rates = {}
     for name in ("float32", "bfloat16"):
         one = torch.ones(SIDE, SIDE, dtype=getattr(torch, name), device=device)
         begin, best = time.perf_counter(), math.inf
@@ -157,15 +157,15 @@ def speeds(device: torch.device) -> dict[str, float]:
             # reading a number waits for the device
             float((one @ one)[0, 0])
             best = min(best, time.perf_counter() - start)
-        found[name] = 2 * SIDE**3 / best / 1e9
-    return found
+        rates[name] = 2 * SIDE**3 / best / 1e9
+    return rates
 
 
-def choices(device: torch.device, found: dict[str, float]) -> list[dict[str, Any]]:
+def choices(device: torch.device, rates: dict[str, float]) -> list[dict[str, Any]]:
     """What stands for options that nobody sets: (option, what it is here, why)."""
     import torch
 
-    quicker = found["bfloat16"] / found["float32"]
+    quicker = rates["bfloat16"] / rates["float32"]
     threads = torch.get_num_threads()
     busy = _busy(threads)
     rows = (
