@@ -1,4 +1,4 @@
-"""What `everyformer eval` prints of runs that answer: measures beside a baseline, and classes."""
+"""Tables of `everyformer eval` for runs that answer: measures beside a baseline, and classes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `everyformer eval RUN --search-exits N` does: thresholds, and which of them are worth it."""
+"""Search of `everyformer eval RUN --search-exits N`: thresholds, and those that are worth it."""
 
 from __future__ import annotations
 

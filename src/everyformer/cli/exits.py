@@ -1,4 +1,4 @@
-"""Where tokens of a run's model leave: as is asked, or its certificate says, or its training."""
+"""Thresholds of a run's early exits: as is asked, or its certificate says, or its training."""
 
 from __future__ import annotations
 

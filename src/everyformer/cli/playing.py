@@ -83,7 +83,7 @@ def environment_words(words: Sequence[str]) -> list[str]:
 
 
 def check_playing(trained: TrainedRun, play: PlayConfig, options: dict[str, Any]) -> bool:
-    """Whether episodes are to be played.
+    """True if episodes are to be played.
 
     Raises:
         ConfigError: options of that for a run that does not act.
@@ -209,7 +209,7 @@ def targets_of(
 
 
 def rows_of(episodes: Sequence[tuple[float | None, Trajectories]]) -> list[dict[str, Any]]:
-    """What the episodes came to, a row a target."""
+    """Measures of the episodes, a row a target."""
     from everyformer.training.returns import played
 
     return [{"target": target, **played(each)} for target, each in episodes]

@@ -1,4 +1,4 @@
-"""What `everyformer eval RUN --store STORE --sweep` does: all ways to read it, in one table."""
+"""Table of `everyformer eval RUN --store STORE --sweep`: all ways to read it."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ def _table(tuned: list[Cell], cells: list[Cell], grid: Grid) -> str:
 
 
 def _remarks(best: Cell, grid: Grid) -> list[str]:
-    """What the best combination itself says."""
+    """Remarks on the best combination."""
     if best.weight == 0:
         return ["the store does not help with this text: lambda 0, the model alone, is best"]
     remarks = []

@@ -49,7 +49,7 @@ class TrainedRun:
 
     @property
     def task(self) -> str:
-        """What the model does."""
+        """Task of the model."""
         return str(self.values["model" if self.saved else "data"]["task"])
 
     @property
@@ -92,7 +92,7 @@ class TrainedRun:
         return with_store(model, tokenizer, store, knn, nearest, say=say)
 
     def beside(self, inputs: Tensor) -> dict[str, Tensor]:
-        """What the model reads beside ``inputs`` that the run's own store finds."""
+        """Inputs beside ``inputs`` that the run's own store finds."""
         from everyformer.datastores.runs import companion_of, reading_model
 
         companion = companion_of(self.config)
@@ -102,14 +102,14 @@ class TrainedRun:
         return companion.beside(reading, inputs)
 
     def tokenizer(self) -> Tokenizer | None:
-        """What makes the model's tokens; None where they are no text, or it was saved without."""
+        """Tokenizer of the model; None where they are no text, or it was saved without."""
         if self.saved:
             return saved_tokenizer(self.path)
         values = self.values.get("tokenizer")
         return None if values is None else load_tokenizer(values)
 
     def no_text(self) -> str:
-        """Why there is no tokenizer."""
+        """Reason why there is no tokenizer."""
         if self.saved:
             return (
                 f"the model in {self.path} was saved without a tokenizer, so it reads no text: put "

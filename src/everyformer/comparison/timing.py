@@ -62,7 +62,7 @@ class LayerTimes:
             self._write()
 
     def _kept(self) -> dict[str, dict[str, Any]]:
-        """What an earlier sitting measured of the same members at the same sizes."""
+        """Measurements of an earlier sitting, of the same members at the same sizes."""
         try:
             values = read_json(self._path, FORMAT)
         except CheckpointError:

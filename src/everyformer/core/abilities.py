@@ -13,7 +13,7 @@ from everyformer.core.state import State
 
 
 class Picture(NamedTuple):
-    """How the tokens of a model that draws or reads pictures lie in them."""
+    """Layout of a picture's tokens."""
 
     grid: tuple[int, int]
     """rows and columns; a column is a channel of a pixel where these are tokens"""
@@ -73,5 +73,5 @@ class AnswersSome(Protocol):
 
 
 def answers_some(mixer: object) -> TypeGuard[AnswersSome]:
-    """Whether a mixer gives outputs for some of its tokens at less than the cost of all."""
+    """True if a mixer gives outputs for some of its tokens at less than the cost of all."""
     return isinstance(mixer, AnswersSome) and mixer.answers_some

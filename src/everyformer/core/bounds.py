@@ -34,7 +34,7 @@ class Bounds:
     """of whole numbers"""
 
     def admit(self, value: float) -> bool:
-        """Whether ``value`` is a finite number within these bounds, of 64 bits if whole."""
+        """True if ``value`` is a finite number within these bounds, of 64 bits if whole."""
         if not abs(value) < (2**63 if isinstance(value, int) else math.inf):
             return False
         if self.parity is not None and value % 2 != (self.parity == "odd"):
@@ -43,7 +43,7 @@ class Bounds:
         return above and (value < self.high if self.below else value <= self.high)
 
     def __str__(self) -> str:
-        """What is taken, in words: 'at least 1', 'above 0 and below 1', 'odd and at least 1'."""
+        """Values taken, in words: 'at least 1', 'above 0 and below 1', 'odd and at least 1'."""
         low = None if self.low == -math.inf else f"{'above' if self.beyond else 'at least'} "
         high = None if self.high == math.inf else f"{'below' if self.below else 'at most'} "
         ends = [
@@ -65,7 +65,7 @@ class Condition:
         object.__setattr__(self, "values", values)
 
     def reads(self, value: Any) -> bool:
-        """Whether the option is read where the other one has ``value``."""
+        """True if the option is read where the other one has ``value``."""
         raise NotImplementedError
 
 

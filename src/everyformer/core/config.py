@@ -128,7 +128,7 @@ def part_marked(kind: Any) -> PartOf | None:
 
 
 def unread(options: type, values: Mapping[str, Any]) -> Iterator[tuple[str, Condition]]:
-    """Which of an options class's ``values`` their form does not read, each with what reads it.
+    """Options among ``values`` that their form does not read, each with what reads it.
 
     Those that are not among ``values``, or have their default, count as not set.
     """

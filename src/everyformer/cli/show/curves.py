@@ -1,4 +1,4 @@
-"""What `everyformer show RUN curves` does: how trainings went, those with several seeds as one."""
+"""Curves of `everyformer show RUN curves`, those of several seeds as one."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def _compared(source: str, path: Path) -> list[Training]:
 
 
 def _played(training: Training) -> str:
-    """What it learned from; of an environment its name, since options may be what is compared."""
+    """Name of the data; of an environment its name, since options may be what is compared."""
     environment = training.data.get("environment")
     name = training.data["name"] if environment is None else environment["name"]
     return str(name)

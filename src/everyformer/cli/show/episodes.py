@@ -1,4 +1,4 @@
-"""What `everyformer show RUN returns|film|attended` does: it plays, and draws what came of it."""
+"""Pictures of `everyformer show RUN returns|film|attended`, for which the run plays."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def draw_episodes(options: ShowOptions, of_environment: dict[str, Any]) -> int:
 
 
 def _returns(trained: TrainedRun, play: PlayConfig, of_environment: dict[str, Any]) -> Figure:
-    """What is reached for what is asked for; how it is spread, where nothing can be."""
+    """Returns against the returns asked for; their spread, where nothing can be asked for."""
     from everyformer.report.episodes import draw_returns, draw_spread
     from everyformer.training.returns import played
 
@@ -84,7 +84,7 @@ def _film(trained: TrainedRun, play: PlayConfig, of_environment: dict[str, Any])
 
 
 def _attended(trained: TrainedRun, play: PlayConfig, of_environment: dict[str, Any]) -> Figure:
-    """Of the last window of an episode; of a policy all that it remembers as it plays."""
+    """Weights of the last window of an episode; of a policy all that it remembers as it plays."""
     if TASKS[trained.task].interacts:
         return _remembered(trained, play, of_environment)
     import numpy as np
@@ -116,7 +116,7 @@ def _attended(trained: TrainedRun, play: PlayConfig, of_environment: dict[str, A
 
 
 def _remembered(trained: TrainedRun, play: PlayConfig, of_environment: dict[str, Any]) -> Figure:
-    """Of the steps of some episodes, one after the other, as a policy played them."""
+    """Weights of the steps of some episodes, one after the other, as a policy played them."""
     import numpy as np
 
     from everyformer.core.trace import trace

@@ -32,7 +32,7 @@ EXAMPLE = "def mean(values):\n    return sum(values) / len(values)\n"
 
 
 class Subject(NamedTuple):
-    """What is drawn."""
+    """Model, inputs and labels of a picture."""
 
     model: Model
     start: Model | None
@@ -108,7 +108,7 @@ def _trained(folder: Path, options: ShowOptions) -> Subject:
 
 
 def _measure(trained: Any, model: Model, options: ShowOptions) -> Callable[[], Measured] | None:
-    """What evaluates a classifier; None where there are no classes, or the data is not at hand."""
+    """Evaluation of a classifier; None where there are no classes, or the data is not at hand."""
     from everyformer.cli.trained import data_config
     from everyformer.report.confusion import MEASURED, Measured
     from everyformer.training.evaluate import evaluate
@@ -175,7 +175,7 @@ def _fresh(options: ShowOptions) -> Subject:
 
 
 def _run_inputs(trained: Any, options: ShowOptions) -> tuple[Tensor, list[str] | None]:
-    """What the model is to read, and a text for each token where it has one."""
+    """Inputs of the model, and a text for each token where it has one."""
     import torch
 
     from everyformer.data.text import token_texts

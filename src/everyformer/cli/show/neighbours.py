@@ -1,4 +1,4 @@
-"""What `everyformer show RUN neighbours --store STORE` does: a page about a text's neighbours."""
+"""Page of `everyformer show RUN neighbours --store STORE`: a text's neighbours."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def draw_neighbours(options: ShowOptions, of_environment: dict[str, Any]) -> int
 def _tokens(
     trained: TrainedRun, tokenizer: Tokenizer, options: ShowOptions
 ) -> tuple[np.ndarray, str]:
-    """What is read, and what it is called; without words, the run's held-out text."""
+    """Tokens that are read, and their name; without words, the run's held-out text."""
     import numpy as np
 
     from everyformer.cli.trained import data_config

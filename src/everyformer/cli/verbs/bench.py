@@ -85,7 +85,7 @@ def _work(point: Point) -> str:
 
 
 def _ratio(one: Point | None, other: Point | None) -> str | None:
-    """How many times the seconds of ``other`` those of ``one`` are; rough where either scatters."""
+    """Seconds of ``one`` over those of ``other``; rough where either scatters."""
     if one is None or other is None or not one.seconds or not other.seconds:
         return None
     return f"{'' if one.stable and other.stable else '~'}{one.seconds / other.seconds:.2f}x"

@@ -145,7 +145,7 @@ def _print(
     costs: Costs,
     options: CalibrateOptions,
 ) -> None:
-    """What was found, for people."""
+    """The calibration, for people."""
     accepted = certificate.accepted
     rows = [
         [f"{step.threshold:g}", f"{step.risk:.4f}", f"{step.p:.3g}",
@@ -184,7 +184,7 @@ def _at_once(batch: int) -> str:
 
 
 def _prompts(trained: TrainedRun, options: CalibrateOptions) -> list[Prompt]:
-    """What texts are written for."""
+    """Prompts that texts are written for."""
     from everyformer.exits.calibration import Prompt, drawn, drawn_prompts
 
     if TASKS[trained.task].translates:

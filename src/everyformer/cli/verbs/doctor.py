@@ -162,7 +162,7 @@ def speeds(device: torch.device) -> dict[str, float]:
 
 
 def choices(device: torch.device, rates: dict[str, float]) -> list[dict[str, Any]]:
-    """What stands for options that nobody sets: (option, what it is here, why)."""
+    """Values of options that nobody sets: (option, value here, reason)."""
     import torch
 
     quicker = rates["bfloat16"] / rates["float32"]

@@ -211,7 +211,7 @@ def _in_windows(
 
 
 def _picture(trained: TrainedRun, options: EvalOptions, name: str) -> Path:
-    """Where the picture goes."""
+    """Path of the picture."""
     return expanded(options.out) if options.out is not None else trained.path / f"{name}.png"
 
 

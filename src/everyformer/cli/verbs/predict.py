@@ -33,7 +33,7 @@ PAGE = 500
 
 @dataclass(frozen=True)
 class TableOptions(Options):
-    """Which column of a table is read."""
+    """Columns of a table that are read."""
 
     text_column: str | None = None
     """tables: the column with the text, by its name or its number from 1 (default: as in training,
@@ -106,7 +106,7 @@ def run(options: PredictOptions) -> int:
 
 
 def _format(options: PredictOptions) -> str:
-    """What is written, before anything is read."""
+    """Format that is written, before anything is read."""
     if options.json and (options.out is not None or options.format is not None):
         raise ConfigError(
             "--json prints all predictions as one object: leave it out, or --out and --format "

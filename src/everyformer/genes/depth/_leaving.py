@@ -82,7 +82,7 @@ class Leaving(Course):
         return new
 
     def none(self, running: Tensor) -> bool:
-        """Whether no token is ``running`` (B, L), and none need be computed."""
+        """True if no token is ``running`` (B, L), and none need be computed."""
         return not self.all_of and not bool(running.any())
 
     def settle(

@@ -106,7 +106,7 @@ class UniversalOptions(Options):
 
 
 class Signals(NamedTuple):
-    """What is added to the stream before a step."""
+    """Signals added to the stream before a step."""
 
     steps: Tensor
     """(T, width)"""
