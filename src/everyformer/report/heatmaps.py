@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import matplotlib
@@ -17,100 +16,18 @@ from matplotlib.ticker import MaxNLocator
 from everyformer.core.panels import Panel, Panels
 from everyformer.report.style import WIDE, styled
 
-PANEL = 1.25
-"""of one square panel"""
-FLAT = 1.6
+PANEL = 1.6
+"""of one square panel with its numbers"""
+FLAT = 2.0
 """height of a panel that fills the width"""
 READABLE = 40
 """tokens up to which their texts fit beside a panel"""
 LETTER = 0.09
 """that the text of a token needs"""
-TITLE, NUMBERS, WORD = 0.14, 0.2, 0.17
-"""heights of a line of a title, of the numbers at an axis, and of what it is called"""
-AROUND = 0.08
-BAR, BAR_TEXTS = 0.1, 0.72
-"""width of a colour bar, and of its numbers and name"""
-BELOW = 0.5
-"""height of a colour bar below its panel, with its texts"""
-
-
-@dataclass
-class Grid:
-    """Axes for rows of panels, and where colour bars of theirs may stand."""
-
-    figure: Figure
-    rows: list[list[Axes]]
-
-    def beside(self, axes: Sequence[Axes], shrink: float = 0.8) -> Axes:
-        """Axes of a colour bar right of the figure, over the height of ``axes``."""
-        boxes = [one.get_position() for one in axes]
-        low, high = min(box.y0 for box in boxes), max(box.y1 for box in boxes)
-        width = self.figure.get_figwidth()
-        left = 1 - (BAR_TEXTS + BAR) / width
-        height = (high - low) * shrink
-        return self.figure.add_axes((left, (low + high - height) / 2, BAR / width, height))
-
-    def below(self, axes: Axes) -> Axes:
-        """Axes of a colour bar under one panel."""
-        box, height = axes.get_position(), self.figure.get_figheight()
-        low = box.y0 - (NUMBERS + WORD + 0.12) / height
-        return self.figure.add_axes((box.x0, low, box.width, 0.07 / height))
-
-
-def panel_grid(
-    rows: Sequence[Sequence[Panel]], *, wide: bool, bars: str, labels: Sequence[str] | None
-) -> Grid:
-    """A figure with axes for each of ``rows``.
-
-    Args:
-        wide: panels fill the width, whatever their shape.
-        bars: where colour bars stand: 'beside', 'below' or '' for none.
-        labels: a text for each token, which stand at both axes of every panel.
-    """
-    columns = max(len(row) for row in rows)
-    texts = max((LETTER * 0.6 * len(text) for text in labels or ()), default=0.0)
-    numbers = max(NUMBERS, texts)
-    named = [
-        any(len(row) > n and row[n].axes is not None and row[n].axes[1] for row in rows)  # type: ignore[index]
-        for n in range(columns)
-    ]
-    alike = len({panel.values.shape for row in rows for panel in row}) == 1 and labels is None
-    before = [
-        AROUND + (WORD if named[n] else 0) + (0 if alike and n else numbers + 0.12)
-        for n in range(columns)
-    ]
-    right = BAR + BAR_TEXTS + AROUND if bars == "beside" else AROUND + 0.1
-    panel = max(PANEL, LETTER * len(labels)) if labels is not None else PANEL
-    width = max(WIDE, panel * columns + sum(before) + right)
-    panel = (width - sum(before) - right) / columns
-    high = FLAT if wide else panel
-    above = [AROUND + TITLE * max(one.title.count("\n") + bool(one.title) for one in row)
-             for row in rows]  # fmt: skip
-    under = [
-        (numbers if not alike or len(row) > _length(rows, n + 1) else 0.02)
-        + (WORD if any(one.axes is not None and one.axes[0] for one in row) else 0)
-        + (BELOW if bars == "below" else 0)
-        for n, row in enumerate(rows)
-    ]
-    height = sum(above) + sum(under) + high * len(rows) + AROUND
-    figure = Figure(figsize=(width, height))
-    top, made = height, []
-    for row, over, room in zip(rows, above, under, strict=True):
-        low = top - over - high
-        lefts = [sum(before[: n + 1]) + panel * n for n in range(len(row))]
-        places = [(left / width, low / height, panel / width, high / height) for left in lefts]
-        made.append([figure.add_axes(place) for place in places])
-        top = low - room
-    if alike:
-        for n, axes in enumerate(made):
-            for column, one in enumerate(axes):
-                outside = column >= _length(rows, n + 1)
-                one.tick_params(labelleft=column == 0, labelbottom=outside)
-    return Grid(figure, made)
-
-
-def _length(rows: Sequence[Sequence[Panel]], n: int) -> int:
-    return len(rows[n]) if n < len(rows) else 0
+LINE, BELOW = 0.14, 0.5
+"""heights of a line of a title, and of a colour bar below its panel with its texts"""
+BESIDE = 0.8
+"""width of a colour bar with its numbers and name"""
 
 
 @styled
@@ -139,26 +56,48 @@ def draw_panels(
     written, labels = (labels, None) if text else (None, labels)
     if labels is not None and not all(_labelled(panel, labels) for row in rows for panel in row):
         labels = None
-    bars = "" if scale is None else "below" if apart else "beside"
-    grid = panel_grid(rows, wide=wide, bars=bars, labels=labels)
-    figure = grid.figure
+    figure, places = _axes_of(rows, wide, 0 if scale is None else 2 if apart else 1, labels)
     figure.set_label(caption)
     bar = functools.partial(figure.colorbar, label=scale, extend="both" if signed else "max")
     everything = [panel.values for row in rows for panel in row]
-    for row, row_axes in zip(rows, grid.rows, strict=True):
+    for row, axes in zip(rows, places, strict=True):
         shared = [panel.values for panel in row] if by_row else everything
         image: Any = None
-        for panel, axis in zip(row, row_axes, strict=True):
+        for panel, axis in zip(row, axes, strict=True):
             norm = _norm([panel.values] if apart else shared, signed)
             image = _draw(axis, panel, norm, signed, wide, labels)
             _write(axis, panel, norm, written or ())
-            if bars == "below":
-                bar(image, cax=grid.below(axis), orientation="horizontal")
-        if by_row and bars == "beside":
-            bar(image, cax=grid.beside(row_axes))
-    if bars == "beside" and not by_row:
-        bar(image, cax=grid.beside([axis for row_axes in grid.rows for axis in row_axes]))
+            if apart and scale is not None:
+                bar(image, ax=axis, orientation="horizontal", aspect=15)
+        if by_row and not apart and scale is not None:
+            bar(image, ax=axes)
+    if scale is not None and not apart and not by_row:
+        bar(image, ax=[axis for axes in places for axis in axes], shrink=0.8, aspect=30)
     return figure
+
+
+def _axes_of(
+    rows: Sequence[Sequence[Panel]], wide: bool, bars: int, labels: Sequence[str] | None
+) -> tuple[Figure, list[list[Axes]]]:
+    """A figure with axes for each of ``rows``, with room for ``bars``: 1 beside, 2 below."""
+    columns = max(map(len, rows))
+    panel = max(PANEL, BESIDE / 2 + LETTER * len(labels or ()))
+    width = max(WIDE, panel * columns + BESIDE * (bars == 1))
+    high = FLAT if wide else (width - BESIDE * (bars == 1)) / columns
+    lines = sum(max(one.title.count("\n") + 1 for one in row) for row in rows)
+    height = 2 * LINE + LINE * lines + (high + BELOW * (bars == 2)) * len(rows)
+    figure = Figure(figsize=(width, height), layout="compressed")
+    every = figure.subplots(len(rows), columns, squeeze=False)
+    places = [list(axes[: len(row)]) for row, axes in zip(rows, every, strict=True)]
+    for row, axes in zip(rows, every, strict=True):
+        for axis in axes[len(row) :]:
+            axis.remove()
+    if labels is None and len({panel.values.shape for row in rows for panel in row}) == 1:
+        for n, row in enumerate(places):
+            below = len(places[n + 1]) if n + 1 < len(places) else 0
+            for column, axis in enumerate(row):
+                axis.tick_params(labelleft=column == 0, labelbottom=column >= below)
+    return figure, places
 
 
 def _labelled(panel: Panel, labels: Sequence[str]) -> bool:

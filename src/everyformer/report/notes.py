@@ -138,8 +138,8 @@ def _preset_notes(rows: list[Row]) -> Iterator[str]:
     if differing:
         yield (
             f"Published presets differ in more than their gene: {few(differing)}. Give such "
-            "an option for all (--block.dropout 0), or for one member with --options, to compare "
-            "genes alone."
+            "an option for all (--model.block.dropout 0), or for one member with --options, to "
+            "compare genes alone."
         )
 
 
