@@ -52,18 +52,6 @@ def test_ids_that_stand_in_padding_are_not_read(member):
     assert_close(made[0], made[1], **EXACT)
 
 
-@pytest.mark.parametrize("member", MEMBERS, ids=lambda m: m.name)
-def test_flags_and_ids_that_do_not_fit_are_refused_by_all(member):
-    mixer, x = first_case(member).mixer(float64), draw(2, 6, WIDTH)
-    for shape in ((1, 6), (2, 5), (2, 6, 1)):
-        with pytest.raises(ShapeError, match="give one flag per token"):
-            mixer(x, mask=Mask(keep=torch.ones(shape, dtype=torch.bool)))
-        with pytest.raises(ShapeError, match="give one whole number per token"):
-            mixer(x, mask=Mask(documents=torch.zeros(shape, dtype=torch.long)))
-    with pytest.raises(ShapeError, match=r"float32.*True where it is real"):
-        mixer(x, mask=Mask(keep=torch.ones(2, 6)))
-
-
 @pytest.mark.parametrize("member", [m for m in MEMBERS if m.can("streaming")], ids=lambda m: m.name)
 def test_packed_documents_and_a_state_are_refused_or_done_right(member):
     mixer, x = first_case(member).mixer(float64), draw(1, 6, WIDTH)
