@@ -10,8 +10,11 @@ from everyformer.core.mask import Mask
 from everyformer.engines.content import sorted_chunks
 from everyformer.engines.content.chunk_lists import ChunkPattern
 from everyformer.genes.mixers import reformer
-from everyformer.genes.mixers.reformer.function import dense_attention, keys_of
-from everyformer.genes.mixers.reformer.reference import lsh_weights_reference
+from everyformer.genes.mixers.reformer.function import (
+    dense_attention,
+    keys_of,
+    lsh_weights_reference,
+)
 from helpers import build_mixer, draw
 
 WIDTH = 12
