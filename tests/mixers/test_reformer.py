@@ -273,19 +273,6 @@ def test_a_reversible_stack_hashes_once_and_has_autograds_gradients(monkeypatch)
         torch.testing.assert_close(a, b, rtol=0, atol=1e-10)
 
 
-def test_it_alternates_with_local_attention_and_shares_a_layer():
-    torch.manual_seed(0)
-    local = {"mixer": ef.by_layer("attention", "reformer"), "window": ef.by_layer(8, None)}
-    model = ef.create_model("reformer", width=WIDTH, heads=3, layers=2, max_length=32, **local)
-    tokens = torch.randint(0, 256, (2, 21))
-    model(tokens, targets=tokens).loss.backward()
-    heads = ef.create_model(
-        "reformer", width=WIDTH, heads=3, layers=1, max_length=32,
-        mixer=ef.by_head("reformer", "reformer", "aft-local"),
-    )  # fmt: skip
-    assert heads(tokens).logits.shape == (2, 21, 256)
-
-
 REFUSED = [
     ({"buckets": 5}, GeneError, "even numbers"),
     ({"buckets": None}, GeneError, "give max_length"),

@@ -21,7 +21,6 @@ from everyformer.report.pictures import draw_pictures
 from helpers import build_mixer, close, draw, shifted
 
 WIDTH, HEADS, LONGEST = 12, 3, 40
-NETS = ("linear", "mlp", "bilinear")
 
 
 def build(*, causal=False, dtype=torch.float64, max_length=LONGEST, block_size=4, **options):
@@ -141,36 +140,6 @@ def test_the_one_block_is_a_choice_that_a_second_computation_repeats():
     assert (hardened(other) != expected).any()
 
 
-# causality
-
-
-@pytest.mark.parametrize("net", NETS)
-def test_the_rows_of_p_know_nothing_behind_the_first_token_of_their_block(net):
-    mixer, x = build(causal=True, sort_net=net), draw(1, 18, WIDTH)
-    other = x.clone()
-    other[:, 9:] = 3 * draw(1, 9, WIDTH, seed=8)
-    made = []
-    for text in (x, other):
-        with trace(mixer) as seen:
-            mixer(text)
-        made.append(seen.find("sort")[""])
-    close(made[0][:, :, :3], made[1][:, :, :3], 0)
-    assert (made[0][:, :, 3:] - made[1][:, :, 3:]).abs().max() > 1e-3
-
-
-# streams
-
-
-def test_a_text_without_padding_is_read_token_by_token():
-    mixer = build(causal=True, sort_net="bilinear", max_length=None)
-    x, state, parts = draw(2, 41, WIDTH), mixer.init_state(2).reserve(50), []
-    with torch.inference_mode():
-        for token in x.split(1, 1):
-            y, state, _ = mixer(token, state=state)
-            parts.append(y)
-        close(torch.cat(parts, 1), mixer(x).y)
-
-
 # sharing, noise, pictures
 
 
@@ -214,12 +183,6 @@ def test_sort_matrices_are_drawn_where_there_is_more_than_one_block(causal):
     assert "nan" not in figure.get_label()
     with pytest.raises(UnsupportedError, match="no sort to show"):
         draw_pictures(model, tokens[:, :4], "sort")
-
-
-def test_p_learns_through_the_softness_of_its_blocks():
-    mixer = build(hard=True)
-    mixer(draw(1, 12, WIDTH)).y.square().sum().backward()
-    assert mixer.sorter.weights[0].grad.abs().max() > 0
 
 
 # refusals

@@ -116,7 +116,7 @@ class Blockwise(PlanAttention):
         if groups is None:
             far = [each] * min(o.blocks - 1, (heads - 1) // each)
             groups = (heads - sum(far), *far)
-        if sum(groups) != heads or min(groups) < 0 or len(groups) > o.blocks:
+        if sum(groups) != heads or len(groups) > o.blocks:
             raise GeneError(
                 f"blockwise: groups={groups} must share out heads={heads} among shifts by 0 to "
                 f"{o.blocks - 1} blocks"

@@ -36,14 +36,16 @@ from everyformer.core.bounds import Count, Dropout, Whole
 from everyformer.core.config import Options
 from everyformer.core.dispatch import take
 from everyformer.core.errors import GeneError, UnsupportedError
+from everyformer.core.mask import Mask
 from everyformer.core.mixer import Mixer, heads_divide
 from everyformer.core.outputs import MixerOutput
-from everyformer.core.panels import Pictures
+from everyformer.core.panels import Panel, Panels, Pictures
 from everyformer.core.state import State
-from everyformer.core.trace import record, tracing
+from everyformer.core.trace import record, trace, tracing
 from everyformer.core.trials import LONGEST, Make, Pair, Trials, output
 from everyformer.engines.softmax.pairs import Pairs
 from everyformer.engines.sparse.layouts import Windows
+from everyformer.engines.sparse.panels import SHADES
 from everyformer.genes.mixers import MIXERS
 from everyformer.genes.mixers.base import BuiltMixer, RowMixer, Rows
 from everyformer.genes.mixers.etc.kinds import (
@@ -62,8 +64,9 @@ from everyformer.genes.mixers.etc.kinds import (
     seen_of,
     wide,
 )
-from everyformer.genes.mixers.etc.panels import RADIUS, WIDTH, global_local
 
+SENTENCES, WORDS, RADIUS = 4, 12, 3
+"""of pictures"""
 UNIT = 64
 """long queries that read their neighbourhood in one go; more would read more in vain"""
 
@@ -160,10 +163,29 @@ class ETC(BuiltMixer, RowMixer):
                 nn.init.zeros_(out.bias)
 
     def pictures(self, length: int | None, layers: Sequence[Mixer]) -> Pictures:
-        def small(hard: bool) -> Mixer:
-            return ETC(width=WIDTH, options=replace(self.options, radius=RADIUS, hard_g2l=hard))
+        return {"masks": self._masks}
 
-        return {"masks": lambda: global_local(small, self.options.hard_g2l)}
+    def _masks(self) -> Panels:
+        """A column for open and one for hard g2l; the model is one or the other."""
+        sentence = torch.arange(SENTENCES)
+        sentences = torch.cat((sentence, sentence.repeat_interleave(WORDS)))
+        chosen = torch.arange(len(sentences)) < SENTENCES
+        mask = Mask(global_tokens=chosen[None], sentences=sentences[None])
+        panels = []
+        for title, hard in (("open g2l", False), ("hard g2l", True)):
+            small = ETC(width=8, options=replace(self.options, radius=RADIUS, hard_g2l=hard))
+            with torch.no_grad(), trace(small) as traced:
+                small(torch.zeros(1, len(sentences), 8), mask=mask)
+            seen = traced[""]["weights"][0][0, 0] > 0
+            shades = torch.where(chosen | chosen[:, None], SHADES[1], SHADES[0]) * seen
+            shades.fill_diagonal_(1.0)
+            panels.append(Panel(title, shades.numpy(), ("is read", "reads")))
+        caption = (
+            f"Who may read whom: {SENTENCES} global tokens, one a sentence, in front of {WORDS} "
+            f"long ones of each. This model is the {'second' if self.options.hard_g2l else 'first'}"
+            f", drawn with radius {RADIUS}."
+        )
+        return Panels([panels], caption, None)
 
     def mix(self, rows: Rows, state: State | None) -> MixerOutput:
         self._check(rows)

@@ -51,13 +51,15 @@ from everyformer.engines.softmax.cache import ContextState
 from everyformer.engines.softmax.visibility import Visibility
 from everyformer.genes.mixers import MIXERS
 from everyformer.genes.mixers.base import HeadMixer, Rows
-from everyformer.genes.mixers.linformer.segments import LinformerState, advanced, linformer_chunked
 from everyformer.genes.mixers.linformer.slots import (
     LEARNED,
+    LinformerState,
     Projection,
     Slots,
+    advanced,
     compress,
     compress_reference,
+    linformer_chunked,
     linformer_reference,
 )
 

@@ -373,7 +373,7 @@ def _sizes(o: RoutingOptions, max_length: int | None) -> tuple[int, int]:
 
 def _check(mixer: RoutingAttention) -> None:
     o = mixer.options
-    if not 0 <= mixer.local < mixer.heads:
+    if mixer.local >= mixer.heads:
         raise GeneError(
             f"routing: local_heads={mixer.local} of heads={mixer.heads} must leave at least one "
             "routed head"

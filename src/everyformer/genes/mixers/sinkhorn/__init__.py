@@ -64,19 +64,17 @@ from everyformer.genes.mixers.sinkhorn.reference import (
 from everyformer.genes.mixers.sinkhorn.sorting import (
     Combine,
     Null,
+    SinkhornState,
     Sorter,
     SortNet,
+    attend_block,
+    begin_block,
     compared,
     first_sorted,
     hardened,
+    in_order,
     own_and_sorted,
     sorted_blocks,
-)
-from everyformer.genes.mixers.sinkhorn.state import (
-    SinkhornState,
-    attend_block,
-    begin_block,
-    in_order,
 )
 from everyformer.system.memory import check_memory
 
