@@ -222,7 +222,7 @@ def test_a_search_of_thresholds_is_kept_and_drawn(
     assert (
         f"{front[0]['depth']:.2f} layers and a loss of {front[0]['loss']:.4f}" in picture["shows"]
     )
-    assert "leave out --text" in refused("show", calm, "pareto", "--text", "a")
+    assert "not of 'pareto': leave it out" in refused("show", calm, "pareto", "--text", "a")
     file = Path(calm) / "exit-search.json"
     file.write_text(file.read_text().replace("0.8", "0.7"))
     assert "changed or damaged" in refused("show", calm, "pareto")

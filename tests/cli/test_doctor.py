@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from everyformer.cli import machine
-from everyformer.cli.verbs.doctor import EXTRAS
+from everyformer.cli.verbs import doctor
+from everyformer.system import memory
 
 Say = Callable[..., tuple[int, str, str]]
 
@@ -39,14 +39,14 @@ def test_what_the_system_does_not_tell_is_unknown(monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(os, "getloadavg", silent)
     monkeypatch.setattr(shutil, "disk_usage", silent)
-    monkeypatch.setattr(machine, "free_memory", lambda: float("inf"))
-    told = machine.room()
+    monkeypatch.setattr(memory, "free_memory", lambda: float("inf"))
+    told = doctor.room()
     assert all(value.startswith("unknown") for value in told.values())
 
 
 def test_speed_takes_less_than_a_second() -> None:
     start = time.process_time()
-    machine.speeds(torch.device("cpu"))
+    doctor.speeds(torch.device("cpu"))
     assert time.process_time() - start < 1 * torch.get_num_threads()
 
 
@@ -55,23 +55,23 @@ def test_threads_beside_other_work_are_remarked(
     load: float, crowded: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(os, "getloadavg", lambda: (load, load, load))
-    found = machine.choices(torch.device("cpu"), {"float32": 1.0, "bfloat16": 1.0})
+    found = doctor.choices(torch.device("cpu"), {"float32": 1.0, "bfloat16": 1.0})
     [row] = [row for row in found if row["option"] == "--threads"]
     assert ("fewer may be faster" in row["since"]) is crowded
 
 
 @pytest.mark.parametrize(("bfloat16", "advised"), [(10.0, False), (30.0, True)])
 def test_bfloat16_is_advised_where_it_is_faster(bfloat16: float, advised: bool) -> None:
-    found = machine.choices(torch.device("cpu"), {"float32": 10.0, "bfloat16": bfloat16})
+    found = doctor.choices(torch.device("cpu"), {"float32": 10.0, "bfloat16": bfloat16})
     [row] = [row for row in found if row["option"] == "--precision"]
     assert ("try --precision bfloat16" in row["since"]) is advised
 
 
-def test_every_extra_is_told_with_all_that_it_installs() -> None:
+def test_every_package_is_told_with_the_extra_that_installs_it(say: Say) -> None:
     project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text("utf-8"))
-    extras = {
-        name: [re.split(r"[<>=; ]", package)[0] for package in packages]
-        for name, packages in project["project"]["optional-dependencies"].items()
-        if name != "dev"
-    }
-    assert {name: [*packages] for name, packages in EXTRAS.items()} == extras
+    extras = project["project"]["optional-dependencies"]
+    packages = {f"everyformer[{name}]": extras[name] for name in extras if name != "dev"}
+    packages["core"] = project["project"]["dependencies"]
+    expected = {(re.split(r"[<>=; ]", p)[0], why) for why in packages for p in packages[why]}
+    found = json.loads(say("doctor", "--json")[1])["packages"]
+    assert {(name, why) for name, _, why in found} == expected

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import types
 import typing
@@ -14,10 +15,14 @@ import pytest
 from everyformer.cli import main
 from everyformer.cli.flags import Group
 from everyformer.cli.names import spelled
+from everyformer.cli.parsing import Line
 from everyformer.cli.verbs.compare import CompareOptions
+from everyformer.comparison.plan import entrants
 from everyformer.core.bounds import Bounds
 from everyformer.core.config import to_dict
 from everyformer.core.errors import ConfigError
+from everyformer.data import load_dataset
+from everyformer.data.config import DataConfig
 from everyformer.report.compare import described
 
 APART = {"--json"}
@@ -96,6 +101,23 @@ def test_an_option_means_the_same_as_a_flag_in_a_file_and_in_python(
             continue
         assert isinstance(by_flag, dict), by_flag
         assert json.loads(json.dumps(config | {"json": False})) == by_flag == by_file
+
+
+@pytest.mark.parametrize("way", ["flag", "python"])
+def test_what_is_given_for_all_holds_over_rows_even_where_it_is_a_default(way: str) -> None:
+    rows = described(["transformer"])
+    if way == "flag":
+        words = ["transformer", "--model.label-smoothing", "0", "--model.block.dropout", "0"]
+        given = Line(CompareOptions, words, "compare").parse("", ())
+    else:
+        given = described(["transformer"], model={"label_smoothing": 0, "block": {"dropout": 0}})
+    data = load_dataset(DataConfig(source="reverse", length=8))
+    by_row, by_words = (entrants(config, data)[0].config for config in (rows, given))
+    assert by_row is not None
+    assert by_words is not None
+    assert (by_row.label_smoothing, by_row.block.dropout) == (0.1, 0.1)
+    block = dataclasses.replace(by_row.block, dropout=0.0)
+    assert by_words == dataclasses.replace(by_row, label_smoothing=0.0, block=block)
 
 
 def test_whoever_gives_a_budget_has_chosen_it() -> None:

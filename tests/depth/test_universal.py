@@ -529,14 +529,11 @@ def test_what_is_left_out_changes_nothing(
         close(a, b, 1e-9)
 
 
-@pytest.mark.parametrize(("wiring", "again"), [("post", False), ("pre", True)])
-def test_what_a_step_costs(wiring: str, again: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_step_costs(monkeypatch: pytest.MonkeyPatch) -> None:
     length, width, hidden = 40, 32, 128
-    options = {"wiring": wiring, "length": length, "heads": 4, "dropout": 0.0}
     steps = torch.tensor([1] * 30 + [4] * 6 + [5] * 4).expand(2, length)
-    config = configure_layers(
-        "universal", True, width=width, layers=1, depth_options={"steps": 5}, **options
-    )
+    options = {"width": width, "layers": 1, "heads": 4, "dropout": 0.0}
+    config = configure_layers("universal", True, length, **options, depth_options={"steps": 5})
     made, now = build_stack(config).eval(), iter(range(1, 6))
     monkeypatch.setattr(
         made.depth, "chances", lambda x, given, real: (steps <= next(now)).float(), raising=False
@@ -545,12 +542,10 @@ def test_what_a_step_costs(wiring: str, again: bool, monkeypatch: pytest.MonkeyP
         counted = count_flops(lambda: made(draw(2, length, width, dtype=torch.float32)))
     # queries, outputs, feed-forward and two products with keys of those that run
     running = 40 + 10 + 10 + 10 + 4
-    # keys and values: all, again where all ran a step before, and then of those that did
-    projected = 5 * 40 if again else 40 + 40 + 10 + 10 + 10
-    # of a step's signal, for each step in which some do not run
-    signals = 0 if again else 4
+    # keys and values of all
+    projected = 5 * 40
     tokens = running * (2 * width**2 + 2 * width * hidden + 2 * length * width)
-    assert counted == 2 * (2 * tokens + 2 * projected * 2 * width**2 + signals * 2 * width**2)
+    assert counted == 2 * (2 * tokens + 2 * projected * 2 * width**2)
 
 
 def test_halted_tokens_cost_their_keys_and_values_alone(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -67,23 +67,6 @@ def test_some_queries_are_a_part_of_all(options: Any, causal: bool, mask: str, r
 
 
 @pytest.mark.parametrize("rows", CHOSEN)
-@pytest.mark.parametrize("options", OPTIONS, ids=str)
-def test_sources_are_linear_and_all_that_keys_and_values_are_made_of(
-    options: Any, rows: str
-) -> None:
-    own = {"width": WIDTH, "heads": 3, "causal": True, "max_length": 20, **options}
-    mixer: Any = shifted(build_mixer("attention", **own))
-    x, by, chosen = draw(2, LENGTH, WIDTH), draw(WIDTH, seed=5), CHOSEN[rows]
-    made = mixer.sources(x) + mixer.sources(by, biased=False)
-    close(made, mixer.sources(x + by))
-    got = mixer.answer(x + by, chosen._replace(sources=made), None, None).y
-    close(got, mixer.answer(x + by, chosen, None, None).y)
-    # and they are what is read
-    other = mixer.answer(x + by, chosen._replace(sources=mixer.sources(x)), None, None).y
-    assert float((got - other).detach().abs().max()) > 1e-3
-
-
-@pytest.mark.parametrize("rows", CHOSEN)
 @pytest.mark.parametrize("mask", ["bare", "padded", "pairs"])
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
 def test_behind_a_state_too(options: Any, mask: str, rows: str) -> None:

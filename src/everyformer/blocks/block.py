@@ -113,7 +113,7 @@ class Block(nn.Module):
         state: State | None = None,
         chosen: Chosen | None = None,
     ) -> LayerOutput:
-        """What one sub-layer makes of what it reads, (batch, length, width), dropped out.
+        """Output of one sub-layer for what it reads, (batch, length, width), dropped out.
 
         The state is the layer's after this sub-layer. The mixer answers for the tokens ``chosen``
         alone, as in `forward`.
@@ -134,22 +134,14 @@ class Block(nn.Module):
 
     @property
     def by_token(self) -> bool:
-        """Whether all after the mixer works on single tokens."""
+        """True if all after the mixer works on single tokens."""
         return self.feedforward is None or self.feedforward.by_token
 
     @property
     def takes_in(self) -> bool:
-        """Whether tokens can be taken in later, for less than the cost of outputs."""
+        """True if tokens can be taken in later, for less than the cost of outputs."""
         mixer: object = self.mixer
         return self.by_token and (isinstance(mixer, TakesIn) or answers_some(mixer))
-
-    def sources(self, x: Tensor, *, biased: bool = True) -> Tensor | None:
-        """A linear map (..., C) of streams ``x``, of which the mixer makes keys and values, without
-        its constant unless ``biased``; None: it is not known by streams."""
-        mixer: object = self.mixer
-        if self.by_token and self.wiring.reads_stream and answers_some(mixer):
-            return mixer.sources(x, biased=biased)
-        return None
 
     def init_state(self, batch_size: int, **like: Any) -> State:
         """The state before the first token; ``like``: device and dtype, where they are not the
@@ -160,7 +152,7 @@ class Block(nn.Module):
         return mixer if carried is None else LayerState(mixer.seen, mixer, carried)
 
     def _of_mixer(self, state: State | None) -> State | None:
-        """What of the layer's state is the mixer's."""
+        """The mixer's part of the layer's state."""
         if state is None or self.by_token:
             return state
         if not isinstance(state, LayerState):
@@ -207,7 +199,7 @@ class Block(nn.Module):
     def _mix(
         self, x: Tensor, mask: Mask | None, state: State | None, chosen: Chosen | None
     ) -> MixerOutput:
-        """What the mixer gives for all tokens, or for those ``chosen``."""
+        """Output of the mixer for all tokens, or for those ``chosen``."""
         mixer: object = self.mixer
         if chosen is not None and answers_some(mixer):
             return mixer.answer(x, chosen, mask, state)
@@ -218,7 +210,7 @@ class Block(nn.Module):
         return out._replace(y=chosen.pick(out.y))
 
     def _read(self, x: Tensor, context: State | None) -> Tensor:
-        """What the cross-mixer reads for ``x``."""
+        """Context of the cross-mixer for ``x``."""
         assert self.cross is not None
         if context is None:
             raise ShapeError("a decoder's layer needs the encoder's output as its context")

@@ -79,7 +79,7 @@ class Depth(nn.Module):
         """Make the weights."""
 
     def steps(self, blocks: int) -> Steps:
-        """Which of so many blocks each step applies, counted from 0.
+        """Blocks that each step applies, of so many, counted from 0.
 
         States, taps and losses are counted by layers, over all steps; weights, positions and what
         is read of an encoder belong to the block.
@@ -87,7 +87,7 @@ class Depth(nn.Module):
         raise NotImplementedError
 
     def course(self, run: Pass, x: Tensor) -> Course:
-        """Who takes the steps of a pass that begins with ``x`` (B, L, width).
+        """Course of a pass that begins with ``x`` (B, L, width).
 
         The stream of a depth that `drives` is one tensor, and so is not the reversible wiring's.
         """
@@ -99,5 +99,5 @@ class Depth(nn.Module):
         return None
 
     def read_context(self, encoded: Tensor, mask: Mask | None) -> State | None:
-        """What it makes of an encoder's output (B, S, width), once for a text; None: nothing."""
+        """Context from an encoder's output (B, S, width), made once for a text, or None."""
         return None

@@ -1,4 +1,4 @@
-"""How sub-layers are wired: options of a block (plain data, no torch)."""
+"""Wiring of sub-layers: options of a block (plain data, no torch)."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ class Course:
         self.run = run
 
     def over(self) -> bool:
-        """Whether no token takes a further step."""
+        """True if no token takes a further step."""
         return False
 
     def enter(self, t: int, stream: Stream) -> Stream:

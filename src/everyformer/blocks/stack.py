@@ -155,7 +155,7 @@ class Stack(nn.Module):
 
     @property
     def mixers(self) -> list[Mixer]:
-        """Of every block, first block first."""
+        """Mixers of every block, first block first."""
         return [cast(Block, block).mixer for block in self.blocks]
 
     def read_context(self, encoded: Tensor, mask: Mask | None = None) -> tuple[State, ...]:
@@ -185,7 +185,7 @@ class Stack(nn.Module):
         return StackState(torch.zeros_like(layers[0].seen), layers, pending)
 
     def _positions(self, x: Tensor, mask: Mask | None, state: State | None) -> list[Tensor] | None:
-        """What is added before every layer, (B or 1, L, width) each."""
+        """Positions added before every layer, (B or 1, L, width) each."""
         if self.before is None:
             return None
         seen = None if state is None else state.seen

@@ -29,7 +29,7 @@ Stream = Any
 
 
 class Around(NamedTuple):
-    """What a layer has around one of its sub-layers."""
+    """Norm, gate and dropout around one of a layer's sub-layers."""
 
     norm: Norm
     gate: Gate | None
@@ -47,8 +47,6 @@ class Wiring:
     """how what its gates record as they run is drawn"""
     last_norm: bool = True
     """whether the stack norms what comes out of the last layer"""
-    reads_stream: ClassVar[bool] = False
-    """whether sub-layers read the stream as it is"""
     recomputes: ClassVar[bool] = False
     """whether activations are made again anyway, so that checkpoints would save nothing"""
     passes: ClassVar[type[Any] | None] = None
@@ -62,7 +60,7 @@ class Wiring:
         raise NotImplementedError
 
     def make_gate(self, width: int) -> nn.Module | None:
-        """What joins the output of one sub-layer of one layer by weights; None: nothing does."""
+        """Module that joins the output of one sub-layer of one layer by weights, or None."""
         return None
 
     def open(self, x: Tensor) -> Stream:
@@ -78,7 +76,7 @@ class Wiring:
         raise NotImplementedError
 
     def read(self, stream: Stream, around: Around) -> Tensor:
-        """What a sub-layer with this ``around`` it reads."""
+        """Input of a sub-layer with this ``around`` it."""
         raise NotImplementedError
 
     def join(self, stream: Stream, y: Tensor, around: Around) -> Stream:

@@ -105,7 +105,7 @@ def _pulse(
 
 
 def _explained(error: BaseException) -> tuple[str, int]:
-    """What is said of an error, and the exit code."""
+    """Sentence about an error, and the exit code."""
     if isinstance(error, KeyboardInterrupt):
         number = error.number if isinstance(error, Stopped) else signal.SIGINT
         return str(Stopped(number)), 128 + number
@@ -122,7 +122,7 @@ def _explained(error: BaseException) -> tuple[str, int]:
 
 
 def _in_flags(error: EveryformerError) -> str:
-    """What an error says, with options as they are spelled where it came from."""
+    """Sentence of an error, with options as they are spelled where it came from."""
     from everyformer.cli.messages import in_flags
     from everyformer.cli.parsing import Spelled
 
@@ -190,7 +190,7 @@ def _require_streams() -> None:
 
 
 def _drop_output() -> None:
-    """What is still to be written to stdout goes nowhere, lest the interpreter fail on it again."""
+    """Output still to be written to stdout goes nowhere, lest the interpreter fail on it again."""
     with contextlib.suppress(OSError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 

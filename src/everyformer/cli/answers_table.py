@@ -1,4 +1,4 @@
-"""What `everyformer eval` prints of runs that answer: measures beside a baseline, and classes."""
+"""Tables of `everyformer eval` for runs that answer: measures beside a baseline, and classes."""
 
 from __future__ import annotations
 
@@ -27,37 +27,37 @@ DRAWN = 8
 """classes up to which the confusion matrix is printed"""
 
 
-def answers_table(found: dict[str, Any], classes: Sequence[str]) -> str:
+def answers_table(evaluation: dict[str, Any], classes: Sequence[str]) -> str:
     """An evaluation as tables: measures with intervals beside the baseline's, then each class.
 
     Of more than 20 classes those with the lowest F1.
     """
     rows = []
     for name, called in MEASURES.items():
-        if name not in found:
+        if name not in evaluation:
             continue
-        around = found.get(f"{name}_interval")
+        around = evaluation.get(f"{name}_interval")
         span = "-" if around is None else f"{around[0]:.4g} to {around[1]:.4g}"
-        rows.append([called, f"{found[name]:.4g}", span, _baseline(found, name)])
+        rows.append([called, f"{evaluation[name]:.4g}", span, _baseline(evaluation, name)])
     least = "always the mean"
-    if "by_class" in found:
-        least = f"always '{_name(classes, found['majority'])}'"
+    if "by_class" in evaluation:
+        least = f"always '{_name(classes, evaluation['majority'])}'"
     parts = [table(["measure", "value", "95% interval", least], rows)]
-    parts.append(f"over {found['sequences']:,} rows")
-    if "by_class" in found:
-        parts += _classes(found, classes)
+    parts.append(f"over {evaluation['sequences']:,} rows")
+    if "by_class" in evaluation:
+        parts += _classes(evaluation, classes)
     return "\n\n".join(parts)
 
 
-def _baseline(found: dict[str, Any], name: str) -> str:
+def _baseline(evaluation: dict[str, Any], name: str) -> str:
     """The measure of always giving the same answer."""
-    value = found.get(f"majority_{name}", found.get(f"mean_{name}"))
+    value = evaluation.get(f"majority_{name}", evaluation.get(f"mean_{name}"))
     return "-" if value is None else f"{value:.4g}"
 
 
-def _classes(found: dict[str, Any], classes: Sequence[str]) -> list[str]:
+def _classes(evaluation: dict[str, Any], classes: Sequence[str]) -> list[str]:
     """A row a class, and of few what was answered to each."""
-    chosen = [row for row in found["by_class"] if row["rows"] or row["answers"]]
+    chosen = [row for row in evaluation["by_class"] if row["rows"] or row["answers"]]
     parts = []
     if len(chosen) > SHOWN:
         parts.append(f"the {SHOWN} classes of {len(chosen):,} with the lowest F1 (--json has all):")
@@ -68,7 +68,7 @@ def _classes(found: dict[str, Any], classes: Sequence[str]) -> list[str]:
         for row in chosen
     ]
     parts.append(table(["class", "rows", "answers", "precision", "recall", "F1"], values))
-    confusion = found.get("confusion")
+    confusion = evaluation.get("confusion")
     if confusion is not None and len(confusion) <= DRAWN:
         names = [_name(classes, index) for index in range(len(confusion))]
         lines = [[name, *row] for name, row in zip(names, confusion, strict=True)]

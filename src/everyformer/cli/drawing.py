@@ -1,4 +1,4 @@
-"""What `everyformer generate` does with a run that draws: whole images, completions, enlargements.
+"""Pictures of `everyformer generate`: whole images, completions, enlargements.
 
 Every picture that is written is a grid. Completions: what is given, what was drawn, the original;
 enlargements: the small picture, what was drawn, the original where it is known.

@@ -1,4 +1,4 @@
-"""What `everyformer eval RUN --search-exits N` does: thresholds, and which of them are worth it."""
+"""Search of `everyformer eval RUN --search-exits N`: thresholds, and those that are worth it."""
 
 from __future__ import annotations
 
@@ -34,18 +34,18 @@ def search_exits(
     if options.exits != ExitConfig():
         raise ConfigError("--search-exits tries thresholds: leave out --exits")
     assert options.search_exits is not None
-    found = []
+    trials = []
     with doing(f"trying {options.search_exits} thresholds"):
         for tried in search_thresholds(model, dataset, options.search_exits, **rules):
-            found.append(tried)
-            say(f"{len(found)} of {options.search_exits + 1}: {tried.depth:.2f} layers, loss "
+            trials.append(tried)
+            say(f"{len(trials)} of {options.search_exits + 1}: {tried.depth:.2f} layers, loss "
                 f"{tried.loss:.4f}")  # fmt: skip
-    keep(trained.path / RECORD, found)
-    front = pareto(found)
+    keep(trained.path / RECORD, trials)
+    front = pareto(trials)
     out = expanded(options.out) if options.out is not None else trained.path / "exits.png"
-    draw_search(found, front, out)
+    draw_search(trials, front, out)
     if options.json:
-        emit({"run": options.run, "tried": [one._asdict() for one in found],
+        emit({"run": options.run, "tried": [one._asdict() for one in trials],
               "front": [one._asdict() for one in front], "figure": str(out)})  # fmt: skip
         return 0
     rows = [

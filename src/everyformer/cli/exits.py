@@ -1,4 +1,4 @@
-"""Where tokens of a run's model leave: as is asked, or its certificate says, or its training."""
+"""Thresholds of a run's early exits: as is asked, or its certificate says, or its training."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CALIBRATION_FORMAT = "everyformer-calibration"
 
 
 def settle_exits(
-    trained: TrainedRun, model: Any, asked: ExitConfig, data: str | None = None
+    trained: TrainedRun, model: Any, options: ExitConfig, data: str | None = None
 ) -> None:
     """Let the tokens of ``model`` leave as is asked, or as the run says, and tell which.
 
@@ -34,20 +34,21 @@ def settle_exits(
     from everyformer.genes.depth.early_exits import exits_of, set_threshold
     from everyformer.system.fingerprint import weights_digest
 
-    told = [
+    chosen = [
         name
         for name in ("threshold", "thresholds", "full")
-        if getattr(asked, name) != getattr(ExitConfig(), name)
+        if getattr(options, name) != getattr(ExitConfig(), name)
     ]
-    if len(told) > 1:
+    if len(chosen) > 1:
         raise ConfigError(
-            f"--exits.{told[0]} and --exits.{told[1]} both say where tokens leave: give one of them"
+            f"--exits.{chosen[0]} and --exits.{chosen[1]} both say where tokens leave: give one of "
+            "them"
         )
-    if not exits_of(model) and asked == ExitConfig():
+    if not exits_of(model) and options == ExitConfig():
         return
     file = trained.path / CERTIFICATE
-    if asked != ExitConfig():
-        set_threshold(model, asked.thresholds or asked.threshold)
+    if options != ExitConfig():
+        set_threshold(model, options.thresholds or options.threshold)
     elif file.exists():
         certificate = Certificate.read(file)
         certificate.require(model=weights_digest(trained.model()))

@@ -24,7 +24,7 @@ from tyro.constructors import (
 
 from everyformer.cli.names import full_name
 from everyformer.core.bounds import bounds_of
-from everyformer.core.config import Choice, docs_of, field_types
+from everyformer.core.config import Choice, docs_of, field_types, from_dict, part_marked
 from everyformer.genes import GENES
 from everyformer.genes.gene import NONE
 from everyformer.training.names import ALIASES, OTHER_NAMES
@@ -82,6 +82,8 @@ class Group:
             if name == getattr(kind, "choices_in", None):
                 for gene, choice in value.items():
                     yield gene, Group(choice, f"{self.prefix}{gene}.")
+            elif (part := part_marked(hint)) is not None:
+                yield name, Group(from_dict(part.kind, value), f"{self.prefix}{name}.")
             elif dataclasses.is_dataclass(value):
                 yield name, Group(value, f"{self.prefix}{name}.")
             else:

@@ -1,4 +1,4 @@
-"""Which run a path means: a run's own directory, a training of a comparison, or a comparison."""
+"""The run that a path means: a run's own directory, a training of a comparison, or a comparison."""
 
 from __future__ import annotations
 

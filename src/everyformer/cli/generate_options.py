@@ -105,4 +105,4 @@ def _lines(raw: bytes, where: str) -> list[str]:
 
 def _with_lines(text: str) -> str:
     r"""``text`` with \n, \t and \\ as a shell leaves them turned into what they stand for."""
-    return re.sub(r"\\([nt\\])", lambda found: {"n": "\n", "t": "\t"}.get(found[1], "\\"), text)
+    return re.sub(r"\\([nt\\])", lambda match: {"n": "\n", "t": "\t"}.get(match[1], "\\"), text)

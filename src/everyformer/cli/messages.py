@@ -7,14 +7,14 @@ All that is printed goes through `in_flags` once, so that no error needs two tex
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
 from everyformer.cli.flags import Group
 from everyformer.cli.names import spelled
-from everyformer.core.config import Choice, NoOptions
+from everyformer.core.config import Choice, NoOptions, differences, to_dict
 from everyformer.core.errors import ConfigError
 from everyformer.family import list_members
 from everyformer.genes import GENES
@@ -52,23 +52,23 @@ def in_flags(text: str) -> str:
     flags = {**_of_a_run(), **_ANSWERED.get({})}
     end, renamed = 0, False
 
-    def spell(found: re.Match[str]) -> str:
+    def spell(match: re.Match[str]) -> str:
         nonlocal end, renamed
-        before, same = text[: found.start()], bool(_JOINED.fullmatch(text[end : found.start()]))
-        same, end = same and end > 0, found.end()
-        name = found["quoted"] or found["plain"]
+        before, same = text[: match.start()], bool(_JOINED.fullmatch(text[end : match.start()]))
+        same, end = same and end > 0, match.end()
+        name = match["quoted"] or match["plain"]
         flag = None if name is None else _flag(name, flags)
-        given = found["plain"] is not None
+        assigned = match["plain"] is not None
         # in a list of quoted words all are options or none is
-        is_value = not given and (not renamed if same else bool(_VALUE_FOLLOWS.search(before)))
+        is_value = not assigned and (not renamed if same else bool(_VALUE_FOLLOWS.search(before)))
         renamed = flag is not None and not is_value
         if flag is None or is_value:
-            return found[0]
-        if given:
-            return f"{flag} {found['value'].strip(chr(39))}"
+            return match[0]
+        if assigned:
+            return f"{flag} {match['value'].strip(chr(39))}"
         if name.startswith("--"):
-            return f"'{flag}{found['index'] or ''}'"
-        return f"{flag}{' ' if found['equals'] else ''}"
+            return f"'{flag}{match['index'] or ''}'"
+        return f"{flag}{' ' if match['equals'] else ''}"
 
     return _OPTION.sub(spell, text)
 
@@ -95,6 +95,13 @@ def _flag(name: str, flags: Iterable[str]) -> str | None:
     return spelled(ends[0]) if len(ends) == 1 else None
 
 
+def changed(options: Any, default: Any) -> Iterator[tuple[str, str]]:
+    """Fields of ``options`` that differ from ``default``, each with the flag that says so."""
+    for line in differences(to_dict(default), to_dict(options)):
+        name, dot, inner = line.partition(":")[0].partition(".")
+        yield name, spelled(f"--{OTHER_NAMES.get(name, name)}{dot}{inner}")
+
+
 def file_for_member(word: str, verb: str, members: Sequence[str] = ()) -> ConfigError | None:
     """Refusal of a file where a member is expected; None if it is no file.
 
@@ -108,9 +115,9 @@ def file_for_member(word: str, verb: str, members: Sequence[str] = ()) -> Config
         return None
     job = verb if verb in ("train", "compare") else "train"
     meant = " ".join(members or ("attention",)) if job == verb else "attention"
-    told = f"is {kind}" if kind is not None else "looks like a file, which is not there"
+    seen = f"is {kind}" if kind is not None else "looks like a file, which is not there"
     return ConfigError(
-        f"{word} {told}: did you mean `everyformer {job} {meant} --data {word}`? "
+        f"{word} {seen}: did you mean `everyformer {job} {meant} --data {word}`? "
         f"(`everyformer list` has the members)"
     )
 

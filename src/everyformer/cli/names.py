@@ -11,55 +11,30 @@ from typing import Any
 
 from everyformer.training.names import ALIASES, HOMES, OTHER_NAMES
 
-SYNONYMS: dict[str, tuple[str, ...]] = {
-    "batchsize": ("batch",),
-    "bsz": ("batch",),
-    "checkpoint": ("from", "resume"),
-    "cpus": ("threads",),
-    "ctx": ("length",),
-    "contextlength": ("length",),
-    "corpus": ("data",),
-    "cuda": ("device",),
-    "dataset": ("data",),
-    "destination": ("out",),
-    "dim": ("width",),
-    "dmodel": ("width",),
-    "dtype": ("precision",),
-    "embeddim": ("width",),
-    "epochs": ("steps",),
-    "file": ("data", "prompts"),
-    "fp16": ("precision",),
-    "gpu": ("device",),
-    "hiddensize": ("width",),
-    "initfrom": ("from",),
-    "input": ("data", "prompt"),
-    "iterations": ("steps",),
-    "iters": ("steps",),
-    "learningrate": ("lr",),
-    "lrschedule": ("training.schedule",),
-    "maxiters": ("steps",),
-    "maxlen": ("tokens", "length"),
-    "maxlength": ("tokens", "model.max-length", "length"),
-    "maxnewtokens": ("tokens",),
-    "maxsteps": ("steps",),
-    "maxtokens": ("tokens",),
-    "minutes": ("budget-seconds",),
-    "nhead": ("heads",),
-    "nheads": ("heads",),
-    "nlayers": ("layers",),
-    "numheads": ("heads",),
-    "numlayers": ("layers",),
-    "numtokens": ("tokens",),
-    "output": ("out",),
-    "outputdir": ("out",),
-    "promptfile": ("prompts",),
-    "randomseed": ("seed",),
-    "seqlen": ("length",),
-    "time": ("budget-seconds",),
-    "train": ("data",),
-    "workers": ("threads",),
+ELSEWHERE: dict[str, str] = {
+    "batch": "batchsize bsz",
+    "budget-seconds": "minutes time",
+    "data": "corpus dataset file input train",
+    "device": "cuda gpu",
+    "from": "checkpoint initfrom",
+    "heads": "nhead nheads numheads",
+    "layers": "nlayers numlayers",
+    "lr": "learningrate",
+    "out": "destination output outputdir",
+    "precision": "dtype fp16",
+    "prompt": "input",
+    "prompts": "file promptfile",
+    "resume": "checkpoint",
+    "seed": "randomseed",
+    "steps": "epochs iterations iters maxiters maxsteps",
+    "threads": "cpus workers",
+    "tokens": "maxlen maxlength maxnewtokens maxtokens numtokens",
+    "model.max-length": "maxlength",
+    "length": "contextlength ctx maxlen maxlength seqlen",
+    "training.schedule": "lrschedule",
+    "width": "dim dmodel embeddim hiddensize",
 }
-"""what people of the field write elsewhere, without hyphens -> options that mean it, best first"""
+"""option -> what people of the field call it elsewhere, without hyphens; the likelier first"""
 
 _SHORT = {short: f"--{HOMES[cls]}.{name}" for (cls, name), short in ALIASES.items()}
 
@@ -97,8 +72,8 @@ def nearest_flags(word: str, flags: Iterable[str]) -> list[str]:
     meant = word.partition("=")[0].replace("_", "-").lstrip("-")
     tail = meant.rpartition(".")[2]
     ends = {name: name.rpartition(".")[2] for name in names}
-    synonyms = SYNONYMS.get(tail.replace("-", ""), ())
-    likely = [name for name in synonyms if name in names]
+    word = tail.replace("-", "")
+    likely = [name for name, words in ELSEWHERE.items() if name in names and word in words.split()]
     if not likely:
         likely += [name for name in names if name.startswith(meant)]
         likely += [name for name, end in ends.items() if len(tail) > 2 and end.startswith(tail)]

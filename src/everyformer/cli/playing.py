@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from everyformer.cli.console import table
-from everyformer.cli.names import OTHER_NAMES, spelled
+from everyformer.cli.messages import changed
 from everyformer.cli.parsing import VerbOptions, say, take
-from everyformer.core.config import from_dict, to_dict
+from everyformer.core.config import from_dict
 from everyformer.core.errors import ConfigError, EveryformerError
 from everyformer.core.tasks import TASKS, tasks_that
 from everyformer.generation.config import PlayConfig
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from everyformer.rl.trajectories import Trajectories
 
 PREFIX = "--env."
+PLAYED = frozenset(field.name for field in fields(PlayConfig))
+"""options of playing"""
 MEASURES = ("return", "normalised", "success", "steps")
 
 
@@ -38,24 +40,24 @@ def take_environment(words: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
     Raises:
         ConfigError: an option without a value.
     """
-    found: dict[str, list[Any]] = {}
+    options: dict[str, list[Any]] = {}
     rest: list[str] = []
     name = None
     for word in words:
         if word.startswith(PREFIX):
             name, equals, value = word.removeprefix(PREFIX).partition("=")
             name = name.replace("-", "_")
-            found[name] = [_value(value)] if equals else []
+            options[name] = [_value(value)] if equals else []
         elif name is not None and (not word.startswith("-") or _is_number(word)):
-            found[name].append(_value(word))
+            options[name].append(_value(word))
         else:
             name = None
             rest.append(word)
-    for option, values in found.items():
+    for option, values in options.items():
         if not values:
             raise ConfigError(f"{PREFIX}{option.replace('_', '-')} needs a value")
-    mask = {"mask": found.pop("mask")} if "mask" in found else {}
-    single = {option: v[0] if len(v) == 1 else v for option, v in found.items()}
+    mask = {"mask": options.pop("mask")} if "mask" in options else {}
+    single = {option: v[0] if len(v) == 1 else v for option, v in options.items()}
     return {**single, **mask}, rest
 
 
@@ -81,20 +83,20 @@ def environment_words(words: Sequence[str]) -> list[str]:
 
 
 def check_playing(trained: TrainedRun, play: PlayConfig, options: dict[str, Any]) -> bool:
-    """Whether episodes are to be played.
+    """True if episodes are to be played.
 
     Raises:
         ConfigError: options of that for a run that does not act.
     """
     if TASKS[trained.task].acts:
-        asked = play != PlayConfig() or bool(options)
-        return asked or TASKS[trained.task].interacts
-    given = [name for name in ("env", "target", "episodes", "delayed", "rolling", "parallel")
+        chosen = play != PlayConfig() or bool(options)
+        return chosen or TASKS[trained.task].interacts
+    names = [name for name in ("env", "target", "episodes", "delayed", "rolling", "parallel")
              if getattr(play, name) != getattr(PlayConfig, name)]  # fmt: skip
-    given += [f"env.{name}" for name in options]
-    if given:
+    names += [f"env.{name}" for name in options]
+    if names:
         raise ConfigError(
-            f"--{given[0].replace('_', '-')} is for runs that act ({', '.join(tasks_that('acts'))})"
+            f"--{names[0].replace('_', '-')} is for runs that act ({', '.join(tasks_that('acts'))})"
             f", and this one has the task {trained.task}: leave it out"
         )
     return False
@@ -112,13 +114,9 @@ def refuse_unplayed(
     Raises:
         ConfigError: names the first of them.
     """
-    from everyformer.training.records import differences
-
-    known = {"run", "average", "json", *used, *(field.name for field in fields(PlayConfig))}
-    for line in differences(to_dict(default), to_dict(options)):
-        name, dot, inner = line.partition(":")[0].partition(".")
+    known = {"run", "average", "json", *used, *PLAYED}
+    for name, flag in changed(options, default):
         if name not in known:
-            flag = spelled(f"--{OTHER_NAMES.get(name, name)}{dot}{inner}")
             other = ""
             if TASKS[trained.task].recorded and hasattr(options, "data"):
                 other = ", or all options of playing, to measure it on data"
@@ -149,13 +147,13 @@ def played_by(
     data = trained.values.get("data", {})
     delayed = data.get("delayed", False) if play.delayed is None else play.delayed
     count = play.episodes or acting.EPISODES
-    found: list[tuple[float | None, Trajectories]] = []
+    played: list[tuple[float | None, Trajectories]] = []
     for target in targets_of(trained, model, play):
-        asked = "" if target is None else f", asked for {target:g}"
-        with doing(f"playing {count} episodes of {environment}{asked}"):
+        words = "" if target is None else f", asked for {target:g}"
+        with doing(f"playing {count} episodes of {environment}{words}"):
             made = acting.play(model, environment, target, play, delayed=delayed)
-        found.append((target, made))
-    return found
+        played.append((target, made))
+    return played
 
 
 def environment_of(
@@ -166,8 +164,8 @@ def environment_of(
     Raises:
         ConfigError: neither is known.
     """
-    told = trained.values.get("data", {}).get("environment")
-    known = None if told is None else from_dict(EnvironmentConfig, told)
+    recorded = trained.values.get("data", {}).get("environment")
+    known = None if recorded is None else from_dict(EnvironmentConfig, recorded)
     mask = options.get("mask")
     more = {name: value for name, value in options.items() if name != "mask"}
     if known is not None and play.env in (None, known.name):
@@ -210,11 +208,11 @@ def targets_of(
     return (float(returns["return_max"]),)
 
 
-def rows_of(found: Sequence[tuple[float | None, Trajectories]]) -> list[dict[str, Any]]:
-    """What the episodes came to, a row a target."""
+def rows_of(episodes: Sequence[tuple[float | None, Trajectories]]) -> list[dict[str, Any]]:
+    """Measures of the episodes, a row a target."""
     from everyformer.training.returns import played
 
-    return [{"target": target, **played(each)} for target, each in found]
+    return [{"target": target, **played(each)} for target, each in episodes]
 
 
 def returns_table(rows: Sequence[dict[str, Any]]) -> str:
@@ -251,8 +249,8 @@ def record(
     if len(play.target) > 1:
         raise ConfigError("episodes are recorded for one --target at a time: give one")
     require_free(folder)
-    found = played_by(trained, play, options, average)
-    [(_, episodes)] = found
+    played = played_by(trained, play, options, average)
+    [(_, episodes)] = played
     write_trajectories(episodes, folder)
     assert episodes.environment is not None
     film = folder.with_name(f"{folder.name}.gif")
@@ -260,8 +258,8 @@ def record(
         write_film(episodes.environment, episodes.episodes[0], film)
     except EveryformerError as error:
         say(f"no film: {error}")
-        return folder, None, rows_of(found)
-    return folder, film, rows_of(found)
+        return folder, None, rows_of(played)
+    return folder, film, rows_of(played)
 
 
 def _value(text: str) -> Any:

@@ -178,5 +178,5 @@ def _as_member(config: ModelConfig, member: str, folder: str) -> ModelConfig:
 
 
 def run_folder(run: TrainOptions) -> Path:
-    """Where the run is kept."""
+    """The run's directory."""
     return expanded(run.out) if run.out is not None else Path("runs") / run.member

@@ -1,4 +1,4 @@
-"""What `everyformer eval RUN --store STORE --sweep` does: all ways to read it, in one table."""
+"""Table of `everyformer eval RUN --store STORE --sweep`: all ways to read it."""
 
 from __future__ import annotations
 
@@ -66,16 +66,16 @@ def sweep_store(
     store = model.reader.index.store
     grid = options.grid.resolved(len(store), model.options.distance)
     with doing("reading the text and its neighbours"):
-        found = sweep(model, dataset, grid, **rules)
-    loss = found.plain["loss"]
+        swept = sweep(model, dataset, grid, **rules)
+    loss = swept.plain["loss"]
     if not math.isfinite(loss):
         raise DivergedError(
             f"the loss of {options.run} is {loss}, which measures nothing: "
             f"{why_not_finite(model.model, loss)}"
         )
-    best = found.tuned[0]
+    best = swept.tuned[0]
     out = expanded(options.out) if options.out is not None else trained.path / "sweep.png"
-    draw_sweep(found, out)
+    draw_sweep(swept, out)
     flags = _flags(best, model.options)
     command = ["everyformer", "eval", options.run, "--store", str(store.folder)]
     after = f"{shlex.join(command)} --data OTHER.txt {flags}"
@@ -84,19 +84,19 @@ def sweep_store(
             {
                 "run": options.run,
                 "data": dataset.summary(),
-                "model": found.plain,
-                "cells": [asdict(cell) for cell in found.cells],
+                "model": swept.plain,
+                "cells": [asdict(cell) for cell in swept.cells],
                 "best": asdict(best) | {"options": flags},
                 "figure": str(out),
             }
         )
         return 0
-    print(_table(found.tuned, found.cells, options.grid))
-    if len(found.tuned) > MOST:
-        say(f"the best {MOST} of {len(found.tuned)} combinations; --json gives all")
+    print(_table(swept.tuned, swept.cells, options.grid))
+    if len(swept.tuned) > MOST:
+        say(f"the best {MOST} of {len(swept.tuned)} combinations; --json gives all")
     print(f"\nmodel alone  loss {loss:.4f}")
     print(f"best         loss {best.loss:.4f}   {flags}")
-    for line in (*_remarks(best, grid), found.at_most(best.weight)):
+    for line in (*_remarks(best, grid), swept.at_most(best.weight)):
         if line:
             say(line)
     say(
@@ -119,10 +119,10 @@ def _flags(best: Cell, knn: KnnOptions) -> str:
     return " ".join(words)
 
 
-def _table(tuned: list[Cell], cells: list[Cell], given: Grid) -> str:
+def _table(tuned: list[Cell], cells: list[Cell], grid: Grid) -> str:
     """A line for each k and temperature, the best first; weights that were asked for as columns."""
     by_place = {(cell.k, cell.temperature, cell.weight): cell for cell in cells if not cell.tuned}
-    weights = sorted(set(given.weight))
+    weights = sorted(set(grid.weight))
     with_bytes = tuned[0].bits_per_byte is not None
     names = ["loss", "perplexity", *(["bits per byte"] if with_bytes else [])]
     rows = [
@@ -141,17 +141,17 @@ def _table(tuned: list[Cell], cells: list[Cell], given: Grid) -> str:
 
 
 def _remarks(best: Cell, grid: Grid) -> list[str]:
-    """What the best combination itself says."""
+    """Remarks on the best combination."""
     if best.weight == 0:
         return ["the store does not help with this text: lambda 0, the model alone, is best"]
-    found = []
+    remarks = []
     for name, value, tried in (
         ("k", best.k, grid.k),
         ("temperature", best.temperature, grid.temperature),
     ):
         if len(tried) > 1 and value in (tried[0], tried[-1]):
             end = "smallest" if value == tried[0] else "largest"
-            found.append(
+            remarks.append(
                 f"{name} {value:g} is the {end} that was tried: try others with --grid.{name}"
             )
-    return found
+    return remarks

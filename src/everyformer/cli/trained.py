@@ -49,7 +49,7 @@ class TrainedRun:
 
     @property
     def task(self) -> str:
-        """What the model does."""
+        """Task of the model."""
         return str(self.values["model" if self.saved else "data"]["task"])
 
     @property
@@ -92,7 +92,7 @@ class TrainedRun:
         return with_store(model, tokenizer, store, knn, nearest, say=say)
 
     def beside(self, inputs: Tensor) -> dict[str, Tensor]:
-        """What the model reads beside ``inputs`` that the run's own store finds."""
+        """Inputs beside ``inputs`` that the run's own store finds."""
         from everyformer.datastores.runs import companion_of, reading_model
 
         companion = companion_of(self.config)
@@ -102,14 +102,14 @@ class TrainedRun:
         return companion.beside(reading, inputs)
 
     def tokenizer(self) -> Tokenizer | None:
-        """What makes the model's tokens; None where they are no text, or it was saved without."""
+        """Tokenizer of the model; None where they are no text, or it was saved without."""
         if self.saved:
             return saved_tokenizer(self.path)
         values = self.values.get("tokenizer")
         return None if values is None else load_tokenizer(values)
 
     def no_text(self) -> str:
-        """Why there is no tokenizer."""
+        """Reason why there is no tokenizer."""
         if self.saved:
             return (
                 f"the model in {self.path} was saved without a tokenizer, so it reads no text: put "
@@ -136,11 +136,11 @@ class TrainedRun:
                 f"{dataset.name} has {len(dataset.classes)} classes, but {what} was trained with "
                 f"{model['classes']}"
             )
-        named = self.values.get("data", {}).get("classes")
-        if TASKS[dataset.task].classifies and named and list(dataset.classes) != named:
+        known = self.values.get("data", {}).get("classes")
+        if TASKS[dataset.task].classifies and known and list(dataset.classes) != known:
             raise DataError(
                 f"{dataset.name} has the classes {few(dataset.classes)}, but {what} was trained "
-                f"with {few(named)}: give data with the same classes"
+                f"with {few(known)}: give data with the same classes"
             )
         classes = self.config.class_names
         if TASKS[dataset.task].draws and dataset.classes != classes:
@@ -171,8 +171,8 @@ class TrainedRun:
         known = self.config
         if fault := known.episodes.misfit(dataset.shape):
             raise DataError(f"{dataset.name} is of another environment than {what}: {fault}")
-        told = self.values.get("data", {}).get("environment")
-        mine = None if told is None else from_dict(EnvironmentConfig, told)
+        recorded = self.values.get("data", {}).get("environment")
+        mine = None if recorded is None else from_dict(EnvironmentConfig, recorded)
         if mine is not None and dataset.environment not in (None, mine):
             raise DataError(
                 f"{dataset.name} is of {dataset.environment}, but {what} was trained on {mine}: "
@@ -192,10 +192,10 @@ def open_run(folder: str) -> TrainedRun:
     Raises:
         CheckpointError: neither is there, or it is damaged.
     """
-    found, told = found_run(folder)
-    if told is not None:
-        say(told)
-    path = expanded(found)
+    own_folder, note = found_run(folder)
+    if note is not None:
+        say(note)
+    path = expanded(own_folder)
     if not path.is_dir():
         raise CheckpointError(f"there is no run at {path}: give the directory that `train` made")
     if is_model(path):

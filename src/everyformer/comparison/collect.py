@@ -121,7 +121,7 @@ def write(results: Results, folder: Path) -> None:
 def next_steps(
     rows: list[Row], runs: list[Run], task: str, folder: Path, useful: bool
 ) -> list[list[str]]:
-    """What a user may want to do with the best member now: [in words, the command]; one that is no
+    """Next steps with the best member: [in words, the command]; one that is no
     better than an answer without a model can only be trained for longer."""
     if not rows:
         return []

@@ -38,7 +38,7 @@ Report = Callable[..., object]
 
 @dataclass(frozen=True)
 class Comparison:
-    """What a comparison came to; the same as results.json."""
+    """Result of a comparison; the same as results.json."""
 
     rows: list[Row | FailedRow]
     """one a member, best first"""
@@ -87,7 +87,7 @@ def run_comparison(
             trainings = Trainings(config, dataset, folder, say, stop, estimate)
 
             def collected(finished: Finished) -> Results:
-                """What there is, in its files."""
+                """Results so far, in their files."""
                 so_far = collect(
                     config, dataset, ready, calibrated, finished, times.points, folder, command
                 )
@@ -115,7 +115,7 @@ def announced(
     calibrated: dict[str, Calibrated],
     estimate: Estimate,
 ) -> str:
-    """What will be done, how long it will take and how much memory, in one sentence."""
+    """Plan of the comparison with its time and memory, in one sentence."""
     able = [entrant.member for entrant in ready if entrant.config is not None]
     steps = [f"{name} {calibrated[name]['steps']:,}" for name in able if name in calibrated]
     training = config.training

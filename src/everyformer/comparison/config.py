@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from everyformer.core.bounds import Affects, Count, Positive, Repeats
-from everyformer.core.config import Choice, NoOptions, Options
+from everyformer.core.config import Choice, NoOptions, Options, PartOf
 from everyformer.core.errors import ConfigError
 from everyformer.core.tasks import TASKS, tasks_that
 from everyformer.data.config import DataConfig
@@ -53,8 +53,9 @@ class CompareConfig(Options):
     """the same data for all"""
     genes: dict[str, Choice] = field(default_factory=own_genes)
     """what stands for a gene in all of them; 'member' leaves each member its own"""
-    model: Architecture = field(default_factory=Architecture)
-    """the same sizes for all"""
+    model: Annotated[dict[str, Any], PartOf(Architecture)] = field(default_factory=dict)
+    """the same for all: width, layers, heads, and what else of a model is given here; the rest each
+    member has as its own row says"""
     training: TrainingConfig = field(default_factory=lambda: usual_training(None))
     """the same budget and optimiser for all; one in seconds is turned into steps of each member, by
     its share of the quietest of several rounds in which all are timed in turn"""
@@ -79,6 +80,8 @@ class CompareConfig(Options):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        sizes = {size: getattr(Architecture, size) for size in ("width", "layers", "heads")}
+        object.__setattr__(self, "model", sizes | self.model)
         typed = {
             name: Choice(OWN, NoOptions()) if choice.name == OWN else GENES[name].typed(choice)
             for name, choice in self.genes.items()

@@ -51,7 +51,7 @@ class Estimate:
         """seconds of those that were run in this sitting"""
 
     def part(self, planned: Job) -> Part:
-        """What a training is of the whole."""
+        """Share of a training in the whole."""
         done, each = sum(self._done.values()), self._each[planned.member]
         pace = self._spent / self._expected if self._expected else 1.0
         return Part(

@@ -23,12 +23,12 @@ def write_job(folder: Path, run: RunSpec, fingerprint: str) -> None:
 
 
 def read_job(folder: Path) -> dict[str, Any]:
-    """What `write_job` left: the ``run`` as plain values, and the ``fingerprint``."""
+    """A job as `write_job` left it: the ``run`` as plain values, and the ``fingerprint``."""
     return read_json(folder / JOB, JOB_FORMAT)
 
 
 def read_result(folder: Path) -> Result | None:
-    """What a job came to; None if it did not end, or its file is damaged: it is then made again."""
+    """Result of a job; None if it did not end, or its file is damaged: it is then made again."""
     try:
         result = read_json(folder / RESULT, RESULT_FORMAT)
     except CheckpointError:

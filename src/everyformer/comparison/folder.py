@@ -10,13 +10,12 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from everyformer.comparison.config import CompareConfig
-from everyformer.core.config import affects, field_types, from_dict, to_dict
+from everyformer.core.config import affects, differences, field_types, from_dict, to_dict
 from everyformer.core.errors import ConfigError
 from everyformer.system.files import empty, expanded, visible_files
 from everyformer.system.plain import from_json, to_json
 from everyformer.system.sealed import read_json, write_json
 from everyformer.training.config import BUDGETS, TrainingConfig
-from everyformer.training.records import differences
 
 RECORD = "comparison.json"
 FORMAT = "everyformer-comparison-options"

@@ -10,7 +10,7 @@ from everyformer.comparison.results import Metric
 
 @dataclass(frozen=True)
 class MetricInfo:
-    """How a metric is read and written."""
+    """Meaning and notation of a metric."""
 
     unit: str
     """heading of a column, label of an axis"""
@@ -24,12 +24,12 @@ class MetricInfo:
 
     @property
     def sign(self) -> int:
-        """What makes the smallest product with a value the best."""
+        """Sign that makes the smallest product with a value the best."""
         return 1 if self.better == "lower" else -1
 
     @property
     def scale(self) -> int:
-        """What an axis multiplies values by."""
+        """Factor of an axis."""
         return 100 if self.share else 1
 
     @property

@@ -173,11 +173,8 @@ def match_parameters(config: ModelConfig, target: int) -> tuple[ModelConfig, int
 
 
 def _run_of(config: CompareConfig, dataset: Dataset, member: str, own: dict[str, Any]) -> RunSpec:
-    """The member's own row, with this comparison's sizes where they differ from the defaults."""
-    neutral, chosen = to_dict(Architecture()), to_dict(config.model)
-    options = {name: value for name, value in chosen.items() if value != neutral[name]}
-    options |= {size: chosen[size] for size in ("width", "layers", "heads")}
-    options |= {gene: choice for gene, choice in config.genes.items() if choice.name != OWN}
-    row = preset(member, dataset.task, **{**options, **own})
+    """The member's own row, under what holds for all, under its own options."""
+    genes = {gene: choice for gene, choice in config.genes.items() if choice.name != OWN}
+    row = preset(member, dataset.task, **{**config.model, **genes, **own})
     data = dataclasses.replace(config.data, **info(member).genes.data)
     return dataclasses.replace(row, task=dataset.task, data=data, training=config.training)

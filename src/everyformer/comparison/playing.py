@@ -1,4 +1,4 @@
-"""What a trained model reaches where it acts, in the environment of its data."""
+"""Returns of a trained model that acts, in the environment of its data."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def returns_of(model: Model, dataset: Dataset, seed: int) -> Played | None:
 
 
 def mean_of(each: Sequence[Played]) -> Played:
-    """Of several trainings: the mean return with its interval over them."""
+    """Mean of several trainings: the mean return with its interval over them."""
     if len(each) == 1:
         return each[0]
     values = [one["return"] for one in each]

@@ -61,14 +61,14 @@ def _wait(child: BaseProcess, stop: Gentle) -> int:
 
 
 def ended(code: int) -> str:
-    """How a process ended that left no result."""
+    """End of a process that left no result, in words."""
     end = f"signal {-code}" if code < 0 else f"exit code {code}"
     why = " (out of memory?)" if code == -signal.SIGKILL else ""
     return f"the process ended with {end}{why}"
 
 
 def stopped_by(code: int) -> bool:
-    """Whether an exit code is that of a process that was terminated to stop."""
+    """True if an exit code is that of a process that was terminated to stop."""
     return code == 128 + signal.SIGTERM
 
 

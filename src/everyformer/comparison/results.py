@@ -1,4 +1,4 @@
-"""What a comparison comes to, as its files hold it: trainings, rows of the table, the whole.
+"""Results of a comparison, as its files hold them: trainings, rows of the table, the whole.
 
 result.json holds a `Result`, results.json `Results`; all values are plain.
 """
@@ -55,14 +55,14 @@ class Sample(TypedDict):
 
 
 class Failed(TypedDict):
-    """Why a training or a member has no result."""
+    """Reason why a training or a member has no result."""
 
     status: Literal["failed"]
     error: str | None
 
 
 class Calibrated(TypedDict):
-    """How fast a member trains, measured with all members in turn before any is trained."""
+    """Training speed of a member, measured with all members in turn before any is trained."""
 
     seconds: float
     """a step: the member's usual share of the quietest round of all"""
@@ -93,7 +93,7 @@ Played = TypedDict("Played", {"return": float, "interval": Interval | None, "tar
 
 
 class Trained(TypedDict):
-    """What a training came to."""
+    """Result of a training."""
 
     status: Literal["done"]
     steps: int
@@ -134,14 +134,14 @@ class Logged(TypedDict):
 
 
 class Curve(TypedDict):
-    """How a training went."""
+    """Curve of a training."""
 
     training: list[Logged]
     evaluations: list[Logged]
 
 
 class Planned(Curve):
-    """Which training it was."""
+    """Member, seed and learning rate of a training."""
 
     member: str
     seed: int
@@ -233,7 +233,7 @@ class Row(TypedDict):
 
 
 class Verdict(TypedDict):
-    """What the numbers allow to say of the order."""
+    """Order that the numbers support."""
 
     best: list[str]
     """members that share the first tier, best first; one where the winner is settled"""
@@ -283,7 +283,7 @@ def reported_means(rows: Sequence[Row]) -> list[Mean]:
 
 
 def points(results: Results) -> list[Point]:
-    """What was measured of one layer of each member."""
+    """Measurements of one layer of each member."""
     return [Point(**values) for values in results["bench"]]
 
 

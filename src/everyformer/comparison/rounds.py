@@ -77,7 +77,7 @@ class Timing:
 
     @property
     def times(self) -> float:
-        """How often it was timed, the first time included; one that failed is not timed again."""
+        """Number of times it was timed, the first included; one that failed is not timed again."""
         return math.inf if self.error is not None else 1 + len(self.rounds)
 
     def training_seconds(self, budget: tuple[str, float]) -> float:
@@ -117,7 +117,7 @@ class Sheet:
 
     @property
     def complete(self) -> bool:
-        """Whether all members that did not fail have had as many rounds, and these are enough, or
+        """True if all members that did not fail have had as many rounds, and these are enough, or
         have taken long enough."""
         if not all(name in self.measured for name in self.runs):
             return False
@@ -130,7 +130,7 @@ class Sheet:
         return rounds.pop() >= self.rounds or spent > allowed
 
     def times(self, name: str) -> float:
-        """How often a member was timed."""
+        """Number of times a member was timed."""
         return self.measured[name].times if name in self.measured else 0
 
 

@@ -35,7 +35,7 @@ NOT_WRITING = "not strictly autoregressive, so no measure of what it writes"
 
 
 def quality_metric(task: str, evaluation: Evaluation) -> Metric:
-    """What a table of this task is ranked by."""
+    """Metric that a table of this task is ranked by."""
     metric = next(metric for metric in TASKS[task].metrics if metric in evaluation)
     return cast(Metric, metric)
 
@@ -95,7 +95,7 @@ def member_row(
 
 
 def _mean(values: Iterable[float | None]) -> float | None:
-    """Of what some runs tell; None: no run does."""
+    """Mean of the runs that tell it; None: no run does."""
     known = [value for value in values if value is not None]
     return statistics.mean(known) if known else None
 

@@ -36,7 +36,7 @@ class LayerTimes:
             for member, options in own_options(config).items()
         }
         self._members = list(dict.fromkeys((BASELINE, *members))) if members else []
-        self._sizes: dict[str, Any] = {"width": config.model.width, "heads": config.model.heads}
+        self._sizes: dict[str, Any] = {size: config.model[size] for size in ("width", "heads")}
         self._known = self._kept()
 
     @property
@@ -62,7 +62,7 @@ class LayerTimes:
             self._write()
 
     def _kept(self) -> dict[str, dict[str, Any]]:
-        """What an earlier sitting measured of the same members at the same sizes."""
+        """Measurements of an earlier sitting, of the same members at the same sizes."""
         try:
             values = read_json(self._path, FORMAT)
         except CheckpointError:

@@ -1,4 +1,4 @@
-"""What a table allows to say: tiers that its intervals support, equal functions, the verdict.
+"""Statements that a table supports: tiers that its intervals support, equal functions, the verdict.
 
 No winner is named where the machine was too busy to share seconds fairly or a member hardly began.
 """
@@ -66,7 +66,7 @@ def same_functions(rows: Sequence[Row], runs: Sequence[Run]) -> list[list[str]]:
 
 
 def verdict(rows: Sequence[Row], metric: Metric, *, in_seconds: bool, cores: int) -> Verdict:
-    """Who shares the first tier of ranked ``rows``, and why none of them may be called the best.
+    """Members of the first tier of ranked ``rows``, and why none may be called the best.
 
     Args:
         rows: with their letters, best first.

@@ -119,7 +119,7 @@ def _say(text: str) -> None:
 
 
 def limits_of(model: Model) -> list[str]:
-    """What a model cannot that others can, in sentences without a full stop."""
+    """Limits of a model that others do not have, in sentences without a full stop."""
     limits = []
     parts = (part for part in model.modules() if isinstance(part, Mixer | Position))
     tables = [part.max_length for part in parts if part.max_length is not None]

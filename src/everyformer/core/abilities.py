@@ -13,7 +13,7 @@ from everyformer.core.state import State
 
 
 class Picture(NamedTuple):
-    """How the tokens of a model that draws or reads pictures lie in them."""
+    """Layout of a picture's tokens."""
 
     grid: tuple[int, int]
     """rows and columns; a column is a channel of a pixel where these are tokens"""
@@ -65,17 +65,13 @@ class AnswersSome(Protocol):
     answers_some: bool
     """whether it can as it is built; else all outputs are computed and some are picked"""
 
-    def sources(self, x: Tensor, *, biased: bool = True) -> Tensor:
-        """A linear map (..., C) of ``x`` (..., width), of which keys and values are made; without
-        its constant unless ``biased``."""
-
     def answer(
         self, x: Tensor, chosen: Chosen, mask: Mask | None, state: State | None
     ) -> MixerOutput:
         """As `Mixer.forward` of ``x`` (batch, length, width), whose outputs (rows, n, width) are
-        those of the tokens ``chosen``; with its ``sources``, they are not computed again."""
+        those of the tokens ``chosen``."""
 
 
 def answers_some(mixer: object) -> TypeGuard[AnswersSome]:
-    """Whether a mixer gives outputs for some of its tokens at less than the cost of all."""
+    """True if a mixer gives outputs for some of its tokens at less than the cost of all."""
     return isinstance(mixer, AnswersSome) and mixer.answers_some

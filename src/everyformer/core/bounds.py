@@ -15,6 +15,8 @@ import math
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, get_args, get_origin
 
+from everyformer.core.errors import ConfigError
+
 
 @dataclass(frozen=True)
 class Bounds:
@@ -32,7 +34,7 @@ class Bounds:
     """of whole numbers"""
 
     def admit(self, value: float) -> bool:
-        """Whether ``value`` is a finite number within these bounds, of 64 bits if whole."""
+        """True if ``value`` is a finite number within these bounds, of 64 bits if whole."""
         if not abs(value) < (2**63 if isinstance(value, int) else math.inf):
             return False
         if self.parity is not None and value % 2 != (self.parity == "odd"):
@@ -41,7 +43,7 @@ class Bounds:
         return above and (value < self.high if self.below else value <= self.high)
 
     def __str__(self) -> str:
-        """What is taken, in words: 'at least 1', 'above 0 and below 1', 'odd and at least 1'."""
+        """Values taken, in words: 'at least 1', 'above 0 and below 1', 'odd and at least 1'."""
         low = None if self.low == -math.inf else f"{'above' if self.beyond else 'at least'} "
         high = None if self.high == math.inf else f"{'below' if self.below else 'at most'} "
         ends = [
@@ -63,7 +65,7 @@ class Condition:
         object.__setattr__(self, "values", values)
 
     def reads(self, value: Any) -> bool:
-        """Whether the option is read where the other one has ``value``."""
+        """True if the option is read where the other one has ``value``."""
         raise NotImplementedError
 
 
@@ -147,3 +149,16 @@ Dropout = Annotated[Rate, Affects("nothing")]
 """how much is dropped in training"""
 Between = Annotated[float, Bounds(0, 1, beyond=True, below=True)]
 """a decay: neither nothing nor all"""
+
+
+def rounded_share(width: int, ratio: float, option: str) -> int:
+    """Channels that are ``ratio`` times ``width``, at least one.
+
+    Raises:
+        ConfigError: nothing is left; names ``option``, whose value the ratio is.
+    """
+    if (channels := round(width * ratio)) < 1:
+        raise ConfigError(
+            f"'{option}'={ratio:g} of width={width} leaves no channel: give at least {1 / width:g}"
+        )
+    return channels

@@ -9,7 +9,7 @@ from torch import Tensor
 
 
 class Chosen(NamedTuple):
-    """Some tokens of some rows: n of each of R rows; and what is known of all (B, L)."""
+    """Some tokens of some rows: n of each of R rows."""
 
     at: Tensor
     """(R, n) their places"""
@@ -17,8 +17,6 @@ class Chosen(NamedTuple):
     """(R, n) bool; the others fill rows up"""
     rows: Tensor | None = None
     """(R,) which rows; None: all"""
-    sources: Tensor | None = None
-    """(B, L, C) what a mixer makes keys and values of, where that need not be computed"""
 
     @classmethod
     def of(cls, flags: Tensor) -> Chosen | None:

@@ -96,8 +96,39 @@ class Choice:
         return getattr(self.options, option)
 
 
+@dataclasses.dataclass(frozen=True)
+class PartOf:
+    """Mark in the type of a table: some of the options of a class, those that were given."""
+
+    kind: type
+
+    def table(self, value: Any, where: str, base: dict[str, Any] | None = None) -> dict[str, Any]:
+        """``value`` over ``base`` as nested plain values.
+
+        Raises:
+            ConfigError: see `from_dict`.
+        """
+        values: dict[str, Any] = to_dict(value)
+        from_dict(self.kind, values, f"{where}.")
+        return _laid_over(base or {}, values)
+
+
+def _laid_over(base: dict[str, Any], values: dict[str, Any]) -> dict[str, Any]:
+    inner = {
+        name: _laid_over(base[name], value)
+        for name, value in values.items()
+        if isinstance(value, dict) and isinstance(base.get(name), dict)
+    }
+    return base | values | inner
+
+
+def part_marked(kind: Any) -> PartOf | None:
+    """The mark of a table of options in the type of a field, if it has one."""
+    return next((mark for mark in get_args(kind) if isinstance(mark, PartOf)), None)
+
+
 def unread(options: type, values: Mapping[str, Any]) -> Iterator[tuple[str, Condition]]:
-    """Which of an options class's ``values`` their form does not read, each with what reads it.
+    """Options among ``values`` that their form does not read, each with what reads it.
 
     Those that are not among ``values``, or have their default, count as not set.
     """
@@ -130,7 +161,11 @@ def field_types(cls: Any) -> dict[str, Any]:
 @functools.cache
 def field_defaults(cls: Any) -> dict[str, Any]:
     """The default of each field of a dataclass."""
-    return {f.name: f.default for f in dataclasses.fields(cls)}
+    missing = dataclasses.MISSING
+    return {
+        f.name: f.default if f.default_factory is missing else f.default_factory()
+        for f in dataclasses.fields(cls)
+    }
 
 
 def to_dict(config: Any) -> Any:
@@ -147,6 +182,18 @@ def to_dict(config: Any) -> Any:
     return config
 
 
+def differences(before: Any, after: Any, where: str = "") -> list[str]:
+    """Differences of two nested tables, as ``name: before -> after``."""
+    if isinstance(before, dict) and isinstance(after, dict):
+        names = [*before, *(name for name in after if name not in before)]
+        return [
+            line
+            for name in names
+            for line in differences(before.get(name), after.get(name), f"{where}.{name}")
+        ]
+    return [] if before == after else [f"{where[1:]}: {before!r} -> {after!r}"]
+
+
 def from_dict(cls: type[C], values: dict[str, Any], where: str = "", base: C | None = None) -> C:
     """Build ``cls`` from nested plain values; missing keys keep ``base``'s value or the default.
 
@@ -160,7 +207,7 @@ def from_dict(cls: type[C], values: dict[str, Any], where: str = "", base: C | N
     home: str | None = getattr(cls, "choices_in", None)
     table: dict[str, Choice] = {}
     if home is not None:
-        table = dict(field_value(cls, home) if base is None else getattr(base, home))
+        table = dict(field_defaults(cls)[home] if base is None else getattr(base, home))  # type: ignore[arg-type]
     known = [*(name for name in kinds if name != home), *table]
     values_of: dict[str, Any] = {}
     for key, value in values.items():
@@ -227,12 +274,6 @@ def _chosen(value: Any, where: str, base: Choice) -> Choice:
     return Choice(name, (base.options if name == base.name else {}) | options)
 
 
-def field_value(cls: Any, name: str) -> Any:
-    """Default value of a field of a dataclass."""
-    f = next(f for f in dataclasses.fields(cls) if f.name == name)
-    return f.default if f.default_factory is dataclasses.MISSING else f.default_factory()
-
-
 def converted(kind: Any, value: Any, where: str, base: Any = None) -> Any:
     """``value`` as ``kind``, exactly; the only widening is int -> float and list -> tuple.
 
@@ -244,6 +285,8 @@ def converted(kind: Any, value: Any, where: str, base: Any = None) -> Any:
         ConfigError: another type, an unknown word, a number out of its bounds.
     """
     origin, arguments = get_origin(kind), get_args(kind)
+    if (part := part_marked(kind)) is not None:
+        return part.table(value, where, base)
     if origin is Annotated:
         value = converted(arguments[0], value, where, base)
         for bounds in arguments[1:]:
@@ -300,19 +343,6 @@ def converted(kind: Any, value: Any, where: str, base: Any = None) -> Any:
     elif isinstance(kind, type) and type(value) is kind:
         return value
     raise _mismatch(where, kind, value)
-
-
-def rounded_share(width: int, ratio: float, option: str) -> int:
-    """Channels that are ``ratio`` times ``width``, at least one.
-
-    Raises:
-        ConfigError: nothing is left; names ``option``, whose value the ratio is.
-    """
-    if (channels := round(width * ratio)) < 1:
-        raise ConfigError(
-            f"'{option}'={ratio:g} of width={width} leaves no channel: give at least {1 / width:g}"
-        )
-    return channels
 
 
 def _as_float(value: numbers.Real, where: str) -> float:

@@ -31,7 +31,7 @@ class AllPairsWarning(UserWarning):
 
 
 class Way(NamedTuple):
-    """How something was computed."""
+    """One way in which something was computed."""
 
     engine: str
     """kind of call: sparse attention, softmax attention ..."""

@@ -53,7 +53,7 @@ class CheckpointError(EveryformerError, RuntimeError):
 
 
 class UnsavedError(CheckpointError):
-    """What was computed could not be written."""
+    """A result that could not be written."""
 
     exit_code = 1
 
@@ -106,7 +106,7 @@ _WRONG_PATH = (
 
 
 def unwritable(path: object, error: Exception) -> UnsavedError:
-    """What to tell of a system that refused to write at ``path``."""
+    """Error about a system that refused to write at ``path``."""
     reason = getattr(error, "strerror", None) or str(error)
     if "No space left" in str(error):
         reason = "the disk is full"
@@ -121,7 +121,7 @@ def unwritable(path: object, error: Exception) -> UnsavedError:
 
 
 def refused_by_system(error: OSError) -> EveryformerError:
-    """What to tell of a refusal that nobody expected where it came."""
+    """Error about a refusal that nobody expected where it came."""
     if error.errno in (*_FULL, errno.EROFS):
         return unwritable(error.filename or "the output", error)
     where = "" if error.filename is None else f" {error.filename}"

@@ -28,7 +28,7 @@ def note_package(module: str) -> None:
 
 
 def describe(error: BaseException) -> str:
-    """What is said of any error: ours as it is, another with where code that is not ours raised it.
+    """Sentence about any error: ours as it is, another with where code that is not ours raised it.
 
     A long text is cut.
     """
@@ -75,7 +75,7 @@ def _where(frame: FrameType, line: int) -> str:
 
 
 def _is_foreign(frame: FrameType) -> bool:
-    """Whether a line is neither ours nor of a library that brings no members."""
+    """True if a line is neither ours nor of a library that brings no members."""
     first = str(frame.f_globals.get("__name__", "")).partition(".")[0]
     if first == _OURS or first in _packages:
         return first != _OURS

@@ -124,7 +124,7 @@ def _described(part: Tensor) -> str:
 
 
 def runs_of(documents: Tensor, keep: Tensor | None = None) -> Tensor:
-    """Which document of its row each token is in, counted from 0: (B, L) int64.
+    """Document of its row that each token is in, counted from 0: (B, L) int64.
 
     A run of equal ids is a document. Padding belongs to that of the real token before it (or of the
     first one), whatever its id.
@@ -200,7 +200,7 @@ def begins_of(runs: Tensor, index: Tensor, begin: Tensor) -> Tensor:
 
 
 def lengths_of(positions: Tensor) -> Tensor:
-    """How many tokens the sequence of every token has: (B or 1, L) as ``positions``.
+    """Length of the sequence that every token is in: (B or 1, L) as ``positions``.
 
     A sequence begins at position 0 (a packed document may have one token alone), or where positions
     fall back.

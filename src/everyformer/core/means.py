@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 
 class Mean(NamedTuple):
-    """What the mean of something is called."""
+    """Names of a mean."""
 
     name: str
     """in evaluations and results"""

@@ -1,4 +1,4 @@
-"""What a row of the family table says of a member."""
+"""Row of the family table about a member."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from everyformer.core.config import Choice
 
 @dataclass(frozen=True)
 class Genes:
-    """Where a member differs from plain pre-norm softmax attention."""
+    """Choices in which a member differs from plain pre-norm softmax attention."""
 
     choices: Mapping[str, Choice]
     """choice for every gene"""
@@ -71,14 +71,14 @@ class Member:
 
     @property
     def is_mixer(self) -> bool:
-        """Whether `create_mixer` knows this name."""
+        """True if `create_mixer` knows this name."""
         return self.genes["mixer"].name == self.name
 
     @property
     def strictly_causal(self) -> bool | str:
-        """Whether nothing of a causal output depends on what comes later, else why not."""
+        """True if nothing of a causal output depends on what comes later, else why not."""
         return self.exempt.get("causality", True) if self.causal is True else self.causal
 
     def can(self, ability: str) -> bool:
-        """Whether 'causal', 'bidirectional', 'cross', 'streaming' or 'padding' is supported."""
+        """True if 'causal', 'bidirectional', 'cross', 'streaming' or 'padding' is supported."""
         return getattr(self, ability) is True

@@ -105,13 +105,13 @@ class Mixer(nn.Module):
 
     @property
     def continues(self) -> bool:
-        """Whether there is an exact state."""
+        """True if there is an exact state."""
         return self.causal and self.begins
 
     @final
     @property
     def begins(self) -> bool:
-        """Whether it says how a state begins (`empty_state`)."""
+        """True if it says how a state begins (`empty_state`)."""
         return type(self).empty_state is not Mixer.empty_state
 
     @final
@@ -283,7 +283,7 @@ class Mixer(nn.Module):
 
 
 def leak_of(model: nn.Module) -> str | None:
-    """What the first mixer of ``model`` that leaks says of it; None where evaluation is honest."""
+    """Reason of the first mixer of ``model`` that leaks; None where evaluation is honest."""
     mixers = (part for part in model.modules() if isinstance(part, Mixer))
     return next((mixer.leaks for mixer in mixers if mixer.leaks is not None), None)
 
@@ -315,7 +315,7 @@ def set_options(cls: type[Any], member: str, options: Any) -> Any:
 
 
 def no_weights(member: str) -> ConfigError:
-    """What is said of dropout on weights where there are none."""
+    """Error about dropout on weights where there are none."""
     return ConfigError(
         f"unknown option '{member}.{DROPOUT}': {member} forms no matrix of weights, so there is "
         "nothing to drop from. 'dropout' of the model falls on what each layer adds"

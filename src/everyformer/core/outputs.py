@@ -1,4 +1,4 @@
-"""What mixers, blocks and models give back; the type never changes with flags."""
+"""Outputs of mixers, blocks and models; the type never changes with flags."""
 
 from __future__ import annotations
 

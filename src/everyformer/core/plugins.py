@@ -70,7 +70,7 @@ def own_mixers() -> dict[str, type[Any]]:
 
 
 def loaded(entry: EntryPoint, kind: str = "mixer") -> Any:
-    """What another package offers as an alternative of a gene, or as a member.
+    """Object that another package offers as an alternative of a gene, or as a member.
 
     Raises:
         PluginError: it cannot be imported. ConfigError: it is no mixer, or has another name; both
@@ -88,7 +88,7 @@ def loaded(entry: EntryPoint, kind: str = "mixer") -> Any:
 
 
 def offer_of(entry: EntryPoint, kind: str) -> str:
-    """How a thing is called that another package offers."""
+    """Name of a thing that another package offers."""
     owner = entry.dist.name if entry.dist else entry.module
     return f"the {kind} '{entry.name}' of the package '{owner}' ({entry.value})"
 
@@ -121,7 +121,7 @@ def _load(spec: str) -> type[Any]:
 
 @contextmanager
 def _importing(what: str) -> Iterator[None]:
-    """What fails to be imported in the block is an error that begins with ``what``."""
+    """Failures to import in the block become an error that begins with ``what``."""
     try:
         yield
     except ConfigError:

@@ -19,7 +19,7 @@ from everyformer.core.trials import Trials
 
 
 class Sizes(NamedTuple):
-    """What a position is built for."""
+    """Sizes that a position is built for."""
 
     width: int
     """channels of the model"""
@@ -103,7 +103,7 @@ class Position(nn.Module):
         return options
 
     def embed(self, positions: Tensor) -> Tensor:
-        """What is added to the embeddings, or to a layer's input, at ``positions`` (B or 1, L):
+        """Vectors added to the embeddings, or to a layer's input, at ``positions`` (B or 1, L):
         (B or 1, L, width)."""
         raise NotImplementedError(f"{self.name} adds nothing to embeddings or layers")
 
@@ -120,11 +120,11 @@ class Position(nn.Module):
         return None
 
     def curve(self, distance: Tensor) -> tuple[str, Tensor] | None:
-        """What depends on distances alone, for pictures: its name and (H, ...); None: nothing."""
+        """Values that depend on distances alone, for pictures: their name and (H, ...); or None."""
         return None
 
     def pictures(self, length: int | None, layers: Sequence[Position]) -> Pictures:
-        """What it shows of itself, of ``length`` positions (default: as many as it likes).
+        """Pictures of the position, of ``length`` positions (default: as many as it likes).
 
         ``layers``: those of all layers, if each layer has one.
         """
@@ -185,7 +185,7 @@ class Position(nn.Module):
         """
 
     def of_heads(self, chosen: Sequence[int]) -> Position:
-        """What a mixer gets that holds the heads ``chosen`` of a layer's, counted from 0."""
+        """Position for a mixer that holds the heads ``chosen`` of a layer's, counted from 0."""
         return self
 
 

@@ -47,7 +47,7 @@ class State:
 
     @property
     def position(self) -> Tensor:
-        """How many tokens each batch row has seen: (batch,) int64."""
+        """Tokens that each batch row has seen: (batch,) int64."""
         return self.seen
 
     @property

@@ -61,92 +61,92 @@ class Task:
 
     @property
     def classifies(self) -> bool:
-        """Whether it names the class of a row."""
+        """True if it names the class of a row."""
         return self.predicts == "class"
 
     @property
     def measures(self) -> bool:
-        """Whether it answers a row with numbers."""
+        """True if it answers a row with numbers."""
         return self.predicts == "number"
 
     @property
     def answers(self) -> bool:
-        """Whether it says one thing of a whole row."""
+        """True if it says one thing of a whole row."""
         return self.classifies or self.measures
 
     @property
     def series(self) -> bool:
-        """Whether it reads numbers at each step of a series."""
+        """True if it reads numbers at each step of a series."""
         return self.reads == "series"
 
     @property
     def word(self) -> str:
-        """What it is called where the data say what is read: classify, regress; else its name."""
+        """Name where the data say what is read: classify, regress; else its name."""
         return self.name.partition("-")[0] if self.answers else self.name
 
     @property
     def writes(self) -> bool:
-        """Whether what comes next is predicted, so that a model can generate."""
+        """True if what comes next is predicted, so that a model can generate."""
         return self.predicts == "next"
 
     @property
     def reads_text(self) -> bool:
-        """Whether tokens of text go in."""
+        """True if tokens of text go in."""
         return "text" in self.reads
 
     @property
     def acts(self) -> bool:
-        """Whether it chooses actions, so that a model can play."""
+        """True if it chooses actions, so that a model can play."""
         return self.predicts == "action"
 
     @property
     def recorded(self) -> bool:
-        """Whether it learns from episodes that others played."""
+        """True if it learns from episodes that others played."""
         return self.reads == "episodes"
 
     @property
     def interacts(self) -> bool:
-        """Whether it learns from what it does itself."""
+        """True if it learns from what it does itself."""
         return self.reads == "environment"
 
     @property
     def forward_only(self) -> bool:
-        """Whether what is predicted would leak from what comes later."""
+        """True if what is predicted would leak from what comes later."""
         return self.writes or self.acts
 
     @property
     def pictures(self) -> bool:
-        """Whether it reads pictures."""
+        """True if it reads pictures."""
         return self.reads == "pictures"
 
     @property
     def draws(self) -> bool:
-        """Whether it generates pictures."""
+        """True if it generates pictures."""
         return self.writes and self.pictures
 
     @property
     def continues(self) -> bool:
-        """Whether it goes on with a text, from one segment to the next."""
+        """True if it goes on with a text, from one segment to the next."""
         return self.writes and self.reads == "text"
 
     @property
     def carries(self) -> bool:
-        """Whether its rows go on with what others ended with, as texts and episodes do."""
+        """True if its rows go on with what others ended with, as texts and episodes do."""
         return self.continues or self.interacts
 
     @property
     def translates(self) -> bool:
-        """Whether it writes a text for a text."""
+        """True if it writes a text for a text."""
         return self.encodes and not self.pictures
 
     @property
     def summarised(self) -> bool:
-        """Whether global tokens may represent parts of its texts, which it reads both ways."""
+        """True if global tokens may represent parts of its texts, which it reads both ways."""
         return self.embeds_text and not self.writes
 
     @property
     def embeds_text(self) -> bool:
-        """Whether one stack reads tokens of text."""
+        """True if one stack reads tokens of text."""
         return self.reads in ("text", "labelled text")
 
 

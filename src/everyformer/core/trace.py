@@ -63,7 +63,7 @@ def untraced() -> Iterator[None]:
 
 
 def tracing() -> bool:
-    """Whether any trace is open (a mixer may take a slower path that can be looked into)."""
+    """True if any trace is open (a mixer may take a slower path that can be looked into)."""
     return bool(_open)
 
 

@@ -39,7 +39,7 @@ Limits = Callable[[Make], list[Pair]]
 
 @dataclass(frozen=True)
 class Trials:
-    """What a member is tried on; it takes each field from the first of its alternatives that fills
+    """Trials of a member; it takes each field from the first of its alternatives that fills
     it: a mixer other than attention alone, else memory, position and attention."""
 
     variants: Given = ()
@@ -58,7 +58,7 @@ class Trials:
 
 
 def output(mixer: Any) -> Side:
-    """What a mixer makes of a text."""
+    """Output of a mixer for a text."""
     return lambda x: mixer(x).y
 
 

@@ -123,7 +123,7 @@ class TableOptions(DataOptions):
     target_column: str | None = None
     """Tables of pairs: the column with the translation, likewise (target, or as in languages)."""
     header: Literal["auto", "yes", "no"] = "auto"
-    """Whether the first line of a CSV or TSV names the columns; auto knows it by the names, or
+    """True if the first line of a CSV or TSV names the columns; auto knows it by the names, or
     guesses and says so."""
     unlabelled: Literal["refuse", "skip"] = "refuse"
     """tables: rows whose label is empty are refused, or left out."""

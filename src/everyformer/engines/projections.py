@@ -89,17 +89,14 @@ class HeadProjections(nn.Module):
         q, k = both.split(counts, dim=1)
         return turn(self._normed(q, self.query_norm)), turn(self._normed(k, self.key_norm)), v
 
-    def sources(self, x: Tensor, *, biased: bool = True) -> Tensor:
-        """Keys and values of ``x`` side by side (..., C), neither split into heads nor normed."""
+    def keys_and_values(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Keys and values (B, H_kv, S, ...) of ``x``, keys with their norm."""
         if not self.fused:
-            return torch.cat([self._linear(x, part, biased) for part in PARTS[1:]], -1)
+            return self.one(x, "key"), self.one(x, "value")
         weight = self.weights[0][self.sizes[0] :]
         self._check(x, weight, "keys and values")
-        return F.linear(x, weight, self._bias(weight, PARTS[1:]) if biased else None)
-
-    def of_sources(self, made: Tensor) -> tuple[Tensor, Tensor]:
-        """Keys and values (B, H_kv, S, ...) of what `sources` gave, keys with their norm."""
-        parts = zip(made.split(self.sizes[1:], dim=-1), self.dims[1:], strict=True)
+        y = F.linear(x, weight, self._bias(weight, PARTS[1:]))
+        parts = zip(y.split(self.sizes[1:], dim=-1), self.dims[1:], strict=True)
         k, v = (part.unflatten(-1, (-1, n)).transpose(1, 2) for part, n in parts)
         return self._normed(k, self.key_norm), v
 

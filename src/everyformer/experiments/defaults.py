@@ -33,7 +33,6 @@ from everyformer.data.config import DataConfig
 from everyformer.data.dataset import Dataset
 from everyformer.datastores.runs import train_run
 from everyformer.family import list_members
-from everyformer.genes.config import Architecture
 from everyformer.models.build import build_model
 from everyformer.system.files import file_written_whole
 from everyformer.system.plain import from_json, to_json
@@ -64,7 +63,7 @@ class Recipe:
             members=tuple(members),
             task=task,
             data=self.data,
-            model=Architecture(width=self.width, layers=2, patch=self.patch),
+            model={"width": self.width, "layers": 2, "patch": self.patch},
             training=TrainingConfig(
                 steps=self.steps, batch=self.batch, evaluate_every=None, evaluate_sequences=128,
                 checkpoint_every=None, threads=1, device="cpu",

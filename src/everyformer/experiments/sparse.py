@@ -102,7 +102,7 @@ def hidden(generator: torch.Generator, rows: int = 32) -> tuple[Tensor, Tensor]:
 
 
 def plans_of(model: Model) -> list[SparsePlan]:
-    """Who reads whom in each layer."""
+    """Pattern of each layer."""
     return [plan_of(block.mixer, LENGTH) for block in model.stack.blocks]
 
 
@@ -291,6 +291,6 @@ def windows_plan() -> SparsePlan:
 
 
 def plan_of(mixer: Any, length: int) -> SparsePlan:
-    """Who reads whom among so many tokens."""
+    """Pattern of so many tokens."""
     assert isinstance(mixer, PatternAttention)
     return mixer.plan(length)

@@ -36,7 +36,7 @@ def list_members(*, task: str | None = None, abilities: tuple[str, ...] = ()) ->
 
 
 def names() -> list[str]:
-    """What can be trained and compared: all members, and the baselines."""
+    """Names of all that can be trained and compared: all members, and the baselines."""
     return [*_known(), *(row.name for row in BASELINES)]
 
 

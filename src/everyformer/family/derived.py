@@ -15,7 +15,7 @@ from everyformer.genes import plain_genes
 
 
 def row_of(mixer: type[Any]) -> Member:
-    """What a mixer class says of itself, where nobody has written a row for it.
+    """Row derived from a mixer class, where nobody has written a row for it.
 
     A small one is built both ways, unless it is causal only; a refusal is the reason why it cannot
     be that.
@@ -62,6 +62,6 @@ def row_of(mixer: type[Any]) -> Member:
 
 
 def _overrides(mixer: type[Any], name: str) -> bool:
-    """Whether a class outside of this library defines a method."""
+    """True if a class outside of this library defines a method."""
     owner = next((one for one in mixer.__mro__ if name in vars(one)), None)
     return owner is not None and not owner.__module__.startswith("everyformer.")

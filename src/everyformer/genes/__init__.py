@@ -24,7 +24,7 @@ GENES: dict[str, Gene] = {
 
 
 def named_genes(member: Member) -> dict[str, Choice]:
-    """Of a member, the choices worth a word: those that differ from the usual, and two more."""
+    """Choices of a member worth a word: those that differ from the usual, and two more."""
     return {
         name: member.genes[name]
         for name, gene in GENES.items()
@@ -33,5 +33,5 @@ def named_genes(member: Member) -> dict[str, Choice]:
 
 
 def plain_genes() -> dict[str, Choice]:
-    """What a model has where nothing is said."""
+    """Genes of a model where nothing is said."""
     return {name: Choice(gene.default) for name, gene in GENES.items()}

@@ -48,7 +48,7 @@ def _usual_genes() -> dict[str, Choice]:
 
 @dataclass(frozen=True)
 class Architecture(Options):
-    """What a user chooses about a model, whatever the data."""
+    """Options of a model, whatever the data."""
 
     width: Count = 128
     """channels of the residual stream"""
@@ -181,7 +181,7 @@ class ModelConfig(Architecture):
 
     @property
     def embedding_scale(self) -> float:
-        """What token embeddings are multiplied by: sqrt(width), or 1.
+        """Factor of the token embeddings: sqrt(width), or 1.
 
         A config that was not made by `configure` scales beside waves alone.
         """

@@ -84,7 +84,7 @@ STEPS = 1000
 
 @dataclass(frozen=True)
 class DecisionOptions(Options):
-    """How episodes are read, and actions chosen (decision)."""
+    """Options of reading episodes and choosing actions (decision)."""
 
     body: Literal["layers", "mlp"] = "layers"
     """what reads a window: the layers, as tokens; or, as a baseline, a plain network of as many
@@ -110,7 +110,7 @@ class DecisionOptions(Options):
 
 @dataclass(frozen=True)
 class PolicyOptions(Options):
-    """How a policy learns from what it does (policy): proximal policy optimisation."""
+    """Options of proximal policy optimisation (policy)."""
 
     horizon: Annotated[Count, Affects("nothing")] = 128
     """steps that every environment is played before weights change"""
@@ -147,7 +147,7 @@ class PolicyOptions(Options):
 
 @dataclass(frozen=True)
 class EpisodeShape(Options):
-    """What the states and actions of some data, or of an environment, are (decision, policy)."""
+    """Shape of the states and actions of some data, or of an environment (decision, policy)."""
 
     state: tuple[Count, ...] = (1,)
     """(numbers,), or (channels, height, width) of a picture in bytes; () of whole numbers"""
@@ -191,7 +191,7 @@ class EpisodeShape(Options):
             )
 
     def misfit(self, other: EpisodeShape) -> str | None:
-        """Why episodes of another shape are not of this kind; None if they are."""
+        """Reason why episodes of another shape are not of this kind; None if they are."""
         for what, mine, theirs in (
             ("states", self.states_are, other.states_are),
             ("actions", self.actions_are, other.actions_are),

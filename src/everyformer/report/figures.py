@@ -58,7 +58,7 @@ def draw_quality(results: Results, styles: Styles) -> Drawing | None:
 
 
 def _leading(results: Results, rows: list[Row]) -> str:
-    """Who is first where that is settled, else who cannot be told apart."""
+    """The first member where that is settled, else those that cannot be told apart."""
     best, metric = winners(results), results["metric"]
     if best:
         at = f"{quality(rows[0]['quality'], metric)} ({interval(rows[0], metric)})"

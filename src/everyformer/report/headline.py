@@ -16,7 +16,7 @@ from everyformer.report.words import apart, brief, quality, several
 
 
 def answer(results: Results) -> str:
-    """Who is best, whether that is settled, and who is fastest."""
+    """The best member, whether that is settled, and the fastest one."""
     rows = finished(results)
     if not rows:
         return progress(results) or (
@@ -55,7 +55,7 @@ def decided(results: Results) -> bool:
 
 
 def doubts(results: Results) -> list[str]:
-    """Why no winner may be named: those of the verdict, and losses that are not of writing."""
+    """Reasons to name no winner: those of the verdict, and losses that are not of writing."""
     leaking = [
         row["member"]
         for row in finished(results)
@@ -68,7 +68,7 @@ def doubts(results: Results) -> list[str]:
 
 
 def winners(results: Results) -> list[str]:
-    """Who may be called the best: one member, or several that are the same function; else none."""
+    """Members that may be called the best: one, or several that are the same function; or none."""
     rows, best = finished(results), results["verdict"]["best"]
     if not decided(results) or len(rows) < 2 or not best:
         return []
@@ -119,7 +119,7 @@ def _standing(results: Results, rows: list[Row]) -> str:
 
 
 def _unsettled(results: Results, rows: list[Row]) -> str:
-    """Who shares the first tier; equal numbers are a tie."""
+    """Members that share the first tier; equal numbers are a tie."""
     metric, best = METRICS[results["metric"]], results["verdict"]["best"]
     first = rows[0]
     number = metric.written(first["quality"])
@@ -141,7 +141,7 @@ def _unsettled(results: Results, rows: list[Row]) -> str:
 
 
 def _fastest(rows: list[Row]) -> Iterator[str]:
-    """Who trains and who writes fastest, where measurements tell it from all others."""
+    """Fastest members in training and in writing, where measurements tell it from all others."""
     timed = [row for row in rows if row["tokens_per_second"] is not None]
     trained = _first(
         timed, lambda row: row["speed_spread"], lambda row: -(row["tokens_per_second"] or 0.0)

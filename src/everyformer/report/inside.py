@@ -87,7 +87,7 @@ class View:
 
 
 def weights(view: View) -> dict[str, Figure]:
-    """Who reads whom: one row of panels a layer, one panel a head."""
+    """Attention weights: one row of panels a layer, one panel a head."""
     reach = []
     for _, maps in view.layers:
         position = torch.arange(maps.shape[-1], device=maps.device)
@@ -103,7 +103,7 @@ def weights(view: View) -> dict[str, Figure]:
 
 
 def buckets(view: View) -> dict[str, Figure]:
-    """Who shares a bucket: one row of panels a layer, one panel a head."""
+    """Tokens that share a bucket: one row of panels a layer, one panel a head."""
     met = []
     for _, shared in view.layers:
         others = ~torch.eye(shared.shape[-1], dtype=torch.bool, device=shared.device)

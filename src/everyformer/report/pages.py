@@ -138,7 +138,7 @@ def drawn_for(member: Member) -> str | None:
 
 
 def pattern(member: Member) -> Figure:
-    """Who reads whom in a small model."""
+    """Pattern of a small model."""
     model = create_model(
         member.name,
         str(drawn_for(member)),

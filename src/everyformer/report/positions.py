@@ -70,7 +70,7 @@ def draw_distances(model: Model, length: int | None) -> dict[str, Figure]:
 
 
 def _masks(mixers: Sequence[Mixer], size: int) -> Panels:
-    """Who may see whom, on a short row, for every kind of mask that the mixers honour."""
+    """Visible pairs on a short row, for every kind of mask that the mixers honour."""
     places = torch.arange(size)[None]
     real, first = size - size // 4, size - size // 3
     cases: list[tuple[str, Mask | None]] = [("", None)]

@@ -1,4 +1,4 @@
-"""Who stands out among many members: the best few and the baseline, and the groups of all."""
+"""Selection among many members: the best few and the baseline, and the groups of all."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import nn
 
-from everyformer.core.config import from_dict, to_dict
+from everyformer.core.config import differences, from_dict, to_dict
 from everyformer.core.errors import CheckpointError
 from everyformer.data.dataset import Dataset
 from everyformer.system.plain import from_json, to_json
@@ -136,15 +136,3 @@ def _settled(model: dict[str, Any]) -> dict[str, Any]:
     from everyformer.models.build import settled
 
     return settled(from_dict(ModelConfig, model)) if "mixer" in model else model
-
-
-def differences(before: Any, after: Any, where: str = "") -> list[str]:
-    """Differences of two nested tables, as ``name: before -> after``."""
-    if isinstance(before, dict) and isinstance(after, dict):
-        names = [*before, *(name for name in after if name not in before)]
-        return [
-            line
-            for name in names
-            for line in differences(before.get(name), after.get(name), f"{where}.{name}")
-        ]
-    return [] if before == after else [f"{where[1:]}: {before!r} -> {after!r}"]

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from everyformer.blocks.options import BlockOptions
-from everyformer.core.config import affects, field_types, from_dict
+from everyformer.core.config import affects, differences, field_types, from_dict
 from everyformer.core.errors import CheckpointError
 from everyformer.core.tasks import TASKS
 from everyformer.data.tokenizers.base import Tokenizer
@@ -29,7 +29,6 @@ from everyformer.models.build import settled
 from everyformer.system.files import expanded
 from everyformer.system.sealed import read_json
 from everyformer.training.checkpoint import load_model
-from everyformer.training.records import differences
 from everyformer.training.storage import MODEL_FORMAT, RUN_FORMAT, weights_of
 
 SAME = (

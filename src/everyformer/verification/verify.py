@@ -46,7 +46,7 @@ _NEEDS = {
 
 
 def exemption(member: Member, law: str) -> str | None:
-    """Why a law does not apply to a member, or None if it does."""
+    """Reason why a law does not apply to a member, or None if it does."""
     if law in member.exempt:
         return member.exempt[law]
     ability = _NEEDS.get(law)

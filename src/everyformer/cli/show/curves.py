@@ -1,4 +1,4 @@
-"""What `everyformer show RUN curves` does: how trainings went, those with several seeds as one."""
+"""Curves of `everyformer show RUN curves`, those of several seeds as one."""
 
 from __future__ import annotations
 
@@ -7,13 +7,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from everyformer.cli.found import found_run
-from everyformer.cli.show.said import folder_of, tell
+from everyformer.cli.show.options import ShowOptions, folder_of, tell
 from everyformer.core.errors import ConfigError
 from everyformer.system.files import expanded
 from everyformer.system.plain import to_json
 
 if TYPE_CHECKING:
-    from everyformer.cli.show.options import ShowOptions
     from everyformer.comparison.results import Curve, Metric, Results
 
 CURVES = "curves"
@@ -32,19 +31,6 @@ class Training(NamedTuple):
     curve: Curve
 
 
-def check_curves(options: ShowOptions) -> None:
-    """Refuse options of curves with another picture, and the other way round."""
-    if options.what != CURVES:
-        if options.others:
-            raise ConfigError(
-                f"--others are runs whose curves are drawn too, but '{options.what}' is of one: "
-                f"everyformer show {options.run} {CURVES} --others {options.others[0]}"
-            )
-        return
-    if options.text is not None or options.length is not None or options.task is not None:
-        raise ConfigError(f"'{CURVES}' are of trainings: leave out --text, --length and --task")
-
-
 def draw_curves(options: ShowOptions, of_environment: dict[str, Any]) -> int:
     """Draw the curves of all runs that are named, and print where the picture is.
 
@@ -55,9 +41,9 @@ def draw_curves(options: ShowOptions, of_environment: dict[str, Any]) -> int:
     from everyformer.report.seeds import draw_seeds
     from everyformer.report.style import save_figure
 
-    found = [each for source in (options.run, *options.others) for each in _trainings(source)]
-    quantities = {Quantity.of_data(each.data, each.metric): each for each in found}
-    played = {_played(each): each for each in found}
+    trainings = [each for source in (options.run, *options.others) for each in _trainings(source)]
+    quantities = {Quantity.of_data(each.data, each.metric): each for each in trainings}
+    played = {_played(each): each for each in trainings}
     for differing in (quantities, played):
         if len(differing) > 1:
             one, other = list(differing.values())[:2]
@@ -66,7 +52,7 @@ def draw_curves(options: ShowOptions, of_environment: dict[str, Any]) -> int:
                 f"{other.data['name']}), so their curves do not compare: name runs on the same"
             )
     [drawn] = quantities
-    figure = draw_seeds(_grouped(found), drawn, "tokens")
+    figure = draw_seeds(_grouped(trainings), drawn, "tokens")
     folder = folder_of(options, expanded(options.run))
     path = save_figure(figure, folder / f"{CURVES}.{options.format}")
     return tell(options, path, str(figure.get_label()))
@@ -121,17 +107,17 @@ def _compared(source: str, path: Path) -> list[Training]:
 
 
 def _played(training: Training) -> str:
-    """What it learned from; of an environment its name, since options may be what is compared."""
+    """Name of the data; of an environment its name, since options may be what is compared."""
     environment = training.data.get("environment")
-    told = training.data["name"] if environment is None else environment["name"]
-    return str(told)
+    name = training.data["name"] if environment is None else environment["name"]
+    return str(name)
 
 
-def _grouped(found: Sequence[Training]) -> dict[str, list[Curve]]:
+def _grouped(every: Sequence[Training]) -> dict[str, list[Curve]]:
     """Curves of trainings that differ by their seeds alone, named by the member; by the first run
     too where several groups are of one."""
     groups: dict[str, list[Training]] = {}
-    for each in found:
+    for each in every:
         groups.setdefault(each.kind, []).append(each)
     firsts = [trainings[0] for trainings in groups.values()]
     members = [first.member for first in firsts]

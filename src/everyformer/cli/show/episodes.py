@@ -1,4 +1,4 @@
-"""What `everyformer show RUN returns|film|attended` does: it plays, and draws what came of it."""
+"""Pictures of `everyformer show RUN returns|film|attended`, for which the run plays."""
 
 from __future__ import annotations
 
@@ -7,17 +7,15 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
 from everyformer.cli.playing import environment_of, played_by, rows_of, targets_of
-from everyformer.cli.show.said import folder_of, tell
+from everyformer.cli.show.options import ShowOptions, folder_of, tell
 from everyformer.core.errors import ConfigError, UnsupportedError
 from everyformer.core.tasks import TASKS, tasks_that
-from everyformer.core.wording import listed
 from everyformer.generation.config import PlayConfig
 from everyformer.system.files import expanded
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from everyformer.cli.show.options import ShowOptions
     from everyformer.cli.trained import TrainedRun
     from everyformer.models.decision import DecisionModel
     from everyformer.models.policy import PolicyModel
@@ -29,20 +27,6 @@ BEYOND = 0.25
 """of the way from the worst to the best, by which one more exceeds the best"""
 REMEMBERED, STEPS = 3, 256
 """episodes that a policy plays to show what it remembers, and steps of them that are drawn"""
-
-
-def check_episodes(options: ShowOptions, of_environment: dict[str, Any]) -> None:
-    """Refuse options of playing with another picture, and the other way round."""
-    if options.what not in EPISODES:
-        if options.play != PlayConfig() or of_environment:
-            raise ConfigError(
-                f"what is played is said, but '{options.what}' is drawn without playing: take "
-                f"{listed(list(EPISODES), 'or')}, or leave out --env, --target, --episodes and the "
-                "like"
-            )
-        return
-    if options.text is not None or options.length is not None or options.task is not None:
-        raise ConfigError(f"'{options.what}' is of episodes: leave out --text, --length and --task")
 
 
 def draw_episodes(options: ShowOptions, of_environment: dict[str, Any]) -> int:
@@ -67,7 +51,7 @@ def draw_episodes(options: ShowOptions, of_environment: dict[str, Any]) -> int:
 
 
 def _returns(trained: TrainedRun, play: PlayConfig, of_environment: dict[str, Any]) -> Figure:
-    """What is reached for what is asked for; how it is spread, where nothing can be."""
+    """Returns against the returns asked for; their spread, where nothing can be asked for."""
     from everyformer.report.episodes import draw_returns, draw_spread
     from everyformer.training.returns import played
 
@@ -75,8 +59,8 @@ def _returns(trained: TrainedRun, play: PlayConfig, of_environment: dict[str, An
     known = trained.values.get("data", {}).get("returns")
     best = None if known is None else float(known["return_max"])
     if targets_of(trained, model, play) == (None,):
-        [(_, found)] = played_by(trained, play, of_environment, model=model)
-        return draw_spread(found.returns, played(found), best)
+        [(_, episodes)] = played_by(trained, play, of_environment, model=model)
+        return draw_spread(episodes.returns, played(episodes), best)
     if not play.target and known is not None:
         low, high = float(known["return_min"]), float(known["return_max"])
         step = (high - low) / (TARGETS - 1)
@@ -93,14 +77,14 @@ def _film(trained: TrainedRun, play: PlayConfig, of_environment: dict[str, Any])
 
     # before it is played
     make_environment(environment_of(trained, play, of_environment), "rgb_array").close()
-    found = _one_episode(trained, play, of_environment)
-    assert found.environment is not None
-    episode = found.episodes[0]
-    return draw_film(frames(found.environment, episode), episode.rewards, str(found.environment))
+    played = _one_episode(trained, play, of_environment)
+    assert played.environment is not None
+    episode = played.episodes[0]
+    return draw_film(frames(played.environment, episode), episode.rewards, str(played.environment))
 
 
 def _attended(trained: TrainedRun, play: PlayConfig, of_environment: dict[str, Any]) -> Figure:
-    """Of the last window of an episode; of a policy all that it remembers as it plays."""
+    """Weights of the last window of an episode; of a policy all that it remembers as it plays."""
     if TASKS[trained.task].interacts:
         return _remembered(trained, play, of_environment)
     import numpy as np
@@ -114,25 +98,25 @@ def _attended(trained: TrainedRun, play: PlayConfig, of_environment: dict[str, A
     model = cast("DecisionModel", trained.model())
     if not model.layered:
         raise UnsupportedError(f"{model.config.member} has no layers whose weights could be shown")
-    found = _one_episode(trained, play, of_environment)
+    played = _one_episode(trained, play, of_environment)
     config, shape = model.config, model.config.episodes
     data = episode_dataset(
-        found, DataConfig(context=shape.context, validation=1.0), "decision", "an episode"
+        played, DataConfig(context=shape.context, validation=1.0), "decision", "an episode"
     )
-    steps = len(found.episodes[0])
+    steps = len(played.episodes[0])
     begin = max(0, steps - shape.context)
     batch = data.windows(np.zeros(1, np.int64), np.array([begin]))
     assert batch.keep is not None
     real = batch.keep[0]
-    given = {name: getattr(batch, name)[:, real] for name in ("returns", "actions", "timesteps")}
-    inside = Inside(model, batch.inputs[:, real], given=given)
+    inputs = {name: getattr(batch, name)[:, real] for name in ("returns", "actions", "timesteps")}
+    inside = Inside(model, batch.inputs[:, real], given=inputs)
     inside.require("weights")
     weights = View(inside.traced, "weights", causal=True).maps
     return draw_attended(weights, config.step_tokens, config.step_tokens - 2, begin)
 
 
 def _remembered(trained: TrainedRun, play: PlayConfig, of_environment: dict[str, Any]) -> Figure:
-    """Of the steps of some episodes, one after the other, as a policy played them."""
+    """Weights of the steps of some episodes, one after the other, as a policy played them."""
     import numpy as np
 
     from everyformer.core.trace import trace
@@ -144,13 +128,13 @@ def _remembered(trained: TrainedRun, play: PlayConfig, of_environment: dict[str,
     model = cast("PolicyModel", trained.model())
     play = replace(play, episodes=play.episodes or REMEMBERED, parallel=1)
     with trace(model) as traced:
-        [(_, found)] = played_by(trained, play, of_environment, model=model)
+        [(_, episodes)] = played_by(trained, play, of_environment, model=model)
     weights = weights_by_step(model, traced, STEPS)
-    assert found.environment is not None
-    begins = [0, *np.cumsum(found.lengths)[:-1].tolist()]
+    assert episodes.environment is not None
+    begins = [0, *np.cumsum(episodes.lengths)[:-1].tolist()]
     cues: list[int] = []
-    for begin, episode in zip(begins, found.episodes, strict=True):
-        if begin < STEPS and (seen := told(found.environment, episode, CUE)) is not None:
+    for begin, episode in zip(begins, episodes.episodes, strict=True):
+        if begin < STEPS and (seen := told(episodes.environment, episode, CUE)) is not None:
             cues += (begin + np.flatnonzero(seen[:-1])).tolist()
     return draw_remembered(weights, begins, cues)
 
@@ -162,8 +146,8 @@ def _one_episode(
         raise ConfigError("one episode is drawn, asked for one --target: give one")
     if play.episodes not in (None, 1):
         raise ConfigError(f"one episode is drawn, not --episodes {play.episodes}: leave it out")
-    [(_, found)] = played_by(trained, replace(play, episodes=1), of_environment)
-    return found
+    [(_, episodes)] = played_by(trained, replace(play, episodes=1), of_environment)
+    return episodes
 
 
 EPISODES: dict[str, Callable[..., Figure]] = {

@@ -32,7 +32,7 @@ EXAMPLE = "def mean(values):\n    return sum(values) / len(values)\n"
 
 
 class Subject(NamedTuple):
-    """What is drawn."""
+    """Model, inputs and labels of a picture."""
 
     model: Model
     start: Model | None
@@ -108,7 +108,7 @@ def _trained(folder: Path, options: ShowOptions) -> Subject:
 
 
 def _measure(trained: Any, model: Model, options: ShowOptions) -> Callable[[], Measured] | None:
-    """What evaluates a classifier; None where there are no classes, or the data is not at hand."""
+    """Evaluation of a classifier; None where there are no classes, or the data is not at hand."""
     from everyformer.cli.trained import data_config
     from everyformer.report.confusion import MEASURED, Measured
     from everyformer.training.evaluate import evaluate
@@ -124,15 +124,15 @@ def _measure(trained: Any, model: Model, options: ShowOptions) -> Callable[[], M
                 f"{options.run} does not say where its data is, and {options.what} is drawn of "
                 f"held-out rows: everyformer eval {options.run} --data FILE prints the measures"
             )
-        found: Dataset = trained.dataset(config)
-        return found
+        loaded: Dataset = trained.dataset(config)
+        return loaded
 
     @functools.cache
     def measure() -> Measured:
         with doing("evaluating on the held-out part"):
-            found = evaluate(model, dataset(), details=True)
-        assert found is not None
-        return Measured(found, dataset().classes)
+            measured = evaluate(model, dataset(), details=True)
+        assert measured is not None
+        return Measured(measured, dataset().classes)
 
     try:
         if options.what in (*MEASURED, "all"):
@@ -175,7 +175,7 @@ def _fresh(options: ShowOptions) -> Subject:
 
 
 def _run_inputs(trained: Any, options: ShowOptions) -> tuple[Tensor, list[str] | None]:
-    """What the model is to read, and a text for each token where it has one."""
+    """Inputs of the model, and a text for each token where it has one."""
     import torch
 
     from everyformer.data.text import token_texts

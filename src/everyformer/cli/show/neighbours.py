@@ -1,19 +1,16 @@
-"""What `everyformer show RUN neighbours --store STORE` does: a page about a text's neighbours."""
+"""Page of `everyformer show RUN neighbours --store STORE`: a text's neighbours."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
 from everyformer.cli.parsing import say
-from everyformer.cli.show.said import folder_of, tell
+from everyformer.cli.show.options import ShowOptions, folder_of, tell
 from everyformer.core.errors import ConfigError, UnsupportedError
-from everyformer.datastores.store.options import SearchOptions
-from everyformer.genes.retrieval import KnnOptions
 
 if TYPE_CHECKING:
     import numpy as np
 
-    from everyformer.cli.show.options import ShowOptions
     from everyformer.cli.trained import TrainedRun
     from everyformer.data.tokenizers.base import Tokenizer
 
@@ -23,28 +20,10 @@ MOST = 8
 """neighbours of a token on the page"""
 
 
-def check_neighbours(options: ShowOptions) -> None:
-    """Refuse words that belong to the page alone, or that it does not read.
-
-    Raises:
-        ConfigError: names them.
-    """
-    if options.what != NEIGHBOURS:
-        knn, nearest = options.knn != KnnOptions(), options.nearest != SearchOptions()
-        if options.store is not None or options.data is not None or knn or nearest:
-            raise ConfigError(
-                f"--store, --knn, --nearest and --data are of '{NEIGHBOURS}', not of "
-                f"'{options.what}': everyformer show RUN {NEIGHBOURS} --store STORE"
-            )
-        return
-    if options.text is not None and options.data is not None:
-        raise ConfigError("--text and --data are both what is read: give one of them")
-    if options.format != "png" or options.task is not None:
-        raise ConfigError(f"'{NEIGHBOURS}' is a page about a run: leave out --format and --task")
-
-
 def draw_neighbours(options: ShowOptions, of_environment: dict[str, Any]) -> int:
     """Write the page, and print where it is."""
+    if options.text is not None and options.data is not None:
+        raise ConfigError("--text and --data are both what is read: give one of them")
     from everyformer.cli.trained import open_run
     from everyformer.datastores.neighbours import explain
     from everyformer.datastores.reader import StoreReader
@@ -62,17 +41,20 @@ def draw_neighbours(options: ShowOptions, of_environment: dict[str, Any]) -> int
     model = trained.reading(None, options.store, options.knn, options.nearest)
     if not isinstance(model, KnnLanguageModel):
         raise ConfigError(f"'{NEIGHBOURS}' lie in a datastore: say which with --store")
-    told = explain(model, tokenizer, tokens, trained.length, MOST)
+    explained = explain(model, tokenizer, tokens, trained.length, MOST)
     folder = folder_of(options, trained.path)
     assert isinstance(model.reader, StoreReader)
     knn, store = model.options, model.reader.index.store
     facts = [name, f"run {trained.path}", f"store {store.folder}", f"k = {knn.k:,}"]
     facts += [f"lambda = {knn.weight:g}", f"T = {knn.temperature:g}"]
     first = tokenizer.decode(tokens[:1].tolist())
-    path = write_neighbours(told, first, facts, folder / f"{NEIGHBOURS}.html")
-    losses = [-sum(t.mixed for t in told) / len(told), -sum(t.of_model for t in told) / len(told)]
+    path = write_neighbours(explained, first, facts, folder / f"{NEIGHBOURS}.html")
+    losses = [
+        -sum(t.mixed for t in explained) / len(explained),
+        -sum(t.of_model for t in explained) / len(explained),
+    ]
     shows = (
-        f"neighbours of {len(told):,} tokens: loss {losses[0]:.4f} with the store, "
+        f"neighbours of {len(explained):,} tokens: loss {losses[0]:.4f} with the store, "
         f"{losses[1]:.4f} without"
     )
     return tell(options, path, shows)
@@ -81,7 +63,7 @@ def draw_neighbours(options: ShowOptions, of_environment: dict[str, Any]) -> int
 def _tokens(
     trained: TrainedRun, tokenizer: Tokenizer, options: ShowOptions
 ) -> tuple[np.ndarray, str]:
-    """What is read, and what it is called; without words, the run's held-out text."""
+    """Tokens that are read, and their name; without words, the run's held-out text."""
     import numpy as np
 
     from everyformer.cli.trained import data_config

@@ -1,17 +1,20 @@
-"""The options of `everyformer show`."""
+"""The options of `everyformer show`, where its pictures go, and how each is told."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Annotated, Literal
 
 import tyro
 
+from everyformer.cli.console import emit
 from everyformer.cli.parsing import VerbOptions
 from everyformer.core.bounds import Bounds
 from everyformer.datastores.store.options import SearchOptions
 from everyformer.generation.config import PlayConfig
 from everyformer.genes.retrieval import KnnOptions
+from everyformer.system.files import expanded
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,3 +57,17 @@ class ShowOptions(VerbOptions, PlayConfig):
     in masks)"""
     json: bool = False
     """machine output"""
+
+
+def folder_of(options: ShowOptions, run: Path) -> Path:
+    """The folder that was asked for, or that of the run's pictures."""
+    return run / "pictures" if options.out is None else expanded(options.out)
+
+
+def tell(options: ShowOptions, path: Path, shows: str) -> int:
+    """Say where the only picture is and what it shows; the exit code, 0."""
+    if options.json:
+        emit({"target": options.run, "pictures": [{"picture": str(path), "shows": shows}]})
+    else:
+        print(f"{path}\n    {shows}")
+    return 0

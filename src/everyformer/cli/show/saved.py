@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from everyformer.cli.exits import CALIBRATION, CALIBRATION_FORMAT, CERTIFICATE
-from everyformer.cli.show.said import folder_of, tell
+from everyformer.cli.show.options import ShowOptions, folder_of, tell
 from everyformer.core.errors import ConfigError
-
-if TYPE_CHECKING:
-    from everyformer.cli.show.options import ShowOptions
 
 Told = tuple[Path, str]
 """a picture, and what it shows"""
@@ -21,15 +18,10 @@ def draw_saved(options: ShowOptions, of_environment: dict[str, Any]) -> int:
     """Draw one of `SAVED`, and print where it is.
 
     Raises:
-        ConfigError: the run has none, or words are given that have no meaning here.
+        ConfigError: the run has none.
     """
     from everyformer.cli.trained import open_run
 
-    if options.text is not None or options.task is not None or options.length is not None:
-        raise ConfigError(
-            f"'{options.what}' shows what was found out before: leave out --text, --task and "
-            "--length"
-        )
     trained = open_run(options.run)
     path = folder_of(options, trained.path) / f"{options.what}.{options.format}"
     return tell(options, *SAVED[options.what](trained.path, path))
@@ -41,14 +33,14 @@ def _certificate(run: Path, path: Path) -> Told:
     from everyformer.system.sealed import read_json
 
     _require(run / CERTIFICATE, "certificate", f"everyformer calibrate {run}")
-    found = Certificate.read(run / CERTIFICATE)
+    certificate = Certificate.read(run / CERTIFICATE)
     record = read_json(run / CALIBRATION, CALIBRATION_FORMAT)
-    draw_certificate(record, found.threshold, path)
+    draw_certificate(record, certificate.threshold, path)
     shares = ", ".join(f"{one.violations:.0%} at {one.delta:g}" for one in realised(record))
-    told = found.statement
-    if shares and found.saves:
-        told += f" Of 100 splits of the prompts more than the allowed risk came to: {shares}."
-    return path, told
+    shows = certificate.statement
+    if shares and certificate.saves:
+        shows += f" Of 100 splits of the prompts more than the allowed risk came to: {shares}."
+    return path, shows
 
 
 def _pareto(run: Path, path: Path) -> Told:

@@ -3,31 +3,55 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
-from everyformer.cli.show.curves import CURVES, check_curves, draw_curves
-from everyformer.cli.show.episodes import EPISODES, check_episodes, draw_episodes
+from everyformer.cli.messages import changed
+from everyformer.cli.playing import PLAYED, PREFIX
+from everyformer.cli.show.curves import CURVES, draw_curves
+from everyformer.cli.show.episodes import EPISODES, draw_episodes
 from everyformer.cli.show.inside import draw_inside
-from everyformer.cli.show.neighbours import NEIGHBOURS, check_neighbours, draw_neighbours
+from everyformer.cli.show.neighbours import NEIGHBOURS, draw_neighbours
 from everyformer.cli.show.options import ShowOptions
 from everyformer.cli.show.saved import SAVED, draw_saved
+from everyformer.core.errors import ConfigError
+from everyformer.core.wording import listed
 
-PICTURES: dict[str, Callable[[ShowOptions, dict[str, Any]], int]] = {
-    **dict.fromkeys(SAVED, draw_saved),
-    **dict.fromkeys(EPISODES, draw_episodes),
-    CURVES: draw_curves,
-    NEIGHBOURS: draw_neighbours,
+
+class Picture(NamedTuple):
+    """A picture, or several that are drawn in the same way."""
+
+    draw: Callable[[ShowOptions, dict[str, Any]], int]
+    reads: frozenset[str]
+    """options besides run, picture, --out and --json"""
+
+
+INSIDE = Picture(draw_inside, frozenset({"format", "task", "text", "length"}))
+"""the inside of a model, which itself says what can be drawn of it"""
+PICTURES: dict[str, Picture] = {
+    **dict.fromkeys(SAVED, Picture(draw_saved, frozenset({"format"}))),
+    **dict.fromkeys(EPISODES, Picture(draw_episodes, PLAYED | {"format"})),
+    CURVES: Picture(draw_curves, frozenset({"format", "others"})),
+    NEIGHBOURS: Picture(
+        draw_neighbours, frozenset({"text", "data", "length", "store", "knn", "nearest"})
+    ),
 }
-"""all but those of the inside of a model, which the model itself names"""
 
 
 def draw(options: ShowOptions, of_environment: dict[str, Any]) -> int:
     """Draw ``options.what`` and print where it is; the exit code.
 
     Raises:
-        ConfigError: options that belong to other pictures.
+        ConfigError: an option that belongs to other pictures.
     """
-    check_neighbours(options)
-    check_curves(options)
-    check_episodes(options, of_environment)
-    return PICTURES.get(options.what, draw_inside)(options, of_environment)
+    picture = PICTURES.get(options.what, INSIDE)
+    said = list(changed(options, ShowOptions(run=options.run)))
+    said += [("env", f"{PREFIX}{name}") for name in of_environment]
+    for name, flag in said:
+        if name not in picture.reads | {"run", "what", "out", "json"}:
+            able = [f"'{other}'" for other, known in PICTURES.items() if name in known.reads]
+            inside = ["pictures of the inside of a model"] * (name in INSIDE.reads)
+            raise ConfigError(
+                f"{flag} is of {listed([*inside, *able], 'and')}, not of '{options.what}': leave "
+                "it out"
+            )
+    return picture.draw(options, of_environment)

@@ -59,11 +59,11 @@ def run(options: BenchOptions) -> int:
     """Measure and print one table."""
     shared = {f.name: getattr(options, f.name) for f in dataclasses.fields(Setting)}
     points: list[Point] = []
-    asked = {"decode", "search", "queries", "neighbours", "shares", "peers"}
+    fields = {"decode", "search", "queries", "neighbours", "shares", "peers"}
     for point in bench(
         options.members,
         options.lengths,
-        **{name: getattr(options, name) for name in asked},
+        **{name: getattr(options, name) for name in fields},
         **shared,
     ):
         points.append(point)
@@ -85,7 +85,7 @@ def _work(point: Point) -> str:
 
 
 def _ratio(one: Point | None, other: Point | None) -> str | None:
-    """How many times the seconds of ``other`` those of ``one`` are; rough where either scatters."""
+    """Seconds of ``one`` over those of ``other``; rough where either scatters."""
     if one is None or other is None or not one.seconds or not other.seconds:
         return None
     return f"{'' if one.stable and other.stable else '~'}{one.seconds / other.seconds:.2f}x"
@@ -93,10 +93,10 @@ def _ratio(one: Point | None, other: Point | None) -> str | None:
 
 def exit_code(points: list[Point]) -> int:
     """1 where a measurement broke, 2 where one could not be what was asked for, else 0."""
-    found = {point.status for point in points}
-    if "failed" in found:
+    statuses = {point.status for point in points}
+    if "failed" in statuses:
         return 1
-    return 2 if found & {"refused", "out of memory"} else 0
+    return 2 if statuses & {"refused", "out of memory"} else 0
 
 
 def render(points: list[Point]) -> str:

@@ -104,9 +104,9 @@ def run(options: CalibrateOptions) -> int:
 
     def losses(threshold: float) -> np.ndarray:
         with doing(f"writing {len(prompts):,} texts at threshold {threshold:g}"):
-            found = calibration.losses(threshold)
-        by_threshold[threshold] = found.tolist()
-        return found
+            measured = calibration.losses(threshold)
+        by_threshold[threshold] = measured.tolist()
+        return measured
 
     tested = fixed_sequence(
         options.thresholds, losses, guarantee, to_the_end=not options.first_failure
@@ -145,7 +145,7 @@ def _print(
     costs: Costs,
     options: CalibrateOptions,
 ) -> None:
-    """What was found, for people."""
+    """The calibration, for people."""
     accepted = certificate.accepted
     rows = [
         [f"{step.threshold:g}", f"{step.risk:.4f}", f"{step.p:.3g}",
@@ -184,7 +184,7 @@ def _at_once(batch: int) -> str:
 
 
 def _prompts(trained: TrainedRun, options: CalibrateOptions) -> list[Prompt]:
-    """What texts are written for."""
+    """Prompts that texts are written for."""
     from everyformer.exits.calibration import Prompt, drawn, drawn_prompts
 
     if TASKS[trained.task].translates:
@@ -204,10 +204,10 @@ def _prompts(trained: TrainedRun, options: CalibrateOptions) -> list[Prompt]:
         raise UnsupportedError(trained.no_text())
     texts = _texts(trained, options)
     if options.lines:
-        found = [Prompt(tuple(line.tolist())) for line in texts if len(line)]
-        if not found:
+        every = [Prompt(tuple(line.tolist())) for line in texts if len(line)]
+        if not every:
             raise DataError("there is no line with anything on it: give prompts, one a line")
-        return drawn(found, options.prompts, options.seed)
+        return drawn(every, options.prompts, options.seed)
     return drawn_prompts(texts, options.context, options.tokens, options.prompts, options.seed)
 
 
@@ -232,10 +232,10 @@ def _source(trained: TrainedRun, options: CalibrateOptions) -> str | None:
     if known is not None:
         config = dataclasses.replace(known, source=config.source)
     try:
-        found: str = trained.dataset(config).fingerprint
+        fingerprint: str = trained.dataset(config).fingerprint
     except DataError:
         return None
-    return found
+    return fingerprint
 
 
 def _texts(trained: TrainedRun, options: CalibrateOptions) -> list[np.ndarray]:
@@ -254,8 +254,8 @@ def _texts(trained: TrainedRun, options: CalibrateOptions) -> list[np.ndarray]:
         say(f"prompts are drawn of {dataset.name}: {dataset.split}")
         texts = [np.asarray(dataset.validation)]
     else:
-        found = Texts(open_source(options.data.source), tokenizer, options.data)
-        texts = [text.tokens for text in found]
+        read = Texts(open_source(options.data.source), tokenizer, options.data)
+        texts = [text.tokens for text in read]
     if not options.lines:
         return texts
     whole = [tokenizer.decode(text.tolist()).splitlines() for text in texts]

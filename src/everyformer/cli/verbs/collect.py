@@ -70,26 +70,26 @@ def run(words: Sequence[str]) -> int:
     require_free(folder)
     mask = of_environment.pop("mask", ())
     environment = EnvironmentConfig(options.environment, tuple(mask), of_environment)
-    found = _played(environment, options)
-    write_trajectories(found, folder)
-    told = found.statistics
+    made = _played(environment, options)
+    write_trajectories(made, folder)
+    stats = made.statistics
     values: dict[str, Any] = {
         "trajectories": str(folder),
         "environment": str(environment),
-        "policy": found.recipe,
-        "episodes": len(found),
-        "steps": sum(len(episode) for episode in found.episodes),
-        "return": told.return_mean,
-        "return_min": told.return_min,
-        "return_max": told.return_max,
+        "policy": made.recipe,
+        "episodes": len(made),
+        "steps": sum(len(episode) for episode in made.episodes),
+        "return": stats.return_mean,
+        "return_min": stats.return_min,
+        "return_max": stats.return_max,
     }
-    if found.success is not None:
-        values["success"] = found.success
+    if made.success is not None:
+        values["success"] = made.success
     if options.json:
         emit(values)
         return 0
     values["return"] = (
-        f"{told.return_mean:.4g} on average, {told.return_min:.4g} to {told.return_max:.4g}"
+        f"{stats.return_mean:.4g} on average, {stats.return_min:.4g} to {stats.return_max:.4g}"
     )
     del values["return_min"], values["return_max"]
     source = shlex.quote(str(folder))
@@ -137,6 +137,6 @@ def _played(environment: EnvironmentConfig, options: CollectOptions) -> Trajecto
     )
     trained = open_run(options.policy)
     check_playing(trained, play, environment.options)
-    given = {**environment.options, "mask": list(environment.mask)}
-    [(_, found)] = played_by(trained, play, given)
-    return found
+    hidden = {**environment.options, "mask": list(environment.mask)}
+    [(_, made)] = played_by(trained, play, hidden)
+    return made

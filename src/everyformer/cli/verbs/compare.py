@@ -74,12 +74,12 @@ def _command(words: Sequence[str], config: CompareConfig) -> str:
     """Command that repeats the whole: the words that began it, then those of now."""
     from everyformer.comparison.folder import first_command
 
-    kept = [word for word in words if word not in ("--resume", "--overwrite")]
+    rest = [word for word in words if word not in ("--resume", "--overwrite")]
     before = first_command(expanded(config.out)) if config.resume else None
     if before is None:
-        return own.command(shlex.join(["compare", *kept]))
-    kept = take(kept, "--out")[1]
-    return f"{before} {shlex.join(kept)}" if kept else before
+        return own.command(shlex.join(["compare", *rest]))
+    rest = take(rest, "--out")[1]
+    return f"{before} {shlex.join(rest)}" if rest else before
 
 
 def _begun_options(line: Line[CompareOptions]) -> CompareOptions | None:
@@ -95,8 +95,8 @@ def _begun_options(line: Line[CompareOptions]) -> CompareOptions | None:
     out = line.peek("out") or CompareOptions.out
     values = begun_with(expanded(out))
     if values is not None:
-        begun = {**values, "out": out, "resume": False, "overwrite": False}
-        return from_dict(CompareOptions, begun)
+        values_now = {**values, "out": out, "resume": False, "overwrite": False}
+        return from_dict(CompareOptions, values_now)
     if not line.placed() and line.file.file is None:
         raise CheckpointError(
             f"there is no comparison in {out} to resume: give its --out, or leave out --resume to "

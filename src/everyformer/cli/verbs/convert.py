@@ -90,9 +90,9 @@ def run(options: ConvertOptions) -> int:
     from everyformer.interop.convert.source import find_source, open_source
     from everyformer.training.run import check_writable
 
-    folder, told = found_run(options.source)
-    if told is not None:
-        say(told)
+    folder, note = found_run(options.source)
+    if note is not None:
+        say(note)
     source = find_source(folder)
     form = _form(options, source)
     opened = open_source(source, mixer=options.mixer, average=options.average)
@@ -130,7 +130,7 @@ def run(options: ConvertOptions) -> int:
 
 
 def _form(options: ConvertOptions, source: ModelSource) -> str:
-    """What to write, once everything fits together."""
+    """Form to write, once everything fits together."""
     form = options.to or ("" if source.ours else "ours")
     if not form:
         choices = "; ".join(f"{name} ({what})" for name, what in FORMS.items())
@@ -203,7 +203,7 @@ def _write(
 
 
 def _next(out: str, opened: Opened, fresh: Sequence[str]) -> str:
-    """What to do with a saved model."""
+    """Next command for a saved model."""
     if fresh:
         return f"everyformer train --from {out} --data ..."
     if TASKS[opened.model.config.task].writes and opened.tokenizer is not None:

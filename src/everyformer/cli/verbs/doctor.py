@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import math
 import os
 import platform
+import re
+import shutil
+import time
+from collections.abc import Iterator
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import PackageNotFoundError, requires, version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import tyro
 
@@ -13,24 +20,15 @@ from everyformer.cli.console import emit, table
 from everyformer.cli.parsing import verb
 from everyformer.core.bounds import Count
 from everyformer.core.config import Options
+from everyformer.system.machine import cores, load_averages
 
-EXTRAS = {
-    "images": ("pillow", "scikit-learn"),
-    "text": ("tokenizers", "sacrebleu"),
-    "data": ("datasets", "pyarrow"),
-    "hf": ("transformers", "accelerate", "sentencepiece"),
-    "export": ("onnx", "onnxscript", "onnxruntime"),
-    "knn": ("faiss-cpu",),
-    "rl": ("gymnasium", "minari", "h5py", "pygame"),
-    "log": ("tensorboard",),
-    "ray": ("ray",),
-    "peers": (
-        *("aft-pytorch", "fla-core", "g-mlp-pytorch", "linformer", "local-attention"),
-        *("performer-pytorch", "reformer-pytorch", "routing-transformer"),
-        *("sinkhorn-transformer", "x-transformers"),
-    ),
-}
-CORE = ("torch", "numpy", "safetensors", "tqdm", "tyro", "matplotlib", "filelock")
+if TYPE_CHECKING:
+    import torch
+
+UNKNOWN = "unknown"
+"""where the system does not tell"""
+SIDE, LONGEST = 512, 0.2
+"""of the matrices that are multiplied, and seconds that each kind may take"""
 
 
 @dataclass(frozen=True)
@@ -54,20 +52,20 @@ def run(options: DoctorOptions) -> int:
     """Print versions, devices and extras, or the ways a member's calls take."""
     if options.member is not None:
         return _ways(options.member, options.length, options.json)
-    found = examine()
+    report = examine()
     if options.json:
-        emit(found)
+        emit(report)
         return 0
-    for name, value in found["machine"].items():
+    for name, value in report["machine"].items():
         print(f"{name:<12}{value}")
     print()
-    for kind, speed in found["speed"].items():
+    for kind, speed in report["speed"].items():
         print(f"{kind:<12}{speed:.4g} GFLOP/s in products of matrices")
-    choices = [tuple(row.values()) for row in found["choices"]]
+    choices = [tuple(row.values()) for row in report["choices"]]
     print("\n" + table(("unset", "is here", "since"), choices))
-    rows = [(name, known or "missing", why) for name, known, why in found["packages"]]
+    rows = [(name, known or "missing", why) for name, known, why in report["packages"]]
     print("\n" + table(("package", "version", "for"), rows))
-    return 0 if all(known for _, known, why in found["packages"] if why == "core") else 1
+    return 0 if all(known for _, known, why in report["packages"] if why == "core") else 1
 
 
 def _ways(member: str, length: int, machine: bool) -> int:
@@ -89,15 +87,11 @@ def examine() -> dict:
     import torch
 
     from everyformer import __version__
-    from everyformer.cli.machine import choices, room, speeds
     from everyformer.training.distributed import pick_device
 
     device = pick_device("auto")
     speed = speeds(device)
     cuda = torch.cuda.is_available()
-    packages = [(name, _version(name), "core") for name in CORE]
-    for extra, names in EXTRAS.items():
-        packages += [(name, _version(name), f"everyformer[{extra}]") for name in names]
     return {
         "machine": {
             "everyformer": __version__,
@@ -111,8 +105,18 @@ def examine() -> dict:
         },
         "speed": speed,
         "choices": choices(device, speed),
-        "packages": packages,
+        "packages": [(name, _version(name), why) for name, why in _required()],
     }
+
+
+def _required() -> Iterator[tuple[str, str]]:
+    """Packages that the library needs, and that its extras do, each with what wants it."""
+    for line in requires("everyformer") or ():
+        name, _, condition = line.partition(";")
+        extra = re.search(r"extra == .(\w+).", condition)
+        if extra is None or extra[1] != "dev":
+            of = "core" if extra is None else f"everyformer[{extra[1]}]"
+            yield re.split(r"[^\w.-]", name)[0], of
 
 
 def _version(package: str) -> str | None:
@@ -120,3 +124,76 @@ def _version(package: str) -> str | None:
         return version(package)
     except PackageNotFoundError:
         return None
+
+
+def room() -> dict[str, str]:
+    """Load, free memory and free disk, in words."""
+    from everyformer.system.memory import free_memory, size
+
+    averages = load_averages()
+    load = UNKNOWN if averages is None else ", ".join(f"{n:.1f}" for n in averages)
+    free = free_memory()
+    try:
+        disk = size(shutil.disk_usage(Path.cwd()).free)
+    except OSError:
+        disk = UNKNOWN
+    return {
+        "load": f"{load} (means over 1, 5 and 15 minutes; {cores()} cores)",
+        "free memory": size(free) if math.isfinite(free) else UNKNOWN,
+        "free disk": f"{disk} in this folder",
+    }
+
+
+def speeds(device: torch.device) -> dict[str, float]:
+    """GFLOP/s of products of matrices in each kind of numbers, the best of some."""
+    import torch
+
+    rates = {}
+    for name in ("float32", "bfloat16"):
+        one = torch.ones(SIDE, SIDE, dtype=getattr(torch, name), device=device)
+        begin, best = time.perf_counter(), math.inf
+        while time.perf_counter() - begin < LONGEST:
+            start = time.perf_counter()
+            # reading a number waits for the device
+            float((one @ one)[0, 0])
+            best = min(best, time.perf_counter() - start)
+        rates[name] = 2 * SIDE**3 / best / 1e9
+    return rates
+
+
+def choices(device: torch.device, rates: dict[str, float]) -> list[dict[str, Any]]:
+    """Values of options that nobody sets: (option, value here, reason)."""
+    import torch
+
+    quicker = rates["bfloat16"] / rates["float32"]
+    threads = torch.get_num_threads()
+    busy = _busy(threads)
+    rows = (
+        (
+            "--device",
+            str(device),
+            "there is an accelerator" if device.type != "cpu" else "no other",
+        ),
+        ("--threads", str(threads), f"torch's own choice, of {cores()} cores{busy}"),
+        (
+            "--precision",
+            "float32",
+            f"as always; bfloat16 products are {quicker:.2g}x as fast here"
+            + (": try --precision bfloat16" if quicker > 1.2 else ""),
+        ),
+        ("--compile", "no", "as always; it pays from some minutes of training on"),
+        (
+            "--mixer.backend",
+            "flex" if device.type == "cuda" else "blocked or dense",
+            "of sparse members, by text and pattern; `everyformer doctor MEMBER` tells",
+        ),
+    )
+    return [dict(zip(("option", "here", "since"), row, strict=True)) for row in rows]
+
+
+def _busy(threads: int) -> str:
+    """A remark on other work, where it and so many threads want more than the cores."""
+    load = (load_averages() or (0.0,))[0]
+    if load + threads <= cores() + 1:
+        return ""
+    return f"; other work takes {load:.1f}: fewer may be faster"

@@ -105,17 +105,17 @@ def run(words: Sequence[str]) -> int:
     if windowed:
         from everyformer.report.lengths import draw_positions
 
-        found = _in_windows(model, dataset, options, rules)
+        evaluation = _in_windows(model, dataset, options, rules)
         out = _picture(trained, options, options.mode or "nonoverlapping")
-        draw_positions(found, out)
+        draw_positions(evaluation, out)
         say(f"loss by place and by context: {out}")
     else:
-        found = _finite(model, evaluate(model, dataset, details=True, **rules), options.run)
-    found |= translations
+        evaluation = _finite(model, evaluate(model, dataset, details=True, **rules), options.run)
+    evaluation |= translations
     if options.json:
-        emit({"run": options.run, "data": dataset.summary(), "evaluation": found})
+        emit({"run": options.run, "data": dataset.summary(), "evaluation": evaluation})
     else:
-        _print(found, trained, dataset)
+        _print(evaluation, trained, dataset)
     return 0
 
 
@@ -129,33 +129,33 @@ def _default(line: Line[EvalOptions]) -> EvalOptions:
     )
 
 
-def _print(found: dict[str, Any], trained: TrainedRun, dataset: Dataset) -> None:
+def _print(evaluation: dict[str, Any], trained: TrainedRun, dataset: Dataset) -> None:
     """An evaluation for people."""
-    said = worth(trained.task, found)
+    its_worth = worth(trained.task, evaluation)
     if TASKS[trained.task].answers:
-        print(answers_table(found, dataset.classes))
-        if said is not None:
-            print(f"\n{said}")
-        if "by_class" in found and "confusion" not in found:
+        print(answers_table(evaluation, dataset.classes))
+        if its_worth is not None:
+            print(f"\n{its_worth}")
+        if "by_class" in evaluation and "confusion" not in evaluation:
             say(f"{len(dataset.classes):,} classes are too many for a confusion matrix")
         return
     rows = {}
-    for name, value in found.items():
+    for name, value in evaluation.items():
         if isinstance(value, int | float):
-            around = found.get(f"{name}_interval")
+            around = evaluation.get(f"{name}_interval")
             span = f"   95% interval {around[0]:.5g} to {around[1]:.5g}" if around else ""
-            if signature := found.get(f"{name}_signature"):
+            if signature := evaluation.get(f"{name}_signature"):
                 span = f"   {signature}"
             rows[name] = f"{value:.6g}{span}"
-    print(facts(rows if said is None else {**rows, "worth": said}))
+    print(facts(rows if its_worth is None else {**rows, "worth": its_worth}))
 
 
 def _episodes(trained: TrainedRun, options: EvalOptions, of_environment: dict[str, Any]) -> int:
     """Play, and say what was reached."""
-    found = played_by(trained, options.play, of_environment, options.average)
-    rows = rows_of(found)
+    episodes = played_by(trained, options.play, of_environment, options.average)
+    rows = rows_of(episodes)
     if options.json:
-        environment = to_dict(found[0][1].environment)
+        environment = to_dict(episodes[0][1].environment)
         emit({"run": options.run, "environment": environment, "evaluation": rows})
     else:
         print(returns_table(rows))
@@ -177,10 +177,10 @@ def warn_of_own_rows(model: Any, dataset: Dataset) -> None:
         return
     starts, _ = dataset.window_starts(LOOKED_AT)
     windows = dataset.validation[starts[:, None] + np.arange(dataset.length + 1)].astype(np.int64)
-    found = standing_in(model.reader.index.store, windows, model.reader.separator)
-    if found:
+    inside = standing_in(model.reader.index.store, windows, model.reader.separator)
+    if inside:
         say(
-            f"{found} of {len(windows)} windows that were looked at stand in the store itself, so "
+            f"{inside} of {len(windows)} windows that were looked at stand in the store itself, so "
             "what comes next is found there: --knn.exclude-self leaves a text's own rows out"
         )
 
@@ -211,7 +211,7 @@ def _in_windows(
 
 
 def _picture(trained: TrainedRun, options: EvalOptions, name: str) -> Path:
-    """Where the picture goes."""
+    """Path of the picture."""
     return expanded(options.out) if options.out is not None else trained.path / f"{name}.png"
 
 
@@ -223,38 +223,38 @@ def _lengths(trained: TrainedRun, model: Model, options: EvalOptions, rules: dic
         raise ConfigError(
             "--lengths measures a language model: leave out the translations and their search"
         )
-    found = []
+    evaluations = []
     for length in sorted(set(options.lengths)):
         dataset = trained.dataset(dataclasses.replace(options.data, length=length))
-        found.append(_in_windows(model, dataset, options, rules))
-        say(f"{length:,} tokens a window: loss {found[-1]['loss']:.4f}")
+        evaluations.append(_in_windows(model, dataset, options, rules))
+        say(f"{length:,} tokens a window: loss {evaluations[-1]['loss']:.4f}")
     out = _picture(trained, options, "lengths")
     known = None if trained.saved else int(trained.values["data"]["length"])
-    draw_lengths(found, known, out)
+    draw_lengths(evaluations, known, out)
     if options.json:
-        emit({"run": options.run, "evaluations": found, "figure": str(out)})
+        emit({"run": options.run, "evaluations": evaluations, "figure": str(out)})
         return 0
-    names = [name for name in ("loss", "perplexity", "bits_per_byte") if name in found[0]]
+    names = [name for name in ("loss", "perplexity", "bits_per_byte") if name in evaluations[0]]
     rows = [
         [f"{one['window']:,}", f"{one['stride']:,}", f"{one['scored']:,}"]
         + [f"{one[name]:.4f}" for name in names]
-        for one in found
+        for one in evaluations
     ]
     print(table(["window", "stride", "scored", *names], rows))
     print(out)
     return 0
 
 
-def _finite(model: Model, found: dict[str, Any] | None, folder: str) -> dict[str, Any]:
+def _finite(model: Model, evaluation: dict[str, Any] | None, folder: str) -> dict[str, Any]:
     from everyformer.training.evaluate import why_not_finite
 
-    assert found is not None
-    if not math.isfinite(found["loss"]):
+    assert evaluation is not None
+    if not math.isfinite(evaluation["loss"]):
         raise DivergedError(
-            f"the loss of {folder} is {found['loss']}, which measures nothing: "
-            f"{why_not_finite(model, found['loss'])}"
+            f"the loss of {folder} is {evaluation['loss']}, which measures nothing: "
+            f"{why_not_finite(model, evaluation['loss'])}"
         )
-    return found
+    return evaluation
 
 
 def _translations(model: Model, dataset: Dataset, options: EvalOptions) -> dict[str, Any]:
@@ -290,9 +290,9 @@ def _data_of(folder: str) -> DataConfig | None:
 
     if not expanded(folder).is_dir():
         raise ConfigError(f"there is no run at {folder}: give the directory that `train` made")
-    found = open_run(found_run(folder)[0])
-    if not found.saved:
-        return data_config(found)
-    if TASKS[found.task].acts:
-        return DataConfig(source=UNSAID, context=found.config.episodes.context)
-    return DataConfig(source=UNSAID, length=min(DataConfig.length, max(found.length, 2)))
+    run = open_run(found_run(folder)[0])
+    if not run.saved:
+        return data_config(run)
+    if TASKS[run.task].acts:
+        return DataConfig(source=UNSAID, context=run.config.episodes.context)
+    return DataConfig(source=UNSAID, length=min(DataConfig.length, max(run.length, 2)))

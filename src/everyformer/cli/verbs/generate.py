@@ -115,8 +115,8 @@ def _text(trained: TrainedRun, options: GenerateOptions) -> int:
         rows = generate(model, ids, tokens=tokens, **rules)
         made = []
         for text, before, row in zip(texts, ids, rows.tolist(), strict=True):
-            kept = [token for token in row if token not in hidden]
-            made.append({"prompt": text, "text": tokenizer.decode_after(before, kept)})
+            visible = [token for token in row if token not in hidden]
+            made.append({"prompt": text, "text": tokenizer.decode_after(before, visible)})
         if options.json:
             emit({"run": options.run, "texts": made})
         for one in made if not options.json else []:

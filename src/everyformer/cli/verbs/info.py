@@ -51,8 +51,8 @@ def run(chosen: InfoOptions) -> int:
         value = getattr(member, ability.replace(" ", "_"))
         print(f"{ability:<16}{'yes' if value is True else f'no: {value}'}")
     for gene in named:
-        if found := options_of(member, gene):
-            rows = [(o["option"], o["default"], o["meaning"]) for o in found]
+        if listed := options_of(member, gene):
+            rows = [(o["option"], o["default"], o["meaning"]) for o in listed]
             title = f"options of the {gene} (--{gene}.OPTION)"
             print(f"\n{title}\n{table(('option', 'default', 'meaning'), rows)}")
     print(f"\ntry     everyformer train {member.name} {TASKS[member.tasks[0]].train} --steps 500")

@@ -48,8 +48,8 @@ def run(options: ListOptions) -> int:
     """Print the family table."""
     if options.task is not None and not tasks_called(options.task):
         raise unknown("task", options.task, [*TASKS, *(task.word for task in TASKS.values())])
-    wanted = tuple(name for name in ABILITIES if getattr(options, name))
-    members = list_members(task=options.task, abilities=wanted)
+    needed = tuple(name for name in ABILITIES if getattr(options, name))
+    members = list_members(task=options.task, abilities=needed)
     members = [m for m in members if m.is_mixer or not options.mixers]
     if options.json:
         emit([describe(m) for m in members])

@@ -33,7 +33,7 @@ PAGE = 500
 
 @dataclass(frozen=True)
 class TableOptions(Options):
-    """Which column of a table is read."""
+    """Columns of a table that are read."""
 
     text_column: str | None = None
     """tables: the column with the text, by its name or its number from 1 (default: as in training,
@@ -94,10 +94,10 @@ def run(options: PredictOptions) -> int:
     reader = Predictor.load(trained.path, average=options.average)
     inputs, held_out = _inputs(options, trained, reader)
     columns = reader.columns(options.top, held_out)
-    found = reader.predict(inputs.rows, top=options.top, batch=options.batch)
+    predictions = reader.predict(inputs.rows, top=options.top, batch=options.batch)
     with ExitStack() as stack:
         stack.enter_context(doing("predicting"))
-        count = _write(options, form, found, columns, stack, lambda: inputs.form)
+        count = _write(options, form, predictions, columns, stack, lambda: inputs.form)
     for note in (*inputs.notes(), *reader.notes()):
         say(note)
     if options.out is not None:
@@ -106,7 +106,7 @@ def run(options: PredictOptions) -> int:
 
 
 def _format(options: PredictOptions) -> str:
-    """What is written, before anything is read."""
+    """Format that is written, before anything is read."""
     if options.json and (options.out is not None or options.format is not None):
         raise ConfigError(
             "--json prints all predictions as one object: leave it out, or --out and --format "
@@ -159,7 +159,7 @@ def _stdin_lines() -> Iterator[str]:
 def _write(
     options: PredictOptions,
     form: str,
-    found: Predictions,
+    answers: Predictions,
     columns: list[str],
     stack: ExitStack,
     as_read: Callable[[], CsvForm],
@@ -170,20 +170,20 @@ def _write(
     from everyformer.prediction.output import fields_of, headers, shown, write_csv, write_lines
 
     if form == "json":
-        predictions = [fields_of(row, one) for row, one in found]
+        predictions = [fields_of(row, one) for row, one in answers]
         emit({"run": options.run, "predictions": predictions})
         return len(predictions)
     out = sys.stdout
     if options.out is not None:
         path = stack.enter_context(file_written_whole(expanded(options.out), parents=True))
         out = stack.enter_context(path.open("w", encoding="utf-8", newline=""))
-        found = tqdm(found, desc="predicting", unit="rows", disable=None)
+        answers = tqdm(answers, desc="predicting", unit="rows", disable=None)
     if form == "csv":
-        return write_csv(found, out, columns, as_read)
+        return write_csv(answers, out, columns, as_read)
     if form == "jsonl":
-        return write_lines(found, out)
+        return write_lines(answers, out)
     count, page = 0, list[list[Any]]()
-    for _, prediction in found:
+    for _, prediction in answers:
         count += 1
         page += shown(prediction, columns)
         if len(page) >= PAGE:

@@ -42,11 +42,11 @@ def run(options: ReproduceOptions) -> int:
     from everyformer.experiments.study import StudySetting
 
     require_no_file(expanded(options.out))
-    found = find(options.name)
-    if not found:
+    chosen = find(options.name)
+    if not chosen:
         raise ConfigError(f"no experiment of '{options.name}' is built yet")
-    ready = [e for e in found if e.data is None or options.data is not None]
-    for experiment in found:
+    ready = [e for e in chosen if e.data is None or options.data is not None]
+    for experiment in chosen:
         if experiment not in ready:
             say(f"{experiment.name}: left out, it wants {experiment.data}; give it with --data")
     if not ready:

@@ -61,8 +61,8 @@ def run(words: Sequence[str]) -> int:
         model = build_run(options, dataset, None if origin is None else origin.config)
         count = sum(p.numel() for p in model.parameters())
         say(f"{options.member}: {count:,} parameters, task {dataset.task}; {dataset.split}")
-        begun = not options.overwrite and checkpoints(folder / "checkpoints")
-        if options.from_run is not None and not begun:
+        started = not options.overwrite and checkpoints(folder / "checkpoints")
+        if options.from_run is not None and not started:
             for line in warm_start(model, options.from_run, dataset.tokenizer).lines():
                 say(f"from {options.from_run}: {line}")
         with RunDirectory(folder, resume=options.resume, overwrite=options.overwrite) as directory:
@@ -80,8 +80,8 @@ def run(words: Sequence[str]) -> int:
         if result.left_out:
             speed += f" after the first {result.left_out} steps"
         rows: dict[str, Any] = {"run": folder}
-        found = (result.evaluation or {}).items()
-        rows |= {name: value for name, value in found if isinstance(value, int | float)}
+        measures = (result.evaluation or {}).items()
+        rows |= {name: value for name, value in measures if isinstance(value, int | float)}
         value = worth(dataset.task, result.evaluation or {})
         rows |= {} if value is None else {"worth": value}
         rows["trained"] = f"{result.steps} steps, {result.seconds:.1f} s{speed}"
@@ -97,13 +97,13 @@ def run(words: Sequence[str]) -> int:
 
 def _from_a_run(words: Sequence[str]) -> list[str]:
     """``words`` with the run's own directory after --from, where a comparison's was given."""
-    given, rest = take(words, "--from")
-    if given is None:
+    folder, rest = take(words, "--from")
+    if folder is None:
         return rest
-    found, told = found_run(given)
-    if told is not None:
-        say(told)
-    return [*rest, "--from", found]
+    run_folder, note = found_run(folder)
+    if note is not None:
+        say(note)
+    return [*rest, "--from", run_folder]
 
 
 def _origin(options: TrainOptions, folder: Path) -> Start | None:
@@ -112,8 +112,8 @@ def _origin(options: TrainOptions, folder: Path) -> Start | None:
 
     if options.from_run is None:
         return None
-    begun = options.resume and (folder / "config.json").exists()
-    return read_start(folder if begun else options.from_run)
+    started = options.resume and (folder / "config.json").exists()
+    return read_start(folder if started else options.from_run)
 
 
 def _able(options: TrainOptions, origin: Start | None) -> tuple[str, ...]:

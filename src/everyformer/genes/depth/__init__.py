@@ -20,7 +20,7 @@ DEPTHS: Registry[type[Depth]] = Registry("depth", __name__, helpers=("early_exit
 
 
 class DepthGene(Gene):
-    """How often, in which order and for which tokens blocks are applied."""
+    """Order in which blocks are applied, how often, and for which tokens."""
 
     name = "depth"
     question = (
@@ -102,7 +102,7 @@ class DepthGene(Gene):
             )
 
     def exits(self, plan: ModelConfig) -> bool:
-        """Whether tokens leave before the last layer."""
+        """True if tokens leave before the last layer."""
         return DEPTHS.get(str(plan.genes[self.name].name)).learned_as is not None
 
     def learned_as(self, choice: Choice) -> Choice:
@@ -110,7 +110,7 @@ class DepthGene(Gene):
         return choice if known is None else Choice(known)
 
     def adds_positions(self, plan: ModelConfig) -> bool:
-        """Whether positions are added to what enters the layers, at every step."""
+        """True if positions are added to what enters the layers, at every step."""
         choice = self.typed(plan.genes[self.name])
         if not DEPTHS.get(str(choice.name)).places:
             return False

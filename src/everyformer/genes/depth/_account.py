@@ -1,4 +1,4 @@
-"""What every token has spent of its unit of halting probability: Graves' recurrence.
+"""Halting probability that every token has spent: Graves' recurrence.
 
     stops = r and c + p > 1 - epsilon            r: the token runs, c: what it has spent
     goes  = r and not stops

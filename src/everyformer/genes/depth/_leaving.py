@@ -6,11 +6,6 @@ Keys and values of a token that has left are, at deeper steps, those of its copi
 all that it costs there: queries, outputs and feed-forwards are computed for the tokens that run
 alone, where the mixer answers for some of its tokens, and rows in which none runs are left out.
 
-Not even they are computed where the same layers read the stream as it is at every step, for there
-a token that has left moves by its step's signal s_t alone:
-
-    W (x_i + s_t) = W x_i + W s_t        W x_i of tokens that ran a step before, else as it was
-
 In a stream a step that no token takes is not run at all. What it would have taken in waits
 (`_pending`) until a later token comes there, or until so much waits that it is
 cheaper taken in at once; then it is taken in by one call.
@@ -60,11 +55,6 @@ class Leaving(Course):
         """(B, L) who takes the step; None: all, or nobody stays as it was"""
         self.chosen: Chosen | None = None
         """the same, where they alone are computed"""
-        self.ran: Chosen | None = None
-        """the same of the step before"""
-        self.signal: Tensor | None = None
-        self.still: dict[int, Tensor] = {}
-        """(B, L, C) by block, W x of the stream without the step's signal"""
         if copies:
             why = "its inside is looked at, or a compiler cannot follow who runs"
             way = "all tokens" if self.all_of else "running tokens"
@@ -72,46 +62,27 @@ class Leaving(Course):
 
     def fill(self, t: int) -> None:
         """Let the layers of the step ``t`` take in what they lack, before they read more."""
-        self.ran, self.taken = (self.chosen if t else None), t + 1
+        self.taken = t + 1
         if isinstance(self.waiting, Pending) and not self.waiting.none:
             self._fill(self.waiting, t)
 
-    def run_for(self, running: Tensor, signal: Tensor | None = None) -> None:
-        """Let the tokens that are ``running`` (B, L) alone take the step.
-
-        Args:
-            signal: (width,) all in which the stream differs from the step before at tokens that did
-                not run there, of steps that apply the same blocks.
-        """
-        self.running, self.signal = running, signal
+    def run_for(self, running: Tensor) -> None:
+        """Let the tokens that are ``running`` (B, L) alone take the step."""
+        self.running = running
         self.chosen = None if self.all_of else Chosen.of(running)
 
     @final
     def apply(self, n: int, layer: int, stream: Tensor) -> Tensor:
         if self.chosen is not None:
-            some = self.chosen if self.signal is None else self._known(n, stream, self.signal)
-            return self.chosen.put(stream, self.run.step(n, layer, stream, some))
+            return self.chosen.put(stream, self.run.step(n, layer, stream, self.chosen))
         new: Tensor = self.run.step(n, layer, stream)
         if self.running is not None:
             new = torch.where(self.running[..., None], new, stream)
             self.run.collect(layer + 1, {"block-output": new})
         return new
 
-    def _known(self, n: int, stream: Tensor, signal: Tensor) -> Chosen:
-        """The chosen tokens with W x of all, computed only of those that ran a step before."""
-        assert self.chosen is not None
-        block = self.run.blocks[n]
-        moves = block.sources(signal, biased=False)
-        if moves is None:
-            return self.chosen
-        x, ran = self.run.entering(n, stream), self.ran
-        new = block.sources((x if ran is None else ran.pick(x)) - signal)
-        assert new is not None
-        self.still[n] = new if ran is None else ran.put(self.still[n], new)
-        return self.chosen._replace(sources=self.still[n] + moves)
-
     def none(self, running: Tensor) -> bool:
-        """Whether no token is ``running`` (B, L), and none need be computed."""
+        """True if no token is ``running`` (B, L), and none need be computed."""
         return not self.all_of and not bool(running.any())
 
     def settle(

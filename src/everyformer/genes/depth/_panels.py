@@ -32,7 +32,7 @@ def _by_token(counts_by_depth: Mapping[str, Tensor], said: str, scale: str) -> P
 
 
 def confidence(counts_by_depth: Mapping[str, Tensor], causal: bool) -> Panels:
-    """How sure (n, B, L) each layer that is asked was of the first text's tokens, or NaN."""
+    """Confidence (n, B, L) of each layer that is asked in the first text's tokens, or NaN."""
     rows = []
     for sure in counts_by_depth.values():
         values = sure[:, 0].float().cpu().numpy()

@@ -45,7 +45,7 @@ class Pending(State):
         )
 
     def lacked(self, seen: Tensor) -> tuple[Tensor, Tensor, Mask | None] | None:
-        """What a layer that has ``seen`` (B,) tokens lacks: stream, positions and mask (no mask
+        """Tokens that a layer that has ``seen`` (B,) lacks: stream, positions and mask (no mask
         where all rows lack as many); None: nothing."""
         count, lacks = self.most(seen), self.seen - seen
         if count == 0:
@@ -56,7 +56,7 @@ class Pending(State):
         return stream, positions, None if bool(keep.all()) else Mask(keep=keep)
 
     def most(self, seen: Tensor) -> int:
-        """How many tokens a layer that has ``seen`` (B,) lacks in some row."""
+        """Number of tokens that a layer that has ``seen`` (B,) lacks in some row, at most."""
         return int((self.seen - seen).max())
 
     def append(
@@ -83,7 +83,7 @@ class Pending(State):
 
     @property
     def none(self) -> bool:
-        """Whether no token waits."""
+        """True if no token waits."""
         return self.stream.shape[1] == 0
 
     def but_for(self, seen: Tensor) -> Pending:

@@ -97,7 +97,7 @@ class DepthAdaptiveOptions(ExitOptions):
 
 @state
 class SequenceExit(State):
-    """Where the tokens of a translation leave."""
+    """Exit of the tokens of a translation."""
 
     of_context = True
     seen: Tensor

@@ -39,7 +39,7 @@ Weighting = Literal["uniform", "linear", "root", "inverse", "double"]
 
 @dataclass(frozen=True, kw_only=True)
 class ExitOptions(Options):
-    """What all early exits have."""
+    """Options of all early exits."""
 
     heads: Literal["tied", "separate"] = "tied"
     """whether layers predict by the model's norm and output layer, or each by another"""
@@ -55,7 +55,7 @@ class ExitOptions(Options):
 
 @dataclass(frozen=True)
 class Learns:
-    """What a training of early exits minimises."""
+    """Loss of a training of early exits."""
 
     weighting: Weighting | None = "uniform"
     """of the layers' losses, each of the whole text; None: those of drawn layers"""
@@ -69,7 +69,7 @@ class Learns:
 
 @dataclass(eq=False)
 class Evidence:
-    """What all layers make of a text (B, T), to train what decides by."""
+    """Outputs of all layers for a text (B, T), which train the decision."""
 
     states: list[Tensor]
     """(B, T, width) what each layer predicts from"""
@@ -151,7 +151,7 @@ class Exits(Depth):
 
     @property
     def learns(self) -> Learns:
-        """What a training minimises."""
+        """Loss of the training."""
         raise NotImplementedError
 
     def exit_loss(self, evidence: Evidence) -> Tensor | None:
@@ -176,12 +176,12 @@ class Exits(Depth):
 
     @property
     def has_threshold(self) -> bool:
-        """Whether a threshold decides as the options are."""
+        """True if a threshold decides as the options are."""
         return True
 
     @property
     def open(self) -> bool:
-        """Whether any token may leave as the options are."""
+        """True if any token may leave as the options are."""
         return True
 
     @final

@@ -1,4 +1,4 @@
-"""Where tokens should have left, and how likely they are to: the statistics of early exits.
+"""Exits that tokens should have taken, and the likelihood of theirs: statistics of early exits.
 
     geometric    log q(n) = log sigma(a_n) + sum_(m < n) log sigma(-a_m),   n < N
                  log q(N) = sum_(m < N) log sigma(-a_m)

@@ -106,7 +106,7 @@ class UniversalOptions(Options):
 
 
 class Signals(NamedTuple):
-    """What is added to the stream before a step."""
+    """Signals added to the stream before a step."""
 
     steps: Tensor
     """(T, width)"""
@@ -259,7 +259,7 @@ class Halting(Leaving):
         chances = self.depth.chances(moved, self.run, self.real)
         self.w = account.spend(chances, last)[..., None]
         if self.copies:
-            self.run_for(self.runs, self.signals.steps[t])
+            self.run_for(self.runs)
         return moved
 
     def leave(self, t: int, stream: Tensor) -> Tensor:

@@ -36,7 +36,7 @@ class FeedForwardOptions(Options):
 
 
 class FeedForwardGene(Gene):
-    """What a token makes of its channels by itself, or among its neighbours."""
+    """Map of each token's channels, by itself or among its neighbours."""
 
     name = "feedforward"
     question = (

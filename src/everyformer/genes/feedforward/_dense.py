@@ -19,8 +19,7 @@ from torch.utils.checkpoint import checkpoint
 
 from everyformer.blocks.feedforward import FeedForward
 from everyformer.blocks.parts import activate, drop, start
-from everyformer.core.bounds import Affects, Count
-from everyformer.core.config import rounded_share
+from everyformer.core.bounds import Affects, Count, rounded_share
 from everyformer.core.mask import Mask
 from everyformer.core.state import State
 from everyformer.genes.feedforward import FEEDFORWARDS, FeedForwardOptions

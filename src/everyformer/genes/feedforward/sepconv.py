@@ -25,7 +25,7 @@ from torch import Tensor, nn
 
 from everyformer.blocks.feedforward import FeedForward
 from everyformer.blocks.parts import drop, start
-from everyformer.core.config import rounded_share
+from everyformer.core.bounds import rounded_share
 from everyformer.core.mask import Mask, runs_after, runs_of
 from everyformer.core.state import State, state
 from everyformer.engines.rows import compact, next_window, spread

@@ -25,8 +25,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from everyformer.core.bounds import Affects, Count, Positive
-from everyformer.core.config import Options, rounded_share
+from everyformer.core.bounds import Affects, Count, Positive, rounded_share
+from everyformer.core.config import Options
 from everyformer.core.errors import GeneError
 from everyformer.core.mask import Mask
 from everyformer.core.outputs import MixerOutput

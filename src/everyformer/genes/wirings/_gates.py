@@ -17,7 +17,7 @@ from everyformer.core.trace import record
 
 
 def open_gates(gates: Mapping[str, Tensor], causal: bool) -> Panels:
-    """How far gates are open (B, L, width), a row a layer."""
+    """Openness of gates (B, L, width), a row a layer."""
     rows: dict[str, list[Panel]] = {}
     means = []
     for path, gate in gates.items():

@@ -17,7 +17,6 @@ class PostNorm(Residual):
 
     name = "post"
     last_norm = False
-    reads_stream = True
 
     def read(self, stream: Tensor, around: Around) -> Tensor:
         return stream

@@ -319,7 +319,7 @@ class _Reversible(torch.autograd.Function):
 
 
 def _numbers(tensors: Iterable[Tensor]) -> Tensor:
-    """Of those that an optimiser may move: a fused one leaves no trace in their versions."""
+    """Fingerprint of what an optimiser may move: a fused one leaves no trace in versions."""
     return fingerprint(t for t in tensors if t.is_leaf and t.requires_grad)
 
 
@@ -328,7 +328,7 @@ def _sum(a: Tensor | None, b: Tensor | None) -> Tensor | None:
 
 
 def _random_states(like: Tensor) -> list[Tensor]:
-    """Of the CPU's generator and of that of the device that ``like`` is on."""
+    """States of the CPU's generator and of that of the device that ``like`` is on."""
     states = [torch.get_rng_state()]
     if like.device.type != "cpu":
         states.append(torch.get_device_module(like.device).get_rng_state(like.device))

@@ -246,7 +246,7 @@ class Attention(BuiltMixer):
         self.check_input(x, None, mask, state)
         assert isinstance(state, KeyValueState)
         positions = self.positions(x, mask, state.seen)
-        k, v = self.project.of_sources(self.sources(x))
+        k, v = self.project.keys_and_values(x)
         keep = None if mask is None else mask.keep
         return state.append(self.rotate(k, positions), v, positions, keep).last(self.reach)
 
@@ -254,9 +254,6 @@ class Attention(BuiltMixer):
     def answers_some(self) -> bool:
         """True without a memory, whose state is made of all outputs."""
         return self.memory is None
-
-    def sources(self, x: Tensor, *, biased: bool = True) -> Tensor:
-        return self.project.sources(x, biased=biased)
 
     def answer(
         self, x: Tensor, chosen: Chosen, mask: Mask | None, state: State | None
@@ -275,8 +272,7 @@ class Attention(BuiltMixer):
         if self.rotates:
             # how long a text is, its chosen tokens alone do not tell
             q = self.rotate(q, of_q, chosen.pick(lengths_of(of_k)))
-        made = self.sources(x) if chosen.sources is None else chosen.sources
-        k, v = self.project.of_sources(made)
+        k, v = self.project.keys_and_values(x)
         k = self.rotate(k, of_k)
         cache = None
         if state is not None:
