@@ -126,29 +126,6 @@ def test_blocks_are_those_of_the_local_attention_package(size, length):
 # streams
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"block_size": 5, "memory_size": 3},
-        {"block_size": 4, "memory_size": 0},
-        {"dims": 2, "grid": (5, 8), "tile": (2, 3), "flange": (1, 2)},
-        {"dims": 2, "grid": (8, 5), "tile": (2, 5), "flange": (2, 0)},
-    ],
-)
-def test_a_picture_read_in_part_and_then_step_by_step_is_the_whole(options):
-    """From every place, block boundaries among them; the state holds no more than is seen."""
-    mixer, x = build(**options), draw(2, 40, WIDTH)
-    whole, span = mixer(x).y, mixer.plan(40).span
-    for first in range(1, 40, 3):
-        out = mixer(x[:, :first], state=mixer.init_state(2))
-        parts = [out.y]
-        for t in range(first, 40):
-            out = mixer(x[:, t : t + 1], state=out.state)
-            assert out.state.keys.shape[2] <= span
-            parts.append(out.y)
-        assert_close(torch.cat(parts, 1), whole, rtol=0, atol=1e-12)
-
-
 def test_the_state_is_a_block_and_its_memory_or_some_rows():
     assert build(block_size=5, memory_size=3).plan(1).span == 5 + 3 - 1
     rows, tile, flange = (2 + 2) * 24, (2, 6), (2, 6)

@@ -38,7 +38,6 @@ from everyformer.core.bounds import Bounds, Count, Index, Odd, When, Whole
 from everyformer.core.dispatch import take
 from everyformer.core.errors import GeneError
 from everyformer.core.mixer import Mixer
-from everyformer.core.position import Position
 from everyformer.core.state import State
 from everyformer.core.trace import record, tracing
 from everyformer.core.trials import LENGTH, LONGEST, Trials, are_attention
@@ -102,57 +101,6 @@ class BigBirdOptions(PatternOptions):
     """texts of at most so many blocks see everything (transformers: 5 + 2 r)"""
 
 
-def check_together(
-    o: BigBirdOptions, rules: Rules, size: int, longest: int | None, position: Position | None
-) -> None:
-    """Refuse options that cannot be together, or not with ``longest``, the longest text.
-
-    ``size`` is that of the blocks in plans.
-    """
-    causal = rules.causal
-    drawn = o.random_blocks > 0 and o.random != "zeros"
-    if drawn and longest is None:
-        raise GeneError(
-            "bigbird draws its random blocks once, for the longest text, so it needs "
-            "max_length: give it, or random_blocks=0"
-        )
-    blocks = math.inf if longest is None else -(-longest // o.block_size)
-    for block in rules.always:
-        if block >= blocks or block < -blocks:
-            raise GeneError(
-                f"global_blocks={rules.always} names block {block}, but max_length="
-                f"{longest} has {blocks} blocks of block_size={o.block_size}"
-            )
-    if (tokens := len(rules.always) * size) > MOST_GLOBAL:
-        raise GeneError(
-            f"bigbird lists its global tokens, {tokens:,} in global_blocks={rules.always} "
-            f"of block_size={o.block_size}, and {MOST_GLOBAL:,} at most: choose a smaller "
-            "block_size, or global_blocks=()"
-        )
-    if o.random == "release" and longest is not None and longest % o.block_size:
-        raise GeneError(
-            f"random='release' has tables for whole blocks: max_length={longest} is no "
-            f"multiple of block_size={o.block_size}"
-        )
-    wrong = {
-        "form='etc'": o.form == "etc",
-        "random='zeros'": o.random == "zeros",
-        f"dense_blocks={o.dense_blocks}": o.dense_blocks > 0,
-        f"global_blocks={rules.always}": min(rules.always, default=0) < 0,
-    }
-    if causal and any(wrong.values()):
-        named = next(name for name, given in wrong.items() if given)
-        raise GeneError(
-            f"{named} depends on the end of the text, or lets all tokens read later ones: use "
-            "it with causal=False"
-        )
-    if o.random == "zeros" and position is not None:
-        raise GeneError(
-            "random='zeros' is for checkpoints of transformers, which have no position inside: "
-            f"use random='uniform' with position '{position.name}'"
-        )
-
-
 SMALL = {"block_size": 4, "random_blocks": 2}
 """blocks of pictures"""
 
@@ -203,12 +151,55 @@ class BigBird(PatternAttention):
         # of a block that is longer than any text, no more than that is in plans
         self._size = min(o.block_size, longest) if drawn and longest else o.block_size
         self.max_length = longest if drawn else None
-        check_together(o, self.rules, self._size, longest, self.position)
+        self._check(drawn, longest)
         self.order: Tensor | None
         self.register_buffer("order", self._drawn() if drawn else None)
         self._known: dict[int, SparsePlan] = {}
         self._known_of = (0, 0)
         self._newest = self.plan(1)
+
+    def _check(self, drawn: bool, longest: int | None) -> None:
+        """Refuse options that cannot be together, or not with the longest text."""
+        o, rules, position = self.options, self.rules, self.position
+        if drawn and longest is None:
+            raise GeneError(
+                "bigbird draws its random blocks once, for the longest text, so it needs "
+                "max_length: give it, or random_blocks=0"
+            )
+        blocks = math.inf if longest is None else -(-longest // o.block_size)
+        if outside := [block for block in rules.always if not -blocks <= block < blocks]:
+            raise GeneError(
+                f"global_blocks={rules.always} names block {outside[0]}, but max_length="
+                f"{longest} has {blocks} blocks of block_size={o.block_size}"
+            )
+        if (tokens := len(rules.always) * self._size) > MOST_GLOBAL:
+            raise GeneError(
+                f"bigbird lists its global tokens, {tokens:,} in global_blocks={rules.always} "
+                f"of block_size={o.block_size}, and {MOST_GLOBAL:,} at most: choose a smaller "
+                "block_size, or global_blocks=()"
+            )
+        if o.random == "release" and longest is not None and longest % o.block_size:
+            raise GeneError(
+                f"random='release' has tables for whole blocks: max_length={longest} is no "
+                f"multiple of block_size={o.block_size}"
+            )
+        wrong = {
+            "form='etc'": o.form == "etc",
+            "random='zeros'": o.random == "zeros",
+            f"dense_blocks={o.dense_blocks}": o.dense_blocks > 0,
+            f"global_blocks={rules.always}": min(rules.always, default=0) < 0,
+        }
+        if self.causal and any(wrong.values()):
+            named = next(name for name, given in wrong.items() if given)
+            raise GeneError(
+                f"{named} depends on the end of the text, or lets all tokens read later ones: use "
+                "it with causal=False"
+            )
+        if o.random == "zeros" and position is not None:
+            raise GeneError(
+                "random='zeros' is for checkpoints of transformers, which have no position inside: "
+                f"use random='uniform' with position '{position.name}'"
+            )
 
     def join(self, first: Mixer) -> None:
         """Counts the layers of a stack, each of which draws its own random blocks."""

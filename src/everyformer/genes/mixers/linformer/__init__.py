@@ -45,7 +45,7 @@ from everyformer.core.mixer import Mixer
 from everyformer.core.outputs import MixerOutput
 from everyformer.core.state import State
 from everyformer.core.trace import record, tracing
-from everyformer.core.trials import LENGTH, LONGEST, Make, Pair, Trials, output
+from everyformer.core.trials import LENGTH, LONGEST, Make, Pair, Trials, are_attention
 from everyformer.engines.softmax.attention import attention_weights, softmax_attention
 from everyformer.engines.softmax.cache import ContextState
 from everyformer.engines.softmax.visibility import Visibility
@@ -96,36 +96,29 @@ class LinformerOptions(Options):
             )
 
 
-def _slots(make: Make, plain: Any) -> list[Pair]:
-    """A slot for each token is attention: E = F = I, or windows of one token."""
-    pairs: list[Pair] = []
-    for kind in ("linear", "mean", "max", "conv"):
-        slotted = make("linformer", k=LENGTH, projection=kind, max_length=LENGTH)
-        slotted.load_state_dict(plain.state_dict(), strict=False)
-        if slotted.length_map is not None:
-            own = slotted.length_map
-            one = torch.eye(LENGTH) if kind == "linear" else torch.ones(1)
-            own.data.copy_(one.to(own).expand_as(own))
-        what = f"{kind} with a slot for each token is attention"
-        pairs.append((what, output(slotted), output(plain)))
-    return pairs
-
-
-def _segments(make: Make, plain: Any) -> list[Pair]:
-    """One segment is causal attention; so are segments whose slots are their tokens."""
-    pairs: list[Pair] = []
-    for size in (LONGEST, 4):
-        segments = make("linformer", causal_chunk=size, k=size, projection="mean")
-        segments.load_state_dict(plain.state_dict(), strict=False)
-        what = f"segments of {size} with a slot a token are attention"
-        pairs.append((what, output(segments), output(plain)))
-    return pairs
+def _one_to_one(mixer: Any) -> None:
+    """E = F = I, or windows of one token."""
+    if mixer.length_map is not None:
+        own, linear = mixer.length_map.data, mixer.options.projection == "linear"
+        own.copy_((torch.eye(LENGTH) if linear else torch.ones(1)).to(own).expand_as(own))
 
 
 def _limits(make: Make) -> list[Pair]:
-    """Slots of a whole text are bidirectional, those of segments causal."""
-    plain = make("attention")
-    return _segments(make, plain) if plain.causal else _slots(make, plain)
+    """A slot for each token is attention; so are one segment, and segments of such slots."""
+    cases: dict[str, dict[str, Any]] = {
+        f"{kind} with a slot for each token": {
+            "k": LENGTH, "projection": kind, "max_length": LENGTH
+        }
+        for kind in ("linear", "mean", "max", "conv")
+    }  # fmt: skip
+    if make("attention").causal:
+        cases = {
+            f"segments of {size} with a slot a token": {
+                "causal_chunk": size, "k": size, "projection": "mean"
+            }
+            for size in (LONGEST, 4)
+        }  # fmt: skip
+    return are_attention("linformer", cases, _one_to_one)(make)
 
 
 @MIXERS.register("linformer")

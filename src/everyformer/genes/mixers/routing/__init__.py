@@ -364,11 +364,9 @@ def _sizes(o: RoutingOptions, max_length: int | None) -> tuple[int, int]:
             "routing takes its numbers of clusters and members from the longest text: give "
             "max_length=..., or clusters=... and window=..."
         )
-    clusters = o.clusters
-    if clusters is None:
-        clusters = round(max_length / o.window if o.window else math.sqrt(max_length))
-    clusters = clusters if o.clusters is not None else max(1, clusters)
-    return clusters, o.window or math.ceil(max_length / max(1, clusters))
+    most = max_length / o.window if o.window else math.sqrt(max_length)
+    clusters = o.clusters or max(1, round(most))
+    return clusters, o.window or math.ceil(max_length / clusters)
 
 
 def _check(mixer: RoutingAttention) -> None:
