@@ -57,10 +57,6 @@ from everyformer.engines.softmax.cache import KeyValueState
 from everyformer.engines.softmax.visibility import Visibility, surely
 from everyformer.genes.mixers import MIXERS
 from everyformer.genes.mixers.base import HeadMixer, Rows
-from everyformer.genes.mixers.sinkhorn.reference import (
-    pooled_reference,
-    sinkhorn_attention_reference,
-)
 from everyformer.genes.mixers.sinkhorn.sorting import (
     Combine,
     Null,
@@ -74,6 +70,8 @@ from everyformer.genes.mixers.sinkhorn.sorting import (
     hardened,
     in_order,
     own_and_sorted,
+    pooled_reference,
+    sinkhorn_attention_reference,
     sorted_blocks,
 )
 from everyformer.system.memory import check_memory
