@@ -242,11 +242,16 @@ def test_rotations_before_the_features_see_distances_alone(name):
         ("linear", {}, {"normalise": "rms", "eps": 1e-6}, ConfigError, "no denominators"),
         ("linear", {}, {"attention_dropout": 0.1}, ConfigError, "no matrix of weights"),
         ("linear", {"heads": 5}, {}, GeneError, "heads"),
+        ("linear", {"heads": 6}, {"feature_map": "dpfp"}, GeneError, "the same products"),
     ],
 )
 def test_what_cannot_be_is_refused(name, sizes, options, error, match):
     with pytest.raises(error, match=match):
         ef.create_mixer(name, **{"width": 12, "heads": 3, "causal": True, **sizes}, **options)
+
+
+def test_heads_of_two_channels_have_the_other_maps():
+    assert build("linear", width=6)(draw(1, 3, 6)).y.isfinite().all()
 
 
 def test_dropout_on_weights_that_are_not_there_is_refused_of_models_too():

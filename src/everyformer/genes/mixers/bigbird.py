@@ -190,7 +190,7 @@ class BigBird(PatternAttention):
             f"global_blocks={rules.always}": min(rules.always, default=0) < 0,
         }
         if self.causal and any(wrong.values()):
-            named = next(name for name, given in wrong.items() if given)
+            named = next(name for name, chosen in wrong.items() if chosen)
             raise GeneError(
                 f"{named} depends on the end of the text, or lets all tokens read later ones: use "
                 "it with causal=False"
@@ -311,17 +311,17 @@ class BigBird(PatternAttention):
         counts = [self.blocks(real) for real in lengths.tolist()]
         if len(set(counts)) == 1:
             return self._sparse(heads, lengths, int(lengths.max()))
-        found, rows = [], []
+        outputs, rows = [], []
         for count in sorted(set(counts)):
             own = [row for row, own_count in enumerate(counts) if own_count == count]
             at = torch.tensor(own, device=device)
             upto = min(length, self.lead + count * self.options.block_size)
             q, k, v = (t.index_select(0, at)[:, :, :upto] for t in heads)
             out = self._sparse((q, k, v), lengths.index_select(0, at), upto)
-            found.append(F.pad(out, (0, 0, 0, length - upto)))
+            outputs.append(F.pad(out, (0, 0, 0, length - upto)))
             rows += own
         order = torch.tensor(rows, device=device).argsort()
-        return torch.cat(found).index_select(0, order)
+        return torch.cat(outputs).index_select(0, order)
 
     def _sparse(self, heads: Heads, lengths: Tensor | None, longest: int) -> Tensor:
         """Heads' outputs of texts with as many blocks as one of ``longest`` tokens."""

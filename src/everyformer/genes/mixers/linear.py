@@ -272,7 +272,7 @@ class Linear(KernelAttention):
 
     def feature_sizes(self) -> tuple[int, bool]:
         o, size = self.options, self.head_dim
-        if o.nu >= 2 * size:
+        if o.feature_map == "dpfp" and o.nu >= 2 * size:
             raise GeneError(
                 f"dpfp with 'nu'={o.nu} makes the same products again: give less than {2 * size}, "
                 f"twice the {size} channels of a head"

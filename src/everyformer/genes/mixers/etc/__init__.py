@@ -191,8 +191,8 @@ class ETC(BuiltMixer, RowMixer):
         self._check(rows)
         if tracing():
             record(self, "weights", lambda: self._weights(rows))
-        given = rows.global_tokens is not None
-        if torch.compiler.is_compiling() and given and rows.front is None:
+        marked = rows.global_tokens is not None
+        if torch.compiler.is_compiling() and marked and rows.front is None:
             take(self.name, "dense", "a graph knows no numbers of global tokens", True)
             return MixerOutput(self._literal(rows), None, {})
         long, summary = kinds_of(rows)
@@ -388,8 +388,8 @@ class ETC(BuiltMixer, RowMixer):
             here = chosen if kind == "global" else ~chosen
             label = torch.where(alike, distance[kind], across)[:, None]
             scores = products[0] + products[1] + labelled(by_label, label)
-            found = self._softmax(scores, scores[..., :0], (parts[kind][:, None], None))[0]
-            total = torch.where((here & keep)[:, None, :, None], found, total)
+            weights = self._softmax(scores, scores[..., :0], (parts[kind][:, None], None))[0]
+            total = torch.where((here & keep)[:, None, :, None], weights, total)
         return total
 
     def _sides(self) -> tuple[tuple[str, Side, nn.Module], ...]:

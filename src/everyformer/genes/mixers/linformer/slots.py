@@ -176,8 +176,8 @@ def advanced(
         )
     slots = torch.arange(size + length, device=x.device)
     own = (slots <= position[..., None]) & (slots // size == position[..., None] // size)
-    asking = (state.seen // size)[:, None] + position // size
-    past = torch.arange(slot_keys.shape[2], device=x.device) // each < asking[..., None]
+    segment_of = (state.seen // size)[:, None] + position // size
+    past = torch.arange(slot_keys.shape[2], device=x.device) // each < segment_of[..., None]
     keys = torch.cat((slot_keys, both["keys"].transpose(1, 2)), 2)
     values = torch.cat((slot_values, both["values"].transpose(1, 2)), 2)
     visible = Visibility(mask=torch.cat((past, own), -1)[:, None])

@@ -143,13 +143,13 @@ def _times_seen(buckets: Any, real: list[int], length: int, pattern: ChunkPatter
         cuts = range(0, len(tokens), pattern.chunk)
         chunks += [(number, tokens[cut : cut + pattern.chunk]) for cut in cuts]
     times = torch.zeros(length, length)
-    for n, (number, asking) in enumerate(chunks):
+    for n, (number, queries) in enumerate(chunks):
         for other in range(n - pattern.before, n + pattern.after + 1):
             if pattern.circular:
                 other %= len(chunks)
             elif not 0 <= other < len(chunks) or chunks[other][0] != number:
                 continue
-            for i in asking:
+            for i in queries:
                 for j in chunks[other][1]:
                     same = chunks[other][0] == number and buckets[number][i] == buckets[number][j]
                     times[i, j] += 1 if same or not pattern.within else 0
