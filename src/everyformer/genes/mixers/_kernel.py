@@ -103,7 +103,7 @@ class KernelAttention(HeadMixer):
 
     def query_features(self, q: Tensor, drawn: Tensor | None) -> Tensor:
         """Features (B, H, L, M) of queries (B, H, L, D), up to a factor for each query."""
-        return self.key_features(q, drawn)[0]
+        raise NotImplementedError
 
     def key_features(self, k: Tensor, drawn: Tensor | None) -> Keys:
         """Features of keys (B, H, S, D)."""

@@ -156,6 +156,9 @@ class Performer(KernelAttention):
             return None
         return self.random(carried) if again else self.random.current()
 
+    def query_features(self, q: Tensor, drawn: Tensor | None) -> Tensor:
+        return self.key_features(q, drawn)[0]
+
     def key_features(self, k: Tensor, drawn: Tensor | None) -> Keys:
         kind = self.options.feature_map
         x = widened(k) * self.head_dim**-0.25

@@ -173,6 +173,9 @@ class RFA(KernelAttention):
         drawn = self.random(carried) if again else self.random.current()
         return drawn / self.options.temperature * self.scale
 
+    def query_features(self, q: Tensor, drawn: Tensor | None) -> Tensor:
+        return self.key_features(q, drawn)[0]
+
     def key_features(self, k: Tensor, drawn: Tensor | None) -> Keys:
         assert drawn is not None
         x = self._direction(k)
