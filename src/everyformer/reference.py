@@ -13,9 +13,9 @@ from everyformer.genes.mixers.attention.reference import attention_reference as 
 from everyformer.genes.mixers.gmlp import spatial_gate_reference as spatial_gate
 from everyformer.genes.mixers.linear import linear_attention_reference as linear_attention
 from everyformer.genes.mixers.performer import positive_features_reference as positive_features
-from everyformer.genes.mixers.reformer.reference import lsh_attention_reference as lsh_attention
+from everyformer.genes.mixers.reformer.function import lsh_attention_reference as lsh_attention
 from everyformer.genes.mixers.rfa import fourier_features_reference as fourier_features
-from everyformer.genes.mixers.routing.reference import (
+from everyformer.genes.mixers.routing.function import (
     routing_attention_reference as routing_attention,
 )
 from everyformer.genes.positions.alibi import alibi_slopes_reference as alibi_slopes

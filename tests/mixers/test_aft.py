@@ -7,15 +7,14 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from everyformer import functional, reference
+from everyformer import functional
 from everyformer.core.errors import ConfigError, GeneError, ShapeError, UnsupportedError
 from everyformer.core.mask import Mask
 from everyformer.core.trace import trace
-from everyformer.genes.mixers import MIXERS, _aft
+from everyformer.genes.mixers import MIXERS
 from everyformer.genes.mixers.aft_conv import line_bias, normalised_kernel, picture_bias
 
 WIDTH, HEADS, LONGEST = 8, 2, 40
-LENGTHS = (1, 2, 7, 33)
 MEMBERS = [
     ("aft-full", {"rank": 3}),
     ("aft-full", {"rank": None, "gate": "relu"}),
@@ -63,22 +62,6 @@ def close(a, b, tolerance=1e-12):
 # the equation
 
 
-@pytest.mark.parametrize("causal", [True, False])
-def test_it_is_softmax_attention_with_a_head_a_channel(causal):
-    q, k, v, w = (draw(3, 11, 6, seed=s) for s in (1, 2, 3, 4))
-    w, keep = draw(11, 11, seed=4), torch.ones(3, 11, dtype=torch.bool)
-    keep[1, 7:] = False
-    seen = keep[:, None, None, :].expand(-1, -1, 11, -1)
-    if causal:
-        seen = seen & torch.ones(11, 11, dtype=torch.bool).tril()
-    heads = [t.transpose(1, 2)[..., None] for t in (torch.ones_like(k), k, v)]
-    bias = w.masked_fill(~seen, -math.inf)
-    attended = F.scaled_dot_product_attention(*heads, attn_mask=bias, scale=1.0)
-    expected = torch.sigmoid(q) * attended[..., 0].transpose(1, 2)
-    got = functional.aft_full(q, k, v, w, causal=causal, mask=Mask(keep=keep))
-    close(got * keep[..., None], expected * keep[..., None])
-
-
 @pytest.mark.parametrize("grid", [None, (3, 4)])
 def test_conv_is_softmax_attention_with_a_bias_a_head(grid):
     q, v, k = draw(2, 12, 6), draw(2, 12, 6, seed=2), draw(2, 12, 2, seed=3)
@@ -120,68 +103,6 @@ def test_aft_pytorch_computes_the_same():
 # limits and symmetries
 
 
-@pytest.mark.parametrize("causal", [True, False])
-def test_limits_between_the_four(causal):
-    q, k, v = (draw(2, 13, 6, seed=s) for s in (1, 2, 3))
-    w = draw(13, 13, seed=4)
-    how = {"causal": causal}
-    full, simple = functional.aft_full(q, k, v, w, **how), functional.aft_simple(q, k, v, **how)
-    for window in (13, 50):
-        close(functional.aft_local(q, k, v, w, window=window, **how), full)
-    close(functional.aft_local(q, k, v, w, window=0, **how), simple)
-    close(functional.aft_full(q, k, v, 0 * w, **how), simple)
-    close(functional.aft_conv(q, k, v, torch.zeros(6, 3, dtype=k.dtype), **how), simple)
-    kernel = draw(2, 25, seed=5)
-    toeplitz = functional.aft_full(q, k, v, line_bias(kernel, 13, causal), **how)
-    close(functional.aft_conv(q, k, v, kernel, **how), toeplitz)
-
-
-@pytest.mark.parametrize("causal", [True, False])
-@pytest.mark.parametrize("window", [0, 1, 4, 40])
-def test_factors_stand_for_their_product(causal, window):
-    q, k, v = (draw(2, 33, 6, seed=s) for s in (1, 2, 3))
-    factors = draw(2, 40, 5, seed=4), draw(2, 40, 5, seed=5)
-    w = factors[0] @ factors[1].mT
-    how = {"causal": causal}
-    full = functional.aft_full(q, k, v, w, **how)
-    close(functional.aft_full(q, k, v, factors, **how), full)
-    close(reference.aft_full(q, k, v, factors, **how), full)
-    local = functional.aft_local(q, k, v, w, window=window, **how)
-    close(functional.aft_local(q, k, v, factors, window=window, **how), local)
-
-
-def test_constants_in_a_row_of_w_or_a_channel_of_k_cancel():
-    q, k, v, w = (draw(1, 9, 9, seed=s) for s in (1, 2, 3, 4))
-    w = w[0]
-    for causal in (True, False):
-        y = functional.aft_full(q, k, v, w, causal=causal)
-        shifted = functional.aft_full(q, k, v, w + 50 * draw(9, 1, seed=5), causal=causal)
-        close(shifted, y, 1e-11)
-        close(functional.aft_full(q, k + 50 * draw(9, seed=6), v, w, causal=causal), y, 1e-11)
-
-
-@members
-def test_the_average_stays_within_the_values(name, options):
-    mixer = build(name, options, causal=False)
-    x = draw(2, 17, WIDTH, scale=3.0)
-    gate, bound = mixer.query(x), mixer.value(x).abs().amax(1, keepdim=True)
-    mixer.out = torch.nn.Identity()
-    y = mixer(x).y
-    largest = {"sigmoid": 1.0, "relu": gate.relu(), "identity": gate.abs()}
-    assert torch.all(y.abs() <= bound * largest[mixer.options.gate] + 1e-12)
-
-
-def test_simple_is_blind_to_order_and_the_biased_ones_are_not():
-    order = torch.randperm(12, generator=torch.Generator().manual_seed(0))
-    x = draw(1, 12, WIDTH)
-    for name, options in MEMBERS:
-        mixer = build(name, options, causal=False)
-        differs = (mixer(x[:, order]).y - mixer(x).y[:, order]).abs().max()
-        # a kernel of one tap adds the same to every token's own key
-        blind = name == "aft-simple" or options.get("window") == 0 or options.get("kernel") == 1
-        assert (differs < 1e-12) if blind else (differs > 1e-4)
-
-
 def test_a_picture_may_be_moved_on_a_larger_one():
     mixer = build("aft-conv", {"kernel": 3, "dims": 2}, causal=False)
     x = draw(1, 3, 4, WIDTH)
@@ -214,34 +135,6 @@ def test_a_picture_agrees_with_its_reference():
 
 
 @members
-@pytest.mark.parametrize(
-    "cuts", [(0, 23), tuple(range(24)), (0, 1, 9, 10, 23), (0, 14, 15, 16, 23), (0, 8, 16, 23)]
-)
-@pytest.mark.parametrize("padded", [False, True])
-def test_any_chunking_equals_one_pass(name, options, cuts, padded):
-    mixer, x = build(name, options), draw(3, 23, WIDTH).requires_grad_()
-    keep = holes(3, 23) if padded else torch.ones(3, 23, dtype=torch.bool)
-    state, parts = mixer.init_state(3), []
-    for a, b in itertools.pairwise(cuts):
-        mask = Mask(keep=keep[:, a:b]) if padded else None
-        y, state, _ = mixer(x[:, a:b], mask=mask, state=state)
-        parts.append(y)
-    whole = mixer(x, mask=Mask(keep=keep) if padded else None).y
-    streamed = torch.cat(parts, 1) * keep[..., None]
-    close(streamed, whole)
-    assert torch.equal(state.seen, keep.sum(1))
-    weight = draw(3, 23, WIDTH, seed=5)
-    inputs = [x, *mixer.parameters()]
-    pairs = (
-        torch.autograd.grad((y * weight).sum(), inputs, allow_unused=True)
-        for y in (streamed, whole)
-    )
-    for a, b in zip(*pairs, strict=True):
-        if b is not None:
-            close(a, b, 1e-10)
-
-
-@members
 def test_the_state_keeps_its_size(name, options):
     mixer, x = build(name, options), draw(2, 20, WIDTH)
     state = mixer(x, state=mixer.init_state(2)).state
@@ -259,23 +152,6 @@ def test_sums_of_a_half_precision_state_are_float32():
 
 
 # numbers
-
-
-@members
-@pytest.mark.parametrize("causal", [True, False])
-@pytest.mark.parametrize("scale", [1.0, 300.0])
-def test_float32_is_near_float64_at_any_input_size(name, options, causal, scale):
-    low = build(name, options, causal=causal, dtype=torch.float32)
-    x = draw(2, 33, WIDTH, scale=scale, dtype=torch.float32).requires_grad_()
-    y = low(x).y
-    high = build(name, options, causal=causal)
-    high.load_state_dict(low.state_dict())
-    expected = high.reference(x.double())
-    # relative to the values; keys of size s carry an error of s times float32's rounding
-    error = (y.double() - expected).abs().max() / expected.abs().max()
-    assert error < 1e-6 + 1e-6 * scale
-    (gradient,) = torch.autograd.grad(y.sum(), x)
-    assert torch.isfinite(gradient).all()
 
 
 @members
@@ -314,27 +190,6 @@ def test_conv_starts_as_simple_and_its_scale_learns_first():
 # compilation and pictures
 
 
-@pytest.mark.full("the law `compiles` holds them to one graph")
-@members
-def test_one_graph_serves_other_lengths(name, options):
-    for causal in (True, False):
-        mixer = build(name, options, causal=causal)
-        graphs = []
-
-        def count(module, _, graphs=graphs):
-            graphs.append(module)
-            return module.forward
-
-        torch._dynamo.reset()
-        compiled = torch.compile(mixer, backend=count, fullgraph=True, dynamic=True)
-        for length in (9, 12, 35):
-            x, mask = draw(2, length, WIDTH), Mask(keep=holes(2, length))
-            close(compiled(x).y, mixer(x).y)
-            close(compiled(x, mask=mask).y, mixer(x, mask=mask).y)
-        # one for rows without a mask, one with
-        assert len(graphs) <= 2
-
-
 @members
 @pytest.mark.parametrize("causal", [True, False])
 def test_the_weights_shown_are_those_applied(name, options, causal):
@@ -357,17 +212,6 @@ def test_the_weights_shown_are_those_applied(name, options, causal):
     close(weights[:, 0], torch.stack(columns, -1))
 
 
-def test_a_local_bias_is_zero_outside_its_window():
-    for options in ({"window": 3, "rank": 2}, {"window": 3, "rank": None}):
-        mixer, x = build("aft-local", options, causal=False), draw(1, 9, WIDTH)
-        with trace(mixer) as seen:
-            mixer(x)
-        w = seen.find("position_bias")[""][0]
-        near = (torch.arange(9)[:, None] - torch.arange(9)).abs() < 3
-        assert torch.all(w[~near] == 0)
-        assert torch.all(w[near] != 0)
-
-
 # what is refused
 
 
@@ -376,12 +220,6 @@ def test_a_local_bias_is_zero_outside_its_window():
     [
         ("aft-full", {"max_length": None}, {}, ConfigError, "needs max_length"),
         ("aft-local", {"max_length": None}, {}, ConfigError, "needs max_length"),
-        ("aft-full", {}, {"rank": 0}, ConfigError, "rank' must be at least 1"),
-        ("aft-local", {}, {"window": -1}, ConfigError, "window' must be at least 0"),
-        ("aft-simple", {}, {"gate": "tanh"}, ConfigError, "gate"),
-        ("aft-simple", {}, {"window": 3}, ConfigError, "unknown option"),
-        ("aft-conv", {}, {"kernel": 4}, ConfigError, "kernel' must be odd"),
-        ("aft-conv", {}, {"dims": 3}, ConfigError, "dims' must be one of 1, 2"),
         ("aft-conv", {"causal": True}, {"dims": 2}, GeneError, "dims=2 cannot be causal=True"),
         ("aft-conv", {"heads": 3}, {}, GeneError, "not divisible by heads=3"),
     ],
@@ -403,17 +241,6 @@ def test_wrong_calls_say_what_to_do():
     state = local(x[:, :40], state=local.init_state(1)).state
     with pytest.raises(ShapeError, match="max_length=40"):
         local(x[:, 40:], state=state)
-    documents = Mask(documents=torch.zeros(1, 5, dtype=torch.long))
-    for name in ("aft-full", "aft-local", "aft-simple", "aft-conv"):
-        mixer = build(name)
-        with pytest.raises(UnsupportedError, match="documents"):
-            mixer(x[:, :5], mask=documents, state=mixer.init_state(1))
-        with pytest.raises(UnsupportedError, match="no exact streaming form when"):
-            build(name, causal=False).init_state(1)
-        with pytest.raises(UnsupportedError, match="allowed"):
-            mixer(x[:, :5], mask=Mask(allowed=torch.ones(5, 5, dtype=torch.bool)))
-        with pytest.raises(ShapeError, match=r"mask\.keep"):
-            mixer(x[:, :5], mask=Mask(keep=torch.ones(1, 4, dtype=torch.bool)))
     picture = build("aft-conv", {"kernel": 3, "dims": 2}, causal=False)
     with pytest.raises(ShapeError, match="picture's shape"):
         picture(x)
@@ -435,20 +262,3 @@ def test_wrong_calls_say_what_to_do():
         functional.aft_conv(q, q, q, draw(2, 4))
     with pytest.raises(ShapeError, match="do not divide by 4 heads"):
         functional.aft_conv(q, q, q, draw(4, 3))
-
-
-@pytest.mark.parametrize("most", [1, 3 * 50, 10_000])
-def test_mean_weights_are_the_mean_over_channels_taken_at_once(most, monkeypatch):
-    """Pictures took a call for every channel."""
-    monkeypatch.setattr(_aft, "MOST_WEIGHTS", most)
-    calls, softmax = [], torch.softmax
-    monkeypatch.setattr(torch, "softmax", lambda x, dim: calls.append(x) or softmax(x, dim))
-    k, w = torch.randn(2, 5, 8), torch.randn(2, 5, 5)
-    out = _aft.mean_weights(k, w, True)
-    assert len(calls) == {1: 8, 150: 4, 10_000: 2}[most]
-    hidden = torch.ones(5, 5, dtype=torch.bool).triu(1)
-    each = [
-        softmax((k[..., None, :, c] + w[c // 4]).masked_fill(hidden, -torch.inf), -1)
-        for c in range(8)
-    ]
-    assert torch.allclose(out[:, 0], sum(each) / 8, atol=1e-6)

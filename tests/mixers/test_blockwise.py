@@ -7,7 +7,6 @@ from torch.testing import assert_close
 import everyformer as ef
 from everyformer.core.errors import ConfigError, ShapeError
 from everyformer.core.mask import Mask
-from everyformer.engines.sparse.plan import reached
 
 WIDTH, HEADS, LENGTH = 12, 3, 23
 
@@ -50,29 +49,6 @@ def test_blocks_are_as_long_as_they_need_to_be(length, block):
     assert_close(mixer(x).y, mixer.reference(x))
 
 
-def test_an_identity_is_attention_inside_each_block():
-    mixer, x = make(blocks=3, groups=(3,)), tokens(24)
-    plain = ef.create_mixer("attention", width=WIDTH, heads=HEADS).double()
-    plain.load_state_dict(mixer.state_dict())
-    assert_close(mixer(x).y, torch.cat([plain(part).y for part in x.split(8, 1)], 1))
-
-
-def test_permuting_blocks_permutes_the_output():
-    orders, tau = ((0, 1, 2), (1, 2, 0), (2, 1, 0)), (2, 0, 1)
-    back = [tau.index(b) for b in range(3)]
-    # block tau(a) of the moved text is block a: it reads tau(pi(a))
-    moved = tuple(tuple(tau[order[back[b]]] for b in range(3)) for order in orders)
-    x, place = tokens(24), torch.arange(24).view(3, 8)[back].flatten()
-    plain, other = make(blocks=3, permutations=orders), make(blocks=3, permutations=moved)
-    assert_close(other(x[:, place]).y, plain(x).y[:, place])
-
-
-def test_the_order_inside_a_block_of_keys_does_not_matter():
-    mixer, x = make(blocks=3, groups=(0, 3)), tokens(24)
-    place = torch.cat([torch.arange(8), torch.randperm(8) + 8, torch.arange(16, 24)])
-    assert_close(mixer(x[:, place]).y[:, :8], mixer(x).y[:, :8])
-
-
 @pytest.mark.parametrize(("wrap", "first"), [("self", 1), ("none", 0)])
 def test_a_causal_head_reads_the_block_so_far_back(wrap, first):
     mask = sees(make(blocks=3, groups=(1, 1, 1), causal=True, wrap=wrap))
@@ -81,16 +57,6 @@ def test_a_causal_head_reads_the_block_so_far_back(wrap, first):
         own = (j // 8 == i // 8) & (j <= i)
         back = (j // 8 == i // 8 - shift) & (j <= i)
         assert_close(mask[shift], back | (own & (i // 8 < shift) & bool(first)))
-
-
-def test_layers_that_mix_shifts_reach_one_block_further_each():
-    plan = make(blocks=3, groups=(2, 1), causal=True, block_size=4).plan(LENGTH)
-    block = torch.arange(LENGTH) // 4
-    for layers in (1, 2, 3):
-        found = reached([plan] * layers, LENGTH, HEADS)
-        apart = block[:, None] - block
-        want = (apart <= layers) & (torch.arange(LENGTH)[:, None] >= torch.arange(LENGTH))
-        assert_close(found, want)
 
 
 def test_keys_that_are_padding_alone_give_zero():
@@ -123,7 +89,6 @@ def test_most_heads_stay_in_their_block():
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"blocks": 0}, "blocks' must be at least 1"),
         ({"groups": (1, 1)}, "heads=3"),
         ({"blocks": 2, "groups": (1, 1, 1)}, "0 to 1 blocks"),
         ({"permutations": ((0, 1), (1, 0))}, "2 permutations"),

@@ -52,18 +52,6 @@ def test_ids_that_stand_in_padding_are_not_read(member):
     assert_close(made[0], made[1], **EXACT)
 
 
-@pytest.mark.parametrize("member", MEMBERS, ids=lambda m: m.name)
-def test_flags_and_ids_that_do_not_fit_are_refused_by_all(member):
-    mixer, x = first_case(member).mixer(float64), draw(2, 6, WIDTH)
-    for shape in ((1, 6), (2, 5), (2, 6, 1)):
-        with pytest.raises(ShapeError, match="give one flag per token"):
-            mixer(x, mask=Mask(keep=torch.ones(shape, dtype=torch.bool)))
-        with pytest.raises(ShapeError, match="give one whole number per token"):
-            mixer(x, mask=Mask(documents=torch.zeros(shape, dtype=torch.long)))
-    with pytest.raises(ShapeError, match=r"float32.*True where it is real"):
-        mixer(x, mask=Mask(keep=torch.ones(2, 6)))
-
-
 @pytest.mark.parametrize("member", [m for m in MEMBERS if m.can("streaming")], ids=lambda m: m.name)
 def test_packed_documents_and_a_state_are_refused_or_done_right(member):
     mixer, x = first_case(member).mixer(float64), draw(1, 6, WIDTH)
@@ -111,41 +99,6 @@ def test_scaled_rotations_count_the_real_tokens_alone(name, causal, scaling):
         for y in (mixer(x, mask=Mask(keep=keep)).y, mixer.reference(x, mask=Mask(keep=keep))):
             for row, text in enumerate(alone):
                 assert_close(y[row, keep[row]], mixer.reference(text)[0], **CLOSE)
-
-
-SETS = [
-    {"pattern": pattern, **sets}
-    for pattern in ("strided", "fixed")
-    for sets in (
-        {"mode": "merged"},
-        {"mode": "interleave"},
-        {"mode": "heads"},
-        {"mode": "heads", "sets": ("first", "second", "both")},
-        {"mode": "heads", "sets": ("second",) * 3},
-        {"mode": "heads", "sets": ("first",) * 3},
-    )
-]
-
-
-@pytest.mark.parametrize("columns", [1, 2])
-@pytest.mark.parametrize("sets", SETS, ids=str)
-@pytest.mark.parametrize("split", [(0, 3, 5, 13), (0, 4, 8, 12, 13), tuple(range(14))], ids=str)
-def test_every_set_of_a_sparse_transformer_streams_in_models_of_layers(sets, columns, split):
-    own = {"stride": 4, **sets}
-    if sets.get("pattern") == "fixed":
-        own["columns"] = columns
-    sizes = {"vocabulary": 11, "width": WIDTH, "heads": 3, "layers": 3, "max_length": 16}
-    torch.manual_seed(0)
-    model = ef.create_model("sparse-transformer", **sizes, **own).double().eval()
-    for weight in model.parameters():
-        weight.data.add_(draw(*weight.shape) * 0.5)
-    tokens = torch.randint(0, 11, (2, 13), generator=torch.Generator().manual_seed(1))
-    state, parts = model.init_state(2), []
-    for a, b in itertools.pairwise(split):
-        out = model(tokens[:, a:b], state=state)
-        state = out.state
-        parts.append(out.logits)
-    assert_close(torch.cat(parts, 1), model(tokens).logits, **CLOSE)
 
 
 def test_pairs_beside_a_state_are_those_of_this_call():

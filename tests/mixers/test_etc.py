@@ -28,13 +28,6 @@ def make(**options):
     return mixer
 
 
-def without_labels(mixer):
-    for labels in (mixer.long_labels, mixer.summary_labels):
-        torch.nn.init.zeros_(labels.vectors)
-        torch.nn.init.zeros_(labels.numbers)
-    return mixer
-
-
 def tokens(*shape, seed=1):
     torch.manual_seed(seed)
     return torch.randn(*shape, WIDTH, dtype=torch.float64, requires_grad=True)
@@ -47,16 +40,6 @@ def text(*sentences, batch=1):
     ids = torch.cat([torch.arange(count), own]).expand(batch, -1)
     chosen = (torch.arange(ids.shape[1]) < count).expand(batch, -1)
     return Mask(global_tokens=chosen, sentences=ids)
-
-
-def influence(y, x):
-    """Whether anything of token i (rows) depends on token j, by the gradient: (L, L)."""
-    return torch.stack(
-        [
-            torch.autograd.grad(y[0, i].sum(), x, retain_graph=True)[0][0].abs().sum(-1) > 0
-            for i in range(y.shape[1])
-        ]
-    )
 
 
 # what follows knows nothing of the mixer's code: one pair of tokens at a time
@@ -195,105 +178,6 @@ def test_dropout_takes_weights_of_both_sides_in_training_alone():
     assert off.abs().max() < 5
 
 
-def test_with_three_distances_labels_are_those_of_the_paper():
-    apart = torch.arange(6) - torch.arange(6)[:, None]
-    table = make(clip=3)._distance(apart)
-    assert table[0].tolist() == [0, 1, 2, 3, 3, 3]
-    assert table[1].tolist() == [4, 0, 1, 2, 3, 3]
-    assert table[5].tolist() == [6, 6, 6, 5, 4, 0]
-
-
-def test_without_labels_and_borders_it_is_attention_over_all_tokens():
-    mixer = without_labels(make(radius=9, share_output=True, bias=ALL_BIASES, **OPEN))
-    plain = ef.create_mixer("attention", width=WIDTH, heads=HEADS, bias=ALL_BIASES).double()
-    plain.project.weights[0].data = torch.cat(
-        [part.weight for part in (mixer.long.query, mixer.long.key.any, mixer.long.value.any)]
-    ).detach()
-    for name in ("query", "key"):
-        own = mixer.long.query if name == "query" else mixer.long.key.any
-        plain.project.biases[name].data = own.bias.detach()
-    plain.project.biases["value"].data = mixer.long.value.any.bias.detach()
-    plain.out.load_state_dict(mixer.out.state_dict())
-    x = tokens(2, 13)
-    assert_close(mixer(x, mask=text(4, 1, 5, batch=2)).y, plain(x).y)
-
-
-def test_global_tokens_without_order_are_permuted_with_their_sentences():
-    mixer, mask, x = make(radius=2, ordered=False), text(3, 2, 4, 1), tokens(1, 14)
-    order = torch.tensor([2, 0, 3, 1, *range(4, 14)])
-    moved = Mask(global_tokens=mask.global_tokens, sentences=mask.sentences[:, order])
-    assert_close(mixer(x[:, order], mask=moved).y, mixer(x, mask=mask).y[:, order])
-    ordered = make(radius=2)
-    assert not ordered(x[:, order], mask=moved).y.allclose(ordered(x, mask=mask).y[:, order])
-
-
-def test_a_layer_without_global_tokens_reaches_as_far_as_its_radius():
-    mixer, x = make(radius=2), tokens(1, 11)
-    place = torch.arange(11)
-    reached = influence(mixer(x).y, x)
-    assert_close(reached, (place - place[:, None]).abs() <= 2)
-
-
-def test_two_layers_reach_everything_through_global_tokens_alone():
-    mixer, mask, x = make(radius=1), text(4, 4, 4), tokens(1, 15)
-    once = mixer(x, mask=mask).y
-    place = torch.arange(12)
-    near = (place - place[:, None]).abs()
-    assert_close(influence(once, x)[3:, 3:], near <= 1)
-    assert influence(mixer(once, mask=mask).y, x)[3:].all()
-    alone = tokens(1, 12)
-    assert_close(influence(mixer(mixer(alone).y).y, alone), near <= 2)
-
-
-@pytest.mark.parametrize("hard", [True, False])
-def test_a_hard_global_token_reads_long_tokens_of_its_own_sentence_alone(hard):
-    mask, x = text(3, 1, 5), tokens(1, 12)
-    reached = influence(make(hard_g2l=hard)(x, mask=mask).y, x)[:3]
-    own = mask.sentences[0, :3, None] == mask.sentences[0, 3:]
-    assert reached[:, :3].all()
-    assert_close(reached[:, 3:], own if hard else torch.ones_like(own))
-
-
-def test_a_hard_long_token_reads_the_global_token_of_its_own_sentence_alone():
-    mask, x = text(3, 1, 5), tokens(1, 12)
-    reached = influence(make(hard_l2g=True)(x, mask=mask).y, x)[3:]
-    assert_close(reached[:, :3], mask.sentences[0, 3:, None] == mask.sentences[0, :3])
-
-
-def test_two_texts_in_a_row_are_read_as_if_each_were_alone():
-    mixer, masks = make(radius=2, clip=2), [text(3, 2), text(1, 4, 2)]
-    parts = [tokens(1, mask.sentences.shape[1], seed=n) for n, mask in enumerate(masks)]
-    joined = Mask(
-        global_tokens=torch.cat([mask.global_tokens for mask in masks], 1),
-        sentences=torch.cat([mask.sentences for mask in masks], 1),
-        documents=torch.tensor([[0] * 7 + [1] * 10]),
-    )
-    apart = torch.cat([mixer(x, mask=m).y for x, m in zip(parts, masks, strict=True)], 1)
-    assert_close(mixer(torch.cat(parts, 1), mask=joined).y, apart)
-
-
-def test_outputs_move_with_a_text_that_is_moved():
-    mixer, x = make(radius=2, clip=4), tokens(1, 9)
-    mask = Mask(keep=torch.arange(14)[None] >= 5)
-    moved = torch.cat([tokens(1, 5, seed=8), x], 1)
-    assert_close(mixer(moved, mask=mask).y[:, 5:], mixer(x).y)
-    # inside a text too: what stands within the radius is all that counts
-    longer = torch.cat([x, x], 1)
-    assert_close(mixer(longer).y[:, 11:16], mixer(x).y[:, 2:7])
-
-
-def test_numbers_of_labels_are_inside_the_scale():
-    mixer, x = without_labels(make(radius=0, **OPEN)), tokens(1, 2)
-    mask = Mask(global_tokens=torch.tensor([[True, False]]))
-    torch.nn.init.zeros_(mixer.long.query.weight)
-    mixer.long_labels.numbers.data[2 * 12 + 1] = 3.0
-    with ef.trace(mixer) as seen:
-        mixer(x, mask=mask)
-    [weights] = seen.find("weights").values()
-    expected = torch.tensor([3.0 / math.sqrt(SIZE), 0.0], dtype=torch.float64).softmax(0)
-    assert_close(weights[0, 0, 1], expected)
-
-
 @pytest.mark.parametrize("padding", [(), (13,), (3, 12, 13), (2, 3, 12, 13), (3, 9, 13), (0,)])
 def test_told_how_many_are_in_front_it_need_not_look(padding):
     mixer, x, mask = make(radius=2), tokens(2, 14), text(3, 2, 4, 1, batch=2)
@@ -373,26 +257,13 @@ def test_without_sentences_only_open_masks_have_a_meaning():
     assert_close(open_mixer(x, mask=mask).y, by_hand(open_mixer, x, mask))
 
 
-@pytest.mark.parametrize(
-    ("options", "says"),
-    [
-        ({"radius": -1}, "radius' must be at least 0"),
-        ({"clip": 0}, "clip' must be at least 1"),
-        ({"causal": True}, "no causal form"),
-    ],
-)
-def test_what_cannot_be_is_refused_when_it_is_built(options, says):
-    with pytest.raises(ConfigError, match=says):
-        ef.create_mixer("etc", width=WIDTH, heads=HEADS, **options)
+def test_it_has_no_causal_form():
+    with pytest.raises(ConfigError, match="no causal form"):
+        make(causal=True)
 
 
-@pytest.mark.parametrize("part", ["global_tokens", "sentences", "keep", "documents"])
+@pytest.mark.parametrize("part", ["global_tokens", "sentences"])
 def test_a_mask_of_another_shape_is_refused(part):
-    flags = torch.ones(1, 5, dtype=torch.bool if part in ("global_tokens", "keep") else torch.long)
+    flags = torch.ones(1, 5, dtype=torch.bool if part == "global_tokens" else torch.long)
     with pytest.raises(ShapeError, match=part):
         make(**OPEN)(tokens(1, 4), mask=Mask(**{part: flags}))
-
-
-def test_parts_of_a_mask_that_it_does_not_know_are_refused():
-    with pytest.raises(UnsupportedError, match="bias"):
-        make()(tokens(1, 4), mask=Mask(bias=torch.zeros(4, 4)))

@@ -34,20 +34,6 @@ def test_gate_equals_its_reference_with_gradients(causal, heads):
         torch.testing.assert_close(a, b)
 
 
-def test_a_row_of_w_is_an_output_token():
-    z, weight = draw(1, 3, 2), torch.zeros(1, 3, 3).double()
-    weight[0, 2, 0] = 1.0
-    gated = ef.functional.spatial_gate(z, weight, torch.zeros(1, 3).double())
-    assert (gated[0, :2] == 0).all()
-    torch.testing.assert_close(gated[0, 2], z[0, 2, :1] * z[0, 0, 1:])
-
-
-def test_equal_heads_are_one_head():
-    z, weight, bias = draw(2, 6, 8), draw(1, 6, 6), draw(1, 6)
-    four = ef.functional.spatial_gate(z, weight.repeat(4, 1, 1), bias.repeat(4, 1))
-    torch.testing.assert_close(four, ef.functional.spatial_gate(z, weight, bias))
-
-
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("length", [1, 5, 8, 13])
 def test_toeplitz_by_matrix_by_fft_and_by_convolution_agree(causal, length, monkeypatch):

@@ -98,41 +98,6 @@ def test_a_key_is_needed_until_its_last_query_and_none_is_farther_than_the_span(
     assert int((i - j).max()) == pattern.span
 
 
-def test_the_mask_of_tiles_is_causal_in_their_order_but_not_in_raster_order():
-    shape = {"grid": (6, 6), "tile": (2, 3), "flange": (1, 2)}
-    mask = SparsePlan.of(Rectangles(**shape)).mask(36)[0]
-    assert not mask.triu(1).any()
-    places = block_order(*shape["grid"], shape["tile"]).steps
-    assert mask[places][:, places].triu(1).any()
-
-
-# limits
-
-
-def test_a_tile_as_large_as_the_picture_is_causal_attention_in_raster_order():
-    local, plain = build(dims=2, grid=(4, 6), tile=(4, 6)), build(member="attention")
-    plain.load_state_dict(local.state_dict())
-    x = draw(2, 24, WIDTH)
-    assert_close(local(x).y, plain(x).y, rtol=0, atol=1e-12)
-
-
-def test_without_a_flange_each_tile_is_a_picture_of_its_own():
-    local, plain = build(dims=2, grid=(4, 6), tile=(2, 3), flange=(0, 0)), build(member="attention")
-    plain.load_state_dict(local.state_dict())
-    x = draw(2, 24, WIDTH)
-    alone = plain(x.reshape(8, 6, WIDTH)).y.reshape(2, 24, WIDTH)
-    assert_close(local(x).y, alone, rtol=0, atol=1e-12)
-
-
-@pytest.mark.parametrize(("length", "options"), [(20, {"block_size": 10}), (17, {"block_size": 9})])
-def test_two_blocks_that_remember_a_block_are_causal_attention(length, options):
-    """What tensor2tensor has a case of its own for."""
-    local, plain = build(**options), build(member="attention")
-    plain.load_state_dict(local.state_dict())
-    x = draw(2, length, WIDTH)
-    assert_close(local(x).y, plain(x).y, rtol=0, atol=1e-12)
-
-
 def test_a_token_sees_its_memory_and_what_of_its_block_is_made():
     mask = build(block_size=4, memory_size=3).plan(13).mask(13)[0]
     seen = [[*range(max(0, i // 4 * 4 - 3), i + 1)] for i in range(13)]
@@ -159,29 +124,6 @@ def test_blocks_are_those_of_the_local_attention_package(size, length):
 
 
 # streams
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"block_size": 5, "memory_size": 3},
-        {"block_size": 4, "memory_size": 0},
-        {"dims": 2, "grid": (5, 8), "tile": (2, 3), "flange": (1, 2)},
-        {"dims": 2, "grid": (8, 5), "tile": (2, 5), "flange": (2, 0)},
-    ],
-)
-def test_a_picture_read_in_part_and_then_step_by_step_is_the_whole(options):
-    """From every place, block boundaries among them; the state holds no more than is seen."""
-    mixer, x = build(**options), draw(2, 40, WIDTH)
-    whole, span = mixer(x).y, mixer.plan(40).span
-    for first in range(1, 40, 3):
-        out = mixer(x[:, :first], state=mixer.init_state(2))
-        parts = [out.y]
-        for t in range(first, 40):
-            out = mixer(x[:, t : t + 1], state=out.state)
-            assert out.state.keys.shape[2] <= span
-            parts.append(out.y)
-        assert_close(torch.cat(parts, 1), whole, rtol=0, atol=1e-12)
 
 
 def test_the_state_is_a_block_and_its_memory_or_some_rows():
@@ -319,24 +261,10 @@ def test_a_post_norm_layer_is_the_papers():
     assert isinstance(model.stack.norm, torch.nn.Identity)
 
 
-def test_a_head_of_zeros_gives_eight_bits_a_dimension():
-    sizes = {"image": (3, 2, 2), "width": 12, "heads": 2, "layers": 1}
-    model = ef.create_model("image-transformer", "pixels", **sizes)
-    torch.nn.init.zeros_(model.head.weight)
-    images = torch.randint(256, (2, 3, 2, 2)).to(torch.uint8)
-    targets = images.permute(0, 2, 3, 1).flatten(1).long()
-    loss = model(images, targets=targets).loss.item()
-    assert math.isclose(loss / math.log(2), 8, rel_tol=1e-6)
-
-
 @pytest.mark.parametrize(
     ("options", "error", "says"),
     [
-        ({"block_size": 0}, ConfigError, "block_size' must be at least 1"),
-        ({"memory_size": -1}, ConfigError, "memory_size' must be at least 0"),
         ({"dims": 2}, GeneError, r"give grid=\(rows, columns\)"),
-        ({"dims": 2, "grid": (3, 3), "tile": (0, 2)}, ConfigError, "tile.* must be at least 1"),
-        ({"dims": 2, "grid": (3, 3), "flange": (1, -1)}, ConfigError, "flange"),
     ],
 )
 def test_sizes_that_cannot_be_are_refused(options, error, says):

@@ -113,23 +113,6 @@ def test_routings_reference_routes_as_the_mode_does():
         torch.testing.assert_close(made.reference(x), whole, **CLOSE)
 
 
-def test_each_loss_of_routing_moves_its_own_side():
-    """Commitment draws queries to centroids that stand, the codebook's draws centroids to them."""
-    options = {"update": "gradient", "commitment": 0.5, "clusters": 3, "window": 4}
-    made, x = mixer("routing", True, **options).train(), text()
-    losses = made(x).losses
-    moved = {
-        name: torch.autograd.grad(
-            loss, (made.query.weight, made.centroids.means), allow_unused=True, retain_graph=True
-        )
-        for name, loss in losses.items()
-    }
-    assert moved["commitment"][1] is None
-    assert moved["codebook"][0] is None
-    for part in (moved["commitment"][0], moved["codebook"][1]):
-        assert part.abs().max() > 1e-4
-
-
 @pytest.mark.parametrize(("heads", "local"), [(1, 0), (2, 1), (6, 3), (12, 6)])
 def test_half_of_the_heads_are_local(heads, local):
     made = ef.create_mixer("routing", width=24, heads=heads, causal=True, max_length=16)
@@ -239,6 +222,3 @@ def test_sinkhorn_is_its_equation(causal, options, iterations):
 def test_a_row_of_nothing_is_hardened_to_nothing():
     rows = torch.tensor([[[0.0, 0.0, 0.0], [0.2, 0.7, 0.1]]])
     assert hardened(rows).tolist() == [[[0.0, 0.0, 0.0], [0.0, 1.0, 0.0]]]
-
-
-# gMLP

@@ -158,6 +158,3 @@ def test_a_table_larger_than_the_text_is_read_from_its_first_corner(form):
     got, expected = (form(q, k, v, table, window=3) for table in (w, w[:5, :5]))
     torch.testing.assert_close(got, expected, **CLOSE)
     assert (form(q, k, v, w[4:, 4:], window=3) - got).abs().max() > 1e-3
-
-
-# Linear attention and Performer

@@ -77,20 +77,6 @@ def test_rfa_with_a_gate_is_its_recurrence():
             torch.testing.assert_close(got, expected, rtol=1e-8, atol=1e-8)
 
 
-def test_sinkhorn_divides_its_logits_by_tau():
-    """Sorting weights of twice the size at twice the temperature are the same."""
-    x = torch.randn(1, 32, WIDTH, dtype=torch.float64)
-    options = {"block_size": 4, "gumbel": False}
-    plain, warm, other = (mixer("sinkhorn", tau=t, **options) for t in (0.5, 1.0, 1.0))
-    for one in (warm, other):
-        one.load_state_dict(plain.state_dict())
-    with torch.no_grad():
-        for weight in list(warm.sorter.parameters())[-2:]:
-            weight.mul_(2)
-        torch.testing.assert_close(plain(x).y, warm(x).y, rtol=1e-9, atol=1e-9)
-        assert (plain(x).y - other(x).y).abs().max() > 1e-4
-
-
 @pytest.mark.parametrize(("over", "share"), [("all", 0.1 / 5), ("others", 0.1 / 4)])
 def test_label_smoothing_spreads_over_all_or_over_the_others(over, share):
     config = ModelConfig(label_smoothing=0.1, smoothing_over=over)

@@ -41,6 +41,14 @@ CALLS: dict[str, tuple[Callable[[], tuple[torch.Tensor, Mask | None]], str]] = {
         lambda: (torch.randn(2, 8, 16), Mask(keep=torch.ones(1, 8).bool())),
         "mask.keep is \\(1, 8\\) bool",
     ),
+    "numbers of another length": (
+        lambda: (torch.randn(2, 8, 16), Mask(documents=torch.zeros(2, 7).long())),
+        "mask.documents is \\(2, 7\\) int64",
+    ),
+    "numbers as floats": (
+        lambda: (torch.randn(2, 8, 16), Mask(documents=torch.zeros(2, 8))),
+        "mask.documents is \\(2, 8\\) float32.*whole number",
+    ),
 }
 
 
@@ -53,6 +61,17 @@ def test_calls_that_cannot_be_are_refused(name: str, call: str) -> None:
     for run in (mixer, mixer.reference):
         with pytest.raises(ShapeError, match=said):
             run(x, mask=mask)
+
+
+@pytest.mark.parametrize("name", MIXERS)
+def test_what_it_does_not_know_is_refused(name: str) -> None:
+    mixer, x = build(name), torch.randn(2, 8, 16)
+    if "bias" not in mixer.honours:
+        with pytest.raises(UnsupportedError, match="bias"):
+            mixer(x, mask=Mask(bias=torch.zeros(8, 8)))
+    if not mixer.causal:
+        with pytest.raises(UnsupportedError, match="no exact streaming form"):
+            mixer.init_state(2)
 
 
 def streams(name: str) -> bool:

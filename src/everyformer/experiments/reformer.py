@@ -18,8 +18,7 @@ from everyformer.experiments.figures import lines, panels, plot
 from everyformer.experiments.measures import scored_accuracy
 from everyformer.experiments.study import Outcome, Study, experiment
 from everyformer.functional import lsh_attention
-from everyformer.genes.mixers.reformer.function import dense_attention
-from everyformer.genes.mixers.reformer.reference import lsh_weights_reference
+from everyformer.genes.mixers.reformer.function import dense_attention, lsh_weights_reference
 from everyformer.genes.wirings.reversible import Replayed
 from everyformer.models.base import Model
 from everyformer.models.build import build_model, create_model

@@ -38,8 +38,7 @@ from everyformer.engines.kernel.attention import (
 from everyformer.engines.projections import Turn, same
 from everyformer.engines.ranges import widened
 from everyformer.engines.softmax.visibility import visibility
-from everyformer.genes.mixers._heads import HeadMixer
-from everyformer.genes.mixers.base import Rows
+from everyformer.genes.mixers.base import HeadMixer, Rows
 
 Keys = tuple[Tensor, Tensor | None]
 """Features of keys (B, H, S, M), and their levels (B, H, S)."""

@@ -162,13 +162,8 @@ class AFTFull(AttentionFree):
         lines = self.hold_table(max_length, "every pair")
         self.position = PositionBias(lines, lines, self.options.rank)
 
-    @property
-    def w(self) -> Tensor | Factors:
-        """The table (1, N, N) or its factors."""
-        return self.position.w
-
     def average(self, k: Tensor, v: Tensor, rows: Rows) -> Tensor:
-        return full_average(k, v, rows.keep, self.w, self.causal)
+        return full_average(k, v, rows.keep, self.position.w, self.causal)
 
     def resume(
         self, k: Tensor, v: Tensor, keep: Tensor | None, state: FullState
@@ -187,9 +182,9 @@ class AFTFull(AttentionFree):
 
         after = FullState(seen, grown(state.keys, k), grown(state.values, v))
         if state.keys.shape[1] == 0:
-            return full_average(k, v, keep, self.w, True), after
+            return full_average(k, v, keep, self.position.w, True), after
         position, slots = position.clamp(max=self.max_length - 1), after.keys.shape[1]
-        w = self.w
+        w = self.position.w
         rows, columns = (w, None) if isinstance(w, Tensor) else w
         rows = rows[..., :slots] if columns is None else rows
         if columns is not None:
@@ -199,10 +194,10 @@ class AFTFull(AttentionFree):
         return heads_as_batch(o).to(v.dtype), after
 
     def dense_bias(self, length: int, grid: Grid | None = None) -> Tensor:
-        return dense_table(self.w, length)
+        return dense_table(self.position.w, length)
 
     def literal(self, q: Tensor, k: Tensor, v: Tensor, **how: Any) -> Tensor:
-        return aft_full_reference(q, k, v, self.w, **how)
+        return aft_full_reference(q, k, v, self.position.w, **how)
 
     def empty_state(self, batch: int, **like: Any) -> FullState:
         none = torch.zeros(batch, 0, self.channels, **like)

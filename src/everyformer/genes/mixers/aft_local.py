@@ -61,14 +61,10 @@ def aft_local_reference(
     mask: Mask | None = None, gate: Gate = "sigmoid",
 ) -> Tensor:  # fmt: skip
     """The definition: AFT-full with w set to zero outside the window. Arguments: `aft_local`."""
-    local = within(dense_table(w, k.shape[1]), window)
+    position = torch.arange(k.shape[1], device=k.device)
+    far = (position[:, None] - position).abs() >= window
+    local = dense_table(w, k.shape[1]).masked_fill(far, 0.0)
     return aft_full_reference(q, k, v, local, causal=causal, mask=mask, gate=gate)
-
-
-def within(w: Tensor, window: int) -> Tensor:
-    """w (H, L, L) with zeros where |t - t'| >= window."""
-    position = torch.arange(w.shape[-1], device=w.device)
-    return w.masked_fill((position[:, None] - position).abs() >= window, 0.0)
 
 
 def aft_local(
@@ -201,8 +197,7 @@ class AFTLocal(AttentionFree):
     ) -> tuple[Tensor, BandState]:
         """The carried average and the buffer go in front; rows look up their own positions."""
         length = k.shape[1]
-        if not torch.compiler.is_compiling():
-            self.check_seen(state.seen + (length if keep is None else keep.sum(1)))
+        self.check_seen(state.seen + (length if keep is None else keep.sum(1)))
         keys, values = state.extended(k, v)
         o = banded_average(
             batch_as_heads(keys), batch_as_heads(values), self.band(length, state.seen)[:, 0],

@@ -17,11 +17,12 @@ from torch import Tensor, nn
 from everyformer.core.config import NoOptions
 from everyformer.core.errors import GeneError, UnsupportedError
 from everyformer.core.mask import Mask, positions_of, runs_after, runs_of
-from everyformer.core.mixer import Context, Mixer, set_options
+from everyformer.core.mixer import Context, Mixer, heads_divide, set_options
 from everyformer.core.outputs import MixerOutput
 from everyformer.core.position import Position
 from everyformer.core.returned import check_like, check_output
 from everyformer.core.state import State
+from everyformer.engines.projections import HeadProjections
 from everyformer.engines.rows import checked_keep, compact, repack, spread, unpack
 from everyformer.engines.softmax.visibility import surely
 from everyformer.genes.memory.base import Memory
@@ -332,3 +333,30 @@ class StreamingMixer(RowMixer, BuiltMixer):
         """Refuse ``seen`` (B,) tokens beyond this mixer's table; a compiled graph cannot ask."""
         if not torch.compiler.is_compiling():
             self.check_length(int(seen.max()))
+
+
+class HeadMixer(StreamingMixer):
+    """Base of row mixers with heads (B, H, L, D) of one size."""
+
+    def build(self, max_length: int | None) -> None:
+        self.head_dim = heads_divide(self.channels, self.heads, self.name)
+
+    def add_projections(self, bias: tuple[str, ...], key_dim: int | None = None) -> None:
+        """Projections of x to queries, keys and values, and of all heads to the output.
+
+        ``key_dim``: channels of a head's queries and keys (default: those of its values).
+        """
+        sizes = (key_dim or self.head_dim, self.head_dim)
+        self.project = HeadProjections((self.width,) * 3, (self.heads, self.heads), sizes, bias)
+        self.out = nn.Linear(self.channels, self.width, bias="output" in bias)
+        if self.out.bias is not None:
+            nn.init.zeros_(self.out.bias)
+
+    def merge(self, y: Tensor) -> Tensor:
+        """The output (B, L, width) of what the heads give, (B, H, L, D)."""
+        return self.out(y.transpose(1, 2).flatten(2))
+
+    @property
+    def dropout(self) -> float:
+        """Rate at which weights are dropped, 0 outside training."""
+        return float(self.options.attention_dropout) if self.training else 0.0

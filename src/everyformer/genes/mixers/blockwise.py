@@ -46,24 +46,21 @@ class BlockwiseOptions(PatternOptions):
     """causal: what a query reads that has no block so far back, its own block or nothing"""
 
 
-TRIALS = Trials(
-    variants=(
-        {},
-        {"blocks": 3, "groups": (1, 1, 1), "backend": "blocked"},
-        {"blocks": 4, "groups": (1, 0, 2), "wrap": "none", "bias": ("query", "output")},
-        {"blocks": 5, "block_size": 8, "groups": (0, 2, 1)},
-        {"blocks": 1},
-    ),
-    limits=are_attention("blockwise", {"one block": {"blocks": 1, "max_length": LONGEST}}),
-)
-
-
 @MIXERS.register("blockwise")
 class Blockwise(PlanAttention):
     """Blockwise attention over (B, L, width), with its projections."""
 
     name = "blockwise"
-    trials = TRIALS
+    trials = Trials(
+        variants=(
+            {},
+            {"blocks": 3, "groups": (1, 1, 1), "backend": "blocked"},
+            {"blocks": 4, "groups": (1, 0, 2), "wrap": "none", "bias": ("query", "output")},
+            {"blocks": 5, "block_size": 8, "groups": (0, 2, 1)},
+            {"blocks": 1},
+        ),
+        limits=are_attention("blockwise", {"one block": {"blocks": 1, "max_length": LONGEST}}),
+    )
     drawn_for = "mlm"
     Options = BlockwiseOptions
     options: BlockwiseOptions
@@ -119,7 +116,7 @@ class Blockwise(PlanAttention):
         if groups is None:
             far = [each] * min(o.blocks - 1, (heads - 1) // each)
             groups = (heads - sum(far), *far)
-        if sum(groups) != heads or min(groups) < 0 or len(groups) > o.blocks:
+        if sum(groups) != heads or len(groups) > o.blocks:
             raise GeneError(
                 f"blockwise: groups={groups} must share out heads={heads} among shifts by 0 to "
                 f"{o.blocks - 1} blocks"

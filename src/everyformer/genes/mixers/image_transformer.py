@@ -74,18 +74,6 @@ LIMITS: dict[str, dict[str, Any]] = {
         "dims": 2, "grid": (1, LONGEST), "tile": (1, 3), "flange": (0, LONGEST)
     },
 }  # fmt: skip
-TRIALS = Trials(
-    variants=(
-        {},
-        {"block_size": 4, "memory_size": 3, "backend": "blocked"},
-        {"block_size": 3, "memory_size": 0, "bias": ("query", "key", "value", "output")},
-        {"block_size": 1, "memory_size": 5},
-        {"dims": 2, "grid": (5, 8), "tile": (2, 3), "flange": (1, 2)},
-        {"dims": 2, "grid": (4, 10), "tile": (2, 5), "flange": (3, 0), "backend": "blocked"},
-        {"dims": 2, "grid": (20, 2), "tile": (1, 1), "flange": (0, 9), "bias": ("key",)},
-    ),
-    limits=are_attention("image-transformer", LIMITS),
-)
 
 
 @MIXERS.register("image-transformer")
@@ -93,7 +81,18 @@ class ImageTransformer(PatternAttention):
     """Local attention over (B, L, width), with its projections."""
 
     name = "image-transformer"
-    trials = TRIALS
+    trials = Trials(
+        variants=(
+            {},
+            {"block_size": 4, "memory_size": 3, "backend": "blocked"},
+            {"block_size": 3, "memory_size": 0, "bias": ("query", "key", "value", "output")},
+            {"block_size": 1, "memory_size": 5},
+            {"dims": 2, "grid": (5, 8), "tile": (2, 3), "flange": (1, 2)},
+            {"dims": 2, "grid": (4, 10), "tile": (2, 5), "flange": (3, 0), "backend": "blocked"},
+            {"dims": 2, "grid": (20, 2), "tile": (1, 1), "flange": (0, 9), "bias": ("key",)},
+        ),
+        limits=are_attention("image-transformer", LIMITS),
+    )
     drawn_for = "lm"
     Options = ImageTransformerOptions
     options: ImageTransformerOptions

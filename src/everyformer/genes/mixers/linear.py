@@ -158,18 +158,14 @@ def linear_attention(
     return Attended(y, after)
 
 
+@torch.library.custom_op("everyformer::elu_features", mutates_args=())
 def elu_features(x: Tensor) -> Tensor:
     """elu(x) + 1 to full relative precision: e^x below 0, x + 1 above."""
-    return _elu_features(x)
-
-
-@torch.library.custom_op("everyformer::elu_features", mutates_args=())
-def _elu_features(x: Tensor) -> Tensor:
     wide = widened(x)
     return wide.clamp(max=0).exp_().add_(wide.relu()).contiguous()
 
 
-@_elu_features.register_fake
+@elu_features.register_fake
 def _(x: Tensor) -> Tensor:
     return fake(widened(x))
 
@@ -184,7 +180,7 @@ def _differentiate(ctx: Any, grad: Tensor) -> Tensor:
     return (ctx.saved_tensors[0].clamp(max=1) * grad).to(ctx.dtype)
 
 
-_elu_features.register_autograd(_differentiate, setup_context=_save)
+elu_features.register_autograd(_differentiate, setup_context=_save)
 
 
 def dpfp_features(x: Tensor, nu: int) -> Tensor:
@@ -276,7 +272,7 @@ class Linear(KernelAttention):
 
     def feature_sizes(self) -> tuple[int, bool]:
         o, size = self.options, self.head_dim
-        if o.nu >= 2 * size:
+        if o.feature_map == "dpfp" and o.nu >= 2 * size:
             raise GeneError(
                 f"dpfp with 'nu'={o.nu} makes the same products again: give less than {2 * size}, "
                 f"twice the {size} channels of a head"

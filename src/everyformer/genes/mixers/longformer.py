@@ -326,13 +326,11 @@ def _by_head(name: str, value: int | tuple[int, ...], heads: int) -> tuple[int, 
 def _positions(chosen: int | tuple[int, ...], longest: int | None) -> tuple[int, ...]:
     """Positions of global tokens, ascending."""
     if isinstance(chosen, int):
-        if chosen < 0:
-            raise GeneError(f"global_tokens={chosen} must be a number of first tokens, at least 0")
         return tuple(range(chosen))
-    if outside := [at for at in chosen if at < 0 or (longest is not None and at >= longest)]:
-        upto = "" if longest is None else f" below max_length={longest}"
+    if outside := [at for at in chosen if longest is not None and at >= longest]:
         raise GeneError(
-            f"global_tokens={chosen} names position {outside[0]}: give positions from 0 on{upto}"
+            f"global_tokens={chosen} names position {outside[0]}: give positions from 0 on below "
+            f"max_length={longest}"
         )
     return tuple(sorted(set(chosen)))
 

@@ -42,9 +42,8 @@ from everyformer.engines.sparse.panels import (
     telling_size,
 )
 from everyformer.engines.sparse.plan import SparsePlan, Union
-from everyformer.genes.mixers._heads import HeadMixer
 from everyformer.genes.mixers.attention.reference import attention_reference
-from everyformer.genes.mixers.base import Rows
+from everyformer.genes.mixers.base import HeadMixer, Rows
 from everyformer.genes.positions.base import ScorePosition
 
 Heads = tuple[Tensor, Tensor, Tensor]

@@ -12,7 +12,7 @@ from typing import Any, Literal
 from everyformer.core.bounds import Count, Whole
 from everyformer.core.tasks import TASKS
 from everyformer.genes.config import ModelConfig
-from everyformer.genes.mixers.bigbird.options import BigBirdOptions
+from everyformer.genes.mixers.bigbird import BigBirdOptions
 from everyformer.interop.convert.architecture import (
     HubArchitecture,
     activation,

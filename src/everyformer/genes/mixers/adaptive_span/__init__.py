@@ -32,18 +32,32 @@ Sukhbaatar et al. 2019, arXiv 1907.01470. Cost: O(L (R + max z) d) time, O(L d) 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, Literal
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from everyformer.core.bounds import (
+    Affects,
+    Amount,
+    Count,
+    Dropout,
+    Positive,
+    Real,
+    Share,
+    When,
+    Whole,
+)
+from everyformer.core.config import Options
 from everyformer.core.dispatch import take
 from everyformer.core.errors import GeneError, UnsupportedError
 from everyformer.core.mask import Mask
 from everyformer.core.mixer import Mixer
 from everyformer.core.outputs import Losses, MixerOutput
-from everyformer.core.panels import Recorded
+from everyformer.core.panels import Panel, Panels, Recorded, layer_title
 from everyformer.core.position import normal_table
 from everyformer.core.state import State
 from everyformer.core.tally import tally
@@ -53,14 +67,61 @@ from everyformer.engines.softmax.spans import Reach, soft_windows
 from everyformer.genes.memory import MEMORIES
 from everyformer.genes.memory.base import Memory, Segment
 from everyformer.genes.mixers import MIXERS
-from everyformer.genes.mixers._heads import HeadMixer
-from everyformer.genes.mixers.adaptive_span.options import AdaptiveSpanOptions
-from everyformer.genes.mixers.adaptive_span.panels import spans
 from everyformer.genes.mixers.adaptive_span.reference import soft_weights
 from everyformer.genes.mixers.adaptive_span.trials import TRIALS
-from everyformer.genes.mixers.base import Rows
+from everyformer.genes.mixers.base import HeadMixer, Rows
+
+
+@dataclass(frozen=True)
+class AdaptiveSpanOptions(Options):
+    """Options of `AdaptiveSpan`."""
+
+    window: Count = 1024
+    """S, keys that a head sees at most"""
+    ramp: Count = 32
+    """R, keys over which a span fades out, at most S"""
+    start: Annotated[Share, Affects("nothing"), When("dynamic", False)] = 0.0
+    """z / S at the start: 0 sees R keys, 1 the whole window"""
+    dynamic: bool = False
+    """whether every token has spans of its own, made of what the layer reads there"""
+    dynamic_bias: Annotated[Real, Affects("nothing"), When("dynamic", True)] = -4.0
+    """b at the start: the paper's -4 makes z about 0.02 S"""
+    per: Literal["head", "layer"] = "head"
+    """what has a span of its own: every head, or all heads of a layer have one"""
+    penalty: Annotated[Amount, Affects("nothing")] = 2e-6
+    """lambda, weight of the mean z of the heads, added up over layers"""
+    span_lr: Annotated[Positive, Affects("nothing")] = 1.0
+    """learning rate of what makes z, times that of the other weights"""
+    ramp_origin: Literal["nearest", "own"] = "nearest"
+    """where the ramp counts from: the nearest past token (the authors' code) or the token itself
+    (the paper's formula), one key less"""
+    persistent: Whole = 0
+    """keys and values a head that are learned and always seen, instead of a feed-forward
+    (all-attention, by the same authors)"""
+    attention_dropout: Dropout = 0.0
+    """dropout on the weights in training"""
+
 
 ENGINE = "soft windows"
+
+
+def spans(recorded: Mapping[str, Tensor], causal: bool) -> Panels:
+    """Spans (H,) of every layer as one matrix; those (H, L) by token a panel for each layer."""
+    values = {path: t.float().cpu().numpy() for path, t in recorded.items()}
+    mean = float(np.mean([t.mean() for t in values.values()]))
+    back = "back" if causal else "to each side"
+    caption = (
+        f"How many tokens each head looks {back} before nothing is left of its ramp, which is "
+        f"included: the darker, the farther. On average {mean:.1f}"
+    )
+    if all(t.ndim == 1 for t in values.values()) and len({len(t) for t in values.values()}) == 1:
+        [*rows] = values.values()
+        return Panels([[Panel("", np.stack(rows), ("head", "layer"))]], f"{caption}.", "span")
+    panels = [
+        [Panel(layer_title(path), np.atleast_2d(t), ("token" if t.ndim > 1 else "head", "head"))]
+        for path, t in values.items()
+    ]
+    return Panels(panels, f"{caption}; by token, in the first text.", "span", wide=True)
 
 
 @MIXERS.register("adaptive-span")

@@ -114,10 +114,10 @@ class Attention(BuiltMixer):
     @classmethod
     def check_layer(cls, options: AttentionOptions, width: int, gene: str) -> None:
         for name in ("query", "key", "value", "output"):
-            given = getattr(options.widths, name)
-            if given not in (None, width):
+            value = getattr(options.widths, name)
+            if value not in (None, width):
                 raise GeneError(
-                    f"'{gene}.widths.{name}' must be width={width} in a layer, not {given}: all "
+                    f"'{gene}.widths.{name}' must be width={width} in a layer, not {value}: all "
                     "layers of a model read and give as many channels. Leave it out"
                 )
 
@@ -209,8 +209,8 @@ class Attention(BuiltMixer):
         )  # fmt: skip
         y = literal(v, sink=self.sink)
         if self.memory is not None and self.memory.looks_up and context is None:
-            found = self.memory.tokens(tokens, self.scale, mask, None, None)
-            y = self.memory.reference(y, found, lambda: self._literal_sums(literal, v))
+            queries = self.memory.tokens(tokens, self.scale, mask, None, None)
+            y = self.memory.reference(y, queries, lambda: self._literal_sums(literal, v))
         return self.out(y.transpose(1, 2).flatten(2))
 
     def _literal_sums(self, literal: Callable[..., Tensor], v: Tensor) -> Tensor:

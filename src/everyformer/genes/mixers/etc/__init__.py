@@ -36,13 +36,16 @@ from everyformer.core.bounds import Count, Dropout, Whole
 from everyformer.core.config import Options
 from everyformer.core.dispatch import take
 from everyformer.core.errors import GeneError, UnsupportedError
+from everyformer.core.mask import Mask
 from everyformer.core.mixer import Mixer, heads_divide
 from everyformer.core.outputs import MixerOutput
-from everyformer.core.panels import Pictures
+from everyformer.core.panels import Panel, Panels, Pictures
 from everyformer.core.state import State
-from everyformer.core.trace import record, tracing
+from everyformer.core.trace import record, trace, tracing
+from everyformer.core.trials import LONGEST, Make, Pair, Trials, output
 from everyformer.engines.softmax.pairs import Pairs
 from everyformer.engines.sparse.layouts import Windows
+from everyformer.engines.sparse.panels import SHADES
 from everyformer.genes.mixers import MIXERS
 from everyformer.genes.mixers.base import BuiltMixer, RowMixer, Rows
 from everyformer.genes.mixers.etc.kinds import (
@@ -61,9 +64,9 @@ from everyformer.genes.mixers.etc.kinds import (
     seen_of,
     wide,
 )
-from everyformer.genes.mixers.etc.panels import RADIUS, WIDTH, global_local
-from everyformer.genes.mixers.etc.trials import TRIALS
 
+SENTENCES, WORDS, RADIUS = 4, 12, 3
+"""of pictures"""
 UNIT = 64
 """long queries that read their neighbourhood in one go; more would read more in vain"""
 
@@ -92,6 +95,36 @@ class ETCOptions(Options):
     """which projections have a bias"""
     attention_dropout: Dropout = 0.0
     """dropout on the weights in training"""
+
+
+def _limits(make: Make) -> list[Pair]:
+    """Without labels, and with a radius of the whole text, it is attention."""
+    plain = make("attention")
+    wide = make("etc", radius=LONGEST)
+    own = plain.state_dict()
+    rows = own.pop("project.weights.0").chunk(3)
+    names = ("long.query.weight", "long.key.any.weight", "long.value.any.weight")
+    wide.load_state_dict({**own, **dict(zip(names, rows, strict=True))}, strict=False)
+    for labels in (wide.long_labels, wide.summary_labels):
+        labels.vectors.data.zero_()
+        labels.numbers.data.zero_()
+    return [("without labels it is attention", output(wide), output(plain))]
+
+
+TRIALS = Trials(
+    variants=(
+        {},
+        {"radius": 3, "clip": 2, "sharing": "sides"},
+        {"radius": 2, "clip": 5, "sharing": "none", "bias": ("query", "key", "value", "output")},
+        {"radius": 0, "direction": False, "share_output": True},
+        {"radius": 4, "ordered": False, "hard_g2l": False, "hard_l2g": True},
+    ),
+    limits=_limits,
+    small={
+        "mlm": {"radius": 3, "summaries": {"every": 4, "cpc": 0.25, "cpc_share": 0.5}},
+        "classify-text": {"radius": 3, "summaries": {"every": 4}},
+    },
+)
 
 
 @MIXERS.register("etc")
@@ -130,17 +163,36 @@ class ETC(BuiltMixer, RowMixer):
                 nn.init.zeros_(out.bias)
 
     def pictures(self, length: int | None, layers: Sequence[Mixer]) -> Pictures:
-        def small(hard: bool) -> Mixer:
-            return ETC(width=WIDTH, options=replace(self.options, radius=RADIUS, hard_g2l=hard))
+        return {"masks": self._masks}
 
-        return {"masks": lambda: global_local(small, self.options.hard_g2l)}
+    def _masks(self) -> Panels:
+        """A column for open and one for hard g2l; the model is one or the other."""
+        sentence = torch.arange(SENTENCES)
+        sentences = torch.cat((sentence, sentence.repeat_interleave(WORDS)))
+        chosen = torch.arange(len(sentences)) < SENTENCES
+        mask = Mask(global_tokens=chosen[None], sentences=sentences[None])
+        panels = []
+        for title, hard in (("open g2l", False), ("hard g2l", True)):
+            small = ETC(width=8, options=replace(self.options, radius=RADIUS, hard_g2l=hard))
+            with torch.no_grad(), trace(small) as traced:
+                small(torch.zeros(1, len(sentences), 8), mask=mask)
+            seen = traced[""]["weights"][0][0, 0] > 0
+            shades = torch.where(chosen | chosen[:, None], SHADES[1], SHADES[0]) * seen
+            shades.fill_diagonal_(1.0)
+            panels.append(Panel(title, shades.numpy(), ("is read", "reads")))
+        caption = (
+            f"Who may read whom: {SENTENCES} global tokens, one a sentence, in front of {WORDS} "
+            f"long ones of each. This model is the {'second' if self.options.hard_g2l else 'first'}"
+            f", drawn with radius {RADIUS}."
+        )
+        return Panels([panels], caption, None)
 
     def mix(self, rows: Rows, state: State | None) -> MixerOutput:
         self._check(rows)
         if tracing():
             record(self, "weights", lambda: self._weights(rows))
-        given = rows.global_tokens is not None
-        if torch.compiler.is_compiling() and given and rows.front is None:
+        marked = rows.global_tokens is not None
+        if torch.compiler.is_compiling() and marked and rows.front is None:
             take(self.name, "dense", "a graph knows no numbers of global tokens", True)
             return MixerOutput(self._literal(rows), None, {})
         long, summary = kinds_of(rows)
@@ -336,8 +388,8 @@ class ETC(BuiltMixer, RowMixer):
             here = chosen if kind == "global" else ~chosen
             label = torch.where(alike, distance[kind], across)[:, None]
             scores = products[0] + products[1] + labelled(by_label, label)
-            found = self._softmax(scores, scores[..., :0], (parts[kind][:, None], None))[0]
-            total = torch.where((here & keep)[:, None, :, None], found, total)
+            weights = self._softmax(scores, scores[..., :0], (parts[kind][:, None], None))[0]
+            total = torch.where((here & keep)[:, None, :, None], weights, total)
         return total
 
     def _sides(self) -> tuple[tuple[str, Side, nn.Module], ...]:

@@ -45,16 +45,23 @@ from everyformer.core.mixer import Mixer
 from everyformer.core.outputs import MixerOutput
 from everyformer.core.state import State
 from everyformer.core.trace import record, tracing
+from everyformer.core.trials import LENGTH, LONGEST, Make, Pair, Trials, are_attention
 from everyformer.engines.softmax.attention import attention_weights, softmax_attention
 from everyformer.engines.softmax.cache import ContextState
 from everyformer.engines.softmax.visibility import Visibility
 from everyformer.genes.mixers import MIXERS
-from everyformer.genes.mixers._heads import HeadMixer
-from everyformer.genes.mixers.base import Rows
-from everyformer.genes.mixers.linformer.reference import compress_reference, linformer_reference
-from everyformer.genes.mixers.linformer.segments import LinformerState, advanced, linformer_chunked
-from everyformer.genes.mixers.linformer.slots import LEARNED, Projection, Slots, compress
-from everyformer.genes.mixers.linformer.trials import TRIALS
+from everyformer.genes.mixers.base import HeadMixer, Rows
+from everyformer.genes.mixers.linformer.slots import (
+    LEARNED,
+    LinformerState,
+    Projection,
+    Slots,
+    advanced,
+    compress,
+    compress_reference,
+    linformer_chunked,
+    linformer_reference,
+)
 
 Sharing = Literal["none", "headwise", "key-value", "layerwise"]
 DEFAULT_SLOTS = 256
@@ -89,6 +96,31 @@ class LinformerOptions(Options):
             )
 
 
+def _one_to_one(mixer: Any) -> None:
+    """E = F = I, or windows of one token."""
+    if mixer.length_map is not None:
+        own, linear = mixer.length_map.data, mixer.options.projection == "linear"
+        own.copy_((torch.eye(LENGTH) if linear else torch.ones(1)).to(own).expand_as(own))
+
+
+def _limits(make: Make) -> list[Pair]:
+    """A slot for each token is attention; so are one segment, and segments of such slots."""
+    cases: dict[str, dict[str, Any]] = {
+        f"{kind} with a slot for each token": {
+            "k": LENGTH, "projection": kind, "max_length": LENGTH
+        }
+        for kind in ("linear", "mean", "max", "conv")
+    }  # fmt: skip
+    if make("attention").causal:
+        cases = {
+            f"segments of {size} with a slot a token": {
+                "causal_chunk": size, "k": size, "projection": "mean"
+            }
+            for size in (LONGEST, 4)
+        }  # fmt: skip
+    return are_attention("linformer", cases, _one_to_one)(make)
+
+
 @MIXERS.register("linformer")
 class Linformer(HeadMixer):
     """Attention to k slots over (B, L, width); see the module's text for the symbols.
@@ -103,7 +135,27 @@ class Linformer(HeadMixer):
     """
 
     name = "linformer"
-    trials = TRIALS
+    trials = Trials(
+        causal=(
+            {"causal_chunk": 4},
+            {"causal_chunk": 3, "k": 2, "sharing": "none", "bias": ("key", "value")},
+            {"causal_chunk": 5, "k": 2, "projection": "max"},
+            {"causal_chunk": 5, "k": 3, "projection": "mean"},
+            {"causal_chunk": 4, "k": 2, "projection": "conv", "sharing": "key-value"},
+            {"causal_chunk": 1},
+        ),
+        bidirectional=(
+            {},
+            {"k": 5, "sharing": "none", "bias": ("query", "key", "value", "output")},
+            {"k": 5, "sharing": "key-value", "bias": ("key",)},
+            {"k": 5, "sharing": "layerwise", "frozen": True},
+            {"k": 9, "projection": "mean"},
+            {"k": 9, "projection": "max", "bias": ("value",)},
+            {"k": 9, "projection": "conv"},
+            {"k": 9, "projection": "conv", "sharing": "none"},
+        ),
+        limits=_limits,
+    )
     states = (LinformerState, ContextState)
     crosses = True
     Options = LinformerOptions

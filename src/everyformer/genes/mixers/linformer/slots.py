@@ -1,18 +1,25 @@
-"""Tokens of a length into slots: by a matrix, by means, by maxima, by a filter that moves on.
+"""Tokens of a length into slots: by a matrix, by means, by maxima, by a filter that moves on; and
+the causal extension, segments that see themselves and slots of earlier ones.
 
-Letters: B batch, G groups of heads, S tokens, C channels, P one or two projections (keys, values).
+Letters: B batch, G groups of heads, S tokens, C channels, P one or two projections (keys, values);
+H heads, N segments of c tokens, K slots of a segment, D channels of a head.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from everyformer.core.chosen import gather_rows
+from everyformer.core.state import State, state
 from everyformer.engines.ranges import full_precision, widened
+from everyformer.engines.softmax.attention import softmax_attention
+from everyformer.engines.softmax.visibility import Visibility
 
 Projection = Literal["linear", "mean", "max", "conv"]
 LEARNED = ("linear", "conv")
@@ -67,3 +74,122 @@ def _columns(weight: Tensor, count: int) -> Tensor:
         # looked up, since a slice would tie the program to lengths other than the table's
         return weight[..., torch.arange(count, device=weight.device)]
     return weight[..., :count]
+
+
+def compress_reference(x: Tensor, weight: Tensor | None, kind: Projection, window: int) -> Tensor:
+    """The slots (slots, C) of tokens ``x`` (S, C) of one row, one slot at a time.
+
+    ``weight`` is E (k, n >= S), the filter (window,) of a convolution, or None.
+    """
+    if kind == "linear":
+        assert weight is not None
+        return torch.stack([(row[: len(x), None] * x).sum(0) for row in weight])
+    slots = []
+    for first in range(0, len(x), window):
+        tokens = x[first : first + window]
+        if kind == "conv":
+            assert weight is not None
+            slots.append((weight[: len(tokens), None] * tokens).sum(0))
+        else:
+            slots.append(tokens.mean(0) if kind == "mean" else tokens.amax(0))
+    return torch.stack(slots)
+
+
+def linformer_reference(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """The definition: q (..., L, D) read slots k, v (..., K, D) by softmax."""
+    weights = torch.exp(q @ k.mT / math.sqrt(q.shape[-1]))
+    return weights / weights.sum(-1, keepdim=True) @ v
+
+
+def linformer_chunked(
+    q: Tensor, k: Tensor, v: Tensor, slots: tuple[Tensor, Tensor], dropout: float = 0.0
+) -> Tensor:
+    """Queries of N segments over their own segment and the slots of earlier ones: (B, H, N, c, D).
+
+    Args:
+        q, k, v: (B, H, N, c, D). slots: keys and values (B, H, N, K, D) of every segment.
+    """
+    segments, length = q.shape[2:4]
+    wide = widened(q) / math.sqrt(q.shape[-1])
+    keys, values = (t.flatten(2, 3).unsqueeze(2) for t in slots)
+    segment = torch.arange(segments, device=q.device)
+    past = segment.repeat_interleave(slots[0].shape[3])[None, :] < segment[:, None]
+    far = (wide @ keys.to(wide.dtype).mT).masked_fill(~past[:, None], -math.inf)
+    later = torch.ones(length, length, dtype=torch.bool, device=q.device).triu(1)
+    own = (wide @ k.to(wide.dtype).mT).masked_fill(later, -math.inf)
+    weights = F.dropout(torch.cat((far, own), -1).softmax(-1), dropout).to(v.dtype)
+    far, own = weights.split((keys.shape[3], length), -1)
+    return far @ values + own @ v
+
+
+@state
+class LinformerState(State):
+    """Slots of the completed segments, and the tokens of the one that is being filled.
+
+    Row b has K floor(seen / c) slots; later ones are not read. The segment's token p
+    is row p of the three below.
+    """
+
+    seen: Tensor
+    slot_keys: Tensor
+    """(B, H, T, D)"""
+    slot_values: Tensor
+    """(B, H, T, D)"""
+    inputs: Tensor
+    """(B, c, width)"""
+    keys: Tensor
+    """(B, c, H, D)"""
+    values: Tensor
+    """(B, c, H, D)"""
+
+
+def advanced(
+    x: Tensor, heads: tuple[Tensor, Tensor, Tensor], keep: Tensor | None, state: LinformerState,
+    slots_of: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]], each: int, dropout: float,
+) -> tuple[Tensor, LinformerState]:  # fmt: skip
+    """Outputs of new tokens after a state, at most c of them, so that a row fills one segment.
+
+    Args:
+        x: (B, L, width). heads: their queries, keys and values (B, H, L, D).
+        keep: (B, L) bool, a prefix of True in every row; the rest of ``x`` is zero.
+        slots_of: keys and values (B, H, K, D) of whole segments (B, c, width). each: K.
+
+    Returns:
+        outputs of the heads (B, H, L, D), and the state after the real tokens.
+    """
+    (q, k, v), length, size = heads, x.shape[1], state.inputs.shape[1]
+    count = torch.full_like(state.seen, length) if keep is None else keep.sum(1)
+    filled = state.seen % size
+    position = filled[:, None] + torch.arange(length, device=x.device)
+    new = {"inputs": x, "keys": k.transpose(1, 2), "values": v.transpose(1, 2)}
+    both = {name: _written(getattr(state, name), t, position) for name, t in new.items()}
+    full = filled + count >= size
+    slot_keys, slot_values = state.slot_keys, state.slot_values
+    if torch.compiler.is_compiling() or bool(full.any()):
+        # a compiled step cannot ask, so it makes room at every call
+        segment = both["inputs"][:, :size]
+        completed = slots_of(segment, segment)
+        slot_index = (state.seen // size)[:, None] * each + torch.arange(each, device=x.device)
+        slot_keys, slot_values = (
+            _written(old.transpose(1, 2), t.transpose(1, 2), slot_index).transpose(1, 2)
+            for old, t in zip((slot_keys, slot_values), completed, strict=True)
+        )
+    slots = torch.arange(size + length, device=x.device)
+    own = (slots <= position[..., None]) & (slots // size == position[..., None] // size)
+    segment_of = (state.seen // size)[:, None] + position // size
+    past = torch.arange(slot_keys.shape[2], device=x.device) // each < segment_of[..., None]
+    keys = torch.cat((slot_keys, both["keys"].transpose(1, 2)), 2)
+    values = torch.cat((slot_values, both["values"].transpose(1, 2)), 2)
+    visible = Visibility(mask=torch.cat((past, own), -1)[:, None])
+    y = softmax_attention(q, keys, values, visible, dropout=dropout)
+    index = full[:, None] * size + torch.arange(size, device=x.device)
+    index = index.clamp(max=size + length - 1)
+    after = (gather_rows(t, index) for t in both.values())
+    return y, LinformerState(state.seen + count, slot_keys, slot_values, *after)
+
+
+def _written(stored: Tensor, new: Tensor, at: Tensor) -> Tensor:
+    """``stored`` (B, T, ...) and room for L more, with ``new`` (B, L, ...) at ``at`` (B, L)."""
+    longer = torch.cat((stored, torch.zeros_like(new, dtype=stored.dtype)), 1)
+    wide = at.view(*at.shape, *[1] * (new.dim() - 2)).expand_as(new)
+    return longer.scatter(1, wide, new.to(stored.dtype))

@@ -29,7 +29,7 @@ L <= C is dense attention. Padding sorts after all buckets and is never seen. So
 Kaiser, Levskaya 2020, arXiv 2001.04451; numbers as in google/trax and Hugging Face's Reformer.
 There the list of chunks is ``wrap="circular"``: the first chunk of a round sees the last of the
 round before; here it sees nothing before it unless asked. The function and its literal form are in
-`everyformer.genes.mixers.reformer.function` and `.reference`.
+`everyformer.genes.mixers.reformer.function`.
 """
 
 from __future__ import annotations
@@ -48,6 +48,7 @@ from everyformer.core.mask import Mask
 from everyformer.core.outputs import MixerOutput
 from everyformer.core.state import State, state
 from everyformer.core.trace import record, tracing
+from everyformer.core.trials import HEADS, LENGTH, WIDTH, Make, Pair, Trials, output
 from everyformer.engines.content.chunk_lists import ChunkPattern
 from everyformer.engines.content.hashing import (
     bucket_factors,
@@ -62,19 +63,15 @@ from everyformer.engines.softmax.attention import softmax_attention
 from everyformer.engines.softmax.cache import KeyValueState
 from everyformer.engines.softmax.visibility import Visibility
 from everyformer.genes.mixers import MIXERS
-from everyformer.genes.mixers._heads import HeadMixer
-from everyformer.genes.mixers.base import Rows, rows_of
+from everyformer.genes.mixers.base import HeadMixer, Rows, rows_of
 from everyformer.genes.mixers.reformer.function import (
     dense_attention,
     keys_of,
     lsh_attention,
-    sorted_rows,
-)
-from everyformer.genes.mixers.reformer.reference import (
     lsh_attention_reference,
     lsh_weights_reference,
+    sorted_rows,
 )
-from everyformer.genes.mixers.reformer.trials import TRIALS
 
 
 @dataclass(frozen=True)
@@ -120,6 +117,29 @@ class ReformerState(State):
     """(B, H, rounds, S)"""
 
 
+def _limits(make: Make) -> list[Pair]:
+    """Dense attention among others, with shared keys, where one window holds all tokens."""
+    wide, cut = make("reformer", chunk=LENGTH), make("reformer", chunk=6, look_ahead=1)
+    cut.load_state_dict(wide.state_dict())
+
+    def dense(x: Tensor) -> Tensor:
+        heads = (2, LENGTH, HEADS, WIDTH // HEADS)
+        qk, v = (w(x).view(heads).transpose(1, 2) for w in (wide.query_key, wide.value))
+        k = qk / (qk.square().sum(-1, keepdim=True) + qk.shape[-1] * 1e-6).sqrt()
+        positions = torch.arange(LENGTH, device=x.device)
+        others = positions[:, None] > positions if wide.causal else positions[:, None] != positions
+        weights = (qk @ k.mT).masked_fill(~others, -torch.inf).softmax(-1)
+        y = weights.nan_to_num(0.0) @ v
+        if wide.causal:
+            y = torch.cat((v[:, :, :1], y[:, :, 1:]), 2)
+        return wide.out(y.transpose(1, 2).flatten(2))
+
+    return [
+        ("chunk >= L is dense", output(wide), dense),
+        ("a window of all chunks is dense, in any number of rounds", output(cut), dense),
+    ]
+
+
 @MIXERS.register("reformer")
 class Reformer(HeadMixer):
     """Reformer's attention over (B, L, width): every head hashes by itself.
@@ -131,7 +151,17 @@ class Reformer(HeadMixer):
     """
 
     name = "reformer"
-    trials = TRIALS
+    trials = Trials(
+        variants=(
+            {"chunk": 4, "rounds": 2},
+            {"chunk": 4, "rounds": 3, "wrap": "circular", "look_ahead": 1},
+            {"chunk": 4, "rounds": 3, "once": True, "scale": 0.5},
+            {"chunk": 3, "rounds": 2, "across_buckets": False, "look_back": 2},
+            {"chunk": 3, "rounds": 2, "once": True, "wrap": "circular", "buckets": (4, 2)},
+            {},
+        ),
+        limits=_limits,
+    )
     states = (ReformerState,)
     shares_heads = True
     Options = ReformerOptions

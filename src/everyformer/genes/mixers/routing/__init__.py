@@ -36,13 +36,14 @@ Source: Roy, Saffar, Vaswani, Grangier 2020, arXiv 2003.05997, section 4; number
 code. Deviations: the mean over several clusters is exact (theirs divides by the count + 0.01);
 queries and keys move the centroids in one step, not in turn; averages begin at a count of 1;
 positions by rank in the cluster (``rank_bias``) are a number a head, not a vector. The function and
-its literal form are in `everyformer.genes.mixers.routing.function` and `.reference`.
+its literal form are in `everyformer.genes.mixers.routing.function`.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, Any, NamedTuple, Self
 
 import torch
@@ -55,24 +56,21 @@ from everyformer.core.errors import GeneError
 from everyformer.core.outputs import Losses, MixerOutput, add_losses
 from everyformer.core.state import State, state
 from everyformer.core.trace import record, tracing
+from everyformer.core.trials import HEADS, LENGTH, Make, Pair, Trials, output
 from everyformer.engines.content.centroids import Centroids, Update
 from everyformer.engines.content.clustered import HeadInputs, Members, best_yet, latest, latest_next
 from everyformer.engines.ranges import widened
 from everyformer.genes.mixers import MIXERS
-from everyformer.genes.mixers._heads import HeadMixer
-from everyformer.genes.mixers.base import Rows
+from everyformer.genes.mixers.base import HeadMixer, Rows
 from everyformer.genes.mixers.routing.function import (
     Routing,
     hidden,
+    local_weights_reference,
     nearest,
     real_scores,
     routing_attention,
-)
-from everyformer.genes.mixers.routing.reference import (
-    local_weights_reference,
     routing_weights_reference,
 )
-from everyformer.genes.mixers.routing.trials import TRIALS
 from everyformer.system.memory import check_memory
 
 
@@ -130,6 +128,32 @@ class _RoutedHeads(NamedTuple):
     """(B, H, L, K) the same of their keys"""
 
 
+def _limits(make: Make) -> list[Pair]:
+    """One cluster and windows over everything are dense attention, of normalised queries and keys
+    where heads are routed."""
+    pairs: list[Pair] = []
+    for routing in ("strict", "prefix", "paper"):
+        sizes = {"clusters": 1, "window": LENGTH, "local_heads": 1, "routing": routing}
+        mixer = make("routing", **sizes)
+
+        def dense(x: Tensor, mixer: Any = mixer) -> Tensor:
+            q, v = (y.view(*x.shape[:2], HEADS, -1) for y in (mixer.query(x), mixer.value(x)))
+            k = mixer.key(x).view(*x.shape[:2], -1, q.shape[-1])
+            k = torch.cat((k, q[:, :, k.shape[2] :]), 2)
+            norm = partial(nn.functional.layer_norm, normalized_shape=q.shape[-1:])
+            q, k = (torch.cat((t[:, :, :1], norm(t[:, :, 1:])), 2) for t in (q, k))
+            q, k, v = (t.transpose(1, 2) for t in (q, k, v))
+            y = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=mixer.causal)
+            mixed: Tensor = mixer.out(y.transpose(1, 2).flatten(2))
+            return mixed
+
+        pairs.append((f"one cluster, {routing}, is attention", output(mixer), dense))
+    return pairs
+
+
+RANKED = {"local_heads": 0, "rank_bias": 2, "share_qk": True}
+
+
 @MIXERS.register("routing")
 class RoutingAttention(HeadMixer):
     """Routing Transformer's attention over (B, L, width): local heads first, then routed ones.
@@ -142,7 +166,19 @@ class RoutingAttention(HeadMixer):
     """
 
     name = "routing"
-    trials = TRIALS
+    trials = Trials(
+        variants=(
+            {"clusters": 3, "window": 4},
+            {"clusters": 2, "window": 3, "routing": "prefix", "local_window": 5},
+            {"clusters": 2, "window": 3, "routing": "prefix", "rank_bias": 2, "share_qk": True},
+            {"clusters": 3, "window": 4, "routing": "paper", **RANKED},
+            {"clusters": 3, "window": 5, "routing": "paper", "share_qk": False},
+            {"clusters": 1, "window": 1, "share_qk": True, "local_heads": 2},
+            {"clusters": 4, "window": 3, "update": "gradient", **RANKED, "rank_bias": 9},
+            {},
+        ),
+        limits=_limits,
+    )
     states = (RoutingState,)
     shares_heads = counts_tokens = True
     Options = RoutingOptions
@@ -328,16 +364,14 @@ def _sizes(o: RoutingOptions, max_length: int | None) -> tuple[int, int]:
             "routing takes its numbers of clusters and members from the longest text: give "
             "max_length=..., or clusters=... and window=..."
         )
-    clusters = o.clusters
-    if clusters is None:
-        clusters = round(max_length / o.window if o.window else math.sqrt(max_length))
-    clusters = clusters if o.clusters is not None else max(1, clusters)
-    return clusters, o.window or math.ceil(max_length / max(1, clusters))
+    most = max_length / o.window if o.window else math.sqrt(max_length)
+    clusters = o.clusters or max(1, round(most))
+    return clusters, o.window or math.ceil(max_length / clusters)
 
 
 def _check(mixer: RoutingAttention) -> None:
     o = mixer.options
-    if not 0 <= mixer.local < mixer.heads:
+    if mixer.local >= mixer.heads:
         raise GeneError(
             f"routing: local_heads={mixer.local} of heads={mixer.heads} must leave at least one "
             "routed head"

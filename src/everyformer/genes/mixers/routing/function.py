@@ -6,6 +6,7 @@ See `everyformer.genes.mixers.routing` for the symbols and the source.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Literal
 
 import torch
@@ -70,3 +71,89 @@ def hidden(labels: Tensor, clusters: int, keep: Tensor | None) -> Tensor:
 def real_scores(scores: Tensor, keep: Tensor | None) -> Tensor:
     """``scores`` (B, H, L, K) with -inf for padding."""
     return scores if keep is None else scores.masked_fill(~keep[:, None, :, None], -math.inf)
+
+
+Group = Callable[[int], list[list[int]]]
+
+
+def routing_weights_reference(
+    q: Tensor, k: Tensor, q_scores: Tensor, k_scores: Tensor, window: int, *,
+    routing: Routing | None, keep: Tensor | None = None, bias: Tensor | None = None,
+) -> Tensor:  # fmt: skip
+    """The matrix of weights (B, H, L, L), row by row; arguments as in `routing_attention`."""
+    batch, heads, length, size = q.shape
+    weights = q.new_zeros(batch, heads, length, length)
+    for b in range(batch):
+        real = list(range(length)) if keep is None else keep[b].nonzero().squeeze(1).tolist()
+        for h in range(heads):
+            groups = _groups(q_scores[b, h], k_scores[b, h], real, window, routing)
+            for t in real:
+                visible = [group for group in groups(t) if group]
+                for group in visible:
+                    scores = k[b, h, group] @ q[b, h, t] / math.sqrt(size)
+                    if bias is not None:
+                        ranks = [_rank(t, s, group, bias.shape[1], routing) for s in group]
+                        scores = scores + bias[h, ranks]
+                    weights[b, h, t, group] += scores.softmax(0) / len(visible)
+    return weights
+
+
+def _groups(
+    q_scores: Tensor, k_scores: Tensor, real: list[int], window: int, routing: Routing | None
+) -> Group:
+    """For a token, the tokens that it sees in each of its clusters, first ones first."""
+    nearest = q_scores.argmax(-1).tolist()
+    clusters = range(q_scores.shape[1])
+
+    def best(scores: Tensor, cluster: int, among: list[int]) -> list[int]:
+        worth = scores[:, cluster].tolist()
+        return sorted(sorted(among, key=lambda s: (-worth[s], s))[:window])
+
+    if routing == "strict":
+        return lambda t: [[s for s in real if s <= t and nearest[s] == nearest[t]][-window:]]
+    if routing == "prefix":
+
+        def so_far(t: int) -> list[list[int]]:
+            groups = [best(q_scores, c, [s for s in real if s <= t]) for c in clusters]
+            return [group for group in groups if t in group]
+
+        return so_far
+    members, keys = ([best(u, c, real) for c in clusters] for u in (q_scores, k_scores))
+    last = math.inf if routing is None else 0
+    return lambda t: [[s for s in keys[c] if s <= t + last] for c in clusters if t in members[c]]
+
+
+def _rank(t: int, s: int, group: list[int], columns: int, routing: Routing | None) -> int:
+    """The column of a bias for key ``s`` of query ``t``, both members of ``group``."""
+    lag = group.index(t) - group.index(s)
+    if routing is not None:
+        return min(lag, columns - 1)
+    reach = columns // 2
+    return max(-reach, min(reach, lag)) + reach
+
+
+def routing_attention_reference(
+    q: Tensor, k: Tensor, v: Tensor, q_scores: Tensor, k_scores: Tensor | None = None, *,
+    window: int, routing: Routing | None = "strict", keep: Tensor | None = None,
+    bias: Tensor | None = None,
+) -> Tensor:  # fmt: skip
+    """The definition, one query at a time; arguments as in `routing_attention`."""
+    k_scores = q_scores if k_scores is None else k_scores
+    how = {"routing": routing, "keep": keep, "bias": bias}
+    return routing_weights_reference(q, k, q_scores, k_scores, window, **how) @ v  # type: ignore[arg-type]
+
+
+def local_weights_reference(
+    q: Tensor, k: Tensor, window: int, causal: bool, keep: Tensor | None
+) -> Tensor:
+    """Weights (B, H, L, L) of heads that see the last ``window`` tokens, or those nearer."""
+    batch, heads, length, size = q.shape
+    weights = q.new_zeros(batch, heads, length, length)
+    for b in range(batch):
+        real = list(range(length)) if keep is None else keep[b].nonzero().squeeze(1).tolist()
+        for n, t in enumerate(real):
+            first, last = max(0, n - window + 1), n + 1 if causal else n + window
+            group = real[first:last]
+            scores = k[b][:, group] @ q[b, :, t, :, None] / math.sqrt(size)
+            weights[b, :, t, group] = scores.squeeze(-1).softmax(-1)
+    return weights

@@ -33,6 +33,7 @@ sums, which grow with the text where causal.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
@@ -48,36 +49,31 @@ from everyformer.core.mixer import Mixer
 from everyformer.core.outputs import MixerOutput
 from everyformer.core.state import State
 from everyformer.core.trace import record, tracing
+from everyformer.core.trials import HEADS, LONGEST, Make, Pair, Trials, output
 from everyformer.engines.content.balance import NOTHING, balanced, balanced_reference, gumbel
 from everyformer.engines.ranges import widened
 from everyformer.engines.softmax.attention import softmax_attention
 from everyformer.engines.softmax.cache import KeyValueState
 from everyformer.engines.softmax.visibility import Visibility, surely
 from everyformer.genes.mixers import MIXERS
-from everyformer.genes.mixers._heads import HeadMixer
-from everyformer.genes.mixers.base import Rows
-from everyformer.genes.mixers.sinkhorn.reference import (
-    pooled_reference,
-    sinkhorn_attention_reference,
-)
+from everyformer.genes.mixers.base import HeadMixer, Rows
 from everyformer.genes.mixers.sinkhorn.sorting import (
     Combine,
     Null,
+    SinkhornState,
     Sorter,
     SortNet,
+    attend_block,
+    begin_block,
     compared,
     first_sorted,
     hardened,
+    in_order,
     own_and_sorted,
+    pooled_reference,
+    sinkhorn_attention_reference,
     sorted_blocks,
 )
-from everyformer.genes.mixers.sinkhorn.state import (
-    SinkhornState,
-    attend_block,
-    begin_block,
-    in_order,
-)
-from everyformer.genes.mixers.sinkhorn.trials import TRIALS
 from everyformer.system.memory import check_memory
 
 
@@ -125,12 +121,58 @@ class SinkhornOptions(Options):
             )
 
 
+class _Rolled(nn.Module):
+    """Logits of a permutation of blocks: each sorts in the one after it."""
+
+    def forward(self, pooled: Tensor, count: int) -> Tensor:
+        block = torch.arange(count, device=pooled.device)
+        chosen = (block[:, None] + 1) % count == block
+        return 9 * chosen.to(pooled.dtype).expand(len(pooled), HEADS, -1, -1)
+
+
+def _limits(make: Make) -> list[Pair]:
+    """One block is attention (where causal beside null keys); so are all blocks, sorted hard."""
+    plain = make("attention")
+    if plain.causal:
+        plain = make("attention", sink=True)
+        plain.sink.data.fill_(math.log(LONGEST))
+    pairs: list[Pair] = []
+    names: dict[str, dict[str, Any]] = {"one block": {"block_size": LONGEST}}
+    if not plain.causal:
+        names["SortCut of all blocks, sorted hard"] = {"block_size": 3, "sortcut": 4, "hard": True}
+    for what, options in names.items():
+        whole = make("sinkhorn", **options)
+        whole.load_state_dict(plain.state_dict(), strict=False)
+        if whole.null is not None:
+            whole.null.data.zero_()
+        if "sortcut" in options:
+            whole.sorter = _Rolled()
+        pairs.append((f"{what} is attention", output(whole), output(plain)))
+    return pairs
+
+
 @MIXERS.register("sinkhorn")
 class Sinkhorn(HeadMixer):
     """Sparse Sinkhorn attention over (B, L, width); only a bilinear net needs no ``max_length``."""
 
     name = "sinkhorn"
-    trials = TRIALS
+    trials = Trials(
+        variants=(
+            {"block_size": 4},
+            {"block_size": 3, "sort_net": "mlp", "bias": ("query", "key", "value", "output")},
+            {"block_size": 3, "sort_net": "bilinear", "iterations": 2, "bias": ("key",)},
+            {"block_size": 4, "combine": "sum-scores", "pool": "mean"},
+            {"block_size": 4, "combine": "sum-out", "sort_net": "bilinear"},
+            {"block_size": 5, "mixture": True, "iterations": 1},
+            {"block_size": 2, "hard": True, "pool": "mean", "shared_sort": True},
+            {},
+        ),
+        bidirectional=(
+            {"block_size": 4, "sortcut": 2},
+            {"block_size": 4, "sortcut": 2, "hard": True},
+        ),
+        limits=_limits,
+    )
     states = (SinkhornState,)
     Options = SinkhornOptions
     options: SinkhornOptions

@@ -1,4 +1,5 @@
-"""Sorting by the matrix P of Sparse Sinkhorn attention, and the nets that make its logits.
+"""Sorting by the matrix P of Sparse Sinkhorn attention: the nets that make its logits, attention to
+sorted blocks of whole texts, and the same of causal texts in pieces.
 
 Letters: B batch, H heads, N blocks of s tokens, D channels of a head.
 """
@@ -6,13 +7,20 @@ Letters: B batch, H heads, N blocks of s tokens, D channels of a head.
 from __future__ import annotations
 
 import math
+from dataclasses import field
 from typing import Literal, NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from everyformer.core.choices import choose
+from everyformer.core.chosen import gather_rows, order_of_real
+from everyformer.core.errors import ShapeError
+from everyformer.core.state import State, state
+from everyformer.engines.content.balance import NOTHING, balanced_row
 from everyformer.engines.softmax.attention import softmax_attention
+from everyformer.engines.softmax.cache import KeyValueState
 from everyformer.engines.softmax.visibility import Visibility
 
 SortNet = Literal["linear", "mlp", "bilinear"]
@@ -143,3 +151,179 @@ def first_sorted(q: Tensor, far: Sorted, count: int, dropout: float) -> Tensor:
 def nonzero(sums: Tensor) -> Tensor:
     """Sums to divide by, with one for none."""
     return torch.where(sums == 0, 1, sums)
+
+
+KV = tuple[Tensor, Tensor]
+
+
+@state
+class SinkhornState(State):
+    """Keys and values so far, and those sorted in for the block that is being filled."""
+
+    seen: Tensor
+    cache: KeyValueState
+    pooled: Tensor
+    """(B, width) sum of inputs, of queries where the net is bilinear"""
+    sorted_keys: Tensor
+    """(B, H, s, D)"""
+    sorted_values: Tensor
+    """(B, H, s, D)"""
+    columns: Tensor = field(metadata={"empty": NOTHING})
+    """(B, H, iterations, N) logs of the columns' sums over the rows so far"""
+
+
+def in_order(cache: KeyValueState) -> tuple[Tensor, Tensor]:
+    """Keys and values (B, H, T, D) with token p of every row in slot p."""
+    if cache.keep is None:
+        return cache.keys, cache.values
+    order = order_of_real(cache.keep)
+    keys, values = (
+        gather_rows(t.transpose(1, 2), order).transpose(1, 2) for t in (cache.keys, cache.values)
+    )
+    return keys, values
+
+
+def begin_block(
+    logits: Tensor, row: Tensor, begins: Tensor, cached: KV, state: SinkhornState, null: Null,
+    hard: bool,
+) -> tuple[KV, Tensor]:  # fmt: skip
+    """Sorted keys and values (B, H, s, D) of the block ``row`` (B,), and the columns' sums with it.
+
+    Where no block ``begins`` (B,), those of the state.
+
+    Args:
+        logits: (B, H, N) of the row, of the whole blocks in ``cached``.
+        cached: keys and values (B, H, T, D) in order.
+    """
+    old = state.sorted_keys, state.sorted_values
+    whole, size = logits.shape[-1], state.sorted_keys.shape[2]
+    blocks = [t[:, :, : whole * size].unflatten(2, (whole, size)) for t in cached]
+    missing = max(0, whole - state.columns.shape[-1])
+    columns = F.pad(state.columns, (0, missing), value=NOTHING)
+    earlier = (torch.arange(whole, device=row.device) < row[:, None])[:, None]
+    p, sums = balanced_row(logits.to(columns.dtype), columns[..., :whole], earlier)
+    new, at_first = (flags[:, None, None, None] for flags in (begins, row == 0))
+    columns = torch.where(new, torch.cat((sums, columns[..., whole:]), -1), columns)
+    p = hardened(p) if hard else p
+    out = []
+    for t, nothing, before in zip(blocks, null, old, strict=True):
+        mixed = (p[:, :, None].to(t.dtype) @ t.flatten(3)).view_as(before)
+        out.append(torch.where(new, torch.where(at_first, nothing.to(t.dtype), mixed), before))
+    return (out[0], out[1]), columns
+
+
+def attend_block(
+    q: Tensor, cached: KV, old: KV, new: KV, positions: Tensor, in_next: Tensor,
+    combine: Combine, mixture: bool, dropout: float,
+) -> Tensor:  # fmt: skip
+    """Queries (B, H, L, D) over their own block and what was sorted in for it: (B, H, L, D).
+
+    Args:
+        cached: keys and values (B, H, T, D) in order. old, new: sorted ones (B, H, s, D) of the
+            block that a row was in, and of the one that begins.
+        positions: (B, L) of the tokens. in_next: (B, L) bool, the tokens of the block that begins.
+    """
+    (keys, values), size = cached, old[0].shape[2]
+    first = positions[:, :1] // size * size
+    window = torch.arange(2 * size, device=q.device)
+    index = (first + window).clamp(max=keys.shape[2] - 1)
+    k, v = (gather_rows(t.transpose(1, 2), index).transpose(1, 2) for t in (keys, values))
+    place = (positions - first)[..., None]
+    own = (window <= place) & (window // size == place // size)
+    k_far, v_far = (torch.cat(both, 2) for both in zip(old, new, strict=True))
+    past = torch.stack((~in_next, in_next), -1).repeat_interleave(size, -1)
+
+    def read(k: Tensor, v: Tensor, visible: Tensor) -> Tensor:
+        return softmax_attention(q, k, v, Visibility(mask=visible[:, None]), dropout=dropout)
+
+    if combine == "concat":
+        y = read(torch.cat((k_far, k), 2), torch.cat((v_far, v), 2), torch.cat((past, own), -1))
+    elif combine == "sum-scores":
+        # a row at the beginning of a block has the new one in the first half of its window
+        half = torch.where((positions[:, :1] % size) == 0, 0, size)
+        later = gather_rows(k.transpose(1, 2), half + window[:size]).transpose(1, 2)
+        added = torch.cat((k[:, :, :size], later), 2)
+        y = read(k_far + added, v_far, past & (window % size <= place % size))
+    else:
+        y = read(k_far, v_far, past) + read(k, v, own)
+    if mixture:
+        every = torch.arange(keys.shape[2], device=q.device)
+        y = y + read(keys, values, every <= positions[..., None])
+    return y
+
+
+def pooled_reference(read: Tensor, size: int, causal: bool, mean: bool) -> Tensor:
+    """Sums or means of the tokens of each block of ``read`` (L, ...); causal, of all tokens
+    up to its first."""
+    starts = range(0, len(read), size)
+    parts = [read[: n + 1] if causal else read[n : n + size] for n in starts]
+    return torch.stack([part.mean(0) if mean else part.sum(0) for part in parts])
+
+
+def sinkhorn_attention_reference(
+    q: Tensor, k: Tensor, v: Tensor, p: Tensor, size: int, combine: Combine = "concat", *,
+    causal: bool = False, null: Tensor | None = None, sortcut: int | None = None,
+    mixture: bool = False,
+) -> Tensor:  # fmt: skip
+    """The definition, one query at a time: q, k, v (H, L, D), P (H, N, N).
+
+    ``null`` (2, H, 1, D) is the key and value that block 0 reads where causal.
+    """
+    blocks = -(-q.shape[1] // size)
+    if p.shape[-2:] != (blocks, blocks):
+        raise ShapeError(f"p is {tuple(p.shape)}, but there are {blocks} blocks of {size}")
+    scale, outputs = 1 / math.sqrt(q.shape[-1]), []
+    far = [_sorted_literally(p, k, v, size, i, null) for i in range(blocks)]
+    for t in range(q.shape[1]):
+        i = t // size
+        last = t + 1 if causal else min(q.shape[1], (i + 1) * size)
+        own = slice(i * size, last)
+        query = q[:, t : t + 1] * scale
+        if sortcut is not None:
+            parts = [torch.cat([f[n] for f in far[:sortcut]], 1) for n in range(3)]
+            y = _softmax(query, parts[0], parts[2]) @ parts[1]
+        else:
+            keys, values, level = far[i]
+            near = torch.zeros_like(k[:, own, 0])
+            if combine == "concat":
+                both = (torch.cat(two, 1) for two in ((keys, k[:, own]), (level, near)))
+                y = _softmax(query, *both) @ torch.cat((values, v[:, own]), 1)
+            elif combine == "sum-scores":
+                more = torch.zeros_like(keys).index_copy(
+                    1, torch.arange(last - i * size, device=k.device), k[:, own]
+                )
+                seen = last - i * size if causal else size
+                weights = _softmax(query, (keys + more)[:, :seen], level[:, :seen])
+                y = weights @ values[:, :seen]
+            else:
+                y = _softmax(query, keys, level) @ values
+                y = y + _softmax(query, k[:, own], near) @ v[:, own]
+        if mixture:
+            seen = last if causal else q.shape[1]
+            y = y + torch.softmax(query @ k[:, :seen].mT, -1) @ v[:, :seen]
+        outputs.append(y)
+    return torch.cat(outputs, 1)
+
+
+def _softmax(q: Tensor, k: Tensor, level: Tensor) -> Tensor:
+    return torch.softmax(q @ k.mT + level[:, None], -1)
+
+
+def _sorted_literally(
+    p: Tensor, k: Tensor, v: Tensor, size: int, i: int, null: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Keys, values and the log of the real part of each token of the block sorted to block i."""
+    if null is not None and i == 0:
+        keys, values = (n.expand(-1, size, -1) for n in null)
+        return keys, values, torch.zeros_like(keys[..., 0])
+    rows = []
+    for r in range(size):
+        js = [j for j in range(p.shape[-1]) if j * size + r < k.shape[1]]
+        at = [j * size + r for j in js]
+        weight = p[:, i, js].to(k.dtype)
+        real = weight.sum(-1) / nonzero(p[:, i].sum(-1).to(k.dtype))
+        mixed = [(weight[..., None] * t[:, at]).sum(1) for t in (k, v)]
+        log = torch.where(real > 0, real.clamp(min=1e-300).log(), -math.inf)
+        rows.append((*mixed, log))
+    keys, values, level = (torch.stack(parts, 1) for parts in zip(*rows, strict=True))
+    return keys, values, level

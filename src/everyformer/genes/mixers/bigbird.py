@@ -27,16 +27,20 @@ Source: Zaheer et al. 2020, arXiv 2007.14062, section 2 and appendix D.
 from __future__ import annotations
 
 import math
-from typing import Any
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from everyformer.core.bounds import Bounds, Count, Index, Odd, When, Whole
 from everyformer.core.dispatch import take
+from everyformer.core.errors import GeneError
 from everyformer.core.mixer import Mixer
 from everyformer.core.state import State
 from everyformer.core.trace import record, tracing
+from everyformer.core.trials import LENGTH, LONGEST, Trials, are_attention
 from everyformer.engines.softmax.scored import Scores
 from everyformer.engines.sparse.patterns import (
     Blocks,
@@ -58,12 +62,65 @@ from everyformer.engines.sparse.random_blocks import (
 from everyformer.genes.mixers import MIXERS
 from everyformer.genes.mixers.attention.reference import attention_reference
 from everyformer.genes.mixers.base import Rows
-from everyformer.genes.mixers.bigbird.options import BigBirdOptions, check_together
-from everyformer.genes.mixers.bigbird.trials import TRIALS
-from everyformer.genes.mixers.patterned import Heads, PatternAttention, Weigh
+from everyformer.genes.mixers.patterned import Heads, PatternAttention, PatternOptions, Weigh
+
+LIMITS: dict[str, dict[str, Any]] = {
+    "a window of all blocks": {
+        "block_size": 2, "window_blocks": 2 * LENGTH + 1, "random_blocks": 0
+    },
+    "one block": {"block_size": LONGEST},
+    "all blocks global": {"block_size": 2, "global_blocks": tuple(range(LENGTH // 2 + 1))},
+    "all blocks drawn": {"block_size": 2, "random_blocks": LENGTH, "global_blocks": ()},
+}  # fmt: skip
+MOST_GLOBAL = 1 << 20
+"""global tokens, which plans list one by one"""
+SEEDS = 2**31
+"""how many there are: a layer's number is added, and NumPy takes 32 bits"""
+
+
+@dataclass(frozen=True)
+class BigBirdOptions(PatternOptions):
+    block_size: Count = 64
+    """tokens of a block"""
+    window_blocks: Odd = 3
+    """w, odd: the own block and as many to each side (causal: before it)"""
+    random_blocks: Whole = 3
+    """r, random blocks of each block and head; fewer where there are not as many"""
+    global_blocks: tuple[Index, ...] | None = None
+    """blocks of the text that see all and are seen by all; negative: from the end of the real text
+    (default: the first and the last, causal the first, with form etc none)"""
+    form: Literal["itc", "etc"] = "itc"
+    """whether global tokens are of the text, or learned and in front of it"""
+    extra_tokens: Annotated[Whole, When("form", "etc")] = 64
+    """g, global tokens in front (the paper's form etc has 256)"""
+    random: Literal["uniform", "release", "zeros"] = "uniform"
+    """evenly; the released tables for max_length; r times block 0 (transformers in evaluation)"""
+    seed: Annotated[int, Bounds(0, SEEDS - 1)] = 0
+    """of the random blocks; layers and heads draw their own"""
+    dense_blocks: Whole = 0
+    """texts of at most so many blocks see everything (transformers: 5 + 2 r)"""
+
 
 SMALL = {"block_size": 4, "random_blocks": 2}
 """blocks of pictures"""
+
+
+TRIALS = Trials(
+    variants=(
+        {},
+        {"block_size": 3, "random_blocks": 1, "bias": ("query", "key", "value", "output")},
+        {"block_size": 2, "random_blocks": 2, "backend": "blocked", "global_blocks": (1,)},
+        {"block_size": 3, "random_blocks": 2, "window_blocks": 1, "position": "rope", "seed": 4},
+        {"block_size": 4, "random_blocks": 0, "position": "alibi"},
+        {"block_size": 2, "random_blocks": 3, "random": "release", "global_blocks": ()},
+    ),
+    bidirectional=(
+        {"block_size": 2, "random_blocks": 2, "form": "etc", "extra_tokens": 3},
+        {"block_size": 3, "random_blocks": 1, "random": "zeros", "dense_blocks": 3},
+        {"block_size": 2, "random_blocks": 1, "global_blocks": (0, 2, -1, -2), "dense_blocks": 4},
+    ),
+    limits=are_attention("bigbird", LIMITS),
+)
 
 
 @MIXERS.register("bigbird")
@@ -94,12 +151,55 @@ class BigBird(PatternAttention):
         # of a block that is longer than any text, no more than that is in plans
         self._size = min(o.block_size, longest) if drawn and longest else o.block_size
         self.max_length = longest if drawn else None
-        check_together(o, self.rules, self._size, longest, self.position)
+        self._check(drawn, longest)
         self.order: Tensor | None
         self.register_buffer("order", self._drawn() if drawn else None)
         self._known: dict[int, SparsePlan] = {}
         self._known_of = (0, 0)
         self._newest = self.plan(1)
+
+    def _check(self, drawn: bool, longest: int | None) -> None:
+        """Refuse options that cannot be together, or not with the longest text."""
+        o, rules, position = self.options, self.rules, self.position
+        if drawn and longest is None:
+            raise GeneError(
+                "bigbird draws its random blocks once, for the longest text, so it needs "
+                "max_length: give it, or random_blocks=0"
+            )
+        blocks = math.inf if longest is None else -(-longest // o.block_size)
+        if outside := [block for block in rules.always if not -blocks <= block < blocks]:
+            raise GeneError(
+                f"global_blocks={rules.always} names block {outside[0]}, but max_length="
+                f"{longest} has {blocks} blocks of block_size={o.block_size}"
+            )
+        if (tokens := len(rules.always) * self._size) > MOST_GLOBAL:
+            raise GeneError(
+                f"bigbird lists its global tokens, {tokens:,} in global_blocks={rules.always} "
+                f"of block_size={o.block_size}, and {MOST_GLOBAL:,} at most: choose a smaller "
+                "block_size, or global_blocks=()"
+            )
+        if o.random == "release" and longest is not None and longest % o.block_size:
+            raise GeneError(
+                f"random='release' has tables for whole blocks: max_length={longest} is no "
+                f"multiple of block_size={o.block_size}"
+            )
+        wrong = {
+            "form='etc'": o.form == "etc",
+            "random='zeros'": o.random == "zeros",
+            f"dense_blocks={o.dense_blocks}": o.dense_blocks > 0,
+            f"global_blocks={rules.always}": min(rules.always, default=0) < 0,
+        }
+        if self.causal and any(wrong.values()):
+            named = next(name for name, chosen in wrong.items() if chosen)
+            raise GeneError(
+                f"{named} depends on the end of the text, or lets all tokens read later ones: use "
+                "it with causal=False"
+            )
+        if o.random == "zeros" and position is not None:
+            raise GeneError(
+                "random='zeros' is for checkpoints of transformers, which have no position inside: "
+                f"use random='uniform' with position '{position.name}'"
+            )
 
     def join(self, first: Mixer) -> None:
         """Counts the layers of a stack, each of which draws its own random blocks."""
@@ -211,17 +311,17 @@ class BigBird(PatternAttention):
         counts = [self.blocks(real) for real in lengths.tolist()]
         if len(set(counts)) == 1:
             return self._sparse(heads, lengths, int(lengths.max()))
-        found, rows = [], []
+        outputs, rows = [], []
         for count in sorted(set(counts)):
             own = [row for row, own_count in enumerate(counts) if own_count == count]
             at = torch.tensor(own, device=device)
             upto = min(length, self.lead + count * self.options.block_size)
             q, k, v = (t.index_select(0, at)[:, :, :upto] for t in heads)
             out = self._sparse((q, k, v), lengths.index_select(0, at), upto)
-            found.append(F.pad(out, (0, 0, 0, length - upto)))
+            outputs.append(F.pad(out, (0, 0, 0, length - upto)))
             rows += own
         order = torch.tensor(rows, device=device).argsort()
-        return torch.cat(found).index_select(0, order)
+        return torch.cat(outputs).index_select(0, order)
 
     def _sparse(self, heads: Heads, lengths: Tensor | None, longest: int) -> Tensor:
         """Heads' outputs of texts with as many blocks as one of ``longest`` tokens."""
