@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-import random
 import signal
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+from torch import Tensor
 
 from everyformer.datastores.store.record import Origin
 from everyformer.datastores.store.store import Store
@@ -34,6 +33,15 @@ def write(folder: Path, sizes: dict[str, int], dtype: str = "float32", width: in
             writer.add(*rows(size, width, seed=sum(name.encode())))
         writer.finish()
     return Store.open(folder, ORIGIN)
+
+
+def every_distance(keys: Tensor, queries: Tensor, distance: str) -> Tensor:
+    """All distances (N, n) in float64."""
+    keys, q = keys.double(), queries.double()
+    if distance == "l2":
+        return (q[:, None] - keys).square().sum(-1)
+    norms = q.norm(dim=-1)[:, None] * keys.norm(dim=-1)
+    return 1 - (q @ keys.T / norms.masked_fill(norms == 0, 1.0))
 
 
 def content(folder: Path) -> dict[str, bytes]:
@@ -62,14 +70,6 @@ def ended(child: int) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
-def killed_after(work: Callable[[], object], seconds: float) -> bool:
-    """Whether a process that does ``work`` was still at it when it was killed."""
-    child = forked(work)
-    time.sleep(seconds)
-    os.kill(child, signal.SIGKILL)
-    return ended(child) == -signal.SIGKILL
-
-
 def killed_at(work: Callable[[], object], call: int) -> bool:
     """Whether a process that does ``work`` was killed, before its change ``call`` of the disk."""
 
@@ -89,8 +89,3 @@ def killed_at(work: Callable[[], object], call: int) -> bool:
         work()
 
     return ended(forked(counted)) == -signal.SIGKILL
-
-
-def delays(seed: int, low: float = 0.02, high: float = 0.08) -> list[float]:
-    draw = random.Random(seed)
-    return [draw.uniform(low, high) for _ in range(3)]

@@ -22,7 +22,7 @@ from everyformer.genes.gene import Gene
 if TYPE_CHECKING:
     from everyformer.genes.retrieval.base import Retrieval
 
-Kind = Literal["auto", "exact", "flat", "ivf", "ivfpq", "hnsw"]
+Kind = Literal["auto", "exact", "ivf", "ivfpq", "hnsw"]
 """of search (see `everyformer.datastores.store.options.SearchOptions`)"""
 N = TypeVar("N", int, float)
 
