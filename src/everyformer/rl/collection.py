@@ -170,9 +170,10 @@ class _Table:
         shown = self._shown(observations)
         self.steps += int(self._recording.sum())
         for row in np.flatnonzero(self._recording):
-            step = shown[row], actions[row], rewards[row]
-            for values, value in zip(self._rows[row], step, strict=True):
-                values.append(value)
+            recording = self._rows[row]
+            recording[0].append(shown[row])
+            recording[1].append(actions[row])
+            recording[2].append(rewards[row])
         over: np.ndarray = terminated | truncated
         for row in np.flatnonzero(over):
             number = int(self._numbers[row])
@@ -180,12 +181,12 @@ class _Table:
                 facts = self._policy.facts(number)
                 if SUCCESS in infos:
                     facts = facts | {SUCCESS: float(infos[SUCCESS][row])}
-                arrays = [np.array(values) for values in self._rows[row]]
-                last = np.arange(len(arrays[1])) == len(arrays[1]) - 1
+                seen, acted, paid = (np.array(values) for values in self._rows[row])
+                last = np.arange(len(acted)) == len(acted) - 1
+                ended, cut = last & terminated[row], last & truncated[row]
                 self.finished[number] = Episode(
-                    *arrays, last & terminated[row], last & truncated[row],
-                    int(self._seeds[number]), facts,
-                )  # fmt: skip
+                    seen, acted, paid, ended, cut, int(self._seeds[number]), facts
+                )
             self._recording[row] = self._begun < len(self._seeds)
             if self._recording[row]:
                 self._numbers[row] = self._begun
