@@ -95,7 +95,6 @@ def test_numbers_that_do_not_fit_are_named_as_they_are_written(call: Call) -> No
         for weight in ("-0.1", "1.1", "nan"):
             assert "--knn.weight" in call(*words, "--knn.k", "4", f"--knn.weight={weight}")
     assert "--knn.exclude-self" in call(*READS[1], "--knn.k", "4", "--knn.exclude-self")
-    assert "--knn.exclude-near" in call(*READS[0], "--knn.k", "4", "--knn.exclude-near", "3")
 
 
 @pytest.mark.parametrize(

@@ -207,14 +207,16 @@ def _bare(name: str) -> str:
 
 def _creator(spec: Any) -> Callable[..., Any]:
     """The class or function that builds the environment."""
-    registration = extra_module("gymnasium.envs.registration", "rl", "an environment")
+    from gymnasium.envs.registration import load_env_creator
+    from gymnasium.error import Error
+
+    from everyformer.rl.checked import missing
+
     if callable(spec.entry_point):
         return spec.entry_point
     try:
-        return registration.load_env_creator(spec.entry_point)
-    except (ImportError, _gymnasium_error()) as error:
-        from everyformer.rl.checked import missing
-
+        return load_env_creator(spec.entry_point)
+    except (ImportError, Error) as error:
         raise missing(spec.id, error) from error
     except (Exception, SystemExit) as error:
         raise _unimportable(spec.id, error) from error
@@ -295,8 +297,3 @@ def _checked(
         return Checked(environment, config.name, limit, drawn)
     outer.env = Checked(outer.env, config.name, limit, drawn)
     return environment
-
-
-def _gymnasium_error() -> type[Exception]:
-    kind: type[Exception] = extra_module("gymnasium.error", "rl", "an environment").Error
-    return kind

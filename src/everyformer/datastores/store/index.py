@@ -27,7 +27,7 @@ from everyformer.core.errors import (
     ShapeError,
     unwritable,
 )
-from everyformer.datastores.store.approximate import FaissSearch, build, read, write
+from everyformer.datastores.store.approximate import FaissSearch, build
 from everyformer.datastores.store.exact import ExactSearch, Hits, faiss_for
 from everyformer.datastores.store.options import KEPT, SearchOptions
 from everyformer.datastores.store.record import INDEX, ROWS, lock
@@ -141,7 +141,7 @@ def build_index(
             )
         with written_whole(_place(store)) as new:
             try:
-                write(built, new / FILE, resolved.kind)
+                faiss_for(resolved.kind).write_index(built, str(new / FILE))
             except RuntimeError as error:  # of faiss, whatever the system told it
                 refusal = OSError(None, "faiss could not write its file, as on a full disk")
                 raise unwritable(_place(store), refusal) from error
@@ -212,7 +212,7 @@ def _kept(store: Store, options: SearchOptions, place: Path) -> Index:
         )
     check_sums(place, facts["sums"])
     try:
-        built = read(place / FILE, stored.kind)
+        built = faiss_for(stored.kind).read_index(str(place / FILE))
     except RuntimeError as error:
         raise DamagedError(
             f"{place / FILE} cannot be read by the faiss that is installed: build it again"
