@@ -15,7 +15,7 @@ import pytest
 import torch
 
 import everyformer as ef
-from everyformer.cli import main
+from datastores.store.stores import SMALL
 from everyformer.core.errors import CheckpointError, ConfigError, DataError, EveryformerError
 from everyformer.data.config import DataConfig
 from everyformer.data.tokenizers.plain import ByteTokenizer, CharTokenizer
@@ -26,8 +26,6 @@ from everyformer.datastores.texts import Text, windows
 from everyformer.genes.retrieval import KnnOptions
 
 HOW = Indexing(context=16, stride=16, batch=3, dtype="float32")
-SMALL = ("--width", "16", "--layers", "1", "--heads", "2", "--length", "16", "--steps", "3",
-         "--batch", "4", "--training.threads", "1")  # fmt: skip
 
 
 def model(member: str = "rope", seed: int = 0, **options: Any) -> Any:
@@ -37,10 +35,8 @@ def model(member: str = "rope", seed: int = 0, **options: Any) -> Any:
 
 
 @pytest.fixture
-def texts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def texts(tmp_path: Path, call: Callable[..., Any]) -> Path:
     """Three documents: of some windows, of a window and a token, of two tokens; one is empty."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("EVERYFORMER_CACHE", str(tmp_path / "cache"))
     folder = tmp_path / "texts"
     folder.mkdir()
     draw = random.Random(0)
@@ -244,33 +240,18 @@ def test_every_row_of_a_table_is_a_document_of_its_file_and_number(texts: Path, 
     assert list(found.record.names) == [f"rows.{kind}:{number}" for number in numbers]
 
 
-def test_columns_of_tables_are_asked_for_and_kept_when_it_is_gone_on_with(texts: Path) -> None:
-    made, table = model(), Path("rows.jsonl")
-    table.write_text("".join(json.dumps({"one": "a b c", "two": "d e f"}) + "\n" for _ in ROWS))
+def test_a_column_of_tables_must_be_chosen(texts: Path) -> None:
+    table = Path("rows.jsonl")
+    table.write_text(json.dumps({"one": "a b c", "two": "d e f"}))
     with pytest.raises(ConfigError, match="text-column"):
-        indexed(made, table, "rows")
+        indexed(model(), table, "rows")
     assert not Path("rows").exists()
-    begun, calls = DataConfig(text_column="one"), itertools.count()
-    assert index_texts(
-        made, ByteTokenizer(), str(table), "rows", HOW, tables=begun, say=lambda _: None,
-        should_stop=lambda: next(calls) >= 0,
-    ) is None  # fmt: skip
-    with pytest.raises(ConfigError, match="another texts"):
-        indexed(made, table, "rows", resume=True, tables=DataConfig(text_column="two"))
-    found = indexed(made, table, "rows", resume=True, tables=begun)
-    assert found.values.tolist() == list(b" b c") * len(ROWS)
 
 
 @pytest.fixture
-def run(texts: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., Any]:
+def run(texts: Path, call: Callable[..., Any]) -> Callable[..., Any]:
     Path("text.txt").write_text(" ".join(random.Random(1).choices(("a", "tree", "fox"), k=900)))
-    assert main(("train", "rope", "--data", "text.txt", *SMALL, "--out", "made")) == 0
-
-    def call(*words: str) -> tuple[int, str, str]:
-        capsys.readouterr()
-        code = main(words)
-        return code, *capsys.readouterr()
-
+    assert call("train", "rope", "--data", "text.txt", *SMALL, "--out", "made")[0] == 0
     return call
 
 

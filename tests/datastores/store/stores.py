@@ -16,6 +16,9 @@ from everyformer.datastores.store.writing import Writer
 
 ORIGIN = Origin("model-1", "bytes", "ffn-input:-1", context=64, stride=32, run="runs/one")
 WIDTH = 6
+SMALL = ("--width", "16", "--layers", "1", "--heads", "2", "--length", "16", "--steps", "3",
+         "--batch", "4", "--training.threads", "1")  # fmt: skip
+"""words for a model of a moment"""
 
 
 def rows(count: int, width: int = WIDTH, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:

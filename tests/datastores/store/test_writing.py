@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import errno
 import os
 import resource
 import shutil
@@ -311,25 +310,6 @@ def test_a_full_disk_leaves_the_store_as_it_was(tmp_path: Path, most: int) -> No
     go_on(tmp_path / "new", {"long": 400})
     write(tmp_path / "whole", {"long": 400})
     assert content(tmp_path / "new") == content(tmp_path / "whole")
-
-
-def test_a_read_only_folder_is_one_sentence(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    write(tmp_path, SIZES)
-    before = content(tmp_path)
-    real = os.open
-
-    def refuse(path: object, flags: int, *rest: object, **options: object) -> int:
-        if flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT):
-            raise OSError(errno.EROFS, os.strerror(errno.EROFS), path)
-        return real(path, flags, *rest, **options)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(os, "open", refuse)
-    with pytest.raises(UnsavedError, match="Read-only file system; choose another place"):
-        Writer.append(tmp_path, ORIGIN)
-    Store.open(tmp_path)
-    assert content(tmp_path) == before
 
 
 def test_room_is_looked_for_before_anything_is_written(tmp_path: Path) -> None:
