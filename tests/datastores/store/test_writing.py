@@ -92,35 +92,27 @@ def every_kill(work: Callable[[Path], None], before: Path, look: Callable[[Path]
         at += 1
 
 
-def test_a_kill_at_any_change_of_the_disk_leaves_a_store_to_go_on_with(tmp_path: Path) -> None:
-    write(tmp_path / "whole", FEW)
-    kept = [0]
+@pytest.mark.parametrize("append", [False, True], ids=["create", "append"])
+def test_a_kill_at_any_change_of_the_disk_leaves_a_store_to_go_on_with(
+    tmp_path: Path, append: bool
+) -> None:
+    start, more = (FEW, MORE) if append else ({}, FEW)
+    write(tmp_path / "whole", {**start, **more})
+    if append:
+        write(tmp_path / "start", start)
+    kept = [sum(start.values())]
 
     def look(folder: Path) -> None:
         kept.append(safe(folder))
         assert kept == sorted(kept)  # a kill that comes later loses nothing
-        go_on(folder, FEW)
+        if append:
+            names = list(Store.open(folder, ORIGIN).record.names)
+            assert names in ([*FEW], [*FEW, *MORE])
+        go_on(folder, more, append)
         sweep(folder / "rows")
         assert content(folder) == content(tmp_path / "whole")
 
-    assert every_kill(lambda f: go_on(f, FEW), tmp_path / "nothing", look) > 20
-
-
-def test_a_kill_at_any_change_of_an_addition_leaves_the_store_readable(tmp_path: Path) -> None:
-    write(tmp_path / "start", FEW)
-    write(tmp_path / "whole", {**FEW, **MORE})
-    kept = [21]
-
-    def look(folder: Path) -> None:
-        kept.append(safe(folder))
-        assert kept == sorted(kept)
-        store = Store.open(folder, ORIGIN)
-        assert list(store.record.names) in ([*FEW], [*FEW, *MORE])
-        go_on(folder, MORE, append=True)
-        sweep(folder / "rows")
-        assert content(folder) == content(tmp_path / "whole")
-
-    assert every_kill(lambda f: go_on(f, MORE, True), tmp_path / "start", look) > 20
+    assert every_kill(lambda f: go_on(f, more, append), tmp_path / "start", look) > 20
 
 
 def test_addition_is_the_store_written_in_one_go(tmp_path: Path) -> None:
