@@ -133,6 +133,8 @@ def test_windows_that_stand_in_the_store_are_counted(store: Store) -> None:
     windows = np.array([TEXT[:36], strange, TEXT[40:76], TEXT[2:38]])
     assert standing_in(store, windows, END) == 3
     assert standing_in(store, windows[1:2], END) == 0
+    # a document's end in front of what no document goes on with
+    assert standing_in(store, np.array([[*DOCUMENTS[0][20:], END, *[7] * 9]]), END) == 1
 
 
 def test_one_other_token_anywhere_in_the_window_contradicts(store: Store) -> None:

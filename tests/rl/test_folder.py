@@ -114,6 +114,7 @@ def test_a_folder_of_npz_is_read_in_the_order_of_names(tmp_path: Path) -> None:
             "actions holds 65536 at step 1: .* most 65,536 are",
         ),
         ({"seed": np.array([1, 2])}, "seed is .*one whole number"),
+        ({"seed": 1.5}, "seed is 1.5"),
         ({"seed": -1}, "seed is -1: .* not negative"),
         ({"observations": np.zeros((4, 5), np.float32)}, r"shape \(5,\) a row: \(3,\) is needed"),
     ],

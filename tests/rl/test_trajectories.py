@@ -60,7 +60,7 @@ def test_returns_to_go_are_sums_to_the_end(rewards: list[float], sums: list[floa
         ({"rewards": np.zeros(3)}, r"rewards has the shape \(3,\): .* each of the 4 actions"),
         ({"rewards": np.zeros((4, 1))}, r"rewards has the shape \(4, 1\)"),
         ({"terminations": np.zeros(2, bool)}, r"terminations has the shape \(2,\)"),
-        ({"truncations": np.array([0, 1, 0, 0])}, "truncations is set at step 1 of 4: only"),
+        ({"truncations": np.array([0, 0, 1, 0])}, "truncations is set at step 2 of 4: only"),
         ({"terminations": np.array([0, 0, 0, 2])}, "terminations holds 2: it must hold booleans"),
         ({"actions": np.array(["a"] * 4)}, "actions must be an array of numbers"),
         ({"observations": np.array([None] * 5)}, "observations must be an array of numbers"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import tyro
 
@@ -13,6 +13,9 @@ from everyformer.core.bounds import Count, Index
 from everyformer.core.errors import ConfigError
 from everyformer.data.config import DataConfig, TextSource
 from everyformer.system.stopping import Gentle
+
+if TYPE_CHECKING:
+    from everyformer.datastores.store.store import Store
 
 PLACES = {
     "ffn-input": "ffn-input",
@@ -98,13 +101,10 @@ def run(options: IndexOptions) -> int:
     if store is None:
         say("stopped; go on with the same command and --resume")
         return 128 + (stop.received or 0)
-    return _told(store, options)
+    return _summarised(store, options)
 
 
-def _told(store: object, options: IndexOptions) -> int:
-    from everyformer.datastores.store.store import Store
-
-    assert isinstance(store, Store)
+def _summarised(store: Store, options: IndexOptions) -> int:
     if options.json:
         emit({"store": str(store.folder), "keys": len(store), "width": store.width,
               "documents": [document._asdict() for document in store.documents]})  # fmt: skip
