@@ -88,6 +88,7 @@ def test_a_whole_text_is_stored_with_the_keys_of_its_windows(tmp_path: Path) -> 
     store, texts = store_of(model, tokens, 100, tmp_path / "store")
     expected = torch.stack([key(model, tokens, p) for p in texts.positions.tolist()])
     torch.testing.assert_close(torch.from_numpy(np.array(store.keys)), expected)
+    assert indexed(store, "auto", "l2", str).options.kind == "exact"  # too few for lists
 
 
 def by_brute_force(
