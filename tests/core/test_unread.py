@@ -18,7 +18,6 @@ from everyformer.genes.memory import MEMORIES
 from everyformer.genes.mixers import MIXERS
 from everyformer.genes.model_options import DecisionOptions, PixelOptions, SummaryOptions
 from everyformer.genes.positions import POSITIONS
-from everyformer.genes.retrieval import KnnOptions
 from everyformer.genes.wirings import WIRINGS
 from everyformer.training.config import TrainingConfig
 
@@ -108,8 +107,6 @@ CASES: list[tuple[Any, dict[str, Any], str, dict[str, Any]]] = [
      "'unit_scale'=3.0 is read with another normalize than False alone", {"normalize": True}),
     (WIRINGS.get("gated").Options, {"gate_bias": 1.0, "gate": "input"}, "'gate_bias'=1.0 is read "
      "with another gate than 'input' or 'residual' alone, and gate is 'input'", {"gate": "gru"}),
-    (KnnOptions, {"exclude_near": 3}, "'exclude_near'=3 is read with exclude_self=True alone, and "
-     "exclude_self is False", {"exclude_self": True}),
     (DEPTHS.get("universal").Options, {"combine": "last", "halting": "none"}, "'combine'='last' is "
      "read with another halting than 'none' alone, and halting is 'none'", {"halting": "random"}),
     (DEPTHS.get("universal").Options, {"halted": "evolve", "halting": "none"},

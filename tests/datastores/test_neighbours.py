@@ -15,33 +15,26 @@ import pytest
 import torch
 
 import everyformer as ef
-from datastores.store.stores import ORIGIN
-from everyformer.cli import main
+from datastores.store.stores import SMALL
 from everyformer.data.tokenizers.plain import ByteTokenizer
 from everyformer.datastores.indexing import Indexing, index_texts
-from everyformer.datastores.neighbours import Explained, Neighbour, _neighbours, explain
+from everyformer.datastores.neighbours import Explained, Neighbour, explain
 from everyformer.datastores.reader import with_store
-from everyformer.datastores.store.store import Store
-from everyformer.datastores.store.writing import Writer
 from everyformer.genes.retrieval import KnnOptions
-from everyformer.models.knn_lm import Neighbours
 from everyformer.report.neighbours import write_neighbours
 
 FILES = {"a.txt": b"the cat sat on the mat, and the dog lay", "b.txt": b"<b>\na hat & a bat</b>"}
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("EVERYFORMER_CACHE", str(tmp_path / "cache"))
-    (tmp_path / "texts").mkdir()
+def folder(call: Callable[..., tuple[int, str, str]]) -> None:
+    Path("texts").mkdir()
     for name, text in FILES.items():
-        (tmp_path / "texts" / name).write_bytes(text)
-    return tmp_path
+        Path("texts", name).write_bytes(text)
 
 
 @pytest.fixture
-def reading(folder: Path) -> Any:
+def reading(folder: None) -> Any:
     torch.manual_seed(0)
     made = ef.create_model("rope", width=16, heads=2, layers=1, vocabulary=256, max_length=32)
     how = Indexing(context=8, stride=8, dtype="float32")
@@ -92,30 +85,6 @@ def test_neighbours_stand_where_the_files_have_them(reading: Any) -> None:
         assert math.exp(token.of_neighbours) == pytest.approx(own, abs=1e-6)
 
 
-def test_documents_without_rows_cut_no_text_of_others(tmp_path: Path) -> None:
-    """In front, twice in a row between others, and at the end."""
-    texts = {"0": "", "a": "abcd", "1": "", "2": "", "b": "efg", "3": "", "c": "h", "4": ""}
-    with Writer.create(tmp_path, ORIGIN, 2, "float32") as writer:
-        for name, text in texts.items():
-            writer.document(name)
-            writer.add(np.zeros((len(text), 2)), np.frombuffer(text.encode(), np.uint8))
-        writer.finish()
-    rows = torch.arange(8)
-    near = _neighbours(
-        Store.open(tmp_path, ORIGIN), ByteTokenizer(), Neighbours(rows.float(), rows, rows), rows, 0
-    )
-    assert [(n.document, n.offset, n.before, n.token, n.after) for n in near] == [
-        ("a", 1, "", "a", "bcd"),
-        ("a", 2, "a", "b", "cd"),
-        ("a", 3, "ab", "c", "d"),
-        ("a", 4, "abc", "d", ""),
-        ("b", 1, "", "e", "fg"),
-        ("b", 2, "e", "f", "g"),
-        ("b", 3, "ef", "g", ""),
-        ("c", 1, "", "h", ""),
-    ]
-
-
 def test_the_page_escapes_all_texts_and_loads_nothing(tmp_path: Path) -> None:
     bad = "<script>alert(1)</script>"
     near = Neighbour(f"{bad}.txt", 1, 0.5, 0.25, bad, "\n", '"&', right=True)
@@ -143,18 +112,11 @@ def test_the_page_escapes_all_texts_and_loads_nothing(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def run(folder: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
-    draw = random.Random(1)
-    Path("text.txt").write_bytes(bytes(draw.choices(range(97, 123), k=900)))
-
-    def call(*words: str) -> tuple[int, str, str]:
-        capsys.readouterr()
-        code = main(words)
-        return code, *capsys.readouterr()
-
-    made = ("--width", "16", "--layers", "1", "--heads", "2", "--length", "16", "--steps", "3",
-            "--batch", "4", "--training.threads", "1")  # fmt: skip
-    assert call("train", "rope", "--data", "text.txt", *made, "--out", "made")[0] == 0
+def run(
+    folder: None, call: Callable[..., tuple[int, str, str]]
+) -> Callable[..., tuple[int, str, str]]:
+    Path("text.txt").write_bytes(bytes(random.Random(1).choices(range(97, 123), k=900)))
+    assert call("train", "rope", "--data", "text.txt", *SMALL, "--out", "made")[0] == 0
     assert call("index", "made", "--data", "texts", "--out", "store")[0] == 0
     return call
 

@@ -24,6 +24,7 @@ from everyformer.data.text import TextDataset
 from everyformer.datastores import indexing, runs
 from everyformer.datastores.indexing import Indexing
 from everyformer.datastores.knn_run import _choose
+from everyformer.datastores.reader import StoreReader
 from everyformer.datastores.runs import train_run
 from everyformer.datastores.spalm_reading import SpalmLanguageModel
 from everyformer.datastores.store.store import Store
@@ -33,6 +34,7 @@ from everyformer.genes.retrieval.knn import KnnRunOptions
 from everyformer.models.knn_lm import KnnLanguageModel
 from everyformer.training.config import TrainingConfig
 from everyformer.training.distributed import Launch
+from everyformer.training.evaluate import evaluate
 
 CONTEXT, STRIDE, TOKENS = 8, 4, 11
 HOW = Indexing(context=CONTEXT, stride=STRIDE, batch=3, dtype="float32")
@@ -86,6 +88,7 @@ def test_a_whole_text_is_stored_with_the_keys_of_its_windows(tmp_path: Path) -> 
     store, texts = store_of(model, tokens, 100, tmp_path / "store")
     expected = torch.stack([key(model, tokens, p) for p in texts.positions.tolist()])
     torch.testing.assert_close(torch.from_numpy(np.array(store.keys)), expected)
+    assert indexed(store, "auto", "l2", str).options.kind == "exact"  # too few for lists
 
 
 def by_brute_force(
@@ -104,32 +107,22 @@ def by_brute_force(
     return np.array(found)
 
 
-@pytest.mark.parametrize("near", [0, 1, 6])
-def test_a_token_finds_the_nearest_but_itself_and_those_around(near: int, tmp_path: Path) -> None:
-    model, tokens = frozen(), text(60)
+@pytest.mark.parametrize(
+    ("count", "k", "near"), [(60, 3, 0), (60, 3, 1), (60, 3, 6), (60, 2, None), (7, 9, 1)]
+)
+def test_a_token_finds_the_nearest_but_itself_and_those_around(
+    count: int, k: int, near: int | None, tmp_path: Path
+) -> None:
+    """Without a place of its own (None) what follows it, and -1 where there are too few."""
+    model, tokens = frozen(), text(count)
     store, texts = store_of(model, tokens, 1000, tmp_path / "store")
+    own = None if near is None else texts.positions
     index = indexed(store, "exact", "l2", str)
-    table = Table(tokens, model, index, 3, CONTEXT, STRIDE, "ffn-input:-1", texts.positions, near)
-    expected = by_brute_force(model, tokens, store, 3, texts.positions, near)
-    np.testing.assert_array_equal(table.at(np.arange(59)), expected)
-
-
-def test_without_its_own_place_left_out_a_token_finds_what_follows_it(tmp_path: Path) -> None:
-    model, tokens = frozen(), text(60)
-    store, _ = store_of(model, tokens, 1000, tmp_path / "store")
-    table = Table(tokens, model, indexed(store, "exact", "l2", str), 1, CONTEXT, STRIDE,
-                  "ffn-input:-1")  # fmt: skip
-    np.testing.assert_array_equal(table.at(np.arange(59))[:, 0], tokens[1:])
-
-
-def test_fewer_neighbours_than_asked_are_filled_up_with_none(tmp_path: Path) -> None:
-    model, tokens = frozen(), text(7)
-    store, texts = store_of(model, tokens, 100, tmp_path / "store")
-    index = indexed(store, "exact", "l2", str)
-    table = Table(tokens, model, index, 9, CONTEXT, STRIDE, "ffn-input:-1", texts.positions, 1)
-    expected = by_brute_force(model, tokens, store, 9, texts.positions, 1)
-    assert (expected == -1).sum(1).min() >= 9 - 4
-    np.testing.assert_array_equal(table.at(np.arange(6)), expected)
+    table = Table(tokens, model, index, k, CONTEXT, STRIDE, "ffn-input:-1", own, near or 0)
+    found = table.at(np.arange(count - 1))
+    np.testing.assert_array_equal(found, by_brute_force(model, tokens, store, k, own, near or 0))
+    assert near is not None or (found[:, 0] == tokens[1:]).all()
+    assert (found == -1).any() == (k == 9)
 
 
 def test_what_is_found_does_not_depend_on_what_was_asked_before(tmp_path: Path) -> None:
@@ -248,7 +241,9 @@ def spalm(**options: Any) -> Any:
 
 def test_training_reads_neighbours_and_moves_the_gate() -> None:
     model = spalm()
+    before = set(model.state_dict())
     outcome = train_run(model, dataset(), TRAINING, **QUIET)
+    assert set(model.state_dict()) == before  # the frozen model is no part of it
     assert model.gating.weight.any()
     batch = next(outcome.dataset.validation_batches(2))
     assert batch.neighbours is not None
@@ -266,15 +261,7 @@ def test_training_text_does_not_find_itself() -> None:
     assert (found == data.train[1:]).mean() < 0.3
 
 
-def test_a_frozen_model_is_no_part_of_what_is_trained_or_saved() -> None:
-    model = spalm()
-    before = set(model.state_dict())
-    train_run(model, dataset(), TRAINING, **QUIET)
-    assert set(model.state_dict()) == before
-
-
-@pytest.mark.parametrize("member", ["attention", "spalm"])
-def test_a_dataset_gives_the_same_texts_with_and_without_neighbours(member: str) -> None:
+def test_a_dataset_gives_the_same_texts_with_and_without_neighbours() -> None:
     data = dataset()
     read = train_run(spalm(), data, TRAINING, **QUIET).dataset
     for made in (lambda d: d.train_batch(3, 2, 0), lambda d: next(d.validation_batches(3))):
@@ -334,19 +321,11 @@ def test_what_is_said_holds_and_the_rest_is_the_best(given: dict[str, Any], tmp_
         assert chosen.temperature in (0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0)
 
     def loss(options: Any) -> float:
-        from everyformer.datastores.reader import StoreReader
-
         reader = KnnLanguageModel(model, StoreReader(index), options)
-        total = 0.0
-        for position in range(len(tokens) - 1):
-            first = 0
-            while first + CONTEXT <= position:
-                first += STRIDE
-            seen = torch.from_numpy(tokens[first : position + 1].astype(np.int64))[None]
-            with torch.no_grad():
-                logs = reader(seen).logits[0, -1].double().log_softmax(-1)
-            total -= float(logs[int(tokens[position + 1])])
-        return total / (len(tokens) - 1)
+        windows = dataclasses.replace(held, length=CONTEXT, stride=STRIDE)
+        found = evaluate(reader, windows, batch=3)
+        assert found is not None
+        return float(found["loss"])
 
     best = loss(chosen)
     others: list[Any] = []

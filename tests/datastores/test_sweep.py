@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 import everyformer as ef
-from everyformer.cli import main
+from datastores.store.stores import SMALL
 from everyformer.core.errors import ResourceError
 from everyformer.data.text import TextDataset
 from everyformer.datastores.sweep import sweep
@@ -137,25 +137,13 @@ def test_what_is_tried_fits_the_store(keys: int, distance: str, ks: Any, last: f
 
 
 @pytest.fixture
-def run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Callable[..., tuple[int, str, str]]:
+def run(call: Callable[..., tuple[int, str, str]]) -> Callable[..., tuple[int, str, str]]:
     """Command lines, beside a trained run and a store of another text than it was trained on."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("EVERYFORMER_CACHE", str(tmp_path / "cache"))
     draw, letters = random.Random(1), range(33, 127)
     Path("text.txt").write_bytes(bytes(draw.choices(letters, k=900)))
     # each letter once, as equal contexts are equally near and which of them are found is open
     Path("more.txt").write_bytes(bytes(draw.sample(letters, 94)))
-
-    def call(*words: str) -> tuple[int, str, str]:
-        capsys.readouterr()
-        code = main(words)
-        return code, *capsys.readouterr()
-
-    made = ("--width", "16", "--layers", "1", "--heads", "2", "--length", "16", "--steps", "3",
-            "--batch", "4", "--training.threads", "1")  # fmt: skip
-    assert call("train", "rope", "--data", "text.txt", *made, "--out", "made")[0] == 0
+    assert call("train", "rope", "--data", "text.txt", *SMALL, "--out", "made")[0] == 0
     assert call("index", "made", "--data", "more.txt", "--out", "store")[0] == 0
     return call
 

@@ -93,38 +93,23 @@ def test_a_damaged_file_or_another_one_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "words"),
+    ("given", "used", "saves", "words"),
     [
-        ({}, ["threshold 0.6", "distance from the full model's text", "at most 0.1", "0.97"]),
-        ({"consistency": "risk"}, ["loss beyond the full model of", "at most 0.1", "200 prompts"]),
-        (NONE_PASSES, ["save nothing: no threshold passed", "delta=0.1", "without exits"]),
-        ({"depth": 1.0}, ["save nothing: threshold 0.6 passed", "no token", "without exits"]),
-        ({"operations": 1.2}, ["at most 0.1, with", "They save nothing", "1.20 times the full"]),
-        ({"depth": 0.9, "operations": 0.99}, ["threshold 0.6 have", "at most 0.1"]),
+        ({}, 0.6, True, ["threshold 0.6", "distance from the full model's", "0.1", "0.97"]),
+        ({"consistency": "risk"}, 0.6, True, ["loss beyond the full model of", "200 prompts"]),
+        (NONE_PASSES, None, False, ["save nothing: no threshold passed", "delta=0.1", "without"]),
+        ({"depth": 1.0, "operations": 1.0}, None, False, ["threshold 0.6 passed", "no token"]),
+        ({"depth": 0.999, "operations": 1.0}, 0.6, False, ["They save nothing", "1.00 times the"]),
+        ({"operations": 1.2}, 0.6, False, ["at most 0.1, with", "1.20 times the full"]),
+        ({"depth": 0.9, "operations": 0.99}, 0.6, True, ["threshold 0.6 have", "at most 0.1"]),
     ],
-)
-def test_the_statement_says_what_is_guaranteed(given: dict[str, Any], words: list[str]) -> None:
-    statement = certificate(**given).statement
-    for word in (*words, "tokens", "hoeffding-bentkus"):
-        assert word in statement
-    assert ("nothing" in statement) == (not certificate(**given).saves)
-    assert ("probability" in statement) == (certificate(**given).used is not None)
-
-
-@pytest.mark.parametrize(
-    ("given", "used", "saves"),
-    [
-        ({}, 0.6, True),
-        (NONE_PASSES, None, False),
-        ({"depth": 1.0, "operations": 1.0}, None, False),
-        ({"depth": 0.999, "operations": 1.0}, 0.6, False),
-        ({"depth": 0.5, "operations": 1.3}, 0.6, False),
-        ({"depth": 0.5, "operations": 0.9}, 0.6, True),
-    ],
-)
-def test_a_threshold_that_spares_nothing_is_not_used(
-    given: dict[str, Any], used: float | None, saves: bool, tmp_path: Path
+)  # fmt: skip
+def test_it_says_what_is_guaranteed_and_uses_no_threshold_that_spares_nothing(
+    given: dict[str, Any], used: float | None, saves: bool, words: list[str]
 ) -> None:
-    certificate(**given).write(tmp_path / "c.json")
-    found = Certificate.read(tmp_path / "c.json")
-    assert (found.used, found.saves) == (used, saves)
+    made = certificate(**given)
+    assert (made.used, made.saves) == (used, saves)
+    for word in (*words, "tokens", "hoeffding-bentkus"):
+        assert word in made.statement
+    assert ("nothing" in made.statement) == (not saves)
+    assert ("probability" in made.statement) == (used is not None)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from everyformer.exits.learn_then_test import Guarantee, p_value
+from everyformer.exits.learn_then_test import P_VALUES, Guarantee
 from everyformer.exits.resplits import Realised, resplit
 
 BAD = 10
@@ -16,7 +16,7 @@ LOSSES = {0.9: [0.0] * 200, 0.5: [0.0] * (200 - BAD) + [1.0] * BAD, 0.1: [1.0] *
 def test_a_threshold_is_chosen_by_the_prompts_that_are_not_seen() -> None:
     """Of the ten a half has k and the other 10 - k: 0.5 passes while k is small enough."""
     guarantee = Guarantee(0.1, 0.05)
-    most = max(k for k in range(BAD) if p_value([1.0] * k + [0.0] * (100 - k), 0.1) <= 0.05)
+    most = max(k for k in range(BAD) if P_VALUES["hoeffding-bentkus"](k, 100, 0.1) <= 0.05)
     found = resplit(LOSSES, guarantee, splits=200)
     assert found is not None
     assert found.delta == 0.1

@@ -173,7 +173,7 @@ def test_what_is_scored_is_told_without_padding_and_with_what_comes_at_the_end(s
             return super().read(queries, k)
 
     reader = Asked(*vars(store_of(made, IDS)).values())
-    mixed = knn(made, reader, k=3, exclude_self=True, exclude_near=2)
+    mixed = knn(made, reader, k=3, exclude_self=True)
     short, keep = [[0, 0, 1, 2], [-100, -100, 2, 3]], [False, False, True, True]
     if side == "right":
         short, keep = [[1, 2, 0, 0], [2, 3, -100, -100]], keep[::-1]
@@ -185,7 +185,6 @@ def test_what_is_scored_is_told_without_padding_and_with_what_comes_at_the_end(s
     places = [2, 3] if side == "left" else [0, 1]
     assert told[0].row.tolist() == [0] * 4 + [1] * 2
     assert told[0].place.tolist() == [0, 1, 2, 3, *places]
-    assert told[0].near == 2
     mixed(inputs, targets=targets, mask=mask, last=1)
     assert (told[1].row.tolist(), told[1].place.tolist()) == ([0, 1], [3, places[-1]])
     with pytest.raises(ConfigError, match="exclude_self"):

@@ -58,31 +58,6 @@ def test_the_gate_is_its_equation(bias: float | None, missing: int) -> None:
     torch.testing.assert_close(got, expected, rtol=1e-12, atol=1e-12)
 
 
-def test_without_neighbours_the_state_stays() -> None:
-    made, (h, neighbours, table) = gate(), given()
-    torch.testing.assert_close(made(h, torch.full_like(neighbours, -1), table), h)
-
-
-def test_neighbours_have_no_order() -> None:
-    made, (h, neighbours, table) = gate(), given()
-    neighbours[1, 2, 0] = -1
-    torch.testing.assert_close(made(h, neighbours, table), made(h, neighbours.flip(-1), table))
-
-
-def test_a_neighbour_that_comes_twice_weighs_twice() -> None:
-    made, (h, neighbours, table) = gate(-50.0), given(k=2)
-    twice = torch.cat((neighbours, neighbours[..., :1]), -1)
-    y = table[neighbours]
-    raised = torch.einsum("blkd,bld->blk", y, h).exp() * torch.tensor([2.0, 1.0])
-    m = ((raised / raised.sum(-1, keepdim=True))[..., None] * y).sum(2)
-    torch.testing.assert_close(made(h, twice, table), m)
-
-
-def test_one_neighbour_behind_an_open_gate_is_all_that_is_read() -> None:
-    made, (h, neighbours, table) = gate(-800.0), given(k=1)
-    torch.testing.assert_close(made(h, neighbours, table), table[neighbours[..., 0]])
-
-
 def test_a_gate_begins_at_one_half() -> None:
     h, neighbours, table = given(k=1)
     got = Gate(WIDTH, None).double()(h, neighbours, table)

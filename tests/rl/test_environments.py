@@ -98,23 +98,19 @@ def test_a_picture_has_rows_first() -> None:
 
 
 @ours
-@pytest.mark.parametrize("processes", [False, True])
-def test_a_row_of_a_vector_is_the_environment_alone(name: str, processes: bool) -> None:
-    vector: Any = make_vector(EnvironmentConfig(name), 2, processes=processes)
+def test_a_row_of_a_vector_is_the_environment_alone(name: str) -> None:
+    vector: Any = make_vector(EnvironmentConfig(name), 2)
     alone = [bare(name) for _ in range(2)]
-    try:
-        seen, _ = vector.reset(seed=[1, 2])
-        expected = [each.reset(seed=seed)[0] for each, seed in zip(alone, (1, 2), strict=True)]
-        np.testing.assert_array_equal(seen, expected)
-        seen, rewards, *_ = vector.step(np.array([1, 0]))
-        steps = [each.step(action) for each, action in zip(alone, (1, 0), strict=True)]
-        np.testing.assert_array_equal(seen, [step[0] for step in steps])
-        np.testing.assert_array_equal(rewards, [step[1] for step in steps])
-        mask = np.array([False, True])
-        again, _ = vector.reset(seed=[0, 7], options={"reset_mask": mask})
-        np.testing.assert_array_equal(again, [steps[0][0], alone[1].reset(seed=7)[0]])
-    finally:
-        vector.close()
+    seen, _ = vector.reset(seed=[1, 2])
+    expected = [each.reset(seed=seed)[0] for each, seed in zip(alone, (1, 2), strict=True)]
+    np.testing.assert_array_equal(seen, expected)
+    seen, rewards, *_ = vector.step(np.array([1, 0]))
+    steps = [each.step(action) for each, action in zip(alone, (1, 0), strict=True)]
+    np.testing.assert_array_equal(seen, [step[0] for step in steps])
+    np.testing.assert_array_equal(rewards, [step[1] for step in steps])
+    mask = np.array([False, True])
+    again, _ = vector.reset(seed=[0, 7], options={"reset_mask": mask})
+    np.testing.assert_array_equal(again, [steps[0][0], alone[1].reset(seed=7)[0]])
 
 
 @ours

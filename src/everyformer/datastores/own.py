@@ -37,7 +37,7 @@ def search_apart(
     store, count = index.store, len(index.store)
     if k > count:
         index.search(queries, k)  # which refuses it
-    fetched = min(count, k + 2 * scored.near + 1)
+    fetched = min(count, k + 1)
     while True:
         hits = index.search(queries, fetched)
         hidden = torch.from_numpy(own_rows(store, scored, hits.rows.numpy(), separator))
@@ -55,30 +55,7 @@ def search_apart(
 
 
 def standing_in(store: Store, windows: np.ndarray, separator: int | None) -> int:
-    """Number of ``windows`` (B, L) of a text that read as a document of the store does."""
-    return len(np.unique(_beside(store, windows, separator)[0]))
-
-
-def own_rows(store: Store, scored: Scored, rows: np.ndarray, separator: int | None) -> np.ndarray:
-    """Mask (N, k) of the ``rows`` that are the scored text's own, or near them."""
-    windows, window, place = (
-        t.cpu().numpy() for t in (scored.windows, scored.row, scored.place + 1)
-    )
-    if scored.near:
-        matches = _beside(store, windows, separator)
-        return _near(store, rows, matches, window, place, scored.near)
-    present = rows >= 0
-    same = present & (store.values[np.maximum(rows, 0)] == windows[window, place][:, None])
-    query, hit = np.nonzero(same)
-    hidden = np.zeros(rows.shape, bool)
-    hidden[query, hit] = _reads(
-        store, windows, window[query], rows[query, hit], place[query], separator
-    )
-    return hidden
-
-
-def _beside(store: Store, windows: np.ndarray, separator: int | None) -> np.ndarray:
-    """(3, m): windows, the shifts at which they read as a document does, and the documents.
+    """Number of ``windows`` (B, L) of a text that read as a document of the store does.
 
     Every part of a window between two separators is looked for by its last token.
     """
@@ -90,9 +67,22 @@ def _beside(store: Store, windows: np.ndarray, separator: int | None) -> np.ndar
     counts = [len(rows_of) for rows_of in candidates]
     of, place = np.repeat(of, counts), np.repeat(place, counts)
     row = np.concatenate(candidates) if candidates else np.zeros(0, np.int64)
-    whole = _reads(store, windows, of, row, place, separator)
-    matches = np.stack((of[whole], (row - place)[whole], store.number_of(row[whole])))
-    return np.unique(matches, axis=1)
+    return len(np.unique(of[_reads(store, windows, of, row, place, separator)]))
+
+
+def own_rows(store: Store, scored: Scored, rows: np.ndarray, separator: int | None) -> np.ndarray:
+    """Mask (N, k) of the ``rows`` that are the scored text's own."""
+    windows, window, place = (
+        t.cpu().numpy() for t in (scored.windows, scored.row, scored.place + 1)
+    )
+    present = rows >= 0
+    same = present & (store.values[np.maximum(rows, 0)] == windows[window, place][:, None])
+    query, hit = np.nonzero(same)
+    hidden = np.zeros(rows.shape, bool)
+    hidden[query, hit] = _reads(
+        store, windows, window[query], rows[query, hit], place[query], separator
+    )
+    return hidden
 
 
 def _reads(
@@ -143,22 +133,3 @@ def _agree(
         ends = ~edge | (separator is None) | (token == separator)
         agrees[part] = (np.where(inside, value == token, ends) | outside).all(-1)
     return agrees
-
-
-def _near(
-    store: Store,
-    rows: np.ndarray,
-    matches: np.ndarray,
-    window: np.ndarray,
-    place: np.ndarray,
-    near: int,
-) -> np.ndarray:
-    """Mask of the ``rows`` that lie so near to a row at which their query's window lies."""
-    hidden = np.zeros(rows.shape, bool)
-    for of, shift, number in matches.T:
-        first = store.starts[number]
-        queries = window == of
-        those = rows[queries]
-        close = np.abs(those - shift - place[queries, None]) <= near
-        hidden[queries] |= close & (those >= first) & (those < first + store.record.rows[number])
-    return hidden

@@ -14,7 +14,7 @@ from everyformer.data.tokenizers.base import Tokenizer
 from everyformer.datastores.indexing import origin_of
 from everyformer.datastores.own import search_apart
 from everyformer.datastores.store.index import Index, open_index
-from everyformer.datastores.store.options import KEPT, Distance, SearchOptions
+from everyformer.datastores.store.options import Distance, SearchOptions
 from everyformer.datastores.store.store import Store
 from everyformer.genes.retrieval import KnnOptions, MixtureOptions
 from everyformer.models.base import Model
@@ -74,8 +74,7 @@ def with_store(
             f"neighbours are to be found by distance '{index.distance}', but read by "
             f"'{options.distance}': say it once, by --knn.distance"
         )
-    chosen = replace(index, distance=distance)
-    opened = open_index(store, chosen, rebuild=chosen.kind in KEPT, say=say)
+    opened = open_index(store, replace(index, distance=distance), say=say)
     separator = None if tokenizer is None else tokenizer.separator
     say(f"{store.describe()}; {opened.describe()}")
     options = options.resolved(len(store))

@@ -14,8 +14,8 @@ import torch
 from everyformer.core.errors import CheckpointError, DataError
 from everyformer.data.tokenizers.base import Tokenizer
 from everyformer.datastores.indexing import Indexing, key_width, origin_of, write
-from everyformer.datastores.store.index import Index, build_index, open_index
-from everyformer.datastores.store.options import KEPT, Distance, SearchOptions
+from everyformer.datastores.store.index import Index, open_index
+from everyformer.datastores.store.options import Distance, SearchOptions
 from everyformer.datastores.store.store import Store
 from everyformer.datastores.store.writing import Writer, is_unfinished
 from everyformer.datastores.texts import Text
@@ -112,10 +112,4 @@ def indexed(store: Store, kind: Kind, distance: Distance, say: Callable[[str], N
     """
     if kind == "auto":
         kind = "ivf" if len(store) >= LISTED and importlib.util.find_spec("faiss") else "exact"
-    options = SearchOptions(kind=kind, distance=distance)
-    if kind not in KEPT:
-        return open_index(store, options, say=say)
-    try:
-        return open_index(store, options, say=say)
-    except (CheckpointError, DataError):
-        return build_index(store, options, say=say)
+    return open_index(store, SearchOptions(kind=kind, distance=distance), say=say)

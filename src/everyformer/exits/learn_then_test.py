@@ -136,7 +136,9 @@ def fixed_sequence(
                 f"threshold {threshold:g} has losses of {len(values):,} prompts, but the first one "
                 f"of {n:,}: all must be tried on the same prompts"
             )
-        steps.append(SequenceStep(threshold, math.fsum(values) / n, _p_of(values, guarantee)))
+        total = math.fsum(values)
+        p = P_VALUES[guarantee.p_value](total, n, guarantee.delta)
+        steps.append(SequenceStep(threshold, total / n, p))
         if steps[-1].p > guarantee.epsilon and not to_the_end:
             break
     return FixedSequence(
@@ -146,20 +148,6 @@ def fixed_sequence(
         n=n,
         steps=tuple(steps),
     )
-
-
-def p_value(losses: Losses, delta: float, kind: PValue = "hoeffding-bentkus") -> float:
-    """The p-value of "the risk is above delta", of n losses in [0, 1].
-
-    Raises:
-        ConfigError: delta outside (0, 1), or an unknown kind.
-        DataError: no losses, one outside [0, 1], or one between 0 and 1 for the binomial test.
-    """
-    asked = Guarantee(delta, p_value=kind)
-    values = _checked(losses, asked.p_value)
-    if not len(values):
-        raise DataError("there are no losses: a p-value needs one at least")
-    return _p_of(values, asked)
 
 
 def needed(delta: float, epsilon: float, kind: PValue = "hoeffding-bentkus") -> int:
@@ -225,11 +213,6 @@ P_VALUES: dict[PValue, Callable[[float, int, float], float]] = {
 """by name: of the sum of n losses, n and delta"""
 
 
-def _p_of(values: np.ndarray, guarantee: Guarantee) -> float:
-    """p-value of losses that were checked."""
-    return P_VALUES[guarantee.p_value](math.fsum(values), len(values), guarantee.delta)
-
-
 def binomial_tail(k: int, n: int, delta: float) -> float:
     """P[Bin(n, delta) <= k], 0 <= k <= n; O(n), to ten digits at n = 10^6.
 
@@ -268,12 +251,7 @@ def _in_order(thresholds: Sequence[float]) -> tuple[float, ...]:
 
 def _checked(losses: Losses, kind: PValue) -> np.ndarray:
     """Losses of prompts as (n,) float64, refused where the p-value does not hold for them."""
-    try:
-        values = np.asarray(losses, dtype=np.float64)
-    except (TypeError, ValueError) as error:
-        raise DataError(f"losses must be numbers, one a prompt: {error}") from error
-    if values.ndim != 1:
-        raise DataError(f"losses must be one a prompt, (n,), not of shape {values.shape}")
+    values = np.asarray(losses, dtype=np.float64)
     binary = kind == "binomial"
     fitting = (values == 0) | (values == 1) if binary else (values >= 0) & (values <= 1)
     if not fitting.all():

@@ -55,8 +55,6 @@ class Scored(NamedTuple):
     """(N,) the window of each query"""
     place: Tensor
     """(N,) its place there; the token that is predicted comes next"""
-    near: int = 0
-    """so many rows before and after its own are left out too"""
 
 
 class Reader(Protocol):
@@ -168,9 +166,7 @@ class KnnLanguageModel(ReadingModel):
                 "is scored here: leave it out"
             )
         row = predicted.nonzero()[:, 0]
-        scored = Scored(
-            _windows(inputs, targets, real), row, at[predicted], self.options.exclude_near
-        )
+        scored = Scored(_windows(inputs, targets, real), row, at[predicted])
         return LookedUp(out, predicted, self.reader.read(*query, scored))
 
 

@@ -7,7 +7,7 @@ trajectories as data.
     hidden.py        a wrapper that hides numbers of observations
     spaces.py        `Space`: which observations and actions there are, in plain values
     policy.py        `Policy`: what plays; random actions, noise
-    experts/         policies that solve an environment by knowing how it works
+    experts.py       policies that solve an environment by knowing how it works
     recipes.py       `recipe`: tiers of data by the noise of an expert
     collection.py    `collect`: a policy plays, episodes are kept
     episode.py       `Episode`, `returns_to_go`

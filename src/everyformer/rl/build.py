@@ -12,7 +12,7 @@ import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from everyformer.core.bounds import Whole
 from everyformer.core.config import Options, to_dict
@@ -31,7 +31,6 @@ STEPS = "max_episode_steps"
 LIMIT = 10_000
 """steps after which it is where the environment sets no limit and this option is not given"""
 _SET_APART = ("render_mode", "self")
-Autoreset = Literal["Disabled", "SameStep", "NextStep"]
 
 
 @dataclass(frozen=True)
@@ -95,36 +94,21 @@ def make_environment(
     if render_mode is not None and modes is not None and render_mode not in modes:
         has = f"has {listed(modes)}" if modes else "cannot be drawn"
         raise ConfigError(f"{config.name} has no render mode '{render_mode}'; it {has}")
-    environment = _built(config, render_mode)
-    if render_mode is not None:
-        _check_drawing(config, render_mode)
-    return environment
+    return _built(config, render_mode)
 
 
-def make_vector(
-    config: EnvironmentConfig,
-    count: int,
-    *,
-    processes: bool = False,
-    autoreset: Autoreset = "Disabled",
-) -> gymnasium.vector.VectorEnv[Any, Any, Any]:
+def make_vector(config: EnvironmentConfig, count: int) -> gymnasium.vector.VectorEnv[Any, Any, Any]:
     """``count`` environments side by side; of their ``info`` ``success`` alone is kept.
 
-    Args:
-        processes: give each a process of its own, which pays for slow environments.
-        autoreset: when a finished episode gives way to the next, as gymnasium names it. With
-            ``"Disabled"`` the caller resets rows, ``reset(seed=[...], options={"reset_mask":
-            finished})``; with ``"SameStep"`` the first observation of the next episode stands in
-            place of the last one, which is in ``infos["final_obs"]``.
+    The caller resets rows whose episode is over: ``reset(seed=[...], options={"reset_mask":
+    finished})``.
 
     Raises:
         As `make`.
     """
-    make_environment(config).close()  # so that what is wrong is said here, not in a process
     vector = extra_module("gymnasium.vector", "rl", "an environment")
-    several = vector.AsyncVectorEnv if processes else vector.SyncVectorEnv
     builders = [partial(_for_vector, config)] * count
-    return several(builders, autoreset_mode=vector.AutoresetMode(autoreset))
+    return vector.SyncVectorEnv(builders, autoreset_mode=vector.AutoresetMode.DISABLED)
 
 
 def spaces_of(environment: gymnasium.Env[Any, Any], name: str) -> tuple[Space, Space]:
@@ -223,14 +207,16 @@ def _bare(name: str) -> str:
 
 def _creator(spec: Any) -> Callable[..., Any]:
     """The class or function that builds the environment."""
-    registration = extra_module("gymnasium.envs.registration", "rl", "an environment")
+    from gymnasium.envs.registration import load_env_creator
+    from gymnasium.error import Error
+
+    from everyformer.rl.checked import missing
+
     if callable(spec.entry_point):
         return spec.entry_point
     try:
-        return registration.load_env_creator(spec.entry_point)
-    except (ImportError, _gymnasium_error()) as error:
-        from everyformer.rl.checked import missing
-
+        return load_env_creator(spec.entry_point)
+    except (ImportError, Error) as error:
         raise missing(spec.id, error) from error
     except (Exception, SystemExit) as error:
         raise _unimportable(spec.id, error) from error
@@ -311,21 +297,3 @@ def _checked(
         return Checked(environment, config.name, limit, drawn)
     outer.env = Checked(outer.env, config.name, limit, drawn)
     return environment
-
-
-def _check_drawing(config: EnvironmentConfig, render_mode: str) -> None:
-    """Draw one picture with another environment of the kind: packages that drawing needs are first
-    asked for there, which may be hours after a policy began to play."""
-    if render_mode != "rgb_array":
-        return
-    trial = _built(config, render_mode)
-    try:
-        trial.reset(seed=0)
-        trial.render()
-    finally:
-        trial.close()
-
-
-def _gymnasium_error() -> type[Exception]:
-    kind: type[Exception] = extra_module("gymnasium.error", "rl", "an environment").Error
-    return kind

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -28,11 +27,8 @@ from everyformer.rl.trajectories import Trajectories
 
 PARALLEL = 8
 """environments side by side"""
-
-
-def episode_seeds(seed: int, count: int) -> np.ndarray:
-    """The seeds (count,) of the episodes of a data set whose seed this is."""
-    return np.array([episode_seed((seed,), n) for n in range(count)])
+_Recording = tuple[list[np.ndarray], list[np.ndarray], list[float]]
+"""observations, actions and rewards of an episode while it is played"""
 
 
 def episode_seed(seed: tuple[int, ...], number: int) -> int:
@@ -47,7 +43,6 @@ def collect(
     seed: int = 0,
     *,
     parallel: int = PARALLEL,
-    processes: bool = False,
     progress: Callable[[int, int], None] | None = None,
 ) -> Trajectories:
     """Play ``episodes`` episodes and keep them, in the order of their seeds.
@@ -62,7 +57,6 @@ def collect(
     Args:
         environment: its name, or its description.
         parallel: environments side by side, at most.
-        processes: give each a process of its own.
         progress: told after every step how many episodes are finished, and how many steps have
             been played.
 
@@ -75,10 +69,11 @@ def collect(
         environment = EnvironmentConfig(environment)
     count = converted(Count, episodes, "--episodes")
     rows = min(converted(Count, parallel, "--parallel"), count)
-    seeds = episode_seeds(converted(Seed, seed, "--seed"), count)
+    first = converted(Seed, seed, "--seed")
+    seeds = np.array([episode_seed((first,), number) for number in range(count)])
     observed, actions, kept = _spaces(environment)
     whole = EnvironmentConfig(environment.name, (), environment.options)
-    vector: Any = make_vector(whole, rows, processes=processes)
+    vector: Any = make_vector(whole, rows)
     try:
         table = _Table(policy, seeds, rows, kept)
         table.begin(np.ones(rows, bool), vector.reset(seed=table.row_seeds())[0])
@@ -135,7 +130,7 @@ class _Table:
         self._begun = rows
         self._now: np.ndarray = np.zeros(0)
         """what all rows see, hidden entries included"""
-        self._rows: list[_Recording] = [_Recording() for _ in range(rows)]
+        self._rows: list[_Recording] = [([], [], [])] * rows
         self.finished: dict[int, Episode] = {}
         """by number"""
         self.steps = 0
@@ -158,7 +153,7 @@ class _Table:
         self._policy.reset(where, self._numbers.copy(), self._seeds[self._numbers])
         shown = self._shown(observations)
         for row in np.flatnonzero(where & self._recording):
-            self._rows[row] = _Recording([shown[row]])
+            self._rows[row] = [shown[row]], [], []
 
     def add(
         self,
@@ -175,7 +170,10 @@ class _Table:
         shown = self._shown(observations)
         self.steps += int(self._recording.sum())
         for row in np.flatnonzero(self._recording):
-            self._rows[row].add(shown[row], actions[row], rewards[row])
+            recording = self._rows[row]
+            recording[0].append(shown[row])
+            recording[1].append(actions[row])
+            recording[2].append(rewards[row])
         over: np.ndarray = terminated | truncated
         for row in np.flatnonzero(over):
             number = int(self._numbers[row])
@@ -183,8 +181,11 @@ class _Table:
                 facts = self._policy.facts(number)
                 if SUCCESS in infos:
                     facts = facts | {SUCCESS: float(infos[SUCCESS][row])}
-                self.finished[number] = self._rows[row].episode(
-                    bool(terminated[row]), bool(truncated[row]), int(self._seeds[number]), facts
+                seen, acted, paid = (np.array(values) for values in self._rows[row])
+                last = np.arange(len(acted)) == len(acted) - 1
+                ended, cut = last & terminated[row], last & truncated[row]
+                self.finished[number] = Episode(
+                    seen, acted, paid, ended, cut, int(self._seeds[number]), facts
                 )
             self._recording[row] = self._begun < len(self._seeds)
             if self._recording[row]:
@@ -194,27 +195,3 @@ class _Table:
 
     def _shown(self, observations: np.ndarray) -> np.ndarray:
         return observations if self._kept is None else observations[:, self._kept]
-
-
-@dataclass
-class _Recording:
-    """An episode while it is played."""
-
-    observations: list[np.ndarray] = field(default_factory=list)
-    actions: list[np.ndarray] = field(default_factory=list)
-    rewards: list[float] = field(default_factory=list)
-
-    def add(self, observation: np.ndarray, action: np.ndarray, reward: float) -> None:
-        self.observations.append(observation)
-        self.actions.append(action)
-        self.rewards.append(reward)
-
-    def episode(
-        self, terminated: bool, truncated: bool, seed: int, facts: dict[str, float]
-    ) -> Episode:
-        """Episode that was played, which the last step ended in one way or both."""
-        last = np.arange(len(self.actions)) == len(self.actions) - 1
-        return Episode(
-            np.stack(self.observations), np.stack(self.actions), np.array(self.rewards),
-            last & terminated, last & truncated, seed, facts,
-        )  # fmt: skip

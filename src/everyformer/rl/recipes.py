@@ -20,12 +20,9 @@ from everyformer.core.config import converted
 from everyformer.core.errors import ConfigError, unknown
 from everyformer.core.wording import listed
 from everyformer.rl.build import EnvironmentConfig, make_environment, spaces_of
-from everyformer.rl.experts import classic_control, own
-from everyformer.rl.experts.base import Expert
+from everyformer.rl.experts import EXPERTS, Expert
 from everyformer.rl.policy import NoisyPolicy, uniform
 
-EXPERTS: dict[str, Expert] = {**classic_control.EXPERTS, **own.EXPERTS}
-"""by the name of the environment"""
 LEVELS = (1.0, 0.75, 0.5, 0.25, 0.0)
 """of noise, in turn, in the tier 'mixed'"""
 RANDOM, EXPERT = "random", "expert"

@@ -43,7 +43,7 @@ class Statistics:
     observation_std: tuple[float, ...] | None
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@dataclass(frozen=True, repr=False)
 class Trajectories:
     """Episodes of one environment.
 
@@ -81,12 +81,6 @@ class Trajectories:
             f"Trajectories({told.episodes:,} episodes, {told.steps:,} steps of {of}, return "
             f"{told.return_mean:g} ± {told.return_std:g})"
         )
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, Trajectories):
-            return False
-        fields = (field.name for field in dataclasses.fields(self))
-        return all(getattr(self, name) == getattr(other, name) for name in fields)
 
     @cached_property
     def lengths(self) -> np.ndarray:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-import random
 import signal
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+from torch import Tensor
 
 from everyformer.datastores.store.record import Origin
 from everyformer.datastores.store.store import Store
@@ -17,6 +16,9 @@ from everyformer.datastores.store.writing import Writer
 
 ORIGIN = Origin("model-1", "bytes", "ffn-input:-1", context=64, stride=32, run="runs/one")
 WIDTH = 6
+SMALL = ("--width", "16", "--layers", "1", "--heads", "2", "--length", "16", "--steps", "3",
+         "--batch", "4", "--training.threads", "1")  # fmt: skip
+"""words for a model of a moment"""
 
 
 def rows(count: int, width: int = WIDTH, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
@@ -34,6 +36,15 @@ def write(folder: Path, sizes: dict[str, int], dtype: str = "float32", width: in
             writer.add(*rows(size, width, seed=sum(name.encode())))
         writer.finish()
     return Store.open(folder, ORIGIN)
+
+
+def every_distance(keys: Tensor, queries: Tensor, distance: str) -> Tensor:
+    """All distances (N, n) in float64."""
+    keys, q = keys.double(), queries.double()
+    if distance == "l2":
+        return (q[:, None] - keys).square().sum(-1)
+    norms = q.norm(dim=-1)[:, None] * keys.norm(dim=-1)
+    return 1 - (q @ keys.T / norms.masked_fill(norms == 0, 1.0))
 
 
 def content(folder: Path) -> dict[str, bytes]:
@@ -62,14 +73,6 @@ def ended(child: int) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
-def killed_after(work: Callable[[], object], seconds: float) -> bool:
-    """Whether a process that does ``work`` was still at it when it was killed."""
-    child = forked(work)
-    time.sleep(seconds)
-    os.kill(child, signal.SIGKILL)
-    return ended(child) == -signal.SIGKILL
-
-
 def killed_at(work: Callable[[], object], call: int) -> bool:
     """Whether a process that does ``work`` was killed, before its change ``call`` of the disk."""
 
@@ -89,8 +92,3 @@ def killed_at(work: Callable[[], object], call: int) -> bool:
         work()
 
     return ended(forked(counted)) == -signal.SIGKILL
-
-
-def delays(seed: int, low: float = 0.02, high: float = 0.08) -> list[float]:
-    draw = random.Random(seed)
-    return [draw.uniform(low, high) for _ in range(3)]

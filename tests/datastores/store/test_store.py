@@ -14,7 +14,7 @@ import torch
 from datastores.store.stores import ORIGIN, content, ended, forked, rows, write
 from everyformer.core.errors import CheckpointError, DataError
 from everyformer.datastores.store import record as module
-from everyformer.datastores.store.record import Origin, bytes_needed
+from everyformer.datastores.store.record import bytes_needed
 from everyformer.datastores.store.store import Store
 from everyformer.datastores.store.writing import Writer
 from everyformer.system.sealed import DamagedError, write_json
@@ -149,16 +149,6 @@ def test_an_empty_store_is_named(tmp_path: Path) -> None:
         Store.open(tmp_path)
 
 
-def test_a_store_that_another_process_writes_is_refused(tmp_path: Path) -> None:
-    write(tmp_path, SIZES)
-    with (
-        Writer.append(tmp_path, ORIGIN),
-        pytest.raises(DataError, match="is being written by another process: wait"),
-    ):
-        Store.open(tmp_path)
-    Store.open(tmp_path)
-
-
 def test_reading_changes_nothing_and_needs_no_right_to_write(tmp_path: Path) -> None:
     write(tmp_path, SIZES)
     (tmp_path / ".lock").unlink(missing_ok=True)
@@ -182,18 +172,6 @@ def test_verification_is_left_out_where_it_is_not_wanted(tmp_path: Path) -> None
     path = tmp_path / "rows" / "keys.bin"
     path.write_bytes(bytes(path.stat().st_size))
     assert not Store.open(tmp_path, verify=False).keys.any()
-
-
-def test_a_million_keys_are_opened_in_less_than_a_second(tmp_path: Path) -> None:
-    """By what is read: the record and no rows; bytes against sums are 256 MB of a checksum."""
-    write(tmp_path, SIZES)
-    state = module.Record(Origin("m", "t", "x", 1, 1), 128, "float16", ("a",), (10**6,))
-    with open(tmp_path / "rows" / "keys.bin", "wb") as file:
-        file.truncate(256 * 10**6)
-    with open(tmp_path / "rows" / "values.bin", "wb") as file:
-        file.truncate(4 * 10**6)
-    state.write(tmp_path / "rows")
-    assert len(Store.open(tmp_path, verify=False)) == 10**6
 
 
 def test_the_files_are_what_the_page_says(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import tyro
 
@@ -13,6 +13,9 @@ from everyformer.core.bounds import Count, Index
 from everyformer.core.errors import ConfigError
 from everyformer.data.config import DataConfig, TextSource
 from everyformer.system.stopping import Gentle
+
+if TYPE_CHECKING:
+    from everyformer.datastores.store.store import Store
 
 PLACES = {
     "ffn-input": "ffn-input",
@@ -36,8 +39,6 @@ class IndexOptions(VerbOptions):
     """add to the store that is there"""
     resume: bool = False
     """go on with one that was not finished"""
-    remove: str | None = None
-    """take a document out of the store, by its name"""
     key: Literal["ffn-input", "attention-output", "hidden"] = "ffn-input"
     """what of the model a key is: what a layer's feed-forward reads, what its attention gives, or
     the stream behind it"""
@@ -60,19 +61,11 @@ class IndexOptions(VerbOptions):
     about="Read texts into a datastore that the model then reads (eval, generate: --store).",
     examples=(
         "everyformer index runs/rope --data books/ --out runs/rope/store",
-        "everyformer index runs/rope --out runs/rope/store --remove emma.txt",
+        "everyformer index runs/rope --data more/ --out runs/rope/store --append",
     ),
 )
 def run(options: IndexOptions) -> int:
-    """Make, extend or cut a store."""
-    from everyformer.datastores.store.removal import remove
-    from everyformer.datastores.store.store import Store
-
-    if options.remove is not None:
-        if options.data != TextSource() or options.append or options.resume:
-            raise ConfigError("--remove takes a document out and reads none: give it by itself")
-        remove(options.out, options.remove, say)
-        return _told(Store.open(options.out, verify=False), options)
+    """Make or extend a store."""
     if options.data.source is None:
         raise ConfigError("say which texts are to be read: --data FOLDER")
     from everyformer.cli.trained import open_run
@@ -108,13 +101,10 @@ def run(options: IndexOptions) -> int:
     if store is None:
         say("stopped; go on with the same command and --resume")
         return 128 + (stop.received or 0)
-    return _told(store, options)
+    return _summarised(store, options)
 
 
-def _told(store: object, options: IndexOptions) -> int:
-    from everyformer.datastores.store.store import Store
-
-    assert isinstance(store, Store)
+def _summarised(store: Store, options: IndexOptions) -> int:
     if options.json:
         emit({"store": str(store.folder), "keys": len(store), "width": store.width,
               "documents": [document._asdict() for document in store.documents]})  # fmt: skip

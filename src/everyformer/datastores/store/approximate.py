@@ -17,7 +17,6 @@ Equal seeds give equal indexes, with any number of threads in faiss 1.15, which 
 from __future__ import annotations
 
 import math
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -92,16 +91,6 @@ def build(store: Store, options: SearchOptions, apart: np.ndarray) -> Any:
     for _, block in blocks(keys, options.distance):
         index.add(block.numpy())
     return index
-
-
-def read(path: Path, kind: str) -> Any:
-    """An index of faiss that `write` wrote."""
-    return faiss_for(kind).read_index(str(path))
-
-
-def write(index: Any, path: Path, kind: str) -> None:
-    """Into a path that a writer gave."""
-    faiss_for(kind).write_index(index, str(path))
 
 
 def _sample(keys: Tensor, options: SearchOptions, apart: np.ndarray, most: int) -> np.ndarray:

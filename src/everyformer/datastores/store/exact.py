@@ -2,15 +2,13 @@
 
 Blocks are compared by faiss where that is installed, else by products in torch. Both round in
 float32, so a few keys more than k are taken, whose distances are then computed from the keys
-themselves. A query for which rounding may have hidden a nearer key (keys far from the origin in
-comparison with their distances) is searched again in float64.
+themselves.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from functools import cached_property
 from typing import Any, NamedTuple
 
 import torch
@@ -28,10 +26,6 @@ QUERIES = 1 << 8
 """queries that are compared with a block at a time"""
 GATHERED = 1 << 24
 """numbers of keys that are gathered at a time"""
-ROUNDING = 8 * 2.0**-24
-"""error of a product in float32, as a part of the product of norms"""
-ALIKE = 1e-5
-"""part by which distances may differ and count as equal"""
 
 
 class Hits(NamedTuple):
@@ -44,62 +38,42 @@ class Hits(NamedTuple):
 
 
 class ExactSearch:
-    """Search among all of ``keys`` (n, width), which are read in blocks.
+    """Search among all of ``keys`` (n, width), which are read in blocks."""
 
-    Args:
-        flat: by faiss alone.
-
-    Raises:
-        MissingExtraError: ``flat``, and faiss is not installed.
-    """
-
-    def __init__(self, keys: Tensor, distance: Distance, flat: bool = False) -> None:
+    def __init__(self, keys: Tensor, distance: Distance) -> None:
         self._keys, self._distance = keys, distance
         self._faiss, self._why = None, ""
         try:
-            self._faiss = faiss_for("flat" if flat else "exact")
+            self._faiss = faiss_for("exact")
         except MissingExtraError as error:
-            if flat:
-                raise
             self._why = f"not faiss: {error}"
 
     def search(self, queries: Tensor, k: int) -> Hits:
         """The ``k`` nearest of ``queries`` (N, width) float32; k is at most the number of keys."""
         take("exact search", "torch" if self._faiss is None else "faiss", self._why)
-        parts = [self._search(part, k) for part in queries.split(QUERIES)]
+        fetched = min(len(self._keys), k + max(8, k // 16))
+        parts = [
+            ranked(self._keys, part, self._nearest(part, fetched), k, self._distance)
+            for part in queries.split(QUERIES)
+        ]
         return Hits(*map(torch.cat, zip(*parts, strict=True)))
 
-    def _search(self, queries: Tensor, k: int) -> Hits:
-        """`search` of at most `QUERIES`."""
-        fetched = min(len(self._keys), k + max(8, k // 16))
-        near = self._nearest(queries, fetched)
-        hits = ranked(self._keys, queries, near.rows, k, self._distance)
-        if fetched < len(self._keys):
-            doubtful = self._doubtful(queries, near.distances[:, -1], hits.distances[:, -1])
-            if doubtful.any():
-                wide = queries[doubtful].double()
-                again = self._nearest(wide, k)
-                again = ranked(self._keys, wide, again.rows, k, self._distance)
-                for part, exact in zip(hits, again, strict=True):
-                    part[doubtful] = exact
-        return hits
-
-    def _nearest(self, queries: Tensor, count: int) -> Hits:
-        """The ``count`` nearest as rounded in the dtype of ``queries``."""
-        vectors = compared(queries, self._distance, queries.dtype)
+    def _nearest(self, queries: Tensor, count: int) -> Tensor:
+        """Rows (N, count) of the nearest keys, as rounded, of at most `QUERIES`."""
+        vectors = compared(queries, self._distance)
         best = Hits(queries.new_empty(len(queries), 0), torch.empty(len(queries), 0).long())
-        for first, block in blocks(self._keys, self._distance, queries.dtype):
+        for first, block in blocks(self._keys, self._distance):
             near = self._compared(vectors, block, min(count, len(block)))
             distances = torch.cat((best.distances, near.distances), -1)
             rows = torch.cat((best.rows, near.rows + first), -1)
             values, order = distances.topk(min(count, distances.shape[1]), largest=False)
             best = Hits(values, rows.gather(-1, order))
-        return best
+        return best.rows
 
     def _compared(self, queries: Tensor, block: Tensor, count: int) -> Hits:
-        """The ``count`` nearest of a block (m, width) of the dtype of the queries."""
+        """The ``count`` nearest of a block (m, width)."""
         faiss, cosine = self._faiss, self._distance == "cosine"
-        if faiss is not None and queries.dtype == torch.float32:
+        if faiss is not None:
             metric = faiss.METRIC_INNER_PRODUCT if cosine else faiss.METRIC_L2
             hits = faiss.knn(queries.numpy(), block.numpy(), count, metric=metric)
             scores, rows = map(torch.from_numpy, hits)
@@ -111,29 +85,12 @@ class ExactSearch:
         scores, rows = largest(torch.addmm(squares, queries, block.mT, alpha=2, beta=-1), count)
         return Hits(queries.square().sum(-1, keepdim=True) - scores, rows)
 
-    def _doubtful(self, queries: Tensor, others: Tensor, farthest: Tensor) -> Tensor:
-        """Queries (N,) of which a key that was not taken may be nearer than the ``farthest`` hit.
-
-        Args:
-            others: (N,) how far all keys are that were not taken, as rounded, or farther.
-        """
-        error = torch.full((len(queries),), 4 * ROUNDING, dtype=torch.float64)
-        if self._distance == "l2":
-            error = ROUNDING * (queries.double().norm(dim=-1) + self._longest).square()
-        return (farthest > (others - error).clamp(min=0)) & (error > ALIKE * farthest)
-
-    @cached_property
-    def _longest(self) -> float:
-        """The largest norm of a key."""
-        norms = (block.norm(dim=-1).max() for _, block in blocks(self._keys, "l2"))
-        return max(map(float, norms))
-
 
 def ranked(keys: Tensor, queries: Tensor, rows: Tensor, k: int, distance: Distance) -> Hits:
     """The ``k`` nearest of the keys at ``rows`` (N, F), of which -1 is none.
 
-    Differences are taken in the dtype of ``queries`` before they are squared, so that near keys
-    far from the origin keep their distances; 1 - cos is half the square between unit vectors.
+    Differences are taken before they are squared, so that near keys far from the origin keep their
+    distances; 1 - cos is half the square between unit vectors.
     Equally near keys stand in the order of their rows.
     """
     rows = rows.sort(dim=-1).values
@@ -151,7 +108,7 @@ def ranked(keys: Tensor, queries: Tensor, rows: Tensor, k: int, distance: Distan
 
 def _distances(keys: Tensor, queries: Tensor, rows: Tensor, distance: Distance) -> Tensor:
     gathered = keys.index_select(0, rows.clamp(min=0).flatten())
-    gathered = gathered.to(queries.dtype).view(*rows.shape, keys.shape[1])
+    gathered = gathered.float().view(*rows.shape, keys.shape[1])
     if distance == "l2":
         return torch.linalg.vector_norm(gathered.sub_(queries[:, None]), dim=-1).square_()
     unit, zero = normalised(gathered)
@@ -166,17 +123,15 @@ def normalised(vectors: Tensor) -> tuple[Tensor, Tensor]:
     return vectors / norms.masked_fill(zero, 1.0), zero[..., 0]
 
 
-def blocks(
-    keys: Tensor, distance: Distance, dtype: torch.dtype = torch.float32
-) -> Iterator[tuple[int, Tensor]]:
+def blocks(keys: Tensor, distance: Distance) -> Iterator[tuple[int, Tensor]]:
     """First rows, and `BLOCK` keys from there on as `compared`."""
     for first in range(0, len(keys), BLOCK):
-        yield first, compared(keys[first : first + BLOCK], distance, dtype)
+        yield first, compared(keys[first : first + BLOCK], distance)
 
 
-def compared(keys: Tensor, distance: Distance, dtype: torch.dtype = torch.float32) -> Tensor:
-    """Keys or queries as their products are taken: in ``dtype``, of cosines as unit vectors."""
-    vectors = keys.to(dtype)
+def compared(keys: Tensor, distance: Distance) -> Tensor:
+    """Keys or queries as their products are taken: in float32, of cosines as unit vectors."""
+    vectors = keys.float()
     return (normalised(vectors)[0] if distance == "cosine" else vectors).contiguous()
 
 

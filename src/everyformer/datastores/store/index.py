@@ -3,16 +3,14 @@
     index = build_index(store, SearchOptions(kind="ivf"), say=print)
     distances, rows = index.search(queries, k=32)
 
-Kinds that may miss neighbours (`options.KEPT`) are built once and kept in the store's folder, or in
-one of the caller's where that cannot be written. Their recall is measured when they are built: for
-keys of the store that nothing was learned from, the share of the m nearest others that is found. A
-kept index is bound to the rows that it was built of.
+Kinds that may miss neighbours (`options.KEPT`) are built once and kept in the store's folder. Their
+recall is measured when they are built: for keys of the store that nothing was learned from, the
+share of the m nearest others that is found. A kept index is bound to the rows that it was built of.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
@@ -29,13 +27,12 @@ from everyformer.core.errors import (
     ShapeError,
     unwritable,
 )
-from everyformer.datastores.store.approximate import FaissSearch, build, read, write
+from everyformer.datastores.store.approximate import FaissSearch, build
 from everyformer.datastores.store.exact import ExactSearch, Hits, faiss_for
-from everyformer.datastores.store.lock import locked
-from everyformer.datastores.store.options import IN_FAISS, KEPT, SearchOptions
-from everyformer.datastores.store.record import INDEX, ROWS
+from everyformer.datastores.store.options import KEPT, SearchOptions
+from everyformer.datastores.store.record import INDEX, ROWS, lock
 from everyformer.datastores.store.store import Store
-from everyformer.system.files import expanded, written_whole
+from everyformer.system.files import written_whole
 from everyformer.system.sealed import DamagedError, check_sums, checksums, read_json, write_json
 
 FORMAT = "everyformer-index"
@@ -91,11 +88,8 @@ class Index:
             return Hits(torch.empty(0, k), torch.empty(0, k, dtype=torch.long))
         return self.way.search(vectors, k)
 
-    def tuned(self, *, nprobe: int | None = None, ef: int | None = None,
-              fetch: float | None = None) -> Index:  # fmt: skip
-        """An index that looks at more or fewer keys; its recall is not known."""
-        values = {"nprobe": nprobe, "ef": ef, "fetch": fetch}
-        changed = {name: value for name, value in values.items() if value is not None}
+    def tuned(self, **changed: float) -> Index:
+        """An index with another `nprobe`, `ef` or `fetch`; its recall is not known."""
         options = replace(self.options, **changed)  # type: ignore[arg-type]
         if not isinstance(self.way, FaissSearch) or options == self.options:
             return self
@@ -106,7 +100,6 @@ class Index:
         options = self.options
         settings = {
             "exact": "every key is looked at",
-            "flat": "every key is looked at, by faiss",
             "hnsw": f"m={options.m}, ef={options.ef}",
         }.get(options.kind, f"{options.lists:,} lists, nprobe={options.nprobe}")
         if options.kind == "ivfpq":
@@ -118,13 +111,11 @@ class Index:
 
 
 def build_index(
-    store: Store, options: SearchOptions | None = None, *, folder: str | Path | None = None,
-    k: int = 100, say: Say,
-) -> Index:  # fmt: skip
-    """An index of ``store``, kept if its kind is one that is; its recall is measured and told.
+    store: Store, options: SearchOptions | None = None, *, k: int = 100, say: Say
+) -> Index:
+    """An index of ``store``, kept in it if its kind is one that is; its recall is measured.
 
     Args:
-        folder: where it is kept; None: in the store's own.
         k: neighbours that recall is measured for, besides 1 and 10.
         say: is told what is chosen for want of faiss, and the recall.
 
@@ -136,25 +127,24 @@ def build_index(
     """
     resolved = _chosen(store, options or SearchOptions(), say)
     if resolved.kind not in KEPT:
-        flat = resolved.kind == "flat"
-        return Index(store, resolved, ExactSearch(store.key_tensor, resolved.distance, flat))
+        return Index(store, resolved, ExactSearch(store.key_tensor, resolved.distance))
     apart = _apart(store, resolved.seed)
     built = build(store, resolved, apart)
     way = FaissSearch(store, resolved, built)
     recall = _recall(store, resolved, way, apart, k)
     index = Index(store, resolved, way, recall)
     say(f"{index.describe()} (for {len(apart):,} keys of the store)")
-    with nullcontext() if folder is not None else locked(store.folder):
-        if folder is None and Store.read(store.folder).record.state != store.record.state:
+    with lock(store.folder):
+        if Store.open(store.folder, verify=False).record.state != store.record.state:
             raise DataError(
                 f"the store {store.folder} was changed while its index was built: build it again"
             )
-        with written_whole(_place(store, folder)) as new:
+        with written_whole(_place(store)) as new:
             try:
-                write(built, new / FILE, resolved.kind)
+                faiss_for(resolved.kind).write_index(built, str(new / FILE))
             except RuntimeError as error:  # of faiss, whatever the system told it
                 refusal = OSError(None, "faiss could not write its file, as on a full disk")
-                raise unwritable(_place(store, folder), refusal) from error
+                raise unwritable(_place(store), refusal) from error
             facts = {
                 "format": FORMAT,
                 "state": store.record.state,
@@ -166,51 +156,44 @@ def build_index(
     return index
 
 
-def open_index(
-    store: Store, options: SearchOptions | None = None, *, folder: str | Path | None = None,
-    rebuild: bool = False, say: Say,
-) -> Index:  # fmt: skip
+def open_index(store: Store, options: SearchOptions | None = None, *, say: Say) -> Index:
     """The index that is kept, or one for which nothing needs to be.
 
     Args:
-        options: a kind that is kept must be that of the index there, with its distance; `nprobe`,
-            `ef` and `fetch` hold if they are given. "auto" takes whatever is kept, and where there
-            is nothing, or no faiss to read it with, looks at every key, and says so.
-        folder: as of `build_index`.
-        rebuild: build an index that is missing, damaged, of other rows or of other options.
+        options: a kind that is kept is built where it is missing, damaged, of other rows or of
+            another distance; `nprobe`, `ef` and `fetch` hold if they are given. "auto" takes
+            whatever is kept, and where there is nothing, or no faiss to read it with, looks at
+            every key, and says so.
 
     Raises:
-        DataError: there is none of this kind, or it is of other rows.
-        DamagedError: it is not as it was written.
+        MissingExtraError: the kind needs faiss, which is not installed.
+        DataError: "auto", and what is kept is of other rows or of another distance.
+        DamagedError: "auto", and what is kept is not as it was written.
     """
     options = options or SearchOptions()
-    place = _place(store, folder)
-    if options.kind not in ("auto", *KEPT):
+    place = _place(store)
+    if options.kind == "exact":
         return build_index(store, options, say=say)
-    try:
-        if options.kind != "auto":
-            faiss_for(options.kind)
-        if (place / FACTS).exists():
+    if (place / FACTS).exists():
+        try:
             return _kept(store, options, place)
-        if options.kind != "auto":
-            raise DataError(f"no index '{options.kind}' is in {place}: build it")
-    except MissingExtraError as error:
-        if options.kind != "auto":
-            raise
-        say(f"{error}; every key is looked at instead")
-        return build_index(store, replace(options, kind="exact"), say=say)
-    except (DataError, CheckpointError) as error:
-        if not rebuild:
-            raise
-        say(f"{error}; it is built again")
-        return build_index(store, options, folder=folder, say=say)
+        except MissingExtraError as error:
+            if options.kind != "auto":
+                raise
+            say(f"{error}; every key is looked at instead")
+            return build_index(store, replace(options, kind="exact"), say=say)
+        except (DataError, CheckpointError) as error:
+            if options.kind == "auto":
+                raise
+            say(f"{error}; it is built again")
+    if options.kind != "auto":
+        return build_index(store, options, say=say)
     resolved = _chosen(store, options, say)
-    if resolved.kind not in KEPT or rebuild:
-        return build_index(store, options, folder=folder, say=say)
-    say(
-        f"no index is in {place}, so each query looks at all {len(store):,} keys; an index "
-        f"'{resolved.kind}' is faster"
-    )
+    if resolved.kind in KEPT:
+        say(
+            f"no index is in {place}, so each query looks at all {len(store):,} keys; an index "
+            f"'{resolved.kind}' is faster"
+        )
     return build_index(store, replace(options, kind="exact"), say=say)
 
 
@@ -229,7 +212,7 @@ def _kept(store: Store, options: SearchOptions, place: Path) -> Index:
         )
     check_sums(place, facts["sums"])
     try:
-        built = read(place / FILE, stored.kind)
+        built = faiss_for(stored.kind).read_index(str(place / FILE))
     except RuntimeError as error:
         raise DamagedError(
             f"{place / FILE} cannot be read by the faiss that is installed: build it again"
@@ -244,7 +227,7 @@ def _kept(store: Store, options: SearchOptions, place: Path) -> Index:
 def _chosen(store: Store, options: SearchOptions, say: Say) -> SearchOptions:
     """The options with a kind that can be had."""
     resolved = options.resolved(len(store), store.width)
-    if resolved.kind not in IN_FAISS:
+    if resolved.kind not in KEPT:
         return resolved
     try:
         faiss_for(resolved.kind)
@@ -256,8 +239,8 @@ def _chosen(store: Store, options: SearchOptions, say: Say) -> SearchOptions:
     return resolved
 
 
-def _place(store: Store, folder: str | Path | None) -> Path:
-    return store.folder / ROWS / INDEX if folder is None else expanded(folder)
+def _place(store: Store) -> Path:
+    return store.folder / ROWS / INDEX
 
 
 def _apart(store: Store, seed: int) -> np.ndarray:

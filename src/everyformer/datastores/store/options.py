@@ -21,9 +21,8 @@ BY_SIZE: tuple[tuple[float, Kind], ...] = (
 """what "auto" takes for up to so many keys: of width 128 a query of 200,000 costs a millisecond of
 a core by exact search; 4,000,000 of float16 take 1 GB of memory in `ivf` and a third of that in
 `ivfpq`"""
-IN_FAISS: tuple[Kind, ...] = ("flat", "ivf", "ivfpq", "hnsw")
 KEPT: tuple[Kind, ...] = ("ivf", "ivfpq", "hnsw")
-"""kinds that are built once and kept; they may miss neighbours"""
+"""kinds of faiss that are built once and kept; they may miss neighbours"""
 A_CENTROID = 39
 """keys that faiss wants at least for a centroid that is learned"""
 LEARNT_FROM = 64
@@ -35,10 +34,9 @@ class SearchOptions(Options):
     """The search for neighbours. None: what fits the number of keys, n."""
 
     kind: Kind = "auto"
-    """exact: every key, by faiss where that is installed, else by torch; flat: every key, by faiss;
-    ivf: the keys of the lists whose centroids are nearest; ivfpq: the same
-    with compressed keys; hnsw: a graph; auto: by n, exact up to 200,000, ivf up to 4,000,000, then
-    ivfpq"""
+    """exact: every key, by faiss where that is installed, else by torch; ivf: the keys of the lists
+    whose centroids are nearest; ivfpq: the same with compressed keys; hnsw: a graph; auto: by n,
+    exact up to 200,000, ivf up to 4,000,000, then ivfpq"""
     distance: Distance = "l2"
     """l2: squared Euclidean; cosine: 1 - cos, which is 1 for a vector of zeros"""
     lists: Count | None = None

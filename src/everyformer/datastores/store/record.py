@@ -20,15 +20,21 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple, Self, get_args
 
 import numpy as np
+from filelock import AcquireReturnProxy, FileLock, Timeout
 
-from everyformer.core.errors import CheckpointError, ConfigError, ResourceError
+from everyformer.core.errors import (
+    CheckpointError,
+    ConfigError,
+    DataError,
+    ResourceError,
+    unwritable,
+)
 from everyformer.core.wording import listed
-from everyformer.system.files import sweep
 from everyformer.system.memory import size
 from everyformer.system.sealed import read_json, write_json
 
 ROWS, RECORD, PROGRESS, INDEX = "rows", "store.json", "progress.json", "index"
-KEYS, VALUES = "keys.bin", "values.bin"
+KEYS, VALUES, LOCK = "keys.bin", "values.bin", ".lock"
 FORMAT, PROGRESS_FORMAT = "everyformer-store", "everyformer-store-progress"
 SUMMED = 1 << 16
 """rows of a checksum"""
@@ -146,13 +152,30 @@ class Record:
         return cls(**taken | lists | {"origin": Origin(**taken["origin"])})
 
 
-def rows_in(folder: Path) -> Path:
-    """Folder of the rows of a store; a removal that was killed while it put the new in
-    place of the old is undone first."""
-    rows = folder / ROWS
-    if not rows.is_dir():
-        sweep(folder)
-    return rows
+def lock(folder: Path) -> AcquireReturnProxy:
+    """The lock of the writers of the store in ``folder``, taken, as a context manager that gives it
+    back. It is the system's, so it ends with its process; readers need none.
+
+    Raises:
+        DataError: another process has it, or there is no such folder.
+        UnsavedError: the folder cannot be written.
+    """
+    if not folder.is_dir():
+        raise absent(folder)
+    try:
+        return FileLock(folder / LOCK).acquire(blocking=False)
+    except Timeout as error:
+        raise DataError(
+            f"the store {folder} is being written by another process: wait for that to end, or "
+            "choose another store"
+        ) from error
+    except OSError as error:
+        raise unwritable(folder, error) from error
+
+
+def absent(folder: Path) -> DataError:
+    """The error where there is no store."""
+    return DataError(f"there is no store in {folder}: give the folder of one, or make it")
 
 
 def key_type(dtype: str) -> np.dtype:

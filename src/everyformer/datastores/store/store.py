@@ -11,8 +11,7 @@
 
 Keys are vectors of numbers, values token ids, rows of a document lie in order. A store knows
 nothing of models: an `Origin` says what its keys are from, and a store of another origin than the
-one that is asked for is refused. Beside this module `writing` makes and extends stores, `removal`
-takes documents out, `index` searches.
+one that is requested is refused. `writing` makes and extends stores, `index` searches.
 """
 
 from __future__ import annotations
@@ -30,7 +29,6 @@ from torch import Tensor
 
 from everyformer.core.errors import DataError
 from everyformer.core.wording import counted
-from everyformer.datastores.store.lock import absent, in_use, is_locked
 from everyformer.datastores.store.record import (
     KEYS,
     PROGRESS,
@@ -42,8 +40,8 @@ from everyformer.datastores.store.record import (
     Document,
     Origin,
     Record,
+    absent,
     key_type,
-    rows_in,
 )
 from everyformer.system.files import expanded
 from everyformer.system.machine import cores
@@ -61,8 +59,6 @@ class Store:
     """(count, width) float16 or float32, read from the disk where it is looked at"""
     values: np.ndarray
     """(count,) int32"""
-    pending: int = 0
-    """rows of an addition that was not finished, which are not read"""
     starts: np.ndarray = field(init=False)
     """(documents,) int64: the first row of each"""
 
@@ -72,7 +68,8 @@ class Store:
 
     @classmethod
     def open(cls, folder: str | Path, origin: Origin | None = None, verify: bool = True) -> Self:
-        """The store in ``folder``, which need not be writable.
+        """The store in ``folder``, which need not be writable; of one that another process adds to,
+        what was finished.
 
         Args:
             origin: what the store must have been made with (`Origin.check`); None: anything.
@@ -80,40 +77,30 @@ class Store:
                 the system holds in memory. Sizes and the record are always looked at.
 
         Raises:
-            DataError: there is no store, it is empty, not finished, or another process writes it.
+            DataError: there is no store, it is empty, or not finished.
             DamagedError: a file is missing, cut short or changed.
             CheckpointError: of another version of the library, or of another origin.
         """
         folder = expanded(folder)
-        if folder.is_dir() and is_locked(folder):
-            raise in_use(folder)
-        store = cls.read(folder)
-        if origin is not None:
-            store.record.origin.check(origin, folder)
-        if verify:
-            store.verify()
-        return store
-
-    @classmethod
-    def read(cls, folder: Path) -> Self:
-        """`open` for a process that holds the lock: neither that nor checksums are looked at."""
-        rows = rows_in(folder)
-        if not (rows / RECORD).exists() and not (rows / PROGRESS).exists():
-            raise absent(folder)
-        pending = 0
-        if (rows / PROGRESS).exists():
-            pending = Record.read_progress(rows)[0].count
-            if not (rows / RECORD).exists():
-                raise DataError(
-                    f"the store {folder} is not finished: {pending:,} rows are in it so far; go on "
-                    "with what wrote it, or remove the folder"
-                )
+        rows = folder / ROWS
+        if not (rows / RECORD).exists():
+            if not (rows / PROGRESS).exists():
+                raise absent(folder)
+            written = Record.read_progress(rows)[0].count
+            raise DataError(
+                f"the store {folder} is not finished: {written:,} rows are in it so far; go on "
+                "with what wrote it, or remove the folder"
+            )
         record = Record.read(rows)
         if record.count == 0:
             raise DataError(f"the store {folder} is empty: add text to it")
+        if origin is not None:
+            record.origin.check(origin, folder)
         keys = _mapped(rows / KEYS, key_type(record.dtype), (record.count, record.width))
-        values = _mapped(rows / VALUES, VALUE, (record.count,))
-        return cls(folder, record, keys, values, max(0, pending - record.count))
+        store = cls(folder, record, keys, _mapped(rows / VALUES, VALUE, (record.count,)))
+        if verify:
+            store.verify()
+        return store
 
     def verify(self) -> None:
         """Raise `DamagedError` if any byte of keys or values is not as it was written."""
@@ -184,14 +171,11 @@ class Store:
     def describe(self) -> str:
         """One line: how much of what is in it."""
         record = self.record
-        line = (
+        return (
             f"{record.count:,} keys of width {record.width} in {record.dtype}, "
             f"{counted(len(record.names), 'document')}, "
             f"{size(self.keys.nbytes + self.values.nbytes)}"
         )
-        if self.pending:
-            line += f"; {self.pending:,} more of an addition that was not finished are not read"
-        return line
 
 
 def _mapped(path: Path, dtype: np.dtype, shape: tuple[int, ...]) -> np.ndarray:

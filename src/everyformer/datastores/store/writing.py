@@ -18,11 +18,10 @@ from typing import Any, Self
 
 import numpy as np
 import torch
-from filelock import BaseFileLock
+from filelock import AcquireReturnProxy
 from torch import Tensor
 
 from everyformer.core.errors import ConfigError, DataError, ShapeError, unwritable
-from everyformer.datastores.store.lock import lock
 from everyformer.datastores.store.record import (
     KEYS,
     PROGRESS,
@@ -37,76 +36,13 @@ from everyformer.datastores.store.record import (
     bytes_needed,
     check_space,
     key_type,
-    rows_in,
+    lock,
 )
 from everyformer.datastores.store.store import Store
 from everyformer.system.files import expanded, require_no_file, sync
-from everyformer.system.plain import from_json, to_json
 from everyformer.system.sealed import DamagedError
 
 LARGEST_VALUE = np.iinfo(VALUE).max
-
-
-class RowFiles:
-    """The two files of rows, opened to add to the rows of ``record``; what is behind those goes.
-
-    Raises:
-        DamagedError: the files have fewer rows.
-    """
-
-    def __init__(self, folder: Path, record: Record) -> None:
-        self.count, self.width = record.count, record.width
-        self.dtype = key_type(record.dtype)
-        self._record = record
-        self._names, self._rows = list(record.names), list(record.rows)
-        self._sums = list(record.key_sums), list(record.value_sums)
-        self._files: list[BufferedWriter] = []
-        for name, width in ((KEYS, record.key_bytes), (VALUES, VALUE.itemsize)):
-            file = (folder / name).open("ab")
-            self._files.append(file)
-            if file.tell() < record.count * width:
-                self.close()
-                raise DamagedError(
-                    f"{folder / name} was cut short after it was written: make the store again"
-                )
-            file.truncate(record.count * width)
-
-    @property
-    def record(self) -> Record:
-        """Record of all rows so far."""
-        return replace(
-            self._record,
-            names=tuple(self._names),
-            rows=tuple(self._rows),
-            key_sums=tuple(self._sums[0]),
-            value_sums=tuple(self._sums[1]),
-        )
-
-    def begin(self, name: str) -> None:
-        """A document, to which all further rows belong."""
-        self._names.append(name)
-        self._rows.append(0)
-
-    def write(self, keys: np.ndarray, values: np.ndarray) -> None:
-        """Rows of the last document."""
-        for n, (rows, dtype) in enumerate(((keys, self.dtype), (values, VALUE))):
-            stored = np.ascontiguousarray(rows, dtype)
-            self._files[n].write(stored.data)
-            add_sums(self._sums[n], self.count, stored)
-        self._rows[-1] += len(keys)
-        self.count += len(keys)
-
-    def sync(self) -> None:
-        """Put everything on the disk."""
-        for file in self._files:
-            file.flush()
-            os.fsync(file.fileno())
-
-    def close(self) -> None:
-        """Let go of the files; rows that were not put on the disk may be lost."""
-        for file in self._files:
-            with suppress(OSError):  # a full disk, of which a write has told
-                file.close()
 
 
 class Writer:
@@ -123,15 +59,28 @@ class Writer:
     cursor: Any
     """of the last commit; None: nothing was committed yet"""
 
-    def __init__(self, folder: Path, record: Record, cursor: Any, taken: BaseFileLock) -> None:
+    def __init__(
+        self, folder: Path, record: Record, cursor: Any, taken: AcquireReturnProxy
+    ) -> None:
         self.folder, self.cursor = folder, cursor
-        self._lock = taken
-        self._committed = record.count
-        self._base = Record.read(folder / ROWS).count if is_finished(folder) else 0
+        self.count = self._committed = record.count
+        """rows so far"""
+        self._lock = taken.lock
+        self._finished = Record.read(folder / ROWS).count if is_finished(folder) else 0
+        self._start = record
+        self._names, self._rows = list(record.names), list(record.rows)
         self._known = set(record.names)
-        self._name = record.names[-1] if record.names else None
+        self._sums = list(record.key_sums), list(record.value_sums)
+        self._files: list[BufferedWriter] = []
         with _translated(folder):
-            self._files = RowFiles(folder / ROWS, record)
+            for path, width in self._places():
+                self._files.append(path.open("ab"))
+                if self._files[-1].tell() < record.count * width:
+                    self._close_files()
+                    raise DamagedError(
+                        f"{path} was cut short after it was written: make the store again"
+                    )
+                self._files[-1].truncate(record.count * width)
 
     @classmethod
     def create(
@@ -208,7 +157,7 @@ class Writer:
         folder = expanded(folder)
 
         def begin() -> tuple[Record, Any]:
-            record = Store.read(folder).record
+            record = Store.open(folder, verify=False).record
             record.origin.check(origin, folder, windows=True)
             if is_unfinished(folder):
                 raise DataError(
@@ -229,7 +178,7 @@ class Writer:
                 record, cursor = begin()
             return cls(folder, record, cursor, taken)
         except BaseException:
-            taken.release()
+            taken.lock.release()
             raise
 
     def __enter__(self) -> Self:
@@ -239,14 +188,15 @@ class Writer:
         self.close()
 
     @property
-    def count(self) -> int:
-        """Rows so far."""
-        return self._files.count
-
-    @property
     def record(self) -> Record:
         """Record of all rows so far, committed or not."""
-        return self._files.record
+        return replace(
+            self._start,
+            names=tuple(self._names),
+            rows=tuple(self._rows),
+            key_sums=tuple(self._sums[0]),
+            value_sums=tuple(self._sums[1]),
+        )
 
     def document(self, name: str) -> None:
         """Start a document, to which all rows belong until the next one starts.
@@ -256,12 +206,12 @@ class Writer:
         """
         if name in self._known:
             raise DataError(
-                f"the store {self.folder} holds a document '{name}' already: remove that one "
-                "first, leave this one out, or give it another name"
+                f"the store {self.folder} holds a document '{name}' already: leave this one out, "
+                "or give it another name"
             )
         self._known.add(name)
-        self._name = name
-        self._files.begin(name)
+        self._names.append(name)
+        self._rows.append(0)
 
     def add(self, keys: Tensor | np.ndarray, values: Tensor | np.ndarray) -> None:
         """Rows of the document: ``keys`` (n, width) of floats, ``values`` (n,) of whole numbers.
@@ -271,20 +221,19 @@ class Writer:
             DataError: a key is not finite in the type of the store, or a value does not fit into
                 0 to 2,147,483,647; names the document, and nothing of the call is written.
         """
-        stored, ids = self._checked(keys, values)
         with _translated(self.folder):
-            self._files.write(stored, ids)
+            for n, rows in enumerate(self._checked(keys, values)):
+                self._files[n].write(rows.data)
+                add_sums(self._sums[n], self.count, rows)
+        self._rows[-1] += len(keys)
+        self.count += len(keys)
 
     def commit(self, cursor: Any) -> None:
         """Put all rows so far on the disk, with the caller's ``cursor``, plain values of JSON."""
-        try:
-            plain = from_json(to_json(cursor))
-        except (TypeError, ValueError) as error:
-            raise ConfigError(f"a cursor is plain values of JSON, not {cursor!r}") from error
         with _translated(self.folder):
-            self._files.sync()
-            self._files.record.write_progress(self.folder / ROWS, plain)
-        self.cursor, self._committed = plain, self.count
+            self._sync()
+            self.record.write_progress(self.folder / ROWS, cursor)
+        self.cursor, self._committed = cursor, self.count
 
     def finish(self) -> None:
         """Put all rows on the disk and let the store be read; the writer is closed.
@@ -295,8 +244,8 @@ class Writer:
         if self.count == 0:
             raise DataError(f"the store {self.folder} would be empty: add text to it")
         with _translated(self.folder):
-            self._files.sync()
-            self._files.record.write(self.folder / ROWS)
+            self._sync()
+            self.record.write(self.folder / ROWS)
             self._committed = self.count
             (self.folder / ROWS / PROGRESS).unlink()
             sync(self.folder / ROWS)
@@ -306,22 +255,36 @@ class Writer:
         """Let other processes have the store; what was not committed is gone."""
         if not self._lock.is_locked:
             return
-        self._files.close()
-        rows, record = self.folder / ROWS, self._files.record
+        self._close_files()
         with suppress(OSError):  # then it is cut when it is gone on with
-            os.truncate(rows / KEYS, self._committed * record.key_bytes)
-            os.truncate(rows / VALUES, self._committed * VALUE.itemsize)
-            if self._committed == self._base:
-                (rows / PROGRESS).unlink(missing_ok=True)
+            for path, width in self._places():
+                os.truncate(path, self._committed * width)
+            if self._committed == self._finished:
+                (self.folder / ROWS / PROGRESS).unlink(missing_ok=True)
         self._lock.release()
+
+    def _places(self) -> tuple[tuple[Path, int], ...]:
+        """The files of keys and of values, and the bytes of a row in each."""
+        rows = self.folder / ROWS
+        return (rows / KEYS, self._start.key_bytes), (rows / VALUES, VALUE.itemsize)
+
+    def _sync(self) -> None:
+        for file in self._files:
+            file.flush()
+            os.fsync(file.fileno())
+
+    def _close_files(self) -> None:
+        for file in self._files:
+            with suppress(OSError):  # a full disk, of which a write has told
+                file.close()
 
     def _checked(
         self, keys: Tensor | np.ndarray, values: Tensor | np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
-        if self._name is None:
+        if not self._names:
             raise ConfigError("rows belong to a document: begin one before rows are added")
-        what = f"document '{self._name}'"
-        width, dtype = self._files.width, self._files.dtype
+        what = f"document '{self._names[-1]}'"
+        width, dtype = self._start.width, key_type(self._start.dtype)
         floats, ids = _array(keys), _array(values)
         if floats.ndim != 2 or floats.shape[1] != width or floats.dtype.kind != "f":
             raise ShapeError(
@@ -352,17 +315,17 @@ class Writer:
             raise DataError(
                 f"{what}: values are whole numbers from 0 to {LARGEST_VALUE:,}, not {wrong:,}"
             )
-        return stored, ids.astype(VALUE)
+        return np.ascontiguousarray(stored), np.ascontiguousarray(ids, VALUE)
 
 
 def is_finished(folder: str | Path) -> bool:
     """True where ``folder`` holds a store that can be read."""
-    return (rows_in(expanded(folder)) / RECORD).exists()
+    return (expanded(folder) / ROWS / RECORD).exists()
 
 
 def is_unfinished(folder: str | Path) -> bool:
     """True where ``folder`` holds a store, or an addition, that `Writer.resume` goes on with."""
-    return (rows_in(expanded(folder)) / PROGRESS).exists()
+    return (expanded(folder) / ROWS / PROGRESS).exists()
 
 
 def _array(values: Tensor | np.ndarray) -> np.ndarray:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypeVar
 
-from everyformer.core.bounds import Affects, Count, Positive, Several, Share, When, Whole
+from everyformer.core.bounds import Affects, Count, Positive, Several, Share
 from everyformer.core.config import Options
 from everyformer.core.errors import GeneError
 from everyformer.core.registry import Registry
@@ -22,7 +22,7 @@ from everyformer.genes.gene import Gene
 if TYPE_CHECKING:
     from everyformer.genes.retrieval.base import Retrieval
 
-Kind = Literal["auto", "exact", "flat", "ivf", "ivfpq", "hnsw"]
+Kind = Literal["auto", "exact", "ivf", "ivfpq", "hnsw"]
 """of search (see `everyformer.datastores.store.options.SearchOptions`)"""
 N = TypeVar("N", int, float)
 
@@ -81,8 +81,6 @@ class KnnOptions(MixtureOptions):
     exclude_self: bool = False
     """text that is scored does not find its own rows in the store: those of documents that read as
     the scored window does, as far as both go"""
-    exclude_near: Annotated[Whole, When("exclude_self", True)] = 0
-    """with exclude_self: nor so many rows before and after its own"""
 
 
 @dataclass(frozen=True)

@@ -1,1 +1,0 @@
-"""Experts: policies that solve an environment by knowing how it works, without learning."""
