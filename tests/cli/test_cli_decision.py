@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from everyformer.cli.show import episodes as shown_episodes
 from everyformer.rl import (
     EnvironmentConfig,
     collect,
@@ -277,6 +279,17 @@ WRONG: list[tuple[tuple[str, ...], str]] = [
     (("train", "decision-transformer", "--data", "minari:no/such-v0"),
      "Minari has no data set 'no/such-v0' on this machine"),
 ]  # fmt: skip
+
+
+def test_a_film_that_cannot_be_drawn_is_refused_before_it_is_played(
+    runs: Path, say: Say, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "pygame", None)
+    monkeypatch.setattr(shown_episodes, "played_by", lambda *_, **__: pytest.fail("played"))
+    code, _, err = say("show", "runs/paths", "film")
+    assert code == 2
+    assert "needs" in err
+    assert "pygame" in err
 
 
 @pytest.mark.parametrize(("words", "sentence"), WRONG)

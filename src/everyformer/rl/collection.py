@@ -130,7 +130,7 @@ class _Table:
         self._begun = rows
         self._now: np.ndarray = np.zeros(0)
         """what all rows see, hidden entries included"""
-        self._rows: list[_Recording] = [([], [], [])] * rows
+        self._rows: list[_Recording] = [([], [], []) for _ in range(rows)]
         self.finished: dict[int, Episode] = {}
         """by number"""
         self.steps = 0

@@ -25,7 +25,7 @@ from everyformer.core.errors import (
     UnsavedError,
 )
 from everyformer.datastores.store import approximate, exact
-from everyformer.datastores.store.index import SearchOptions, build_index, open_index
+from everyformer.datastores.store.index import SearchOptions, _others, build_index, open_index
 from everyformer.datastores.store.store import Store
 from everyformer.datastores.store.writing import Writer
 from everyformer.system.sealed import DamagedError
@@ -132,6 +132,12 @@ def test_recall_is_measured_told_and_kept(clustered: Store, kind: str) -> None:
     for one, other in zip(again.search(queries, 9), index.search(queries, 9), strict=True):
         assert torch.equal(one, other)
     assert len(said) == 1
+
+
+def test_recall_leaves_out_the_key_itself_or_the_farthest_where_it_was_missed() -> None:
+    distances = torch.tensor([[0.0, 1.0, 2.0], [0.5, 1.5, 2.5]])
+    hits = exact.Hits(distances, torch.tensor([[7, 1, 2], [3, 4, 5]]))
+    assert _others(hits, torch.tensor([7, 9])).tolist() == [[1.0, 2.0], [0.5, 1.5]]
 
 
 def test_recall_does_not_count_the_key_itself(tmp_path: Path) -> None:

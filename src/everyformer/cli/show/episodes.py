@@ -75,8 +75,11 @@ def _film(trained: TrainedRun, play: PlayConfig, of_environment: dict[str, Any])
     from everyformer.rl.build import make_environment
     from everyformer.rl.replay import frames
 
-    # before it is played
-    make_environment(environment_of(trained, play, of_environment), "rgb_array").close()
+    # what drawing needs is missed before it is played, not after
+    trial = make_environment(environment_of(trained, play, of_environment), "rgb_array")
+    trial.reset(seed=0)
+    trial.render()
+    trial.close()
     played = _one_episode(trained, play, of_environment)
     assert played.environment is not None
     episode = played.episodes[0]

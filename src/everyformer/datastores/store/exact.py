@@ -2,7 +2,8 @@
 
 Blocks are compared by faiss where that is installed, else by products in torch. Both round in
 float32, so a few keys more than k are taken, whose distances are then computed from the keys
-themselves.
+themselves. Rounding grows with the squares of norms: of keys whose norms are about a thousand times
+their distances a neighbour may be missed.
 """
 
 from __future__ import annotations
