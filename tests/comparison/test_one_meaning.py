@@ -120,6 +120,23 @@ def test_what_is_given_for_all_holds_over_rows_even_where_it_is_a_default(way: s
     assert by_words == dataclasses.replace(by_row, label_smoothing=0.0, block=block)
 
 
+def test_what_is_said_later_is_laid_over_what_was_said_before(tmp_path: Path) -> None:
+    file = tmp_path / "run.json"
+    before = {"members": ["transformer"], "width": 8, "model": {"block": {"dropout": 0.25}}}
+    file.write_text(json.dumps(before), encoding="utf-8")
+    words = ["--config", str(file), "--model.block.norm-eps", "0.5", "--layers", "3"]
+    given = Line(CompareOptions, words, "compare").parse("", ())
+    block = {"dropout": 0.25, "norm_eps": 0.5}
+    assert given.model == {"width": 8, "layers": 3, "heads": 4, "block": block}
+    data = load_dataset(DataConfig(source="reverse", length=8))
+    own = dataclasses.replace(given, options=("transformer.dropout=0.125", "transformer.layers=2"))
+    for config, layers, dropout in ((given, 3, 0.25), (own, 2, 0.125)):
+        built = entrants(config, data)[0].config
+        assert built is not None
+        assert (built.width, built.layers, built.heads) == (8, layers, 4)
+        assert (built.block.dropout, built.block.norm_eps) == (dropout, 0.5)
+
+
 def test_whoever_gives_a_budget_has_chosen_it() -> None:
     assert described(["gmlp"]).training.budget == ("seconds", 60)
     for options in ({"training": {"steps": 5}}, {"steps": 5}):

@@ -22,6 +22,7 @@ from everyformer.core.trace import record, trace
 from everyformer.data import DataConfig, load_dataset
 from everyformer.models.base import Model
 from everyformer.models.build import build_model, configure, create_model
+from everyformer.report.heatmaps import draw_panels, wrapped
 from everyformer.report.inside import toeplitz_share
 from everyformer.report.learned import learned_of_all, rebuilt
 from everyformer.report.pictures import (
@@ -277,6 +278,29 @@ def test_all_pictures_are_of_one_pass_each(member: str, before: int) -> None:
     assert passes == [model, *[start] * before]
     assert len(Inside(model, IDS).able()) > 1
     assert passes[1 + before :] == [model]
+
+
+def test_panels_alike_have_numbers_at_the_outer_edges_alone() -> None:
+    panels = [Panel(f"head {n}", np.eye(8)) for n in range(3)]
+    figure = draw_panels(wrapped(panels, 2), "three", None)
+    numbers = [
+        (axis.yaxis.get_tick_params()["labelleft"], axis.xaxis.get_tick_params()["labelbottom"])
+        for axis in figure.axes
+    ]
+    assert numbers == [(True, False), (False, True), (True, True)]
+    unlike = draw_panels([[panels[0], Panel("wide", np.ones((2, 8)))]], "two", None)
+    assert all(axis.yaxis.get_tick_params().get("labelleft", True) for axis in unlike.axes)
+
+
+@pytest.mark.parametrize(
+    ("options", "bars"), [({}, 1), ({"by_row": True}, 2), ({"apart": True}, 3)], ids=str
+)
+def test_a_colour_bar_stands_for_the_figure_a_row_or_a_panel(
+    options: dict[str, bool], bars: int
+) -> None:
+    panels = [Panel(f"head {n}", np.eye(8)) for n in range(3)]
+    figure = draw_panels(wrapped(panels, 2), "three", "weight", **options)
+    assert len(figure.axes) == 3 + bars
 
 
 def test_labels_stand_at_the_tokens_in_any_script() -> None:
