@@ -21,9 +21,9 @@ from everyformer.datastores.store.options import Distance
 from everyformer.engines.content.best import largest
 from everyformer.system.extras import extra_module
 
-BLOCK = 1 << 16
+BLOCK = 1 << 14
 """keys that are read at a time"""
-QUERIES = 1 << 8
+QUERIES = 1 << 10
 """queries that are compared with a block at a time"""
 GATHERED = 1 << 24
 """numbers of keys that are gathered at a time"""
