@@ -212,20 +212,3 @@ def test_training_ends_with_the_words_that_predict(days: Path, say: Say) -> None
     words = ("--data", "days.csv", "--out", "mine", "--training.threads", "1")
     out = say("train", "aft-simple", *words, *sizes)[1]
     assert "everyformer predict mine 'your text'" in out
-
-
-@pytest.mark.parametrize("mark", [b"", b"\xef\xbb\xbf"])
-@pytest.mark.parametrize(("ending", "read", "written"), [("csv", ";", ";"), ("csv", ",", ","),
-                                                         ("tsv", "\t", ",")])  # fmt: skip
-def test_a_table_comes_back_with_its_delimiter_and_byte_order_mark(
-    mark: bytes, ending: str, read: str, written: str, run: str, say: Say, days: Path
-) -> None:
-    lines = [["day", "text"], ["1", "a warm tree"], ["2", "a wet fox, too"], ["3", "sun"]]
-    cells = [[f'"{cell}"' if read in cell else cell for cell in line] for line in lines]
-    text = "\n".join(read.join(line) for line in cells)
-    (days / f"mine.{ending}").write_bytes(mark + text.encode())
-    assert say("predict", run, f"mine.{ending}", "--out", "back.csv")[0] == 0
-    raw = (days / "back.csv").read_bytes()
-    assert raw.startswith(mark + f"day{written}text{written}predicted_".encode())
-    rows = [*csv.reader(io.StringIO(raw.decode("utf-8-sig")), delimiter=written)]
-    assert [row[:2] for row in rows] == lines

@@ -8,15 +8,12 @@ import pytest
 import torch
 from data_files import Load, write
 
-import everyformer as ef
 from everyformer.core.errors import ConfigError, DataError
 from everyformer.data import DataConfig, load_dataset
 from everyformer.data.batch import IGNORED, Batch
 from everyformer.data.masking import MASKED, RANDOM, word_flags, word_numbers
 from everyformer.data.tokenizers.hub import HubTokenizer
 from everyformer.data.tokenizers.load import fit_tokenizer
-from everyformer.training.evaluate import evaluate
-from everyformer.training.step import backward
 
 WORDS = "the quick brown fox jumps over a lazy dog_1, naïve façade: 東京! "
 DOCUMENTS = {f"{n}.txt": WORDS * (n + 3) for n in range(40)}
@@ -175,48 +172,6 @@ def test_words_are_runs_of_letters_and_digits(
         result, expected = ([w.strip() for w in words] for words in (result, expected))
         result = [word for word in result if word]
     assert result == expected
-
-
-def test_no_row_of_the_head_gets_a_gradient_where_nothing_is_scored() -> None:
-    model = ef.create_model("bert", "mlm", vocabulary=7, width=8, heads=2, layers=1, tie=False)
-    inputs, targets = torch.randint(0, 7, (2, 5)), torch.full((2, 5), IGNORED)
-    model(inputs, targets=targets).loss.backward()
-    assert not model.head.weight.grad.any()
-    assert not model.head.bias.grad.any()
-    model.zero_grad()
-    # one scored position: its gradient is (p - 1[target]) h, that of that position alone
-    targets[1, 3] = 4
-    model = model.eval()
-    out = model(inputs, targets=targets)
-    out.loss.backward()
-    expected = out.logits[1, 3].softmax(-1) - torch.nn.functional.one_hot(targets[1, 3], 7)
-    torch.testing.assert_close(model.head.bias.grad, expected.detach())
-
-
-def test_a_masked_model_learns_and_is_measured_without_bits_per_byte(
-    tmp_path: Any, load: Load
-) -> None:
-    from everyformer.training.distributed import World
-
-    data = load(write(tmp_path, {"a.txt": "abcd" * 300}) / "a.txt", "mlm", length=16)
-    torch.manual_seed(0)
-    model = ef.create_model(
-        "bert", "mlm", vocabulary=data.vocabulary, width=32, heads=2, layers=1, max_length=16
-    )
-    before = evaluate(model, data)
-    optimiser = torch.optim.AdamW(model.parameters(), lr=3e-3)
-    for step in range(60):
-        optimiser.zero_grad()
-        backward(model, data.train_batch(step, 16, 0), World(torch.device("cpu")))
-        optimiser.step()
-    after = evaluate(model, data)
-    assert before is not None
-    assert after is not None
-    assert after["loss"] < 0.5 * before["loss"]
-    assert set(after) >= {"loss", "perplexity", "accuracy"}
-    assert "bits_per_byte" not in after
-    assert data.bytes_per_token is None
-    assert after["scored"] == sum(b.scored for b in data.validation_batches(4))
 
 
 def test_masks_are_part_of_the_fingerprint(tmp_path: Any, load: Load) -> None:

@@ -22,8 +22,7 @@ from everyformer.core.errors import (
 )
 from everyformer.data.tokenizers.plain import ByteTokenizer, CharTokenizer
 from everyformer.prediction.predictor import Predictor
-from everyformer.prediction.records import Prediction
-from everyformer.prediction.rows import Row
+from everyformer.prediction.records import Prediction, Row
 from helpers import close
 
 

@@ -27,10 +27,9 @@ from everyformer.data.natural import first_served
 from everyformer.data.picture_labels import check_labels
 from everyformer.data.selection import held_out_draw
 from everyformer.data.sources import Entry, Source
-from everyformer.data.synthetic import load_generated
+from everyformer.data.synthetic import load_generated, load_waves
 from everyformer.data.text import load_text
 from everyformer.data.tokenizers.base import Tokenizer
-from everyformer.data.waves import load_waves
 from everyformer.rl.build import EnvironmentConfig
 from everyformer.rl.collection import collect
 from everyformer.rl.recipes import recipe

@@ -111,8 +111,7 @@ def refuse_unlabelled(lines: Sequence[str], count: int, where: str, what: str = 
         more = f" and {count - len(lines):,} more" if count > len(lines) else ""
         raise DataError(
             f"{where} has {counted(count, what)} without a label: {', '.join(lines)}"
-            f"{more}; fill the label{'s' * (count > 1)} in, or leave such rows out with "
-            "--data.unlabelled skip"
+            f"{more}; fill the label{'s' * (count > 1)} in, or remove such rows"
         )
 
 
@@ -169,9 +168,4 @@ def describe_classes(
         note += (
             f"; always answering '{classes[answer]}' is right for {accuracy:.1%} of those held out"
         )
-    single = [classes[index] for index in np.flatnonzero(counts == 1).tolist()]
-    if single and len(train):
-        named = ", ".join(f"'{name}'" for name in single[:SHOWN])
-        more = f" and {len(single) - SHOWN:,} more" if len(single) > SHOWN else ""
-        note += f"; {named}{more} with one only, which cannot be in both parts"
     return note

@@ -125,8 +125,6 @@ class TableOptions(DataOptions):
     header: Literal["auto", "yes", "no"] = "auto"
     """Whether the first line of a CSV or TSV names the columns; auto knows it by the names, or
     guesses and says so."""
-    unlabelled: Literal["refuse", "skip"] = "refuse"
-    """tables: rows whose label is empty are refused, or left out."""
 
     @property
     def columns(self) -> dict[str, str | None]:
@@ -139,9 +137,9 @@ class TableOptions(DataOptions):
 class PictureOptions(DataOptions):
     """Options of pictures."""
 
-    size: Whole | None = None
+    size: Count | None = None
     """Pictures are resized to size x size. Unset: kept when all are equal, else all take the
-    commonest size. 0: never resized, so unequal sizes are an error."""
+    commonest size."""
     colour: Literal["auto", "grey", "rgb"] = "auto"
     """Channels of pictures; auto is grey when every picture is."""
 
@@ -231,19 +229,8 @@ class GeneratedOptions(DataOptions):
 
 
 @dataclass(frozen=True)
-class PluginOptions(DataOptions):
-    """Options of kinds of data that other packages bring."""
-
-    elsewhere: ClassVar[str] = ": it is for kinds of data that another package brings"
-
-    options: tuple[str, ...] = ()
-    """Data of a kind that another package brings: its own options, as name=value."""
-
-
-@dataclass(frozen=True)
 class DataConfig(
     # a dataclass has the fields of its last base first
-    PluginOptions,
     GeneratedOptions,
     EnvironmentOptions,
     EpisodeOptions,

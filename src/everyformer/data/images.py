@@ -9,7 +9,6 @@ areas of the large ones' pixels.
 from __future__ import annotations
 
 import hashlib
-import warnings
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -37,13 +36,11 @@ from everyformer.data.config import (
 from everyformer.data.dataset import ClassedDataset, Spread
 from everyformer.data.kind import Kind, Request, refuse
 from everyformer.data.layout import without_notes
-from everyformer.data.named import tables_beside
-from everyformer.data.picture_labels import labelled_pictures, natural_task
+from everyformer.data.picture_labels import labelled_pictures, natural_task, tables_beside
 from everyformer.data.pictures import opened, pillow, pixels_of, survey
 from everyformer.data.selection import held_out_draw, spread
 from everyformer.data.sources import Entry, Source, open_source
 from everyformer.data.table import TABLES
-from everyformer.system.memory import check_memory
 
 SUFFIXES = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm"}
 
@@ -152,7 +149,6 @@ def reshaped(pixels: np.ndarray, config: DataConfig) -> np.ndarray:
         pixels = np.rint((pixels * weights).sum(1, keepdims=True)).astype(np.uint8)
     if config.size and pixels.shape[2:] != (config.size, config.size):
         image, size = pillow("resizing pictures"), (config.size, config.size)
-        _check_size(len(pixels) * pixels.shape[1], config.size)
         resized = [
             np.asarray(image.fromarray(plane).resize(size, image.Resampling.BICUBIC))
             for plane in pixels.reshape(-1, *pixels.shape[2:])
@@ -161,12 +157,6 @@ def reshaped(pixels: np.ndarray, config: DataConfig) -> np.ndarray:
     return (
         np.repeat(pixels, 3, axis=1) if config.colour == "rgb" and pixels.shape[1] == 1 else pixels
     )
-
-
-def _check_size(planes: int, side: int) -> None:
-    """Refuse planes of pixels that are to be as large as no memory is."""
-    what = f"making pictures of {side:,} x {side:,} pixels"
-    check_memory(planes * side**2, what, "choose a smaller --data.size")
 
 
 def _small_size(height: int, width: int, small: int | None) -> tuple[int, int]:
@@ -224,7 +214,7 @@ class Pictures(Kind):
         """The pictures, decoded once into the cache.
 
         Raises:
-            DataError: a picture that cannot be read, unequal sizes where ``size`` is 0, no classes
+            DataError: a picture that cannot be read, no classes
                 or only one where they are needed, no numbers, too few pictures; a table that does
                 not fit the pictures.
             ConfigError: columns that are not there, or that could be several.
@@ -264,8 +254,6 @@ def read_images(path: str, shapes: Sequence[tuple[int, int, int]], most: int) ->
     Args:
         shapes: (channels, height, width) that they may have; the first picture decides for all.
 
-    Pictures in colour of which the greys are taken are named in a warning.
-
     Raises:
         DataError: there are no pictures, or one has another size.
     """
@@ -274,7 +262,6 @@ def read_images(path: str, shapes: Sequence[tuple[int, int, int]], most: int) ->
         if not entries:
             raise DataError(f"'{path}' holds no pictures; give a .png or .jpg, a folder or a zip")
         read: list[np.ndarray] = []
-        faded = 0
         pictures = opened(source, entries, "reading pictures")
         for entry, picture in zip(entries, pictures, strict=True):
             fit = [s for s in shapes if s[1:] == (picture.height, picture.width)]
@@ -285,16 +272,7 @@ def read_images(path: str, shapes: Sequence[tuple[int, int, int]], most: int) ->
                     f"{known} is needed: give pictures of one such size"
                 )
             shapes = fit[:1]
-            coloured = pixels_of(picture, picture.size, grey=False)
-            grey = fit[0][0] == 1
-            faded += grey and bool((coloured != coloured[:1]).any())
-            read.append(pixels_of(picture, picture.size, grey) if grey else coloured)
-    if faded:
-        warnings.warn(
-            f"{faded} of the {len(read)} pictures in '{path}' {'is' if faded == 1 else 'are'} in "
-            "colour, but grey ones are needed: only how bright they are is read",
-            stacklevel=2,
-        )
+            read.append(pixels_of(picture, picture.size, grey=fit[0][0] == 1))
     return torch.from_numpy(np.stack(read))
 
 
@@ -307,7 +285,7 @@ def _decoded(
 
     def build(folder: Path) -> dict[str, Any]:
         sizes, grey = survey(source, entries)
-        height, width, resized = _target_size(sizes, config, source.spec)
+        height, width, resized = _target_size(sizes, config)
         grey = grey if config.colour == "auto" else config.colour == "grey"
         checksum = hashlib.blake2b(digest_size=16)
         with (folder / "pixels.bin").open("wb") as file:
@@ -323,21 +301,10 @@ def _decoded(
     return np.memmap(folder / "pixels.bin", np.uint8, mode="r", shape=shape), facts
 
 
-def _target_size(
-    sizes: Counter[tuple[int, int]], config: DataConfig, spec: str
-) -> tuple[int, int, str]:
+def _target_size(sizes: Counter[tuple[int, int]], config: DataConfig) -> tuple[int, int, str]:
     """(height, width) for all, and half a sentence when that changes some."""
-    ranked = sorted(sizes.items(), key=lambda item: (-item[1], item[0]))
-    height, width = ranked[0][0]
-    if config.size == 0 and len(sizes) > 1:
-        (other_height, other_width), count = ranked[1]
-        raise DataError(
-            f"'{spec}' has pictures of {len(sizes)} sizes ({width}x{height} commonest, {count:,} "
-            f"of {other_width}x{other_height}) and --data.size 0 forbids to resize; leave it out "
-            "or give a size"
-        )
+    height, width = min(sizes, key=lambda size: (-sizes[size], size))
     if config.size:
-        _check_size(3, config.size)
         height = width = config.size
     changed = sum(count for size, count in sizes.items() if size != (height, width))
     if not changed:

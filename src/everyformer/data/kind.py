@@ -6,8 +6,7 @@
       .task       is the task that was said, or the natural one
       .load       makes the `Dataset`
 
-The list is in `everyformer.data.load`; another package brings a kind by the entry-point group
-``everyformer.data``, whose options are written ``--data.options name=value``.
+The list is in `everyformer.data.load`.
 """
 
 from __future__ import annotations
@@ -18,11 +17,11 @@ from collections.abc import Iterable, Sequence
 from functools import cached_property
 from typing import Any, ClassVar, cast
 
-from everyformer.core.config import NoOptions, field_defaults, from_dict
+from everyformer.core.config import field_defaults
 from everyformer.core.errors import ConfigError, nearest, unknown
 from everyformer.core.tasks import ALL_TASKS, TASKS, TaskName, tasks_called
 from everyformer.data.builtin_records import BUILTINS
-from everyformer.data.config import GROUPS, DataConfig, Groups, PluginOptions, named_values
+from everyformer.data.config import GROUPS, DataConfig, Groups
 from everyformer.data.dataset import Dataset
 from everyformer.data.natural import natural_task
 from everyformer.data.sources import Source, open_source
@@ -108,13 +107,9 @@ class Kind(ABC):
     """classes of options that mean something to it"""
     alone: str = ""
     """the end of a refusal of all other options, those too that most kinds pass over"""
-    Options: ClassVar[type] = NoOptions
-    """options of a kind that another package brings"""
 
     def __init__(self, request: Request) -> None:
         self.request, self.config = request, request.config
-        self.options: Any = None
-        """of another package's kind, its ``Options``, once they are checked"""
 
     @classmethod
     @abstractmethod
@@ -149,17 +144,12 @@ class Kind(ABC):
         """Refuse options that mean nothing to this kind.
 
         Raises:
-            ConfigError: the first of them, and the data that it is for; options of another
-                package's kind that are unknown, or of another type.
+            ConfigError: the first of them, and the data that it is for.
         """
-        foreign = self.Options is not NoOptions
-        reads = (*self.reads, PluginOptions) if foreign else self.reads
         for group in GROUPS:
             why = self.alone or group.elsewhere
-            if why and group not in reads:
+            if why and group not in self.reads:
                 refuse(self.config, group.names(), self.called, why)
-        values = named_values(self.config.options, "--data.options")
-        self.options = from_dict(self.Options, values, "--data.options ")
 
 
 def refuse(config: DataConfig, names: Iterable[str], data: str, why: str) -> None:

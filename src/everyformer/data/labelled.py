@@ -100,7 +100,7 @@ class LabelledText(TextFiles):
         spec = config.tokenizer if tokenizer is None else tokenizer.to_dict()
         draw = config.validation, config.seed, config.part
         measures = TASKS[self.task].measures
-        what = [*(["numbers"] if measures else []), *(["skip"] * (config.unlabelled == "skip"))]
+        what = ["numbers"] if measures else []
         key = digest(FORMAT, "labelled", source.stamp(), *draw, spec, config.columns, *what)
 
         def build(folder: Path) -> dict[str, Any]:
@@ -150,7 +150,6 @@ class _LabelledTexts:
         self.source = source
         self.utf8 = tokenizer_kind(config, tokenizer) != "bytes"
         self.layout = find_layout(source.entries, config.part)
-        self.skips = config.unlabelled == "skip"
         self.loose = self.empty = self.unlabelled = 0
         self.table: TableReader | None = None
         if _is_table(source):
@@ -171,10 +170,9 @@ class _LabelledTexts:
                 for text, label in self._rows(entry):
                     if not text.strip():
                         self.empty += 1
-                    elif label or not self.skips:
+                    else:
                         yield bool(part), text, label
-        if not self.skips:
-            refuse_unlabelled(self._lines, self.unlabelled, f"'{self.source.spec}'")
+        refuse_unlabelled(self._lines, self.unlabelled, f"'{self.source.spec}'")
 
     def _rows(self, entry: Entry) -> Iterator[tuple[str, str]]:
         if self.table is None:
@@ -253,8 +251,6 @@ def _split(texts: _LabelledTexts, train: np.ndarray, validation: np.ndarray, dra
     note += f"{len(validation):,} validation texts"
     if texts.empty:
         note += f"; {texts.empty:,} empty ones left out"
-    if texts.unlabelled:
-        note += f"; {texts.unlabelled:,} without a label left out"
     if texts.loose:
         note += f"; {texts.loose:,} files outside the class folders left aside"
     if texts.table is not None:

@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from importlib.metadata import entry_points
-from inspect import isabstract
 
-from everyformer.core.errors import ConfigError
-from everyformer.core.plugins import loaded, offer_of
 from everyformer.core.tasks import ALL_TASKS
 from everyformer.data.arrays import Arrays
 from everyformer.data.builtin import BuiltIn
@@ -35,31 +31,13 @@ KINDS: tuple[type[Kind], ...] = (
 """Every kind of data of this library, in the order in which they look at a source."""
 
 
-def kinds() -> list[type[Kind]]:
-    """Every kind, those of other packages first.
-
-    Raises:
-        PluginError: one of another package cannot be imported.
-        ConfigError: it is no `Kind`, or lacks something; both name the package.
-    """
-    offered: list[type[Kind]] = []
-    for entry in sorted(entry_points(group="everyformer.data"), key=lambda entry: entry.name):
-        kind = loaded(entry, "kind of data")
-        whole = isinstance(kind, type) and issubclass(kind, Kind) and not isabstract(kind)
-        if not whole or not hasattr(kind, "name"):
-            offer = offer_of(entry, "kind of data")
-            raise ConfigError(f"{offer} is no `Kind` with a name and all methods, but {kind!r}")
-        offered.append(kind)
-    return [*offered, *KINDS]
-
-
 def recognised(request: Request) -> Kind:
     """The data of a request, by its kind; options that mean nothing to it are refused.
 
     Raises:
         ConfigError, DataError: see `load_dataset`.
     """
-    data = next(kind for kind in kinds() if kind.recognises(request))(request)
+    data = next(kind for kind in KINDS if kind.recognises(request))(request)
     data.check()
     return data
 

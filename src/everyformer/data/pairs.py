@@ -14,8 +14,8 @@ from collections.abc import Iterator, Sequence
 from everyformer.core.errors import ConfigError, DataError
 from everyformer.data.cache import digest
 from everyformer.data.config import DataConfig, direction
+from everyformer.data.headers import FIELDS, LANGUAGES
 from everyformer.data.layout import find_layout, without_notes
-from everyformer.data.names import FIELDS, LANGUAGES
 from everyformer.data.sources import Entry, Source, open_source, text_lines
 from everyformer.data.table import TABLES
 from everyformer.data.tables import TableReader, names_sides, open_table, pair_reader
@@ -52,7 +52,6 @@ class SentencePairs:
             DataError: a file without partner, one language only, several and none chosen.
         """
         self.source = source
-        self.turnable = False
         self.table: TableReader | None = None
         self._twins: dict[str, Entry] = {}
         entries = without_notes(source.entries)
@@ -73,7 +72,6 @@ class SentencePairs:
             self.table, self.languages = pair_reader(source, config, first, sides)
         else:
             self.languages = sides or _direction_of(source, entries)
-            self.turnable = sides is None
             entries = self._find_twins(entries)
         layout = find_layout(entries, config.part)
         self.note = layout.note

@@ -22,7 +22,6 @@ from everyformer.data.table import DELIMITED, TABLES
 from everyformer.data.text import load_text
 
 OF_PAIRS = ("source_column", "target_column")
-OF_LABELS = ("label_column", "unlabelled")
 
 
 class TextFiles(Kind):
@@ -74,7 +73,7 @@ class Text(TextFiles):
             )
         super().check()
         refuse(self.config, OF_PAIRS, self.called, ParallelOptions.elsewhere)
-        refuse(self.config, OF_LABELS, self.called, "; leave it out, or classify")
+        refuse(self.config, ("label_column",), self.called, "; leave it out, or classify")
 
     def load(self) -> Dataset:
         text = load_text(self.request.source, self.config, self.request.tokenizer)

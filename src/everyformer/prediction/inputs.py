@@ -6,7 +6,6 @@ slash), and else a sentence. Nothing is held in memory but the row that is read;
 
 from __future__ import annotations
 
-import codecs
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
@@ -22,16 +21,14 @@ from everyformer.core.wording import counted
 from everyformer.data.arrays import SUFFIXES as ARRAYS
 from everyformer.data.arrays import read_inputs, rows_for
 from everyformer.data.config import DataConfig
-from everyformer.data.delimited import DelimitedTable
 from everyformer.data.images import SUFFIXES as PICTURES
 from everyformer.data.layout import without_notes
 from everyformer.data.pictures import opened, pillow, pixels_of
-from everyformer.data.records import JsonTable
 from everyformer.data.sources import Entry, Source, open_source, text_lines
-from everyformer.data.table import TABLES, Table
+from everyformer.data.table import TABLES, JsonTable, Table
 from everyformer.data.tables import TableReader, text_reader
 from everyformer.prediction.predictor import Predictor
-from everyformer.prediction.rows import CsvForm, Row
+from everyformer.prediction.records import Row
 from everyformer.system.files import expanded
 
 TEXTS = {".txt", ".md", ".text"}
@@ -71,8 +68,6 @@ class Inputs:
     """what was found and guessed"""
     resized: int = 0
     """pictures of another size than the model reads"""
-    form: CsvForm = field(default_factory=CsvForm)
-    """of the first table, known with its first row"""
 
     def notes(self) -> list[str]:
         """Remarks when the rows have been read, half a sentence each."""
@@ -222,21 +217,11 @@ def _table_rows(word: str | Path, inputs: Inputs, reader: Predictor, how: Readin
         result = _text_column(source, config, entries[0], reader)
         [text] = result.indices
         table = result.first
-        inputs.form = _form(source, entries[0], table)
         inputs.remarks += [f"'{word}': {note}" for note in result.notes]
         every = [text, *(index for index in range(table.width) if index != text)]
         whole = TableReader(source, config, table, every)
         for entry in entries:
             yield from _rows_of(whole, entry)
-
-
-def _form(source: Source, entry: Entry, table: Table) -> CsvForm:
-    """The form of a CSV, so that it comes back so; tabs do not fit the name of one."""
-    if not isinstance(table, DelimitedTable):
-        return CsvForm()
-    with source.stream(entry) as stream:
-        marked = stream.read(len(codecs.BOM_UTF8)) == codecs.BOM_UTF8
-    return CsvForm("," if table.delimiter == "\t" else table.delimiter, marked)
 
 
 def _text_column(
@@ -271,13 +256,10 @@ def _rows_of(reader: TableReader, entry: Entry) -> Iterator[Row]:
 
 
 def _unique(table: Table) -> list[str]:
-    """Names of the columns; those without one, or that come again, are numbered, as no other is."""
-    headers = [table.names[index] if table.names else "" for index in range(table.width)]
+    """Names of the columns; those without one, or that come again, are numbered from 1."""
     names: list[str] = []
-    for index, name in enumerate(headers):
-        numbers = (f"column_{number}" for number in itertools.count(index + 1))
-        free = (other for other in numbers if other not in headers and other not in names)
-        names.append(name if name and name not in names else next(free))
+    for number, name in enumerate(table.names or [""] * table.width, 1):
+        names.append(name if name and name not in names else f"column_{number}")
     return names
 
 

@@ -7,12 +7,11 @@ behind them.
 from __future__ import annotations
 
 import csv
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, TextIO
 
 from everyformer.core.errors import DataError
-from everyformer.prediction.records import Candidate, Prediction
-from everyformer.prediction.rows import CsvForm, Row
+from everyformer.prediction.records import Candidate, Prediction, Row
 from everyformer.system.plain import to_json
 
 ADDED = "predicted_"
@@ -40,30 +39,22 @@ def write_lines(predictions: Predictions, out: TextIO) -> int:
     return count
 
 
-def write_csv(
-    predictions: Predictions,
-    out: TextIO,
-    columns: Sequence[str],
-    form: Callable[[], CsvForm] = CsvForm,
-) -> int:
+def write_csv(predictions: Predictions, out: TextIO, columns: Sequence[str]) -> int:
     """Write a line of names and one a prediction; gives how many.
 
     Args:
         columns: of the predictions (see `Predictor.columns`).
-        form: asked once the first row is there.
 
     Raises:
         DataError: a row of JSON lines with other fields than the first.
     """
-    writer: Any = None
+    writer = csv.writer(out, lineterminator="\n")
     names: tuple[str, ...] = ()
     count = 0
     for count, (row, prediction) in enumerate(predictions, 1):
         cells = dict(row.cells)
-        if writer is None:
-            how, names = form(), tuple(cells)
-            out.write("\ufeff" * how.marked)
-            writer = csv.writer(out, delimiter=how.delimiter, lineterminator="\n")
+        if count == 1:
+            names = tuple(cells)
             added = [ADDED + name for name in columns] if cells else ["input", *columns]
             writer.writerow([*names, *added])
         if new := [name for name in cells if name not in names]:

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from everyformer.core.errors import ConfigError, DataError, DivergedError, UnsupportedError
 from everyformer.core.mask import Mask
@@ -28,8 +29,7 @@ from everyformer.data.text import encode_prompt
 from everyformer.data.tokenizers.base import Tokenizer
 from everyformer.data.tokenizers.plain import CharTokenizer
 from everyformer.models.base import Model, evaluating
-from everyformer.prediction.records import Candidate, Prediction, ranked
-from everyformer.prediction.rows import Row, batched, padded
+from everyformer.prediction.records import Candidate, Prediction, Row, ranked
 from everyformer.training.checkpoint import load_model
 from everyformer.training.storage import check_finite
 from everyformer.training.warmstart import read_start
@@ -138,7 +138,8 @@ class Predictor:
         """
         top = top or (1 if self.task.answers else TOKENS)
         answer = self._answer()
-        for chunk in batched(rows, batch):
+        ahead = iter(rows)
+        while chunk := list(itertools.islice(ahead, batch)):
             read = [self._read(row) for row in chunk]
             filled = [one for one in read if one is not None]
             result = iter(answer(filled, top) if filled else ())
@@ -315,7 +316,7 @@ class Predictor:
             DivergedError: it is not finite.
         """
         device = next(self.model.parameters()).device
-        inputs, keep = padded(rows, front and not self.task.pictures)
+        inputs, keep = _padded(rows, front)
         if inputs.dtype == torch.int64 and inputs.dim() == 2:
             most = int(inputs.max())
             if most >= self.config.vocabulary:
@@ -390,6 +391,16 @@ def require_rows(task: Task, name: str) -> None:
             f"{name} has the task {task.name}, which {does}: everyformer generate "
             "shows them; predict is for runs that classify, measure, go on with a text or fill it"
         )
+
+
+def _padded(rows: Sequence[np.ndarray], front: bool) -> tuple[Tensor, Tensor | None]:
+    """Rows beside each other, and flags of what is real where they differ in length."""
+    inputs = pad_sequence([*map(torch.from_numpy, rows)], True, 0, "left" if front else "right")
+    lengths = torch.tensor([len(row) for row in rows])[:, None]
+    if int(lengths.min()) == inputs.shape[1]:
+        return inputs, None
+    keep = torch.arange(inputs.shape[1]) < lengths
+    return inputs, keep.flip(1) if front else keep
 
 
 def _best(p: Tensor, top: int) -> list[tuple[float, int]]:

@@ -1,4 +1,4 @@
-"""`Prediction`: what a model answers to one row, and how it is written as columns or fields."""
+"""`Row`, what is read of one input, and `Prediction`, what a model answers to it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,23 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from everyformer.system.plain import to_json
+
+
+@dataclass(frozen=True)
+class Row:
+    """One row to be read."""
+
+    shown: str
+    """what its prediction calls it"""
+    value: str | np.ndarray
+    """a text; or tokens (L,), steps of a series (L, n) or a picture (C, H, W) uint8"""
+    cells: tuple[tuple[str, Any], ...] = ()
+    """the columns of the table that it is a row of, with their names"""
+    target: Any = None
+    """what is true, where that is known"""
 
 
 class Candidate(NamedTuple):

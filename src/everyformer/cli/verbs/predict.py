@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from everyformer.prediction.inputs import Inputs
     from everyformer.prediction.output import Predictions
     from everyformer.prediction.predictor import Predictor
-    from everyformer.prediction.rows import CsvForm
 
 ENDINGS = {".csv": "csv", ".jsonl": "jsonl"}
 """of --out -> what is written"""
@@ -97,7 +96,7 @@ def run(options: PredictOptions) -> int:
     found = reader.predict(inputs.rows, top=options.top, batch=options.batch)
     with ExitStack() as stack:
         stack.enter_context(doing("predicting"))
-        count = _write(options, form, found, columns, stack, lambda: inputs.form)
+        count = _write(options, form, found, columns, stack)
     for note in (*inputs.notes(), *reader.notes()):
         say(note)
     if options.out is not None:
@@ -162,7 +161,6 @@ def _write(
     found: Predictions,
     columns: list[str],
     stack: ExitStack,
-    as_read: Callable[[], CsvForm],
 ) -> int:
     """Write all predictions as they come; gives how many."""
     from tqdm import tqdm
@@ -179,7 +177,7 @@ def _write(
         out = stack.enter_context(path.open("w", encoding="utf-8", newline=""))
         found = tqdm(found, desc="predicting", unit="rows", disable=None)
     if form == "csv":
-        return write_csv(found, out, columns, as_read)
+        return write_csv(found, out, columns)
     if form == "jsonl":
         return write_lines(found, out)
     count, page = 0, list[list[Any]]()
