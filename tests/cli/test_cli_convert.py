@@ -14,8 +14,8 @@ from safetensors.torch import load_file, save_file
 
 import everyformer as ef
 from everyformer.core.mask import Mask
-from everyformer.data.tokenizers.hub import HubTokenizer
 from everyformer.data.tokenizers.load import load_tokenizer
+from everyformer.data.tokenizers.package import HubTokenizer
 
 Say = Callable[..., tuple[int, str, str]]
 Refused = Callable[..., str]

@@ -12,8 +12,8 @@ from everyformer.core.errors import ConfigError, DataError
 from everyformer.data import DataConfig, load_dataset
 from everyformer.data.batch import IGNORED, Batch
 from everyformer.data.masking import MASKED, RANDOM, word_flags, word_numbers
-from everyformer.data.tokenizers.hub import HubTokenizer
 from everyformer.data.tokenizers.load import fit_tokenizer
+from everyformer.data.tokenizers.package import HubTokenizer
 
 WORDS = "the quick brown fox jumps over a lazy dog_1, naïve façade: 東京! "
 DOCUMENTS = {f"{n}.txt": WORDS * (n + 3) for n in range(40)}

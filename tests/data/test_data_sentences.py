@@ -2,8 +2,8 @@
 
 from everyformer.data import load_dataset
 from everyformer.data.config import DataConfig
-from everyformer.data.sentences import ends_of, with_sentences
-from everyformer.data.tokenizers.bpe import BPETokenizer
+from everyformer.data.masking import ends_of, with_sentences
+from everyformer.data.tokenizers.package import BPETokenizer
 from everyformer.data.tokenizers.plain import ByteTokenizer, CharTokenizer
 from everyformer.models.build import configure
 

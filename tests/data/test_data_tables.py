@@ -171,7 +171,7 @@ def test_columns_are_chosen_by_name_by_number_or_are_obvious(
             "no column 'mod' for --data.label-column, but the columns text, mood, x; did you mean "
             "'mood'",
         ),
-        ("text,label\na,b\n", {"text_column": "zzz"}, "columns text, label; name one of them"),
+        ("text,label\na,b\n", {"text_column": "zzz"}, "columns text, label; known: label, text"),
         ("text,label\na,b\n", {"text_column": "3"}, "no column '3'"),
         (
             "long words " * 9 + ",,b\na,b,c\n",
@@ -188,7 +188,6 @@ def test_columns_are_chosen_by_name_by_number_or_are_obvious(
             {},
             "could be the label, 'label' and 'class'.*--data.label-c",
         ),
-        ("text,text,label\na,b,c\n", {"text_column": "text"}, "2 columns called.*number.*: 1 or 2"),
         ("text,x,y\na,b,c\n", {}, "columns text, x, y.*none is called like a label"),
         ("x,y,label\na,b,c\n", {}, "none is called like a text.*--data.text-column NAME"),
         ("a b,1,x y\nc d,2,z w\n", {}, "3 columns and no header.*--data.label-column NUMBER"),

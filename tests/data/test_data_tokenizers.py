@@ -7,8 +7,8 @@ import pytest
 
 from everyformer.core.errors import DataError, MissingExtraError
 from everyformer.data import decode, encode_prompt, load_tokenizer, require_same
-from everyformer.data.tokenizers.bpe import BPETokenizer
 from everyformer.data.tokenizers.load import fit_tokenizer
+from everyformer.data.tokenizers.package import BPETokenizer
 from everyformer.data.tokenizers.plain import ByteTokenizer, CharTokenizer
 
 TEXT = "To be, or not to be: that is the question.\nГамлет, ça va? 東京\n" * 20

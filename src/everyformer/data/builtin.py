@@ -21,9 +21,8 @@ from everyformer.data.config import DataConfig, EpisodeOptions, SharedOptions
 from everyformer.data.dataset import Dataset
 from everyformer.data.episodes import Episodes, episode_dataset
 from everyformer.data.images import ImageDataset, image_dataset, reshaped
-from everyformer.data.kind import Kind, Request
+from everyformer.data.kind import Kind, Request, first_served
 from everyformer.data.masking import masked
-from everyformer.data.natural import first_served
 from everyformer.data.picture_labels import check_labels
 from everyformer.data.selection import held_out_draw
 from everyformer.data.sources import Entry, Source

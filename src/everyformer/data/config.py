@@ -315,14 +315,13 @@ def named_values(words: Sequence[str], flag: str) -> dict[str, Any]:
     Raises:
         ConfigError: a word has no name or no value.
     """
-    return dict(_named_value(word, flag) for word in words)
-
-
-def _named_value(word: str, flag: str) -> tuple[str, Any]:
-    name, _, value = word.partition("=")
-    if not name or not value:
-        raise ConfigError(f"{flag} takes name=value, not '{word}'")
-    try:
-        return name.replace("-", "_"), from_json(value)
-    except ValueError:
-        return name.replace("-", "_"), value
+    values: dict[str, Any] = {}
+    for word in words:
+        name, _, value = word.partition("=")
+        if not name or not value:
+            raise ConfigError(f"{flag} takes name=value, not '{word}'")
+        try:
+            values[name.replace("-", "_")] = from_json(value)
+        except ValueError:
+            values[name.replace("-", "_")] = value
+    return values

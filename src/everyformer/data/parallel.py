@@ -31,7 +31,6 @@ from everyformer.data.text import encode_prompt
 from everyformer.data.text_files import TextFiles
 from everyformer.data.tokenizers.base import SEPARATOR, Tokenizer
 from everyformer.data.tokenizers.load import fit_tokenizer, load_tokenizer
-from everyformer.data.tokenizers.plain import CharTokenizer
 from everyformer.system.plain import from_json, to_json
 
 CHUNK = 2000
@@ -263,15 +262,11 @@ def _build(
     references = [target for _, _, target in itertools.islice(pairs.read(), training, None)]
     (folder / "references.json").write_text(to_json(references), encoding="utf-8")
     lengths = np.diff(bounds).reshape(-1, 2)[training:]
-    strange = 0
-    if isinstance(fitted, CharTokenizer):
-        tokens = np.memmap(folder / "tokens.bin", fitted.dtype, mode="r")
-        strange = int((tokens[bounds[2 * training] :] == fitted.unknown).sum())
     size = sum(len(text.encode()) + 1 for text in references)
     return {
         "training": training,
         "bytes_per_token": size / int(lengths[:, 1].sum()),
-        "split": _split(pairs, training, count - training, strange),
+        "split": _split(pairs, training, count - training),
         "fingerprint": digest(checksum, training, fitted.to_dict()),
     }
 
@@ -287,15 +282,13 @@ def _sentences(pairs: SentencePairs, tokenizer: Tokenizer, count: int) -> Iterat
             bar.update(len(chunk))
 
 
-def _split(pairs: SentencePairs, training: int, validation: int, strange: int) -> str:
+def _split(pairs: SentencePairs, training: int, validation: int) -> str:
     counts = f"{training:,} training and {validation:,} validation pairs"
     note = f"{pairs.note}: {counts} from {' to '.join(pairs.languages)}"
     if pairs.table is not None:
         note += "".join(f"; {each}" for each in pairs.table.notes)
     if pairs.empty:
         note += f"; {pairs.empty:,} empty pairs left out"
-    if strange:
-        note += f"; {strange:,} held-out characters that training never has"
     return note
 
 

@@ -38,25 +38,17 @@ class Role:
         """The column that the option names, by its name or else its number; None: unset.
 
         Raises:
-            ConfigError: no column, or several, are called so.
+            ConfigError: no column is called so.
         """
         value = config.columns[f"{self.name}_column"]
         if value is None:
             return None
         names = table.lower
-        indices = [index for index, name in enumerate(names) if name == value.strip().lower()]
-        if len(indices) > 1:
-            raise ConfigError(
-                f"{table.where} has {len(indices)} columns called '{value}'; give {self.flag} the "
-                f"number of one: {' or '.join(str(index + 1) for index in indices)}"
-            )
-        if indices:
-            return indices[0]
+        if value.strip().lower() in names:
+            return names.index(value.strip().lower())
         if value.isdecimal() and 1 <= int(value) <= table.width:
             return int(value) - 1
         hint = nearest(value.lower(), names) if names else "number them from 1"
-        if hint.startswith("known: "):
-            hint = "name one of them, or number them from 1"
         raise ConfigError(
             f"{table.where} has no column '{value}' for {self.flag}, but {table.columns}; {hint}"
         )

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import itertools
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,6 @@ from everyformer.data.dataset import Dataset
 from everyformer.data.labelled import cut
 from everyformer.data.text import encode_prompt
 from everyformer.data.tokenizers.base import Tokenizer
-from everyformer.data.tokenizers.plain import CharTokenizer
 from everyformer.models.base import Model, evaluating
 from everyformer.prediction.records import Candidate, Prediction, Row, ranked
 from everyformer.training.checkpoint import load_model
@@ -38,21 +37,6 @@ MARKS = re.compile(r"\[MASK\]|_{3,}")
 """what stands for one hidden token in a text"""
 TOKENS = 5
 """tokens that are given where nobody says how many"""
-STRANGE = 8
-"""unknown characters that are named"""
-
-
-@dataclass
-class Said:
-    """Remarks on the rows when all have been read."""
-
-    rows: int = 0
-    cut: int = 0
-    empty: int = 0
-    strange: int = 0
-    """texts with characters that the tokenizer does not know"""
-    characters: set[str] = field(default_factory=set)
-    """some of them"""
 
 
 class Predictor:
@@ -89,7 +73,8 @@ class Predictor:
         self.length = self.config.tokens if length is None else length
         self.text_column: str | None = None
         """of the tables that it was trained on, where that was said"""
-        self.said = Said()
+        self.counts = Counter[str]()
+        """rows that have been read, those that were cut, and those without text"""
 
     @classmethod
     def load(
@@ -146,7 +131,7 @@ class Predictor:
             for row, one in zip(chunk, read, strict=True):
                 known = {"input": row.shown, "target": row.target}
                 yield row, Prediction(**known, **({} if one is None else next(result)))
-        if not self.said.rows:
+        if not self.counts["rows"]:
             raise DataError("there are no rows to predict: give at least one")
 
     def held_out(self, dataset: Dataset, batch: int, limit: int | None = None) -> Iterator[Row]:
@@ -192,39 +177,34 @@ class Predictor:
 
     def notes(self) -> list[str]:
         """Remarks on the rows that have been read, a sentence each."""
-        said, result = self.said, []
+        counts, result = self.counts, []
         if not self.named:
             result.append(f"{self.name} does not know the names of its classes: they are numbered")
-        if said.cut:
+        if counts["cut"]:
             unit = "steps" if self.task.series else "tokens"
             part = f"the first {self.length:,} of each"
             if not self.task.answers:
                 continues = self.task.continues
                 part = f"the last {self.length:,} of each" if continues else "what is about a mask"
             result.append(
-                f"{said.cut:,} of {counted(said.rows, 'row')} longer than {self.length:,} {unit}: "
-                f"{part} is read"
+                f"{counts['cut']:,} of {counted(counts['rows'], 'row')} longer than "
+                f"{self.length:,} {unit}: {part} is read"
             )
-        if said.strange:
-            characters = ", ".join(map(repr, sorted(said.characters)[:STRANGE]))
-            result.append(
-                f"{counted(said.strange, 'text')} with characters that the training text never had "
-                f"({characters}), which are read as unknown ones"
-            )
-        if said.empty:
-            result.append(f"{counted(said.empty, 'row')} without text and so without a prediction")
+        if counts["empty"]:
+            rows = counted(counts["empty"], "row")
+            result.append(f"{rows} without text and so without a prediction")
         return result
 
     def _read(self, row: Row) -> np.ndarray | None:
         """A row as the model reads it; None where there is nothing."""
         value = self._encode(row) if isinstance(row.value, str) else row.value
-        self.said.rows += 1
+        self.counts["rows"] += 1
         if not len(value):
-            self.said.empty += 1
+            self.counts["empty"] += 1
             return None
         if self.task.pictures or len(value) <= self.length:
             return value
-        self.said.cut += 1
+        self.counts["cut"] += 1
         if self.task.continues:
             return value[-self.length :]
         if self.task.predicts == "hidden":
@@ -244,13 +224,7 @@ class Predictor:
             return np.empty(0, dtype=np.int64)
         if self.task.continues:
             return encode_prompt(tokenizer, text)[0].numpy()
-        hides = self.task.predicts == "hidden"
-        if isinstance(tokenizer, CharTokenizer):
-            plain = MARKS.sub("", text) if hides else text
-            if new := {*plain} - {*tokenizer.characters}:
-                self.said.strange += 1
-                self.said.characters |= set(sorted(new)[:STRANGE])
-        if hides:
+        if self.task.predicts == "hidden":
             return self._marked(text, tokenizer)
         return tokenizer.encode_alone(text).astype(np.int64)
 

@@ -21,8 +21,8 @@ from everyformer.system.files import expanded, file_written_whole, named_as
 
 if TYPE_CHECKING:
     from everyformer.prediction.inputs import Inputs
-    from everyformer.prediction.output import Predictions
     from everyformer.prediction.predictor import Predictor
+    from everyformer.prediction.records import Predictions
 
 ENDINGS = {".csv": "csv", ".jsonl": "jsonl"}
 """of --out -> what is written"""
@@ -165,7 +165,7 @@ def _write(
     """Write all predictions as they come; gives how many."""
     from tqdm import tqdm
 
-    from everyformer.prediction.output import fields_of, headers, shown, write_csv, write_lines
+    from everyformer.prediction.records import fields_of, headers, shown, write_csv, write_lines
 
     if form == "json":
         predictions = [fields_of(row, one) for row, one in found]
