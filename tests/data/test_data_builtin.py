@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from data_files import Load
@@ -169,13 +168,6 @@ def test_the_noise_is_normal_of_three_tenths() -> None:
     batch = noisy.train_batch(0, 500, 0)
     square = batch.inputs[batch.targets == 1]
     assert float((square.abs() - 1).std()) == pytest.approx(0.3, abs=0.02)
-
-
-def test_the_numbers_are_standardised_by_a_uniform_draw() -> None:
-    numbers = load_dataset(DataConfig(source="waves", length=16), "regress-series").numbers
-    assert numbers is not None
-    assert numbers.mean == (pytest.approx(2.5),)
-    assert numbers.std == (pytest.approx(np.sqrt(9 / 12), rel=0.01),)
 
 
 def test_a_number_of_minus_a_hundred_is_scored() -> None:

@@ -51,10 +51,3 @@ def test_a_misspelt_built_in_is_offered() -> None:
 def test_an_unknown_task_is_refused() -> None:
     with pytest.raises(ConfigError, match="did you mean 'pixels'"):
         load_dataset(DataConfig(), "pixel")
-
-
-def test_a_name_that_does_not_exist_in_the_module_is_an_attribute_error() -> None:
-    import everyformer.data
-
-    with pytest.raises(AttributeError, match="nothing"):
-        _ = everyformer.data.nothing

@@ -47,12 +47,6 @@ def test_pixels_are_targets_in_raster_order_with_channels_last(tmp_path: Path, l
     assert int(batch.inputs[0, 2, 1, 0]) == int(batch.targets[0, (1 * 3 + 0) * 3 + 2])
 
 
-def test_pictures_of_classes_serve_pixels_too(tmp_path: Path, load: Load) -> None:
-    data = load(write(tmp_path / "x", SHADES), "pixels", colour="rgb")
-    assert (data.classes, data.length) == ((), 48)
-    assert data.train_batch(0, 2, 0).targets.shape == (2, 48)
-
-
 def test_folders_of_a_split_are_used_and_named(tmp_path: Path, load: Load) -> None:
     files = {
         f"{part}/{name}": content for part in ("train", "test") for name, content in SHADES.items()
@@ -234,12 +228,6 @@ def test_mnist_keeps_its_split_and_is_decoded_once(tmp_path: Path, load: Load) -
     assert len(list((tmp_path / "cache").iterdir())) == 1
     assert load(source, "pixels").length == 784
     assert len(list((tmp_path / "cache").iterdir())) == 1
-
-
-def test_cifar_keeps_its_split(load: Load) -> None:
-    data = load(corpus("images/cifar10-jpeg.zip"))
-    assert (data.image, len(data.classes), data.length) == ((3, 32, 32), 10, 1024)
-    assert (len(data.train_rows), len(data.validation_rows)) == (20000, 4000)
 
 
 def test_grey_is_brightness_as_televisions_weigh_it() -> None:

@@ -11,9 +11,10 @@ from data_files import Load, write
 from everyformer.core.errors import ConfigError, DataError
 from everyformer.data import DataConfig, load_dataset
 from everyformer.data.batch import IGNORED, Batch
-from everyformer.data.masking import MASKED, RANDOM, word_flags, word_numbers
-from everyformer.data.tokenizers.load import fit_tokenizer
-from everyformer.data.tokenizers.package import HubTokenizer
+from everyformer.data.masking import MASKED, RANDOM, ends_of, with_sentences
+from everyformer.data.tokenizers.package import BPETokenizer, HubTokenizer
+from everyformer.data.tokenizers.plain import ByteTokenizer, CharTokenizer
+from everyformer.models.build import configure
 
 WORDS = "the quick brown fox jumps over a lazy dog_1, naïve façade: 東京! "
 DOCUMENTS = {f"{n}.txt": WORDS * (n + 3) for n in range(40)}
@@ -132,67 +133,13 @@ def test_every_row_hides_something(tmp_path: Any, load: Load) -> None:
     assert hidden(data.train_batch(0, 500, 0)).any(1).all()
 
 
-@pytest.mark.parametrize("tokenizer", ["bytes", "chars", "bpe:270"])
-def test_whole_words_are_hidden_whole(tokenizer: str, tmp_path: Any, load: Load) -> None:
-    options = {"tokenizer": tokenizer, "length": 128, "mask_words": True}
-    data = load(write(tmp_path / "d", DOCUMENTS), "mlm", **options)
-    chosen = free = 0
-    for step in range(6):
-        batch = data.train_batch(step, 64, 0)
-        tokens, at = restored(batch), hidden(batch)
-        words = torch.from_numpy(word_numbers(tokens.numpy(), *data.words))
-        for row, numbers in zip(at, words, strict=True):
-            for number in numbers.unique():
-                inside = row[numbers == number]
-                assert inside.all() or not inside.any()
-        free += int((tokens != data.tokenizer.separator).sum())
-        chosen += int(at.sum())
-    # of words, not of tokens, the draws are independent: a word has up to 9 tokens here
-    assert abs(chosen / free - 0.15) < 3 * math.sqrt(0.15 * 0.85 * 9 / free)
-
-
-@pytest.mark.parametrize(
-    ("tokenizer", "text", "expected"),
-    [
-        ("chars", "to be, or_2!", ["to", " ", "be", ",", " ", "or_2", "!"]),
-        ("chars", "don't  दिन", ["don", "'", "t", " ", " ", "दिन"]),
-        ("bytes", "naïve 東京.", ["naïve", " ", "東京", "."]),
-        ("bpe:280", "the the cat, the cat", ["the", " the", " cat", ",", " the", " cat"]),
-    ],
-)
-def test_words_are_runs_of_letters_and_digits(
-    tokenizer: str, text: str, expected: list[str]
-) -> None:
-    made = fit_tokenizer(tokenizer, [text * 3])
-    tokens = np.array([made.encode(text)])
-    numbers = word_numbers(tokens, *word_flags(made))[0]
-    result = [made.decode(tokens[0, numbers == n].tolist()) for n in range(numbers[-1] + 1)]
-    if tokenizer.startswith("bpe"):
-        # a space may be a token of its own or the first part of a word
-        result, expected = ([w.strip() for w in words] for words in (result, expected))
-        result = [word for word in result if word]
-    assert result == expected
-
-
 def test_masks_are_part_of_the_fingerprint(tmp_path: Any, load: Load) -> None:
     path = write(tmp_path, {"a.txt": WORDS * 40}) / "a.txt"
     prints = {
         load(path, "mlm", length=16, **options).fingerprint
-        for options in ({}, {"mask_rate": 0.2}, {"mask_words": True}, {"seed": 1})
+        for options in ({}, {"mask_rate": 0.2}, {"seed": 1})
     }
-    assert len(prints) == 4
-
-
-@pytest.mark.parametrize(
-    ("able", "expected"),
-    [(("mlm", "classify-text"), "mlm"), (("lm", "mlm"), "lm"), (("seq2seq",), "lm")],
-)
-def test_the_natural_task_is_one_that_the_model_has(
-    able: tuple[str, ...], expected: str, tmp_path: Any
-) -> None:
-    path = write(tmp_path, {"a.txt": WORDS * 40}) / "a.txt"
-    config = DataConfig(source=str(path), cache=str(tmp_path / "cache"), length=16)
-    assert load_dataset(config, able=able).task == expected
+    assert len(prints) == 3
 
 
 def test_what_cannot_be_hidden_is_refused(tmp_path: Any, load: Load) -> None:
@@ -201,3 +148,32 @@ def test_what_cannot_be_hidden_is_refused(tmp_path: Any, load: Load) -> None:
             DataConfig(mask_rate=rate)
     with pytest.raises(DataError, match="cannot serve the task mlm"):
         load("copy", "mlm")
+
+
+# which tokens end a sentence
+
+SENTENCES = "One. Two! Three?\nFour. One. Two! Three?\nFour. One. Two. "
+
+
+def texts_of(tokenizer):
+    return {tokenizer.decode([token]) for token in ends_of(tokenizer)}
+
+
+def test_ends_are_the_tokens_whose_text_ends_a_sentence():
+    assert ends_of(ByteTokenizer()) == (0, 10, 33, 46, 63)
+    assert texts_of(CharTokenizer.fit([SENTENCES])) == {".", "!", "?", "\n"}
+    assert texts_of(BPETokenizer.fit([SENTENCES], 300)) == {"\0", ".", "!", "?", "\n"}
+
+
+def test_a_run_tells_its_model_what_its_data_knows(tmp_path):
+    (tmp_path / "text.txt").write_text(SENTENCES * 20, encoding="utf-8")
+    source = DataConfig(source=str(tmp_path / "text.txt"), length=16, cache=str(tmp_path / "cache"))
+    data = load_dataset(source, "mlm")
+    sentences = {"per": "sentence", "cpc": 0.25}
+    config = configure("etc", "mlm", vocabulary=data.vocabulary, summaries=sentences)
+    result = with_sentences(config, data).summaries
+    assert (result.ends, result.mask_token) == ((0, 10, 33, 46, 63), 256)
+    given = configure("etc", "mlm", summaries={**sentences, "ends": (7,), "mask_token": 3})
+    assert with_sentences(given, data) == given
+    plain = configure("bert", "mlm")
+    assert with_sentences(plain, data) == plain

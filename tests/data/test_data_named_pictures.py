@@ -81,14 +81,6 @@ def test_the_class_of_a_table_may_be_told_to_a_model_that_draws(
     ]
 
 
-def test_a_column_called_label_needs_no_option(tmp_path: Path, load: Load) -> None:
-    text = table([(name, breed) for name, _, breed in ROWS], ("image", "label"))
-    source = write(tmp_path / "x", PICTURES | {"some.csv": text})
-    for task in (None, "classify"):
-        assert load(source, task).classes == ("cat", "dog")
-    assert load(source, "pixels").classes == ()
-
-
 def test_one_folder_shows_no_class_where_a_table_does(tmp_path: Path, load: Load) -> None:
     files = {f"images/{name}": content for name, content in PICTURES.items()}
     text = table(header=("image", "age", "label"))
@@ -243,11 +235,3 @@ def test_what_else_does_not_fit_is_refused(case: str, tmp_path: Path, load: Load
     with pytest.raises((DataError, ConfigError)) as raised:
         load(write(tmp_path / "x", files), task, **options)
     assert re.search(said, str(raised.value))
-
-
-def test_a_folder_of_tables_with_a_picture_holds_no_pictures(tmp_path: Path, load: Load) -> None:
-    rows = [("fine", "good"), ("awful", "bad")] * 10
-    files = {f"{n}.csv": table(rows, ("text", "label")) for n in range(2)} | {"logo.png": picture()}
-    with pytest.raises(DataError) as raised:
-        load(write(tmp_path / "x", files), "regress-image")
-    assert "holds no pictures" in str(raised.value)

@@ -99,20 +99,12 @@ def pairs_of(data: Any) -> list[tuple[str, str]]:
 @pytest.mark.parametrize(
     ("name", "content", "options", "languages"),
     [
-        ("a.csv", delimited(PAIRS, ";"), {"task": "seq2seq"}, "source-target"),
-        ("a.tsv", TWO, {"source_column": "1"}, "source-target"),
         ("a.csv", delimited([("Left", "Right"), *PAIRS]), {"target_column": "right"}, "left-right"),
         (
             "a.csv",
             delimited([("n", "Right", "Left"), *((7, b, a) for a, b in PAIRS)]),
             {"source_column": "left", "target_column": "right"},
             "left-right",
-        ),
-        (
-            "a.csv",
-            delimited([("de", "en"), *((b, a) for a, b in PAIRS)]),
-            {"languages": "en-de"},
-            "en-de",
         ),
         (
             "a.jsonl",
@@ -129,13 +121,6 @@ def test_columns_of_pairs_are_chosen(
     assert pairs_of(data) == PAIRS
     assert "-".join(data.languages) == languages
     assert f"from {languages.replace('-', ' to ')}" in data.split
-
-
-def test_sides_that_are_not_named_are_said(tmp_path: Path, load: Load) -> None:
-    data = load(write(tmp_path, {"a.tsv": TWO}) / "a.tsv", able=TRANSLATOR)
-    assert (
-        "; source from column 1, target from column 2; no line is taken for a header" in data.split
-    )
 
 
 @pytest.mark.parametrize(
@@ -161,11 +146,6 @@ def test_a_header_is_refused_where_no_line_can_be_one(
 ) -> None:
     with pytest.raises(ConfigError, match=r"--data\.header has no meaning"):
         load(write(tmp_path, {name: content}) / name, header="yes")
-
-
-def test_a_header_may_be_that_of_one_table_among_others(tmp_path: Path, load: Load) -> None:
-    files = {"train.csv": delimited(LABELLED), "test.jsonl": JSON}
-    assert load(write(tmp_path / "x", files), header="yes").classes == ("a", "b")
 
 
 # documents

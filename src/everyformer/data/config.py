@@ -80,8 +80,6 @@ class ParallelOptions(DataOptions):
         "; leave it out, or give files that it fits (parallel text is the task seq2seq)"
     )
 
-    target: str | None = None
-    """Parallel text in two files: the file with the translation of each line of the source."""
     languages: str | None = None
     """Parallel text: the direction as FROM-TO, named like the files' endings or the fields (en-de).
     Unset: as the source's name has it, else in alphabetical order."""
@@ -165,8 +163,6 @@ class MaskOptions(DataOptions):
     mask_rate: Part = 0.15
     """mlm: probability that a token is hidden: by the mask token in 80%, by a random token in 10%,
     by nothing in 10% of the cases."""
-    mask_words: bool = False
-    """mlm: hide whole words, not single tokens."""
 
 
 @dataclass(frozen=True)

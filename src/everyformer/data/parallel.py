@@ -186,13 +186,13 @@ class ParallelText(TextFiles):
             )
         pairs = SentencePairs(source, config)
         spec = config.tokenizer if tokenizer is None else tokenizer.to_dict()
-        cut = config.validation, config.part, pairs.languages, pairs.stamp()
+        cut = config.validation, config.part, pairs.languages, source.stamp()
         key = digest(FORMAT, "parallel", *cut, spec, config.columns)
 
         def build(folder: Path) -> dict[str, Any]:
             return _build(pairs, folder, config, tokenizer)
 
-        folder, facts = cached(cache_root(config.cache), f"parallel-{key}", build, pairs.stamp)
+        folder, facts = cached(cache_root(config.cache), f"parallel-{key}", build, source.stamp)
         fitted = load_tokenizer(folder)
         bounds = np.load(folder / "bounds.npy", mmap_mode="r")
         lengths = np.diff(bounds).reshape(-1, 2)
