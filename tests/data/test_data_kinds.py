@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from data_files import Load, pack, picture, write
 
 from everyformer.core.errors import ConfigError
@@ -79,3 +80,41 @@ def test_each_kind_refuses_the_options_that_it_does_not_read(
         pytest.raises(ConfigError, match=f"--data.{name} has no meaning for "),
     ):
         recognised(request)
+
+
+LINES = [f"some words of line {n} " * (n % 3 + 1) for n in range(40)]
+READ: dict[str, Any] = {
+    "a.txt": "\n".join(LINES),
+    "pairs/a.en": "\n".join(LINES),
+    "pairs/a.de": "\n".join(reversed(LINES)),
+    "a.csv": "text,label\n" + "".join(f"{line},{len(line) % 2}\n" for line in LINES),
+}
+GENERATED = ("copy", "recall", "listops", "reverse", "sort", "waves", "walks", "digits")
+ROWS: list[tuple[str, dict[str, Any]]] = [
+    *((name, {}) for name in GENERATED),
+    *((name, {}) for name in READ if "/" not in name),
+    ("a.txt", {"task": "mlm"}),
+    ("pairs", {}),
+    ("pairs", {"tokens": 150}),
+]
+
+
+@pytest.mark.parametrize(("source", "options"), ROWS)
+def test_a_batch_is_a_function_of_step_and_seed(
+    source: str, options: dict[str, Any], tmp_path: Path, load: Load
+) -> None:
+    write(tmp_path, READ)
+    place = source if source in GENERATED else tmp_path / source
+    length = {} if source == "walks" else {"length": 64}
+    data, again = (load(place, **length, **options) for _ in range(2))
+    first = data.train_batch(3, 8, 1)
+    data.train_batch(4, 8, 1)
+    for one in (data, again):
+        batch = one.train_batch(3, 8, 1)
+        assert torch.equal(batch.inputs, first.inputs)
+        assert torch.equal(batch.targets, first.targets)
+    for step, seed in ((4, 1), (3, 2)):
+        assert not torch.equal(data.train_batch(step, 8, seed).inputs, first.inputs)
+    if source in ("copy", "recall", "listops", "reverse", "sort", "waves"):
+        other = load(place, **length, seed=9)
+        assert not torch.equal(other.train_batch(3, 8, 1).inputs, first.inputs)

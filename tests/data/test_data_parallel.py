@@ -293,22 +293,6 @@ def test_a_batch_holds_the_positions_asked_for_and_little_padding(
     assert real / sum(positions) > 0.85
 
 
-@pytest.mark.parametrize("tokens", [None, 150])
-def test_a_batch_follows_from_step_and_seed_alone(
-    tokens: int | None, tmp_path: Path, load: Load
-) -> None:
-    options = {"languages": "en-de", "tokens": tokens}
-    root = made(tmp_path, long_corpus())
-    data, other = load(root, **options), load(root, **options)
-    steps = range(0, 200, 7)
-    forward = [data.train_batch(step, 8, 3) for step in steps]
-    backward = [other.train_batch(step, 8, 3) for step in reversed(steps)][::-1]
-    for a, b in zip(forward, backward, strict=True):
-        assert torch.equal(a.inputs, b.inputs)
-        assert torch.equal(a.targets, b.targets)
-    assert not torch.equal(forward[0].inputs, data.train_batch(0, 8, 4).inputs)
-
-
 @pytest.mark.parametrize(("count", "size"), [(1, 32), (33, 32), (64, 32), (7, 3)])
 def test_batches_by_sentences_differ_by_one_at_most(count: int, size: int) -> None:
     lengths = np.random.default_rng(0).integers(1, 50, (count, 2))

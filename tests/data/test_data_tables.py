@@ -1,7 +1,6 @@
 """Tables as people have them: delimiters, headers, columns, labels; what is said and refused."""
 
 import json
-import tracemalloc
 from csv import QUOTE_ALL
 from pathlib import Path
 from typing import Any
@@ -284,22 +283,3 @@ def test_tables_of_one_source_may_order_their_columns_anew(tmp_path: Path, load:
     (batch,) = data.validation_batches(2)
     assert batch.targets.tolist() == [0, 1]
     assert batch.inputs[:, 0].tolist() == [120, 121]
-
-
-def test_a_long_table_is_never_in_memory(tmp_path: Path) -> None:
-    """100,000 rows of 2 MB are read, and less than a quarter of that is held at any time."""
-    path = tmp_path / "a.csv"
-    path.write_text(
-        "text,label\n" + '"some text, of a row",yes\nand of another one,no\n' * 50_000 * 1
-    )
-    config = DataConfig(source=str(path))
-    tracemalloc.start()
-    try:
-        with open_source(config.source) as source:
-            reader = labelled_reader(source, config, source.entries[0])
-            rows = sum(1 for _ in reader.rows(source.entries[0]))
-        _, peak = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
-    assert rows == 100_000
-    assert peak < path.stat().st_size / 4

@@ -37,16 +37,6 @@ def test_targets_are_the_inputs_one_further_on(tmp_path: Path, load: Load) -> No
     assert batch.tokens == batch.scored == 80
 
 
-def test_a_batch_is_a_function_of_step_size_and_seed(tmp_path: Path, load: Load) -> None:
-    data = load(write(tmp_path, {"a.txt": LETTERS}) / "a.txt", length=16)
-    first = data.train_batch(7, 5, 1)
-    data.train_batch(8, 5, 1)
-    assert torch.equal(first.inputs, data.train_batch(7, 5, 1).inputs)
-    assert not torch.equal(first.inputs, data.train_batch(8, 5, 1).inputs)
-    assert not torch.equal(first.inputs, data.train_batch(7, 5, 2).inputs)
-    assert torch.equal(first.rows(1, 3).inputs, first.inputs[1:3])
-
-
 @pytest.mark.parametrize("length", [2, 9, 16, 99])
 def test_every_validation_target_counts_exactly_once(
     length: int, tmp_path: Path, load: Load
@@ -71,7 +61,7 @@ def test_a_limit_takes_sequences_at_equal_distances(tmp_path: Path, load: Load) 
 def test_all_tokenizers_hold_out_the_same_text_cut_between_characters(
     tokenizer: str, tmp_path: Path, load: Load
 ) -> None:
-    text = "naïve façade, 東京 и Москва\n" * 60
+    text = "naïve façade, 東京 и Москва\n" * 61  # 70% of its bytes end inside a character
     data = load(
         write(tmp_path, {"a.txt": text}) / "a.txt", length=8, tokenizer=tokenizer, validation=0.3
     )

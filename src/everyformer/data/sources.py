@@ -79,13 +79,6 @@ class Source:
                 return plain
         return path.resolve().name or "data"
 
-    @property
-    def plain_file(self) -> Path | None:
-        """The path of the source's only content when that is one ordinary file."""
-        if len(self.entries) == 1 and isinstance(self.entries[0].handle, Path):
-            return self.entries[0].handle
-        return None
-
     def stamp(self) -> str:
         """Hash of the paths, sizes and times of change: equal while nothing was touched."""
         files = [] if self.archive_path is None else [("", self.archive_path)]

@@ -268,7 +268,7 @@ def _pictures(word: str | Path, inputs: Inputs, reader: Predictor, how: Reading)
     channels, height, width = reader.config.image
     with open_source(str(word)) as source:
         entries = without_notes(source.entries)
-        single = source.plain_file is not None
+        single = len(entries) == 1 and source.archive is None
         pictures = opened(source, entries, "reading pictures", quiet=single)
         for entry, picture in zip(entries, pictures, strict=True):
             inputs.resized += picture.size != (width, height)
