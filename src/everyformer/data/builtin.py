@@ -15,9 +15,8 @@ import numpy as np
 
 from everyformer.core.errors import DataError
 from everyformer.core.tasks import TASKS, TaskName
-from everyformer.data.builtin_records import BUILTINS
 from everyformer.data.cache import digest
-from everyformer.data.config import DataConfig, EpisodeOptions, SharedOptions
+from everyformer.data.config import BUILTINS, DataConfig, EpisodeOptions, SharedOptions
 from everyformer.data.dataset import Dataset
 from everyformer.data.episodes import Episodes, episode_dataset
 from everyformer.data.images import ImageDataset, image_dataset, reshaped

@@ -21,8 +21,7 @@ from typing import Any, ClassVar, TypeVar, cast
 from everyformer.core.config import field_defaults
 from everyformer.core.errors import ConfigError, DataError, nearest, unknown
 from everyformer.core.tasks import ALL_TASKS, LM, MLM, SEQ2SEQ, TASKS, TEXT, TaskName, tasks_called
-from everyformer.data.builtin_records import BUILTINS
-from everyformer.data.config import GROUPS, DataConfig, Groups
+from everyformer.data.config import BUILTINS, GROUPS, DataConfig, Groups
 from everyformer.data.dataset import Dataset
 from everyformer.data.layout import find_layout, without_notes
 from everyformer.data.pairs import holds_parallel

@@ -61,7 +61,6 @@ class Source:
     """The path, glob or name, as it was written."""
     entries: Sequence[Entry]
     archive: zipfile.ZipFile | None = None
-    archive_path: Path | None = None
 
     def __enter__(self) -> Source:
         return self
@@ -81,7 +80,7 @@ class Source:
 
     def stamp(self) -> str:
         """Hash of the paths, sizes and times of change: equal while nothing was touched."""
-        files = [] if self.archive_path is None else [("", self.archive_path)]
+        files = [("", Path(str(self.archive.filename)))] if self.archive else []
         files += [(e.name, e.handle) for e in self.entries if isinstance(e.handle, Path)]
         rows: list[tuple[str, str, int, int]] = []
         for name, path in files:
@@ -273,7 +272,7 @@ def _read_directory(spec: str, path: Path, archive: zipfile.ZipFile) -> Source:
     if not entries:
         raise DataError(f"the zip '{spec}' holds no files; give one that does")
     entries.sort(key=lambda e: e.parts)
-    return Source(spec, entries, archive=archive, archive_path=path)
+    return Source(spec, entries, archive=archive)
 
 
 def _refuse_bomb(spec: str, unpacked: int, packed: int) -> None:
