@@ -1,7 +1,10 @@
-"""Kinds of data: which one a source is, which options each refuses, and kinds of other packages."""
+"""Kinds of data: which one a source is, which options each refuses, what each draws a batch by."""
 
 from __future__ import annotations
 
+import dataclasses
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -9,12 +12,12 @@ import pytest
 import torch
 from data_files import Load, pack, picture, write
 
-from everyformer.core.errors import ConfigError
-from everyformer.data import DataConfig
+from everyformer.core.config import field_docs
+from everyformer.core.errors import ConfigError, UnknownNameError
+from everyformer.data import DataConfig, load_dataset
 from everyformer.data.config import GROUPS, DataOptions
-from everyformer.data.kind import Kind, Request
+from everyformer.data.kind import Kind, Request, TextFiles
 from everyformer.data.load import KINDS, recognised
-from everyformer.data.text_files import TextFiles
 
 
 def test_the_end_of_a_request_closes_its_source(tmp_path: Path) -> None:
@@ -118,3 +121,47 @@ def test_a_batch_is_a_function_of_step_and_seed(
     if source in ("copy", "recall", "listops", "reverse", "sort", "waves"):
         other = load(place, **length, seed=9)
         assert not torch.equal(other.train_batch(3, 8, 1).inputs, first.inputs)
+
+
+# values that cannot be meant
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"tokenizer": "byte"}, "did you mean 'bytes'"),
+        ({"tokenizer": "bpe"}, "needs a vocabulary size"),
+        ({"tokenizer": "bpe:256"}, "at least 257"),
+        ({"tokenizer": "chars:80"}, "takes no size"),
+        ({"validation": 0.0}, "above 0"),
+        ({"length": 1}, "'length' must be at least 2"),
+        ({"seed": -1}, "'seed' must"),
+        ({"colour": "gray"}, "did you mean 'grey'"),
+        ({"source": " "}, "is empty"),
+    ],
+)
+def test_an_impossible_value_is_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        DataConfig(**options)
+
+
+def test_every_option_is_explained() -> None:
+    assert set(field_docs(DataConfig)) == {f.name for f in dataclasses.fields(DataConfig)}
+
+
+def test_reading_the_options_imports_no_torch() -> None:
+    code = (
+        "import sys, everyformer.data as d; d.DataConfig; d.BUILTINS; print('torch' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
+
+
+def test_a_misspelt_built_in_is_offered() -> None:
+    with pytest.raises(UnknownNameError, match="did you mean 'stdlib'"):
+        load_dataset(DataConfig(source="stdlb"))
+
+
+def test_an_unknown_task_is_refused() -> None:
+    with pytest.raises(ConfigError, match="did you mean 'pixels'"):
+        load_dataset(DataConfig(), "pixel")

@@ -21,12 +21,21 @@ from typing import Any, ClassVar, TypeVar, cast
 from everyformer.core.config import field_defaults
 from everyformer.core.errors import ConfigError, DataError, nearest, unknown
 from everyformer.core.tasks import ALL_TASKS, LM, MLM, SEQ2SEQ, TASKS, TEXT, TaskName, tasks_called
-from everyformer.data.config import BUILTINS, GROUPS, DataConfig, Groups
+from everyformer.data.config import (
+    BUILTINS,
+    GROUPS,
+    DataConfig,
+    Groups,
+    PartOptions,
+    SharedOptions,
+    TableOptions,
+    TokenOptions,
+)
 from everyformer.data.dataset import Dataset
 from everyformer.data.layout import find_layout, without_notes
 from everyformer.data.pairs import holds_parallel
 from everyformer.data.sources import Source, open_source
-from everyformer.data.table import TABLES, Table
+from everyformer.data.table import DELIMITED, TABLES, Table
 from everyformer.data.tables import (
     holds_few,
     holds_two_texts,
@@ -36,6 +45,7 @@ from everyformer.data.tables import (
 )
 from everyformer.data.tokenizers.base import Tokenizer
 
+OF_PAIRS = ("source_column", "target_column")
 T = TypeVar("T", bound=str)
 
 
@@ -161,6 +171,29 @@ class Kind(ABC):
             why = self.alone or group.elsewhere
             if why and group not in self.reads:
                 refuse(self.config, group.names(), self.called, why)
+
+
+class TextFiles(Kind):
+    """Base of the kinds of text, which one source may be: its task decides."""
+
+    reads: Groups = (SharedOptions, PartOptions, TokenOptions, TableOptions)
+
+    @property
+    def task(self) -> TaskName:
+        return self.request.text_task
+
+    @property
+    def called(self) -> str:
+        return f"the task {self.task}"
+
+    def check(self) -> None:
+        endings = {entry.suffix for entry in without_notes(self.request.source.entries)}
+        data = f"'{self.config.source}'"
+        if not endings <= TABLES:
+            refuse(self.config, TableOptions.names(), data, TableOptions.elsewhere)
+        if not endings & DELIMITED:
+            refuse(self.config, ("header",), data, ", whose columns have names")
+        super().check()
 
 
 def refuse(config: DataConfig, names: Iterable[str], data: str, why: str) -> None:

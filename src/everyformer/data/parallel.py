@@ -24,11 +24,10 @@ from everyformer.data.cache import FORMAT, cache_root, cached, digest, write_tok
 from everyformer.data.config import DataConfig, ParallelOptions
 from everyformer.data.corpus import tokenizer_kind
 from everyformer.data.dataset import Dataset
-from everyformer.data.kind import Request, refuse
+from everyformer.data.kind import Request, TextFiles, refuse
 from everyformer.data.pairs import SentencePairs
 from everyformer.data.selection import spread
 from everyformer.data.text import encode_prompt
-from everyformer.data.text_files import TextFiles
 from everyformer.data.tokenizers.base import SEPARATOR, Tokenizer
 from everyformer.data.tokenizers.load import fit_tokenizer, load_tokenizer
 from everyformer.system.plain import from_json, to_json
