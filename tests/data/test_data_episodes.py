@@ -110,18 +110,6 @@ def test_every_step_of_the_training_part_begins_as_many_windows_as_any_other(
     assert max(abs(count - draws / total) for count in counts.values()) < 5 * spread
 
 
-def test_a_batch_follows_from_its_step_and_the_seed_alone(loaded: Loaded, folder: Path) -> None:
-    data, again = loaded(folder), loaded(folder)
-    first = data.train_batch(5, 8, 1)
-    data.train_batch(6, 8, 1)
-    for other, same in ((data, (5, 8, 1)), (again, (5, 8, 1))):
-        batch = other.train_batch(*same)
-        assert torch.equal(batch.inputs, first.inputs)
-        assert torch.equal(batch.targets, first.targets)
-    for step, seed in ((6, 1), (5, 2)):
-        assert not torch.equal(data.train_batch(step, 8, seed).inputs, first.inputs)
-
-
 @pytest.mark.parametrize("limit", [None, 3])
 def test_every_held_out_step_is_scored_once(
     loaded: Loaded, folder: Path, limit: int | None

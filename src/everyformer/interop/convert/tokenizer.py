@@ -13,10 +13,8 @@ from typing import Any, NamedTuple
 from everyformer.core.config import converted
 from everyformer.core.errors import CheckpointError, ConfigError, DataError, UnsupportedError
 from everyformer.data.tokenizers.base import Tokenizer
-from everyformer.data.tokenizers.bpe import BPETokenizer
-from everyformer.data.tokenizers.hub import HubTokenizer
-from everyformer.data.tokenizers.huggingface import tokenizers_package
 from everyformer.data.tokenizers.marian import SIDES, MarianTokenizer
+from everyformer.data.tokenizers.package import BPETokenizer, HubTokenizer, tokenizers_package
 from everyformer.system.files import file_written_whole, write_text
 from everyformer.system.plain import from_json, to_json
 
