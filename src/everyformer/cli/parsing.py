@@ -279,10 +279,10 @@ def _without_none(values: Any) -> Any:
 
 def take(words: Sequence[str], flag: str) -> tuple[str | None, list[str]]:
     """The value of ``flag``, in full or short, and the other words."""
-    words, wanted = list(words), full_name(flag)
+    words, named = list(words), full_name(flag)
     for i, word in enumerate(words):
         name, equals, value = full_name(word).partition("=")
-        if name != wanted:
+        if name != named:
             continue
         if equals:
             return value, words[:i] + words[i + 1 :]

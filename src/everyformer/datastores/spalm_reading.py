@@ -81,7 +81,7 @@ class SpalmLanguageModel(ReadingModel):
         if recent is None or out.state is None:
             return out
         rows = zip(recent.tokens, inputs, real, strict=True)
-        tokens = [torch.cat((old, new[kept]))[len(new[kept]) :] for old, new, kept in rows]
+        tokens = [torch.cat((old, new[real_]))[len(new[real_]) :] for old, new, real_ in rows]
         after = Recent(out.state.seen, torch.stack(tokens))
         return out._replace(state=StackState(out.state.seen, (out.state, after)))
 

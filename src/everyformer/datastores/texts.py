@@ -56,10 +56,10 @@ class Texts:
         Raises:
             DataError: there is none.
         """
-        found = [entry for entry in self.source.entries if entry.size > 0]
-        if not found:
+        filled = [entry for entry in self.source.entries if entry.size > 0]
+        if not filled:
             raise DataError(f"every text in '{self.source.spec}' is empty; give some with content")
-        return found
+        return filled
 
     @cached_property
     def tables(self) -> TextTables:

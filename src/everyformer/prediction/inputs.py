@@ -108,9 +108,9 @@ def open_inputs(words: Sequence[str | Path], reader: Predictor, how: Reading) ->
     return inputs
 
 
-def array_inputs(given: np.ndarray | Tensor, reader: Predictor) -> Inputs:
+def array_inputs(rows: np.ndarray | Tensor, reader: Predictor) -> Inputs:
     """The rows of an array: pictures, series or tokens (see `everyformer.data.arrays.rows_for`)."""
-    array = given.detach().cpu().numpy() if isinstance(given, Tensor) else given
+    array = rows.detach().cpu().numpy() if isinstance(rows, Tensor) else rows
     inputs = Inputs(iter(()), False)
     values = rows_for(array, reader.task.name, "the array", None)
     inputs.rows = _array_rows("row", *values, inputs, reader)

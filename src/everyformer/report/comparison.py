@@ -20,7 +20,7 @@ from everyformer.core.errors import UnknownNameError
 from everyformer.family import info
 from everyformer.report.figures import draw_all
 from everyformer.report.headline import answer
-from everyformer.report.learned import FEW, learned_of_all, shown
+from everyformer.report.learned import FEW, learned_of_all, pictured
 from everyformer.report.notes import notes
 from everyformer.report.selection import crowded, styles_of
 from everyformer.report.style import Styles, inline_svg, save_svg, svg_text
@@ -122,7 +122,7 @@ def _figures(results: Results, folder: Path, styles: Styles, complete: bool) -> 
 
 
 def _samples(results: Results) -> str:
-    best = [row["member"] for row in shown(results)]
+    best = [row["member"] for row in pictured(results)]
     texts = {row["member"]: _sample(row) for row in finished(results)}
     first = "".join(text for member, text in texts.items() if member in best)
     rest = "".join(text for member, text in texts.items() if member not in best)
@@ -168,7 +168,7 @@ def _learned(results: Results, folder: Path) -> str:
 
 def _unseen(results: Results) -> str:
     """The commands that draw the insides of members that the page does not show."""
-    seen = {row["member"] for row in shown(results)}
+    seen = {row["member"] for row in pictured(results)}
     out = results["config"]["out"]
     runs = {run["member"]: run["folder"] for run in reversed(results["runs"])}
     commands = [

@@ -38,8 +38,8 @@ class Learned:
 
 
 def learned_of_all(results: Results, folder: Path) -> list[Learned]:
-    """The pictures of `shown` members, best first; a failure is a reason, never an error."""
-    rows = shown(results)
+    """The pictures of pictured members, best first; a failure is a reason, never an error."""
+    rows = pictured(results)
     if not rows:
         return []
     try:
@@ -50,7 +50,7 @@ def learned_of_all(results: Results, folder: Path) -> list[Learned]:
     return [_one(results, row["member"], folder, inputs, labels) for row in rows]
 
 
-def shown(results: Results) -> list[Row]:
+def pictured(results: Results) -> list[Row]:
     """Whose inside a page shows: all members, or of many the best few and the baseline."""
     rows = finished(results)
     return rows if len(rows) <= FEW else best_few(results, BEST)

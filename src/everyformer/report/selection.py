@@ -43,9 +43,9 @@ def styles_of(results: Results) -> Styles:
     members = results["config"]["members"]
     if not crowded(results):
         return Styles(members)
-    stand_out = best_few(results, NAMED)
-    if len(stand_out) > NAMED:
-        stand_out = best_few(results, NAMED - 1)
-    named = [row["member"] for row in stand_out]
+    coloured = best_few(results, NAMED)
+    if len(coloured) > NAMED:
+        coloured = best_few(results, NAMED - 1)
+    named = [row["member"] for row in coloured]
     groups = {row["member"]: name for name, rows in grouped(results).items() for row in rows}
     return Styles(members, named, groups)

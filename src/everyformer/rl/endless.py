@@ -53,7 +53,7 @@ class EndlessRows:
         """episodes"""
         self.recent: deque[float] = deque(maxlen=RECENT)
         """returns of the last episodes"""
-        self._seed, self._begun = 0, number
+        self._seed, self._started = 0, number
         self._numbers = np.arange(number)
         self._seeds: list[int] = []
         self._totals = np.zeros(number)
@@ -96,7 +96,7 @@ class EndlessRows:
         known = [action for done in episodes for action in done]
         return {
             "seed": np.array(self._seed),
-            "begun": np.array(self._begun),
+            "begun": np.array(self._started),
             "finished": np.array(self.finished),
             "numbers": self._numbers.copy(),
             "totals": self._totals.copy(),
@@ -112,7 +112,7 @@ class EndlessRows:
         Where that leads elsewhere, since a seed does not determine the environment, a warning says
         so, and a new episode begins in that row.
         """
-        self._seed, self._begun = int(saved["seed"]), int(saved["begun"])
+        self._seed, self._started = int(saved["seed"]), int(saved["begun"])
         self.finished = int(saved["finished"])
         self.recent.extend(saved["recent"].tolist())
         self._numbers, self._totals = saved["numbers"].copy(), saved["totals"].copy()
@@ -171,12 +171,12 @@ class EndlessRows:
 
     def _reset(self, where: np.ndarray) -> np.ndarray:
         options = {"reset_mask": where}
-        found: np.ndarray = self._vector.reset(seed=self._seeds, options=options)[0]
-        return found
+        observations: np.ndarray = self._vector.reset(seed=self._seeds, options=options)[0]
+        return observations
 
     def _next_episode(self, row: int) -> None:
-        self._numbers[row] = self._begun
-        self._begun += 1
+        self._numbers[row] = self._started
+        self._started += 1
         self._starts[row] = len(self._actions)
         self._seeds[row] = self._seed_of(row)
 

@@ -113,29 +113,29 @@ def read_minari(source: str | Path, environment: EnvironmentConfig | None = None
     folder = _folder(source)
     with doing(f"reading {source}"), _damage(folder):
         dataset = minari.MinariDataset(folder)
-        kept = dataset.storage.metadata.get(OURS, {})
+        ours = dataset.storage.metadata.get(OURS, {})
         metadata = list(dataset.storage.get_episode_metadata(dataset.episode_indices))
-        found = list(dataset.iterate_episodes())
+        episodes = list(dataset.iterate_episodes())
     spaces = [
         Space.of(space, f"the {name} of {source}", action=name == "actions")
         for name, space in (
             ("observations", dataset.observation_space), ("actions", dataset.action_space),
         )
     ]  # fmt: skip
-    facts = kept.get("facts", [{}] * len(found))
+    facts = ours.get("facts", [{}] * len(episodes))
     try:
         trajectories = Trajectories(
             [
-                _episode(number, vars(data), _seed(told.get("seed")), numbers)
-                for number, (data, told, numbers) in enumerate(
-                    zip(found, metadata, facts, strict=True)
+                _episode(number, vars(data), _seed(about.get("seed")), numbers)
+                for number, (data, about, numbers) in enumerate(
+                    zip(episodes, metadata, facts, strict=True)
                 )
             ],
             spaces[0],
             spaces[1],
             _environment(dataset.env_spec),
-            kept.get("recipe", f"Minari's {dataset.id}"),
-            kept.get("seed"),
+            ours.get("recipe", f"Minari's {dataset.id}"),
+            ours.get("seed"),
         )
     except DataError as error:
         raise DataError(f"{source}: {error}") from error

@@ -151,8 +151,8 @@ def rates(
     if kind == "llama3":
         turns = length * theta / (2 * math.pi)
         low, high = scaling.low_frequency, scaling.high_frequency
-        kept = ((turns - low) / (high - low)).clamp(0, 1)
-        return theta * ((1 - kept) / factor + kept), 1.0
+        share = ((turns - low) / (high - low)).clamp(0, 1)
+        return theta * ((1 - share) / factor + share), 1.0
     tokens = (lengths_of(positions) if lengths is None else lengths)[:, None, :, None]
     if kind == "dynamic":
         grown = (factor * tokens.double() / length - (factor - 1)).clamp(min=1)
