@@ -60,9 +60,7 @@ def _classes(evaluation: dict[str, Any], classes: Sequence[str]) -> list[str]:
     chosen = [row for row in evaluation["by_class"] if row["rows"] or row["answers"]]
     parts = []
     if len(chosen) > MOST:
-        parts.append(
-            f"the {MOST} classes of {len(chosen):,} with the lowest F1 (--json has all):"
-        )
+        parts.append(f"the {MOST} classes of {len(chosen):,} with the lowest F1 (--json has all):")
         chosen = sorted(chosen, key=lambda row: row["f1"])[:MOST]
     values = [
         [_name(classes, row["class"]), row["rows"], row["answers"]]

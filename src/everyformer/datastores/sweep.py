@@ -128,9 +128,7 @@ class _Scores(nn.Module):
         logs = log_probabilities(out.logits[real][scored]).gather(-1, goals[:, None])[:, 0]
         near = Neighbours(*(part[scored] for part in near))
         known = by_k_and_temperature(near, goals, self.grid, self.reading.options).log()
-        known = torch.where(
-            near.rows[:, :1, None] < 0, logs[:, None, None], known.to(logs.dtype)
-        )
+        known = torch.where(near.rows[:, :1, None] < 0, logs[:, None, None], known.to(logs.dtype))
         row = real.nonzero()[scored, 0] + self._sequences
         self._sequences += len(inputs)
         self._scored.append((logs.cpu(), known.cpu(), row.cpu()))

@@ -83,9 +83,7 @@ class Checked(gymnasium.Wrapper[Any, Any, Any, Any]):
             np.uint8,
         )
         if self._drawn and not picture:
-            raise self._wrong(
-                "render", _brief(frame), "bytes in the shape (height, width, 3) are"
-            )
+            raise self._wrong("render", _brief(frame), "bytes in the shape (height, width, 3) are")
         return frame
 
     def close(self) -> None:

@@ -173,7 +173,8 @@ def _fitting(model: Model, tokens: int | None, prompt: int, seen: int) -> int | 
     endless = "endless text" if tokens is None else f"--tokens {tokens}"
     raise ConfigError(
         f"{ends}, so {endless} does not fit: give --tokens {fits} or fewer, or train a "
-        "model without such tables (`everyformer train attention --position rope`), or a longer one (--length)"
+        "model without such tables (`everyformer train attention --position rope`), or a "
+        "longer one (--length)"
     )
 
 

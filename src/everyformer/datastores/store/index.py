@@ -3,7 +3,7 @@
     index = build_index(store, SearchOptions(kind="ivf"), say=print)
     distances, rows = index.search(queries, k=32)
 
-Kinds that may miss neighbours (`options.BUILT_ONCE`) are built once and saved in the store's folder.
+Kinds that may miss neighbours (`options.BUILT_ONCE`) are built once and saved with the store.
 Their recall is measured when they are built: for keys of the store that nothing was learned from,
 the share of the m nearest others that is found. A saved index is bound to the rows it was built of.
 """
