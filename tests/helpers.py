@@ -1,7 +1,5 @@
 """What tests of many folders do alike: numbers from a seed, closeness, mixers and models."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar

@@ -1,7 +1,5 @@
 """Episodes collected from the command line are those of Python; what is refused."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

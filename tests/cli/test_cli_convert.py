@@ -1,7 +1,5 @@
 """`convert`: checkpoints of transformers come in and go out, and the other verbs take them."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Decision Transformer from the command line: train, evaluate, record; and what is refused."""
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Callable

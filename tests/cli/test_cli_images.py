@@ -1,7 +1,5 @@
 """Runs that draw: whole images, completions, enlargements, classes, and what is refused."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The line is parsed once into what was said, which is laid over what holds where nothing is."""
 
-from __future__ import annotations
-
 import importlib
 import json
 from pathlib import Path

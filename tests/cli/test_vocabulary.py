@@ -1,7 +1,5 @@
 """One vocabulary: what a slip meant, files for members, options in messages."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Python, flags and files describe a comparison by the same names, with the same meaning."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import types

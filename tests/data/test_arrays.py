@@ -1,7 +1,5 @@
 """Arrays of tokens, pictures and series: what they are taken for, and what is refused."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 from typing import Any

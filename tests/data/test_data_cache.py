@@ -1,7 +1,5 @@
 """Cached folders: whole and as they were made, or made anew."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

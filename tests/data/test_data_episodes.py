@@ -1,7 +1,5 @@
 """Episodes as data: windows, returns-to-go, what is held out, kept and refused."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable
 from pathlib import Path

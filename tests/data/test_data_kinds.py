@@ -1,8 +1,6 @@
 """Kinds of data: which one a source is, which options each refuses, what each draws a batch by,
 and kinds of other packages."""
 
-from __future__ import annotations
-
 import dataclasses
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Pictures beside a table that names them: classes and numbers, and tables that do not fit."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

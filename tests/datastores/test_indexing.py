@@ -1,7 +1,5 @@
 """A model reads texts into a store: what rows are, that stops change no byte, what is refused."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 import json

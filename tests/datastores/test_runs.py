@@ -1,7 +1,5 @@
 """Runs with a store of their training text: what is stored, what a token finds, what is kept."""
 
-from __future__ import annotations
-
 import dataclasses
 import gc
 import json

@@ -4,8 +4,6 @@ Oracles: torch's encoder layer in a loop; Graves' recurrence in NumPy, which sha
 the code but nothing else.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from typing import Any

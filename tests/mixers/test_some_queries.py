@@ -1,7 +1,5 @@
 """Attention for some of its queries is a part of attention for all."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """What is predicted is what the model says of each row, whatever rows are beside it."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterator
 from typing import Any

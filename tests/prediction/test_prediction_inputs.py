@@ -1,7 +1,5 @@
 """What is read of the words that people give: sentences, lines, tables, pictures, arrays."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import zipfile

@@ -1,7 +1,5 @@
 """SPALM's gate: its equation, its limits, what it leaves out, and where gradients go."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Recording: every episode follows from its seed, whichever are played beside it; recipes."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """A folder of episodes gives back what was written; what was damaged or left out is named."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Minari's data sets come back equal, and can be read by Minari itself."""
 
-from __future__ import annotations
-
 import shutil
 import sys
 from pathlib import Path

@@ -5,8 +5,6 @@ Exit codes: 0 done, 1 the job ran and a check failed, 2 wrong usage or configura
 stopped by Ctrl-C or SIGTERM. Errors are one sentence on stderr; `--debug` shows the traceback.
 """
 
-from __future__ import annotations
-
 import contextlib
 import importlib
 import io

@@ -1,7 +1,5 @@
 """Tables of `everyformer eval` for runs that answer: measures beside a baseline, and classes."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

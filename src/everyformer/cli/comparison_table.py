@@ -1,7 +1,5 @@
 """A comparison in a terminal: what it allows to say, the table, and what to do next."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from everyformer.benchmark.points import BASELINE

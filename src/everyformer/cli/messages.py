@@ -4,8 +4,6 @@ What the library raises names options as Python does: ``'lr'``, ``'training.clip
 All that is printed goes through `in_flags` once, so that no error needs two texts.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar

@@ -1,7 +1,5 @@
 """From words and a config file to what was said, and from that to typed options."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import functools

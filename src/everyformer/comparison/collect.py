@@ -1,7 +1,5 @@
 """The results of a comparison from its trainings, and their files."""
 
-from __future__ import annotations
-
 import csv
 import io
 import shlex

@@ -7,8 +7,6 @@ and a page are written; what is finished is saved: a comparison that was stopped
 `resume`.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The directory of a comparison: one comparison at a time, and never two mixed in it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path

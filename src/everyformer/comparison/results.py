@@ -3,8 +3,6 @@
 result.json holds a `Result`, results.json `Results`; all values are plain.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any, Literal, NotRequired, TypedDict
 

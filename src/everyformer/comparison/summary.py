@@ -3,8 +3,6 @@
 What only the whole table tells of a row (its tiers, its equals) is added when all rows are known.
 """
 
-from __future__ import annotations
-
 import functools
 import math
 import statistics

@@ -3,8 +3,6 @@
 At every length all members are measured in turn in one process, plain attention among them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any

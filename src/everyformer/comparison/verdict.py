@@ -3,8 +3,6 @@
 No winner is named where the machine was too busy to share seconds fairly or a member hardly began.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from string import ascii_lowercase
 

@@ -1,7 +1,5 @@
 """Files of arrays: which of an .npz are inputs, targets and lengths, and which are held out."""
 
-from __future__ import annotations
-
 import io
 import zipfile
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """The data that every machine has: Python's source code, scikit-learn's digits."""
 
-from __future__ import annotations
-
 import os
 import platform
 import sysconfig

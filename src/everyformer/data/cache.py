@@ -1,7 +1,5 @@
 """Cached folders: written once, and checked against their sums whenever they are opened."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import shutil

@@ -1,7 +1,5 @@
 """Labels as classes or as numbers: which labels can be either, and their summary."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping, Sequence
 

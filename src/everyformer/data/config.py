@@ -4,8 +4,6 @@ A kind's record (`everyformer.data.kind.Kind`) names the classes that it reads; 
 are refused with the words of their class. This module imports neither torch nor numpy.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Literal

@@ -8,8 +8,6 @@ Returns-to-go are those of whole episodes, before any window is cut. What a wind
 is padding in front: zeros that are masked, and -100 for actions that are chosen.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import os
 from collections.abc import Iterator

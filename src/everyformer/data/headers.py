@@ -4,8 +4,6 @@ A guess asks of every column whether its first cell could be one of those below.
 compares types and lengths alone: it takes the first of some sentence pairs for a header.)
 """
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Sequence

@@ -6,8 +6,6 @@ says; one of another size is stretched. For super-resolution the small pictures 
 areas of the large ones' pixels.
 """
 
-from __future__ import annotations
-
 import hashlib
 import io
 import re

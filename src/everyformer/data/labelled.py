@@ -1,7 +1,5 @@
 """Texts with a class or a number each: a folder for each class, or a table with both columns."""
 
-from __future__ import annotations
-
 from array import array
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Layout of a source: the split and the classes that folders and file names show."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace

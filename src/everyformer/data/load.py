@@ -1,7 +1,5 @@
 """`load_dataset`: the data that a request names, by the first kind that recognises it."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from importlib.metadata import entry_points
 from inspect import isabstract

@@ -13,8 +13,6 @@ Source: Devlin et al. 2018, arXiv 1810.04805, 3.1; whole words as in google-rese
 of a row's tokens are chosen, rounded; in this module each by itself, so that 15% is a mean.
 """
 
-from __future__ import annotations
-
 import unicodedata
 from collections.abc import Iterator
 from dataclasses import dataclass, replace

@@ -5,8 +5,6 @@ in a folder or zip; tables with two columns for them.
 Lines end at \\n alone (other line separators of Unicode are text), white space around is dropped.
 """
 
-from __future__ import annotations
-
 import itertools
 import re
 from collections.abc import Iterator, Sequence

@@ -4,8 +4,6 @@ One tokenizer serves both languages. Source and target both end with the separat
 the target is scored (a source ends so too, as in Marian and tensor2tensor).
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass

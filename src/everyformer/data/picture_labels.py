@@ -1,7 +1,5 @@
 """Labels of pictures: classes by their folders, or classes or numbers by a table among them."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass

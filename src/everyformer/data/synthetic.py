@@ -4,8 +4,6 @@ Rows are generated when they are read, from (the data's seed, the run's seed, th
 rows come from a stream of seeds that training never draws from, and are always the same.
 """
 
-from __future__ import annotations
-
 import statistics
 from abc import abstractmethod
 from collections.abc import Callable, Iterator

@@ -4,8 +4,6 @@ CSV and TSV as people have them: commas, tabs, semicolons or bars, quotes, a byt
 header or none; JSON lines; Parquet. Rows are read one at a time.
 """
 
-from __future__ import annotations
-
 import csv
 import itertools
 import textwrap

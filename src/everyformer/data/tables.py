@@ -2,8 +2,6 @@
 names, or, of two columns, by their values. Where several could be meant, an error names the flag.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """Text for language models: windows of one long row of tokens that stays on disk."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack

@@ -5,8 +5,6 @@ those of queries. Batches are of a fixed number of windows whatever happened bet
 and goes on comes to the same bytes.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass

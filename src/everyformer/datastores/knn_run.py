@@ -8,8 +8,6 @@ is most likely: the model has learned from it too, so lambda is rather too low t
 tokens there lambda is at most n / (n + 1) (`everyformer.models.knn_lm.highest_weight`).
 """
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from pathlib import Path

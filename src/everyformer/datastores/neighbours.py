@@ -1,7 +1,5 @@
 """Neighbours of every token of a text, their places, and their effect on its probability."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

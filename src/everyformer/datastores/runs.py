@@ -5,8 +5,6 @@ before or behind the training lies in the run's folder ``retrieval/``, and `read
 `reading_data` find it there again.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -5,8 +5,6 @@ what is found does not depend on how a text is cut into calls. The state keeps t
 that; a new token costs one reading of its window, up to ``context`` tokens, by the frozen model.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

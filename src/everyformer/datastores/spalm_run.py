@@ -5,8 +5,6 @@ retrieval/model/      the frozen model
 retrieval/store/      keys of the training text by it, and the index
 """
 
-from __future__ import annotations
-
 import dataclasses
 from pathlib import Path
 from typing import Any

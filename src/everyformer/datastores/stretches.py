@@ -1,7 +1,5 @@
 """The training text of a run as a store: stretches of it at equal distances, and their places."""
 
-from __future__ import annotations
-
 import importlib.util
 import shutil
 from collections.abc import Callable, Iterator

@@ -9,8 +9,6 @@ Indexes that may miss neighbours are asked for the largest k, so their smaller k
 better than if they were asked for by themselves.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from typing import Any
 

@@ -5,8 +5,6 @@ the same together, when one of their tokens is first asked for: what a token fin
 on what was asked before nor on where a run was stopped, and a run looks up no more than it reads.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any

@@ -1,7 +1,5 @@
 """Documents of a source as tokens, and the windows that a model reads them in."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property

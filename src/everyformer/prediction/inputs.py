@@ -4,8 +4,6 @@ A word is a file where there is one of that name, or where it looks like one (a 
 slash), and else a sentence. Nothing is held in memory but the row that is read; arrays are.
 """
 
-from __future__ import annotations
-
 import codecs
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence

@@ -4,8 +4,6 @@ As lines of CSV and JSON lines for programs, of a table for people. A row of a t
 all of its columns, and the new ones, called ``predicted_...``, behind them.
 """
 
-from __future__ import annotations
-
 import csv
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass

@@ -3,8 +3,6 @@
 Everything that comes from data, members or errors is escaped; nothing is loaded from elsewhere.
 """
 
-from __future__ import annotations
-
 import re
 import shlex
 from collections.abc import Iterable

@@ -1,7 +1,5 @@
 """The figures of a comparison, drawn from its results alone; each caption states the finding."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

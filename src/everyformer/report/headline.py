@@ -4,8 +4,6 @@ No winner is named while members wait, where the verdict has doubts, among membe
 first tier, or where the numbers that are shown do not differ.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 
 from everyformer.comparison.metrics import METRICS

@@ -1,7 +1,5 @@
 """Matrices as rows of panels with one colour scale: the drawing behind every picture of a model."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """Pictures of what each member of a comparison learned, from its runs where they can be read."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any

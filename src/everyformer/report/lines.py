@@ -3,8 +3,6 @@
 Names stand right of the axes, as near to the ends of their curves as the others allow.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Notes that a reader must know before deciding from the table of a comparison."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

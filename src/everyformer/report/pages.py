@@ -6,8 +6,6 @@ with figures beside). Genes around the layers, which are no member's subject, ha
 of their alternatives.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import importlib
 import inspect

@@ -4,8 +4,6 @@
 changes. Each figure carries its caption as its label (``figure.get_label()``).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property

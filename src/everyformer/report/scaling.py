@@ -1,7 +1,5 @@
 """Time and memory of one layer against length, with the crossover to plain attention."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from matplotlib.axes import Axes

@@ -1,7 +1,5 @@
 """Selection among many members: the best few and the baseline, and the groups of all."""
 
-from __future__ import annotations
-
 from everyformer.benchmark.points import BASELINE
 from everyformer.comparison.results import Results, Row, finished
 from everyformer.report.style import MANY, Styles

@@ -3,8 +3,6 @@
 Each cell may have a second line: intervals, quartiles, ratios. What members cannot stands below.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial

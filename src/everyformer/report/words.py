@@ -1,7 +1,5 @@
 """Numbers and names of a comparison as its sentences, tables and captions write them."""
 
-from __future__ import annotations
-
 import html
 from collections.abc import Sequence
 from typing import Any

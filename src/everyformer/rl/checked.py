@@ -5,8 +5,6 @@ environment. Observations come out in the type that their space says. An episode
 that sets no limit of steps itself is cut here.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext

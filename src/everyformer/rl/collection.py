@@ -1,7 +1,5 @@
 """`collect`: episodes of an environment, played by a policy, several side by side."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Callable
 from typing import Any

@@ -5,8 +5,6 @@ follows from the seed of its episode and from what was done in it: `arrays` says
 `restore` plays them once more.
 """
 
-from __future__ import annotations
-
 import warnings
 from collections import deque
 from typing import Any, NamedTuple

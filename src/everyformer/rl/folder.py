@@ -15,8 +15,6 @@ reader names, or the smallest that hold all rows; of whole numbers those below 6
 number of steps where that is larger.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import zipfile
 import zlib

@@ -4,8 +4,6 @@ CartPole without entries 1 and 3 shows positions and angles and no velocities, s
 to remember or to guess.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -6,8 +6,6 @@ form, pictures without loss; what Minari has no word for (recipe, seed, facts) l
 facts under ``everyformer``, and is read back.
 """
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager

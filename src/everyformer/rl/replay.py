@@ -5,8 +5,6 @@ So any recorded episode of an environment that can be drawn becomes a film after
 played it, and nothing is drawn while data are collected.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any

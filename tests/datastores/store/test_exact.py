@@ -1,7 +1,5 @@
 """Exact search is a sort of all distances, by faiss and by torch, however products are rounded."""
 
-from __future__ import annotations
-
 import sys
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Pictures of what a run has saved about its early exits: its certificate, its search."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

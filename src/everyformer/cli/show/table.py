@@ -1,7 +1,5 @@
 """`PICTURES`: the function that draws a picture of `everyformer show`, by the picture's name."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any, NamedTuple
 

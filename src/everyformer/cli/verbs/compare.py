@@ -1,7 +1,5 @@
 """`everyformer compare A B ...`: the main job."""
 
-from __future__ import annotations
-
 import dataclasses
 import shlex
 from collections.abc import Sequence

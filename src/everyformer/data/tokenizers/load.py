@@ -1,7 +1,5 @@
 """Tokenizers by name, learned from text, or read from where they were saved."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any

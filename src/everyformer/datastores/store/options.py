@@ -1,7 +1,5 @@
 """Options of a search: its kind for how many keys, and its settings."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, replace
 from typing import Literal, Self

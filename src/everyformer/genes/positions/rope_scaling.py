@@ -22,8 +22,6 @@ dynamic, yarn); Llama 3.1; Ding et al. 2024, arXiv 2402.13753 (longrope). Number
 Face's `modeling_rope_utils`.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from dataclasses import dataclass

@@ -16,8 +16,6 @@ Source: Yogatama, de Masson d'Autume, Kong 2021, arXiv 2102.02557, section 3. No
 paper has neither a scale nor a bias in g: ``gate_bias`` is ours, for models trained without.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass

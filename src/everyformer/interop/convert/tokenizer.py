@@ -5,8 +5,6 @@ special_tokens_map.json, or as a number in config.json. Marian has source.spm, t
 vocab.json instead, which the package `sentencepiece` reads.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any, NamedTuple
 

@@ -1,7 +1,5 @@
 """`Task`: base of the environments of this folder, from counting steps to giving a picture."""
 
-from __future__ import annotations
-
 from abc import abstractmethod
 from typing import Any, Generic, TypeVar, final
 

@@ -11,8 +11,6 @@ The best return from a node is minus its distance to the goal. After the motivat
 "Decision Transformer" (Chen and others, 2021).
 """
 
-from __future__ import annotations
-
 from collections import deque
 from itertools import pairwise
 from typing import Any

@@ -16,8 +16,6 @@ After Hung and others, "Optimizing agent behavior over long time scales by trans
 (2019), and the variant in "Decision Transformer" (Chen and others, 2021).
 """
 
-from __future__ import annotations
-
 import numpy as np
 from gymnasium import spaces
 

@@ -10,8 +10,6 @@ What is seen after the cue does not depend on it, so that without a memory every
 half of the time. The task is the "proof of concept" environment of several PPO code bases.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

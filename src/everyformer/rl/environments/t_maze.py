@@ -11,8 +11,6 @@ After Bakker, "Reinforcement Learning with Long Short-Term Memory" (2001). The b
 policy without memory turns right half of the time.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -29,8 +29,6 @@ Source: Sukhbaatar et al. 2019, arXiv 1905.07799; equations by the authors' code
 Sukhbaatar et al. 2019, arXiv 1907.01470. Cost: O(L (R + max z) d) time, O(L d) memory.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
