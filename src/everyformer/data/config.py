@@ -254,7 +254,7 @@ class DataConfig(
     TokenOptions,
     SharedOptions,
 ):
-    """Which data, cut how, with what held out: the options of all kinds side by side."""
+    """Source of data, its parts and lengths: the options of all kinds side by side."""
 
 
 Groups = tuple[type[DataOptions], ...]

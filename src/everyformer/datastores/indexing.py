@@ -26,7 +26,7 @@ from everyformer.data.tokenizers.base import Tokenizer
 from everyformer.datastores.store.record import Dtype, Origin, bytes_needed
 from everyformer.datastores.store.store import Store
 from everyformer.datastores.store.writing import Writer, is_unfinished
-from everyformer.datastores.texts import Text, Texts, Window, windows
+from everyformer.datastores.texts import Texts, TokenizedText, Window, windows
 from everyformer.genes.memory.base import memories_of
 from everyformer.models.base import Model, evaluating
 from everyformer.models.language import LanguageModel
@@ -145,7 +145,7 @@ class Sized(Protocol):
     def size(self) -> int:
         """Bytes, or tokens, of all."""
 
-    def __iter__(self) -> Iterator[Text]: ...
+    def __iter__(self) -> Iterator[TokenizedText]: ...
 
 
 def write(

@@ -12,7 +12,7 @@ from string import Template
 from typing import Any
 
 from everyformer.comparison.config import CompareConfig
-from everyformer.comparison.results import Results, Row, finished
+from everyformer.comparison.results import Results, TableRow, finished
 from everyformer.core.config import to_dict
 from everyformer.core.errors import UnknownNameError
 from everyformer.family import info
@@ -132,7 +132,7 @@ def _samples(results: Results) -> str:
     return _section("samples", "Samples", inner)
 
 
-def _sample(row: Row) -> str:
+def _sample(row: TableRow) -> str:
     sample = row["sample"]
     if not sample:
         return ""
@@ -210,7 +210,7 @@ def _data(results: Results) -> str:
     return _section("data", "Data and budget", inner)
 
 
-def _used(row: Row) -> str:
+def _used(row: TableRow) -> str:
     """Budget that a member's trainings took, and how fast it was timed before."""
     parts = [f"{row['steps']:,.0f} steps, {count(row['tokens'])} tokens, {row['flops']:.3g} FLOPs"]
     parts[0] += f" in {brief(row['seconds'])} s"

@@ -76,10 +76,7 @@ class Checked(gymnasium.Wrapper[Any, Any, Any, Any]):
     def render(self) -> Any:
         with off_screen() if self._drawn else nullcontext():
             frame = calling(self._name, "render", self.env.render)
-        picture = isinstance(frame, np.ndarray) and (frame.ndim, frame.dtype) == (
-            3,
-            np.uint8,
-        )
+        picture = isinstance(frame, np.ndarray) and (frame.ndim, frame.dtype) == (3, np.uint8)
         if self._drawn and not picture:
             raise self._wrong("render", _brief(frame), "bytes in the shape (height, width, 3) are")
         return frame

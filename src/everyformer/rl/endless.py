@@ -24,7 +24,7 @@ LEFT = 1000
 """steps behind the oldest episode that are kept at most"""
 
 
-class Step(NamedTuple):
+class EndlessStep(NamedTuple):
     """Results of a step of all rows."""
 
     after: np.ndarray
@@ -66,7 +66,7 @@ class EndlessRows:
         self._seeds = [self._seed_of(row) for row in range(self.number)]
         self.now = self._vector.reset(seed=self._seeds)[0]
 
-    def step(self, actions: np.ndarray) -> Step:
+    def step(self, actions: np.ndarray) -> EndlessStep:
         """Act in all rows."""
         after, rewards, terminated, truncated, _ = self._vector.step(actions)
         self._totals += rewards
@@ -83,7 +83,7 @@ class EndlessRows:
             if (past := int(self._starts.min())) > LEFT:
                 del self._actions[:past]
                 self._starts -= past
-        return Step(after, rewards, terminated.copy(), truncated & ~terminated)
+        return EndlessStep(after, rewards, terminated.copy(), truncated & ~terminated)
 
     def arrays(self) -> dict[str, np.ndarray]:
         """State of all rows, by which `restore` goes on."""

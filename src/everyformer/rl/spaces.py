@@ -113,8 +113,8 @@ class Space(Options):
         return Space("box", first.dtype.name, first.shape[1:], low=(None,), high=(None,))
 
     def misfit(self, rows: np.ndarray, count: int | None = None, row: str = "row") -> str | None:
-        """Why an array is not one of observations or actions of this space, one a ``row`` and
-        ``count`` in all; None if it is. Bounds of boxes are not looked at."""
+        """Reason why an array is not one of observations or actions of this space, one a ``row``
+        and ``count`` in all; None if it is. Bounds of boxes are not looked at."""
         if rows.ndim == 0 or (count is not None and len(rows) != count):
             return f"have the shape {rows.shape}: {count} rows are needed"
         if self.discrete:

@@ -51,7 +51,7 @@ class SpalmOptions(StoreOptions):
     (default: none, as in the paper)"""
 
 
-class Gate(nn.Module):
+class SpalmGate(nn.Module):
     """z (B, L, d) from h and what followed the neighbours (`Retrieval.make_part`)."""
 
     recorded: ClassVar[Recorded] = {"gate": gate}
@@ -84,7 +84,7 @@ class Spalm(Retrieval):
     """Neighbours gated into the last state."""
 
     name = "spalm"
-    recorded: ClassVar[Recorded] = Gate.recorded
+    recorded: ClassVar[Recorded] = SpalmGate.recorded
     Options = SpalmOptions
     trials = Trials(variants=({"gate_bias": 2.0},))
     learned_without: ClassVar[Mapping[str, Any]] = {"gate_bias": 4.0}
@@ -93,5 +93,5 @@ class Spalm(Retrieval):
         "up in a store of the training text, which no time of a token here counts"
     )
 
-    def make_part(self, width: int) -> Gate:
-        return Gate(width, self.options.gate_bias)
+    def make_part(self, width: int) -> SpalmGate:
+        return SpalmGate(width, self.options.gate_bias)

@@ -22,7 +22,7 @@ from everyformer.core.bounds import Count, Seed, Several
 from everyformer.core.config import converted
 from everyformer.core.errors import ConfigError
 from everyformer.rl.environments import canvas
-from everyformer.rl.environments.base import Task
+from everyformer.rl.environments.base import MemoryTask
 
 SIDE = 288
 """pixels of a picture"""
@@ -62,7 +62,7 @@ def distances_to(goal: int, joined: np.ndarray) -> np.ndarray:
     return distances
 
 
-class GraphPath(Task[np.int64]):
+class GraphPath(MemoryTask[np.int64]):
     """``everyformer/GraphPath-v0``.
 
     Args:
@@ -72,7 +72,7 @@ class GraphPath(Task[np.int64]):
         graph: seed of the graph and its goal.
     """
 
-    metadata = {**Task.metadata, "reference_returns": (-8.1, -2.6)}  # noqa: RUF012
+    metadata = {**MemoryTask.metadata, "reference_returns": (-8.1, -2.6)}  # noqa: RUF012
 
     def __init__(
         self,

@@ -23,7 +23,7 @@ from everyformer.core.bounds import Count, Several, Whole
 from everyformer.core.config import converted
 from everyformer.core.errors import ConfigError
 from everyformer.rl.environments import canvas
-from everyformer.rl.environments.base import Task
+from everyformer.rl.environments.base import MemoryTask
 
 MOVES = ((-1, 0), (0, 1), (1, 0), (0, -1))
 KEY_ROOM, APPLE_ROOM, DOOR_ROOM = range(3)
@@ -31,7 +31,7 @@ CELL = 28
 Cell = tuple[int, int]
 
 
-class KeyToDoor(Task[np.ndarray]):
+class KeyToDoor(MemoryTask[np.ndarray]):
     """``everyformer/KeyToDoor-v0``.
 
     Args:
@@ -41,7 +41,7 @@ class KeyToDoor(Task[np.ndarray]):
         apples: that lie there.
     """
 
-    metadata = {**Task.metadata, "reference_returns": (0.09, 1.0)}  # noqa: RUF012
+    metadata = {**MemoryTask.metadata, "reference_returns": (0.09, 1.0)}  # noqa: RUF012
 
     def __init__(
         self,
