@@ -54,6 +54,15 @@ def test_a_run_plays_too(say: Say, tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert json.loads(out)["episodes"] == len(read_trajectories("own")) == 3
 
 
+def test_an_id_is_written_among_minaris_own(
+    say: Say, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
+    assert say("collect", MAZE, "--episodes", "2", "--out", "minari:mazes/two-v0")[0] == 0
+    assert (tmp_path / "mazes" / "two-v0" / "data" / "main_data.hdf5").is_file()
+    assert len(read_trajectories("minari:mazes/two-v0")) == 2
+
+
 REFUSED = [
     ((MAZE, "--policy", "best"), "--policy best is neither random, medium, expert nor mixed nor"),
     ((MAZE, "--noise", "0.3"), "--noise=0.3 beside the recipe 'random'"),

@@ -32,12 +32,11 @@ from everyformer.genes.model_options import EpisodeShape
 from everyformer.rl.build import EnvironmentConfig
 from everyformer.rl.episode import returns_to_go
 from everyformer.rl.folder import holds_trajectories, read_trajectories
-from everyformer.rl.minari_sets import read_minari
+from everyformer.rl.minari_sets import MINARI
 from everyformer.rl.spaces import Space
 from everyformer.rl.trajectories import Statistics, Trajectories
 from everyformer.system.files import expanded
 
-MINARI = "minari:"
 TINY = 1e-6
 """added to standard deviations of states"""
 FEW = 4
@@ -291,10 +290,7 @@ class Episodes(Kind):
 
     def load(self) -> EpisodeDataset:
         source = self.config.source
-        if source.startswith(MINARI):
-            name = source.removeprefix(MINARI)
-            recorded = read_minari(name)
-        else:
+        name = source.removeprefix(MINARI)
+        if name == source:
             name = Path(os.path.abspath(expanded(source))).stem
-            recorded = read_trajectories(source)
-        return episode_dataset(recorded, self.config, self.task, name)
+        return episode_dataset(read_trajectories(source), self.config, self.task, name)
