@@ -1,7 +1,5 @@
 """What few mixers can do, and that it is worth it."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 
@@ -9,12 +7,6 @@ from everyformer.core.mixer import Mixer
 from everyformer.core.state import named_tensors
 from everyformer.engines.flops import count_flops
 from helpers import build_mixer, close, draw
-
-
-def test_bigbird_with_tokens_in_front_leads():
-    form = {"form": "etc", "extra_tokens": 3}
-    mixer = build_mixer("bigbird", width=8, heads=2, max_length=128, **form)
-    assert mixer.lead == 3
 
 
 @pytest.mark.parametrize(("name", "options"), [("attention", {}), ("reformer", {"buckets": 2})])

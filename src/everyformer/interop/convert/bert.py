@@ -1,7 +1,5 @@
 """BERT and RoBERTa of `transformers`, which differ in the head's names and the first position."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

@@ -5,8 +5,6 @@ In evaluation its random blocks are all block 0 (``random="zeros"`` here), and t
 ``random="release"``. The last block of a padded batch, not of a text, is global there.
 """
 
-from __future__ import annotations
-
 from typing import Any, Literal
 
 from everyformer.core.bounds import Count, Whole

@@ -1,7 +1,5 @@
 """Longformer of `transformers`: RoBERTa with windows and a second set of projections."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from everyformer.core.bounds import Even
