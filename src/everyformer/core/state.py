@@ -89,9 +89,7 @@ class State:
         """Batch rows picked by ``index`` (new_batch,): beam search, repeats, compaction."""
         return self.map(lambda t, _: t.index_select(0, index.to(t.device)))
 
-    def rebuilt(
-        self, tensor: Callable[[Tensor, Any], Tensor], inner: Callable[[State], State]
-    ) -> Self:
+    def rebuilt(self, tensor: Callable[[Tensor, Any], Tensor], inner: Callable[[Any], Any]) -> Self:
         """A state with ``tensor(tensor, empty_value)`` for every tensor, ``inner(state)`` for every
         state in it."""
 
