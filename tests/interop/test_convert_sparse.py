@@ -10,7 +10,7 @@ from everyformer.core.errors import UnsupportedError
 from everyformer.core.mask import Mask
 from everyformer.interop.convert import export_checkpoint, import_checkpoint
 from everyformer.interop.convert.architecture import ALL_BIASES
-from everyformer.interop.convert.longformer import OF_BERT
+from everyformer.interop.convert.bert import OF_BERT
 
 transformers = pytest.importorskip("transformers")
 transformers.logging.set_verbosity_error()
