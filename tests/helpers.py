@@ -1,9 +1,8 @@
 """What tests of many folders do alike: numbers from a seed, closeness, mixers and models."""
 
-from __future__ import annotations
-
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from itertools import combinations, product
 from typing import Any, TypeVar
 
 import pytest
@@ -61,6 +60,29 @@ def every_one(pairs: Sequence[tuple[str, str]]) -> set[tuple[str, str]]:
         counts[task] += 1
         chosen.add((task, member))
     return chosen | {pair for pair in reversed(pairs) if not counts[pair[0]]}
+
+
+def covering(**factors: Iterable[Any]) -> pytest.MarkDecorator:
+    """Cases in which every two values of different factors meet, in place of the product of all.
+
+    Faults lie where two conditions meet; of each pair that has not met yet a case is made, whose
+    other values are those that meet the most that they have not.
+    """
+    names, values = [*factors], [list(each) for each in factors.values()]
+    cells = [[(n, k) for k in range(len(each))] for n, each in enumerate(values)]
+    left = {pair for two in combinations(cells, 2) for pair in product(*two)}
+    cases = []
+    while left:
+        case = dict(min(left))
+        for n, column in enumerate(cells):
+            if n not in case:
+                met = [
+                    sum(tuple(sorted((c, cell))) in left for c in case.items()) for cell in column
+                ]
+                case[n] = met.index(max(met))
+        left -= set(combinations(sorted(case.items()), 2))
+        cases.append([values[n][case[n]] for n in range(len(values))])
+    return pytest.mark.parametrize(names, cases, ids=str)
 
 
 def feeds(

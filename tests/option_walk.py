@@ -1,7 +1,5 @@
 """All options that there are, and the numbers among them."""
 
-from __future__ import annotations
-
 import importlib
 import pkgutil
 import types

@@ -1,7 +1,5 @@
 """An environment that does in one call what a test says, and in all others what it should."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from typing import Any

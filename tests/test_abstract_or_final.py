@@ -1,7 +1,5 @@
 """A method of a base is abstract, final, a hook that does nothing, or extended; never replaced."""
 
-from __future__ import annotations
-
 import ast
 import importlib
 import inspect

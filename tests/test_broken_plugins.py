@@ -1,7 +1,5 @@
 """A plug-in that fails, in any way, fails in its own name, with its file and its line."""
 
-from __future__ import annotations
-
 import re
 import sys
 from pathlib import Path

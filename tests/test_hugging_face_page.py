@@ -1,8 +1,6 @@
 """What docs/hugging-face.md shows is so: its programs run, its commands end well, its errors are
 those that are raised."""
 
-from __future__ import annotations
-
 import re
 import shlex
 from pathlib import Path

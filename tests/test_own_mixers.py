@@ -1,7 +1,5 @@
 """Mixers of the user's own: the page's twenty lines, by option, by entry point and in Python."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """A mixer of a package of its own (tests/plugin), installed, works in every verb and law."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Points of a benchmark: numbers that follow from the work, and every way to fail is a result."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import os

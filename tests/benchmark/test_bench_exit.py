@@ -1,7 +1,5 @@
 """`everyformer bench` ends in 1 where a point failed, in 2 where one was refused or did not fit."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

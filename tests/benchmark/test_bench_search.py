@@ -1,7 +1,5 @@
 """Searches that are measured in turn with their peers, and every way to be refused."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import os

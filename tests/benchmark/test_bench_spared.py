@@ -1,7 +1,5 @@
 """What adaptive computation leaves is measured beside all of it, and is what was asked for."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from typing import Any

@@ -1,7 +1,5 @@
 """A stack applies its blocks as its depth says: weights by block, states and outputs by step."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

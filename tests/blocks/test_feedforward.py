@@ -1,7 +1,5 @@
 """Feed-forwards of single tokens: their equations, and dropout of their hidden channels."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 import torch.nn.functional as F

@@ -1,7 +1,5 @@
 """The wiring `gated`: six ways to join, by their equations, their limits and what they cost."""
 
-from __future__ import annotations
-
 import math
 import random
 from collections.abc import Callable

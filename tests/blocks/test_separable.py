@@ -4,8 +4,6 @@ That padding, packing, resets, memories and pieces leave texts as they are is a 
 which is tried with it too.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from itertools import pairwise
 from typing import Any

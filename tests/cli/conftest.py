@@ -1,7 +1,5 @@
 """The command line called in this process, on a corpus small enough to train on in milliseconds."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Random tiny checkpoints of transformers, each with a tokenizer of the kind that its like has."""
 
-from __future__ import annotations
-
 import json
 import logging
 from pathlib import Path

@@ -4,8 +4,6 @@ Every command runs in this process, on a run of three steps; nothing may be writ
 to be, and no line may take long. Python calls that the command line cannot make stand below.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import resource

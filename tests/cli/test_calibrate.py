@@ -1,7 +1,5 @@
 """`everyformer calibrate`: what is written, kept, refused; and where tokens leave afterwards."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from dataclasses import replace

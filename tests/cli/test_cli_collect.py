@@ -1,7 +1,5 @@
 """Episodes collected from the command line are those of Python; what is refused."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -54,6 +52,15 @@ def test_a_run_plays_too(say: Say, tmp_path: Path, monkeypatch: pytest.MonkeyPat
     )  # fmt: skip
     assert code == 0, err
     assert json.loads(out)["episodes"] == len(read_trajectories("own")) == 3
+
+
+def test_an_id_is_written_among_minaris_own(
+    say: Say, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
+    assert say("collect", MAZE, "--episodes", "2", "--out", "minari:mazes/two-v0")[0] == 0
+    assert (tmp_path / "mazes" / "two-v0" / "data" / "main_data.hdf5").is_file()
+    assert len(read_trajectories("minari:mazes/two-v0")) == 2
 
 
 REFUSED = [

@@ -1,7 +1,5 @@
 """`convert --to etc`: a checkpoint of standard attention is made ready for longer texts."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """`convert`: what cannot be converted is refused in one sentence, and nothing is written."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

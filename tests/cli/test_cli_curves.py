@@ -1,7 +1,5 @@
 """`show RUN curves`: runs of several seeds, and comparisons, in one figure."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Callable

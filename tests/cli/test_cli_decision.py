@@ -1,7 +1,5 @@
 """Decision Transformer from the command line: train, evaluate, record; and what is refused."""
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Callable
@@ -18,7 +16,6 @@ from everyformer.rl import (
     collect,
     read_trajectories,
     recipe,
-    write_minari,
     write_trajectories,
 )
 
@@ -339,7 +336,7 @@ def test_a_missing_package_is_named_with_its_extra(
 
 
 def test_minari_is_trained_on(home: Path, say: Say) -> None:
-    write_minari(read_trajectories("paths"), "walks/mine-v0")
+    write_trajectories(read_trajectories("paths"), "minari:walks/mine-v0")
     words = ("--data", "minari:walks/mine-v0", *SIZES, "--out", "runs/minari")
     code, _out, err = say("train", "decision-transformer", *words)
     assert code == 0, err

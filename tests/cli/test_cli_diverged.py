@@ -1,7 +1,5 @@
 """A model that has diverged is refused with exit code 1, whatever is asked of it."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from pathlib import Path

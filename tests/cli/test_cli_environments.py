@@ -1,7 +1,5 @@
 """Environments of a user's own from the command line: faults, episodes without end, signals."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """What a newcomer reads first: help, lists, machine output, and how fast it comes."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess

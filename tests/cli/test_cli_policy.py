@@ -1,7 +1,5 @@
 """Policies from the command line: train in an environment, measure, record, collect, compare."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`predict` and `eval` of runs that answer, as a user runs them."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json

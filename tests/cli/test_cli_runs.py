@@ -1,7 +1,5 @@
 """`train`, `eval` and `generate` as a user runs them, one after the other."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """`train`, `eval --bleu` and `generate` on parallel text, as a user runs them."""
 
-from __future__ import annotations
-
 import io
 import json
 import sys

@@ -1,7 +1,5 @@
 """Wrong usage and wrong configuration: one sentence on stderr that names the thing, exit code 2."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

@@ -1,8 +1,6 @@
 """Whatever stands in a config file where a table is expected has a plain meaning or is refused with
 the names of the file and the key."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path

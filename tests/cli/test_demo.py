@@ -1,7 +1,5 @@
 """`make demo` installs the library alone, `make test` what development needs too."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What `doctor` tells of the machine: room, speed, and what unset options are here."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

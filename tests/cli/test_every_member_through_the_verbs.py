@@ -3,8 +3,6 @@
 By the command line, at the smallest sizes, one run a member and task.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import random

@@ -1,7 +1,5 @@
 """A comparison's folder stands for its best run, the folder of a training for the run in it."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`--json` of every verb: one JSON document on stdout, and nothing else there."""
 
-from __future__ import annotations
-
 import importlib
 import json
 from collections.abc import Callable

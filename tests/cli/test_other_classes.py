@@ -1,7 +1,5 @@
 """A classifier is measured on data of its own classes alone."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

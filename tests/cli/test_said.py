@@ -1,7 +1,5 @@
 """The line is parsed once into what was said, which is laid over what holds where nothing is."""
 
-from __future__ import annotations
-
 import importlib
 import json
 from pathlib import Path
@@ -10,7 +8,7 @@ from typing import Any
 import pytest
 
 from everyformer.cli import VERBS
-from everyformer.cli.flags import Group, named_flag, unset
+from everyformer.cli.flags import FlagGroup, named_flag, unset
 from everyformer.cli.names import spelled
 from everyformer.cli.parsing import VerbOptions
 from everyformer.cli.run_options import read_run
@@ -85,7 +83,7 @@ def test_every_flag_of_every_verb_is_known_by_all_its_names() -> None:
     """One that was not would be read, and then left out of what was said."""
     assert len(kinds()) > 10
     for kind in kinds():
-        flags = Group(unset(kind)).flags()
+        flags = FlagGroup(unset(kind)).flags()
         for flag in flags:
             assert named_flag(flag.replace("_", "-"), flags) == flag
             assert named_flag(f"{flag}=3", flags) == flag

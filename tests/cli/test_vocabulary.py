@@ -1,7 +1,5 @@
 """One vocabulary: what a slip meant, files for members, options in messages."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 
@@ -113,8 +111,6 @@ MESSAGES = [
     ("'window'=3 is read with x", "--mixer.window 3 is read with x"),
     ("'schedule' is noam: give 'warmup'", "--training.schedule is noam: give --training.warmup"),
     ("'--class-name[0]' must be", "'--class[0]' must be"),
-    ("'data.target' and 'data.languages' are both given",
-     "--data.target and --data.languages are both given"),
     # values, calls and names of other things stay
     ("'--match' must be one of 'width', 'parameters', not 'size'", None),
     ("unknown task 'data'; did you mean 'width'?", None),

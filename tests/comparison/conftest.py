@@ -1,7 +1,5 @@
 """Comparisons in seconds: trainings run in this process unless a test is about processes."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable
 from pathlib import Path

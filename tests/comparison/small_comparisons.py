@@ -1,7 +1,5 @@
 """A comparison of seconds, and what is read from it."""
 
-from __future__ import annotations
-
 import csv
 import json
 from dataclasses import dataclass

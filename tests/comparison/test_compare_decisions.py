@@ -1,7 +1,5 @@
 """Comparisons of what acts: baselines at the same budget, and what is reached beside the loss."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

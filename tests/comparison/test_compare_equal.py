@@ -1,7 +1,5 @@
 """Equal footing: the same batches, tokens, seeds and budgets for all, and all of it on record."""
 
-from __future__ import annotations
-
 import json
 import re
 import shlex

@@ -1,7 +1,5 @@
 """Every member of every task goes through a whole comparison, from the data to the page."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 from typing import Any

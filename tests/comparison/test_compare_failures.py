@@ -1,7 +1,5 @@
 """A member that fails is reported and the others go on; a directory never mixes comparisons."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """Budgets in seconds are fair: steps by rounds in which all take turns, and doubts said aloud."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 import os

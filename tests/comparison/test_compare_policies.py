@@ -1,7 +1,5 @@
 """Comparisons of policies: equal steps of an environment, ranked by the return."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Real processes: a comparison stopped or killed in the middle goes on with nothing lost."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import multiprocessing

@@ -1,7 +1,5 @@
 """Metrics are rows of a table: written, said and ranked by it."""
 
-from __future__ import annotations
-
 from typing import Any, get_args
 
 import pytest

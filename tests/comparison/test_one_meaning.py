@@ -1,7 +1,5 @@
 """Python, flags and files describe a comparison by the same names, with the same meaning."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import types
@@ -13,7 +11,7 @@ from typing import Annotated, Any, Literal, get_args, get_origin
 import pytest
 
 from everyformer.cli import main
-from everyformer.cli.flags import Group
+from everyformer.cli.flags import FlagGroup
 from everyformer.cli.names import spelled
 from everyformer.cli.parsing import Line
 from everyformer.cli.verbs.compare import CompareOptions
@@ -59,7 +57,7 @@ def value_of(flag: str, hint: Any) -> Any:
 
 
 def cases() -> Iterator[tuple[str, Any]]:
-    for flag, option in Group(CompareOptions()).flags().items():
+    for flag, option in FlagGroup(CompareOptions()).flags().items():
         if flag not in APART and "." not in flag[2:].partition(".")[2]:
             yield flag, value_of(flag, option.hint)
 

@@ -1,7 +1,5 @@
 """What few mixers can do: who can, and that it is worth it."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Options say what another value of them would change."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Annotated
 

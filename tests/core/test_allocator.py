@@ -1,7 +1,5 @@
 """Memory that was freed stays with the process."""
 
-from __future__ import annotations
-
 import mmap
 import platform
 import subprocess

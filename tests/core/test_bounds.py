@@ -1,7 +1,5 @@
 """Every number that can be chosen has bounds, and they hold in Python, in files and in flags."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 import sys

@@ -1,7 +1,5 @@
 """How a call is computed is reported: log, trace, `doctor`, and a warning for all pairs."""
 
-from __future__ import annotations
-
 import json
 import logging
 from typing import Any

@@ -1,7 +1,5 @@
 """Files are whole or not there, whatever befalls process or disk, and nobody writes otherwise."""
 
-from __future__ import annotations
-
 import ast
 import errno
 import os

@@ -1,7 +1,5 @@
 """Rows of the family that other packages offer by entry points."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from pathlib import Path
 

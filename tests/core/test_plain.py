@@ -1,7 +1,5 @@
 """JSON has no infinity and no NaN: they are written as tables, and read back as they were."""
 
-from __future__ import annotations
-
 import ast
 import json
 import math

@@ -1,7 +1,5 @@
 """A program that works for long says so; one that talks does not."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Real processes: Ctrl-C and SIGTERM are answered at once, whatever the process is doing."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """An option that only one form of its part reads is refused beside another form."""
 
-from __future__ import annotations
-
 import tomllib
 from typing import Any, get_args
 

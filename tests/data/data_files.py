@@ -1,7 +1,5 @@
 """Small files, zips and pictures for the tests of `everyformer.data`, and the real corpora."""
 
-from __future__ import annotations
-
 import csv
 import io
 import zipfile

@@ -1,7 +1,5 @@
 """Arrays of tokens, pictures and series: what they are taken for, and what is refused."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 from typing import Any
@@ -10,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from everyformer.core.errors import ConfigError, DataError
+from everyformer.core.errors import DataError
 from everyformer.data import DataConfig, load_dataset
 from everyformer.data.dataset import Spread
 
@@ -171,7 +169,6 @@ def test_pictures_of_any_scale_and_layout_are_bytes(
             "no targets: name them y, targets or labels .*label-column NAME, for "
             "classify-series or regress-series; without them it serves no task",
         ),
-        ({"x": SERIES}, "classify-series", "no targets: .* for classify-series; without"),
         ({"x": PIXELS}, "regress", "no targets: .* for regress-image; without .* serve pixels$"),
         (
             {"x": TOKENS, "y": CLASSES},
@@ -181,7 +178,6 @@ def test_pictures_of_any_scale_and_layout_are_bytes(
         ),
         ({"x": SERIES, "y": CLASSES}, "lm", "tokens in .* must be integers"),
         ({"x": SERIES, "y": NUMBERS}, "classify", "take --task regress"),
-        ({"x": SERIES, "y": CLASSES * 0}, None, "all rows of .* are of one class, 0"),
         ({"x": SERIES, "y": np.arange(20)}, "classify", "one row alone"),
         ({"x": SERIES, "y": np.eye(20)}, "classify", "one class a row is needed"),
         ({"x": SERIES, "y": np.array(["a", "b"] * 10)}, "regress", "numbers, one or some a row"),
@@ -192,8 +188,6 @@ def test_pictures_of_any_scale_and_layout_are_bytes(
         ({"x": PIXELS.astype(float) * 2, "y": CLASSES}, "classify-image", "go from 0 to"),
         ({"x": PIXELS[:, :, :, None].repeat(5, 3), "y": CLASSES}, None, "1 or 3 channels"),
         ({"x": SERIES[:1], "y": CLASSES[:1]}, None, "fewer than two rows"),
-        ({"x": np.array(["a", "b"])}, None, "dtype <U1: give numbers"),
-        ({"x": TOKENS[:3]}, None, "is too short"),
     ],
 )
 def test_arrays_that_fit_nothing_are_refused(
@@ -207,12 +201,6 @@ def test_objects_are_not_unpickled(tmp_path: Path) -> None:
     np.save(tmp_path / "o.npy", np.array([{"a": 1}], dtype=object), allow_pickle=True)
     with pytest.raises(DataError, match="nothing is unpickled"):
         load_dataset(DataConfig(source=str(tmp_path / "o.npy")))
-
-
-@pytest.mark.parametrize("option", ["text_column", "target", "languages"])
-def test_options_of_tables_and_pairs_are_refused(option: str, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=option.replace("_", "-")):
-        load(tmp_path, x=SERIES, y=CLASSES, config={option: "en-de"})
 
 
 def test_a_label_column_names_the_array_of_targets(tmp_path: Path) -> None:

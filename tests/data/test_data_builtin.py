@@ -7,6 +7,8 @@ import torch
 from data_files import Load
 
 from everyformer.core.errors import ConfigError, DataError
+from everyformer.data import DataConfig, load_dataset, synthetic
+from everyformer.data.batch import Batch
 
 DIGITS = 1
 OPERATORS = {11: min, 12: max, 13: None, 14: lambda values: sum(values) % 10}
@@ -19,18 +21,6 @@ def test_the_standard_library_is_a_corpus_cut_between_files(load: Load) -> None:
     assert int(data.train[-1]) == int(data.validation[-1]) == data.tokenizer.separator
     assert data.split.startswith("Python 3.")
     assert data.bytes_per_token == 1.0
-
-
-@pytest.mark.parametrize("name", ["copy", "recall", "listops", "reverse", "sort"])
-def test_generated_rows_are_functions_of_their_seeds(name: str, load: Load) -> None:
-    data = load(name, length=64)
-    first, same = data.train_batch(3, 8, 1), load(name, length=64).train_batch(3, 8, 1)
-    assert torch.equal(first.inputs, same.inputs)
-    assert torch.equal(first.targets, same.targets)
-    for other in (data.train_batch(4, 8, 1), data.train_batch(3, 8, 2)):
-        assert not torch.equal(first.inputs, other.inputs)
-    assert not torch.equal(first.inputs, load(name, length=64, seed=9).train_batch(3, 8, 1).inputs)
-    assert int(first.inputs.max()) < data.vocabulary
 
 
 @pytest.mark.parametrize("name", ["copy", "recall", "listops", "reverse", "sort"])
@@ -128,3 +118,46 @@ def test_options_that_do_not_fit_are_refused(
 ) -> None:
     with pytest.raises(error, match=message):
         load(name, options.pop("task", None), **options)
+
+
+# waves
+
+
+LENGTH = 400
+
+
+def noiseless(task: str, monkeypatch: pytest.MonkeyPatch) -> Batch:
+    """A thousand series without noise."""
+    monkeypatch.setattr(synthetic, "NOISE", 0.0)
+    return load_dataset(DataConfig(source="waves", length=LENGTH), task).train_batch(0, 1000, 0)
+
+
+def test_a_series_changes_its_sign_twice_a_period(monkeypatch: pytest.MonkeyPatch) -> None:
+    batch = noiseless("regress-series", monkeypatch)
+    signs = batch.inputs[..., 0].sign()
+    changes = (signs[:, 1:] * signs[:, :-1] < 0).sum(1)
+    assert float((changes - 2 * batch.targets[:, 0]).abs().max()) <= 2
+    assert 1 <= float(batch.targets.min()) < 1.1
+    assert 3.9 < float(batch.targets.max()) <= 4
+    assert batch.targets.shape == (1000, 1)
+
+
+def test_shapes_differ_by_how_much_of_them_is_large(monkeypatch: pytest.MonkeyPatch) -> None:
+    batch = noiseless("classify-series", monkeypatch)
+    # root mean squares of a sine, a square and a sawtooth between -1 and 1
+    for shape, size in enumerate((0.5**0.5, 1.0, 3**-0.5)):
+        rows = batch.inputs[batch.targets == shape]
+        assert len(rows) > 250
+        assert float(rows.square().mean().sqrt()) == pytest.approx(size, abs=0.01)
+
+
+def test_the_noise_is_normal_of_three_tenths() -> None:
+    noisy = load_dataset(DataConfig(source="waves", length=LENGTH), "classify-series")
+    batch = noisy.train_batch(0, 500, 0)
+    square = batch.inputs[batch.targets == 1]
+    assert float((square.abs() - 1).std()) == pytest.approx(0.3, abs=0.02)
+
+
+def test_a_number_of_minus_a_hundred_is_scored() -> None:
+    batch = Batch(torch.zeros(2, 3, 1), torch.tensor([[-100.0], [1.0]]))
+    assert (batch.scored, batch.tokens) == (2, 6)

@@ -1,19 +1,14 @@
 """Cached folders: whole and as they were made, or made anew."""
 
-from __future__ import annotations
-
-import contextlib
 import os
 import subprocess
 import sys
-import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from everyformer.core.errors import DataError
-from everyformer.data import cache
 from everyformer.data.cache import cached
 
 CONTENT = bytes(range(40))
@@ -80,30 +75,3 @@ def test_a_cache_that_cannot_be_written_says_so(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(DataError, match=r"cannot write the data cache.*--data\.cache"):
         cached(tmp_path / "file" / "below", "text-1", Builder())
-
-
-def test_of_two_that_build_at_once_only_the_first_is_put_in_place(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    both, whole, settle = threading.Barrier(2), cache._whole, cache.settle
-    settled: list[Path] = []
-
-    def looked(folder: Path) -> dict[str, Any] | None:
-        result = whole(folder)
-        with contextlib.suppress(threading.BrokenBarrierError):
-            both.wait(timeout=1)
-        return result
-
-    def counted(temporary: Path, root: Path) -> None:
-        settled.append(temporary)
-        settle(temporary, root)
-
-    monkeypatch.setattr(cache, "_whole", looked)
-    monkeypatch.setattr(cache, "settle", counted)
-    runs = [threading.Thread(target=cached, args=(tmp_path, "text-1", Builder())) for _ in "ab"]
-    for run in runs:
-        run.start()
-    for run in runs:
-        run.join()
-    assert len(settled) == 1
-    assert os.listdir(tmp_path) == ["text-1"]

@@ -3,15 +3,16 @@
 import io
 import warnings
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from data_files import Files, Load, corpus, pack, picture, write
 
-from everyformer.core.errors import DataError, MissingExtraError, ResourceError
+from everyformer.core.errors import ConfigError, DataError, MissingExtraError, ResourceError
 from everyformer.data import DataConfig
-from everyformer.data.images import read_images, reshaped
+from everyformer.data.images import read_images, reshaped, shrunk
 
 SHADES = {f"{c}/{n}.png": picture(100 * i + n) for i, c in enumerate("ab") for n in range(10)}
 
@@ -48,12 +49,6 @@ def test_pixels_are_targets_in_raster_order_with_channels_last(tmp_path: Path, l
     assert int(batch.inputs[0, 2, 1, 0]) == int(batch.targets[0, (1 * 3 + 0) * 3 + 2])
 
 
-def test_pictures_of_classes_serve_pixels_too(tmp_path: Path, load: Load) -> None:
-    data = load(write(tmp_path / "x", SHADES), "pixels", colour="rgb")
-    assert (data.classes, data.length) == ((), 48)
-    assert data.train_batch(0, 2, 0).targets.shape == (2, 48)
-
-
 def test_folders_of_a_split_are_used_and_named(tmp_path: Path, load: Load) -> None:
     files = {
         f"{part}/{name}": content for part in ("train", "test") for name, content in SHADES.items()
@@ -74,18 +69,12 @@ def test_pictures_that_answer_nothing_have_no_classes_to_tell(tmp_path: Path, lo
     )
 
 
-def test_where_nothing_can_be_held_out_no_share_is_told(tmp_path: Path, load: Load) -> None:
-    data = load(write(tmp_path / "x", {"a/0.png": picture(), "b/0.png": picture()}))
-    assert data.split.startswith("2 pictures of 2 classes: a (1), b (1); 'a', 'b' with one only")
-
-
 @pytest.mark.parametrize(
     ("files", "said"),
     [
         ({f"a/{n}.txt": "text" for n in range(9)}, "; 9 files that are no pictures left aside"),
         ({"a/0.txt": "text", "README.md": "read"}, "; 1 file that is no picture left aside"),
         ({"README.md": "read", "a/LICENSE": "free"}, "18 training and 2 validation pictures"),
-        ({}, "18 training and 2 validation pictures"),
     ],
 )
 def test_files_among_pictures_are_left_aside_and_told_of(
@@ -101,8 +90,6 @@ def test_mixed_sizes_take_the_commonest_and_say_so(tmp_path: Path, load: Load) -
     assert data.image == (1, 4, 4)
     assert "1 pictures resized to 4x4" in data.split
     assert load(source, size=6).image == (1, 6, 6)
-    with pytest.raises(DataError, match=r"2 sizes.*--data\.size 0"):
-        load(source, size=0)
 
 
 @pytest.mark.parametrize(
@@ -174,20 +161,6 @@ def test_a_picture_is_whole_although_its_exif_is_not(tmp_path: Path, load: Load)
     assert load(write(tmp_path / "x", files)).image == (3, 8, 16)
 
 
-@pytest.mark.parametrize("faded", [0, 1, 3])
-def test_colours_that_a_grey_model_does_not_take_are_told_of(faded: int, tmp_path: Path) -> None:
-    red = np.tile(np.array([200, 0, 0], dtype=np.uint8), (4, 4, 1))
-    grey = np.full((4, 4, 3), 7, dtype=np.uint8)
-    files = {f"{n}.png": picture(red if n < faded else grey) for n in range(3)}
-    source = write(tmp_path / "x", files)
-    with warnings.catch_warnings(record=True) as told:
-        warnings.simplefilter("always")
-        read_images(str(source), [(1, 4, 4)], 3)
-        read_images(str(source), [(3, 4, 4)], 3)
-    expected = {0: [], 1: ["1 of the 3 pictures in"], 3: ["3 of the 3 pictures in"]}[faded]
-    assert [str(one.message)[:22] for one in told] == expected
-
-
 def test_pictures_of_fractions_are_refused(tmp_path: Path, load: Load) -> None:
     from PIL import Image
 
@@ -205,25 +178,11 @@ def test_digits_are_spread_over_a_byte(load: Load) -> None:
     assert load("digits", "pixels", size=4, colour="rgb").image == (3, 4, 4)
 
 
-def test_pictures_are_not_made_larger_than_there_is_memory_for(
-    load: Load, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """All 1,797 digits, of 20 x 20 bytes each."""
-    room = 1797 * 20 * 20
-    monkeypatch.setattr("everyformer.system.memory.LARGE", 1)
-    monkeypatch.setattr("everyformer.system.memory.free_memory", lambda: room - 1)
-    with pytest.raises(ResourceError, match=r"pictures of 20 x 20 pixels.*smaller --data\.size"):
-        load("digits", size=20)
-    monkeypatch.setattr("everyformer.system.memory.free_memory", lambda: room)
-    assert load("digits", size=20).image == (1, 20, 20)
-
-
 @pytest.mark.parametrize(
     ("files", "task", "message"),
     [
         (SHADES | {"a/bad.png": b"no picture"}, None, r"a/bad\.png' is damaged"),
         (SHADES | {"a/cut.png": picture(3, (64, 64))[:60]}, None, r"a/cut\.png' is damaged"),
-        ({"a/1.png": picture(), "a/2.png": picture()}, None, "only one class, 'a'"),
         ({"1.png": picture(), "2.png": picture()}, "classify-image", "no folders for classes"),
         ({"1.png": picture()}, None, "has one picture"),
         (SHADES, "lm", "holds pictures, which the task lm cannot use"),
@@ -245,17 +204,6 @@ def test_a_picture_that_would_fill_the_memory_is_refused(
     source = write(tmp_path / "x", SHADES)
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 10)
     with pytest.raises(DataError, match=r"a/0\.png' is too large"):
-        load(source)
-
-
-@pytest.mark.parametrize("packed", [False, True])
-def test_a_class_folder_without_pictures_is_named(packed: bool, tmp_path: Path, load: Load) -> None:
-    if packed:
-        source = pack(tmp_path / "x.zip", SHADES | {"c/": b""})
-    else:
-        source = write(tmp_path / "x", SHADES)
-        (source / "c").mkdir()
-    with pytest.raises(DataError, match="class folder 'c'"):
         load(source)
 
 
@@ -284,14 +232,144 @@ def test_mnist_keeps_its_split_and_is_decoded_once(tmp_path: Path, load: Load) -
     assert len(list((tmp_path / "cache").iterdir())) == 1
 
 
-def test_cifar_keeps_its_split(load: Load) -> None:
-    data = load(corpus("images/cifar10-jpeg.zip"))
-    assert (data.image, len(data.classes), data.length) == ((3, 32, 32), 10, 1024)
-    assert (len(data.train_rows), len(data.validation_rows)) == (20000, 4000)
-
-
 def test_grey_is_brightness_as_televisions_weigh_it() -> None:
     """0.299 R + 0.587 G + 0.114 B (ITU-R BT.601), rounded."""
     colours = np.array([[255, 0, 0], [0, 255, 0], [0, 0, 255], [10, 200, 100]], np.uint8)
     grey = reshaped(colours[:, :, None, None], DataConfig(colour="grey"))
     assert grey.flatten().tolist() == [76, 150, 29, 132]
+
+
+# pictures that are drawn: classes that are told, small pictures, pictures read by themselves
+
+LARGER = {f"{c}/{n}.png": picture(100 * i + n, (8, 8)) for i, c in enumerate("ab") for n in (1, 9)}
+
+
+def noise(size: tuple[int, int, int, int]) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(0)
+    return torch.randint(256, size, generator=generator).to(torch.uint8)
+
+
+@pytest.mark.parametrize("task", ["pixels", "super-resolution"])
+def test_classes_are_told_with_every_batch_where_they_are_asked_for(
+    task: str, tmp_path: Path, load: Load
+) -> None:
+    source = write(tmp_path / "x", LARGER)
+    data = load(source, task, labels=True)
+    assert data.classes == data.model_options["class_names"] == ("a", "b")
+    for batch in (data.train_batch(0, 2, 0), next(data.validation_batches(2))):
+        assert torch.equal(batch.labels, (batch.targets[:, 0] >= 100).long())
+        assert torch.equal(batch.rows(1, 2).labels, batch.labels[1:])
+    held, told = data.held_out_pictures(2)
+    assert torch.equal(told, (held[:, 0, 0, 0] >= 100).long())
+    assert told.tolist() == [0, 1]
+    plain = load(source, task)
+    assert plain.classes == ()
+    assert plain.held_out_pictures(2)[1] is None
+    assert plain.train_batch(0, 2, 0).labels is None
+    assert plain.fingerprint != data.fingerprint
+
+
+def test_labels_make_pictures_of_classes_data_to_draw(tmp_path: Path, load: Load) -> None:
+    source = write(tmp_path / "x", LARGER)
+    assert load(source, labels=True).task == "pixels"
+    assert load(source).task == "classify-image"
+    assert load("digits", "pixels", labels=True).classes == tuple("0123456789")
+
+
+@pytest.mark.parametrize(
+    ("size", "small", "expected"),
+    [((8, 8), None, (2, 2)), ((8, 8), 3, (3, 3)), ((9, 6), 4, (4, 6)), ((3, 3), None, (1, 1))],
+)
+def test_the_shorter_side_of_small_pictures(
+    size: tuple[int, int], small: int | None, expected: tuple[int, int], tmp_path: Path, load: Load
+) -> None:
+    files = {f"{n}.png": picture(n, size) for n in range(4)}
+    data = load(write(tmp_path / "x", files), "super-resolution", small=small)
+    assert data.source_image == (1, *expected)
+    batch = data.train_batch(0, 2, 0)
+    assert batch.inputs.shape == (2, 1, *expected)
+    assert batch.targets.shape == (2, size[0] * size[1])
+    assert batch.tokens == batch.inputs.numel() + batch.targets.numel()
+    assert f"drawn from {expected[1]}x{expected[0]}" in data.split
+
+
+def test_small_pictures_are_means_over_areas() -> None:
+    images = noise((2, 3, 8, 12))
+    pooled = torch.nn.functional.adaptive_avg_pool2d(images.double(), (2, 3))
+    made = shrunk(images, (2, 3)).double()
+    # rows and columns are averaged one after the other, and rounded each time
+    assert (made - pooled).abs().max() <= 1
+
+
+def test_other_small_pictures_are_other_data(load: Load) -> None:
+    prints = {load("digits", "super-resolution", small=n).fingerprint for n in (1, 2, 4)}
+    assert len(prints) == 3
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_pictures_are_read_as_they_are_up_to_a_number(packed: bool, tmp_path: Path) -> None:
+    images = noise((5, 3, 4, 6))
+    files = {f"{n}.png": picture(i.permute(1, 2, 0).numpy()) for n, i in enumerate(images)}
+    place = pack(tmp_path / "x.zip", files) if packed else write(tmp_path / "x", files)
+    shapes = [(3, 2, 3), (3, 4, 6)]
+    assert torch.equal(read_images(str(place), shapes, 3), images[:3])
+    if not packed:
+        assert torch.equal(read_images(str(place / "4.png"), shapes, 9), images[4:])
+    with pytest.warns(UserWarning, match="2 of the 2 pictures in .* are in colour"):
+        assert read_images(str(place), [(1, 4, 6)], 2).shape == (2, 1, 4, 6)
+
+
+@pytest.mark.parametrize(
+    ("files", "message"),
+    [
+        ({"a.txt": "text"}, "holds no pictures"),
+        ({"a.png": picture(1, (4, 4)), "b.png": picture(1, (2, 2))}, r"b\.png' is 2x2, but 4x4"),
+        ({"a.png": picture(1, (5, 4))}, r"a\.png' is 5x4, but 2x2 or 4x4 is needed"),
+    ],
+)
+def test_pictures_that_do_not_fit_are_named(files: Files, message: str, tmp_path: Path) -> None:
+    place = write(tmp_path / "x", files)
+    with pytest.raises(DataError, match=message):
+        read_images(str(place), [(1, 2, 2), (1, 4, 4)], 9)
+
+
+@pytest.mark.parametrize(
+    ("source", "task", "options", "message"),
+    [
+        ("digits", "classify-image", {"labels": True}, "a classifier is to find it"),
+        ("digits", "pixels", {"small": 2}, "it is for super-resolution"),
+        ("digits", "super-resolution", {"small": 8}, "the pictures are 8x8"),
+    ],
+)
+def test_options_out_of_place_are_refused(
+    source: str, task: str, options: dict[str, Any], message: str, load: Load
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        load(source, task, **options)
+
+
+@pytest.mark.parametrize("faded", [0, 1, 3])
+def test_colours_that_a_grey_model_does_not_take_are_told_of(faded: int, tmp_path: Path) -> None:
+    red = np.tile(np.array([200, 0, 0], dtype=np.uint8), (4, 4, 1))
+    grey = np.full((4, 4, 3), 7, dtype=np.uint8)
+    files = {f"{n}.png": picture(red if n < faded else grey) for n in range(3)}
+    source = write(tmp_path / "x", files)
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        read_images(str(source), [(1, 4, 4)], 3)
+        read_images(str(source), [(3, 4, 4)], 3)
+    expected = {0: [], 1: ["1 of the 3 pictures in"], 3: ["3 of the 3 pictures in"]}[faded]
+    assert [str(one.message)[:22] for one in told] == expected
+
+
+def test_pictures_are_not_made_larger_than_there_is_memory_for(
+    load: Load, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All 1,797 digits, of 20 x 20 bytes each."""
+    room = 1797 * 20 * 20
+    monkeypatch.setattr("everyformer.system.memory.LARGE", 1)
+    monkeypatch.setattr("everyformer.system.memory.free_memory", lambda: room - 1)
+    with pytest.raises(ResourceError, match=r"pictures of 20 x 20 pixels.*smaller --data\.size"):
+        load("digits", size=20)
+    monkeypatch.setattr("everyformer.system.memory.free_memory", lambda: room)
+    assert load("digits", size=20).image == (1, 20, 20)

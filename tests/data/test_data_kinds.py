@@ -1,20 +1,23 @@
-"""Kinds of data: which one a source is, which options each refuses, and kinds of other packages."""
+"""Kinds of data: which one a source is, which options each refuses, what each draws a batch by,
+and kinds of other packages."""
 
-from __future__ import annotations
-
+import dataclasses
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from data_files import Load, pack, picture, write
 
-from everyformer.core.errors import ConfigError, PluginError
-from everyformer.data import DataConfig
+from everyformer.core.config import field_docs
+from everyformer.core.errors import ConfigError, PluginError, UnknownNameError
+from everyformer.data import DataConfig, load_dataset
 from everyformer.data.config import GROUPS, DataOptions
-from everyformer.data.kind import Kind, Request
+from everyformer.data.kind import Kind, Request, TextFiles
 from everyformer.data.load import KINDS, recognised
-from everyformer.data.text_files import TextFiles
 
 MORSE = """
 from dataclasses import dataclass
@@ -165,3 +168,85 @@ def test_each_kind_refuses_the_options_that_it_does_not_read(
         pytest.raises(ConfigError, match=f"--data.{name} has no meaning for "),
     ):
         recognised(request)
+
+
+LINES = [f"some words of line {n} " * (n % 3 + 1) for n in range(40)]
+READ: dict[str, Any] = {
+    "a.txt": "\n".join(LINES),
+    "pairs/a.en": "\n".join(LINES),
+    "pairs/a.de": "\n".join(reversed(LINES)),
+    "a.csv": "text,label\n" + "".join(f"{line},{len(line) % 2}\n" for line in LINES),
+}
+GENERATED = ("copy", "recall", "listops", "reverse", "sort", "waves", "walks", "digits")
+ROWS: list[tuple[str, dict[str, Any]]] = [
+    *((name, {}) for name in GENERATED),
+    *((name, {}) for name in READ if "/" not in name),
+    ("a.txt", {"task": "mlm"}),
+    ("pairs", {}),
+    ("pairs", {"tokens": 150}),
+]
+
+
+@pytest.mark.parametrize(("source", "options"), ROWS)
+def test_a_batch_is_a_function_of_step_and_seed(
+    source: str, options: dict[str, Any], tmp_path: Path, load: Load
+) -> None:
+    write(tmp_path, READ)
+    place = source if source in GENERATED else tmp_path / source
+    length = {} if source == "walks" else {"length": 64}
+    data, again = (load(place, **length, **options) for _ in range(2))
+    first = data.train_batch(3, 8, 1)
+    data.train_batch(4, 8, 1)
+    for one in (data, again):
+        batch = one.train_batch(3, 8, 1)
+        assert torch.equal(batch.inputs, first.inputs)
+        assert torch.equal(batch.targets, first.targets)
+    for step, seed in ((4, 1), (3, 2)):
+        assert not torch.equal(data.train_batch(step, 8, seed).inputs, first.inputs)
+    if source in ("copy", "recall", "listops", "reverse", "sort", "waves"):
+        other = load(place, **length, seed=9)
+        assert not torch.equal(other.train_batch(3, 8, 1).inputs, first.inputs)
+
+
+# values that cannot be meant
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"tokenizer": "byte"}, "did you mean 'bytes'"),
+        ({"tokenizer": "bpe"}, "needs a vocabulary size"),
+        ({"tokenizer": "bpe:256"}, "at least 257"),
+        ({"tokenizer": "chars:80"}, "takes no size"),
+        ({"validation": 0.0}, "above 0"),
+        ({"length": 1}, "'length' must be at least 2"),
+        ({"seed": -1}, "'seed' must"),
+        ({"colour": "gray"}, "did you mean 'grey'"),
+        ({"source": " "}, "is empty"),
+    ],
+)
+def test_an_impossible_value_is_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        DataConfig(**options)
+
+
+def test_every_option_is_explained() -> None:
+    assert set(field_docs(DataConfig)) == {f.name for f in dataclasses.fields(DataConfig)}
+
+
+def test_reading_the_options_imports_no_torch() -> None:
+    code = (
+        "import sys, everyformer.data as d; d.DataConfig; d.BUILTINS; print('torch' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
+
+
+def test_a_misspelt_built_in_is_offered() -> None:
+    with pytest.raises(UnknownNameError, match="did you mean 'stdlib'"):
+        load_dataset(DataConfig(source="stdlb"))
+
+
+def test_an_unknown_task_is_refused() -> None:
+    with pytest.raises(ConfigError, match="did you mean 'pixels'"):
+        load_dataset(DataConfig(), "pixel")

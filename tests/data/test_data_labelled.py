@@ -1,6 +1,5 @@
 """Labelled text: folders and tables, drawn within classes, padded on the right."""
 
-import json
 from pathlib import Path
 
 import pytest
@@ -50,40 +49,6 @@ def test_the_draw_has_the_data_seed_and_keeps_classes_even(tmp_path: Path, load:
     assert held.bincount().tolist() == [5, 5]
 
 
-def test_a_labelled_source_can_still_be_a_corpus(tmp_path: Path, load: Load) -> None:
-    assert load(write(tmp_path / "x", REVIEWS), "lm", length=8).task == "lm"
-
-
-@pytest.mark.parametrize("tokenizer", ["bytes", "chars", "bpe:260"])
-@pytest.mark.parametrize(
-    "table",
-    [
-        ("a.csv", 'id,Label,text\n1,no,"a, b"\n2,yes,c\n3,no,dé\n4,yes,e\n5,no,"f\ng"\n'),
-        ("a.csv", '"a, b",no\nc,yes\ndé,no\ne,yes\n"f\ng",no\n'),
-        ("a.tsv", 'text\tlabel\na, b\tno\nc\tyes\ndé\tno\ne\tyes\n"f\ng"\tno\n'),
-        (
-            "a.jsonl",
-            "\n".join(
-                json.dumps({"text": t, "label": lab})
-                for t, lab in zip(["a, b", "c", "dé", "e", "f\ng"], "nynyn", strict=True)
-            ),
-        ),
-    ],
-)
-def test_tables_are_read_with_and_without_headers(
-    table: tuple[str, str], tokenizer: str, tmp_path: Path, load: Load
-) -> None:
-    name, content = table
-    data = load(write(tmp_path, {name: content}) / name, tokenizer=tokenizer, validation=0.2)
-    texts = {}
-    for batch in [data.train_batch(0, 3, 0), *data.validation_batches(2)]:
-        for row, keep, label in zip(batch.inputs, batch.keep, batch.targets, strict=True):
-            texts[data.tokenizer.decode(row[keep].tolist())] = data.classes[label][0]
-    if tokenizer != "chars":
-        assert texts == {"a, b": "n", "c": "y", "dé": "n", "e": "y", "f\ng": "n"}
-    assert len(texts) == 5
-
-
 def test_tables_may_bring_their_split_and_number_their_classes(tmp_path: Path, load: Load) -> None:
     files = {
         "train.csv": "text,label\n" + "".join(f"row {n},{n % 11}\n" for n in range(33)),
@@ -97,7 +62,6 @@ def test_tables_may_bring_their_split_and_number_their_classes(tmp_path: Path, l
 @pytest.mark.parametrize(
     ("files", "given", "message"),
     [
-        ({"x/a/1.txt": "one", "x/a/2.txt": "two"}, "x", "only one class, 'a'"),
         ({"x/1.txt": "one", "x/2.txt": "two"}, "x", "no folders for classes"),
         ({"x/a/1.txt": "one", "x/b/1.txt": b"\0"}, "x", r"b/1\.txt' looks binary"),
         ({"x/a/1.txt": " ", "x/b/1.txt": ""}, "x", "holds no texts"),
@@ -124,13 +88,6 @@ def test_numbers_come_from_tables_and_arrays_not_from_files(
     said = r"no text has a number .* regress-text .*--data\.label-column, or .*targets .* an \.npz"
     with pytest.raises(DataError, match=said):
         load(tmp_path / "x", "regress")
-
-
-def test_a_class_folder_without_files_is_named(tmp_path: Path, load: Load) -> None:
-    write(tmp_path / "x", REVIEWS)
-    (tmp_path / "x" / "ugly").mkdir()
-    with pytest.raises(DataError, match=r"class folder 'ugly'.*holds no files"):
-        load(tmp_path / "x")
 
 
 def test_nothing_can_be_learned_where_everything_is_held_out(tmp_path: Path, load: Load) -> None:

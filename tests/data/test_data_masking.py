@@ -8,15 +8,21 @@ import pytest
 import torch
 from data_files import Load, write
 
-import everyformer as ef
 from everyformer.core.errors import ConfigError, DataError
 from everyformer.data import DataConfig, load_dataset
 from everyformer.data.batch import IGNORED, Batch
-from everyformer.data.masking import MASKED, RANDOM, word_flags, word_numbers
-from everyformer.data.tokenizers.hub import HubTokenizer
+from everyformer.data.masking import (
+    MASKED,
+    RANDOM,
+    ends_of,
+    with_sentences,
+    word_flags,
+    word_numbers,
+)
 from everyformer.data.tokenizers.load import fit_tokenizer
-from everyformer.training.evaluate import evaluate
-from everyformer.training.step import backward
+from everyformer.data.tokenizers.package import BPETokenizer, HubTokenizer
+from everyformer.data.tokenizers.plain import ByteTokenizer, CharTokenizer
+from everyformer.models.build import configure
 
 WORDS = "the quick brown fox jumps over a lazy dog_1, naïve façade: 東京! "
 DOCUMENTS = {f"{n}.txt": WORDS * (n + 3) for n in range(40)}
@@ -98,10 +104,6 @@ def test_training_hides_anew_at_every_step_and_validation_never(tmp_path: Any, l
     two = data.hide(np.full((1, 300), 97), np.random.default_rng((1, 3)))
     assert not torch.equal(hidden(one), hidden(two))
     first = data.train_batch(3, 8, 1)
-    data.train_batch(4, 8, 1)
-    again = data.train_batch(3, 8, 1)
-    assert torch.equal(first.inputs, again.inputs)
-    assert torch.equal(first.targets, again.targets)
     for step, seed in ((4, 1), (3, 2)):
         assert not torch.equal(hidden(first), hidden(data.train_batch(step, 8, seed)))
 
@@ -133,6 +135,52 @@ def test_a_held_out_token_is_hidden_or_not_whatever_the_batches(
 def test_every_row_hides_something(tmp_path: Any, load: Load) -> None:
     data = load(write(tmp_path, {"a.txt": WORDS * 40}) / "a.txt", "mlm", length=4, mask_rate=0.01)
     assert hidden(data.train_batch(0, 500, 0)).any(1).all()
+
+
+def test_masks_are_part_of_the_fingerprint(tmp_path: Any, load: Load) -> None:
+    path = write(tmp_path, {"a.txt": WORDS * 40}) / "a.txt"
+    prints = {
+        load(path, "mlm", length=16, **options).fingerprint
+        for options in ({}, {"mask_rate": 0.2}, {"seed": 1})
+    }
+    assert len(prints) == 3
+
+
+def test_what_cannot_be_hidden_is_refused(tmp_path: Any, load: Load) -> None:
+    for rate in (0.0, 1.5):
+        with pytest.raises(ConfigError, match="mask_rate"):
+            DataConfig(mask_rate=rate)
+    with pytest.raises(DataError, match="cannot serve the task mlm"):
+        load("copy", "mlm")
+
+
+# which tokens end a sentence
+
+SENTENCES = "One. Two! Three?\nFour. One. Two! Three?\nFour. One. Two. "
+
+
+def texts_of(tokenizer):
+    return {tokenizer.decode([token]) for token in ends_of(tokenizer)}
+
+
+def test_ends_are_the_tokens_whose_text_ends_a_sentence():
+    assert ends_of(ByteTokenizer()) == (0, 10, 33, 46, 63)
+    assert texts_of(CharTokenizer.fit([SENTENCES])) == {".", "!", "?", "\n"}
+    assert texts_of(BPETokenizer.fit([SENTENCES], 300)) == {"\0", ".", "!", "?", "\n"}
+
+
+def test_a_run_tells_its_model_what_its_data_knows(tmp_path):
+    (tmp_path / "text.txt").write_text(SENTENCES * 20, encoding="utf-8")
+    source = DataConfig(source=str(tmp_path / "text.txt"), length=16, cache=str(tmp_path / "cache"))
+    data = load_dataset(source, "mlm")
+    sentences = {"per": "sentence", "cpc": 0.25}
+    config = configure("etc", "mlm", vocabulary=data.vocabulary, summaries=sentences)
+    result = with_sentences(config, data).summaries
+    assert (result.ends, result.mask_token) == ((0, 10, 33, 46, 63), 256)
+    given = configure("etc", "mlm", summaries={**sentences, "ends": (7,), "mask_token": 3})
+    assert with_sentences(given, data) == given
+    plain = configure("bert", "mlm")
+    assert with_sentences(plain, data) == plain
 
 
 @pytest.mark.parametrize("tokenizer", ["bytes", "chars", "bpe:270"])
@@ -177,57 +225,6 @@ def test_words_are_runs_of_letters_and_digits(
     assert result == expected
 
 
-def test_no_row_of_the_head_gets_a_gradient_where_nothing_is_scored() -> None:
-    model = ef.create_model("bert", "mlm", vocabulary=7, width=8, heads=2, layers=1, tie=False)
-    inputs, targets = torch.randint(0, 7, (2, 5)), torch.full((2, 5), IGNORED)
-    model(inputs, targets=targets).loss.backward()
-    assert not model.head.weight.grad.any()
-    assert not model.head.bias.grad.any()
-    model.zero_grad()
-    # one scored position: its gradient is (p - 1[target]) h, that of that position alone
-    targets[1, 3] = 4
-    model = model.eval()
-    out = model(inputs, targets=targets)
-    out.loss.backward()
-    expected = out.logits[1, 3].softmax(-1) - torch.nn.functional.one_hot(targets[1, 3], 7)
-    torch.testing.assert_close(model.head.bias.grad, expected.detach())
-
-
-def test_a_masked_model_learns_and_is_measured_without_bits_per_byte(
-    tmp_path: Any, load: Load
-) -> None:
-    from everyformer.training.distributed import World
-
-    data = load(write(tmp_path, {"a.txt": "abcd" * 300}) / "a.txt", "mlm", length=16)
-    torch.manual_seed(0)
-    model = ef.create_model(
-        "bert", "mlm", vocabulary=data.vocabulary, width=32, heads=2, layers=1, max_length=16
-    )
-    before = evaluate(model, data)
-    optimiser = torch.optim.AdamW(model.parameters(), lr=3e-3)
-    for step in range(60):
-        optimiser.zero_grad()
-        backward(model, data.train_batch(step, 16, 0), World(torch.device("cpu")))
-        optimiser.step()
-    after = evaluate(model, data)
-    assert before is not None
-    assert after is not None
-    assert after["loss"] < 0.5 * before["loss"]
-    assert set(after) >= {"loss", "perplexity", "accuracy"}
-    assert "bits_per_byte" not in after
-    assert data.bytes_per_token is None
-    assert after["scored"] == sum(b.scored for b in data.validation_batches(4))
-
-
-def test_masks_are_part_of_the_fingerprint(tmp_path: Any, load: Load) -> None:
-    path = write(tmp_path, {"a.txt": WORDS * 40}) / "a.txt"
-    prints = {
-        load(path, "mlm", length=16, **options).fingerprint
-        for options in ({}, {"mask_rate": 0.2}, {"mask_words": True}, {"seed": 1})
-    }
-    assert len(prints) == 4
-
-
 @pytest.mark.parametrize(
     ("able", "expected"),
     [(("mlm", "classify-text"), "mlm"), (("lm", "mlm"), "lm"), (("seq2seq",), "lm")],
@@ -238,11 +235,3 @@ def test_the_natural_task_is_one_that_the_model_has(
     path = write(tmp_path, {"a.txt": WORDS * 40}) / "a.txt"
     config = DataConfig(source=str(path), cache=str(tmp_path / "cache"), length=16)
     assert load_dataset(config, able=able).task == expected
-
-
-def test_what_cannot_be_hidden_is_refused(tmp_path: Any, load: Load) -> None:
-    for rate in (0.0, 1.5):
-        with pytest.raises(ConfigError, match="mask_rate"):
-            DataConfig(mask_rate=rate)
-    with pytest.raises(DataError, match="cannot serve the task mlm"):
-        load("copy", "mlm")

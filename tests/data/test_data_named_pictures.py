@@ -1,7 +1,5 @@
 """Pictures beside a table that names them: classes and numbers, and tables that do not fit."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path
@@ -81,14 +79,6 @@ def test_the_class_of_a_table_may_be_told_to_a_model_that_draws(
     ]
 
 
-def test_a_column_called_label_needs_no_option(tmp_path: Path, load: Load) -> None:
-    text = table([(name, breed) for name, _, breed in ROWS], ("image", "label"))
-    source = write(tmp_path / "x", PICTURES | {"some.csv": text})
-    for task in (None, "classify"):
-        assert load(source, task).classes == ("cat", "dog")
-    assert load(source, "pixels").classes == ()
-
-
 def test_one_folder_shows_no_class_where_a_table_does(tmp_path: Path, load: Load) -> None:
     files = {f"images/{name}": content for name, content in PICTURES.items()}
     text = table(header=("image", "age", "label"))
@@ -160,19 +150,6 @@ def test_metadata_in_the_folders_of_a_split_keeps_it(tmp_path: Path, load: Load)
     ]
 
 
-def test_modes_are_mixed_and_texts_lie_beside(tmp_path: Path, load: Load) -> None:
-    modes = ["L", "RGB", "P", "RGBA", "1", "LA"]
-    files = {f"{n}.png": picture(255, mode=mode) for n, mode in enumerate(modes)}
-    rows = [(f"{n}.png", n) for n in range(len(modes))]
-    files |= {"ages.csv": table(rows, ("file", "age")), "notes.txt": "hello", "README.md": "x"}
-    data = load(write(tmp_path / "x", files), "regress", label_column="age")
-    assert data.image == (3, 4, 4)
-    assert data.labels.tolist() == [[n] for n in range(6)]
-    few = {name: files[name] for name in ("0.png", "1.png", "ages.csv", "notes.txt", "README.md")}
-    few["ages.csv"] = table(rows[:2], ("file", "age"))
-    assert len(load(write(tmp_path / "y", few), "regress", label_column="age").labels) == 2
-
-
 @pytest.mark.parametrize("missing", [1, 5])
 def test_pictures_that_no_row_names_are_left_aside_and_told_of(
     missing: int, tmp_path: Path, load: Load
@@ -204,17 +181,8 @@ BAD: dict[str, tuple[str, dict[str, Any], str]] = {
         table([row[1:] for row in ROWS], HEADER[1:]), {"label_column": "age"},
         "has the columns age, breed, and none of them names the pictures",
     ),
-    "a column that is not there": (
-        table(), {"label_column": "agee"}, "no column 'agee' for --data.label-column.*'age'"
-    ),
     "the column of the files": (
         table(), {"label_column": "file_name"}, "'file_name' .* names the pictures; choose another"
-    ),
-    "no column that is called like a label": (
-        table(), {}, "columns file_name, age, breed, and none is called like a number"
-    ),
-    "two columns of labels": (
-        table(header=("file", "label", "target")), {}, "2 columns that could be the label"
     ),
     "a cell that is no number": (
         table([*ROWS[:3], ("3.png", "old", "cat"), ("4.png", "old", "dog"), *ROWS[5:]]),
@@ -224,10 +192,7 @@ BAD: dict[str, tuple[str, dict[str, Any], str]] = {
         table([*ROWS[:3], ("3.png", "", "cat"), *ROWS[4:]]), {"label_column": "age"},
         "has 1 picture without a label: line 5",
     ),
-    "infinity": (
-        table([*ROWS[:3], ("3.png", "inf", "cat"), *ROWS[4:]]), {"label_column": "age"}, "'inf'"
-    ),
-    "a text column": (table(), {"text_column": "age"}, "text-column has no meaning for pictures"),
+
 }  # fmt: skip
 
 
@@ -243,9 +208,6 @@ OTHERS: dict[str, tuple[Files, str | None, dict[str, Any], str]] = {
     "numbers without a table": (
         PICTURES, "regress", {}, "pictures without numbers.*metadata.csv.*npz"
     ),
-    "a column without a table": (
-        PICTURES, "classify", {"label_column": "age"}, "label-column has no meaning for pictures"
-    ),
     "a column where nothing is answered": (
         PICTURES | {"a.csv": table()}, "pixels", {"label_column": "age"}, "--data.labels"
     ),
@@ -260,16 +222,8 @@ OTHERS: dict[str, tuple[Files, str | None, dict[str, Any], str]] = {
         {f"{d}/{name}": PICTURES[name] for name in NAMES for d in "ab"} | {"t.csv": table()},
         "regress", {"label_column": "age"}, "line 2: '0.png' may be a/0.png, b/0.png; write",
     ),
-    "numbers for classes": (
-        PICTURES | {"a.csv": table()}, "classify", {"label_column": "age"}, "--task regress"
-    ),
-    "one class": (
-        PICTURES | {"a.csv": table([(name, 1, "cat") for name in NAMES])}, "classify",
-        {"label_column": "breed"}, "only one class, 'cat'",
-    ),
-    "one picture": (
-        PICTURES | {"a.csv": table(ROWS[:1])}, "regress", {"label_column": "age"}, "one picture"
-    ),
+
+
 }  # fmt: skip
 
 
@@ -279,14 +233,6 @@ def test_what_else_does_not_fit_is_refused(case: str, tmp_path: Path, load: Load
     with pytest.raises((DataError, ConfigError)) as raised:
         load(write(tmp_path / "x", files), task, **options)
     assert re.search(said, str(raised.value))
-
-
-def test_a_folder_of_tables_with_a_picture_holds_no_pictures(tmp_path: Path, load: Load) -> None:
-    rows = [("fine", "good"), ("awful", "bad")] * 10
-    files = {f"{n}.csv": table(rows, ("text", "label")) for n in range(2)} | {"logo.png": picture()}
-    with pytest.raises(DataError) as raised:
-        load(write(tmp_path / "x", files), "regress-image")
-    assert "holds no pictures" in str(raised.value)
 
 
 def test_pictures_without_a_label_are_left_out_where_that_is_said(

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from data_files import Load, delimited, picture, write
+from data_files import Load, delimited, write
 
 from everyformer.core.errors import ConfigError, DataError, EveryformerError, MissingExtraError
 
@@ -30,10 +30,7 @@ BOTH = (*READER, *TRANSLATOR)
         ("a.csv", delimited(PAIRS), TRANSLATOR, "seq2seq"),
         ("a.csv", delimited([("left", "right"), *PAIRS]), TRANSLATOR, "seq2seq"),
         ("a.csv", delimited([("source", "target"), *PAIRS]), BOTH, "seq2seq"),
-        ("a.csv", delimited([("english", "german"), *PAIRS]), BOTH, "seq2seq"),
-        ("a.csv", delimited([("n", "en", "de"), *((1, *p) for p in PAIRS)]), BOTH, "seq2seq"),
         ("a.csv", delimited(LABELLED), BOTH, "classify-text"),
-        ("a.csv", delimited([("text", "target"), *LABELLED[1:]]), BOTH, "classify-text"),
         (
             "a.csv",
             delimited([("source", "text", "target"), *[("web", "a b", "x"), ("tv", "c", "y")] * 4]),
@@ -48,7 +45,6 @@ BOTH = (*READER, *TRANSLATOR)
         ),
         ("a.csv", delimited(LABELLED), ("lm",), "lm"),
         ("a.tsv", TWO, ("lm",), "lm"),
-        ("a.csv", "ragged,too\nx\n" * 9, ("lm",), "lm"),
         ("a.csv", "text\n" + "some\n" * 40, READER, "mlm"),
         ("a.jsonl", JSON, READER, "classify-text"),
         ("a.jsonl", JSON.replace("label", "mood").replace('"n"', '"m"'), ("lm",), "lm"),
@@ -81,7 +77,6 @@ ASKED = (
     ("name", "content", "able", "message"),
     [
         ("a.tsv", TWO, READER, ASKED.format("and no header", 1, 2)),
-        ("en-de.tsv", TWO, BOTH, ASKED.format("and no header", 1, 2)),
         ("a.csv", delimited(PAIRS), BOTH, ASKED.format("and no header", 1, 2)),
         ("a.jsonl", '{"l": "a b", "r": "c d"}\n', BOTH, ASKED.format(r"\(l, r\)", "l", "r")),
         ("a.csv", delimited(LABELLED), TRANSLATOR, "only translates.*--data.source-column"),
@@ -104,20 +99,12 @@ def pairs_of(data: Any) -> list[tuple[str, str]]:
 @pytest.mark.parametrize(
     ("name", "content", "options", "languages"),
     [
-        ("a.csv", delimited(PAIRS, ";"), {"task": "seq2seq"}, "source-target"),
-        ("a.tsv", TWO, {"source_column": "1"}, "source-target"),
         ("a.csv", delimited([("Left", "Right"), *PAIRS]), {"target_column": "right"}, "left-right"),
         (
             "a.csv",
             delimited([("n", "Right", "Left"), *((7, b, a) for a, b in PAIRS)]),
             {"source_column": "left", "target_column": "right"},
             "left-right",
-        ),
-        (
-            "a.csv",
-            delimited([("de", "en"), *((b, a) for a, b in PAIRS)]),
-            {"languages": "en-de"},
-            "en-de",
         ),
         (
             "a.jsonl",
@@ -136,28 +123,14 @@ def test_columns_of_pairs_are_chosen(
     assert f"from {languages.replace('-', ' to ')}" in data.split
 
 
-def test_sides_that_are_not_named_are_said(tmp_path: Path, load: Load) -> None:
-    data = load(write(tmp_path, {"a.tsv": TWO}) / "a.tsv", able=TRANSLATOR)
-    assert (
-        "; source from column 1, target from column 2; no line is taken for a header" in data.split
-    )
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         ({"source_column": "1", "target_column": "1"}, "source and target are both column 1"),
-        ({"source_column": "en"}, "no column 'en' for --data.source-column"),
         (
             {"source_column": "1", "task": "lm"},
             "--data.source-column has no meaning for the task lm",
         ),
-        ({"label_column": "1", "task": "lm"}, "--data.label-column has no meaning for the task lm"),
-        (
-            {"text_column": "1", "task": "seq2seq"},
-            "--data.text-column has no meaning.*source-column",
-        ),
-        ({"source_column": "1", "task": "classify-text"}, "--data.source-column has no meaning"),
     ],
 )
 def test_columns_that_contradict_the_task_are_refused(
@@ -167,31 +140,12 @@ def test_columns_that_contradict_the_task_are_refused(
         load(write(tmp_path, {"a.tsv": TWO}) / "a.tsv", **options)
 
 
-@pytest.mark.parametrize(
-    "option", ["text_column", "label_column", "source_column", "target_column"]
-)
-@pytest.mark.parametrize("source", ["a.txt", "a.png"])
-def test_columns_are_refused_where_there_are_none(
-    source: str, option: str, tmp_path: Path, load: Load
-) -> None:
-    write(tmp_path, {"a.txt": "text", "a.png": picture()})
-    with pytest.raises(
-        ConfigError, match=f"--data.{option.replace('_', '-')} has no meaning.*table"
-    ):
-        load(tmp_path / source, **{option: "1"})
-
-
 @pytest.mark.parametrize(("name", "content"), [("a.txt", "text"), ("a.jsonl", JSON)])
 def test_a_header_is_refused_where_no_line_can_be_one(
     name: str, content: str, tmp_path: Path, load: Load
 ) -> None:
     with pytest.raises(ConfigError, match=r"--data\.header has no meaning"):
         load(write(tmp_path, {name: content}) / name, header="yes")
-
-
-def test_a_header_may_be_that_of_one_table_among_others(tmp_path: Path, load: Load) -> None:
-    files = {"train.csv": delimited(LABELLED), "test.jsonl": JSON}
-    assert load(write(tmp_path / "x", files), header="yes").classes == ("a", "b")
 
 
 # documents

@@ -1,7 +1,5 @@
 """Packed documents: each is as if it were alone, and what cannot honour that is refused."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Command lines in a folder of their own."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

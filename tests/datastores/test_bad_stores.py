@@ -1,7 +1,5 @@
 """Bad stores through the verbs: one sentence each that names what is wrong, and nothing lost."""
 
-from __future__ import annotations
-
 import errno
 import os
 import random

@@ -1,7 +1,5 @@
 """A model reads texts into a store: what rows are, that stops change no byte, what is refused."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 import json
@@ -22,7 +20,7 @@ from everyformer.data.tokenizers.plain import ByteTokenizer, CharTokenizer
 from everyformer.datastores.indexing import Indexing, index_texts
 from everyformer.datastores.reader import with_store
 from everyformer.datastores.store.store import Store
-from everyformer.datastores.texts import Text, windows
+from everyformer.datastores.texts import TokenizedText, windows
 from everyformer.genes.retrieval import KnnOptions
 
 HOW = Indexing(context=16, stride=16, batch=3, dtype="float32")
@@ -59,7 +57,7 @@ def test_every_token_but_the_last_is_new_in_one_window(
     context: int, stride: int, length: int
 ) -> None:
     tokens = np.arange(length)
-    found = list(windows(Text("t", tokens), context, stride))
+    found = list(windows(TokenizedText("t", tokens), context, stride))
     new = [w.inputs[w.new :].tolist() for w in found]
     assert list(itertools.chain.from_iterable(new)) == list(range(length - 1))
     assert all(1 <= len(w.inputs) <= context for w in found)

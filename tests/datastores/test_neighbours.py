@@ -1,7 +1,5 @@
 """The neighbours of a text: the numbers are the model's, the sources those of the files."""
 
-from __future__ import annotations
-
 import json
 import math
 import random

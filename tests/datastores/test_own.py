@@ -1,7 +1,5 @@
 """A scored text does not find its own rows: what is left out, and that all else is found."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from pathlib import Path

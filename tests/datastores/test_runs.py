@@ -1,7 +1,5 @@
 """Runs with a store of their training text: what is stored, what a token finds, what is kept."""
 
-from __future__ import annotations
-
 import dataclasses
 import gc
 import json
@@ -29,7 +27,7 @@ from everyformer.datastores.runs import train_run
 from everyformer.datastores.spalm_reading import SpalmLanguageModel
 from everyformer.datastores.store.store import Store
 from everyformer.datastores.stretches import Stretches, indexed, stored
-from everyformer.datastores.table import Table
+from everyformer.datastores.table import PhraseTable
 from everyformer.genes.retrieval.knn import KnnRunOptions
 from everyformer.models.knn_lm import KnnLanguageModel
 from everyformer.training.config import TrainingConfig
@@ -118,7 +116,7 @@ def test_a_token_finds_the_nearest_but_itself_and_those_around(
     store, texts = store_of(model, tokens, 1000, tmp_path / "store")
     own = None if near is None else texts.positions
     index = indexed(store, "exact", "l2", str)
-    table = Table(tokens, model, index, k, CONTEXT, STRIDE, "ffn-input:-1", own, near or 0)
+    table = PhraseTable(tokens, model, index, k, CONTEXT, STRIDE, "ffn-input:-1", own, near or 0)
     found = table.at(np.arange(count - 1))
     np.testing.assert_array_equal(found, by_brute_force(model, tokens, store, k, own, near or 0))
     assert near is not None or (found[:, 0] == tokens[1:]).all()
@@ -130,15 +128,17 @@ def test_what_is_found_does_not_depend_on_what_was_asked_before(tmp_path: Path) 
     store, texts = store_of(model, tokens, 120, tmp_path / "store")
     index = indexed(store, "exact", "l2", str)
 
-    def table() -> Table:
-        return Table(tokens, model, index, 4, CONTEXT, STRIDE, "ffn-input:-1", texts.positions, 2)
+    def table() -> PhraseTable:
+        return PhraseTable(
+            tokens, model, index, 4, CONTEXT, STRIDE, "ffn-input:-1", texts.positions, 2
+        )
 
     whole, backward = table().at(np.arange(299)), table()
     for position in (298, 150, 40, 39, 0):
         np.testing.assert_array_equal(backward.at(np.array([[position]]))[0, 0], whole[position])
 
 
-def reading(tmp_path: Path, **options: Any) -> tuple[SpalmLanguageModel, Table, np.ndarray]:
+def reading(tmp_path: Path, **options: Any) -> tuple[SpalmLanguageModel, PhraseTable, np.ndarray]:
     """A model that looks up as it reads, and the table of the same text."""
     model, tokens = frozen(), text(45, seed=1)
     store, _ = store_of(model, text(90), 1000, tmp_path / "store")
@@ -146,7 +146,7 @@ def reading(tmp_path: Path, **options: Any) -> tuple[SpalmLanguageModel, Table, 
     torch.manual_seed(3)
     spalm = ef.create_model("spalm", slots=6, **{**SIZES, **options}).eval()
     torch.nn.init.normal_(spalm.gating.weight)
-    table = Table(tokens, model, index, 4, CONTEXT, STRIDE, "ffn-input:-1")
+    table = PhraseTable(tokens, model, index, 4, CONTEXT, STRIDE, "ffn-input:-1")
     return SpalmLanguageModel(spalm, model, index, HOW, 4), table, tokens
 
 

@@ -1,7 +1,5 @@
 """A sweep reads a text once, and every cell of it is an evaluation with those very options."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import math

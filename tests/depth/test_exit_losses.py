@@ -3,8 +3,6 @@
 Oracles: sums over places written out in NumPy; layers' losses of a pass by hand.
 """
 
-from __future__ import annotations
-
 import copy
 import itertools
 from typing import Any

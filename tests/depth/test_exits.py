@@ -3,8 +3,6 @@
 Oracles: all layers over all tokens with the copies put in by hand; confidences in NumPy.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

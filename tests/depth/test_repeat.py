@@ -1,7 +1,5 @@
 """Depth `repeat`: the model, and its way through flags, files, runs and comparisons."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

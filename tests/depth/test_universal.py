@@ -4,8 +4,6 @@ Oracles: torch's encoder layer in a loop; Graves' recurrence in NumPy, which sha
 the code but nothing else.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from typing import Any
@@ -32,7 +30,7 @@ from everyformer.models.layers import build_stack
 from everyformer.report.pictures import draw_pictures
 from everyformer.training.evaluate import evaluate
 from everyformer.training.optimiser import parameter_groups
-from helpers import close, draw
+from helpers import close, covering, draw
 
 WIDTH, LENGTH = 12, 11
 TEXT = draw(2, LENGTH, WIDTH)
@@ -149,11 +147,13 @@ def test_fixed_steps_are_torchs_layer_in_a_loop(first: bool, waves: str) -> None
     close(made(TEXT).y, made.norm(h))
 
 
-@pytest.mark.parametrize("combine", ["accumulated", "interpolate", "last"])
-@pytest.mark.parametrize("halted", ["copy", "evolve"])
-@pytest.mark.parametrize("cap", ["force", "drop"])
-@pytest.mark.parametrize("causal", [True, False])
-@pytest.mark.parametrize("feedforward", ["relu", "sepconv"])
+@covering(
+    combine=["accumulated", "interpolate", "last"],
+    halted=["copy", "evolve"],
+    cap=["force", "drop"],
+    causal=[True, False],
+    feedforward=["relu", "sepconv"],
+)
 def test_halting_is_graves_recurrence(
     combine: str, halted: str, cap: str, causal: bool, feedforward: str
 ) -> None:

@@ -1,7 +1,5 @@
 """Block-raster order: against blocks walked one after the other, and its limits."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

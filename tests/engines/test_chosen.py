@@ -1,7 +1,5 @@
 """Attention over chosen keys: its equation, its gradients, and nothing where nothing was chosen."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,7 +1,5 @@
 """Discretised mixtures of logistics: sums to one, torch's own distributions, and the tails."""
 
-from __future__ import annotations
-
 import itertools
 
 import pytest

@@ -1,7 +1,5 @@
 """`nearest`: exactly the largest products, by whatever blocks and groups they are found."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,7 +1,5 @@
 """Second derivatives: those of the reference, or one sentence that there are none; never wrong."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

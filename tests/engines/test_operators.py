@@ -1,7 +1,5 @@
 """Operators of a forward pass and its gradients by hand: what is saved, what is left out."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import Tensor

@@ -1,7 +1,5 @@
 """The list that is kept of a random order: for any length it gives what the whole order gives."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

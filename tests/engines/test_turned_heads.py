@@ -1,7 +1,5 @@
 """Queries and keys that are turned as they are projected."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Certificates: kept whole, read back equal, and refused where they show nothing."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import FrozenInstanceError, replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Learn-then-Test: p-values are their definitions in fractions; every outcome keeps the promise."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence

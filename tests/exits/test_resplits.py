@@ -1,7 +1,5 @@
 """Splits choose a threshold on one half of the prompts and see its risk on the other."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

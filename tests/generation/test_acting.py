@@ -1,7 +1,5 @@
 """A policy reads what the training would have shown it, kept states or not."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

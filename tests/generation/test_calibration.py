@@ -1,7 +1,5 @@
 """Losses of texts that are written at a threshold, and what splits of the prompts realise."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections import Counter

@@ -1,7 +1,5 @@
 """Which steps a policy reads is what its layers computed as it played."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

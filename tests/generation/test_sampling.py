@@ -1,7 +1,5 @@
 """Decoding: states give what recomputing gives, and draws follow the distribution they should."""
 
-from __future__ import annotations
-
 import itertools
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Rules of sampling: Hugging Face's distributions, ends by row, padded batches, modern switches."""
 
-from __future__ import annotations
-
 import itertools
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A tiny random Marian of transformers, with two models of sentencepiece learned here."""
 
-from __future__ import annotations
-
 import functools
 import io
 import json

@@ -1,7 +1,5 @@
 """Decision Transformer of transformers: the same predictions by the same weights, both ways."""
 
-from __future__ import annotations
-
 import logging
 from pathlib import Path
 from typing import Any

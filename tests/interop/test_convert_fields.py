@@ -1,7 +1,5 @@
 """Every field of a foreign config, left out, mistyped and impossible: our own refusal."""
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Marian with its text: the tokens, the text and the translations are those of transformers."""
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Mixers of ours in the place of attention in models of transformers."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -8,6 +8,7 @@ from torch.testing import assert_close
 
 import everyformer as ef
 from everyformer.core.mask import Mask
+from helpers import covering
 
 FUNCTIONS = ("conv", "mean", "max", "dilated", "most-used")
 CLOSE = {"rtol": 1e-9, "atol": 1e-10}
@@ -46,9 +47,7 @@ def segments(seed=0):
         yield texts, x, keep
 
 
-@pytest.mark.parametrize("distance", ["index", "time"])
-@pytest.mark.parametrize("function", FUNCTIONS)
-@pytest.mark.parametrize("training", [False, True])
+@covering(distance=["index", "time"], function=FUNCTIONS, training=[False, True])
 def test_rows_of_unequal_length_overflow_as_each_alone(function, distance, training):
     made = mixer(function=function, distance=distance).train(training)
     state, alone = made.init_state(2), [made.init_state(1), made.init_state(1)]

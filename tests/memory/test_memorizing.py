@@ -1,7 +1,5 @@
 """The Memorizing Transformer's memory: what is found, what is not, and what flows where."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from typing import Any

@@ -6,8 +6,6 @@ Its window grows over a segment where ours does not, so texts are read token by 
 is replaced by a list: only its arithmetic is asked, the index loses values when it is full.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -10,6 +10,7 @@ from everyformer.core.errors import ConfigError, GeneError, ShapeError
 from everyformer.core.mask import Mask
 from everyformer.engines.softmax.cache import KeyValueState
 from everyformer.genes.memory.segment import SegmentState
+from helpers import covering
 
 LENGTH = 23
 IDS = torch.randint(0, 20, (2, LENGTH), generator=torch.Generator().manual_seed(1))
@@ -39,17 +40,13 @@ def in_segments(made, ids, size, state=None, masks=None):
     return torch.cat(logits, 1), state
 
 
-@pytest.mark.parametrize("store", ["inputs", "keys"])
-@pytest.mark.parametrize("position", POSITIONS)
-@pytest.mark.parametrize("size", [1, 4, 7, 23])
+@covering(store=["inputs", "keys"], position=POSITIONS, size=[1, 4, 7, 23])
 def test_a_memory_of_everything_equals_one_pass(size, position, store):
     made = model(position, slots=LENGTH, store=store)
     torch.testing.assert_close(in_segments(made, IDS, size)[0], made(IDS).logits)
 
 
-@pytest.mark.parametrize("store", ["inputs", "keys"])
-@pytest.mark.parametrize("position", POSITIONS)
-@pytest.mark.parametrize("size", [1, 4, 7, 23])
+@covering(store=["inputs", "keys"], position=POSITIONS, size=[1, 4, 7, 23])
 def test_with_same_length_the_segments_do_not_matter(size, position, store):
     made = model(position, slots=6, store=store, same_length="always")
     torch.testing.assert_close(in_segments(made, IDS, size)[0], made(IDS).logits)

@@ -12,7 +12,7 @@ from everyformer.core.mask import Mask
 from everyformer.engines.flops import count_flops
 from everyformer.engines.softmax.cache import KeyValueState
 from everyformer.genes.memory.segment import SegmentState
-from helpers import close, draw
+from helpers import close, covering, draw
 
 WIDTH, HEADS, LENGTH, WINDOW = 12, 3, 19, 7
 FORMS = [
@@ -51,9 +51,7 @@ def read(m, x, size, state=None, keep=None):
 X = draw(2, LENGTH, WIDTH)
 
 
-@pytest.mark.parametrize("store", ["inputs", "keys"])
-@pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("size", [1, 4, 7])
+@covering(store=["inputs", "keys"], form=FORMS, size=[1, 4, 7])
 def test_a_memory_of_the_window_makes_segments_one_pass(size, form, store):
     for m in (made(store=store, **form).train(), made(store=store, **form).eval()):
         close(read(m, X, size)[0], m(X).y)

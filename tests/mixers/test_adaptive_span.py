@@ -4,8 +4,6 @@ Oracles: the equation of the released module, a number at a time (ramp at the di
 vectors by distance, no key but past ones); torch's own attention where spans are whole.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from collections.abc import Callable

@@ -15,7 +15,7 @@ from everyformer.engines.sparse.block_order import block_order
 from everyformer.engines.sparse.patterns_grid import Rectangles
 from everyformer.engines.sparse.plan import SparsePlan
 from everyformer.generation.pixels import draw_images
-from helpers import build_mixer, draw
+from helpers import build_mixer, covering, draw
 
 WIDTH, HEADS = 12, 3
 SHAPES = [
@@ -143,9 +143,7 @@ WAYS = [
 ]
 
 
-@pytest.mark.parametrize("task", ["pixels", "super-resolution"])
-@pytest.mark.parametrize("dims", [1, 2])
-@pytest.mark.parametrize("pixels", WAYS)
+@covering(task=["pixels", "super-resolution"], dims=[1, 2], pixels=WAYS)
 def test_pictures_are_drawn_as_they_were_scored(pixels, dims, task):
     """Both dimensions, both orders, both outputs, from nothing and from a small picture."""
     if dims == 2 and "order" not in pixels:

@@ -7,6 +7,7 @@ import torch
 from by_loops import CLOSE, HEADS, WIDTH, mixer, normed, softmaxed, text
 
 from everyformer.genes.mixers.aft_local import aft_local, aft_local_reference
+from helpers import covering
 
 
 def gated(x, made):
@@ -48,9 +49,9 @@ def gated(x, made):
 SPATIAL = [{}, {"spatial": "toeplitz"}, {"spatial": "toeplitz", "taps": 4}, {"sgu_heads": 2}]
 
 
-@pytest.mark.parametrize("causal", [True, False])
-@pytest.mark.parametrize("gate", ["split", "multiplicative", "additive", "linear"])
-@pytest.mark.parametrize("spatial", SPATIAL)
+@covering(
+    causal=[True, False], gate=["split", "multiplicative", "additive", "linear"], spatial=SPATIAL
+)
 def test_gmlp_is_its_equation(causal, gate, spatial):
     made, x = mixer("gmlp", causal, gate=gate, **spatial), text(9)
     with torch.no_grad():

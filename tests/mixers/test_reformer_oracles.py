@@ -10,6 +10,7 @@ from everyformer.core.choices import repeat_choices
 from everyformer.core.mask import Mask
 from everyformer.engines.content.chunk_lists import ChunkPattern
 from everyformer.models.build import create_mixer
+from helpers import covering
 
 WIDTH, HEADS, SIZE, CHUNK, BUCKETS = 16, 2, 8, 4, 8
 
@@ -150,10 +151,7 @@ def test_hugging_faces_model_and_the_gradients_of_its_reversible_layers(causal):
     torch.testing.assert_close(model.position.tables[0].grad, table, rtol=0, atol=1e-9)
 
 
-@pytest.mark.parametrize("causal", [True, False])
-@pytest.mark.parametrize("across", [True, False])
-@pytest.mark.parametrize("once", [True, False])
-@pytest.mark.parametrize("rounds", [1, 3])
+@covering(causal=[True, False], across=[True, False], once=[True, False], rounds=[1, 3])
 def test_lucidrains_counts_duplicates_as_we_do(causal, across, once, rounds):
     lucid = pytest.importorskip("reformer_pytorch")
     torch.manual_seed(0)

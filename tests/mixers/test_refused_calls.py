@@ -1,7 +1,5 @@
 """What no mixer can mix is refused in the library's own words, by every mixer alike."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

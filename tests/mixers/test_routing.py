@@ -15,7 +15,7 @@ from everyformer.engines.content.clustered import best_positions
 from everyformer.engines.flops import count_flops
 from everyformer.family import info
 from everyformer.verification.cases import Case
-from helpers import build_mixer, close, draw
+from helpers import build_mixer, close, covering, draw
 
 ROUTINGS = ["strict", "prefix", "paper", None]
 
@@ -35,10 +35,13 @@ def problem(length=37, clusters=4, size=5, seed=0):
 # the functions
 
 
-@pytest.mark.parametrize("routing", ROUTINGS)
-@pytest.mark.parametrize(("length", "window"), [(1, 1), (7, 3), (37, 5), (70, 9), (40, 64)])
-@pytest.mark.parametrize("padded", [False, True])
-def test_the_function_equals_the_definition_with_gradients(routing, length, window, padded):
+@covering(
+    routing=ROUTINGS,
+    sizes=[(1, 1), (7, 3), (37, 5), (70, 9), (40, 64)],
+    padded=[False, True],
+)
+def test_the_function_equals_the_definition_with_gradients(routing, sizes, padded):
+    length, window = sizes
     q, k, v, q_scores, k_scores = problem(length)
     if routing in ("strict", "prefix"):
         k, k_scores = q, q_scores

@@ -1,17 +1,14 @@
 """Attention for some of its queries is a part of attention for all."""
 
-from __future__ import annotations
-
 from typing import Any
 
-import pytest
 import torch
 
 from everyformer.core.abilities import answers_some
 from everyformer.core.chosen import Chosen
 from everyformer.core.mask import Mask
 from everyformer.engines.flops import count_flops
-from helpers import build_mixer, close, draw, shifted
+from helpers import build_mixer, close, covering, draw, shifted
 
 WIDTH, LENGTH = 12, 9
 TOKENS = torch.tensor([[0, 3, 4, 8], [1, 2, 7, 1]])
@@ -50,10 +47,7 @@ OPTIONS: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize("rows", CHOSEN)
-@pytest.mark.parametrize("mask", MASKS)
-@pytest.mark.parametrize("causal", [True, False])
-@pytest.mark.parametrize("options", [*OPTIONS, DYNAMIC], ids=str)
+@covering(options=[*OPTIONS, DYNAMIC], causal=[True, False], mask=MASKS, rows=CHOSEN)
 def test_some_queries_are_a_part_of_all(options: Any, causal: bool, mask: str, rows: str) -> None:
     own = {"width": WIDTH, "heads": 3, "causal": causal, "max_length": 20, **options}
     mixer: Any = shifted(build_mixer("attention", **own))
@@ -66,9 +60,7 @@ def test_some_queries_are_a_part_of_all(options: Any, causal: bool, mask: str, r
     close(got[real], expected[real])
 
 
-@pytest.mark.parametrize("rows", CHOSEN)
-@pytest.mark.parametrize("mask", ["bare", "padded", "pairs"])
-@pytest.mark.parametrize("options", OPTIONS, ids=str)
+@covering(options=OPTIONS, mask=["bare", "padded", "pairs"], rows=CHOSEN)
 def test_behind_a_state_too(options: Any, mask: str, rows: str) -> None:
     own = {"width": WIDTH, "heads": 3, "causal": True, "max_length": 20, **options}
     mixer: Any = shifted(build_mixer("attention", **own))

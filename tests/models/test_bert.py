@@ -1,7 +1,5 @@
 """BERT: our wiring with copied weights gives Hugging Face's numbers and torch's layer."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import Tensor, nn

@@ -1,7 +1,5 @@
 """Bodies of agents: a rollout of many episodes is its episodes one by one."""
 
-from __future__ import annotations
-
 import itertools
 import random
 import zlib

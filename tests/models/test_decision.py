@@ -1,7 +1,5 @@
 """Decision Transformer: what a prediction depends on, and what it does not."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -3,8 +3,6 @@
 Gates of 1, scales of 1 and slopes are no matrices, however many dimensions they have.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """kNN-LM: what is mixed, how much, and that keys and queries are the same thing."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

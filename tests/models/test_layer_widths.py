@@ -1,8 +1,6 @@
 """All layers of a model are as wide as it is: options that make one of another width are refused
 when it is built, and taken where a mixer stands alone."""
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any
 

@@ -1,7 +1,5 @@
 """How long a text may get: as long as the smallest table over positions says, to the token."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

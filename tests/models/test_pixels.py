@@ -1,7 +1,5 @@
 """Pixel models: orders, mixtures, classes, small images; what each value is predicted from."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Proximal policy optimisation: advantages and losses by hand, and what a policy refuses."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

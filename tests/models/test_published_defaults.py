@@ -8,8 +8,6 @@ Not as published: GPT-2 and BERT also drop 0.1 of their attention weights, and n
 Transformer of 2017 drop anything inside the feed-forward.
 """
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

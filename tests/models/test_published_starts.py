@@ -9,8 +9,6 @@ output (Glorot of each there), matrices of Transformer-XL (N(0, 0.02^2)) and ETC
 ViT's feed-forward biases (N(0, 1e-12)), the Image Transformer (``init="image-transformer"``).
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Callable

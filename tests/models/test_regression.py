@@ -1,7 +1,5 @@
 """Models that answer a row with numbers, and the measures of their errors."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

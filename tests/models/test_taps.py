@@ -1,7 +1,5 @@
 """What lies inside a model comes out of its call by name: `everyformer.core.taps`."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What is behind a row's last target is padding: no loss of a decoder's layers counts it."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Models of every task that answers rows, small and with weights that matter."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """What is predicted is what the model says of each row, whatever rows are beside it."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterator
 from typing import Any
@@ -22,8 +20,7 @@ from everyformer.core.errors import (
 )
 from everyformer.data.tokenizers.plain import ByteTokenizer, CharTokenizer
 from everyformer.prediction.predictor import Predictor
-from everyformer.prediction.records import Prediction
-from everyformer.prediction.rows import Row
+from everyformer.prediction.records import Prediction, Row
 from helpers import close
 
 
@@ -159,16 +156,8 @@ def test_tokens_that_are_no_whole_character_go_by_their_number() -> None:
     assert [candidate.text for candidate in found.tokens] == ["<0xC3>", "A"]
 
 
-def test_characters_that_training_never_had_are_said() -> None:
-    tokenizer = CharTokenizer("ab ")
-    model = reader("classify-text").model
-    one = Predictor(model, tokenizer=tokenizer)
-    found = [p for _, p in one.predict([Row("", "a€b"), Row("", "ab")])]
-    assert all(p.label is not None for p in found)
-    [note] = [note for note in one.notes() if "never had" in note]
-    assert note.startswith("1 text with characters")
-    assert "'€'" in note
-    going_on = Predictor(reader("lm").model, tokenizer=tokenizer)
+def test_a_text_does_not_go_on_from_characters_that_training_never_had() -> None:
+    going_on = Predictor(reader("lm").model, tokenizer=CharTokenizer("ab "))
     with pytest.raises(DataError, match="'€', which the training text never had"):
         list(going_on.predict([Row("", "a€b")]))
 
@@ -240,3 +229,17 @@ def test_arrays_of_pictures_are_fitted_to_the_model() -> None:
     larger = pictures.repeat(2, 1).repeat(2, 2)
     assert len(ef.predict(model, larger)) == 2
     assert len(ef.predict(model, larger[..., 0])) == 2
+
+
+def test_characters_that_training_never_had_are_said() -> None:
+    tokenizer = CharTokenizer("ab ")
+    model = reader("classify-text").model
+    one = Predictor(model, tokenizer=tokenizer)
+    found = [p for _, p in one.predict([Row("", "a€b"), Row("", "ab")])]
+    assert all(p.label is not None for p in found)
+    [note] = [note for note in one.notes() if "never had" in note]
+    assert note.startswith("1 text with characters")
+    assert "'€'" in note
+    going_on = Predictor(reader("lm").model, tokenizer=tokenizer)
+    with pytest.raises(DataError, match="'€', which the training text never had"):
+        list(going_on.predict([Row("", "a€b")]))

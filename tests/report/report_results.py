@@ -1,7 +1,5 @@
 """The results of a comparison as `collect` returns them, made up: no training."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from everyformer.comparison.config import CompareConfig

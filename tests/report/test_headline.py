@@ -1,7 +1,5 @@
 """The headline of a comparison names a winner only where its numbers allow one."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Names at the ends of curves: apart from each other, near to the curves, of few members."""
 
-from __future__ import annotations
-
 import itertools
 
 import pytest

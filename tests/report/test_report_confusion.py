@@ -1,7 +1,5 @@
 """The pictures of an evaluation: what was answered to each class, and how sure it was."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Pictures of episodes: their numbers stand where they belong."""
 
-from __future__ import annotations
-
 import numpy as np
 import torch
 

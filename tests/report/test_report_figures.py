@@ -1,7 +1,5 @@
 """Figures: what is drawn, what their captions say, how they are embedded."""
 
-from __future__ import annotations
-
 import re
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path

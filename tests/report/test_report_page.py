@@ -1,7 +1,5 @@
 """The page: whole, escaped, from nowhere else, and readable in a real browser."""
 
-from __future__ import annotations
-
 import base64
 import json
 import re

@@ -1,7 +1,5 @@
 """Pictures of models, and the command that draws them."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar

@@ -1,7 +1,5 @@
 """The sentences of a report follow from the numbers."""
 
-from __future__ import annotations
-
 import pytest
 from report_results import made_up, many
 

@@ -1,7 +1,5 @@
 """Curves over seeds: means and intervals stand where the seeds have been."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The table to decide from: groups, tiers, spreads, limits, and what is bold."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

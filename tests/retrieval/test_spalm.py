@@ -1,7 +1,5 @@
 """SPALM's gate: its equation, its limits, what it leaves out, and where gradients go."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 
@@ -11,7 +9,7 @@ from torch import Tensor
 
 import everyformer as ef
 from everyformer.core.errors import ConfigError, GeneError, ShapeError, UnsupportedError
-from everyformer.genes.retrieval.spalm import Gate
+from everyformer.genes.retrieval.spalm import SpalmGate
 
 WIDTH, TOKENS = 8, 13
 DOUBLE = torch.float64
@@ -24,13 +22,13 @@ def given(seed: int = 0, k: int = 4) -> tuple[Tensor, Tensor, Tensor]:
     return h, torch.randint(0, TOKENS, (2, 5, k)), table
 
 
-def gate(bias: float | None = None) -> Gate:
-    made = Gate(WIDTH, bias).double()
+def gate(bias: float | None = None) -> SpalmGate:
+    made = SpalmGate(WIDTH, bias).double()
     torch.nn.init.normal_(made.weight)
     return made
 
 
-def by_loops(made: Gate, h: Tensor, neighbours: Tensor, table: Tensor) -> Tensor:
+def by_loops(made: SpalmGate, h: Tensor, neighbours: Tensor, table: Tensor) -> Tensor:
     """The equation, token by token."""
     z = torch.empty_like(h)
     for b in range(h.shape[0]):
@@ -60,7 +58,7 @@ def test_the_gate_is_its_equation(bias: float | None, missing: int) -> None:
 
 def test_a_gate_begins_at_one_half() -> None:
     h, neighbours, table = given(k=1)
-    got = Gate(WIDTH, None).double()(h, neighbours, table)
+    got = SpalmGate(WIDTH, None).double()(h, neighbours, table)
     torch.testing.assert_close(got, (h + table[neighbours[..., 0]]) / 2)
 
 
@@ -80,7 +78,7 @@ def test_gradients_of_the_gate(bias: float | None) -> None:
 def test_scores_are_taken_in_single_precision(dtype: torch.dtype) -> None:
     made, (h, neighbours, table) = gate(), given()
     exact = made(h, neighbours, table)
-    low = Gate(WIDTH, None)
+    low = SpalmGate(WIDTH, None)
     low.load_state_dict(made.state_dict())
     got = low.to(dtype)(h.to(dtype), neighbours, table.to(dtype))
     assert got.dtype == dtype

@@ -1,7 +1,5 @@
 """The one way to an environment: what is hidden, which spaces there are, what is refused."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from typing import Any

@@ -1,7 +1,5 @@
 """An environment of anybody's fails in its own name, whatever it does; nothing else does."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from typing import Any

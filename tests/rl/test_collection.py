@@ -1,7 +1,5 @@
 """Recording: every episode follows from its seed, whichever are played beside it; recipes."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
@@ -29,7 +27,7 @@ from everyformer.rl import (
 from everyformer.rl.environments.base import CUE
 from everyformer.rl.experts import EXPERTS, MazeWalker
 from everyformer.rl.policy import uniform
-from everyformer.rl.replay import told
+from everyformer.rl.replay import infos
 
 POLE = EnvironmentConfig("CartPole-v1", (1, 3))
 MAZE = EnvironmentConfig("everyformer/TMaze-v0", (), {"length": 3})
@@ -295,11 +293,11 @@ def test_an_episode_is_drawn_by_playing_it_once_more() -> None:
 def test_an_environment_tells_at_which_steps_its_cue_is_seen(name: str, seen: list[int]) -> None:
     environment = EnvironmentConfig(name)
     episode = collect(environment, recipe("expert", environment), 1).episodes[0]
-    flags = told(environment, episode, CUE)
+    flags = infos(environment, episode, CUE)
     assert flags is not None
     assert len(flags) == len(episode) + 1
     assert np.flatnonzero(flags).tolist() == seen
-    assert told(environment, episode, "weather") is None
+    assert infos(environment, episode, "weather") is None
 
 
 def test_an_episode_that_goes_another_way_is_not_drawn() -> None:

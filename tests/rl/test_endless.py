@@ -1,7 +1,5 @@
 """Rows that are played on and on: how an episode ended is one thing or the other."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Our environments keep gymnasium's contract and the rules that their files begin with."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Minari's data sets come back equal, and can be read by Minari itself."""
 
-from __future__ import annotations
-
 import shutil
 import sys
 from pathlib import Path
@@ -25,9 +23,9 @@ from everyformer.rl import (  # noqa: E402
     Space,
     Trajectories,
     collect,
-    read_minari,
+    read_trajectories,
     recipe,
-    write_minari,
+    write_trajectories,
 )
 from everyformer.system.sealed import DamagedError  # noqa: E402
 
@@ -61,21 +59,21 @@ def by_hand(observations: np.ndarray, space: Space) -> Trajectories:
 )
 def test_what_was_written_is_read_by_id_and_by_folder(environment: EnvironmentConfig) -> None:
     data = recorded(environment)
-    folder = write_minari(data, "ours/mixed-v0")
-    assert read_minari("ours/mixed-v0", environment) == data
-    assert read_minari(folder) == read_minari(folder / "data") == data
+    folder = write_trajectories(data, "minari:ours/mixed-v0")
+    assert read_trajectories("minari:ours/mixed-v0", environment) == data
+    assert read_trajectories(folder) == read_trajectories(folder / "data") == data
 
 
 def test_pictures_are_kept_without_loss() -> None:
     pictures = np.random.default_rng(0).integers(256, size=(6, 40, 36, 3), dtype=np.uint8)
     data = by_hand(pictures, Space("box", "uint8", (40, 36, 3), low=(0.0,), high=(255.0,)))
-    write_minari(data, "pictures-v0")
-    assert read_minari("pictures-v0") == data
+    write_trajectories(data, "minari:pictures-v0")
+    assert read_trajectories("minari:pictures-v0") == data
 
 
 def test_minari_reads_what_we_write() -> None:
     data = recorded(EnvironmentConfig("everyformer/TMaze-v0", (2,), {"length": 4}))
-    write_minari(data, "ours/maze-v1")
+    write_trajectories(data, "minari:ours/maze-v1")
     dataset = minari.load_dataset("ours/maze-v1")
     assert (dataset.total_episodes, dataset.total_steps) == (5, data.statistics.steps)
     for theirs, mine in zip(dataset, data.episodes, strict=True):
@@ -111,7 +109,7 @@ def test_what_others_recorded_is_read() -> None:
             minari.create_dataset_from_buffers(
                 name, buffers, env=environment, observation_space=pole.observation_space
             )
-        found = read_minari(name)
+        found = read_trajectories(f"minari:{name}")
         assert found.environment == known
         assert found.recipe == f"Minari's {name}"
         assert [episode.seed for episode in found.episodes] == [None, 4]
@@ -122,29 +120,31 @@ def test_what_others_recorded_is_read() -> None:
 def test_an_id_of_another_form_is_refused(name: str) -> None:
     data = by_hand(np.arange(4) % 3, Space("discrete", "int64", count=3))
     with pytest.raises(ConfigError, match=r"is no id of Minari's: write it as .*-vN"):
-        write_minari(data, name)
+        write_trajectories(data, f"minari:{name}")
 
 
 def test_an_id_that_is_taken_is_not_written_over() -> None:
     data = by_hand(np.arange(4) % 3, Space("discrete", "int64", count=3))
-    write_minari(data, "maze-v0")
+    write_trajectories(data, "minari:maze-v0")
     with pytest.raises(ConfigError, match=r"has a data set 'maze-v0' already, in .*: raise its"):
-        write_minari(data, "maze-v0")
-    assert read_minari("maze-v0") == data
+        write_trajectories(data, "minari:maze-v0")
+    assert read_trajectories("minari:maze-v0") == data
 
 
 def test_what_is_not_on_this_machine_is_not_downloaded() -> None:
     with pytest.raises(DataError, match=r"there is none on this machine.*minari download pole-v0"):
-        read_minari("pole-v0")
-    write_minari(by_hand(np.arange(4) % 3, Space("discrete", "int64", count=3)), "poles-v0")
+        read_trajectories("minari:pole-v0")
+    write_trajectories(
+        by_hand(np.arange(4) % 3, Space("discrete", "int64", count=3)), "minari:poles-v0"
+    )
     with pytest.raises(DataError, match=r"did you mean 'poles-v0'\?"):
-        read_minari("pole-v0")
+        read_trajectories("minari:pole-v0")
 
 
 def test_a_set_of_another_environment_is_refused() -> None:
-    write_minari(recorded(EnvironmentConfig("everyformer/TMaze-v0")), "maze-v0")
+    write_trajectories(recorded(EnvironmentConfig("everyformer/TMaze-v0")), "minari:maze-v0")
     with pytest.raises(DataError, match="of everyformer/TMaze-v0, and CartPole-v1 is wanted"):
-        read_minari("maze-v0", EnvironmentConfig("CartPole-v1"))
+        read_trajectories("minari:maze-v0", EnvironmentConfig("CartPole-v1"))
 
 
 @pytest.mark.parametrize(
@@ -156,10 +156,12 @@ def test_a_set_of_another_environment_is_refused() -> None:
     ],
 )
 def test_a_damaged_set_is_named(damage: Any) -> None:
-    folder = write_minari(recorded(EnvironmentConfig("everyformer/TMaze-v0")), "maze-v0")
+    folder = write_trajectories(
+        recorded(EnvironmentConfig("everyformer/TMaze-v0")), "minari:maze-v0"
+    )
     damage(folder / "data")
     with pytest.raises(DamagedError, match=r"maze-v0/data cannot be read .*cut short or damaged"):
-        read_minari("maze-v0")
+        read_trajectories("minari:maze-v0")
 
 
 def _half(path: Path) -> None:
@@ -178,11 +180,13 @@ def test_a_wrong_number_is_named_with_its_episode_and_step(
 ) -> None:
     import h5py
 
-    folder = write_minari(recorded(EnvironmentConfig("everyformer/TMaze-v0")), "maze-v0")
+    folder = write_trajectories(
+        recorded(EnvironmentConfig("everyformer/TMaze-v0")), "minari:maze-v0"
+    )
     with h5py.File(folder / "data" / "main_data.hdf5", "r+") as file:
         file["episode_3"][name][1] = value
     with pytest.raises(DataError, match=f"maze-v0: {message}"):
-        read_minari("maze-v0")
+        read_trajectories("minari:maze-v0")
 
 
 def test_wrong_arrays_and_spaces_of_others_are_refused(root: Path) -> None:
@@ -206,7 +210,7 @@ def test_wrong_arrays_and_spaces_of_others_are_refused(root: Path) -> None:
             ]
         )  # fmt: skip
         with pytest.raises(kind, match=message):
-            read_minari(name)
+            read_trajectories(f"minari:{name}")
 
 
 def test_a_write_that_fails_leaves_nothing(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -218,7 +222,7 @@ def test_a_write_that_fails_leaves_nothing(root: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr(minari_storage.MinariStorage, "update_metadata", full)
     data = by_hand(np.arange(4) % 3, Space("discrete", "int64", count=3))
     with pytest.raises(Exception, match="the disk is full"):
-        write_minari(data, "maze-v0")
+        write_trajectories(data, "minari:maze-v0")
     assert not [path for path in root.rglob("*") if path.is_file()]
     shutil.rmtree(root)
 
@@ -226,4 +230,4 @@ def test_a_write_that_fails_leaves_nothing(root: Path, monkeypatch: pytest.Monke
 def test_without_minari_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "minari", None)
     with pytest.raises(MissingExtraError, match=r"'minari'.*everyformer\[rl\]"):
-        read_minari("maze-v0")
+        read_trajectories("minari:maze-v0")

@@ -1,7 +1,5 @@
 """Episodes and data sets: what is summed, what is chosen, what is refused."""
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What docs/trajectories.md shows is so: its programs run, and give what they say."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any

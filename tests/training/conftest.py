@@ -1,7 +1,5 @@
 """Children are forked from a server that has torch imported already: a start takes milliseconds."""
 
-from __future__ import annotations
-
 import multiprocessing
 from collections.abc import Callable
 from multiprocessing.context import ForkServerContext

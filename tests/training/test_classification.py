@@ -1,7 +1,5 @@
 """Measures of classifiers against scikit-learn's and literal loops."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

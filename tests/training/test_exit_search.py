@@ -1,7 +1,5 @@
 """Searching thresholds of early exits: what is tried, and which are on the front."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

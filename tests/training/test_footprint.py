@@ -1,7 +1,5 @@
 """What a training surely takes: weights with gradients and moments, tokens, a slice's vectors."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 

@@ -1,8 +1,6 @@
 """No option claims what there is not: a hundred thousand million of anything is refused before it
 is claimed, or comes to no more than what there is of it."""
 
-from __future__ import annotations
-
 import resource
 import signal
 import sys

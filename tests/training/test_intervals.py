@@ -1,7 +1,5 @@
 """Intervals and perplexities where a loss is no finite number."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

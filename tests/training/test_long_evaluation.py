@@ -1,7 +1,5 @@
 """Windows over a long text: every target once, the context that was promised, equal modes."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

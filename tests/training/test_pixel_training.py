@@ -1,7 +1,5 @@
 """Pixel models trained and measured: labels in every slice, exact bits a dimension of mixtures."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Normalised returns: 0 is random play, 1 good play, and an interval is one of such shares."""
 
-from __future__ import annotations
-
 import math
 import statistics
 

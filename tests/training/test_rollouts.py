@@ -1,7 +1,5 @@
 """A policy learns from what it did, and a run that is resumed anywhere is the undisturbed one."""
 
-from __future__ import annotations
-
 import dataclasses
 import shutil
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Losses that are sums, or means over what is not rows: slices of a batch add up to the batch."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import Tensor

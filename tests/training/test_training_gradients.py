@@ -1,7 +1,5 @@
 """Slices, processes and precision do not change what a step computes."""
 
-from __future__ import annotations
-
 import os
 import socket
 from multiprocessing.context import ForkServerContext

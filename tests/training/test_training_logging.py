@@ -1,7 +1,5 @@
 """metrics.jsonl: every row has its own sum; a damaged line is named, never dropped in silence."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

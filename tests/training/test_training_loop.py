@@ -1,7 +1,5 @@
 """The loop: what it writes, when it stops, and what it refuses."""
 
-from __future__ import annotations
-
 import json
 import math
 from pathlib import Path

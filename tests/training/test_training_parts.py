@@ -1,7 +1,5 @@
 """Config, schedule, parameter groups, running average and evaluation, each by itself."""
 
-from __future__ import annotations
-
 import math
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Several processes of one run: whatever befalls one, every one ends, with one sentence."""
 
-from __future__ import annotations
-
 import os
 import signal
 import socket

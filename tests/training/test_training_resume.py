@@ -1,7 +1,5 @@
 """A run that was stopped or killed and resumed writes what an undisturbed one writes."""
 
-from __future__ import annotations
-
 import dataclasses
 import os
 import shutil

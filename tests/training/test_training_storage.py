@@ -1,7 +1,5 @@
 """Saved models and checkpoints: whole or not there, and every fault named."""
 
-from __future__ import annotations
-
 import errno
 import json
 import os

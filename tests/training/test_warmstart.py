@@ -1,7 +1,5 @@
 """Fine-tuning: what fits is taken as it is, tables are fitted, another model is refused."""
 
-from __future__ import annotations
-
 import json
 import random
 from collections.abc import Callable

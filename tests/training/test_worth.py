@@ -1,7 +1,5 @@
 """Worth of an evaluation, beside an answer that reads nothing."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

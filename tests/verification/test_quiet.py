@@ -1,7 +1,5 @@
 """What torch's profiler says of itself stays out of `verify`'s stderr; all else comes through."""
 
-from __future__ import annotations
-
 import os
 
 import pytest

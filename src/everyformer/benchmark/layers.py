@@ -1,7 +1,5 @@
 """One layer of several members, in turn in one process: what is compared was measured together."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Mapping, Sequence
 from functools import partial

@@ -1,7 +1,5 @@
 """Measurements of one point, inside a process of its own."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import re

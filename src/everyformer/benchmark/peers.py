@@ -4,8 +4,6 @@ Each builder makes one mixing layer of (batch, length, width) with its projectio
 is not installed, or that lacks what is asked for, says so; nothing else takes its place.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import io

@@ -1,7 +1,5 @@
 """Points of a benchmark: what is asked for, what was measured, and where two curves cross."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal

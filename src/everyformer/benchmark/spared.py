@@ -10,8 +10,6 @@ of them; every layer before it is asked for its likeliest token, as `calm` asks 
 Weights are those of the start, and tokens are drawn.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any

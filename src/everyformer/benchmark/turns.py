@@ -1,7 +1,5 @@
 """Calls that take turns in one process, so that what else a machine does falls on all of them."""
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import time

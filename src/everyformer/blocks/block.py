@@ -3,8 +3,6 @@
 f = drop(mixer(.)),  then f = drop(ffn(.));     a decoder's reads an encoder's output between
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection
 from functools import partial
 from typing import Any

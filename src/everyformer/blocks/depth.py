@@ -1,7 +1,5 @@
 """`Depth`: how often, and for which tokens, the blocks of a stack are applied."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar

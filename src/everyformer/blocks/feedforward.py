@@ -1,7 +1,5 @@
 """`FeedForward`: the sub-layer after a layer's mixer."""
 
-from __future__ import annotations
-
 from typing import Any, ClassVar
 
 from torch import Tensor, nn

@@ -1,7 +1,5 @@
 """Wiring of sub-layers: options of a block (plain data, no torch)."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal
 

@@ -1,7 +1,5 @@
 """Norms, dropout and activations: the parts that layers and heads share."""
 
-from __future__ import annotations
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn

@@ -5,8 +5,6 @@ What it offers is named by `everyformer.core.taps`; the loop over the layers is
 through all layers with the text, without positions, and are left out of what comes out.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import cast

@@ -7,8 +7,6 @@ state and no weights: one serves all layers of a stack. A norm and, where the wi
 makes one, a gate are around each sub-layer of a layer, and are handed to it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any, ClassVar, Literal, NamedTuple, final
 

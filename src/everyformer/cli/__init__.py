@@ -5,8 +5,6 @@ Exit codes: 0 done, 1 the job ran and a check failed, 2 wrong usage or configura
 stopped by Ctrl-C or SIGTERM. Errors are one sentence on stderr; `--debug` shows the traceback.
 """
 
-from __future__ import annotations
-
 import contextlib
 import importlib
 import io
@@ -163,13 +161,13 @@ def _with_plugins(words: Sequence[str]) -> list[str]:
         if flag != "--plugin":
             rest.append(word)
             continue
-        given = spec if equals else next(after, None)
-        if given is None:
+        chosen = spec if equals else next(after, None)
+        if chosen is None:
             raise ConfigError("--plugin needs a mixer, as module:Class or path/file.py:Class")
         from everyformer.family import register_spec
 
-        with doing(f"still importing {given.rpartition(':')[0]}, Ctrl-C stops"):
-            register_spec(given)
+        with doing(f"still importing {chosen.rpartition(':')[0]}, Ctrl-C stops"):
+            register_spec(chosen)
     return rest
 
 

@@ -1,7 +1,5 @@
 """Tables of `everyformer eval` for runs that answer: measures beside a baseline, and classes."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 
@@ -21,7 +19,7 @@ MEASURES = {
     "mean_span": "tokens a head looks back",
 }
 """measure -> what it is called"""
-SHOWN = 20
+MOST = 20
 """classes that have a row of their own, at most"""
 DRAWN = 8
 """classes up to which the confusion matrix is printed"""
@@ -59,9 +57,9 @@ def _classes(evaluation: dict[str, Any], classes: Sequence[str]) -> list[str]:
     """A row a class, and of few what was answered to each."""
     chosen = [row for row in evaluation["by_class"] if row["rows"] or row["answers"]]
     parts = []
-    if len(chosen) > SHOWN:
-        parts.append(f"the {SHOWN} classes of {len(chosen):,} with the lowest F1 (--json has all):")
-        chosen = sorted(chosen, key=lambda row: row["f1"])[:SHOWN]
+    if len(chosen) > MOST:
+        parts.append(f"the {MOST} classes of {len(chosen):,} with the lowest F1 (--json has all):")
+        chosen = sorted(chosen, key=lambda row: row["f1"])[:MOST]
     values = [
         [_name(classes, row["class"]), row["rows"], row["answers"]]
         + ["-" if row[n] is None else f"{row[n]:.3f}" for n in ("precision", "recall", "f1")]

@@ -1,7 +1,5 @@
 """A comparison in a terminal: what it allows to say, the table, and what to do next."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from everyformer.benchmark.points import BASELINE
@@ -10,7 +8,7 @@ from everyformer.comparison.metrics import METRICS
 from everyformer.comparison.results import (
     Interval,
     Results,
-    Row,
+    TableRow,
     finished,
     reported,
     reported_means,
@@ -59,7 +57,7 @@ def render(results: Results) -> str:
     return "\n".join(lines)
 
 
-def _cells(row: Row, results: Results, contexts: list[str]) -> list[Any]:
+def _cells(row: TableRow, results: Results, contexts: list[str]) -> list[Any]:
     metric = results["metric"]
     cells = [
         row["member"] + ("*" if row.get("leaks") else ""),

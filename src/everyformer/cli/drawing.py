@@ -82,8 +82,8 @@ def _completed(
     sequence = model.sequence
     tokens = sequence.tokens(sequence.flatten(images)).clone()
     tokens[:, sequence.steps // 2 :] = BLANK
-    given = sequence.unflatten(sequence.values(tokens))
-    return _rows(options.draws, [given], drawn, [images], out)
+    visible = sequence.unflatten(sequence.values(tokens))
+    return _rows(options.draws, [visible], drawn, [images], out)
 
 
 def _enlarged(
@@ -115,9 +115,9 @@ def _rows(draws: int, before: list[Tensor], drawn: Tensor, after: list[Tensor], 
     return save_images(torch.stack(parts, 1).flatten(0, 1), out, columns=len(parts))
 
 
-def _repeated(draws: int, **given: Tensor | None) -> dict[str, Any]:
+def _repeated(draws: int, **rows_of: Tensor | None) -> dict[str, Any]:
     """Each row ``draws`` times in succession."""
-    there = {name: rows for name, rows in given.items() if rows is not None}
+    there = {name: rows for name, rows in rows_of.items() if rows is not None}
     needed = draws * sum(rows.nbytes for rows in there.values())
     check_memory(needed, f"drawing each picture {draws:,} times", "choose fewer --draws")
     return {name: rows.repeat_interleave(draws, 0) for name, rows in there.items()}

@@ -61,7 +61,7 @@ class Option:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Group:
+class FlagGroup:
     """Options that stand together: those of a dataclass, or of a gene's choice.
 
     ``values`` is an instance, whose values are the defaults; ``prefix`` stands before their names.
@@ -70,7 +70,7 @@ class Group:
     values: Any
     prefix: str = ""
 
-    def options(self) -> Iterator[tuple[str, Option | Group]]:
+    def options(self) -> Iterator[tuple[str, Option | FlagGroup]]:
         """Every option, or group inside this one, by the name of its field."""
         values = self.values
         if isinstance(values, Choice):
@@ -81,11 +81,11 @@ class Group:
             value = getattr(values, name)
             if name == getattr(kind, "choices_in", None):
                 for gene, choice in value.items():
-                    yield gene, Group(choice, f"{self.prefix}{gene}.")
+                    yield gene, FlagGroup(choice, f"{self.prefix}{gene}.")
             elif (part := part_marked(hint)) is not None:
-                yield name, Group(from_dict(part.kind, value), f"{self.prefix}{name}.")
+                yield name, FlagGroup(from_dict(part.kind, value), f"{self.prefix}{name}.")
             elif dataclasses.is_dataclass(value):
-                yield name, Group(value, f"{self.prefix}{name}.")
+                yield name, FlagGroup(value, f"{self.prefix}{name}.")
             else:
                 if any(issubclass(kind, owner) and name == field for owner, field in POSITIONAL):
                     hint = Annotated[hint, _POSITIONAL]
@@ -96,7 +96,7 @@ class Group:
         """Every option with a flag, those of groups inside this one too, by the flag."""
         flags: dict[str, Option] = {}
         for _, part in self.options():
-            if isinstance(part, Group):
+            if isinstance(part, FlagGroup):
                 flags |= part.flags()
             elif not part.placed:
                 flags[part.flag] = part
@@ -106,7 +106,7 @@ class Group:
         """Those of all ``values`` that belong to ``flags``, and to words without one."""
         said: dict[str, Any] = {}
         for name, part in self.options():
-            if isinstance(part, Group):
+            if isinstance(part, FlagGroup):
                 if inner := part.said(values[name], flags):
                     said[name] = inner
             elif part.placed or part.flag in flags:
@@ -159,7 +159,7 @@ def arrange(
 
 
 def registry() -> ConstructorRegistry:
-    """Rules by which tyro reads a `Group`: as nested plain values by field."""
+    """Rules by which tyro reads a `FlagGroup`: as nested plain values by field."""
     rules = ConstructorRegistry()
     rules.struct_rule(_group_rule)
     rules.primitive_rule(_none_rule)
@@ -168,13 +168,13 @@ def registry() -> ConstructorRegistry:
 
 def _group_rule(info: StructTypeInfo) -> StructConstructorSpec | None:
     group = info.default
-    if not isinstance(group, Group):
+    if not isinstance(group, FlagGroup):
         return None
     docs = _docs(group)
     fields = []
     for name, part in group.options():
         text = docs.get(name, "")
-        typed: Any = Group
+        typed: Any = FlagGroup
         if isinstance(part, Option):
             typed = Annotated[part.hint, _form(part, text, group)]
         default = part.value if isinstance(part, Option) else part
@@ -182,7 +182,7 @@ def _group_rule(info: StructTypeInfo) -> StructConstructorSpec | None:
     return StructConstructorSpec(instantiate=dict, fields=tuple(fields))
 
 
-def _form(option: Option, text: str, group: Group) -> Any:
+def _form(option: Option, text: str, group: FlagGroup) -> Any:
     """Name, short name and hint of an option, for tyro."""
     own = None if group.prefix else OTHER_NAMES.get(option.name)
     alias = ALIASES.get((type(group.values), option.name))
@@ -193,7 +193,7 @@ def _form(option: Option, text: str, group: Group) -> Any:
     )
 
 
-def _docs(group: Group) -> dict[str, str]:
+def _docs(group: FlagGroup) -> dict[str, str]:
     """The explanation of every field; of a choice's name, the question that it answers."""
     if not isinstance(group.values, Choice):
         return docs_of(group.values)

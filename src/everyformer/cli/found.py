@@ -1,7 +1,5 @@
 """The run that a path means: a run's own directory, a training of a comparison, or a comparison."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The words of `everyformer generate`."""
 
-from __future__ import annotations
-
 import dataclasses
 import re
 import sys

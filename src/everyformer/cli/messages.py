@@ -4,15 +4,13 @@ What the library raises names options as Python does: ``'lr'``, ``'training.clip
 All that is printed goes through `in_flags` once, so that no error needs two texts.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
-from everyformer.cli.flags import Group
+from everyformer.cli.flags import FlagGroup
 from everyformer.cli.names import spelled
 from everyformer.core.config import Choice, NoOptions, differences, to_dict
 from everyformer.core.errors import ConfigError
@@ -76,7 +74,7 @@ def in_flags(text: str) -> str:
 def _of_a_run() -> Mapping[str, Any]:
     """The flags of `train`, which errors about runs and models name whatever the verb is."""
     genes = {name: Choice(gene.default, NoOptions()) for name, gene in GENES.items()}
-    return Group(RunSpec("", genes)).flags()
+    return FlagGroup(RunSpec("", genes)).flags()
 
 
 def _flag(name: str, flags: Iterable[str]) -> str | None:

@@ -3,8 +3,6 @@
 One thing has one name in all verbs (docs/command-line.md has the table).
 """
 
-from __future__ import annotations
-
 import difflib
 from collections.abc import Iterable
 from typing import Any

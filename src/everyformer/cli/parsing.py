@@ -1,7 +1,5 @@
 """From words and a config file to what was said, and from that to typed options."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import functools
@@ -14,7 +12,7 @@ from typing import Any, ClassVar, Generic, NoReturn, TypeVar
 
 import tyro
 
-from everyformer.cli.flags import Group, arrange, is_flag, named_flag, registry, unset
+from everyformer.cli.flags import FlagGroup, arrange, is_flag, named_flag, registry, unset
 from everyformer.cli.messages import answer_with, refuse_files
 from everyformer.cli.names import as_in_file, full_name, nearest_flags
 from everyformer.core.config import Options, Said, converted, to_dict
@@ -96,7 +94,7 @@ class Line(Generic[C]):
 
     def placed(self, default: C | None = None) -> list[str]:
         """The words without a flag, before all are read."""
-        return arrange(self.words, Group(default or unset(self.kind)).flags(), self.names)[0]
+        return arrange(self.words, FlagGroup(default or unset(self.kind)).flags(), self.names)[0]
 
     def read(self, about: str, examples: Sequence[str], default: C | None = None) -> list[Said]:
         """Options that the file and the line say, the line's last.
@@ -110,7 +108,7 @@ class Line(Generic[C]):
         """
         default = default or unset(self.kind)
         below = self._below(default)
-        group = Group(over(default, below))
+        group = FlagGroup(over(default, below))
         flags = group.flags()
         answer_with(flags)
         placed, rest = arrange(self.words, flags, self.names)
@@ -155,14 +153,14 @@ class Line(Generic[C]):
         return [self.file, Said(names)]
 
     def _values(
-        self, group: Group, words: list[str], about: str, examples: Sequence[str]
+        self, group: FlagGroup, words: list[str], about: str, examples: Sequence[str]
     ) -> tuple[dict[str, Any], list[str]]:
         """Every value of ``group`` as nested plain values by field, and words that are none."""
         errors = io.StringIO()
         try:
             with contextlib.redirect_stderr(errors):
                 read: Any = tyro.cli(
-                    Group,
+                    FlagGroup,
                     prog=f"everyformer {self.verb}",
                     description=about,
                     args=words,
@@ -279,10 +277,10 @@ def _without_none(values: Any) -> Any:
 
 def take(words: Sequence[str], flag: str) -> tuple[str | None, list[str]]:
     """The value of ``flag``, in full or short, and the other words."""
-    words, wanted = list(words), full_name(flag)
+    words, named = list(words), full_name(flag)
     for i, word in enumerate(words):
         name, equals, value = full_name(word).partition("=")
-        if name != wanted:
+        if name != named:
             continue
         if equals:
             return value, words[:i] + words[i + 1 :]

@@ -242,7 +242,7 @@ def record(
     Raises:
         ConfigError: several targets, or the folder holds something.
     """
-    from everyformer.rl.folder import require_free, write_trajectories
+    from everyformer.rl.minari_sets import require_free, write_trajectories
     from everyformer.rl.replay import write_film
 
     folder = trained.path / "episodes" if out is None else expanded(out)

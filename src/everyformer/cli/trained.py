@@ -1,7 +1,5 @@
 """A finished run, or a model that was saved by itself, as a verb needs it."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any

@@ -11,8 +11,6 @@ Members of one description are one function by two names, and timed once, so tha
 differ.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import math
 import statistics

@@ -1,7 +1,5 @@
 """The results of a comparison from its trainings, and their files."""
 
-from __future__ import annotations
-
 import csv
 import io
 import shlex
@@ -13,7 +11,7 @@ from everyformer.comparison.config import CompareConfig
 from everyformer.comparison.metrics import METRICS
 from everyformer.comparison.plan import Entrant, preset_changes
 from everyformer.comparison.playing import mean_of
-from everyformer.comparison.results import Calibrated, FailedRow, Results, Row, Run
+from everyformer.comparison.results import Calibrated, FailedRow, Results, Run, TableRow
 from everyformer.comparison.summary import curve, member_row, quality_metric, rank, time_to
 from everyformer.comparison.trainings import Finished
 from everyformer.comparison.verdict import letters, same_functions, verdict
@@ -47,7 +45,7 @@ def collect(
     able = {entrant.member for entrant in ready if entrant.config is not None}
     done = [result for _, result in finished if result["status"] == "done"]
     metric = quality_metric(dataset.task, done[0]["evaluation"]) if done else "loss"
-    rows: list[Row | FailedRow] = []
+    rows: list[TableRow | FailedRow] = []
     runs: list[Run] = []
     for entrant in ready:
         if entrant.member in able - trained:
@@ -119,7 +117,7 @@ def write(results: Results, folder: Path) -> None:
 
 
 def next_steps(
-    rows: list[Row], runs: list[Run], task: str, folder: Path, useful: bool
+    rows: list[TableRow], runs: list[Run], task: str, folder: Path, useful: bool
 ) -> list[list[str]]:
     """Next steps with the best member: [in words, the command]; one that is no
     better than an answer without a model can only be trained for longer."""

@@ -7,8 +7,6 @@ and a page are written; what is finished is saved: a comparison that was stopped
 `resume`.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -21,7 +19,7 @@ from everyformer.comparison.config import CompareConfig
 from everyformer.comparison.estimate import Estimate
 from everyformer.comparison.folder import check_folder, opened
 from everyformer.comparison.plan import Entrant, entrants, own_options
-from everyformer.comparison.results import Calibrated, FailedRow, Results, Row
+from everyformer.comparison.results import Calibrated, FailedRow, Results, TableRow
 from everyformer.comparison.timing import LayerTimes
 from everyformer.comparison.trainings import Finished, Say, Trainings
 from everyformer.core.tasks import ALL_TASKS
@@ -40,7 +38,7 @@ Report = Callable[..., object]
 class Comparison:
     """Result of a comparison; the same as results.json."""
 
-    rows: list[Row | FailedRow]
+    rows: list[TableRow | FailedRow]
     """one a member, best first"""
     results: Results
     """everything: config, environment, data, rows, runs with their curves, bench points; of an

@@ -1,7 +1,5 @@
 """Options of a comparison: members, data, and what is held equal (plain data, no torch)."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, Literal
 

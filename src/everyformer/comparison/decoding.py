@@ -1,7 +1,5 @@
 """Beside the loss of a language model: decoding speed, use of context, a text."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 import statistics

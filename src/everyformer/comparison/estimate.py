@@ -1,7 +1,5 @@
 """`Estimate`: how long a comparison will take, corrected by what its parts really took."""
 
-from __future__ import annotations
-
 from everyformer.comparison.config import CompareConfig
 from everyformer.comparison.decoding import POSITION_SEQUENCES, PROMPT_SHARE, SAMPLE_TOKENS
 from everyformer.comparison.plan import Entrant, Job

@@ -1,7 +1,5 @@
 """The files of one training of a comparison: what it is to do, and what it came to."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any, cast
 

@@ -1,7 +1,5 @@
 """The directory of a comparison: one comparison at a time, and never two mixed in it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,7 +20,7 @@ FORMAT = "everyformer-comparison-options"
 LOCK = ".lock"
 
 
-def begun_with(folder: Path) -> dict[str, Any] | None:
+def recorded_options(folder: Path) -> dict[str, Any] | None:
     """The options of the comparison in ``folder``; None if there is none."""
     record = folder / RECORD
     if not record.exists():
@@ -56,7 +54,7 @@ def check_folder(config: CompareConfig) -> None:
             f"{folder} is not empty: give --resume to go on with the comparison in it, "
             "--overwrite to replace it, or another --out"
         )
-    changed = _changed(begun_with(folder) or {}, to_dict(config))
+    changed = _changed(recorded_options(folder) or {}, to_dict(config))
     if changed:
         raise ConfigError(
             f"the comparison in {folder} was begun with other options ({'; '.join(changed[:5])}): "

@@ -1,7 +1,5 @@
 """`METRICS`: what members are ranked by, one record each; a further metric is a row."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal
 

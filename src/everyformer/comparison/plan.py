@@ -1,7 +1,5 @@
 """From a comparison to jobs: one complete model a member, matched where asked for."""
 
-from __future__ import annotations
-
 import dataclasses
 from bisect import bisect_left
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Returns of a trained model that acts, in the environment of its data."""
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, cast

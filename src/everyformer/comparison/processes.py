@@ -1,7 +1,5 @@
 """Processes of a comparison, so that one that crashes takes nothing with it."""
 
-from __future__ import annotations
-
 import contextlib
 import importlib
 import os

@@ -3,8 +3,6 @@
 result.json holds a `Result`, results.json `Results`; all values are plain.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any, Literal, NotRequired, TypedDict
 
@@ -166,7 +164,7 @@ class FailedRow(Failed):
     member: str
 
 
-class Row(TypedDict):
+class TableRow(TypedDict):
     """A member's row of the table: means over its trainings, one a seed."""
 
     member: str
@@ -254,7 +252,7 @@ class Results(TypedDict):
     """see `Dataset.summary`"""
     metric: Metric
     better: str
-    rows: list[Row | FailedRow]
+    rows: list[TableRow | FailedRow]
     """best first"""
     runs: list[Run]
     bench: list[dict[str, Any]]
@@ -266,18 +264,18 @@ class Results(TypedDict):
     """what to do with the best now: [in words, the command]"""
 
 
-def finished(results: Results) -> list[Row]:
+def finished(results: Results) -> list[TableRow]:
     """Rows of members that were trained to the end, best first."""
     return [row for row in results["rows"] if row["status"] == "done"]
 
 
-def reported(row: Row, mean: Mean) -> float | None:
+def reported(row: TableRow, mean: Mean) -> float | None:
     """Value of ``mean`` in a member's evaluations; None: there is none."""
     value: float | None = dict(row).get(mean.name)  # type: ignore[assignment]
     return value
 
 
-def reported_means(rows: Sequence[Row]) -> list[Mean]:
+def reported_means(rows: Sequence[TableRow]) -> list[Mean]:
     """The means that some of ``rows`` tell."""
     return [mean for mean in MEANS.values() if any(reported(row, mean) is not None for row in rows)]
 

@@ -3,8 +3,6 @@
 What only the whole table tells of a row (its tiers, its equals) is added when all rows are known.
 """
 
-from __future__ import annotations
-
 import functools
 import math
 import statistics
@@ -20,7 +18,7 @@ from everyformer.comparison.results import (
     FailedRow,
     Logged,
     Metric,
-    Row,
+    TableRow,
     Trained,
     interval_of,
     quality_of,
@@ -47,7 +45,7 @@ def member_row(
     runs: Sequence[Trained],
     metric: Metric,
     calibrated: Calibrated | None = None,
-) -> Row:
+) -> TableRow:
     """The comparison's row of one member from its finished runs (one a seed)."""
     values = [quality_of(run["evaluation"], metric) for run in runs]
     first = runs[0]
@@ -168,7 +166,7 @@ def time_to(target: float, evaluations: Sequence[Logged], metric: Metric) -> flo
     return None
 
 
-def rank(rows: list[Row | FailedRow], metric: Metric) -> list[Row | FailedRow]:
+def rank(rows: list[TableRow | FailedRow], metric: Metric) -> list[TableRow | FailedRow]:
     """Best first; members that failed are last."""
     sign = METRICS[metric].sign
     done = sorted(

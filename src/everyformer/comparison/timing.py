@@ -3,8 +3,6 @@
 At every length all members are measured in turn in one process, plain attention among them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -37,7 +35,7 @@ class LayerTimes:
         }
         self._members = list(dict.fromkeys((BASELINE, *members))) if members else []
         self._sizes: dict[str, Any] = {size: config.model[size] for size in ("width", "heads")}
-        self._known = self._kept()
+        self._known = self._read()
 
     @property
     def points(self) -> list[Point]:
@@ -61,7 +59,7 @@ class LayerTimes:
             self._known[str(length)] = {point.member: to_dict(point) for point in points}
             self._write()
 
-    def _kept(self) -> dict[str, dict[str, Any]]:
+    def _read(self) -> dict[str, dict[str, Any]]:
         """Measurements of an earlier sitting, of the same members at the same sizes."""
         try:
             values = read_json(self._path, FORMAT)

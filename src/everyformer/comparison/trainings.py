@@ -4,8 +4,6 @@ One after the other, so that times are not shared; each in a process, so that on
 out of memory or crashes takes nothing with it. What is finished stays in its folder.
 """
 
-from __future__ import annotations
-
 import math
 import signal
 import time

@@ -3,13 +3,11 @@
 No winner is named where the machine was too busy to share seconds fairly or a member hardly began.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from string import ascii_lowercase
 
 from everyformer.comparison.metrics import METRICS
-from everyformer.comparison.results import Metric, Row, Run, Verdict
+from everyformer.comparison.results import Metric, Run, TableRow, Verdict
 from everyformer.core.wording import few
 from everyformer.training.worth import in_words
 
@@ -21,7 +19,7 @@ IDLE_LOAD = 0.5
 """threads beyond one a core that do not disturb a training"""
 
 
-def letters(rows: Sequence[Row]) -> list[list[str]]:
+def letters(rows: Sequence[TableRow]) -> list[list[str]]:
     """The tiers of each row: rows with a letter in common have intervals with a value in common.
 
     Every letter stands for one largest set of intervals that all share a value; so rows of one
@@ -42,7 +40,7 @@ def _letter(index: int) -> str:
     return ascii_lowercase[within] + (str(rounds) if rounds else "")
 
 
-def same_functions(rows: Sequence[Row], runs: Sequence[Run]) -> list[list[str]]:
+def same_functions(rows: Sequence[TableRow], runs: Sequence[Run]) -> list[list[str]]:
     """For each row the members whose every evaluation gave the same loss to the last digit, and
     whose quality is the same too, in which a store that a model reads counts."""
     losses = {
@@ -65,7 +63,7 @@ def same_functions(rows: Sequence[Row], runs: Sequence[Run]) -> list[list[str]]:
     ]
 
 
-def verdict(rows: Sequence[Row], metric: Metric, *, in_seconds: bool, cores: int) -> Verdict:
+def verdict(rows: Sequence[TableRow], metric: Metric, *, in_seconds: bool, cores: int) -> Verdict:
     """Members of the first tier of ranked ``rows``, and why none may be called the best.
 
     Args:
@@ -87,13 +85,13 @@ def verdict(rows: Sequence[Row], metric: Metric, *, in_seconds: bool, cores: int
     return {"best": best, "doubts": doubts, "useful": useful}
 
 
-def _useless(row: Row, metric: Metric) -> str:
+def _useless(row: TableRow, metric: Metric) -> str:
     assert row["baseline"] is not None
     written = METRICS[metric].written(row["baseline"])
     return f"no member is surely better than {in_words(metric)} ({METRICS[metric].unit} {written})"
 
 
-def _unfair_seconds(rows: Sequence[Row], cores: int) -> Iterator[str]:
+def _unfair_seconds(rows: Sequence[TableRow], cores: int) -> Iterator[str]:
     """Reasons to doubt that equal seconds were worth what they would be on a quiet machine."""
     load = max((row["load"] for row in rows if row["load"] is not None), default=0.0)
     if load > cores + IDLE_LOAD:
@@ -107,7 +105,7 @@ def _unfair_seconds(rows: Sequence[Row], cores: int) -> Iterator[str]:
         yield f"the speed of {few(untimed)} could not be measured beforehand"
 
 
-def _scatter(row: Row) -> float:
+def _scatter(row: TableRow) -> float:
     """By how much the measured seconds a step differed, in the rounds and in training."""
     calibrated = row["calibrated"]
     if calibrated is None:

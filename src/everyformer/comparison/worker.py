@@ -4,8 +4,6 @@ So a member that runs out of memory or crashes takes nothing with it, and its me
 alone. Reads ``job.json`` in its folder and writes ``result.json`` there.
 """
 
-from __future__ import annotations
-
 import sys
 import traceback
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Protocols of what few mixers can do; callers test them with ``isinstance``."""
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple, Protocol, TypeGuard, runtime_checkable
 
 from torch import Tensor

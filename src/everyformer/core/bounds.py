@@ -9,8 +9,6 @@ one that means nothing to learned weights, with `Affects`.
 and `--help` quote them. NaN and infinity are within no bounds.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, get_args, get_origin

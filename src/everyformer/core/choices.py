@@ -7,8 +7,6 @@ calls, would be another draw, in checkpoints too. A mixer passes such decisions 
 numbers from torch's own generator, since a repetition would leave that elsewhere: draw them before.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar, Token

@@ -7,8 +7,6 @@ that says what was expected. `field_docs` reads the string literal under each fi
 field's meaning is written once.
 """
 
-from __future__ import annotations
-
 import ast
 import dataclasses
 import functools

@@ -4,8 +4,6 @@ Every error carries the exit code that the command line ends with: 2 for wrong u
 or input (nothing ran), 1 for a job that ran and failed.
 """
 
-from __future__ import annotations
-
 import difflib
 import errno
 from collections.abc import Iterable

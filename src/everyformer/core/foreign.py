@@ -1,7 +1,5 @@
 """Code that is not ours, in plug-ins and environments: where it failed, and what is said of it."""
 
-from __future__ import annotations
-
 import inspect
 import sysconfig
 import traceback

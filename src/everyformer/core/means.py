@@ -1,7 +1,5 @@
 """Names of the means that evaluations report with losses (`everyformer.core.tally`)."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 

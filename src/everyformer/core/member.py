@@ -1,7 +1,5 @@
 """Row of the family table about a member."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any

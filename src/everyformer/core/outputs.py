@@ -1,7 +1,5 @@
 """Outputs of mixers, blocks and models; the type never changes with flags."""
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 
 from torch import Tensor

@@ -1,7 +1,5 @@
 """`Panels`: a picture that a part of a model offers of itself, as matrices and what they mean."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 

@@ -3,8 +3,6 @@
 They are known in this process and, by an environment variable, in those that it starts.
 """
 
-from __future__ import annotations
-
 import functools
 import importlib
 import importlib.util

@@ -6,8 +6,6 @@ costs nothing; other packages may add names through the entry-point group ``ever
 and users mixers of theirs (`everyformer.core.plugins`).
 """
 
-from __future__ import annotations
-
 import importlib
 import importlib.util
 import pkgutil

@@ -4,8 +4,6 @@ A wrong shape would be broadcast, and train. Only shapes, dtypes and devices are
 costs microseconds and leaves one graph.
 """
 
-from __future__ import annotations
-
 from typing import Any, ClassVar, Protocol
 
 import torch

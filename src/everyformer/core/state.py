@@ -9,8 +9,6 @@ Prefill, segment recurrence in training and one-token decoding are the same call
 lengths. What an empty row holds is written with the field: ``field(metadata={"empty": -inf})``.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ A part calls ``tally("depth", ...)`` with a sum and a count; nothing is computed
 open. An evaluation opens one, and reports `MEANS` of it with its losses.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar

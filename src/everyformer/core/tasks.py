@@ -4,8 +4,6 @@ A task is its record everywhere: callers read these fields, never its
 name. A new one is a record here, a model, and data that serves it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args

@@ -4,8 +4,6 @@ They are with the class, as its attribute ``trials``, so that whoever registers 
 in this package or in another, says with it how it is put to the test.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol

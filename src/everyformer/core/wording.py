@@ -1,7 +1,5 @@
 """Names and numbers of things within a sentence."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 MOST_NAMES = 6

@@ -1,10 +1,8 @@
 """Files of arrays: which of an .npz are inputs, targets and lengths, and which are held out."""
 
-from __future__ import annotations
-
 import io
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -44,57 +42,42 @@ def read_parts(source: Source, config: DataConfig, least: int = 2) -> ArrayParts
             f"{where} is no file of plain arrays ({error}): write it with numpy.save or "
             "numpy.savez, from arrays of numbers or strings (nothing is unpickled)"
         ) from error
-    by_name = {name.lower(): name for name in arrays}
-    x = _named(by_name, INPUTS)
-    if x is None:
+    inputs = _parts(arrays, INPUTS)
+    if inputs is None:
         raise DataError(
             f"{where} has the arrays {', '.join(arrays)}, none of which is called {INPUTS[0]}, "
             f"{', '.join(INPUTS[1:-1])} or {INPUTS[-1]}: name the inputs so"
         )
     names = TARGETS if config.label_column is None else (config.label_column.lower(),)
-    y = _named(by_name, names)
-    if y is None and config.label_column is not None:
+    targets, lengths = _parts(arrays, names), _parts(arrays, ("lengths",))
+    if targets is None and config.label_column is not None:
         raise DataError(
             f"{where} has no array '{config.label_column}'; it has {', '.join(arrays)}: choose "
             "with --data.label-column"
         )
-    columns = [_column(arrays, by_name, name) for name in (x, y, "lengths")]
-    inputs, targets, lengths = columns
-    assert inputs is not None
     for name, other in (("targets", targets), ("lengths", lengths)):
         if other is not None and sum(map(len, other)) != sum(map(len, inputs)):
             raise DataError(
                 f"{where} has {sum(map(len, inputs)):,} rows of inputs but "
                 f"{sum(map(len, other)):,} {name}: there must be one a row"
             )
-    joined = [None if part is None else np.concatenate(part) for part in columns]
-    assert joined[0] is not None
+    joined = np.concatenate(inputs)
     held_out = len(inputs[1]) if len(inputs) > 1 else 0
     note = "the source's own held-out arrays" if held_out else ""
-    if len(joined[0]) < least:
+    if len(joined) < least:
         few = "fewer than two rows; training and validation need both" if least > 1 else "no rows"
         raise DataError(f"{where} has {few}")
-    return ArrayParts(joined[0], joined[1], joined[2], held_out, note)
+    y, real = (None if part is None else np.concatenate(part) for part in (targets, lengths))
+    return ArrayParts(joined, y, real, held_out, note)
 
 
-def _named(by_name: dict[str, str], names: Sequence[str]) -> str | None:
-    """The first of ``names`` that is there, by itself or in parts."""
+def _parts(arrays: Mapping[str, np.ndarray], names: Sequence[str]) -> list[np.ndarray] | None:
+    """The first of ``names`` that is there: an array, or its training part and that held out."""
+    by_name = {name.lower(): array for name, array in arrays.items()}
     for name in names:
-        if name in by_name or f"{name}_train" in by_name:
-            return name
+        if name in by_name:
+            return [by_name[name]]
+        if f"{name}_train" in by_name:
+            ends = [end for end in HELD_OUT if f"{name}_{end}" in by_name]
+            return [by_name[f"{name}_{end}"] for end in ("train", *ends[:1])]
     return None
-
-
-def _column(
-    arrays: dict[str, np.ndarray], by_name: dict[str, str], name: str | None
-) -> list[np.ndarray] | None:
-    """An array, or its training part and the one that is held out."""
-    if name is None:
-        return None
-    if name in by_name:
-        return [arrays[by_name[name]]]
-    if f"{name}_train" not in by_name:
-        return None
-    rest = next((f"{name}_{e}" for e in HELD_OUT if f"{name}_{e}" in by_name), None)
-    parts = [f"{name}_train", *([rest] if rest else [])]
-    return [arrays[by_name[part]] for part in parts]

@@ -12,8 +12,6 @@ follows from its shape and dtype, or from the task:
 Nothing is unpickled.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property

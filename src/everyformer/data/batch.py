@@ -113,8 +113,7 @@ class Batch:
 
     @property
     def counted(self) -> Tensor:
-        """Which targets count, bool in the shape of the targets; of numbers, (B,) rows or (B, K)
-        steps."""
+        """Flags of the targets that count, in their shape; of numbers, (B,) or (B, K) steps."""
         if not self.targets.is_floating_point():
             return self.targets != IGNORED
         shape = self.targets.shape[: max(1, self.targets.dim() - 1)]

@@ -1,7 +1,5 @@
 """The data that every machine has: Python's source code, scikit-learn's digits."""
 
-from __future__ import annotations
-
 import os
 import platform
 import sysconfig
@@ -15,22 +13,19 @@ import numpy as np
 
 from everyformer.core.errors import DataError
 from everyformer.core.tasks import TASKS, TaskName
-from everyformer.data.builtin_records import BUILTINS
 from everyformer.data.cache import digest
-from everyformer.data.config import DataConfig, EpisodeOptions, SharedOptions
+from everyformer.data.config import BUILTINS, DataConfig, EpisodeOptions, SharedOptions
 from everyformer.data.dataset import Dataset
 from everyformer.data.episodes import Episodes, episode_dataset
 from everyformer.data.images import ImageDataset, image_dataset, reshaped
-from everyformer.data.kind import Kind, Request
+from everyformer.data.kind import Kind, Request, first_served
 from everyformer.data.masking import masked
-from everyformer.data.natural import first_served
 from everyformer.data.picture_labels import check_labels
 from everyformer.data.selection import held_out_draw
 from everyformer.data.sources import Entry, Source
-from everyformer.data.synthetic import load_generated
+from everyformer.data.synthetic import load_generated, load_waves
 from everyformer.data.text import load_text
 from everyformer.data.tokenizers.base import Tokenizer
-from everyformer.data.waves import load_waves
 from everyformer.rl.build import EnvironmentConfig
 from everyformer.rl.collection import collect
 from everyformer.rl.recipes import recipe

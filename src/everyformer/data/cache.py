@@ -1,26 +1,19 @@
 """Cached folders: written once, and checked against their sums whenever they are opened."""
 
-from __future__ import annotations
-
 import hashlib
 import os
+import shutil
 from array import array
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from everyformer.core.errors import CheckpointError, DataError, UnsavedError
-from everyformer.system.files import expanded, settle, workspace
+from everyformer.system.files import expanded, workspace
 from everyformer.system.plain import to_json
 from everyformer.system.sealed import check_sums, checksums, read_json, write_json
-
-try:
-    import fcntl
-except ImportError:  # on Windows nothing is locked
-    fcntl = None  # type: ignore[assignment]
 
 FORMAT = 1
 """Raised when what is written changes, so that older folders are not read."""
@@ -63,10 +56,13 @@ def cached(
             while it was read; nothing of it stays.
     """
     final = root / key
+    damaged = final.exists()
     facts = _whole(final)
     if facts is not None:
         return final, facts
     try:
+        if damaged:
+            shutil.rmtree(final)
         root.mkdir(parents=True, exist_ok=True)
         with workspace(root) as temporary:
             folder = temporary / "new" / key
@@ -76,10 +72,12 @@ def cached(
             if stamp() != before:
                 raise DataError("the data was changed while it was read: start again")
             write_json(folder / FACTS, {"format": KIND, "facts": facts, "sums": checksums(folder)})
-            # of processes that build the same at once, the first one's stays, never moved away
-            with _alone(root):
-                if _whole(final) is None:
-                    settle(temporary, root)
+            try:
+                folder.rename(final)
+            except OSError:
+                # another process has built the same: its folder stays, which it has opened
+                if not final.is_dir():
+                    raise
     except (OSError, UnsavedError) as error:
         reason = getattr(error, "strerror", error)
         raise DataError(
@@ -103,21 +101,6 @@ def write_tokens(folder: Path, sequences: Iterable[np.ndarray]) -> tuple[np.ndar
             checksum.update(raw)
             bounds.append(bounds[-1] + len(tokens))
     return np.array(bounds, dtype=np.int64), checksum.digest()
-
-
-@contextmanager
-def _alone(folder: Path) -> Iterator[None]:
-    """One process at a time in ``folder``, where the system can lock it."""
-    if fcntl is None:
-        yield
-        return
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        with suppress(OSError):  # a file system without locks
-            fcntl.flock(handle, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(handle)
 
 
 def _whole(folder: Path) -> dict | None:

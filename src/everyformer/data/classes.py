@@ -1,7 +1,5 @@
 """Labels as classes or as numbers: which labels can be either, and their summary."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -129,13 +127,11 @@ def describe(
     """
     train, validation = np.flatnonzero(~held_out), np.flatnonzero(held_out)
     if labels.ndim > 1:
-        return f"{describe_numbers(labels, train, validation, what)}; "
-    return f"{describe_classes(labels, train, validation, classes, what)}; " if classes else ""
+        return f"{_numbers(labels, train, validation, what)}; "
+    return f"{_classes(labels, train, validation, classes, what)}; " if classes else ""
 
 
-def describe_numbers(
-    numbers: np.ndarray, train: np.ndarray, validation: np.ndarray, what: str
-) -> str:
+def _numbers(numbers: np.ndarray, train: np.ndarray, validation: np.ndarray, what: str) -> str:
     """Rows, the range of their numbers (rows, n), and how far off always answering the means is."""
     known = numbers[train] if len(train) else numbers
     means = known.mean(0, dtype=np.float64)
@@ -150,7 +146,7 @@ def describe_numbers(
     )
 
 
-def describe_classes(
+def _classes(
     labels: np.ndarray,
     train: np.ndarray,
     validation: np.ndarray,
@@ -169,9 +165,4 @@ def describe_classes(
         note += (
             f"; always answering '{classes[answer]}' is right for {accuracy:.1%} of those held out"
         )
-    single = [classes[index] for index in np.flatnonzero(counts == 1).tolist()]
-    if single and len(train):
-        named = ", ".join(f"'{name}'" for name in single[:SHOWN])
-        more = f" and {len(single) - SHOWN:,} more" if len(single) > SHOWN else ""
-        note += f"; {named}{more} with one only, which cannot be in both parts"
     return note

@@ -4,8 +4,6 @@ A kind's record (`everyformer.data.kind.Kind`) names the classes that it reads; 
 are refused with the words of their class. This module imports neither torch nor numpy.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Literal
@@ -13,6 +11,7 @@ from typing import Any, ClassVar, Literal
 from everyformer.core.bounds import Count, Part, Positive, Seed, Several, Whole
 from everyformer.core.config import Options
 from everyformer.core.errors import ConfigError, nearest
+from everyformer.core.tasks import TaskName
 from everyformer.system.plain import from_json
 
 SMALLEST_BPE = 257
@@ -80,8 +79,6 @@ class ParallelOptions(DataOptions):
         "; leave it out, or give files that it fits (parallel text is the task seq2seq)"
     )
 
-    target: str | None = None
-    """Parallel text in two files: the file with the translation of each line of the source."""
     languages: str | None = None
     """Parallel text: the direction as FROM-TO, named like the files' endings or the fields (en-de).
     Unset: as the source's name has it, else in alphabetical order."""
@@ -139,9 +136,9 @@ class TableOptions(DataOptions):
 class PictureOptions(DataOptions):
     """Options of pictures."""
 
-    size: Whole | None = None
+    size: Count | None = None
     """Pictures are resized to size x size. Unset: kept when all are equal, else all take the
-    commonest size. 0: never resized, so unequal sizes are an error."""
+    commonest size."""
     colour: Literal["auto", "grey", "rgb"] = "auto"
     """Channels of pictures; auto is grey when every picture is."""
 
@@ -257,12 +254,63 @@ class DataConfig(
     TokenOptions,
     SharedOptions,
 ):
-    """Which data, cut how, with what held out: the options of all kinds side by side."""
+    """Source of data, its parts and lengths: the options of all kinds side by side."""
 
 
 Groups = tuple[type[DataOptions], ...]
 GROUPS: Groups = DataConfig.__bases__[::-1]
 """the classes of options, in the order of their fields"""
+
+
+@dataclass(frozen=True)
+class Builtin:
+    """Record of one built-in."""
+
+    about: str
+    tasks: tuple[TaskName, ...]
+    """those that it serves, the natural one first"""
+    reads: tuple[type[DataOptions], ...] = ()
+    """options that not all built-ins have a use for"""
+
+    def __str__(self) -> str:
+        return f"{self.about} ({', '.join(self.tasks)})"
+
+
+BUILTINS: dict[str, Builtin] = {
+    "stdlib": Builtin(
+        "the .py files of this Python's standard library, up to 10 MB of text",
+        ("lm", "mlm"),
+        (PackingOptions,),
+    ),
+    "digits": Builtin(
+        "1,797 grey 8x8 pictures of handwritten digits, from scikit-learn",
+        ("classify-image", "pixels", "super-resolution", "regress-image"),
+        (DrawingOptions,),
+    ),
+    "copy": Builtin(
+        "random tokens, a separator, then the same tokens, which alone are scored; or 10 to 20 "
+        "tokens and the same once more",
+        ("lm", "seq2seq"),
+    ),
+    "reverse": Builtin("10 to 20 random tokens and the same backwards", ("seq2seq",)),
+    "sort": Builtin("10 to 20 random tokens and the same in ascending order", ("seq2seq",)),
+    "recall": Builtin(
+        "key-value pairs, then the keys again in another order; the answers are scored", ("lm",)
+    ),
+    "listops": Builtin(
+        "nested MIN, MAX, MED and SM of digits; the class is the value",
+        ("classify-text", "regress-text"),
+    ),
+    "waves": Builtin(
+        "noisy series; the class is their shape, the number how often it repeats",
+        ("classify-series", "regress-series"),
+    ),
+    "walks": Builtin(
+        "1,000 random walks to one node of a graph of 20; a better one is a shorter one",
+        ("decision",),
+        (EpisodeOptions,),
+    ),
+}
 
 
 @dataclass(frozen=True)
@@ -328,14 +376,13 @@ def named_values(words: Sequence[str], flag: str) -> dict[str, Any]:
     Raises:
         ConfigError: a word has no name or no value.
     """
-    return dict(_named_value(word, flag) for word in words)
-
-
-def _named_value(word: str, flag: str) -> tuple[str, Any]:
-    name, _, value = word.partition("=")
-    if not name or not value:
-        raise ConfigError(f"{flag} takes name=value, not '{word}'")
-    try:
-        return name.replace("-", "_"), from_json(value)
-    except ValueError:
-        return name.replace("-", "_"), value
+    values: dict[str, Any] = {}
+    for word in words:
+        name, _, value = word.partition("=")
+        if not name or not value:
+            raise ConfigError(f"{flag} takes name=value, not '{word}'")
+        try:
+            values[name.replace("-", "_")] = from_json(value)
+        except ValueError:
+            values[name.replace("-", "_")] = value
+    return values

@@ -6,8 +6,6 @@ Parquet, of CSV and TSV where the column is chosen (else they are plain text). N
 a chunk is in memory.
 """
 
-from __future__ import annotations
-
 import codecs
 from collections.abc import Iterator, Sequence
 

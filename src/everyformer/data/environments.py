@@ -4,8 +4,6 @@ What it gives a model is what observations and actions are, and how long an epis
 rows of a training are what the model does (`everyformer.training.rollouts`).
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any

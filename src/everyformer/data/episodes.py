@@ -8,8 +8,6 @@ Returns-to-go are those of whole episodes, before any window is cut. What a wind
 is padding in front: zeros that are masked, and -100 for actions that are chosen.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import os
 from collections.abc import Iterator
@@ -34,12 +32,11 @@ from everyformer.genes.model_options import EpisodeShape
 from everyformer.rl.build import EnvironmentConfig
 from everyformer.rl.episode import returns_to_go
 from everyformer.rl.folder import holds_trajectories, read_trajectories
-from everyformer.rl.minari_sets import read_minari
+from everyformer.rl.minari_sets import MINARI
 from everyformer.rl.spaces import Space
 from everyformer.rl.trajectories import Statistics, Trajectories
 from everyformer.system.files import expanded
 
-MINARI = "minari:"
 TINY = 1e-6
 """added to standard deviations of states"""
 FEW = 4
@@ -293,10 +290,7 @@ class Episodes(Kind):
 
     def load(self) -> EpisodeDataset:
         source = self.config.source
-        if source.startswith(MINARI):
-            name = source.removeprefix(MINARI)
-            recorded = read_minari(name)
-        else:
+        name = source.removeprefix(MINARI)
+        if name == source:
             name = Path(os.path.abspath(expanded(source))).stem
-            recorded = read_trajectories(source)
-        return episode_dataset(recorded, self.config, self.task, name)
+        return episode_dataset(read_trajectories(source), self.config, self.task, name)

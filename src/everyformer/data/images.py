@@ -6,13 +6,14 @@ says; one of another size is stretched. For super-resolution the small pictures 
 areas of the large ones' pixels.
 """
 
-from __future__ import annotations
-
 import hashlib
+import io
+import re
+import struct
 import warnings
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from tqdm import tqdm
 
 from everyformer.core.errors import ConfigError, DataError
 from everyformer.core.tasks import TASKS, TaskName, tasks_that
@@ -37,15 +39,16 @@ from everyformer.data.config import (
 from everyformer.data.dataset import ClassedDataset, Spread
 from everyformer.data.kind import Kind, Request, refuse
 from everyformer.data.layout import without_notes
-from everyformer.data.named import tables_beside
-from everyformer.data.picture_labels import labelled_pictures, natural_task
-from everyformer.data.pictures import opened, pillow, pixels_of, survey
+from everyformer.data.picture_labels import labelled_pictures, natural_task, tables_beside
 from everyformer.data.selection import held_out_draw, spread
 from everyformer.data.sources import Entry, Source, open_source
 from everyformer.data.table import TABLES
+from everyformer.system.extras import extra_module
 from everyformer.system.memory import check_memory
 
 SUFFIXES = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm"}
+GREY_MODES = {"1", "L", "LA", "I", "I;16", "I;16B"}
+DEEP_MODES = {"I", "I;16", "I;16B"}
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -72,11 +75,10 @@ class ImageDataset(ClassedDataset):
         if TASKS[self.task].answers:
             return Batch(inputs, labels)
         targets = inputs.permute(0, 2, 3, 1).flatten(1).long()
-        classes = labels if self.classes else None
+        batch = Batch(inputs, targets, labels=labels if self.classes else None)
         if self.source_image is None:
-            return Batch(inputs, targets, labels=classes)
-        small = shrunk(inputs, self.source_image[1:])
-        return Batch(small, targets, labels=classes, separate=True)
+            return batch
+        return replace(batch, inputs=shrunk(inputs, self.source_image[1:]), separate=True)
 
 
 def shrunk(images: Tensor, size: tuple[int, int]) -> Tensor:
@@ -118,7 +120,14 @@ def image_dataset(
     source: tuple[int, int, int] | None = None
     facts: list[Any] = [checksum, labels.tobytes(), held_out.tobytes(), classes]
     if TASKS[task].encodes:
-        source = (channels, *_small_size(height, width, config.small))
+        least = min(height, width)
+        side = config.small or max(1, least // 4)
+        if side >= least:
+            raise ConfigError(
+                f"'data.small' is {side}, but the pictures are {width}x{height}: small ones have "
+                "fewer pixels on the shorter side; give less, or a greater --data.size"
+            )
+        source = (channels, round(height * side / least), round(width * side / least))
         facts.append(source)
         split += f"; each is drawn from {source[2]}x{source[1]}"
     elif config.small is not None:
@@ -169,18 +178,6 @@ def _check_size(planes: int, side: int) -> None:
     check_memory(planes * side**2, what, "choose a smaller --data.size")
 
 
-def _small_size(height: int, width: int, small: int | None) -> tuple[int, int]:
-    """Height and width of the small pictures."""
-    least = min(height, width)
-    side = max(1, least // 4) if small is None else small
-    if side >= least:
-        raise ConfigError(
-            f"'data.small' is {side}, but the pictures are {width}x{height}: small ones have fewer "
-            "pixels on the shorter side; give less, or a greater --data.size"
-        )
-    return round(height * side / least), round(width * side / least)
-
-
 class Pictures(Kind):
     """Pictures in a folder, a zip or a glob, with a table or without."""
 
@@ -224,9 +221,8 @@ class Pictures(Kind):
         """The pictures, decoded once into the cache.
 
         Raises:
-            DataError: a picture that cannot be read, unequal sizes where ``size`` is 0, no classes
-                or only one where they are needed, no numbers, too few pictures; a table that does
-                not fit the pictures.
+            DataError: a picture that cannot be read, no classes or only one where they are needed,
+                no numbers, too few pictures; a table that does not fit the pictures.
             ConfigError: columns that are not there, or that could be several.
             MissingExtraError: pillow is not installed.
         """
@@ -307,7 +303,12 @@ def _decoded(
 
     def build(folder: Path) -> dict[str, Any]:
         sizes, grey = survey(source, entries)
-        height, width, resized = _target_size(sizes, config, source.spec)
+        height, width = min(sizes, key=lambda size: (-sizes[size], size))
+        if config.size:
+            _check_size(3, config.size)
+            height = width = config.size
+        changed = sum(count for size, count in sizes.items() if size != (height, width))
+        resized = f"; {changed:,} pictures resized to {width}x{height}" if changed else ""
         grey = grey if config.colour == "auto" else config.colour == "grey"
         checksum = hashlib.blake2b(digest_size=16)
         with (folder / "pixels.bin").open("wb") as file:
@@ -323,23 +324,95 @@ def _decoded(
     return np.memmap(folder / "pixels.bin", np.uint8, mode="r", shape=shape), facts
 
 
-def _target_size(
-    sizes: Counter[tuple[int, int]], config: DataConfig, spec: str
-) -> tuple[int, int, str]:
-    """(height, width) for all, and half a sentence when that changes some."""
-    ranked = sorted(sizes.items(), key=lambda item: (-item[1], item[0]))
-    height, width = ranked[0][0]
-    if config.size == 0 and len(sizes) > 1:
-        (other_height, other_width), count = ranked[1]
-        raise DataError(
-            f"'{spec}' has pictures of {len(sizes)} sizes ({width}x{height} commonest, {count:,} "
-            f"of {other_width}x{other_height}) and --data.size 0 forbids to resize; leave it out "
-            "or give a size"
-        )
-    if config.size:
-        _check_size(3, config.size)
-        height = width = config.size
-    changed = sum(count for size, count in sizes.items() if size != (height, width))
-    if not changed:
-        return height, width, ""
-    return height, width, f"; {changed:,} pictures resized to {width}x{height}"
+def pillow(purpose: str) -> Any:
+    """The module of pillow that opens and makes pictures; raises where it is not installed."""
+    return extra_module("PIL.Image", "images", purpose, "pillow")
+
+
+def survey(source: Source, entries: Sequence[Entry]) -> tuple[Counter[tuple[int, int]], bool]:
+    """Number of pictures of each (height, width), and True where all are grey; headers only."""
+    sizes: Counter[tuple[int, int]] = Counter()
+    grey = True
+    for picture in opened(source, entries, "looking at pictures", decode=False):
+        sides = (picture.height, picture.width)
+        # of orientations above 4 the rows are columns
+        sizes[sides[::-1] if _orientation(picture) > 4 else sides] += 1
+        grey = grey and picture.mode in GREY_MODES
+    return sizes, grey
+
+
+def opened(
+    source: Source,
+    entries: Sequence[Entry],
+    doing: str,
+    decode: bool = True,
+    quiet: bool = False,
+) -> Iterator[Any]:
+    """Each picture, opened by pillow and, with ``decode``, decoded and set upright.
+
+    ``quiet`` shows no progress.
+
+    Raises:
+        DataError: no picture, cut short, of fractions, or too large to be one in good faith.
+    """
+    image = pillow("reading pictures")
+    from PIL import ImageOps
+
+    for entry in tqdm(entries, desc=doing, unit="pictures", disable=quiet or None):
+        raw = source.read(entry)
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                warnings.simplefilter("error", image.DecompressionBombWarning)
+                picture = image.open(io.BytesIO(raw))
+                if decode:
+                    turned = _orientation(picture) > 1
+                    picture.load()
+                    if turned:
+                        picture = ImageOps.exif_transpose(picture)
+        except (image.DecompressionBombError, image.DecompressionBombWarning) as error:
+            raise DataError(f"the picture {source.where(entry)} is too large: {error}") from error
+        except (OSError, SyntaxError, ValueError, EOFError) as error:
+            # pillow names the buffer, of which nobody has heard
+            reason = re.sub(r" <_io\.\w+ object at \w+>", "", str(error))
+            raise DataError(
+                f"the picture {source.where(entry)} is damaged or no picture ({reason}); replace "
+                "or remove it"
+            ) from error
+        if picture.mode == "F":
+            raise DataError(
+                f"the picture {source.where(entry)} holds fractions, of which nothing says "
+                "how large they may be; save it with 8 or 16 bits a value"
+            )
+        yield picture
+
+
+def _orientation(picture: Any) -> int:
+    """Orientation of a picture that is not decoded yet, as EXIF numbers it; 1: upright."""
+    from PIL import Image
+
+    if picture.format == "TIFF":
+        return 1  # pillow rotates these itself
+    try:
+        # not the method of PNGs, which decodes them
+        return int(Image.Image.getexif(picture).get(0x0112, 1))
+    except (OSError, KeyError, SyntaxError, TypeError, ValueError, struct.error):
+        return 1  # what is said about a picture may be damaged while the picture is whole
+
+
+def pixels_of(picture: Any, size: tuple[int, int], grey: bool) -> np.ndarray:
+    """(channels, height, width) uint8 of a decoded picture; ``size`` is (width, height)."""
+    from PIL import Image
+
+    if picture.mode in DEEP_MODES:
+        picture = Image.fromarray((np.asarray(picture) >> 8).clip(0, 255).astype(np.uint8))
+    if picture.mode == "P":
+        # by way of its transparency, of which pillow warns else
+        picture = picture.convert("RGBA")
+    mode = "L" if grey else "RGB"
+    if picture.mode != mode:
+        picture = picture.convert(mode)
+    if picture.size != size:
+        picture = picture.resize(size, Image.Resampling.BICUBIC)
+    array = np.asarray(picture)
+    return array[None] if grey else array.transpose(2, 0, 1)

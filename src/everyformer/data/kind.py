@@ -14,19 +14,43 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from functools import cached_property
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar, TypeVar, cast
 
 from everyformer.core.config import NoOptions, field_defaults, from_dict
-from everyformer.core.errors import ConfigError, nearest, unknown
-from everyformer.core.tasks import ALL_TASKS, TASKS, TaskName, tasks_called
-from everyformer.data.builtin_records import BUILTINS
-from everyformer.data.config import GROUPS, DataConfig, Groups, PluginOptions, named_values
+from everyformer.core.errors import ConfigError, DataError, nearest, unknown
+from everyformer.core.tasks import ALL_TASKS, LM, MLM, SEQ2SEQ, TASKS, TEXT, TaskName, tasks_called
+from everyformer.data.config import (
+    BUILTINS,
+    GROUPS,
+    DataConfig,
+    Groups,
+    PartOptions,
+    PluginOptions,
+    SharedOptions,
+    TableOptions,
+    TokenOptions,
+    named_values,
+)
 from everyformer.data.dataset import Dataset
-from everyformer.data.natural import natural_task
+from everyformer.data.layout import find_layout, without_notes
+from everyformer.data.pairs import holds_parallel
 from everyformer.data.sources import Source, open_source
+from everyformer.data.table import DELIMITED, TABLES, Table
+from everyformer.data.tables import (
+    holds_few,
+    holds_two_texts,
+    labelled_columns,
+    names_labels,
+    open_table,
+)
 from everyformer.data.tokenizers.base import Tokenizer
+
+OF_PAIRS = ("source_column", "target_column")
+OF_LABELS = ("label_column", "unlabelled")
+T = TypeVar("T", bound=str)
 
 
 class Request:
@@ -85,7 +109,7 @@ class Request:
         """The task of files of text."""
         if (task := self.task_of("labelled text")) is not None:
             return task
-        return cast(TaskName, natural_task(self.source, self.config, self.able))
+        return cast(TaskName, _natural_task(self.source, self.config, self.able))
 
     def task_of(self, reads: str) -> TaskName | None:
         """The task that the word means of a source of the kind ``reads`` (`Task.reads`).
@@ -162,9 +186,107 @@ class Kind(ABC):
         self.options = from_dict(self.Options, values, "--data.options ")
 
 
+class TextFiles(Kind):
+    """Base of the kinds of text, which one source may be: its task decides."""
+
+    reads: Groups = (SharedOptions, PartOptions, TokenOptions, TableOptions)
+
+    @property
+    def task(self) -> TaskName:
+        return self.request.text_task
+
+    @property
+    def called(self) -> str:
+        return f"the task {self.task}"
+
+    def check(self) -> None:
+        endings = {entry.suffix for entry in without_notes(self.request.source.entries)}
+        data = f"'{self.config.source}'"
+        if not endings <= TABLES:
+            refuse(self.config, TableOptions.names(), data, TableOptions.elsewhere)
+        if not endings & DELIMITED:
+            refuse(self.config, ("header",), data, ", whose columns have names")
+        super().check()
+
+
 def refuse(config: DataConfig, names: Iterable[str], data: str, why: str) -> None:
     """Refuse options that mean nothing to ``data``, where they are not at their defaults."""
     defaults = field_defaults(DataConfig)
     for name in names:
         if getattr(config, name) != defaults[name]:
             raise ConfigError(f"--data.{name.replace('_', '-')} has no meaning for {data}{why}")
+
+
+def _natural_task(source: Source, config: DataConfig, able: Sequence[str]) -> str:
+    """The first task of those that a text serves which is among ``able``.
+
+    Raises:
+        DataError: a table that may be pairs or labelled texts, and nothing says which.
+    """
+    entries = without_notes(source.entries)
+    plain = (LM, MLM)
+    if all(entry.suffix in TABLES for entry in entries):
+        if first_served((TEXT, SEQ2SEQ, *plain), able) in plain and config.label_column is None:
+            return first_served(plain, able)
+        if holds_parallel(source, config):
+            return first_served((SEQ2SEQ, *plain), able)
+        table = open_table(source, config, find_layout(entries, config.part).train[0])
+        return _of_table(table, config, able)
+    if holds_parallel(source, config):
+        return first_served((SEQ2SEQ, *plain), able)
+    return first_served((TEXT, *plain) if _holds_class_folders(source) else plain, able)
+
+
+def first_served(served: Sequence[T], able: Sequence[str]) -> T:
+    """The first task of ``served`` that the model has; its very first where it has none."""
+    return next((task for task in served if task in able), served[0])
+
+
+def _of_table(table: Table, config: DataConfig, able: Sequence[str]) -> str:
+    """The natural task of a table whose header names no two sides."""
+    chosen = config.text_column is not None or config.label_column is not None
+    pairs = table.width == 2 and not chosen
+    if pairs and not names_labels(table) and all(TASKS[task].encodes for task in able):
+        return SEQ2SEQ
+    if pairs and holds_two_texts(table):
+        first, second = table.names or ("1", "2")
+        raise DataError(
+            f"{table.where} has two columns of text"
+            + (f" ({first}, {second})" if table.names else " and no header")
+            + f": pairs to translate take --task {SEQ2SEQ} (with --data.source-column {first} "
+            f"--data.target-column {second}), a label takes --data.label-column {second}, and to "
+            f"learn a text itself takes --task lm --data.text-column {first}"
+        )
+    if all(TASKS[task].encodes for task in able):
+        raise DataError(
+            f"{table.where} has {table.columns}, and a member that only translates takes pairs: "
+            "choose their columns with --data.source-column and --data.target-column"
+        )
+    if config.label_column is not None:
+        # a model without this task is refused by name
+        return TEXT
+    return first_served((TEXT, LM, MLM) if _holds_labels(table, config) else (LM, MLM), able)
+
+
+def _holds_labels(table: Table, config: DataConfig) -> bool:
+    """True where a table shows labels by its names and values.
+
+    A CSV that shows none is taken to have some, so that the user is asked for their column, unless
+    its text column is chosen or it has no other.
+    """
+    if names_labels(table):
+        return True
+    if table.width == 2 and table.sample:
+        _, label = labelled_columns(table, config)
+        if holds_few(table, label):
+            return True
+    return table.marked_up and table.width > 1 and config.text_column is None
+
+
+def _holds_class_folders(source: Source) -> bool:
+    """True where a source is .txt files in folders, two or more in each of two or more."""
+    layout = find_layout(source.entries)
+    if any(len(e.parts) != 2 or e.suffix != ".txt" for e in layout.entries):
+        return False
+    counts = Counter(entry.parts[0] for entry in layout.train)
+    return len(counts) > 1 and min(counts.values()) > 1

@@ -1,7 +1,5 @@
 """Texts with a class or a number each: a folder for each class, or a table with both columns."""
 
-from __future__ import annotations
-
 from array import array
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -25,13 +23,12 @@ from everyformer.data.classes import (
 from everyformer.data.config import DataConfig, ParallelOptions
 from everyformer.data.corpus import checked, tokenizer_kind
 from everyformer.data.dataset import ClassedDataset, Spread
-from everyformer.data.kind import Request, refuse
+from everyformer.data.kind import OF_PAIRS, Request, TextFiles, refuse
 from everyformer.data.layout import class_entries, find_layout, without_notes
 from everyformer.data.selection import held_out_draw
 from everyformer.data.sources import Entry, Source
 from everyformer.data.table import TABLES
 from everyformer.data.tables import TableReader, labelled_reader
-from everyformer.data.text_files import OF_PAIRS, TextFiles
 from everyformer.data.tokenizers.base import Tokenizer
 from everyformer.data.tokenizers.load import fit_tokenizer, load_tokenizer
 

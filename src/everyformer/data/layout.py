@@ -1,7 +1,5 @@
 """Layout of a source: the split and the classes that folders and file names show."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -144,7 +142,7 @@ def class_entries(source: Source, layout: SourceLayout) -> tuple[SourceLayout, i
     ``parts[0]`` of each entry is its class.
 
     Raises:
-        DataError: no folders, or a class's folder that holds no file.
+        DataError: there are no folders.
     """
     train, held_out = (
         None if part is None else tuple(e for e in part if len(e.parts) > 1)
@@ -155,15 +153,7 @@ def class_entries(source: Source, layout: SourceLayout) -> tuple[SourceLayout, i
             f"'{source.spec}' has no folders for classes; put the files of each class into a "
             "folder of its own, or take a task without classes"
         )
-    both = (*train, *(held_out or ()))
-    above = {tuple(e.name.split("/"))[: -len(e.parts)] for e in both}
-    for folder in source.empty:
-        if tuple(folder.split("/"))[:-1] in above:
-            raise DataError(
-                f"the class folder '{folder}' in '{source.spec}' holds no files; add some or "
-                "remove the folder"
-            )
-    loose = len(layout.entries) - len(both)
+    loose = len(layout.entries) - len(train) - len(held_out or ())
     return replace(layout, train=train, validation=held_out), loose
 
 

@@ -1,26 +1,59 @@
 """`load_dataset`: the data that a request names, by the first kind that recognises it."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from importlib.metadata import entry_points
 from inspect import isabstract
 
-from everyformer.core.errors import ConfigError
+from everyformer.core.errors import ConfigError, DataError
 from everyformer.core.plugins import loaded, offer_of
-from everyformer.core.tasks import ALL_TASKS
+from everyformer.core.tasks import ALL_TASKS, TASKS
 from everyformer.data.arrays import Arrays
 from everyformer.data.builtin import BuiltIn
-from everyformer.data.config import DataConfig
+from everyformer.data.config import DataConfig, MaskOptions, PackingOptions, ParallelOptions
 from everyformer.data.dataset import Dataset
 from everyformer.data.environments import Environment
 from everyformer.data.episodes import Episodes
 from everyformer.data.images import Pictures
-from everyformer.data.kind import Kind, Request
+from everyformer.data.kind import OF_LABELS, OF_PAIRS, Kind, Request, TextFiles, refuse
 from everyformer.data.labelled import LabelledText
+from everyformer.data.masking import masked
 from everyformer.data.parallel import ParallelText
-from everyformer.data.text_files import Text
+from everyformer.data.text import load_text
 from everyformer.data.tokenizers.base import Tokenizer
+
+
+class Text(TextFiles):
+    """Text that is learned as it is, or with tokens hidden."""
+
+    name = "text"
+    reads = (*TextFiles.reads, PackingOptions, MaskOptions)
+
+    @classmethod
+    def recognises(cls, request: Request) -> bool:
+        """True of all that no other kind has recognised."""
+        return True
+
+    def check(self) -> None:
+        task = TASKS[self.task]
+        if task.series:
+            raise DataError(
+                f"'{self.config.source}' holds no series, which the task {task.name} needs; give "
+                "them as arrays (N, T, C) with their targets in an .npz"
+            )
+        if task.pictures:
+            raise DataError(
+                f"'{self.config.source}' holds no pictures, which the task {task.name} needs; give "
+                "the folder or zip of .png or .jpg files (a table of them lies beside), or take "
+                "the task lm or classify-text"
+            )
+        super().check()
+        refuse(self.config, OF_PAIRS, self.called, ParallelOptions.elsewhere)
+        refuse(self.config, OF_LABELS, self.called, "; leave it out, or classify")
+
+    def load(self) -> Dataset:
+        text = load_text(self.request.source, self.config, self.request.tokenizer)
+        return masked(text, self.config) if TASKS[self.task].predicts == "hidden" else text
+
 
 KINDS: tuple[type[Kind], ...] = (
     Environment,

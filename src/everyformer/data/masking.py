@@ -13,8 +13,6 @@ Source: Devlin et al. 2018, arXiv 1810.04805, 3.1; whole words as in google-rese
 of a row's tokens are chosen, rounded; in this module each by itself, so that 15% is a mean.
 """
 
-from __future__ import annotations
-
 import unicodedata
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -31,10 +29,13 @@ from everyformer.data.dataset import Dataset
 from everyformer.data.selection import spread
 from everyformer.data.text import TextDataset
 from everyformer.data.tokenizers.base import Tokenizer
-from everyformer.data.tokenizers.hub import HubTokenizer
+from everyformer.data.tokenizers.package import HubTokenizer
+from everyformer.genes.config import ModelConfig
 
 MASKED, RANDOM = 0.8, 0.1
 """Shares of the chosen tokens that become the mask token and a random one."""
+MARKS = (".", "!", "?", "\n")
+"""Last characters of sentences."""
 TRAINING_STREAM, VALIDATION_STREAM = 1, 2
 """Kept apart from each other and from the stream of `TextDataset` that places the windows."""
 
@@ -172,3 +173,23 @@ def word_numbers(tokens: np.ndarray, begins: np.ndarray, ends: np.ndarray) -> np
     joined = ends[tokens[:, :-1]] & begins[tokens[:, 1:]]
     first = np.zeros((len(tokens), 1), dtype=np.int64)
     return np.concatenate((first, np.cumsum(~joined, axis=1)), axis=1)
+
+
+def ends_of(tokenizer: Tokenizer) -> tuple[int, ...]:
+    """Tokens whose text ends as a sentence does, trailing spaces left out, and the separator."""
+
+    def ends(token: int) -> bool:
+        text = tokenizer.decode([token])
+        return token == tokenizer.separator or text.rstrip(" \t\r").endswith(MARKS)
+
+    return tuple(filter(ends, range(tokenizer.vocabulary)))
+
+
+def with_sentences(config: ModelConfig, dataset: Dataset) -> ModelConfig:
+    """``config`` with those facts of ``dataset`` that its summaries need and do not yet have."""
+    options = config.summaries
+    if options.per == "sentence" and not options.ends and dataset.tokenizer is not None:
+        options = replace(options, ends=ends_of(dataset.tokenizer))
+    if options.mask_token is None and isinstance(dataset, MaskedTextDataset) and options.cpc:
+        options = replace(options, mask_token=dataset.mask_token)
+    return replace(config, summaries=options)

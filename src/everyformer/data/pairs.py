@@ -1,22 +1,19 @@
 """Parallel text: which files hold it, in which direction, and its pairs one after the other.
 
 Two files of equal name but for the language's ending (train.en, train.de), any number of such twins
-in a folder or zip; two files named one by one; tables with two columns for them.
+in a folder or zip; tables with two columns for them.
 Lines end at \\n alone (other line separators of Unicode are text), white space around is dropped.
 """
-
-from __future__ import annotations
 
 import itertools
 import re
 from collections.abc import Iterator, Sequence
 
-from everyformer.core.errors import ConfigError, DataError
-from everyformer.data.cache import digest
+from everyformer.core.errors import DataError
 from everyformer.data.config import DataConfig, direction
+from everyformer.data.headers import LANGUAGES
 from everyformer.data.layout import find_layout, without_notes
-from everyformer.data.names import FIELDS, LANGUAGES
-from everyformer.data.sources import Entry, Source, open_source, text_lines
+from everyformer.data.sources import Entry, Source, text_lines
 from everyformer.data.table import TABLES
 from everyformer.data.tables import TableReader, names_sides, open_table, pair_reader
 from everyformer.data.tokenizers.base import SEPARATOR
@@ -31,7 +28,7 @@ def holds_parallel(source: Source, config: DataConfig) -> bool:
     By itself: a table whose first line names both sides, or files that all end in languages, with
     two languages at least for one name.
     """
-    options = (config.target, config.languages, config.source_column, config.target_column)
+    options = (config.languages, config.source_column, config.target_column)
     if any(option is not None for option in options):
         return True
     entries = without_notes(source.entries)
@@ -57,18 +54,7 @@ class SentencePairs:
         self._twins: dict[str, Entry] = {}
         entries = without_notes(source.entries)
         sides = None if config.languages is None else direction(config.languages)
-        if config.target is not None:
-            if sides is not None:
-                raise ConfigError(
-                    "'data.target' and 'data.languages' are both given, but two files are "
-                    "translated from the source to the target: leave 'data.languages' out"
-                )
-            first, second = _two_files(source, config.target)
-            ends = _ending(first), _ending(second)
-            self.languages = FIELDS if "" in ends or len(set(ends)) == 1 else ends
-            self._twins[first.name] = second
-            entries = [first]
-        elif all(entry.suffix in TABLES for entry in entries):
+        if all(entry.suffix in TABLES for entry in entries):
             first = find_layout(entries, config.part).train[0]
             self.table, self.languages = pair_reader(source, config, first, sides)
         else:
@@ -80,12 +66,6 @@ class SentencePairs:
         self.own_split = layout.validation is not None
         self._parts = (layout.train, layout.validation or ())
         self.empty = 0
-
-    def stamp(self) -> str:
-        """Hash of the files' paths, sizes and times of change."""
-        entries = {entry.name: entry for entry in self.source.entries}
-        apart = [twin for twin in self._twins.values() if entries.get(twin.name) is not twin]
-        return digest(self.source.stamp(), Source(self.source.spec, apart).stamp())
 
     def read(self) -> Iterator[tuple[bool, str, str]]:
         """(held out by the source itself, source, target); pairs empty on both sides left out.
@@ -166,26 +146,13 @@ def _checked(text: str, where: str) -> str:
     return text.strip()
 
 
-def _two_files(source: Source, spec: str) -> tuple[Entry, Entry]:
-    with open_source(spec) as other:
-        files = source.plain_file, other.plain_file
-        if None in files or any(e.suffix in TABLES for e in (*source.entries, *other.entries)):
-            raise ConfigError(
-                f"'data.target' goes with two plain files of text, not with '{source.spec}' and "
-                f"'{spec}'; a folder, zip or table holds both languages by itself"
-            )
-        if files[0] == files[1]:
-            raise ConfigError(f"'data.source' and 'data.target' are the same file '{spec}'")
-        return source.entries[0], other.entries[0]
-
-
 def _direction_of(source: Source, entries: Sequence[Entry]) -> tuple[str, str]:
     """The two languages that the endings show, in the order in which the source's name has them."""
     ends = sorted({_ending(entry) for entry in entries})
     if len(ends) == 1:
         raise DataError(
             f"'{source.spec}' has one language only, '{ends[0]}'; parallel text has a second "
-            "file beside each (train.en, train.de), or give it with --data.target"
+            "file beside each (train.en, train.de)"
         )
     if len(ends) > 2 or not ends[0]:
         raise DataError(

@@ -4,8 +4,6 @@ One tokenizer serves both languages. Source and target both end with the separat
 the target is scored (a source ends so too, as in Marian and tensor2tensor).
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -17,26 +15,73 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from everyformer.core.errors import DataError
+from everyformer.core.errors import ConfigError, DataError
 from everyformer.core.tasks import TASKS
 from everyformer.data.batch import IGNORED, Batch
-from everyformer.data.buckets import Buckets
 from everyformer.data.cache import FORMAT, cache_root, cached, digest, write_tokens
 from everyformer.data.config import DataConfig, ParallelOptions
 from everyformer.data.corpus import tokenizer_kind
 from everyformer.data.dataset import Dataset
-from everyformer.data.kind import Request, refuse
+from everyformer.data.kind import OF_LABELS, Request, TextFiles, refuse
 from everyformer.data.pairs import SentencePairs
 from everyformer.data.selection import spread
 from everyformer.data.text import encode_prompt
-from everyformer.data.text_files import OF_LABELS, TextFiles
 from everyformer.data.tokenizers.base import SEPARATOR, Tokenizer
 from everyformer.data.tokenizers.load import fit_tokenizer, load_tokenizer
-from everyformer.data.tokenizers.plain import CharTokenizer
 from everyformer.system.plain import from_json, to_json
 
 CHUNK = 2000
 """Pairs encoded at a time."""
+GRAIN = 2
+"""Tokens; a coarser one shuffles more and pads more."""
+
+
+class Buckets:
+    """Buckets of pairs that are alike in length, every pair once an epoch.
+
+    Pairs are sorted by target and source length, both rounded up to a multiple of `GRAIN`; the
+    source lengths run up and down in turn, so that neighbours are always close. In every epoch
+    pairs of equal rounded lengths are shuffled among each other and the batches among themselves.
+    Where the sorted row is cut into batches depends on the rounded lengths alone, so an epoch
+    always has as many.
+    """
+
+    def __init__(self, lengths: np.ndarray, positions: int | None = None) -> None:
+        """``lengths`` (pairs, 2) of source and target; ``positions`` in a batch, or None."""
+        rounded = -(-lengths.astype(np.int64) // GRAIN)
+        source, target = rounded.T
+        most = int(source.max(initial=0)) + 1
+        self._key = target * most + np.where(target % 2, most - 1 - source, source)
+        self._sorted = GRAIN * rounded[np.argsort(self._key, kind="stable")]
+        self._cuts = None if positions is None else _even_cuts(self._sorted, positions)
+        self._latest: tuple[tuple[int, int], np.ndarray] | None = None
+
+    def batches(self, size: int) -> int:
+        """Number of batches in an epoch, of about ``size`` pairs without a limit of positions."""
+        return len(self._cut_points(size)) - 1
+
+    def rows(self, step: int, size: int, seed: int) -> np.ndarray:
+        """The pairs of training step ``step``: a pure function of its arguments."""
+        cuts = self._cut_points(size)
+        epoch, number = divmod(step, len(cuts) - 1)
+        order = np.random.default_rng((seed, epoch, len(cuts))).permutation(len(cuts) - 1)
+        start, stop = cuts[order[number]], cuts[order[number] + 1]
+        return self._epoch(seed, epoch)[start:stop]
+
+    def _cut_points(self, size: int) -> np.ndarray:
+        if self._cuts is not None:
+            return self._cuts
+        count = len(self._key)
+        batches = -(-count // size)
+        return np.arange(batches + 1) * count // batches
+
+    def _epoch(self, seed: int, epoch: int) -> np.ndarray:
+        """All pairs, sorted, with equal ones in an order drawn for the epoch."""
+        if self._latest is None or self._latest[0] != (seed, epoch):
+            drawn = np.random.default_rng((seed, epoch)).permutation(len(self._key))
+            order = drawn[np.argsort(self._key[drawn], kind="stable")]
+            self._latest = ((seed, epoch), order)
+        return self._latest[1]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -44,7 +89,7 @@ class ParallelDataset(Dataset):
     """Pairs in batches of like lengths, padded on the right; ``keep`` marks the source's padding.
 
     Training pairs come in batches of about ``size`` sentences, or, with ``--data.tokens N``, of at
-    most N positions, source, target and padding together (`everyformer.data.buckets`).
+    most N positions, source, target and padding together (`Buckets`).
     """
 
     tokens: np.ndarray
@@ -138,13 +183,13 @@ class ParallelText(TextFiles):
             )
         pairs = SentencePairs(source, config)
         spec = config.tokenizer if tokenizer is None else tokenizer.to_dict()
-        cut = config.validation, config.part, pairs.languages, pairs.stamp()
+        cut = config.validation, config.part, pairs.languages, source.stamp()
         key = digest(FORMAT, "parallel", *cut, spec, config.columns)
 
         def build(folder: Path) -> dict[str, Any]:
             return _build(pairs, folder, config, tokenizer)
 
-        folder, facts = cached(cache_root(config.cache), f"parallel-{key}", build, pairs.stamp)
+        folder, facts = cached(cache_root(config.cache), f"parallel-{key}", build, source.stamp)
         fitted = load_tokenizer(folder)
         bounds = np.load(folder / "bounds.npy", mmap_mode="r")
         lengths = np.diff(bounds).reshape(-1, 2)
@@ -217,15 +262,11 @@ def _build(
     references = [target for _, _, target in itertools.islice(pairs.read(), training, None)]
     (folder / "references.json").write_text(to_json(references), encoding="utf-8")
     lengths = np.diff(bounds).reshape(-1, 2)[training:]
-    strange = 0
-    if isinstance(fitted, CharTokenizer):
-        tokens = np.memmap(folder / "tokens.bin", fitted.dtype, mode="r")
-        strange = int((tokens[bounds[2 * training] :] == fitted.unknown).sum())
     size = sum(len(text.encode()) + 1 for text in references)
     return {
         "training": training,
         "bytes_per_token": size / int(lengths[:, 1].sum()),
-        "split": _split(pairs, training, count - training, strange),
+        "split": _split(pairs, training, count - training),
         "fingerprint": digest(checksum, training, fitted.to_dict()),
     }
 
@@ -241,13 +282,48 @@ def _sentences(pairs: SentencePairs, tokenizer: Tokenizer, count: int) -> Iterat
             bar.update(len(chunk))
 
 
-def _split(pairs: SentencePairs, training: int, validation: int, strange: int) -> str:
+def _split(pairs: SentencePairs, training: int, validation: int) -> str:
     counts = f"{training:,} training and {validation:,} validation pairs"
     note = f"{pairs.note}: {counts} from {' to '.join(pairs.languages)}"
     if pairs.table is not None:
         note += "".join(f"; {each}" for each in pairs.table.notes)
     if pairs.empty:
         note += f"; {pairs.empty:,} empty pairs left out"
-    if strange:
-        note += f"; {strange:,} held-out characters that training never has"
     return note
+
+
+def _even_cuts(lengths: np.ndarray, positions: int) -> np.ndarray:
+    """Cuts into as few batches of at most ``positions`` as can be, evened out.
+
+    Without that the last batch would be whatever is left over, down to a single pair.
+
+    Raises:
+        ConfigError: one pair alone has more positions.
+    """
+    low, high = int(lengths.sum(1).max()), positions
+    if low > high:
+        raise ConfigError(
+            f"the longest training pair has {low} positions, more than --data.tokens {positions}; "
+            "give more tokens or a smaller --data.length"
+        )
+    cuts = _cuts(lengths, high)
+    while high - low > 1:
+        middle = (low + high) // 2
+        tried = _cuts(lengths, middle)
+        if len(tried) > len(cuts):
+            low = middle
+        else:
+            high, cuts = middle, tried
+    return cuts
+
+
+def _cuts(lengths: np.ndarray, limit: int) -> np.ndarray:
+    """Each batch takes pairs until one more would bring it, padded, above ``limit`` positions."""
+    cuts = [0]
+    while cuts[-1] < len(lengths):
+        start = cuts[-1]
+        most = limit // int(lengths[start].sum())
+        longest = np.maximum.accumulate(lengths[start : start + most], axis=0).sum(1)
+        padded = longest * np.arange(1, len(longest) + 1)
+        cuts.append(start + int(np.searchsorted(padded, limit, side="right")))
+    return np.array(cuts)

@@ -1,30 +1,32 @@
 """Labels of pictures: classes by their folders, or classes or numbers by a table among them."""
 
-from __future__ import annotations
-
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import PurePosixPath
 
 import numpy as np
 
 from everyformer.core.errors import ConfigError, DataError
 from everyformer.core.tasks import TASKS, TaskName
-from everyformer.data.classes import classes_of, numbers_of
+from everyformer.core.wording import counted
+from everyformer.data.classes import SHOWN, classes_of, numbers_of, refuse_unlabelled
 from everyformer.data.config import DataConfig
-from everyformer.data.layout import (
-    SourceLayout,
-    class_entries,
-    find_layout,
-    without_notes,
-)  # fmt: skip
-from everyformer.data.named import (
-    METADATA,
-    named_pictures,
-    table_labels_pictures,
-    tables_beside,
-)
+from everyformer.data.headers import FILES
+from everyformer.data.layout import SourceLayout, class_entries, find_layout, without_notes
 from everyformer.data.sources import Entry, Source
-from everyformer.data.tables import LABEL, NUMBER, TableReader
+from everyformer.data.table import TABLES, Table
+from everyformer.data.tables import (
+    LABEL,
+    NUMBER,
+    TableReader,
+    names_labels,
+    open_table,
+    picture_reader,
+)
+
+METADATA = "metadata"
+"""what a table is called that is meant among others"""
 
 
 @dataclass(frozen=True)
@@ -35,19 +37,53 @@ class LabelledPictures:
     labels: np.ndarray
     """(pictures,) class ids, zeros without classes; or (pictures, 1) float32 numbers"""
     classes: tuple[str, ...]
-    notes: tuple[str, ...] = ()
+    notes: Sequence[str] = ()
     """half a sentence each, on what was read and left aside"""
 
 
+class PictureNames:
+    """The pictures of a source by what tables call them."""
+
+    def __init__(self, pictures: Sequence[Entry]) -> None:
+        self.whole = {entry.name: entry for entry in pictures}
+        self.ends: dict[str, list[Entry]] = defaultdict(list)
+        """by the last parts of a path, with the file's ending and without"""
+        for entry in pictures:
+            path = PurePosixPath(entry.name)
+            for form in (path, path.with_suffix("")):
+                for first in range(len(form.parts)):
+                    self.ends["/".join(form.parts[first:])].append(entry)
+
+    def find(self, cell: str, table: Entry) -> list[Entry]:
+        """The pictures that a cell may mean: by their path from the table, else in the source,
+        else by the end of their path."""
+        name = str(PurePosixPath(cell.strip().replace("\\", "/")))
+        near = str(PurePosixPath(table.name).parent / name)
+        for path in (near, name):
+            if path in self.whole:
+                return [self.whole[path]]
+        return self.ends.get(name, [])
+
+
+def tables_beside(source: Source) -> list[Entry]:
+    """The tables of a source of pictures: those called metadata, or else all."""
+    tables = [entry for entry in source.entries if entry.suffix in TABLES]
+    return [e for e in tables if PurePosixPath(e.name).stem.lower() == METADATA] or tables
+
+
 def natural_task(source: Source, config: DataConfig, pictures: Sequence[Entry]) -> TaskName:
-    """To classify, where folders or a table show classes, else to draw."""
+    """To classify, where folders or a single table show classes, else to draw."""
     if config.labels:
         return "pixels"
     train = find_layout(pictures, config.part).train
-    labelled = config.label_column is not None or any(len(entry.parts) > 1 for entry in train)
-    if labelled or table_labels_pictures(source, config, pictures):
+    if config.label_column is not None or any(len(entry.parts) > 1 for entry in train):
         return "classify-image"
-    return "pixels"
+    tables = tables_beside(source)
+    if len(tables) != 1:
+        return "pixels"
+    table, names = open_table(source, config, tables[0]), PictureNames(pictures)
+    labelled = names_labels(table) and _file_column(table, names)[1] > 0
+    return "classify-image" if labelled else "pixels"
 
 
 def labelled_pictures(
@@ -60,7 +96,8 @@ def labelled_pictures(
 
     Raises:
         ConfigError: ``labels`` for a classifier; options of tables where none is read; columns.
-        DataError: no classes or numbers where they are needed, or not such.
+        DataError: no classes or numbers where they are needed, or not such; a table that does not
+            fit the pictures.
     """
     layout = find_layout(pictures, config.part)
     check_labels(config, task)
@@ -91,15 +128,14 @@ def labelled_pictures(
         if loose:
             notes.append(f"{loose:,} pictures outside the class folders left aside")
     others = {entry.name for entry in without_notes(source.entries)} - {p.name for p in pictures}
-    if len(others) == 1:
-        notes.append("1 file that is no picture left aside")
-    elif others:
-        notes.append(f"{len(others):,} files that are no pictures left aside")
-    if needed:
-        folders = [entry.parts[0] for entry in layout.entries]
-        labels, classes = _classes(folders, layout, None, source, config)
-        return LabelledPictures(layout, labels, classes, tuple(notes))
-    return LabelledPictures(layout, np.zeros(len(layout.entries), np.int64), (), tuple(notes))
+    if others:
+        verb = "is no picture" if len(others) == 1 else "are no pictures"
+        notes.append(f"{counted(len(others), 'file')} that {verb} left aside")
+    if not needed:
+        return LabelledPictures(layout, np.zeros(len(layout.entries), np.int64), (), notes)
+    folders = [entry.parts[0] for entry in layout.entries]
+    labels, classes = _classes(folders, layout, None, source, config)
+    return LabelledPictures(layout, labels, classes, notes)
 
 
 def check_labels(config: DataConfig, task: str) -> None:
@@ -115,17 +151,48 @@ def _by_table(
     source: Source, config: DataConfig, pictures: Sequence[Entry], task: TaskName
 ) -> LabelledPictures:
     """Classes or numbers by a table; pictures that it does not name are left aside."""
+    names, tables = PictureNames(pictures), tables_beside(source)
+    folders = {PurePosixPath(entry.name).parent for entry in tables}
+    alike = {PurePosixPath(entry.name).name for entry in tables}
+    if len(folders) < len(tables) or len(alike) > 1:
+        listed = ", ".join(entry.name for entry in tables[:SHOWN])
+        raise DataError(
+            f"'{source.spec}' has {len(tables)} tables beside its pictures, {listed}: call the one "
+            f"that is meant {METADATA}{tables[0].suffix}, or leave only that"
+        )
+    table = open_table(source, config, tables[0])
+    files, fitting = _file_column(table, names)
+    if files is None:
+        raise DataError(
+            f"{table.where} has {table.columns}, and none of them names the pictures in "
+            f"'{source.spec}'; give a column file_name with their paths"
+        )
     measures = TASKS[task].measures
-    named = named_pictures(source, config, pictures, NUMBER if measures else LABEL)
-    layout = find_layout([entry for entry in pictures if entry.name in named.labels], config.part)
-    texts = [named.labels[entry.name] for entry in layout.entries]
+    reader = picture_reader(source, config, table, files, NUMBER if measures else LABEL)
+    labels, empty = _table_labels(reader, tables, names)
+    notes = list(reader.notes)
+    if fitting and not (table.names and table.names[files].lower() in FILES):
+        notes.append(f"{table.column(files)} holds the names of pictures")
+    aside = [entry.name for entry in pictures if entry.name not in labels]
+    if config.unlabelled == "refuse":
+        refuse_unlabelled(empty[:SHOWN], len(empty), f"'{source.spec}'", "picture")
+    elif empty:
+        labels = {name: label for name, label in labels.items() if label}
+        notes.append(f"{len(empty):,} without a label left out")
+    if aside:
+        more = " ..." if len(aside) > 3 else ""
+        notes.append(
+            f"{counted(len(aside), 'picture')} that no row names left aside: "
+            f"{', '.join(aside[:3])}{more}"
+        )
+    layout = find_layout([entry for entry in pictures if entry.name in labels], config.part)
+    texts = [labels[entry.name] for entry in layout.entries]
     if measures:
-        reader = named.reader
-        column = reader.first.column(reader.indices[1])
-        numbers = numbers_of(texts, f"{column} of {reader.first.where}")[:, None]
-        return LabelledPictures(layout, numbers, (), named.notes)
-    labels, classes = _classes(texts, layout, named.reader, source, config)
-    return LabelledPictures(layout, labels, classes, named.notes)
+        column = table.column(reader.indices[1])
+        numbers = numbers_of(texts, f"{column} of {table.where}")[:, None]
+        return LabelledPictures(layout, numbers, (), notes)
+    ids, classes = _classes(texts, layout, reader, source, config)
+    return LabelledPictures(layout, ids, classes, notes)
 
 
 def _classes(
@@ -142,3 +209,59 @@ def _classes(
     sure = config.label_column is not None
     ids, classes = classes_of(codes, coded, held_out, reader, source.spec, sure)
     return ids, tuple(classes)
+
+
+def _file_column(table: Table, names: PictureNames) -> tuple[int | None, int]:
+    """The column that names pictures, and how many of the first rows' cells there are names.
+
+    That with most of them; of none, the first that is called like one of file names.
+    """
+    called = [name.lower() in FILES for name in table.names] or [False] * table.width
+    counts = [
+        sum(bool(cell.strip() and names.find(cell, table.entry)) for cell in cells)
+        for cells in zip(*table.sample, strict=True)
+    ]
+    best = max(range(table.width), key=lambda index: (counts[index], called[index], -index))
+    if counts[best] or called[best]:
+        return best, counts[best]
+    return None, 0
+
+
+def _table_labels(
+    reader: TableReader, tables: Sequence[Entry], names: PictureNames
+) -> tuple[dict[str, str], list[str]]:
+    """Labels by the names of pictures in the source, and the places of rows with an empty one.
+
+    Raises:
+        DataError: rows whose picture is missing, may be one of several or was named before.
+    """
+    labels: dict[str, str] = {}
+    lines: dict[str, str] = {}
+    lost: list[str] = []
+    spec = f"'{reader.source.spec}'"
+    for entry in tables:
+        for table, (first, second), number, cells in reader.rows(entry):
+            place = table.at(number) if len(tables) > 1 else f"{table.unit} {number}"
+            cell = table.label(number, first, cells[0])
+            pictures = names.find(cell, entry) if cell else []
+            if not pictures:
+                lost.append(f"'{cell}' ({place})")
+                continue
+            if len(pictures) > 1:
+                several = ", ".join(entry.name for entry in pictures[:SHOWN])
+                raise DataError(f"{place}: '{cell}' may be {several}; write the path")
+            name = pictures[0].name
+            if name in labels:
+                raise DataError(
+                    f"{place} names the picture '{name}' again, which {lines[name]} has named "
+                    "before; leave one of the rows"
+                )
+            labels[name], lines[name] = table.label(number, second, cells[1]), place
+    if lost:
+        more = f" and {len(lost) - SHOWN:,} more" if len(lost) > SHOWN else ""
+        raise DataError(
+            f"{counted(len(lost), 'row')} of the table name{'s' * (len(lost) == 1)} "
+            f"no picture in {spec}: {', '.join(lost[:SHOWN])}{more}; add such pictures "
+            "or remove such rows"
+        )
+    return labels, [lines[name] for name, label in labels.items() if not label]

@@ -1,7 +1,5 @@
 """Selection of rows: of a step, of a limited validation, for the held-out part."""
 
-from __future__ import annotations
-
 from functools import lru_cache
 
 import numpy as np

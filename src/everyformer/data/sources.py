@@ -6,7 +6,6 @@ desktop systems are passed over. Every failure to read is a `DataError` that nam
 
 from __future__ import annotations
 
-import codecs
 import glob
 import io
 import os
@@ -61,10 +60,7 @@ class Source:
     spec: str
     """The path, glob or name, as it was written."""
     entries: Sequence[Entry]
-    empty: Sequence[str] = ()
-    """Folders inside that hold no file."""
     archive: zipfile.ZipFile | None = None
-    archive_path: Path | None = None
 
     def __enter__(self) -> Source:
         return self
@@ -82,16 +78,9 @@ class Source:
                 return plain
         return path.resolve().name or "data"
 
-    @property
-    def plain_file(self) -> Path | None:
-        """The path of the source's only content when that is one ordinary file."""
-        if len(self.entries) == 1 and isinstance(self.entries[0].handle, Path):
-            return self.entries[0].handle
-        return None
-
     def stamp(self) -> str:
         """Hash of the paths, sizes and times of change: equal while nothing was touched."""
-        files = [] if self.archive_path is None else [("", self.archive_path)]
+        files = [("", Path(str(self.archive.filename)))] if self.archive else []
         files += [(e.name, e.handle) for e in self.entries if isinstance(e.handle, Path)]
         rows: list[tuple[str, str, int, int]] = []
         for name, path in files:
@@ -152,7 +141,7 @@ def text_lines(source: Source, entry: Entry, newline: str | None = None) -> Iter
     Raises:
         DataError: another encoding, with the line where that shows.
     """
-    where = source.where(entry)
+    where, number = source.where(entry), 0
     try:
         with (
             reading(where),
@@ -161,28 +150,22 @@ def text_lines(source: Source, entry: Entry, newline: str | None = None) -> Iter
         ):
             yield from lines
     except UnicodeDecodeError as error:
-        raise _foreign_encoding(source, entry, error.reason) from error
+        # the decoder reads ahead of the lines that it gives
+        with source.stream(entry) as raw:
+            number = next(n for n, line in enumerate(raw, start=1) if _is_foreign(line))
+        raise DataError(
+            f"{where}, line {number} is not UTF-8 text ({error.reason}); convert it (iconv -f "
+            "LATIN1 -t UTF-8, or from what it is)"
+        ) from error
 
 
-def _foreign_encoding(source: Source, entry: Entry, reason: str) -> DataError:
-    """Error for a file that is not UTF-8: the line, and whether others before it are."""
-    where, number, mixed, utf16 = source.where(entry), 0, False, False
-    with reading(where), source.stream(entry) as stream:
-        for number, line in enumerate(stream, start=1):
-            utf16 |= number == 1 and line.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
-            try:
-                mixed |= not line.decode("utf-8-sig").isascii()
-            except UnicodeDecodeError:
-                break
-    if mixed:
-        return DataError(
-            f"{where}, line {number} is not UTF-8 text ({reason}), but lines before it are: the "
-            "file mixes encodings; mend or remove such lines"
-        )
-    return DataError(
-        f"{where}, line {number} is not UTF-8 text ({reason}); convert it (iconv -f "
-        f"{'UTF-16' if utf16 else 'LATIN1'} -t UTF-8)"
-    )
+def _is_foreign(line: bytes) -> bool:
+    """True where a line is not UTF-8."""
+    try:
+        line.decode()
+    except UnicodeDecodeError:
+        return True
+    return False
 
 
 def open_source(spec: str) -> Source:
@@ -233,19 +216,14 @@ def _file_entry(name: str, path: Path) -> Entry:
 
 
 def _folder(spec: str, root: Path) -> Source:
-    items = [*_walk(root)]
-    entries = [item for item in items if isinstance(item, Entry)]
+    entries = sorted(_walk(root), key=lambda e: e.parts)
     if not entries:
         raise DataError(f"the folder '{spec}' holds no files; give one that does")
-    empty = [item for item in items if isinstance(item, str)]
-    return Source(spec, sorted(entries, key=lambda e: e.parts), empty)
+    return Source(spec, entries)
 
 
-def _walk(folder: Path, parts: tuple[str, ...] = (), above: tuple = ()) -> Iterator[Entry | str]:
-    """The files below ``folder``, links followed, and folders without any by name.
-
-    ``above`` are the folders that it lies in.
-    """
+def _walk(folder: Path, parts: tuple[str, ...] = (), above: tuple = ()) -> Iterator[Entry]:
+    """The files below ``folder``, links followed; ``above`` are the folders that it lies in."""
     with reading(f"'{folder}'"):
         status = folder.stat()
         names = sorted(os.listdir(folder))
@@ -255,22 +233,14 @@ def _walk(folder: Path, parts: tuple[str, ...] = (), above: tuple = ()) -> Itera
             f"'{folder}' is a link to a folder that contains it, so reading would never end; "
             "remove the link or give a glob that avoids it"
         )
-    filled = False
     for name in names:
         path = folder / name
         if _is_litter(name):
             continue
-        with reading(f"'{path}'"):
-            mode = path.stat().st_mode
-        if stat.S_ISDIR(mode):
-            for inner in _walk(path, (*parts, name), (*above, identity)):
-                filled |= isinstance(inner, Entry)
-                yield inner
-        elif stat.S_ISREG(mode):
-            filled = True
+        if path.is_dir():
+            yield from _walk(path, (*parts, name), (*above, identity))
+        elif path.is_file():
             yield _file_entry("/".join((*parts, name)), path)
-    if parts and not filled:
-        yield "/".join(parts)
 
 
 def _is_litter(name: str) -> bool:
@@ -301,7 +271,6 @@ def _zip(spec: str, path: Path) -> Source:
 
 def _read_directory(spec: str, path: Path, archive: zipfile.ZipFile) -> Source:
     entries: list[Entry] = []
-    folders: set[str] = set()
     for info in archive.infolist():
         path_inside = info.filename.replace("\\", "/")
         parts = tuple(part for part in path_inside.split("/") if part not in ("", "."))
@@ -312,17 +281,13 @@ def _read_directory(spec: str, path: Path, archive: zipfile.ZipFile) -> Source:
             )
         if not parts or any(_is_litter(part) for part in parts):
             continue
-        if info.is_dir():
-            folders.add("/".join(parts))
-        elif not stat.S_ISLNK(info.external_attr >> 16):
+        if not info.is_dir() and not stat.S_ISLNK(info.external_attr >> 16):
             entries.append(Entry("/".join(parts), info.file_size, info, parts))
     _refuse_bomb(spec, sum(entry.size for entry in entries), path.stat().st_size)
     if not entries:
         raise DataError(f"the zip '{spec}' holds no files; give one that does")
-    filled = {"/".join(e.parts[:depth]) for e in entries for depth in range(1, len(e.parts))}
     entries.sort(key=lambda e: e.parts)
-    empty = sorted(folders - filled)
-    return Source(spec, entries, archive=archive, archive_path=path, empty=empty)
+    return Source(spec, entries, archive=archive)
 
 
 def _refuse_bomb(spec: str, unpacked: int, packed: int) -> None:

@@ -6,8 +6,6 @@ is dropped where the text does not divide, and the segment of a step is a functi
 Where a stream comes to the start of the text a new document begins.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 

@@ -1,10 +1,8 @@
-"""Generated tasks: copying, reversing, sorting, associative recall, nested list operations.
+"""Generated tasks: copying, reversing, sorting, recall, nested list operations, noisy waves.
 
 Rows are generated when they are read, from (the data's seed, the run's seed, the step). Held-out
 rows come from a stream of seeds that training never draws from, and are always the same.
 """
-
-from __future__ import annotations
 
 import statistics
 from abc import abstractmethod
@@ -47,6 +45,12 @@ SHORTEST = 4
 """Expressions have between length / 4 and length tokens, the arena's ratio of 500 to 2,000."""
 ATTEMPTS = 10_000
 """Expressions tried for one row before length and depth are taken to contradict each other."""
+
+WAVES = ("sine", "square", "sawtooth")
+FEWEST, MOST = 1.0, 4.0
+"""periods in a series, a uniform draw"""
+NOISE = 0.3
+"""standard deviation of what is added to shapes between -1 and 1"""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -203,6 +207,24 @@ def _draws(random: np.random.Generator) -> Iterator[float]:
         yield from random.random(4096).tolist()
 
 
+@dataclass(frozen=True, kw_only=True, eq=False)
+class WavesDataset(GeneratedDataset):
+    """Series (length, 1) of a random shape, frequency and phase, with normal noise."""
+
+    def _rows(self, random: np.random.Generator, count: int) -> Batch:
+        shapes = random.integers(0, len(WAVES), count)
+        periods = random.uniform(FEWEST, MOST, count)
+        phase = random.uniform(0, 1, count)
+        turns = phase[:, None] + periods[:, None] * np.arange(self.length) / self.length
+        within = turns % 1
+        forms = np.stack((np.sin(2 * np.pi * turns), np.where(within < 0.5, 1, -1), 2 * within - 1))
+        series = forms[shapes, np.arange(count)] + NOISE * random.standard_normal(turns.shape)
+        inputs = torch.from_numpy(series[..., None].astype(np.float32))
+        if TASKS[self.task].measures:
+            return Batch(inputs, torch.from_numpy(periods[:, None].astype(np.float32)))
+        return Batch(inputs, torch.from_numpy(shapes))
+
+
 def load_generated(config: DataConfig, task: TaskName) -> GeneratedDataset:
     """The generated rows that ``config.source`` names, for ``task``.
 
@@ -245,6 +267,25 @@ def load_generated(config: DataConfig, task: TaskName) -> GeneratedDataset:
         # lengths that no expression can have are refused at once, not in training
         dataset.train_batch(0, 1, 0)
     return dataset
+
+
+def load_waves(config: DataConfig, task: TaskName) -> WavesDataset:
+    """Waves of ``config.length`` steps, to classify by their shape or to count their periods."""
+    drawn = np.linspace(FEWEST, MOST, 1001)[:, None]
+    measures = TASKS[task].measures
+    return WavesDataset(
+        name="waves",
+        task=task,
+        kind="series",
+        vocabulary=256,
+        classes=() if measures else WAVES,
+        features=Spread((0.0,), (1.0,)),
+        numbers=Spread.of(drawn) if measures else None,
+        split=f"generated without end; {HELD_OUT:,} validation series from other seeds",
+        fingerprint=digest(VERSION, "waves", config.length, config.seed, task),
+        length=config.length,
+        seed=config.seed,
+    )
 
 
 def _require_recall(config: DataConfig) -> None:

@@ -2,21 +2,15 @@
 names, or, of two columns, by their values. Where several could be meant, an error names the flag.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from everyformer.core.errors import ConfigError, DataError, nearest
 from everyformer.data.config import DataConfig
-from everyformer.data.delimited import DelimitedTable
-from everyformer.data.headers import FEW, is_number
-from everyformer.data.names import FIELDS, LABELS, LANGUAGES, TEXTS, two_languages
-from everyformer.data.parquet import ParquetTable
-from everyformer.data.records import JsonTable
+from everyformer.data.headers import FEW, FIELDS, LABELS, LANGUAGES, TEXTS, is_number, two_languages
 from everyformer.data.sources import Entry, Source
-from everyformer.data.table import JSON_LINES, PARQUET, Table
+from everyformer.data.table import Table, read_table
 
 ENOUGH_ROWS = 20
 """Rows from which on a column of many values is taken for no label, whatever its values."""
@@ -59,8 +53,6 @@ class Role:
         if value.isdecimal() and 1 <= int(value) <= table.width:
             return int(value) - 1
         hint = nearest(value.lower(), names) if names else "number them from 1"
-        if hint.startswith("known: "):
-            hint = "name one of them, or number them from 1"
         raise ConfigError(
             f"{table.where} has no column '{value}' for {self.flag}, but {table.columns}; {hint}"
         )
@@ -141,7 +133,7 @@ class TableReader:
         if entry.name == first.entry.name:
             return first, self.indices
         names = [first.names[index] for index in self.indices] if first.names else []
-        table = _open(self.source, entry, self.config.header if names else "no", names)
+        table = read_table(self.source, entry, self.config.header if names else "no", names)
         missing = [name for name in names if name.lower() not in table.lower]
         if missing or (not names and table.width != first.width):
             differs = (
@@ -281,15 +273,7 @@ def holds_two_texts(table: Table) -> bool:
 def open_table(source: Source, config: DataConfig, entry: Entry) -> Table:
     """The table of an entry, with the header that the options ask for or name."""
     values = [value for name, value in config.columns.items() if name != "header" and value]
-    return _open(source, entry, config.header, [v for v in values if not v.isdecimal()])
-
-
-def _open(source: Source, entry: Entry, header: str, names: Sequence[str]) -> Table:
-    if entry.suffix in JSON_LINES:
-        return JsonTable(source, entry)
-    if entry.suffix in PARQUET:
-        return ParquetTable(source, entry)
-    return DelimitedTable(source, entry, header, names)
+    return read_table(source, entry, config.header, [v for v in values if not v.isdecimal()])
 
 
 def _likely_label(table: Table) -> int:

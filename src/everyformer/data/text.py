@@ -1,7 +1,5 @@
 """Text for language models: windows of one long row of tokens that stays on disk."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
@@ -31,7 +29,7 @@ STRETCHES, STRETCH = 64, 1 << 16
 """of a large part whose tokens are counted: how many, and tokens of each"""
 
 
-class Neighbours(Protocol):
+class NeighbourTokens(Protocol):
     """Tokens that followed contexts like those of a row (`everyformer.datastores.table`)."""
 
     def at(self, positions: np.ndarray) -> np.ndarray:
@@ -48,7 +46,7 @@ class TextDataset(Dataset):
     """(M,) held-out tokens, memory-mapped."""
     stride: int | None = None
     """Tokens between the starts of validation windows; None sets them side by side."""
-    neighbours: tuple[Neighbours, Neighbours] | None = None
+    neighbours: tuple[NeighbourTokens, NeighbourTokens] | None = None
     """Neighbours of training and of held-out tokens, where a model reads them."""
     packed: bool = False
     """True where tokens see only their document. A separator, which ends a document, counts as the
@@ -81,7 +79,7 @@ class TextDataset(Dataset):
         return float(nats @ held_out / held_out.sum())
 
     def window_starts(self, limit: int | None) -> tuple[np.ndarray, np.ndarray]:
-        """Where validation windows begin, and up to where their targets are scored before them."""
+        """Starts of the validation windows, and ends of the targets scored before them."""
         scored, stride = len(self.validation) - 1, self.stride or self.length
         chosen = spread(1 + -(-(scored - self.length) // stride), limit)
         done = np.where(chosen > 0, self.length + (chosen - 1) * stride, 0)

@@ -5,8 +5,6 @@ those of queries. Batches are of a fixed number of windows whatever happened bet
 and goes on comes to the same bytes.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -28,7 +26,7 @@ from everyformer.data.tokenizers.base import Tokenizer
 from everyformer.datastores.store.record import Dtype, Origin, bytes_needed
 from everyformer.datastores.store.store import Store
 from everyformer.datastores.store.writing import Writer, is_unfinished
-from everyformer.datastores.texts import Text, Texts, Window, windows
+from everyformer.datastores.texts import Texts, TokenizedText, Window, windows
 from everyformer.genes.memory.base import memories_of
 from everyformer.models.base import Model, evaluating
 from everyformer.models.language import LanguageModel
@@ -147,7 +145,7 @@ class Sized(Protocol):
     def size(self) -> int:
         """Bytes, or tokens, of all."""
 
-    def __iter__(self) -> Iterator[Text]: ...
+    def __iter__(self) -> Iterator[TokenizedText]: ...
 
 
 def write(

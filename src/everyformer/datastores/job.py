@@ -34,7 +34,7 @@ Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)
-class Outcome:
+class JobOutcome:
     """Result of a training, with the model and data as they predict and are read."""
 
     result: TrainResult
@@ -42,12 +42,12 @@ class Outcome:
     """as it predicts: with its store, where it has one"""
     dataset: Dataset
     """as the model reads it"""
-    job: Job | None = None
+    job: StoreJob | None = None
     """of a run with a store, whose temporary folder lasts as long as this"""
 
 
 @dataclass(frozen=True, eq=False)
-class Job:
+class StoreJob:
     """A training of a model that has a retrieval."""
 
     model: LanguageModel
@@ -79,9 +79,9 @@ class Job:
         folder.mkdir(parents=True, exist_ok=True)
         return folder
 
-    def outcome(self, result: TrainResult, model: Any = None, data: Any = None) -> Outcome:
+    def outcome(self, result: TrainResult, model: Any = None, data: Any = None) -> JobOutcome:
         """Outcome of the job; without a model and data those that it began with."""
-        return Outcome(result, model or self.model, data or self.dataset, self)
+        return JobOutcome(result, model or self.model, data or self.dataset, self)
 
     def train(self, dataset: TextDataset | None = None) -> TrainResult:
         """The model's own training."""
@@ -104,7 +104,7 @@ class Job:
 class Companion(Protocol):
     """Functions of the module that trains and opens runs of a retrieval."""
 
-    def train_with(self, job: Job) -> Outcome:
+    def train_with(self, job: StoreJob) -> JobOutcome:
         """Train, with what is needed before and behind."""
 
     def open_model(self, folder: Path, model: LanguageModel, tokenizer: Tokenizer | None,

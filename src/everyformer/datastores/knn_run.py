@@ -8,8 +8,6 @@ is most likely: the model has learned from it too, so lambda is rather too low t
 tokens there lambda is at most n / (n + 1) (`everyformer.models.knn_lm.highest_weight`).
 """
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from pathlib import Path
@@ -22,7 +20,7 @@ from everyformer.core.errors import ConfigError
 from everyformer.data.text import TextDataset
 from everyformer.data.tokenizers.base import Tokenizer
 from everyformer.datastores.indexing import Indexing
-from everyformer.datastores.job import Job, Outcome, Say, how_of
+from everyformer.datastores.job import JobOutcome, Say, StoreJob, how_of
 from everyformer.datastores.reader import StoreReader, searched_by, with_store
 from everyformer.datastores.store.index import Index
 from everyformer.datastores.stretches import Stretches, indexed
@@ -42,7 +40,7 @@ TEMPERATURES = (0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0)
 """that are tried"""
 
 
-def train_with(job: Job) -> Outcome:
+def train_with(job: StoreJob) -> JobOutcome:
     """The training, the store, and the choice of its reading; measured with it.
 
     Raises:

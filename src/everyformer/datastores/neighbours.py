@@ -1,7 +1,5 @@
 """Neighbours of every token of a text, their places, and their effect on its probability."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,7 +10,7 @@ from everyformer.core.errors import UnsupportedError
 from everyformer.data.tokenizers.base import Tokenizer
 from everyformer.datastores.reader import StoreReader
 from everyformer.datastores.store.store import Store
-from everyformer.datastores.texts import Text, windows
+from everyformer.datastores.texts import TokenizedText, windows
 from everyformer.models.base import evaluating
 from everyformer.models.knn_lm import (
     KnnLanguageModel,
@@ -84,7 +82,7 @@ def explain(
         raise UnsupportedError("neighbours are told of a store that is searched by an index")
     explained: list[Explained] = []
     with evaluating(reading), torch.inference_mode():
-        for window in windows(Text("", tokens), context, context):
+        for window in windows(TokenizedText("", tokens), context, context):
             ids = torch.from_numpy(window.inputs.astype(np.int64))[None]
             goals = torch.from_numpy(tokens[window.first + 1 : window.end + 1].astype(np.int64))[
                 None

@@ -6,8 +6,6 @@ window. So no names or offsets are compared, and a text that stands in the store
 its twin either. The first token of a document is no value of a store, so it is not compared.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import torch
 from torch import Tensor

@@ -1,7 +1,5 @@
 """A store as a language model reads it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path

@@ -5,8 +5,6 @@ before or behind the training lies in the run's folder ``retrieval/``, and `read
 `reading_data` find it there again.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +13,7 @@ from everyformer.data.dataset import Dataset
 from everyformer.data.text import TextDataset
 from everyformer.data.tokenizers.base import Tokenizer
 from everyformer.datastores import knn_run, spalm_run
-from everyformer.datastores.job import FOLDER, Companion, Job, Outcome, Say
+from everyformer.datastores.job import FOLDER, Companion, JobOutcome, Say, StoreJob
 from everyformer.genes.config import ModelConfig
 from everyformer.genes.retrieval import RETRIEVAL
 from everyformer.models.base import Model
@@ -37,7 +35,7 @@ def train_run(
     *,
     say: Say,
     **more: Any,
-) -> Outcome:
+) -> JobOutcome:
     """Training as by `everyformer.training.train`, with the store that the model needs.
 
     Args:
@@ -49,7 +47,7 @@ def train_run(
     """
     companion = companion_of(model.config) if isinstance(model, LanguageModel) else None
     if companion is None:
-        return Outcome(train(model, dataset, config, run, **more), model, dataset)
+        return JobOutcome(train(model, dataset, config, run, **more), model, dataset)
     if not isinstance(dataset, TextDataset):
         raise ConfigError(
             f"retrieval '{model.config.genes[RETRIEVAL.name].name}' stores a text that goes on; "
@@ -60,7 +58,7 @@ def train_run(
             f"{model.config.member} stores its training text, which one process does: start it "
             "without torchrun"
         )
-    return companion.train_with(Job(model, dataset, config, run, say, more))
+    return companion.train_with(StoreJob(model, dataset, config, run, say, more))
 
 
 def companion_of(config: ModelConfig) -> Companion | None:

@@ -5,8 +5,6 @@ what is found does not depend on how a text is cut into calls. The state keeps t
 that; a new token costs one reading of its window, up to ``context`` tokens, by the frozen model.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 
@@ -19,7 +17,7 @@ from everyformer.core.state import StackState, State, state
 from everyformer.datastores.indexing import Indexing, new_keys
 from everyformer.datastores.store.index import Index
 from everyformer.datastores.table import first_new, window_of
-from everyformer.datastores.texts import Text, Window
+from everyformer.datastores.texts import TokenizedText, Window
 from everyformer.models.knn_lm import ReadingModel
 from everyformer.models.language import LanguageModel
 
@@ -81,7 +79,7 @@ class SpalmLanguageModel(ReadingModel):
         if recent is None or out.state is None:
             return out
         rows = zip(recent.tokens, inputs, real, strict=True)
-        tokens = [torch.cat((old, new[kept]))[len(new[kept]) :] for old, new, kept in rows]
+        tokens = [torch.cat((old, new[real_]))[len(new[real_]) :] for old, new, real_ in rows]
         after = Recent(out.state.seen, torch.stack(tokens))
         return out._replace(state=StackState(out.state.seen, (out.state, after)))
 
@@ -103,7 +101,7 @@ class SpalmLanguageModel(ReadingModel):
             start = 0 if last is None else max(0, len(places) - last)
             for window, first, end in self._windows(seen + start, seen + len(places)):
                 shift = seen - before
-                text = Text("", history)
+                text = TokenizedText("", history)
                 batch.append(Window(text, window - shift, first - window, end - shift))
                 where += [(row, int(places[p - seen])) for p in range(first, end)]
         neighbours = torch.full((*inputs.shape, self.k), -1, dtype=torch.long)

@@ -5,8 +5,6 @@ retrieval/model/      the frozen model
 retrieval/store/      keys of the training text by it, and the index
 """
 
-from __future__ import annotations
-
 import dataclasses
 from pathlib import Path
 from typing import Any
@@ -19,12 +17,12 @@ from everyformer.data.text import TextDataset
 from everyformer.data.tokenizers.base import Tokenizer
 from everyformer.data.tokenizers.load import require_same
 from everyformer.datastores.indexing import Indexing
-from everyformer.datastores.job import Job, Outcome, Say, how_of, options_of
+from everyformer.datastores.job import JobOutcome, Say, StoreJob, how_of, options_of
 from everyformer.datastores.spalm_reading import SpalmLanguageModel
 from everyformer.datastores.store.index import Index
 from everyformer.datastores.store.store import Store
 from everyformer.datastores.stretches import Stretches, indexed
-from everyformer.datastores.table import Table
+from everyformer.datastores.table import PhraseTable
 from everyformer.genes.config import ModelConfig
 from everyformer.genes.retrieval.spalm import SpalmOptions
 from everyformer.models.build import build_model, configure
@@ -43,7 +41,7 @@ VANILLA = "rope"
 finds what a token stands behind than attention by places"""
 
 
-def train_with(job: Job) -> Outcome:
+def train_with(job: StoreJob) -> JobOutcome:
     """The frozen model, the store, the tables, and then the training."""
     folder, options = job.folder, job.options
     if job.run is not None and job.run.writes and job.run.config() is None:
@@ -108,8 +106,8 @@ def _with_tables(
     }  # fmt: skip
     own = None if texts is None else texts.positions
     tables = (
-        Table(dataset.train, own=own, near=options.near, **read),
-        Table(dataset.validation, **read),
+        PhraseTable(dataset.train, own=own, near=options.near, **read),
+        PhraseTable(dataset.validation, **read),
     )
     return dataclasses.replace(dataset, neighbours=tables)
 
@@ -125,7 +123,7 @@ def _how(options: SpalmOptions, dataset: TextDataset, frozen: LanguageModel) -> 
     return how
 
 
-def _frozen(job: Job, folder: Path) -> TrainResult | None:
+def _frozen(job: StoreJob, folder: Path) -> TrainResult | None:
     """Put the frozen model into its folder; what came of its training if that was stopped."""
     if is_model(folder / MODEL):
         return None
@@ -187,6 +185,6 @@ def _open(folder: Path) -> LanguageModel:
     return frozen.requires_grad_(False)
 
 
-def _stopped(job: Job, number: int | None) -> TrainResult:
+def _stopped(job: StoreJob, number: int | None) -> TrainResult:
     """Result of a run that was stopped before its training began."""
     return TrainResult(0, 0, 0.0, 0, 0.0, None, None, None, None, job.path, signal=number)

@@ -1,7 +1,5 @@
 """The training text of a run as a store: stretches of it at equal distances, and their places."""
 
-from __future__ import annotations
-
 import importlib.util
 import shutil
 from collections.abc import Callable, Iterator
@@ -18,7 +16,7 @@ from everyformer.datastores.store.index import Index, open_index
 from everyformer.datastores.store.options import Distance, SearchOptions
 from everyformer.datastores.store.store import Store
 from everyformer.datastores.store.writing import Writer, is_unfinished
-from everyformer.datastores.texts import Text
+from everyformer.datastores.texts import TokenizedText
 from everyformer.genes.retrieval import Kind
 from everyformer.models.base import evaluating
 from everyformer.models.language import LanguageModel
@@ -66,10 +64,12 @@ class Stretches:
         """Tokens of all."""
         return len(self.starts) * self.length
 
-    def __iter__(self) -> Iterator[Text]:
+    def __iter__(self) -> Iterator[TokenizedText]:
         for start in self.starts.tolist():
             end = start + self.length
-            yield Text(f"training text, tokens {start:,} to {end:,}", self.tokens[start : end + 1])
+            yield TokenizedText(
+                f"training text, tokens {start:,} to {end:,}", self.tokens[start : end + 1]
+            )
 
 
 def stored(

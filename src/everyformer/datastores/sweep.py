@@ -9,8 +9,6 @@ Indexes that may miss neighbours are asked for the largest k, so their smaller k
 better than if they were asked for by themselves.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -119,25 +117,25 @@ class _Scores(nn.Module):
         self.reading, self.grid = reading, grid
         self.config = reading.config
         self._sequences = 0
-        self._kept: list[tuple[Tensor, Tensor, Tensor]] = []
+        self._scored: list[tuple[Tensor, Tensor, Tensor]] = []
 
     def forward(self, inputs: Tensor, *, targets: Tensor, **options: Any) -> ModelOutput:
-        out, real, found = self.reading.look_up(inputs, targets=targets, **options)
+        out, real, near = self.reading.look_up(inputs, targets=targets, **options)
         scored = targets[real] != IGNORED
         goals = targets[real][scored]
         logs = log_probabilities(out.logits[real][scored]).gather(-1, goals[:, None])[:, 0]
-        found = Neighbours(*(part[scored] for part in found))
-        known = by_k_and_temperature(found, goals, self.grid, self.reading.options).log()
-        known = torch.where(found.rows[:, :1, None] < 0, logs[:, None, None], known.to(logs.dtype))
+        near = Neighbours(*(part[scored] for part in near))
+        known = by_k_and_temperature(near, goals, self.grid, self.reading.options).log()
+        known = torch.where(near.rows[:, :1, None] < 0, logs[:, None, None], known.to(logs.dtype))
         row = real.nonzero()[scored, 0] + self._sequences
         self._sequences += len(inputs)
-        self._kept.append((logs.cpu(), known.cpu(), row.cpu()))
+        self._scored.append((logs.cpu(), known.cpu(), row.cpu()))
         return out
 
     def cells(self, plain: dict[str, Any]) -> list[Cell]:
         """Cells of all combinations; ``plain`` is the evaluation of the model alone."""
-        logs, known, row = (torch.cat(parts) for parts in zip(*self._kept, strict=True))
-        self._kept.clear()
+        logs, known, row = (torch.cat(parts) for parts in zip(*self._scored, strict=True))
+        self._scored.clear()
         logs = logs.double()
         counts = torch.bincount(row, minlength=self._sequences).double()
         cells = []
@@ -154,14 +152,14 @@ class _Scores(nn.Module):
 
 
 def by_k_and_temperature(
-    found: Neighbours, goals: Tensor, grid: Grid, options: KnnOptions
+    neighbours: Neighbours, goals: Tensor, grid: Grid, options: KnnOptions
 ) -> Tensor:
     """p_kNN of ``goals`` (N,) for each k and temperature (N, K, T); NaN without neighbours."""
     last = torch.tensor(grid.k, device=goals.device) - 1
-    right = (found.values == goals[:, None]) & (found.rows >= 0)
+    right = (neighbours.values == goals[:, None]) & (neighbours.rows >= 0)
     columns = []
     for temperature in grid.temperature:
-        w = weights(found.distances, replace(options, temperature=temperature)).double()
+        w = weights(neighbours.distances, replace(options, temperature=temperature)).double()
         columns.append((w * right).cumsum(-1)[:, last] / w.cumsum(-1)[:, last])
     return torch.stack(columns, -1)
 

@@ -5,8 +5,6 @@ the same together, when one of their tokens is first asked for: what a token fin
 on what was asked before nor on where a run was stopped, and a run looks up no more than it reads.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -16,7 +14,7 @@ from torch import Tensor
 
 from everyformer.datastores.indexing import new_keys
 from everyformer.datastores.store.index import Index
-from everyformer.datastores.texts import Text, Window, windows
+from everyformer.datastores.texts import TokenizedText, Window, windows
 from everyformer.models.language import LanguageModel
 
 TOGETHER = 8
@@ -35,8 +33,8 @@ def first_new(window: int, context: int, stride: int) -> int:
 
 
 @dataclass(eq=False)
-class Table:
-    """`everyformer.data.text.Neighbours` of one row of tokens."""
+class PhraseTable:
+    """`everyformer.data.text.NeighbourTokens` of one row of tokens."""
 
     tokens: np.ndarray
     model: LanguageModel
@@ -67,7 +65,7 @@ class Table:
 
     @cached_property
     def _windows(self) -> list[Window]:
-        return list(windows(Text("", self.tokens), self.context, self.stride))
+        return list(windows(TokenizedText("", self.tokens), self.context, self.stride))
 
     def _look_up(self, part: int) -> np.ndarray:
         """(n, k) of the new tokens of some windows."""

@@ -1,7 +1,5 @@
 """Documents of a source as tokens, and the windows that a model reads them in."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -17,7 +15,7 @@ from everyformer.data.sources import Entry, Source
 from everyformer.data.tokenizers.base import Tokenizer
 
 
-class Text(NamedTuple):
+class TokenizedText(NamedTuple):
     """One document."""
 
     name: str
@@ -28,7 +26,7 @@ class Text(NamedTuple):
 class Window(NamedTuple):
     """Stretch of a text that a model reads at once, and its new part."""
 
-    text: Text
+    text: TokenizedText
     first: int
     new: int
     """tokens of the window that an earlier one had too"""
@@ -56,10 +54,10 @@ class Texts:
         Raises:
             DataError: there is none.
         """
-        found = [entry for entry in self.source.entries if entry.size > 0]
-        if not found:
+        filled = [entry for entry in self.source.entries if entry.size > 0]
+        if not filled:
             raise DataError(f"every text in '{self.source.spec}' is empty; give some with content")
-        return found
+        return filled
 
     @cached_property
     def tables(self) -> TextTables:
@@ -86,7 +84,7 @@ class Texts:
         """Bytes of all."""
         return sum(entry.size for entry in self.entries)
 
-    def __iter__(self) -> Iterator[Text]:
+    def __iter__(self) -> Iterator[TokenizedText]:
         for entry in self.entries:
             if entry.name in self.tables.names:
                 for number, text in self.tables.texts(entry):
@@ -96,13 +94,13 @@ class Texts:
                 chunks = checked(self.source, entry, self.tokenizer.kind != "bytes")
                 yield self._text(entry.name, chunks)
 
-    def _text(self, name: str, chunks: Iterable[bytes]) -> Text:
+    def _text(self, name: str, chunks: Iterable[bytes]) -> TokenizedText:
         encoder = StreamEncoder(self.tokenizer)
         parts = [encoder.feed(chunk) for chunk in chunks]
-        return Text(name, np.concatenate((*parts, encoder.feed(b"", final=True))))
+        return TokenizedText(name, np.concatenate((*parts, encoder.feed(b"", final=True))))
 
 
-def windows(text: Text, context: int, stride: int) -> Iterator[Window]:
+def windows(text: TokenizedText, context: int, stride: int) -> Iterator[Window]:
     """A text in windows of ``context`` tokens, each ``stride`` on; none of a text of one token.
 
     Every token but the last, which nothing follows, is new in one window.

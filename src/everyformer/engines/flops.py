@@ -4,8 +4,6 @@ Its rule for fused attention is kept: the two matrix products, counted whole, al
 Importing this module registers the formulas; `count_flops` is the one way FLOPs are counted here.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -4,8 +4,6 @@ torch's own `once_differentiable` looks at the incoming gradient alone: where th
 of a sum, second derivatives through the saved tensors would be left out without a word.
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable
 from typing import Any, NoReturn

@@ -5,8 +5,6 @@ pass, its results, and ``grad_x`` for the gradient of a result x; these are save
 result x without ``grad_x`` among them has no gradient.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from inspect import signature
 from types import NoneType

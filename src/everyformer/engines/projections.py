@@ -1,7 +1,5 @@
 """Queries, keys and values: the projections into heads, fused where the sources agree."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Literal
 

@@ -6,8 +6,6 @@ matrix products. That is exact as long as no factor leaves the exponent range of
 what `one_reference` and `bias_fits` check; the engines hold an exact path for the rest.
 """
 
-from __future__ import annotations
-
 from contextlib import AbstractContextManager
 
 import torch

@@ -6,8 +6,6 @@ at its first real token. `compact` moves the real tokens of each row to the fron
 exact: padding never matters, and padded outputs are zero.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import torch

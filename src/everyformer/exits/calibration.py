@@ -12,8 +12,6 @@ Source: Schuster et al. 2022, arXiv 2207.07061, section 4.2. The truncation of t
 plain difference from above.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, TypeVar

@@ -1,7 +1,5 @@
 """Savings of early exits in layers, operations and seconds, beside the same model without them."""
 
-from __future__ import annotations
-
 import statistics
 import time
 from collections.abc import Callable, Mapping

@@ -27,8 +27,6 @@ Sources: Angelopoulos et al. 2021, arXiv 2110.01052; Schuster et al. 2022, arXiv
 4; Bates et al. 2021, arXiv 2101.02703 (Hoeffding-Bentkus).
 """
 
-from __future__ import annotations
-
 import bisect
 import itertools
 import math

@@ -1,7 +1,5 @@
 """Options of early exits where a model is used."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from everyformer.core.bounds import Share

@@ -6,8 +6,6 @@ Of many splits at most a share epsilon may realise more than delta, plus what th
 mean strays. The losses of one calibration at all of its thresholds are enough for that.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import NamedTuple
 

@@ -5,8 +5,6 @@ thresholds that are drawn for each layer, as Elbayad et al. (arXiv 1910.10073, 4
 On the front are those than which none has less loss at no more layers.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple

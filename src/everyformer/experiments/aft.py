@@ -1,7 +1,5 @@
 """AFT: a position bias addresses tokens; without one AFT is global pooling."""
 
-from __future__ import annotations
-
 import math
 
 import torch

@@ -1,7 +1,5 @@
 """Softmax attention: why 1/sqrt(D), and why attention at all."""
 
-from __future__ import annotations
-
 import math
 
 import torch

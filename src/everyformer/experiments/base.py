@@ -1,7 +1,5 @@
 """Experiments by name, and the files that each leaves."""
 
-from __future__ import annotations
-
 import importlib
 import pkgutil
 import time

@@ -1,8 +1,6 @@
 """Blocks: what lies in a far one is sorted in, and how sharply (Sinkhorn); what n of them save and
 lose, and what shifted heads give (blockwise attention)."""
 
-from __future__ import annotations
-
 import itertools
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Attention that is of low rank or routed: slots, spectra, clusters, and how operations grow."""
 
-from __future__ import annotations
-
 import math
 import time
 from statistics import median

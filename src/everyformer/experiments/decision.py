@@ -1,8 +1,6 @@
 """Decision Transformer where it acts: paths joined from pieces, the return that is asked for, the
 steps that are read, and when rewards come."""
 
-from __future__ import annotations
-
 import itertools
 from typing import Any, cast
 

@@ -11,8 +11,6 @@ again: stop it at any time and give the same command. Several processes may shar
 task.
 """
 
-from __future__ import annotations
-
 import argparse
 import math
 import statistics

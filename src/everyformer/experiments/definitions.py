@@ -8,8 +8,6 @@ Source: Wu et al. 2022, arXiv 2203.08913, sections 4.3 and 4.4: perplexity falls
 and a model that was trained without one takes most of the gain after a short fine-tuning.
 """
 
-from __future__ import annotations
-
 import copy
 import itertools
 import math

@@ -8,8 +8,6 @@ Sources: Dehghani et al. 2018, arXiv 1807.03819; Graves 2016, arXiv 1603.08983, 
 et al. 2019, arXiv 1910.10073.
 """
 
-from __future__ import annotations
-
 import itertools
 from typing import Any
 

@@ -8,8 +8,6 @@ and table 5 (bits a character of a RoBERTa on 4,096 tokens: fresh positions 10.3
 1.96, trained on 1.71); Zaheer et al. 2020, arXiv 2007.14062, table 4.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from pathlib import Path

@@ -7,8 +7,6 @@ promise texts are written freely at every threshold.
 Source: Schuster et al. 2022, arXiv 2207.07061.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The plain figures of experiments: lines, bars, boxes and matrices, each named."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

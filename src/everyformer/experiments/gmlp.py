@@ -1,8 +1,6 @@
 """gMLP and aMLP: what the spatial matrix learns, what it cannot align, and CIFAR-10 (JPEG), small:
 the set-up of 17 tokens, and three mixers side by side."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -1,8 +1,6 @@
 """GTrXL: how like its input an output is at the start, and policies: a task that is half a guess
 without memory, and which wirings of the same layers learn it at which learning rates."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Sequence
 from typing import Any

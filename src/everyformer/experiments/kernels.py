@@ -1,7 +1,5 @@
 """Kernel attention: what random features estimate, what a gate is for, what a state holds."""
 
-from __future__ import annotations
-
 import itertools
 from statistics import median
 from typing import Any

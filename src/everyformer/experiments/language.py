@@ -1,7 +1,5 @@
 """Models of text and of pixels against the simplest readers: counting, one side, plain averages."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Iterator

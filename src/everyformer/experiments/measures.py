@@ -1,7 +1,5 @@
 """Data, models and measures that experiments share."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from typing import Any
 

@@ -7,8 +7,6 @@ window that slides token by token); Rae et al. 2020, arXiv 1911.05507, section 5
 on enwik8).
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Iterator
 from typing import Any

@@ -1,8 +1,6 @@
 """Pictures pixel by pixel: what a block remembers, stretches against rectangles, and the strided
 and fixed sets of the Sparse Transformer on pictures of columns and on text."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -6,8 +6,6 @@ give few tokens a short context, so long windows gain by that alone; sliding win
 out and show what a longer context itself is worth.
 """
 
-from __future__ import annotations
-
 import itertools
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Reformer: what rounds of hashing reach, and what reversible layers save."""
 
-from __future__ import annotations
-
 import itertools
 from typing import Any, cast
 

@@ -3,8 +3,6 @@
 And, for the tables before every layer, what their paper's losses of inner layers are worth.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -11,8 +11,6 @@ at 4 times the rate of the other weights, so that they come to rest in so few st
 Source: Sukhbaatar et al. 2019, arXiv 1905.07799, whose heads are few long ones among short ones.
 """
 
-from __future__ import annotations
-
 import itertools
 from typing import Any
 

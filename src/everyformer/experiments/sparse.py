@@ -8,8 +8,6 @@ two steps through a global token); Ainslie et al. 2020, arXiv 2004.08483; Beltag
 1904.10509, section 4.2 (two layers of factorised attention reach every earlier token).
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

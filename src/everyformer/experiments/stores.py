@@ -6,8 +6,6 @@ al. 2021, arXiv 2102.02557, section 5: gains over Transformer-XL come from names
 where the gate is open, and not from words that the model knows by itself.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 import tempfile

@@ -6,8 +6,6 @@ whether the claim holds, a sentence whose numbers are in brackets (``[arm|.1%]``
 seeds of the number named ``arm``), and figures.
 """
 
-from __future__ import annotations
-
 import functools
 import math
 import re

@@ -7,8 +7,6 @@ Source: Xiong et al. 2020, "On Layer Normalization in the Transformer Architectu
 2002.04745: full rates at the first step are too large for the former and not for the latter.
 """
 
-from __future__ import annotations
-
 import math
 import tempfile
 from typing import Any

@@ -4,8 +4,6 @@ Other packages add rows through the entry-point group ``everyformer.members``, e
 (``my-member = "module:ROW"``); so that listing costs nothing, their modules import no torch.
 """
 
-from __future__ import annotations
-
 import functools
 from importlib.metadata import entry_points
 from typing import Any

@@ -1,7 +1,5 @@
 """The row of a plug-in mixer without one, by building it."""
 
-from __future__ import annotations
-
 import datetime
 import inspect
 from typing import Any

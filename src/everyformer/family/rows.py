@@ -8,8 +8,6 @@ Other packages add rows through the entry-point group ``everyformer.members``, e
 (``my-member = "module:ROW"``); so that listing costs nothing, their modules import no torch.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from everyformer.core.config import Choice

@@ -9,8 +9,6 @@ with the states instead. Members without an exact stream read anew from the star
 long as the episode fits the window.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import fields
 from typing import Any

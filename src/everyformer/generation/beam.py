@@ -13,8 +13,6 @@ counts among the first ``beam`` extensions only, as in fairseq and transformers 
 beam); the bound is exact, as transformers' early_stopping="never".
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, field
 

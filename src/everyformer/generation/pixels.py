@@ -5,8 +5,6 @@ has one, else by reading what there is so far again at every step. With the same
 same images.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable
 

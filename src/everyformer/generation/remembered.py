@@ -1,7 +1,5 @@
 """`weights_by_step`: which earlier steps a policy's layers read at each step that it played."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from everyformer.core.errors import UnsupportedError

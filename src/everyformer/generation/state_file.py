@@ -1,7 +1,5 @@
 """A stream's state in a file: a text that is continued later as if it had never stopped."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import torch

@@ -1,7 +1,5 @@
 """Translating many sentences, and how good the translations are by sacrebleu's BLEU and chrF."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

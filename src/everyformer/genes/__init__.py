@@ -4,8 +4,6 @@ The one list that configs, flags, files, pages, laws, comparisons and warm start
 is a record here, beside a folder with its alternatives; a new alternative is one file there.
 """
 
-from __future__ import annotations
-
 from everyformer.core.config import Choice
 from everyformer.core.member import Member
 from everyformer.genes.depth import DEPTH

@@ -1,7 +1,5 @@
 """`ModelConfig`: the complete description of a model, as plain data."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from dataclasses import dataclass, field

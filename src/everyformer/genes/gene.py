@@ -6,8 +6,6 @@ goes into a layer's mixer or around the whole stack. Whoever handles genes (conf
 pages, laws, comparisons) walks the one list `everyformer.genes.GENES`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, final
 

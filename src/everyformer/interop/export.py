@@ -15,8 +15,6 @@ takes O(L^2) memory or more whatever the member's own cost. Not exported: stream
 encoder-decoders, pixel models.
 """
 
-from __future__ import annotations
-
 import inspect
 import io
 import logging

@@ -13,8 +13,6 @@ Importing this module registers the model with the Auto classes, and the names o
 `everyformer.interop.hf_attention` for ``set_attn_implementation``. Needs the extra ``hf``.
 """
 
-from __future__ import annotations
-
 from typing import Any, Self
 
 import torch

@@ -15,8 +15,6 @@ for masks (without the second, a model would pass its padding on as it came):
 A query that may see nothing gives 0. Masks are boolean in both, True = may be seen.
 """
 
-from __future__ import annotations
-
 import importlib.util
 from typing import Any
 

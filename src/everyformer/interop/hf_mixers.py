@@ -10,8 +10,6 @@ with weights of its own. The model's masks are taken apart into padding, which e
 and what else they hide, which a mixer honours or refuses. There is no cache of keys and values.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

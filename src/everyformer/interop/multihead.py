@@ -21,8 +21,6 @@ that `torch.nn` layers insist on passing.
 Source: Vaswani et al. 2017, arXiv 1706.03762, section 3.2.2.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -4,8 +4,6 @@ Shapes are checked here as well. A float mask of zeros and -inf says no more tha
 layers of `torch.nn` make every mask into one of that kind before they pass it on.
 """
 
-from __future__ import annotations
-
 import math
 
 import torch

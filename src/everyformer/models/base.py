@@ -1,7 +1,5 @@
 """`Model`, the base of all models: config, stack of layers, position embeddings, states."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager

@@ -13,8 +13,6 @@ documents (`Mask.documents`). Of the others every episode of a segment becomes a
 that goes on with the row's state or with an empty one (`State.reset`, `State.reorder`).
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

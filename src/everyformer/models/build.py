@@ -1,7 +1,5 @@
 """`create_mixer` and `create_model`: from a member's name and loose options to a module."""
 
-from __future__ import annotations
-
 import importlib
 from collections.abc import Callable
 from typing import Any

@@ -3,8 +3,6 @@
 Every refusal names both sides and says why. What genes say of one another stands with the genes.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from everyformer.core.errors import ConfigError, GeneError

@@ -11,8 +11,6 @@ tanh is BERT's: its first layer is what is called the pooler there (Devlin et al
 token that is read is a global one for mixers that know such, unless the mask names others.
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Sequence
 from dataclasses import replace

@@ -9,8 +9,6 @@ Source: Child et al. 2019, arXiv 1904.10509, section 5.2, whose "0.125 / sqrt(d)
 factor in the released code (openai/distribution_augmentation).
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
 

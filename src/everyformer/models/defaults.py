@@ -1,7 +1,5 @@
 """Choices that follow from the others where nothing is said: causality, scaled embeddings."""
 
-from __future__ import annotations
-
 import dataclasses
 
 from everyformer.core.errors import GeneError, UnsupportedError

@@ -10,8 +10,6 @@ classes are its own. What it reads of h is made once and serves every step.
 Source: Parmar et al. 2018, arXiv 1802.05751, section 5.3 (8x8 to 32x32).
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch

@@ -13,8 +13,6 @@ Cost: a search a token and O(k + V).
 Source: Khandelwal et al. 2020, arXiv 1911.00172, sections 2 and 3; T from later work (1 there).
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol

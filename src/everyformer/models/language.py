@@ -15,8 +15,6 @@ Losses"); both are of the training alone and off by default:
 Here all layers that predict share the final norm and the output layers.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any

@@ -1,7 +1,5 @@
 """Layers of a model, from its config: mixers with the other genes inside them."""
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any
 

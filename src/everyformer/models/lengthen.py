@@ -12,8 +12,6 @@ appendix E. Every row is filled, whatever the lengths are; a row for padding, as
 has, is not part of ours.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any
 

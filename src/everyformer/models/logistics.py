@@ -18,8 +18,6 @@ bin, where a probability is below 1e-5) is not needed.
 Source: Salimans et al. 2017, arXiv 1701.05517 (PixelCNN++).
 """
 
-from __future__ import annotations
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor

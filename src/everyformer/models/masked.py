@@ -11,8 +11,6 @@ summaries (`everyformer.models.summaries`) it may learn to foretell hidden sente
 Source: Devlin et al. 2018, arXiv 1810.04805.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch

@@ -5,8 +5,6 @@ token is one value, or all C values of a pixel; tokens are cells r x columns + c
 (H, W C), or (H, W), and are drawn in raster order or block by block.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor, nn
 

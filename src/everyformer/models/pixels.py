@@ -11,8 +11,6 @@ every position. Losses are in nats a pixel and channel: divided by ln 2 they are
 Source: Parmar et al. 2018, arXiv 1802.05751 (Image Transformer), sections 3 and 4.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import Any

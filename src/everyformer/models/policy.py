@@ -12,8 +12,6 @@ between their bounds where the environment takes them.
 W_in, W_a and w_v start orthogonal, of gain sqrt 2, 0.01 and 1, biases at 0, deviations at 1.
 """
 
-from __future__ import annotations
-
 import functools
 import math
 from collections.abc import Sequence

@@ -17,8 +17,6 @@ Source: Schulman et al. 2017, arXiv 1707.06347; advantages: Schulman et al. 2016
 limits of time: Pardo et al. 2018, arXiv 1712.00378.
 """
 
-from __future__ import annotations
-
 import math
 
 import torch

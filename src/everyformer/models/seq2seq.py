@@ -12,8 +12,6 @@ Source: Vaswani et al. 2017, arXiv 1706.03762. Here a start token stands where t
 the embeddings by a zero vector.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NamedTuple

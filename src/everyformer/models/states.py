@@ -1,7 +1,5 @@
 """States of episodes as a model that acts reads them: numbers, values, or pictures."""
 
-from __future__ import annotations
-
 import math
 
 import torch

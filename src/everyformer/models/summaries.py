@@ -20,8 +20,6 @@ most of its tasks, one for so many tokens where there are none. Which sentences 
 the hidden tokens are learned in the same pass, the text leaves open.
 """
 
-from __future__ import annotations
-
 import math
 from typing import Any, NamedTuple
 

@@ -4,8 +4,6 @@ A word is a file where there is one of that name, or where it looks like one (a 
 slash), and else a sentence. Nothing is held in memory but the row that is read; arrays are.
 """
 
-from __future__ import annotations
-
 import codecs
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -22,16 +20,14 @@ from everyformer.core.wording import counted
 from everyformer.data.arrays import SUFFIXES as ARRAYS
 from everyformer.data.arrays import read_inputs, rows_for
 from everyformer.data.config import DataConfig
-from everyformer.data.delimited import DelimitedTable
 from everyformer.data.images import SUFFIXES as PICTURES
+from everyformer.data.images import opened, pillow, pixels_of
 from everyformer.data.layout import without_notes
-from everyformer.data.pictures import opened, pillow, pixels_of
-from everyformer.data.records import JsonTable
 from everyformer.data.sources import Entry, Source, open_source, text_lines
-from everyformer.data.table import TABLES, Table
+from everyformer.data.table import TABLES, DelimitedTable, JsonTable, Table
 from everyformer.data.tables import TableReader, text_reader
 from everyformer.prediction.predictor import Predictor
-from everyformer.prediction.rows import CsvForm, Row
+from everyformer.prediction.records import CsvForm, Row
 from everyformer.system.files import expanded
 
 TEXTS = {".txt", ".md", ".text"}
@@ -110,9 +106,9 @@ def open_inputs(words: Sequence[str | Path], reader: Predictor, how: Reading) ->
     return inputs
 
 
-def array_inputs(given: np.ndarray | Tensor, reader: Predictor) -> Inputs:
+def array_inputs(rows: np.ndarray | Tensor, reader: Predictor) -> Inputs:
     """The rows of an array: pictures, series or tokens (see `everyformer.data.arrays.rows_for`)."""
-    array = given.detach().cpu().numpy() if isinstance(given, Tensor) else given
+    array = rows.detach().cpu().numpy() if isinstance(rows, Tensor) else rows
     inputs = Inputs(iter(()), False)
     values = rows_for(array, reader.task.name, "the array", None)
     inputs.rows = _array_rows("row", *values, inputs, reader)
@@ -222,21 +218,16 @@ def _table_rows(word: str | Path, inputs: Inputs, reader: Predictor, how: Readin
         result = _text_column(source, config, entries[0], reader)
         [text] = result.indices
         table = result.first
-        inputs.form = _form(source, entries[0], table)
+        if isinstance(table, DelimitedTable):
+            # tabs do not fit the name of a CSV
+            inputs.form.delimiter = "," if table.delimiter == "\t" else table.delimiter
+            with source.stream(entries[0]) as stream:
+                inputs.form.marked = stream.read(len(codecs.BOM_UTF8)) == codecs.BOM_UTF8
         inputs.remarks += [f"'{word}': {note}" for note in result.notes]
         every = [text, *(index for index in range(table.width) if index != text)]
         whole = TableReader(source, config, table, every)
         for entry in entries:
             yield from _rows_of(whole, entry)
-
-
-def _form(source: Source, entry: Entry, table: Table) -> CsvForm:
-    """The form of a CSV, so that it comes back so; tabs do not fit the name of one."""
-    if not isinstance(table, DelimitedTable):
-        return CsvForm()
-    with source.stream(entry) as stream:
-        marked = stream.read(len(codecs.BOM_UTF8)) == codecs.BOM_UTF8
-    return CsvForm("," if table.delimiter == "\t" else table.delimiter, marked)
 
 
 def _text_column(
@@ -271,13 +262,10 @@ def _rows_of(reader: TableReader, entry: Entry) -> Iterator[Row]:
 
 
 def _unique(table: Table) -> list[str]:
-    """Names of the columns; those without one, or that come again, are numbered, as no other is."""
-    headers = [table.names[index] if table.names else "" for index in range(table.width)]
+    """Names of the columns; those without one, or that come again, are numbered from 1."""
     names: list[str] = []
-    for index, name in enumerate(headers):
-        numbers = (f"column_{number}" for number in itertools.count(index + 1))
-        free = (other for other in numbers if other not in headers and other not in names)
-        names.append(name if name and name not in names else next(free))
+    for number, name in enumerate(table.names or [""] * table.width, 1):
+        names.append(name if name and name not in names else f"column_{number}")
     return names
 
 
@@ -286,7 +274,7 @@ def _pictures(word: str | Path, inputs: Inputs, reader: Predictor, how: Reading)
     channels, height, width = reader.config.image
     with open_source(str(word)) as source:
         entries = without_notes(source.entries)
-        single = source.plain_file is not None
+        single = len(entries) == 1 and source.archive is None
         pictures = opened(source, entries, "reading pictures", quiet=single)
         for entry, picture in zip(entries, pictures, strict=True):
             inputs.resized += picture.size != (width, height)

@@ -1,7 +1,5 @@
 """`predict`, the one call from Python."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 

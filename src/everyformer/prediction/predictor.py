@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import itertools
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from everyformer.core.errors import ConfigError, DataError, DivergedError, UnsupportedError
 from everyformer.core.mask import Mask
@@ -28,8 +29,7 @@ from everyformer.data.text import encode_prompt
 from everyformer.data.tokenizers.base import Tokenizer
 from everyformer.data.tokenizers.plain import CharTokenizer
 from everyformer.models.base import Model, evaluating
-from everyformer.prediction.records import Candidate, Prediction, ranked
-from everyformer.prediction.rows import Row, batched, padded
+from everyformer.prediction.records import Candidate, Prediction, Row, ranked
 from everyformer.training.checkpoint import load_model
 from everyformer.training.storage import check_finite
 from everyformer.training.warmstart import read_start
@@ -38,21 +38,8 @@ MARKS = re.compile(r"\[MASK\]|_{3,}")
 """what stands for one hidden token in a text"""
 TOKENS = 5
 """tokens that are given where nobody says how many"""
-STRANGE = 8
+UNKNOWN = 8
 """unknown characters that are named"""
-
-
-@dataclass
-class Said:
-    """Remarks on the rows when all have been read."""
-
-    rows: int = 0
-    cut: int = 0
-    empty: int = 0
-    strange: int = 0
-    """texts with characters that the tokenizer does not know"""
-    characters: set[str] = field(default_factory=set)
-    """some of them"""
 
 
 class Predictor:
@@ -89,7 +76,10 @@ class Predictor:
         self.length = self.config.tokens if length is None else length
         self.text_column: str | None = None
         """of the tables that it was trained on, where that was said"""
-        self.said = Said()
+        self.counts = Counter[str]()
+        """rows that have been read, those cut, without text, or with unknown characters"""
+        self.unknown: set[str] = set()
+        """characters that the tokenizer does not know"""
 
     @classmethod
     def load(
@@ -138,14 +128,15 @@ class Predictor:
         """
         top = top or (1 if self.task.answers else TOKENS)
         answer = self._answer()
-        for chunk in batched(rows, batch):
+        ahead = iter(rows)
+        while chunk := list(itertools.islice(ahead, batch)):
             read = [self._read(row) for row in chunk]
             filled = [one for one in read if one is not None]
             result = iter(answer(filled, top) if filled else ())
             for row, one in zip(chunk, read, strict=True):
                 known = {"input": row.shown, "target": row.target}
                 yield row, Prediction(**known, **({} if one is None else next(result)))
-        if not self.said.rows:
+        if not self.counts["rows"]:
             raise DataError("there are no rows to predict: give at least one")
 
     def held_out(self, dataset: Dataset, batch: int, limit: int | None = None) -> Iterator[Row]:
@@ -191,39 +182,40 @@ class Predictor:
 
     def notes(self) -> list[str]:
         """Remarks on the rows that have been read, a sentence each."""
-        said, result = self.said, []
+        counts, result = self.counts, []
         if not self.named:
             result.append(f"{self.name} does not know the names of its classes: they are numbered")
-        if said.cut:
+        if counts["cut"]:
             unit = "steps" if self.task.series else "tokens"
             part = f"the first {self.length:,} of each"
             if not self.task.answers:
                 continues = self.task.continues
                 part = f"the last {self.length:,} of each" if continues else "what is about a mask"
             result.append(
-                f"{said.cut:,} of {counted(said.rows, 'row')} longer than {self.length:,} {unit}: "
-                f"{part} is read"
+                f"{counts['cut']:,} of {counted(counts['rows'], 'row')} longer than "
+                f"{self.length:,} {unit}: {part} is read"
             )
-        if said.strange:
-            characters = ", ".join(map(repr, sorted(said.characters)[:STRANGE]))
+        if counts["unknown"]:
+            characters = ", ".join(map(repr, sorted(self.unknown)[:UNKNOWN]))
             result.append(
-                f"{counted(said.strange, 'text')} with characters that the training text never had "
-                f"({characters}), which are read as unknown ones"
+                f"{counted(counts['unknown'], 'text')} with characters that the training text "
+                f"never had ({characters}), which are read as unknown ones"
             )
-        if said.empty:
-            result.append(f"{counted(said.empty, 'row')} without text and so without a prediction")
+        if counts["empty"]:
+            rows = counted(counts["empty"], "row")
+            result.append(f"{rows} without text and so without a prediction")
         return result
 
     def _read(self, row: Row) -> np.ndarray | None:
         """A row as the model reads it; None where there is nothing."""
         value = self._encode(row) if isinstance(row.value, str) else row.value
-        self.said.rows += 1
+        self.counts["rows"] += 1
         if not len(value):
-            self.said.empty += 1
+            self.counts["empty"] += 1
             return None
         if self.task.pictures or len(value) <= self.length:
             return value
-        self.said.cut += 1
+        self.counts["cut"] += 1
         if self.task.continues:
             return value[-self.length :]
         if self.task.predicts == "hidden":
@@ -245,10 +237,9 @@ class Predictor:
             return encode_prompt(tokenizer, text)[0].numpy()
         hides = self.task.predicts == "hidden"
         if isinstance(tokenizer, CharTokenizer):
-            plain = MARKS.sub("", text) if hides else text
-            if new := {*plain} - {*tokenizer.characters}:
-                self.said.strange += 1
-                self.said.characters |= set(sorted(new)[:STRANGE])
+            unknown = {*(MARKS.sub("", text) if hides else text)} - {*tokenizer.characters}
+            self.counts["unknown"] += bool(unknown)
+            self.unknown |= unknown
         if hides:
             return self._marked(text, tokenizer)
         return tokenizer.encode_alone(text).astype(np.int64)
@@ -315,7 +306,7 @@ class Predictor:
             DivergedError: it is not finite.
         """
         device = next(self.model.parameters()).device
-        inputs, keep = padded(rows, front and not self.task.pictures)
+        inputs, keep = _padded(rows, front)
         if inputs.dtype == torch.int64 and inputs.dim() == 2:
             most = int(inputs.max())
             if most >= self.config.vocabulary:
@@ -390,6 +381,16 @@ def require_rows(task: Task, name: str) -> None:
             f"{name} has the task {task.name}, which {does}: everyformer generate "
             "shows them; predict is for runs that classify, measure, go on with a text or fill it"
         )
+
+
+def _padded(rows: Sequence[np.ndarray], front: bool) -> tuple[Tensor, Tensor | None]:
+    """Rows beside each other, and flags of what is real where they differ in length."""
+    inputs = pad_sequence([*map(torch.from_numpy, rows)], True, 0, "left" if front else "right")
+    lengths = torch.tensor([len(row) for row in rows])[:, None]
+    if int(lengths.min()) == inputs.shape[1]:
+        return inputs, None
+    keep = torch.arange(inputs.shape[1]) < lengths
+    return inputs, keep.flip(1) if front else keep
 
 
 def _best(p: Tensor, top: int) -> list[tuple[float, int]]:

@@ -1,12 +1,36 @@
-"""`Prediction`: what a model answers to one row, and how it is written as columns or fields."""
+"""Rows that are read, predictions that a model answers, and how they are written.
 
-from __future__ import annotations
+As lines of CSV and JSON lines for programs, of a table for people. A row of a table comes back with
+all of its columns, and the new ones, called ``predicted_...``, behind them.
+"""
 
-from collections.abc import Sequence
+import csv
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TextIO
 
+import numpy as np
+
+from everyformer.core.errors import DataError
 from everyformer.system.plain import to_json
+
+ADDED = "predicted_"
+WIDEST = 48
+"""characters of an input that people are shown"""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One row to be read."""
+
+    shown: str
+    """what its prediction calls it"""
+    value: str | np.ndarray
+    """a text; or tokens (L,), steps of a series (L, n) or a picture (C, H, W) uint8"""
+    cells: tuple[tuple[str, Any], ...] = ()
+    """the columns of the table that it is a row of, with their names"""
+    target: Any = None
+    """what is true, where that is known"""
 
 
 class Candidate(NamedTuple):
@@ -86,3 +110,108 @@ def _numbered(name: str, value: Any) -> dict[str, Any]:
     if not isinstance(value, tuple):
         return {name: value}
     return {f"{name}_{number}": one for number, one in enumerate(value, 1)}
+
+
+Predictions = Iterable[tuple[Row, Prediction]]
+
+
+@dataclass
+class CsvForm:
+    """The form of a file of comma-separated values."""
+
+    delimiter: str = ","
+    marked: bool = False
+    """True if it begins with a byte-order mark, by which spreadsheets know UTF-8"""
+
+
+def fields_of(row: Row, prediction: Prediction) -> dict[str, Any]:
+    """One prediction as an object of JSON, the cells of its row first."""
+    result = prediction.fields()
+    if not row.cells:
+        return result
+    del result["input"]
+    return dict(row.cells) | {ADDED + name: value for name, value in result.items()}
+
+
+def write_lines(predictions: Predictions, out: TextIO) -> int:
+    """Write one object a line; gives how many."""
+    count = 0
+    for row, prediction in predictions:
+        count += 1
+        out.write(to_json(fields_of(row, prediction), ensure_ascii=False, default=str) + "\n")
+    return count
+
+
+def write_csv(predictions: Predictions, out: TextIO, columns: Sequence[str], form: CsvForm) -> int:
+    """Write a line of names and one a prediction; gives how many.
+
+    Args:
+        columns: of the predictions (see `Predictor.columns`).
+        form: read once the first row is there.
+
+    Raises:
+        DataError: a row of JSON lines with other fields than the first.
+    """
+    writer: Any = None
+    names: tuple[str, ...] = ()
+    count = 0
+    for count, (row, prediction) in enumerate(predictions, 1):
+        cells = dict(row.cells)
+        if writer is None:
+            names = tuple(cells)
+            out.write("\ufeff" * form.marked)
+            writer = csv.writer(out, delimiter=form.delimiter, lineterminator="\n")
+            added = [ADDED + name for name in columns] if cells else ["input", *columns]
+            writer.writerow([*names, *added])
+        if new := [name for name in cells if name not in names]:
+            raise DataError(
+                f"row {count:,} has a field '{new[0]}' that the first row has not, so it does not "
+                "fit a CSV: take --format jsonl"
+            )
+        given = [_written(cells.get(name)) for name in names] if names else [prediction.input]
+        answered = prediction.cells()
+        writer.writerow([*given, *(answered.get(name, "") for name in columns)])
+    return count
+
+
+def shown(prediction: Prediction, columns: Sequence[str]) -> Iterator[list[Any]]:
+    """The lines that people are shown of one prediction, as cells."""
+    if not (prediction.tokens or prediction.masks):
+        answered = prediction.cells()
+        yield [_short(prediction.input), *(answered.get(name) for name in columns)]
+        return
+    first = _short(prediction.input, end=not prediction.masks)
+    true = [] if "target" not in columns else [repr(prediction.target)]
+    for number, candidates in enumerate(prediction.masks or [prediction.tokens], 1):
+        for line in _candidates(candidates):
+            yield [first, *true, *([number] if prediction.masks else []), *line]
+            first, true = "", [""] * len(true)
+
+
+def headers(columns: Sequence[str]) -> list[str]:
+    """The headers of the columns."""
+    if "masks" in columns:
+        return ["text", "mask", "token", "probability"]
+    if "token" in columns:
+        return ["after", *(["target"] if "target" in columns else []), "token", "probability"]
+    return ["input", *columns]
+
+
+def _candidates(candidates: Sequence[Candidate]) -> Iterator[list[Any]]:
+    for one in candidates:
+        yield [repr(one.text), f"{one.probability:.4f}"]
+
+
+def _written(value: Any) -> Any:
+    """A cell of a table; lists and objects stay JSON."""
+    if isinstance(value, dict | list):
+        return to_json(value, ensure_ascii=False)
+    return "" if value is None else value
+
+
+def _short(text: str, end: bool = False) -> str:
+    """At most `WIDEST` characters on one line, of its end where that is what counts."""
+    line = " ".join(text.split())
+    if len(line) <= WIDEST:
+        return line
+    return f"…{line[1 - WIDEST :]}" if end else f"{line[: WIDEST - 1]}…"

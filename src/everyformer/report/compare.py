@@ -1,7 +1,5 @@
 """`compare`: a comparison of members and its report, in one call."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Any
 

@@ -3,8 +3,6 @@
 Everything that comes from data, members or errors is escaped; nothing is loaded from elsewhere.
 """
 
-from __future__ import annotations
-
 import re
 import shlex
 from collections.abc import Iterable
@@ -14,13 +12,13 @@ from string import Template
 from typing import Any
 
 from everyformer.comparison.config import CompareConfig
-from everyformer.comparison.results import Results, Row, finished
+from everyformer.comparison.results import Results, TableRow, finished
 from everyformer.core.config import to_dict
 from everyformer.core.errors import UnknownNameError
 from everyformer.family import info
 from everyformer.report.figures import draw_all
 from everyformer.report.headline import answer
-from everyformer.report.learned import FEW, learned_of_all, shown
+from everyformer.report.learned import FEW, learned_of_all, pictured
 from everyformer.report.notes import notes
 from everyformer.report.selection import crowded, styles_of
 from everyformer.report.style import Styles, inline_svg, save_svg, svg_text
@@ -122,7 +120,7 @@ def _figures(results: Results, folder: Path, styles: Styles, complete: bool) -> 
 
 
 def _samples(results: Results) -> str:
-    best = [row["member"] for row in shown(results)]
+    best = [row["member"] for row in pictured(results)]
     texts = {row["member"]: _sample(row) for row in finished(results)}
     first = "".join(text for member, text in texts.items() if member in best)
     rest = "".join(text for member, text in texts.items() if member not in best)
@@ -134,7 +132,7 @@ def _samples(results: Results) -> str:
     return _section("samples", "Samples", inner)
 
 
-def _sample(row: Row) -> str:
+def _sample(row: TableRow) -> str:
     sample = row["sample"]
     if not sample:
         return ""
@@ -168,7 +166,7 @@ def _learned(results: Results, folder: Path) -> str:
 
 def _unseen(results: Results) -> str:
     """The commands that draw the insides of members that the page does not show."""
-    seen = {row["member"] for row in shown(results)}
+    seen = {row["member"] for row in pictured(results)}
     out = results["config"]["out"]
     runs = {run["member"]: run["folder"] for run in reversed(results["runs"])}
     commands = [
@@ -212,7 +210,7 @@ def _data(results: Results) -> str:
     return _section("data", "Data and budget", inner)
 
 
-def _used(row: Row) -> str:
+def _used(row: TableRow) -> str:
     """Budget that a member's trainings took, and how fast it was timed before."""
     parts = [f"{row['steps']:,.0f} steps, {count(row['tokens'])} tokens, {row['flops']:.3g} FLOPs"]
     parts[0] += f" in {brief(row['seconds'])} s"

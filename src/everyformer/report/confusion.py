@@ -1,7 +1,5 @@
 """Errors of a classifier on held-out rows: which classes it takes for which, and how sure it is."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """Curves of trainings: loss against what was spent, and against the position in the sequence."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ episodes, and which steps it reads, of a window or of all that it remembers.
 They know returns, pictures and weights alone, so whatever acts can be drawn.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

@@ -1,8 +1,6 @@
 """Pictures of early exits: what a calibration has found (risk by threshold, risk by depth, what
 promises came to), and what a search of thresholds has."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any

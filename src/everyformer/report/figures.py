@@ -1,12 +1,10 @@
 """The figures of a comparison, drawn from its results alone; each caption states the finding."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 
 from everyformer.comparison.metrics import METRICS
-from everyformer.comparison.results import Results, Row, finished
+from everyformer.comparison.results import Results, TableRow, finished
 from everyformer.core.wording import few, listed
 from everyformer.report.curves import AXES, draw_loss, draw_positions
 from everyformer.report.headline import decided, winners
@@ -57,7 +55,7 @@ def draw_quality(results: Results, styles: Styles) -> Drawing | None:
     return Drawing("quality", "Quality", figure, caption)
 
 
-def _leading(results: Results, rows: list[Row]) -> str:
+def _leading(results: Results, rows: list[TableRow]) -> str:
     """The first member where that is settled, else those that cannot be told apart."""
     best, metric = winners(results), results["metric"]
     if best:
@@ -111,7 +109,7 @@ def draw_decoding(results: Results, styles: Styles) -> Drawing | None:
     return Drawing("decoding", "Decoding", figure, about)
 
 
-def _decoding_caption(rows: list[Row], short: str, long: str) -> str:
+def _decoding_caption(rows: list[TableRow], short: str, long: str) -> str:
     best, worst = rows[0], rows[-1]
     caption = f"After {int(long):,} tokens a token takes {brief(best['decode_ms'][long])} ms "
     caption += f"({best['member']})"

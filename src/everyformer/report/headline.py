@@ -4,12 +4,10 @@ No winner is named while members wait, where the verdict has doubts, among membe
 first tier, or where the numbers that are shown do not differ.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 
 from everyformer.comparison.metrics import METRICS
-from everyformer.comparison.results import Interval, Results, Row, finished
+from everyformer.comparison.results import Interval, Results, TableRow, finished
 from everyformer.comparison.summary import NOT_WRITING
 from everyformer.core.wording import few, listed
 from everyformer.report.words import apart, brief, quality, several
@@ -79,7 +77,7 @@ def winners(results: Results) -> list[str]:
     return best if set(best) <= alike and not tied else []
 
 
-def same_functions(rows: Sequence[Row]) -> list[str]:
+def same_functions(rows: Sequence[TableRow]) -> list[str]:
     """A sentence about each set of members whose losses do not differ."""
     order = {row["member"]: n for n, row in enumerate(rows)}
     alike = dict.fromkeys(
@@ -94,7 +92,7 @@ def same_functions(rows: Sequence[Row]) -> list[str]:
     ]
 
 
-def _standing(results: Results, rows: list[Row]) -> str:
+def _standing(results: Results, rows: list[TableRow]) -> str:
     """The order, and what it is worth."""
     metric = METRICS[results["metric"]]
     first, best = rows[0], winners(results)
@@ -118,7 +116,7 @@ def _standing(results: Results, rows: list[Row]) -> str:
     return _unsettled(results, rows)
 
 
-def _unsettled(results: Results, rows: list[Row]) -> str:
+def _unsettled(results: Results, rows: list[TableRow]) -> str:
     """Members that share the first tier; equal numbers are a tie."""
     metric, best = METRICS[results["metric"]], results["verdict"]["best"]
     first = rows[0]
@@ -140,7 +138,7 @@ def _unsettled(results: Results, rows: list[Row]) -> str:
     )
 
 
-def _fastest(rows: list[Row]) -> Iterator[str]:
+def _fastest(rows: list[TableRow]) -> Iterator[str]:
     """Fastest members in training and in writing, where measurements tell it from all others."""
     timed = [row for row in rows if row["tokens_per_second"] is not None]
     trained = _first(
@@ -166,8 +164,10 @@ def _fastest(rows: list[Row]) -> Iterator[str]:
 
 
 def _first(
-    rows: list[Row], spread: Callable[[Row], Interval | None], cost: Callable[[Row], float]
-) -> list[Row]:
+    rows: list[TableRow],
+    spread: Callable[[TableRow], Interval | None],
+    cost: Callable[[TableRow], float],
+) -> list[TableRow]:
     """The row of least ``cost`` with those of the same function, if no other's spread overlaps with
     its own; else none."""
     if not rows:
@@ -179,9 +179,9 @@ def _first(
     return [best, *equal] if surely else []
 
 
-def _names(rows: list[Row]) -> str:
+def _names(rows: list[TableRow]) -> str:
     return listed([row["member"] for row in rows])
 
 
-def _verb(rows: list[Row], verb: str) -> str:
+def _verb(rows: list[TableRow], verb: str) -> str:
     return verb if len(rows) > 1 else f"{verb}s"

@@ -1,7 +1,5 @@
 """Matrices as rows of panels with one colour scale: the drawing behind every picture of a model."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Sequence
 from typing import Any
@@ -26,7 +24,7 @@ LETTER = 0.09
 """that the text of a token needs"""
 LINE, BELOW = 0.14, 0.5
 """heights of a line of a title, and of a colour bar below its panel with its texts"""
-BESIDE = 0.8
+BAR_WIDTH = 0.8
 """width of a colour bar with its numbers and name"""
 
 
@@ -81,9 +79,9 @@ def _axes_of(
 ) -> tuple[Figure, list[list[Axes]]]:
     """A figure with axes for each of ``rows``, with room for ``bars``: 1 beside, 2 below."""
     columns = max(map(len, rows))
-    panel = max(PANEL, BESIDE / 2 + LETTER * len(labels or ()))
-    width = max(WIDE, panel * columns + BESIDE * (bars == 1))
-    high = FLAT if wide else (width - BESIDE * (bars == 1)) / columns
+    panel = max(PANEL, BAR_WIDTH / 2 + LETTER * len(labels or ()))
+    width = max(WIDE, panel * columns + BAR_WIDTH * (bars == 1))
+    high = FLAT if wide else (width - BAR_WIDTH * (bars == 1)) / columns
     lines = sum(max(one.title.count("\n") + 1 for one in row) for row in rows)
     height = 2 * LINE + LINE * lines + (high + BELOW * (bars == 2)) * len(rows)
     figure = Figure(figsize=(width, height), layout="compressed")

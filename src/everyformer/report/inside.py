@@ -38,8 +38,8 @@ class View:
         of biases that are zero everywhere none, nor the sorting of a single block."""
         result = self.traced.find(self.what.replace("-", "_"))
         if self.what == "clusters":
-            return {path: kept[0] for path, kept in result.items()}
-        square = {path: kept[0] if kept.dim() == 4 else kept for path, kept in result.items()}
+            return {path: one[0] for path, one in result.items()}
+        square = {path: one[0] if one.dim() == 4 else one for path, one in result.items()}
         if self.what == "buckets":
             return {path: _shared(buckets) for path, buckets in square.items()}
         if self.what == "position-bias":
@@ -56,7 +56,7 @@ class View:
     @property
     def left_out(self) -> str:
         """A sentence about what is not drawn; '' where all is."""
-        layers, heads = len(self.maps), max(len(kept) for kept in self.maps.values())
+        layers, heads = len(self.maps), max(len(chosen) for chosen in self.maps.values())
         if self.most is None or max(layers, heads) <= self.most:
             return ""
         return f" The first {self.most} of {layers} layers and {heads} heads at most are drawn."
@@ -121,9 +121,9 @@ def clusters(view: View) -> dict[str, Figure]:
     """The centroids of tokens: one panel a layer, a row a routed head, a column a token."""
     rows, used = [], []
     for path, chosen in view.layers:
-        kept = chosen[: view.most]
-        used.append(sum(len(head.unique()) for head in kept) / len(kept))
-        rows.append([Panel(layer_title(path), _past(kept + 1, False), ("token", "routed head"))])
+        ids = chosen[: view.most]
+        used.append(sum(len(head.unique()) for head in ids) / len(ids))
+        rows.append([Panel(layer_title(path), _past(ids + 1, False), ("token", "routed head"))])
     caption = (
         "The nearest centroid of every token, as a shade: tokens of one shade in a row meet in "
         f"that head. Centroids used, layer by layer: {_listed(used, '.1f')} a head.{view.left_out}"
@@ -135,9 +135,9 @@ def sort(view: View) -> dict[str, Figure]:
     """The matrix P over blocks: one row of panels a layer, one panel a head."""
     choices = []
     for _, p in view.layers:
-        kept = p[: view.most].float()
+        mixed = p[: view.most].float()
         # a causal first block sorts nothing in
-        entropy = -torch.special.xlogy(kept, kept).sum(-1)[kept.sum(-1) > 0]
+        entropy = -torch.special.xlogy(mixed, mixed).sum(-1)[mixed.sum(-1) > 0]
         choices.append(float(entropy.exp().mean()))
     rows = [view.heads(path, p, all_of=True) for path, p in view.layers]
     caption = (
@@ -151,9 +151,9 @@ def sort(view: View) -> dict[str, Figure]:
 def features(view: View) -> dict[str, Figure]:
     """One row of panels a layer, one panel a head: a row a token, a column a feature; and the
     weights that they make."""
-    signed = any(bool((kept < 0).any()) for kept in view.maps.values())
-    rows = [view.heads(path, kept, ("feature", "token"), all_of=True) for path, kept in view.layers]
-    sizes = [kept.shape[-1] for _, kept in view.layers]
+    signed = any(bool((phi < 0).any()) for phi in view.maps.values())
+    rows = [view.heads(path, phi, ("feature", "token"), all_of=True) for path, phi in view.layers]
+    sizes = [phi.shape[-1] for _, phi in view.layers]
     caption = (
         "phi(k) of every key, less a factor for each where the map is an exponential: a token is "
         "read by what its features have in common with those of a query. Features a head, layer "

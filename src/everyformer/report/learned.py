@@ -1,7 +1,5 @@
 """Pictures of what each member of a comparison learned, from its runs where they can be read."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,7 +8,7 @@ import torch
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from everyformer.comparison.results import Results, Row, finished
+from everyformer.comparison.results import Results, TableRow, finished
 from everyformer.core.config import from_dict
 from everyformer.core.errors import EveryformerError
 from everyformer.core.tasks import TASKS
@@ -29,7 +27,7 @@ BEST = 4
 
 
 @dataclass(frozen=True)
-class Learned:
+class InsidePictures:
     """The pictures of one member, or why there are none."""
 
     member: str
@@ -37,20 +35,20 @@ class Learned:
     why: str = ""
 
 
-def learned_of_all(results: Results, folder: Path) -> list[Learned]:
-    """The pictures of `shown` members, best first; a failure is a reason, never an error."""
-    rows = shown(results)
+def learned_of_all(results: Results, folder: Path) -> list[InsidePictures]:
+    """The pictures of pictured members, best first; a failure is a reason, never an error."""
+    rows = pictured(results)
     if not rows:
         return []
     try:
         inputs, labels = _example(results)
     except (EveryformerError, OSError, KeyError, StopIteration) as error:
         why = f"no example could be read from the data: {error}"
-        return [Learned(row["member"], {}, why) for row in rows]
+        return [InsidePictures(row["member"], {}, why) for row in rows]
     return [_one(results, row["member"], folder, inputs, labels) for row in rows]
 
 
-def shown(results: Results) -> list[Row]:
+def pictured(results: Results) -> list[TableRow]:
     """Whose inside a page shows: all members, or of many the best few and the baseline."""
     rows = finished(results)
     return rows if len(rows) <= FEW else best_few(results, BEST)
@@ -83,7 +81,7 @@ def _example(results: Results) -> tuple[Tensor, list[str] | None]:
 
 def _one(
     results: Results, member: str, folder: Path, inputs: Tensor, labels: list[str] | None
-) -> Learned:
+) -> InsidePictures:
     from everyformer.report.pictures import drawn_images, learned_pictures
     from everyformer.system.sealed import read_json
     from everyformer.training.checkpoint import load_model
@@ -99,5 +97,7 @@ def _one(
             small = None if model.config.source_image is None else inputs
             result = {"samples": drawn_images(model, small=small), **result}
     except (EveryformerError, OSError, RuntimeError, KeyError, ValueError) as error:
-        return Learned(member, {}, f"the trained run could not be shown: {error}")
-    return Learned(member, result, "" if result else "this member has no pictures of its own")
+        return InsidePictures(member, {}, f"the trained run could not be shown: {error}")
+    return InsidePictures(
+        member, result, "" if result else "this member has no pictures of its own"
+    )

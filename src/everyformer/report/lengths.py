@@ -1,7 +1,5 @@
 """Loss against the length of the window, the place in it and the context before a target."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any

@@ -3,8 +3,6 @@
 Names stand right of the axes, as near to the ends of their curves as the others allow.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 
@@ -18,7 +16,7 @@ LINE = 10.5
 """points from one name to the next"""
 AROUND = 50.0
 """points of a figure's height that lie outside its axes, at least"""
-BESIDE = 1.06
+NAMES_AT = 1.06
 """where names begin, in widths of the axes"""
 
 
@@ -71,7 +69,7 @@ class Lines:
             text = axes.annotate(
                 member,
                 xy=(x, min(max(y, low), high)),
-                xytext=(BESIDE, height),
+                xytext=(NAMES_AT, height),
                 textcoords="axes fraction",
                 va="center",
                 fontsize=8,

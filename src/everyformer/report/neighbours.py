@@ -59,7 +59,7 @@ def write_neighbours(
             "see its neighbours."
         ),
         key=_key(),
-        tokens=f"<span>{_shown(first)}</span>"
+        tokens=f"<span>{_text(first)}</span>"
         + "".join(_token(number, token) for number, token in enumerate(tokens, 1)),
         ends=_ends(tokens),
         sections="\n".join(_section(tokens, first, n) for n in range(len(tokens))),
@@ -72,7 +72,7 @@ def _token(number: int, token: Explained) -> str:
     title = f"{math.exp(token.of_model):.3f} without the store, {math.exp(token.mixed):.3f} with it"
     return (
         f'<a href="#n{number}" title="{title}" style="{_colour(token.gain)}">'
-        f"{_shown(token.text)}</a>"
+        f"{_text(token.text)}</a>"
     )
 
 
@@ -82,7 +82,7 @@ def _colour(gain: float) -> str:
     return f"background: rgba({MORE if gain > 0 else LESS}, {depth:.2f})" if depth > 0.005 else ""
 
 
-def _shown(text: str) -> str:
+def _text(text: str) -> str:
     """A token's text; the end of a line is seen, and one without text too."""
     return safe(text).replace("\n", '<span class="end">⏎</span>\n') or "▯"
 

@@ -1,12 +1,17 @@
 """Notes that a reader must know before deciding from the table of a comparison."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 
 from everyformer.comparison.metrics import METRICS
-from everyformer.comparison.results import Metric, Results, Row, finished, interval_of, quality_of
+from everyformer.comparison.results import (
+    Metric,
+    Results,
+    TableRow,
+    finished,
+    interval_of,
+    quality_of,
+)
 from everyformer.comparison.summary import NOT_WRITING
 from everyformer.comparison.verdict import SCATTER
 from everyformer.core.wording import few, listed
@@ -40,7 +45,7 @@ def notes(results: Results) -> list[str]:
     return sentences
 
 
-def _leak_notes(rows: list[Row]) -> Iterator[str]:
+def _leak_notes(rows: list[TableRow]) -> Iterator[str]:
     """One note for all members that leak for the same reason."""
     reasons: dict[str, list[str]] = {}
     for row in rows:
@@ -51,7 +56,7 @@ def _leak_notes(rows: list[Row]) -> Iterator[str]:
         yield f"* The loss of {few(names)} is {NOT_WRITING}: {why}. Do not rank {them}."
 
 
-def baseline_notes(rows: list[Row], metric: Metric) -> Iterator[str]:
+def baseline_notes(rows: list[TableRow], metric: Metric) -> Iterator[str]:
     """The quality of an answer that reads nothing, where it is known."""
     quality = next((row["baseline"] for row in rows if row["baseline"] is not None), None)
     if quality is not None:
@@ -60,7 +65,7 @@ def baseline_notes(rows: list[Row], metric: Metric) -> Iterator[str]:
         yield f"{words[0].upper()}{words[1:]}, without reading the input, comes to {value}."
 
 
-def _interval_notes(rows: list[Row]) -> Iterator[str]:
+def _interval_notes(rows: list[TableRow]) -> Iterator[str]:
     letters = [letter for row in rows for letter in row["letters"]]
     if len(set(letters)) < len(letters):
         yield (
@@ -80,7 +85,7 @@ def _interval_notes(rows: list[Row]) -> Iterator[str]:
         )
 
 
-def _fairness_notes(rows: list[Row], config: dict[str, Any]) -> Iterator[str]:
+def _fairness_notes(rows: list[TableRow], config: dict[str, Any]) -> Iterator[str]:
     uneven = [
         f"{row['member']} {row['parameter_ratio']:.2f}"
         for row in rows
@@ -105,7 +110,7 @@ def _fairness_notes(rows: list[Row], config: dict[str, Any]) -> Iterator[str]:
         )
 
 
-def drifts(rows: list[Row]) -> Iterator[str]:
+def drifts(rows: list[TableRow]) -> Iterator[str]:
     """Members whose own trainings ran at another speed than in the rounds with all others."""
     ratios = {
         row["member"]: row["trained_tokens_per_second"] / row["tokens_per_second"]
@@ -121,7 +126,7 @@ def drifts(rows: list[Row]) -> Iterator[str]:
         )
 
 
-def _preset_notes(rows: list[Row]) -> Iterator[str]:
+def _preset_notes(rows: list[TableRow]) -> Iterator[str]:
     """Changes by presets besides their genes, where not all of them do."""
     presets = {row["member"]: row.get("preset", {}) for row in rows}
     names = {name for preset in presets.values() for name in preset}

@@ -6,8 +6,6 @@ with figures beside). Genes around the layers, which are no member's subject, ha
 of their alternatives.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import importlib
 import inspect
@@ -85,7 +83,7 @@ def page(member: Member, recorded: dict[str, dict[str, Any]], trained: list[dict
             f'mixer = ef.create_mixer("{member.name}", width=256, heads=4, max_length=1024)'
         )
     lines += _usage(calls, f"everyformer train {member.name} {TASKS[member.tasks[0]].train}")
-    lines += [*_table_row(member), "", *_told(member)]
+    lines += [*_table_row(member), "", *_about(member)]
     for gene, choice in named_genes(member).items():
         lines += _options(gene, GENES[gene].typed(choice))
     if drawn_for(member) is not None:
@@ -190,7 +188,7 @@ def _usage(calls: list[str], command: str) -> list[str]:
     return [*lines, "", "```sh", command, "```", ""]
 
 
-def _told(member: Member) -> list[str]:
+def _about(member: Member) -> list[str]:
     """The text of what makes a member what it is: a gene's alternative, or the model that acts."""
     if all(TASKS[task].acts for task in member.tasks):
         module = TASKS[member.tasks[0]].model.partition(":")[0]

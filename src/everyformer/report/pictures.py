@@ -4,8 +4,6 @@
 changes. Each figure carries its caption as its label (``figure.get_label()``).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -58,7 +56,7 @@ class Inside:
     """positions of encodings and masks (default: 32 and 16)"""
     most: int | None = None
     """at most so many layers and heads of each (default: all)"""
-    given: Mapping[str, Tensor] = field(default_factory=dict)
+    extra: Mapping[str, Tensor] = field(default_factory=dict)
     """what the model reads beside the inputs, where that is known (see `Model.extra_inputs`)"""
     measure: Callable[[], Measured] | None = None
     """evaluates on held-out rows, where they are at hand and have classes"""
@@ -71,12 +69,12 @@ class Inside:
     @cached_property
     def traced(self) -> Trace:
         """The trace of the model: all that its mixers offer, in one pass."""
-        return _traced(self.model, self.inputs, self.given)
+        return _traced(self.model, self.inputs, self.extra)
 
     @cached_property
     def before(self) -> Trace | None:
         """The trace before training, where that is known."""
-        return None if self.start is None else _traced(self.start, self.inputs, self.given)
+        return None if self.start is None else _traced(self.start, self.inputs, self.extra)
 
     @cached_property
     def recorded(self) -> Recorded:
@@ -234,7 +232,7 @@ def _grid(images: Tensor, columns: int | None = None) -> np.ndarray:
     return grid
 
 
-def _traced(model: Model, inputs: Tensor, given: Mapping[str, Tensor]) -> Trace:
+def _traced(model: Model, inputs: Tensor, extra: Mapping[str, Tensor]) -> Trace:
     with evaluating(model), torch.no_grad(), trace(model) as traced:
-        model.inspect(inputs[:1], **given)
+        model.inspect(inputs[:1], **extra)
     return traced

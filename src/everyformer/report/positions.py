@@ -1,7 +1,5 @@
 """Pictures of order and visibility: encodings, rotations, distances, masks."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch

@@ -1,7 +1,5 @@
 """Time and memory of one layer against length, with the crossover to plain attention."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from matplotlib.axes import Axes
@@ -21,9 +19,9 @@ def draw_scaling(results: Results, styles: Styles, what: str) -> Drawing | None:
     key, factor = {"time": ("seconds", 1000.0), "memory": ("peak_bytes", 1.0)}[what]
     timed = [p for p in points(results) if p.source == "everyformer" and p.work == "pass"]
     measured = {
-        member: kept
+        member: by_length
         for member in dict.fromkeys(p.member for p in timed)
-        if (kept := {p.length: p for p in timed if p.member == member and getattr(p, key)})
+        if (by_length := {p.length: p for p in timed if p.member == member and getattr(p, key)})
     }
     if not measured:
         return None
@@ -31,12 +29,12 @@ def draw_scaling(results: Results, styles: Styles, what: str) -> Drawing | None:
     lengths = sorted({p.length for p in timed})
     _logarithmic(axes, lengths)
     lines = Lines(figure, axes, styles)
-    for member, kept in measured.items():
-        lines.curve(member, list(kept), [factor * getattr(p, key) for p in kept.values()])
-        around = [p.quartiles for p in kept.values() if p.quartiles is not None]
-        if what == "time" and len(around) == len(kept):
+    for member, by_length in measured.items():
+        lines.curve(member, list(by_length), [factor * getattr(p, key) for p in by_length.values()])
+        around = [p.quartiles for p in by_length.values() if p.quartiles is not None]
+        if what == "time" and len(around) == len(by_length):
             low, high = ([factor * ends[n] for ends in around] for n in (0, 1))
-            lines.band(member, list(kept), low, high)
+            lines.band(member, list(by_length), low, high)
     _label_heights(axes, what)
     crossings = []
     for member in measured:

@@ -1,7 +1,5 @@
 """Learning curves over seeds: the mean of several trainings of a kind, and how well it is known."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 import numpy as np

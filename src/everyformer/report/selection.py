@@ -1,9 +1,7 @@
 """Selection among many members: the best few and the baseline, and the groups of all."""
 
-from __future__ import annotations
-
 from everyformer.benchmark.points import BASELINE
-from everyformer.comparison.results import Results, Row, finished
+from everyformer.comparison.results import Results, TableRow, finished
 from everyformer.report.style import MANY, Styles
 
 NAMED = 6
@@ -15,7 +13,7 @@ def crowded(results: Results) -> bool:
     return len(results["config"]["members"]) > MANY
 
 
-def baseline(results: Results) -> Row | None:
+def baseline(results: Results) -> TableRow | None:
     """The row that others are compared with: attention where it takes part, else the first."""
     done = {row["member"]: row for row in finished(results)}
     for member in (BASELINE, *results["config"]["members"]):
@@ -24,15 +22,15 @@ def baseline(results: Results) -> Row | None:
     return None
 
 
-def best_few(results: Results, most: int) -> list[Row]:
+def best_few(results: Results, most: int) -> list[TableRow]:
     """The first rows of the table, ``most`` at most, and the baseline's."""
     rows, base = finished(results), baseline(results)
     return [row for n, row in enumerate(rows) if n < most or row is base]
 
 
-def grouped(results: Results) -> dict[str, list[Row]]:
+def grouped(results: Results) -> dict[str, list[TableRow]]:
     """The rows of each group, that of the best row first."""
-    groups: dict[str, list[Row]] = {}
+    groups: dict[str, list[TableRow]] = {}
     for row in finished(results):
         groups.setdefault(row["group"], []).append(row)
     return groups
@@ -43,9 +41,9 @@ def styles_of(results: Results) -> Styles:
     members = results["config"]["members"]
     if not crowded(results):
         return Styles(members)
-    stand_out = best_few(results, NAMED)
-    if len(stand_out) > NAMED:
-        stand_out = best_few(results, NAMED - 1)
-    named = [row["member"] for row in stand_out]
+    coloured = best_few(results, NAMED)
+    if len(coloured) > NAMED:
+        coloured = best_few(results, NAMED - 1)
+    named = [row["member"] for row in coloured]
     groups = {row["member"]: name for name, rows in grouped(results).items() for row in rows}
     return Styles(members, named, groups)

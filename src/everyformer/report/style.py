@@ -4,8 +4,6 @@ No pyplot, so no state: figures are made by `styled` functions and die with thei
 Colours are those of Okabe and Ito, told apart by colour-blind readers too; markers differ as well.
 """
 
-from __future__ import annotations
-
 import html
 import io
 import re

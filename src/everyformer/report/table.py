@@ -3,8 +3,6 @@
 Each cell may have a second line: intervals, quartiles, ratios. What members cannot stands below.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -15,7 +13,7 @@ from everyformer.comparison.metrics import METRICS
 from everyformer.comparison.results import (
     Interval,
     Results,
-    Row,
+    TableRow,
     finished,
     points,
     reported,
@@ -37,13 +35,13 @@ class Column:
     """A column: what its cells hold and how they are written."""
 
     title: str
-    value: Callable[[Row], Any]
+    value: Callable[[TableRow], Any]
     written: Callable[[Any], str] = str
     better: str | None = None
     """'lower' or 'higher', where there is a best"""
-    below: Callable[[Row], str] = lambda row: ""
+    below: Callable[[TableRow], str] = lambda row: ""
     """a second line"""
-    spread: Callable[[Row], Interval | None] = lambda row: None
+    spread: Callable[[TableRow], Interval | None] = lambda row: None
     """how sure the value is"""
 
 
@@ -75,7 +73,7 @@ def table(results: Results, styles: Styles) -> str:
     )
 
 
-def _sections(results: Results) -> dict[str, list[Row]]:
+def _sections(results: Results) -> dict[str, list[TableRow]]:
     """Rows by group where there are many, else all in one list; none where nothing is trained."""
     rows = finished(results)
     if crowded(results):
@@ -84,7 +82,7 @@ def _sections(results: Results) -> dict[str, list[Row]]:
 
 
 def _line(
-    row: Row, columns: list[Column], marked: list[set[str]], styles: Styles, limits: list[int]
+    row: TableRow, columns: list[Column], marked: list[set[str]], styles: Styles, limits: list[int]
 ) -> str:
     cells = []
     for column, best in zip(columns, marked, strict=True):
@@ -220,7 +218,7 @@ def _decoding(context: str) -> Column:
     )
 
 
-def _difference(row: Row, base: Row, results: Results) -> str:
+def _difference(row: TableRow, base: TableRow, results: Results) -> str:
     if row is base:
         return "baseline"
     metric = METRICS[results["metric"]]
@@ -232,7 +230,7 @@ def _difference(row: Row, base: Row, results: Results) -> str:
     return ("+" if change > 0 else MINUS) + written
 
 
-def _ratio(row: Row) -> str:
+def _ratio(row: TableRow) -> str:
     ratio = row["parameter_ratio"]
     return "" if ratio is None or round(ratio, 2) == 1 else f"{ratio:.2f} x the first"
 
@@ -241,7 +239,7 @@ def _quartiles(spread: Interval | None, written: Callable[[float], str]) -> str:
     return "" if spread is None else f"{written(spread[0])} to {written(spread[1])}"
 
 
-def _from(row: Row, results: Results) -> str:
+def _from(row: TableRow, results: Results) -> str:
     if row["member"] == BASELINE:
         return "baseline"
     timed = [p for p in points(results) if p.work == "pass" and p.seconds]
@@ -251,7 +249,7 @@ def _from(row: Row, results: Results) -> str:
     return f"{start:,}" if start else f"not up to {max(p.length for p in timed):,}"
 
 
-def _best(rows: list[Row], column: Column) -> set[str]:
+def _best(rows: list[TableRow], column: Column) -> set[str]:
     """Members with the best value of a column or one that cannot be told from it, when there is a
     choice."""
     known = [row for row in rows if column.value(row) is not None]

@@ -1,13 +1,11 @@
 """Numbers and names of a comparison as its sentences, tables and captions write them."""
 
-from __future__ import annotations
-
 import html
 from collections.abc import Sequence
 from typing import Any
 
 from everyformer.comparison.metrics import METRICS
-from everyformer.comparison.results import Interval, Metric, Results, Row
+from everyformer.comparison.results import Interval, Metric, Results, TableRow
 from everyformer.core.tasks import TASKS
 from everyformer.core.wording import listed
 
@@ -17,7 +15,7 @@ def quality(value: float, metric: Metric) -> str:
     return METRICS[metric].written(value)
 
 
-def interval(row: Row, metric: Metric) -> str:
+def interval(row: TableRow, metric: Metric) -> str:
     """A row's 95% interval."""
     if row["interval"] is None:
         return "unknown"
@@ -25,7 +23,7 @@ def interval(row: Row, metric: Metric) -> str:
     return f"{quality(low, metric)} to {quality(high, metric)}"
 
 
-def returned(row: Row) -> str | None:
+def returned(row: TableRow) -> str | None:
     """The return reached by acting, and the one asked for; None where it was not tried."""
     result = row.get("played")
     if not result:
@@ -35,7 +33,7 @@ def returned(row: Row) -> str | None:
     return f"{brief(result['return'])}{around and f' ({around})'}, asked for {target}"
 
 
-def returned_between(row: Row) -> str:
+def returned_between(row: TableRow) -> str:
     """The 95% interval of a return that was reached."""
     result = row.get("played")
     if not result or result["interval"] is None:

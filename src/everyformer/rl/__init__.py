@@ -12,12 +12,12 @@ trajectories as data.
     collection.py    `collect`: a policy plays, episodes are kept
     episode.py       `Episode`, `returns_to_go`
     trajectories.py  `Trajectories`: episodes with their environment, recipe and statistics
-    folder.py        `read_trajectories`, `write_trajectories`: a folder, a file an episode
-    minari_sets.py   `read_minari`, `write_minari`
+    minari_sets.py   `write_trajectories`: a data set of Minari's
+    folder.py        `read_trajectories`: such a set, or a folder with a file an episode
     replay.py        `frames`: an episode as pictures
 
-gymnasium and minari (extra ``rl``) are imported when something needs them; data are read and
-written without them. Names are looked up late.
+gymnasium and minari (extra ``rl``) are imported when something needs them. Names are looked up
+late.
 """
 
 from typing import TYPE_CHECKING
@@ -32,9 +32,7 @@ if TYPE_CHECKING:
     from everyformer.rl.episode import Episode as Episode
     from everyformer.rl.episode import returns_to_go as returns_to_go
     from everyformer.rl.folder import read_trajectories as read_trajectories
-    from everyformer.rl.folder import write_trajectories as write_trajectories
-    from everyformer.rl.minari_sets import read_minari as read_minari
-    from everyformer.rl.minari_sets import write_minari as write_minari
+    from everyformer.rl.minari_sets import write_trajectories as write_trajectories
     from everyformer.rl.policy import Policy as Policy
     from everyformer.rl.recipes import recipe as recipe
     from everyformer.rl.replay import frames as frames
@@ -51,12 +49,10 @@ _HOMES = {
     "frames": "replay",
     "make": "build",
     "make_vector": "build",
-    "read_minari": "minari_sets",
     "read_trajectories": "folder",
     "recipe": "recipes",
     "returns_to_go": "episode",
-    "write_minari": "minari_sets",
-    "write_trajectories": "folder",
+    "write_trajectories": "minari_sets",
 }
 __all__ = list(_HOMES)
 __getattr__ = late_names(__name__, _HOMES)

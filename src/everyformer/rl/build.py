@@ -162,12 +162,12 @@ def without_defaults(config: EnvironmentConfig) -> EnvironmentConfig:
     """Description without the options that are as the constructor has them anyway, so
     that two descriptions of one environment are equal."""
     defaults = options_of(config.name)
-    told = {
+    changed = {
         key: value
         for key, value in config.options.items()
         if key not in defaults or defaults[key] != value
     }
-    return EnvironmentConfig(config.name, config.mask, told)
+    return EnvironmentConfig(config.name, config.mask, changed)
 
 
 def _registered(name: str) -> Any:

@@ -5,8 +5,6 @@ environment. Observations come out in the type that their space says. An episode
 that sets no limit of steps itself is cut here.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
@@ -51,19 +49,19 @@ class Checked(gymnasium.Wrapper[Any, Any, Any, Any]):
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
         self._step = 0
-        given = calling(self._name, "reset", lambda: self.env.reset(seed=seed, options=options))
-        if not isinstance(given, tuple) or len(given) != 2:
-            raise self._wrong("reset", _brief(given), "two values, an observation and info, are")
-        return self._observation("reset", given[0]), self._info("reset", given[1])
+        result = calling(self._name, "reset", lambda: self.env.reset(seed=seed, options=options))
+        if not isinstance(result, tuple) or len(result) != 2:
+            raise self._wrong("reset", _brief(result), "two values, an observation and info, are")
+        return self._observation("reset", result[0]), self._info("reset", result[1])
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         self._step += 1
         call = f"step {self._step:,} of an episode"
-        given = calling(self._name, call, lambda: self.env.step(action))
-        if not isinstance(given, tuple) or len(given) != 5:
-            what = f"{len(given)} values" if isinstance(given, tuple) else _brief(given)
+        result = calling(self._name, call, lambda: self.env.step(action))
+        if not isinstance(result, tuple) or len(result) != 5:
+            what = f"{len(result)} values" if isinstance(result, tuple) else _brief(result)
             raise self._wrong(call, what, f"five values, {PARTS}, are")
-        seen, reward, terminated, truncated, info = given
+        seen, reward, terminated, truncated, info = result
         observation, paid = self._observation(call, seen), _array(reward)
         if paid is None or paid.shape != () or not readable(paid):
             raise self._wrong(call, f"{_brief(reward)} as its reward", "a finite number is")
@@ -77,27 +75,27 @@ class Checked(gymnasium.Wrapper[Any, Any, Any, Any]):
 
     def render(self) -> Any:
         with off_screen() if self._drawn else nullcontext():
-            given = calling(self._name, "render", self.env.render)
-        picture = isinstance(given, np.ndarray) and (given.ndim, given.dtype) == (3, np.uint8)
+            frame = calling(self._name, "render", self.env.render)
+        picture = isinstance(frame, np.ndarray) and (frame.ndim, frame.dtype) == (3, np.uint8)
         if self._drawn and not picture:
-            raise self._wrong("render", _brief(given), "bytes in the shape (height, width, 3) are")
-        return given
+            raise self._wrong("render", _brief(frame), "bytes in the shape (height, width, 3) are")
+        return frame
 
     def close(self) -> None:
         calling(self._name, "close", self.env.close)
 
-    def _observation(self, call: str, given: Any) -> Any:
+    def _observation(self, call: str, observation: Any) -> Any:
         """The observation in the type that its space says."""
         space: Any = self.env.observation_space
         says = "as its observation_space says, is"
-        seen = _array(given)
+        seen = _array(observation)
         if (
             seen is None
             or seen.shape != space.shape
             or not np.can_cast(seen.dtype, space.dtype, "same_kind")
         ):
             expected = f"{space.dtype} in the shape {space.shape}, {says}"
-            raise self._wrong(call, f"{_brief(given)} as its observation", expected)
+            raise self._wrong(call, f"{_brief(observation)} as its observation", expected)
         if not (fine := readable(seen)).all():
             raise self._wrong(call, f"{seen[~fine][0]} in its observation", "a finite number is")
         if isinstance(space, gymnasium.spaces.Discrete) and not 0 <= seen < space.n:

@@ -1,7 +1,5 @@
 """`collect`: episodes of an environment, played by a policy, several side by side."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -71,11 +69,11 @@ def collect(
     rows = min(converted(Count, parallel, "--parallel"), count)
     first = converted(Seed, seed, "--seed")
     seeds = np.array([episode_seed((first,), number) for number in range(count)])
-    observed, actions, kept = _spaces(environment)
+    observed, actions, visible = _spaces(environment)
     whole = EnvironmentConfig(environment.name, (), environment.options)
     vector: Any = make_vector(whole, rows)
     try:
-        table = _Table(policy, seeds, rows, kept)
+        table = _Table(policy, seeds, rows, visible)
         table.begin(np.ones(rows, bool), vector.reset(seed=table.row_seeds())[0])
         while not table.complete:
             chosen = np.asarray(policy.act(table.seen()))
@@ -109,9 +107,9 @@ def _say_cut(environment: EnvironmentConfig, episodes: list[Episode]) -> None:
 def _spaces(environment: EnvironmentConfig) -> tuple[Space, Space, np.ndarray | None]:
     """Spaces of what is kept, and the entries of observations that are, if not all."""
     trial = make_environment(environment)
-    kept = trial.get_wrapper_attr("kept") if environment.mask else None
+    visible = trial.get_wrapper_attr("visible") if environment.mask else None
     trial.close()
-    return (*spaces_of(trial, environment.name), kept)
+    return (*spaces_of(trial, environment.name), visible)
 
 
 class _Table:
@@ -121,13 +119,13 @@ class _Table:
     """
 
     def __init__(
-        self, policy: Policy, seeds: np.ndarray, rows: int, kept: np.ndarray | None
+        self, policy: Policy, seeds: np.ndarray, rows: int, visible: np.ndarray | None
     ) -> None:
-        self._policy, self._seeds, self._kept = policy, seeds, kept
+        self._policy, self._seeds, self._visible = policy, seeds, visible
         self._numbers = np.arange(rows)
         """the episode of each row"""
         self._recording = np.ones(rows, bool)
-        self._begun = rows
+        self._started = rows
         self._now: np.ndarray = np.zeros(0)
         """what all rows see, hidden entries included"""
         self._rows: list[_Recording] = [([], [], []) for _ in range(rows)]
@@ -145,15 +143,15 @@ class _Table:
 
     def seen(self) -> np.ndarray:
         """Observations that the policy sees."""
-        return self._now if self._policy.unmasked else self._shown(self._now)
+        return self._now if self._policy.unmasked else self._entries(self._now)
 
     def begin(self, where: np.ndarray, observations: np.ndarray) -> None:
         """Episodes begin in these rows, with these observations."""
         self._now = observations
         self._policy.reset(where, self._numbers.copy(), self._seeds[self._numbers])
-        shown = self._shown(observations)
+        entries = self._entries(observations)
         for row in np.flatnonzero(where & self._recording):
-            self._rows[row] = [shown[row]], [], []
+            self._rows[row] = [entries[row]], [], []
 
     def add(
         self,
@@ -167,11 +165,11 @@ class _Table:
         """Take a step of all rows in; give those whose episode is over, which get the next one."""
         self._now = observations
         self._policy.reward(rewards)
-        shown = self._shown(observations)
+        entries = self._entries(observations)
         self.steps += int(self._recording.sum())
         for row in np.flatnonzero(self._recording):
             recording = self._rows[row]
-            recording[0].append(shown[row])
+            recording[0].append(entries[row])
             recording[1].append(actions[row])
             recording[2].append(rewards[row])
         over: np.ndarray = terminated | truncated
@@ -187,11 +185,11 @@ class _Table:
                 self.finished[number] = Episode(
                     seen, acted, paid, ended, cut, int(self._seeds[number]), facts
                 )
-            self._recording[row] = self._begun < len(self._seeds)
+            self._recording[row] = self._started < len(self._seeds)
             if self._recording[row]:
-                self._numbers[row] = self._begun
-                self._begun += 1
+                self._numbers[row] = self._started
+                self._started += 1
         return over
 
-    def _shown(self, observations: np.ndarray) -> np.ndarray:
-        return observations if self._kept is None else observations[:, self._kept]
+    def _entries(self, observations: np.ndarray) -> np.ndarray:
+        return observations if self._visible is None else observations[:, self._visible]

@@ -5,8 +5,6 @@ follows from the seed of its episode and from what was done in it: `arrays` says
 `restore` plays them once more.
 """
 
-from __future__ import annotations
-
 import warnings
 from collections import deque
 from typing import Any, NamedTuple
@@ -26,7 +24,7 @@ LEFT = 1000
 """steps behind the oldest episode that are kept at most"""
 
 
-class Step(NamedTuple):
+class EndlessStep(NamedTuple):
     """Results of a step of all rows."""
 
     after: np.ndarray
@@ -53,7 +51,7 @@ class EndlessRows:
         """episodes"""
         self.recent: deque[float] = deque(maxlen=RECENT)
         """returns of the last episodes"""
-        self._seed, self._begun = 0, number
+        self._seed, self._started = 0, number
         self._numbers = np.arange(number)
         self._seeds: list[int] = []
         self._totals = np.zeros(number)
@@ -68,7 +66,7 @@ class EndlessRows:
         self._seeds = [self._seed_of(row) for row in range(self.number)]
         self.now = self._vector.reset(seed=self._seeds)[0]
 
-    def step(self, actions: np.ndarray) -> Step:
+    def step(self, actions: np.ndarray) -> EndlessStep:
         """Act in all rows."""
         after, rewards, terminated, truncated, _ = self._vector.step(actions)
         self._totals += rewards
@@ -85,7 +83,7 @@ class EndlessRows:
             if (past := int(self._starts.min())) > LEFT:
                 del self._actions[:past]
                 self._starts -= past
-        return Step(after, rewards, terminated.copy(), truncated & ~terminated)
+        return EndlessStep(after, rewards, terminated.copy(), truncated & ~terminated)
 
     def arrays(self) -> dict[str, np.ndarray]:
         """State of all rows, by which `restore` goes on."""
@@ -96,7 +94,7 @@ class EndlessRows:
         known = [action for done in episodes for action in done]
         return {
             "seed": np.array(self._seed),
-            "begun": np.array(self._begun),
+            "begun": np.array(self._started),
             "finished": np.array(self.finished),
             "numbers": self._numbers.copy(),
             "totals": self._totals.copy(),
@@ -112,7 +110,7 @@ class EndlessRows:
         Where that leads elsewhere, since a seed does not determine the environment, a warning says
         so, and a new episode begins in that row.
         """
-        self._seed, self._begun = int(saved["seed"]), int(saved["begun"])
+        self._seed, self._started = int(saved["seed"]), int(saved["begun"])
         self.finished = int(saved["finished"])
         self.recent.extend(saved["recent"].tolist())
         self._numbers, self._totals = saved["numbers"].copy(), saved["totals"].copy()
@@ -171,12 +169,12 @@ class EndlessRows:
 
     def _reset(self, where: np.ndarray) -> np.ndarray:
         options = {"reset_mask": where}
-        found: np.ndarray = self._vector.reset(seed=self._seeds, options=options)[0]
-        return found
+        observations: np.ndarray = self._vector.reset(seed=self._seeds, options=options)[0]
+        return observations
 
     def _next_episode(self, row: int) -> None:
-        self._numbers[row] = self._begun
-        self._begun += 1
+        self._numbers[row] = self._started
+        self._started += 1
         self._starts[row] = len(self._actions)
         self._seeds[row] = self._seed_of(row)
 

@@ -1,7 +1,5 @@
 """`Episode`: observations, actions and rewards from a start to an end; and returns-to-go."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Self

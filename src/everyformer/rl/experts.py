@@ -6,8 +6,6 @@ pumped to the energy that it has upright, and held there by a linear rule. The e
 environments are exact: none can have a better return.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial

@@ -1,6 +1,7 @@
-"""A folder of episodes: `write_trajectories` and `read_trajectories`.
+"""Recorded episodes: `read_trajectories` reads a data set of Minari's, or what a person wrote.
 
-A file an episode, ``.npz`` as numpy writes it, in the order of their names; arrays for T steps:
+That is a file an episode, ``.npz`` as numpy writes it, in the order of their names; arrays for T
+steps:
 
     observations    (T + 1, ...)   the last row is where the episode ended
     actions         (T,) whole numbers from 0, or (T, numbers) reals
@@ -8,117 +9,59 @@ A file an episode, ``.npz`` as numpy writes it, in the order of their names; arr
     terminations    (T,) booleans  the task ended with this step
     truncations     (T,) booleans  a limit of time cut the episode here
 
-and perhaps a whole number ``seed``; other arrays are left alone. `write_trajectories` adds
-``trajectories.json``, a sealed table of what the data are (environment, spaces, recipe, seeds,
-statistics) with the sha256 of every file. Without it spaces are those of the environment that the
-reader names, or the smallest that hold all rows; of whole numbers those below 65,536, or below the
-number of steps where that is larger.
+and perhaps a whole number ``seed``; other arrays are left alone. Spaces are those of the
+environment that the reader names, or the smallest that hold all rows; of whole numbers those below
+65,536, or below the number of steps where that is larger.
 """
 
-from __future__ import annotations
-
-import dataclasses
 import zipfile
 import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from everyformer.core.config import from_dict, to_dict
-from everyformer.core.errors import ConfigError, DataError, nearest
+from everyformer.core.errors import DataError, nearest
 from everyformer.core.wording import few
 from everyformer.rl.build import EnvironmentConfig, make_environment, spaces_of, without_defaults
 from everyformer.rl.episode import NAMES, Episode
+from everyformer.rl.minari_sets import MINARI, holds_minari, read_minari
 from everyformer.rl.spaces import Space
 from everyformer.rl.trajectories import Trajectories
-from everyformer.system.files import expanded, require_no_file, written_whole
+from everyformer.system.files import expanded
 from everyformer.system.pulse import doing
-from everyformer.system.sealed import DamagedError, check_sums, checksums, read_json, write_json
+from everyformer.system.sealed import DamagedError
 
-FACTS, FORMAT = "trajectories.json", "trajectories"
 MOST_VALUES = 65_536
 """different whole numbers that data without a space may have, if they have no more steps"""
 READABLE = (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile, zlib.error)
 """errors of numpy for a file that is none of its own, or was cut"""
 
 
-def write_trajectories(trajectories: Trajectories, folder: str | Path) -> Path:
-    """Write a new folder, whole or not at all.
-
-    Raises:
-        ConfigError: there is a file or a folder with something in it already.
-        UnsavedError: it cannot be written; nothing is left of it.
-    """
-    folder = expanded(folder)
-    require_free(folder)
-    with doing(f"writing {len(trajectories):,} episodes"), written_whole(folder) as work:
-        rows = []
-        for number, episode in enumerate(trajectories.episodes):
-            name = f"episode-{number:05}.npz"
-            arrays: dict[str, Any] = episode.arrays()
-            if episode.seed is not None:
-                arrays["seed"] = np.asarray(episode.seed)
-            np.savez(work / name, **arrays)
-            rows.append(
-                {"file": name, "seed": episode.seed, "steps": len(episode),
-                 "return": episode.total, "facts": dict(episode.facts)}
-            )  # fmt: skip
-        sums = checksums(work)
-        write_json(
-            work / FACTS,
-            {
-                "format": FORMAT,
-                "environment": to_dict(trajectories.environment),
-                "observation_space": to_dict(trajectories.observation_space),
-                "action_space": to_dict(trajectories.action_space),
-                "recipe": trajectories.recipe,
-                "seed": trajectories.seed,
-                "statistics": dataclasses.asdict(trajectories.statistics),
-                "episodes": [row | {"sha256": sums[str(row["file"])]} for row in rows],
-            },
-        )
-    return folder
-
-
-def require_free(folder: Path) -> None:
-    """Refuse a place where trajectories cannot be written, before they are played.
-
-    Raises:
-        ConfigError: there is a file or a folder with something in it already.
-    """
-    require_no_file(folder)
-    if folder.is_dir() and any(folder.iterdir()):
-        raise ConfigError(f"{folder} is not empty: choose another --out for the trajectories")
-
-
 def read_trajectories(
-    folder: str | Path, environment: EnvironmentConfig | None = None
+    source: str | Path, environment: EnvironmentConfig | None = None
 ) -> Trajectories:
-    """The episodes of a folder that `write_trajectories` or a person wrote, or of one file.
+    """The episodes of a data set of Minari's, a folder of files, or one file.
 
     Args:
+        source: a path, or ``minari:ID``.
         environment: the one they must be of; None takes any.
 
     Raises:
         DataError: nothing of the kind is there, arrays are missing or contradict one another, or
             the episodes are of another environment; names the file.
-        DamagedError: a file was cut short or changed after it was written.
+        DamagedError: a file was cut short.
         UnsupportedError: arrays of a form that no policy here deals with.
+        MissingExtraError: minari is needed and not installed.
     """
-    folder = expanded(folder)
-    if not folder.is_dir() and not (folder.is_file() and folder.suffix == ".npz"):
-        raise DataError(
-            f"{folder} is no folder: give one that 'everyformer collect' wrote, or one of .npz "
-            "files, one an episode"
-        )
-    with doing(f"reading the episodes in {folder}"):
-        if (folder / FACTS).exists():
-            trajectories = _read_sealed(folder)
-        else:
-            trajectories = _read_bare(folder, environment)
+    if str(source).startswith(MINARI):
+        trajectories = read_minari(str(source).removeprefix(MINARI))
+    elif holds_minari(folder := expanded(source)):
+        trajectories = read_minari(folder)
+    else:
+        with doing(f"reading the episodes in {folder}"):
+            trajectories = _read_files(folder, environment)
     if environment is not None:
         trajectories.require(without_defaults(environment))
     return trajectories
@@ -126,7 +69,7 @@ def read_trajectories(
 
 def holds_trajectories(path: Path) -> bool:
     """True where `read_trajectories` would read ``path``, by names alone."""
-    if (path / FACTS).is_file():
+    if holds_minari(path):
         return True
     files = [path] if path.suffix == ".npz" else sorted(path.glob("*.npz")) if path.is_dir() else []
     return bool(files) and _names(files[0]) >= {"observations", "actions"}
@@ -141,25 +84,12 @@ def _names(path: Path) -> set[str]:
         return set()
 
 
-def _read_sealed(folder: Path) -> Trajectories:
-    facts = read_json(folder / FACTS, FORMAT)
-    check_sums(folder, {row["file"]: row["sha256"] for row in facts["episodes"]})
-    environment = facts["environment"] and from_dict(EnvironmentConfig, facts["environment"])
-    observations, actions = (
-        from_dict(Space, facts[f"{name}_space"]) for name in ("observation", "action")
-    )
-    episodes = {(path := folder / r["file"]): _episode(path, r["facts"]) for r in facts["episodes"]}
-    _require(episodes, observations, actions)
-    recipe, seed = facts["recipe"], facts["seed"]
-    return Trajectories([*episodes.values()], observations, actions, environment, recipe, seed)
-
-
-def _read_bare(folder: Path, environment: EnvironmentConfig | None) -> Trajectories:
-    paths = [folder] if folder.is_file() else sorted(folder.glob("*.npz"))
-    if not paths:
+def _read_files(folder: Path, environment: EnvironmentConfig | None) -> Trajectories:
+    paths = [folder] if folder.suffix == ".npz" else sorted(folder.glob("*.npz"))
+    if not paths or not paths[0].is_file():
         raise DataError(
-            f"{folder} holds neither {FACTS} nor .npz files: give a folder that 'everyformer "
-            "collect' wrote, or write one .npz an episode with the arrays " + ", ".join(NAMES)
+            f"{folder} holds no episodes: give a folder that 'everyformer collect' wrote, or write "
+            "one .npz an episode with the arrays " + ", ".join(NAMES)
         )
     episodes = {path: _episode(path) for path in paths}
     if environment is None:
@@ -203,7 +133,7 @@ def _require(episodes: Mapping[Path, Episode], observations: Space, actions: Spa
             episode.require(observations, actions)
 
 
-def _episode(path: Path, facts: dict[str, float] | None = None) -> Episode:
+def _episode(path: Path) -> Episode:
     """The episode in a file."""
     try:
         arrays = _load(path)
@@ -222,7 +152,7 @@ def _episode(path: Path, facts: dict[str, float] | None = None) -> Episode:
             )
     with _naming(path):
         seed = _whole(arrays["seed"]) if "seed" in arrays else None
-        return Episode.of(arrays, seed, facts)
+        return Episode.of(arrays, seed)
 
 
 def _load(path: Path) -> dict[str, np.ndarray]:

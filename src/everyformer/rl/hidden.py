@@ -4,8 +4,6 @@ CartPole without entries 1 and 3 shows positions and angles and no velocities, s
 to remember or to guess.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 
@@ -41,15 +39,15 @@ class HiddenEntries(
                 f"--env.mask {few(absent)} is not an entry of the observations of {name}, which "
                 f"have {size}: give indices from 0 to {size - 1}"
             )
-        self.kept = np.setdiff1d(np.arange(size), mask)
+        self.visible = np.setdiff1d(np.arange(size), mask)
         """indices of the entries that are seen"""
-        if not len(self.kept):
+        if not len(self.visible):
             raise ConfigError(
                 f"--env.mask hides all {size} entries of the observations of {name}: leave one"
             )
         self.observation_space = gymnasium.spaces.Box(
-            space.low[self.kept], space.high[self.kept], dtype=space.dtype.type
+            space.low[self.visible], space.high[self.visible], dtype=space.dtype.type
         )
 
     def observation(self, observation: np.ndarray) -> np.ndarray:
-        return observation[self.kept]
+        return observation[self.visible]

@@ -1,12 +1,10 @@
 """Minari's data sets, read and written where they lie on this machine; nothing is downloaded.
 
 Minari keeps a data set as ``ROOT/ID/data``, where ROOT is ``~/.minari/datasets`` or what
-``MINARI_DATASETS_PATH`` says, and ID is ``(namespace/)name-vN``. Ours are written whole in its HDF5
-form, pictures without loss; what Minari has no word for (recipe, seed, facts) lies in its table of
-facts under ``everyformer``, and is read back.
+``MINARI_DATASETS_PATH`` says, and ID is ``(namespace/)name-vN``; ours may lie in any folder. They
+are written whole in its HDF5 form, pictures without loss; what Minari has no word for (recipe,
+seed, facts) lies in its table of facts under ``everyformer``, and is read back.
 """
-
-from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator
@@ -26,46 +24,41 @@ from everyformer.rl.episode import Episode
 from everyformer.rl.spaces import Space
 from everyformer.rl.trajectories import Trajectories
 from everyformer.system.extras import extra_module
-from everyformer.system.files import expanded, written_whole
+from everyformer.system.files import expanded, require_no_file, written_whole
 from everyformer.system.pulse import doing
 from everyformer.system.sealed import DamagedError
 
 OURS = "everyformer"
 """the entry of Minari's facts that holds ours, and who wrote them"""
-DATA, FACTS = "data", "metadata.json"
+DATA, FACTS, ARRAYS = "data", "metadata.json", "main_data.hdf5"
+MINARI = "minari:"
+"""before an id, in place of a folder"""
 HIDDEN = "everyformer.rl.hidden:HiddenEntries"
 
 
-def write_minari(trajectories: Trajectories, name: str) -> Path:
-    """Keep ``trajectories`` as a data set of Minari's; give its folder.
+def write_trajectories(trajectories: Trajectories, place: str | Path) -> Path:
+    """Write a new data set of Minari's, whole or not at all; give its folder.
 
     Args:
-        name: its id, ``(namespace/)name-vN``.
+        place: a folder, or ``minari:ID`` for one among Minari's own, ID being
+            ``(namespace/)name-vN``.
 
     Raises:
         MissingExtraError: minari is not installed.
-        ConfigError: the id is of another form, or taken.
+        ConfigError: something is there already, or the id is of another form.
         UnsavedError: it cannot be written; nothing is left of it.
     """
     minari = _minari()
-    try:
-        namespace, _, _ = _module("dataset.minari_dataset").parse_dataset_id(name)
-    except (ValueError, TypeError) as error:
-        raise ConfigError(
-            f"'{name}' is no id of Minari's: write it as (namespace/)name-vN, such as "
-            "cartpole/mixed-v0"
-        ) from error
-    place = _place(name)
-    if place.exists():
-        raise ConfigError(f"Minari has a data set '{name}' already, in {place}: raise its version")
+    folder = require_free(place)
+    name = str(place).removeprefix(MINARI) if folder != expanded(place) else f"{OURS}/episodes-v0"
     spec = None
     if trajectories.environment is not None:
         environment = make_environment(trajectories.environment)
         spec = environment.spec
         environment.close()
-    with doing(f"writing {len(trajectories):,} episodes"), written_whole(place) as work:
+    with doing(f"writing {len(trajectories):,} episodes"), written_whole(folder) as work:
         storage = _module("dataset.minari_storage").MinariStorage.new(
-            work / DATA,
+            (work / DATA).absolute(),
             trajectories.observation_space.for_gymnasium(),
             trajectories.action_space.for_gymnasium(),
             spec,
@@ -90,18 +83,48 @@ def write_minari(trajectories: Trajectories, name: str) -> Path:
             buffer(id=number, seed=episode.seed, **episode.arrays())
             for number, episode in enumerate(trajectories.episodes)
         )
-    spaces = _module("namespace")
-    if namespace is not None and namespace not in spaces.list_local_namespaces():
-        spaces.create_namespace(namespace)
-    return place
+    if folder != expanded(place) and "/" in name:
+        namespace, spaces = name.rpartition("/")[0], _module("namespace")
+        if namespace not in spaces.list_local_namespaces():
+            spaces.create_namespace(namespace)
+    return folder
 
 
-def read_minari(source: str | Path, environment: EnvironmentConfig | None = None) -> Trajectories:
+def require_free(place: str | Path) -> Path:
+    """The folder of ``place`` (see `write_trajectories`), where nothing is yet.
+
+    Raises:
+        ConfigError: something is, or an id is of another form.
+    """
+    folder, name = expanded(place), str(place).removeprefix(MINARI)
+    if not str(place).startswith(MINARI):
+        require_no_file(folder)
+        if folder.is_dir() and any(folder.iterdir()):
+            raise ConfigError(f"{folder} is not empty: choose another --out for the trajectories")
+        return folder
+    try:
+        _module("dataset.minari_dataset").parse_dataset_id(name)
+    except (ValueError, TypeError) as error:
+        raise ConfigError(
+            f"'{name}' is no id of Minari's: write it as (namespace/)name-vN, such as "
+            "cartpole/mixed-v0"
+        ) from error
+    folder = _place(name)
+    if folder.exists():
+        raise ConfigError(f"Minari has a data set '{name}' already, in {folder}: raise its version")
+    return folder
+
+
+def holds_minari(folder: Path) -> bool:
+    """True where `read_minari` would read ``folder``, by names alone."""
+    return any((place / ARRAYS).is_file() for place in (folder, folder / DATA))
+
+
+def read_minari(source: str | Path) -> Trajectories:
     """The episodes of one of Minari's data sets.
 
     Args:
         source: its id, or its folder.
-        environment: the one they must be of; None takes any.
 
     Raises:
         MissingExtraError: minari is not installed.
@@ -113,35 +136,32 @@ def read_minari(source: str | Path, environment: EnvironmentConfig | None = None
     folder = _folder(source)
     with doing(f"reading {source}"), _damage(folder):
         dataset = minari.MinariDataset(folder)
-        kept = dataset.storage.metadata.get(OURS, {})
+        ours = dataset.storage.metadata.get(OURS, {})
         metadata = list(dataset.storage.get_episode_metadata(dataset.episode_indices))
-        found = list(dataset.iterate_episodes())
+        episodes = list(dataset.iterate_episodes())
     spaces = [
         Space.of(space, f"the {name} of {source}", action=name == "actions")
         for name, space in (
             ("observations", dataset.observation_space), ("actions", dataset.action_space),
         )
     ]  # fmt: skip
-    facts = kept.get("facts", [{}] * len(found))
+    facts = ours.get("facts", [{}] * len(episodes))
     try:
-        trajectories = Trajectories(
+        return Trajectories(
             [
-                _episode(number, vars(data), _seed(told.get("seed")), numbers)
-                for number, (data, told, numbers) in enumerate(
-                    zip(found, metadata, facts, strict=True)
+                _episode(number, vars(data), _seed(about.get("seed")), numbers)
+                for number, (data, about, numbers) in enumerate(
+                    zip(episodes, metadata, facts, strict=True)
                 )
             ],
             spaces[0],
             spaces[1],
             _environment(dataset.env_spec),
-            kept.get("recipe", f"Minari's {dataset.id}"),
-            kept.get("seed"),
+            ours.get("recipe", f"Minari's {dataset.id}"),
+            ours.get("seed"),
         )
     except DataError as error:
         raise DataError(f"{source}: {error}") from error
-    if environment is not None:
-        trajectories.require(without_defaults(environment))
-    return trajectories
 
 
 def _episode(

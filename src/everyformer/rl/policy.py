@@ -6,8 +6,6 @@ the body of a trained model keeps its `State` by row, resets it by the same ``wh
 from a generator a row, seeded as its episode is.
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 

@@ -11,8 +11,6 @@ Data sets keep the sentence that describes the recipe, the noise and the seed of
 tiers are no others' of the same names: returns are comparable within one environment and recipe.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from everyformer.core.bounds import Share

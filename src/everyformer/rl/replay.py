@@ -5,8 +5,6 @@ So any recorded episode of an environment that can be drawn becomes a film after
 played it, and nothing is drawn while data are collected.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -37,14 +35,14 @@ def frames(environment: EnvironmentConfig, episode: Episode) -> np.ndarray:
     return np.stack([drawn.render() for drawn, _ in played])
 
 
-def told(environment: EnvironmentConfig, episode: Episode, name: str) -> np.ndarray | None:
+def infos(environment: EnvironmentConfig, episode: Episode, name: str) -> np.ndarray | None:
     """Values of ``info[name]`` at each of the T + 1 observations; None where it is not there.
 
     Raises:
         Those of `frames`.
     """
-    found = [info.get(name) for _, info in _again(environment, episode)]
-    return None if any(each is None for each in found) else np.array(found)
+    values = [info.get(name) for _, info in _again(environment, episode)]
+    return None if any(each is None for each in values) else np.array(values)
 
 
 def _again(

@@ -83,10 +83,10 @@ class Space(Options):
         ):
             low, high = (_ends(end) for end in (space.low, space.high))
             return Space("box", space.dtype.name, tuple(space.shape), low=low, high=high)
-        wanted = "Discrete and Box of one dimension, of reals," if action else "Discrete and Box"
+        allowed = "Discrete and Box of one dimension, of reals," if action else "Discrete and Box"
         raise UnsupportedError(
-            f"{what} are {space}; only {wanted} are supported: bring them into one of these with a "
-            "gymnasium wrapper"
+            f"{what} are {space}; only {allowed} are supported: bring them into one of these with "
+            "a gymnasium wrapper"
         )
 
     @staticmethod
@@ -106,15 +106,15 @@ class Space(Options):
             largest = max(int(each.max()) for each in rows)
             return Space("discrete", "int64", count=max(1, 1 + largest))
         if first.ndim == 1 or (action and (first.ndim != 2 or first.dtype.kind != "f")):
-            wanted = "a whole number a row, or reals in the shape (rows, numbers)"
+            needed = "a whole number a row, or reals in the shape (rows, numbers)"
             raise UnsupportedError(
-                f"{what} are {first.dtype} in the shape {first.shape}; {wanted} are supported"
+                f"{what} are {first.dtype} in the shape {first.shape}; {needed} are supported"
             )
         return Space("box", first.dtype.name, first.shape[1:], low=(None,), high=(None,))
 
     def misfit(self, rows: np.ndarray, count: int | None = None, row: str = "row") -> str | None:
-        """Why an array is not one of observations or actions of this space, one a ``row`` and
-        ``count`` in all; None if it is. Bounds of boxes are not looked at."""
+        """Reason why an array is not one of observations or actions of this space, one a ``row``
+        and ``count`` in all; None if it is. Bounds of boxes are not looked at."""
         if rows.ndim == 0 or (count is not None and len(rows) != count):
             return f"have the shape {rows.shape}: {count} rows are needed"
         if self.discrete:
@@ -145,8 +145,8 @@ def readable(values: np.ndarray) -> np.ndarray:
     if values.dtype.kind != "f":
         return np.ones(values.shape, np.bool_)
     with np.errstate(over="ignore"):
-        found: np.ndarray = np.abs(values.astype(np.float64)) <= LARGEST
-    return found
+        finite: np.ndarray = np.abs(values.astype(np.float64)) <= LARGEST
+    return finite
 
 
 def _ends(values: np.ndarray) -> tuple[float | None, ...]:

@@ -76,10 +76,10 @@ class Trajectories:
         return len(self.episodes)
 
     def __repr__(self) -> str:
-        told, of = self.statistics, self.environment or "an unknown environment"
+        facts, of = self.statistics, self.environment or "an unknown environment"
         return (
-            f"Trajectories({told.episodes:,} episodes, {told.steps:,} steps of {of}, return "
-            f"{told.return_mean:g} ± {told.return_std:g})"
+            f"Trajectories({facts.episodes:,} episodes, {facts.steps:,} steps of {of}, return "
+            f"{facts.return_mean:g} ± {facts.return_std:g})"
         )
 
     @cached_property
@@ -95,9 +95,9 @@ class Trajectories:
     @property
     def success(self) -> float | None:
         """The share of episodes that solved their task; None where an environment did not tell."""
-        told = [episode.facts.get(SUCCESS) for episode in self.episodes]
-        known = [float(each) for each in told if each is not None]
-        return sum(known) / len(known) if len(known) == len(told) else None
+        successes = [episode.facts.get(SUCCESS) for episode in self.episodes]
+        known = [float(each) for each in successes if each is not None]
+        return sum(known) / len(known) if len(known) == len(successes) else None
 
     @cached_property
     def statistics(self) -> Statistics:
@@ -133,8 +133,8 @@ class Trajectories:
         budget = converted(Part, share, "share") * self.lengths.sum()
         order = np.argsort(-self.returns, kind="stable")
         within = int((np.cumsum(self.lengths[order]) <= budget).sum())
-        kept = sorted(order[: max(within, 1)])
-        return self._with([self.episodes[number] for number in kept], f"the best {share:g} of it")
+        chosen = sorted(order[: max(within, 1)])
+        return self._with([self.episodes[number] for number in chosen], f"the best {share:g} of it")
 
     def delayed(self) -> Trajectories:
         """Episodes with the whole return as the reward of the last step."""

@@ -7,8 +7,6 @@ one that is there do the same for blocks up to 32 MB. Larger ones are worth thei
 would leave holes that few others fit. Elsewhere than under glibc nothing is changed.
 """
 
-from __future__ import annotations
-
 import ctypes
 import sys
 

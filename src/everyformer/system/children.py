@@ -4,8 +4,6 @@ That one is started with the first of them, and ends with this process. Where a 
 safely, each imports for itself.
 """
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import signal

@@ -1,7 +1,5 @@
 """Modules are built while every large tensor is looked at before it is made."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """Packages that an extra brings, imported where they are needed."""
 
-from __future__ import annotations
-
 import importlib
 from typing import Any
 

@@ -5,8 +5,6 @@ is renamed, so that a reader sees the old file or the new one. The folder is loc
 process lives, and the next one that writes there removes those of processes that have died.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import stat

@@ -6,8 +6,6 @@ numbers of every tensor, in order: what moves weights at all moves those too, an
 a few microseconds a tensor.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Iterable
 

@@ -1,7 +1,5 @@
 """Names of a package that are imported when they are first used, so that the package opens fast."""
 
-from __future__ import annotations
-
 import importlib
 import sys
 from collections.abc import Callable

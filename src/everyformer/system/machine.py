@@ -1,7 +1,5 @@
 """Facts of the machine that its system tells: cores, and how many want them."""
 
-from __future__ import annotations
-
 import os
 import statistics
 import threading

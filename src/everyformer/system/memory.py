@@ -6,8 +6,6 @@ whoever can tell beforehand what a job takes asks `check_memory`, and modules ar
 into the library's words.
 """
 
-from __future__ import annotations
-
 import math
 import os
 import re

@@ -9,8 +9,6 @@ Python's reader takes bare NaN and Infinity and ends in a RecursionError where l
 a thousand deep. Here both are a ValueError, which callers turn into a sentence that names the file.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import tomllib

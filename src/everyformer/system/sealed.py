@@ -3,8 +3,6 @@
 A cut, flipped or edited file is noticed when it is read, and named.
 """
 
-from __future__ import annotations
-
 import hashlib
 from pathlib import Path
 from typing import Any

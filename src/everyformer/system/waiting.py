@@ -7,8 +7,6 @@ cores was measured to be as quick when it was alone, and half as quick again bes
 processes. The library reads this once, when torch is loaded.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 

@@ -4,8 +4,6 @@ Of most models nothing: the rows of a step are a function of its number. A model
 texts that go on (`TextCarry`), a policy what it did itself (`everyformer.training.rollouts`).
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from typing import Any
 

@@ -8,8 +8,6 @@ the step's number alone. A saved model is a folder of ``config.json`` and ``mode
 ``tokenizer.json`` where it was saved with what makes its tokens.
 """
 
-from __future__ import annotations
-
 import re
 import shutil
 import warnings

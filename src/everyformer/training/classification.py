@@ -10,8 +10,6 @@ b / 15], and count by their rows: the expected calibration error of Guo et al. 2
 1706.04599, eq. 3.
 """
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

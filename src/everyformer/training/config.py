@@ -1,7 +1,5 @@
 """Options of a training: one dataclass for Python, flags and files alike (torch stays out)."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 

@@ -5,8 +5,6 @@ Every process weighs its loss by its share of the scored targets, known without 
 so the averaged gradient is exactly the one that a single process would compute.
 """
 
-from __future__ import annotations
-
 import os
 import time
 import warnings

@@ -1,7 +1,5 @@
 """Evaluation of a model on held-out data, with 95% intervals over sequences."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from typing import Any

@@ -1,7 +1,5 @@
 """The least memory that a training takes, known before anything is claimed."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -1,7 +1,5 @@
 """Intervals of 95%: of a ratio over rows, and of a share of independent trials."""
 
-from __future__ import annotations
-
 import math
 
 Z = 1.959963984540054

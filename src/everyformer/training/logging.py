@@ -1,7 +1,5 @@
 """Curves: metrics.jsonl always, TensorBoard's event files where it is installed."""
 
-from __future__ import annotations
-
 import importlib.util
 import os
 import re

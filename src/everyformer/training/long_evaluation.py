@@ -10,8 +10,6 @@ A window costs the same in all, so sliding costs L / S times as much and never s
 of context that a window could hold.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import time
 from typing import Any, Literal

@@ -5,8 +5,6 @@ number. So a run that was stopped or killed and then resumed writes the same num
 the same CPU and threads, as one that was not (with ``budget_seconds`` the clock has its say too).
 """
 
-from __future__ import annotations
-
 import math
 import signal
 import time

@@ -3,8 +3,6 @@
 `steps` is `training.steps`, and `data` is `data.source`.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Mapping
 from typing import Any

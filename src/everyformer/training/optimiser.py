@@ -6,8 +6,6 @@ A parameter may also carry ``lr_scale``: what its learning rate is multiplied by
 ``apart = True``: it learns by a loss of its own and is clipped by its own norm.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any

@@ -1,7 +1,5 @@
 """Progress of a run, for people: a bar on a terminal, a line now and then elsewhere."""
 
-from __future__ import annotations
-
 import sys
 import time
 from dataclasses import dataclass

@@ -3,8 +3,6 @@
 `Curves` are losses of a text by position in the segment, and by how much text came before.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple

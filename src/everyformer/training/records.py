@@ -1,7 +1,5 @@
 """Records of a run: all that the loop reads from and writes into its directory, if it has one."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 from typing import Any

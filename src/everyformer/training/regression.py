@@ -8,8 +8,6 @@ the mean of the training data. With several numbers a row, the first two are mea
 and R^2 is the mean of each one's own.
 """
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -1,7 +1,5 @@
 """`TrainResult`: speed, budget spent and evaluations of a training run."""
 
-from __future__ import annotations
-
 import sys
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Returns of played episodes (`played`); and `play_policy`, episodes of a policy as it is now."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

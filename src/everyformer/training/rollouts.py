@@ -10,8 +10,6 @@ States where rows begin stay as they were when they were played, so in later min
 those of older weights; ``recompute_memory`` computes them anew before every further epoch.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Any
 

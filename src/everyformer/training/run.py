@@ -3,8 +3,6 @@
 config.json  environment.json  metrics.jsonl  checkpoints/  (TensorBoard's files)
 """
 
-from __future__ import annotations
-
 import os
 import platform
 import subprocess

@@ -1,7 +1,5 @@
 """The learning rate as a pure function of progress, so that a resumed run continues it exactly."""
 
-from __future__ import annotations
-
 import math
 
 from everyformer.training.config import TrainingConfig

@@ -156,7 +156,7 @@ def model_config(spec: RunSpec, dataset: Dataset, origin: ModelConfig | None = N
         origin: of a warm start, the model that it begins with. A classifier that starts from a
             causal model stays causal; one that starts from a masked model hides no sentences.
     """
-    from everyformer.data.sentences import with_sentences
+    from everyformer.data.masking import with_sentences
 
     task, row = TASKS[dataset.task], Draft.of(info(spec.member), dataset.task)
     facts = {"max_length": max(spec.model.max_length or 0, dataset.length), **dataset.model_options}

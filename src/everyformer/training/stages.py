@@ -10,8 +10,6 @@ Source: Beltagy et al. 2020, arXiv 2004.05150, section 4.2 and appendix (5 stage
 and 5 thousand steps, from 2,048 to 23,040 tokens).
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager

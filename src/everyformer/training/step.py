@@ -1,7 +1,5 @@
 """The gradient of one step: the same for any number of slices and processes."""
 
-from __future__ import annotations
-
 import functools
 import hashlib
 import random

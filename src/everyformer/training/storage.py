@@ -1,7 +1,5 @@
 """Tensors in safetensors files, and models filled from them; nothing is unpickled."""
 
-from __future__ import annotations
-
 import hashlib
 from pathlib import Path
 from typing import Any

@@ -6,8 +6,6 @@ learned positions (of text their first rows; of pictures resized to the new grid
 old model has and the new one lacks, such as its head, is left; what only the new one has is fresh.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Worth of an evaluation: beside that of an answer that reads nothing of the input."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 

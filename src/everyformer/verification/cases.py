@@ -1,7 +1,5 @@
 """Cases that the laws are tried on: each member, small, with the options of its `Trials`."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any

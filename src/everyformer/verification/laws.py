@@ -5,8 +5,6 @@ holds. Identities are checked in float64 unless the user asks for another dtype;
 from the dtype alone.
 """
 
-from __future__ import annotations
-
 import itertools
 from dataclasses import dataclass
 from typing import Any

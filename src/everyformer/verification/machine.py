@@ -1,7 +1,5 @@
 """Laws 7 to 10: cost, compiles, keeps, reproducible: what the member does on the machine."""
 
-from __future__ import annotations
-
 import os
 import sys
 import tempfile

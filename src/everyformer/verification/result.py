@@ -1,7 +1,5 @@
 """Verdicts of a law on a member: held, failed with the reason, or not applicable and why."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal
 

@@ -1,7 +1,5 @@
 """`verify`: run the laws for members on this machine, in this dtype, and say what holds."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterator, Sequence
 

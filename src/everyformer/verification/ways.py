@@ -1,7 +1,5 @@
 """Ways in which a member's mixer is computed on this machine, call by call."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Callable
 from typing import Any

@@ -1,7 +1,5 @@
 """What tests of stores do alike: rows from a seed, stores in one go, killed processes."""
 
-from __future__ import annotations
-
 import os
 import signal
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Exact search is a sort of all distances, by faiss and by torch, however products are rounded."""
 
-from __future__ import annotations
-
 import sys
 from typing import Any
 
@@ -13,7 +11,7 @@ from datastores.store.stores import every_distance
 from everyformer.core.dispatch import watched
 from everyformer.datastores.store import exact
 from everyformer.datastores.store.exact import ExactSearch
-from helpers import close, draw
+from helpers import close, covering, draw
 
 WIDTH = 8
 
@@ -42,9 +40,11 @@ def spread(kind: str) -> Tensor:
     return keys + (100 if kind == "far" else 0)
 
 
-@pytest.mark.parametrize("distance", ["l2", "cosine"])
-@pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
-@pytest.mark.parametrize("kind", ["normal", "far", "twice", "alike"])
+@covering(
+    distance=["l2", "cosine"],
+    dtype=[torch.float16, torch.float32],
+    kind=["normal", "far", "twice", "alike"],
+)
 def test_hits_are_those_of_a_sort_of_all_distances(
     way: str, distance: Any, dtype: torch.dtype, kind: str
 ) -> None:

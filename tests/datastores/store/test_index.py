@@ -1,7 +1,5 @@
 """Neighbours of a store: exact ones by brute force, the others by what they find of those."""
 
-from __future__ import annotations
-
 import dataclasses
 import importlib.util
 import math

@@ -1,7 +1,5 @@
 """A store gives back what was written, and refuses whatever is not as it was."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import os

@@ -1,7 +1,5 @@
 """Whatever befalls a writer: what was committed stays, and going on gives the bytes of one go."""
 
-from __future__ import annotations
-
 import dataclasses
 import os
 import resource

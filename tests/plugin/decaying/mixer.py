@@ -5,8 +5,6 @@
 Cost: O(L^2 d) time, O(L^2 h) memory. State: h, d numbers.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -112,7 +112,7 @@ def _attended(trained: TrainedRun, play: PlayConfig, of_environment: dict[str, A
     assert batch.keep is not None
     real = batch.keep[0]
     inputs = {name: getattr(batch, name)[:, real] for name in ("returns", "actions", "timesteps")}
-    inside = Inside(model, batch.inputs[:, real], given=inputs)
+    inside = Inside(model, batch.inputs[:, real], extra=inputs)
     inside.require("weights")
     weights = View(inside.traced, "weights", causal=True).maps
     return draw_attended(weights, config.step_tokens, config.step_tokens - 2, begin)
@@ -126,7 +126,7 @@ def _remembered(trained: TrainedRun, play: PlayConfig, of_environment: dict[str,
     from everyformer.generation.remembered import weights_by_step
     from everyformer.report.episodes import draw_remembered
     from everyformer.rl.environments.base import CUE
-    from everyformer.rl.replay import told
+    from everyformer.rl.replay import infos
 
     model = cast("PolicyModel", trained.model())
     play = replace(play, episodes=play.episodes or REMEMBERED, parallel=1)
@@ -137,7 +137,7 @@ def _remembered(trained: TrainedRun, play: PlayConfig, of_environment: dict[str,
     begins = [0, *np.cumsum(episodes.lengths)[:-1].tolist()]
     cues: list[int] = []
     for begin, episode in zip(begins, episodes.episodes, strict=True):
-        if begin < STEPS and (seen := told(episodes.environment, episode, CUE)) is not None:
+        if begin < STEPS and (seen := infos(episodes.environment, episode, CUE)) is not None:
             cues += (begin + np.flatnonzero(seen[:-1])).tolist()
     return draw_remembered(weights, begins, cues)
 

@@ -42,7 +42,7 @@ class Subject(NamedTuple):
     folder: Path
     measure: Callable[[], Measured] | None = None
     """evaluates on the held-out part of the run's data"""
-    given: dict[str, Tensor] | None = None
+    extra: dict[str, Tensor] | None = None
     """what the model reads beside the inputs, where the run says"""
 
 
@@ -60,7 +60,7 @@ def draw_inside(options: ShowOptions, of_environment: dict[str, Any]) -> int:
         labels=subject.labels,
         length=options.length,
         measure=subject.measure,
-        given=subject.given or {},
+        extra=subject.extra or {},
     )
     drawn = []
     for kind in inside.able() if options.what == "all" else [options.what]:
@@ -103,8 +103,8 @@ def _trained(folder: Path, options: ShowOptions) -> Subject:
     model = trained.model()
     settle_exits(trained, model, ExitConfig())
     measure = _measure(trained, model, options)
-    given = None if trained.saved else trained.beside(inputs)
-    return Subject(model, start, inputs, labels, trained.path / "pictures", measure, given)
+    extra = None if trained.saved else trained.beside(inputs)
+    return Subject(model, start, inputs, labels, trained.path / "pictures", measure, extra)
 
 
 def _measure(trained: Any, model: Model, options: ShowOptions) -> Callable[[], Measured] | None:

@@ -1,7 +1,5 @@
 """The options of `everyformer show`, where its pictures go, and how each is told."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Literal

@@ -1,7 +1,5 @@
 """Pictures of what a run has saved about its early exits: its certificate, its search."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,7 +8,7 @@ from everyformer.cli.exits import CALIBRATION, CALIBRATION_FORMAT, CERTIFICATE
 from everyformer.cli.show.options import ShowOptions, folder_of, tell
 from everyformer.core.errors import ConfigError
 
-Told = tuple[Path, str]
+Picture = tuple[Path, str]
 """a picture, and what it shows"""
 
 
@@ -27,7 +25,7 @@ def draw_saved(options: ShowOptions, of_environment: dict[str, Any]) -> int:
     return tell(options, *SAVED[options.what](trained.path, path))
 
 
-def _certificate(run: Path, path: Path) -> Told:
+def _certificate(run: Path, path: Path) -> Picture:
     from everyformer.exits.certificate import Certificate
     from everyformer.report.exits import draw_certificate, realised
     from everyformer.system.sealed import read_json
@@ -43,7 +41,7 @@ def _certificate(run: Path, path: Path) -> Told:
     return path, shows
 
 
-def _pareto(run: Path, path: Path) -> Told:
+def _pareto(run: Path, path: Path) -> Picture:
     from everyformer.cli.exit_search import RECORD
     from everyformer.exits.search import kept, pareto
     from everyformer.report.exits import draw_search
@@ -65,4 +63,4 @@ def _require(file: Path, what: str, command: str) -> None:
         raise ConfigError(f"{file.parent} has no {what}: {command} makes one")
 
 
-SAVED: dict[str, Callable[[Path, Path], Told]] = {"certificate": _certificate, "pareto": _pareto}
+SAVED: dict[str, Callable[[Path, Path], Picture]] = {"certificate": _certificate, "pareto": _pareto}

@@ -1,7 +1,5 @@
 """`PICTURES`: the function that draws a picture of `everyformer show`, by the picture's name."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -17,7 +15,7 @@ from everyformer.core.errors import ConfigError
 from everyformer.core.wording import listed
 
 
-class Picture(NamedTuple):
+class ShownPicture(NamedTuple):
     """A picture, or several that are drawn in the same way."""
 
     draw: Callable[[ShowOptions, dict[str, Any]], int]
@@ -25,13 +23,13 @@ class Picture(NamedTuple):
     """options besides run, picture, --out and --json"""
 
 
-INSIDE = Picture(draw_inside, frozenset({"format", "task", "text", "length"}))
+INSIDE = ShownPicture(draw_inside, frozenset({"format", "task", "text", "length"}))
 """the inside of a model, which itself says what can be drawn of it"""
-PICTURES: dict[str, Picture] = {
-    **dict.fromkeys(SAVED, Picture(draw_saved, frozenset({"format"}))),
-    **dict.fromkeys(EPISODES, Picture(draw_episodes, PLAYED | {"format"})),
-    CURVES: Picture(draw_curves, frozenset({"format", "others"})),
-    NEIGHBOURS: Picture(
+PICTURES: dict[str, ShownPicture] = {
+    **dict.fromkeys(SAVED, ShownPicture(draw_saved, frozenset({"format"}))),
+    **dict.fromkeys(EPISODES, ShownPicture(draw_episodes, PLAYED | {"format"})),
+    CURVES: ShownPicture(draw_curves, frozenset({"format", "others"})),
+    NEIGHBOURS: ShownPicture(
         draw_neighbours, frozenset({"text", "data", "length", "store", "knn", "nearest"})
     ),
 }

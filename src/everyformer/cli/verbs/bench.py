@@ -1,7 +1,5 @@
 """`everyformer bench NAMES --lengths ...`: measured here, as a ratio to what else one could use."""
 
-from __future__ import annotations
-
 import dataclasses
 from dataclasses import dataclass
 

@@ -45,7 +45,7 @@ class CollectOptions(VerbOptions):
     parallel: Count = 8
     """environments side by side, at most"""
     out: str = "episodes"
-    """folder of the episodes"""
+    """folder of the episodes, a data set of Minari's; or minari:ID among its own"""
     json: bool = False
     """machine output"""
 
@@ -64,14 +64,13 @@ def run(words: Sequence[str]) -> int:
         ),
     )
     from everyformer.rl.build import EnvironmentConfig
-    from everyformer.rl.folder import require_free, write_trajectories
+    from everyformer.rl.minari_sets import require_free, write_trajectories
 
-    folder = expanded(options.out)
-    require_free(folder)
+    require_free(options.out)
     mask = of_environment.pop("mask", ())
     environment = EnvironmentConfig(options.environment, tuple(mask), of_environment)
     made = _played(environment, options)
-    write_trajectories(made, folder)
+    folder = write_trajectories(made, options.out)
     stats = made.statistics
     values: dict[str, Any] = {
         "trajectories": str(folder),

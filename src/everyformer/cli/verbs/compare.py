@@ -1,7 +1,5 @@
 """`everyformer compare A B ...`: the main job."""
 
-from __future__ import annotations
-
 import dataclasses
 import shlex
 from collections.abc import Sequence
@@ -40,11 +38,11 @@ def run(words: Sequence[str]) -> int:
             "everyformer compare attention aft-conv gmlp --data mytext.txt --budget-seconds 60",
             "everyformer compare attention gmlp --data digits --seeds 3 --match parameters",
         ),
-        default=_begun_options(line)
+        default=_options_of_folder(line)
         or CompareOptions(training=usual_training(line.peek("data.env"))),
     )
     from everyformer.comparison.compare import run_comparison
-    from everyformer.comparison.folder import begun_with
+    from everyformer.comparison.folder import recorded_options
     from everyformer.report.comparison import write_report
 
     config = part_of(CompareConfig, options)
@@ -54,7 +52,7 @@ def run(words: Sequence[str]) -> int:
     try:
         done = run_comparison(config, write_report, say=say, command=command)
     except KeyboardInterrupt:
-        if begun_with(expanded(config.out)) is not None:
+        if recorded_options(expanded(config.out)) is not None:
             say(hint)
         raise
     if done.interrupted:
@@ -82,7 +80,7 @@ def _command(words: Sequence[str], config: CompareConfig) -> str:
     return f"{before} {shlex.join(rest)}" if rest else before
 
 
-def _begun_options(line: Line[CompareOptions]) -> CompareOptions | None:
+def _options_of_folder(line: Line[CompareOptions]) -> CompareOptions | None:
     """With --resume, what the comparison in that directory was begun with.
 
     Raises:
@@ -90,10 +88,10 @@ def _begun_options(line: Line[CompareOptions]) -> CompareOptions | None:
     """
     if "--resume" not in line.words or line.helps:
         return None
-    from everyformer.comparison.folder import begun_with
+    from everyformer.comparison.folder import recorded_options
 
     out = line.peek("out") or CompareOptions.out
-    values = begun_with(expanded(out))
+    values = recorded_options(expanded(out))
     if values is not None:
         values_now = {**values, "out": out, "resume": False, "overwrite": False}
         return from_dict(CompareOptions, values_now)

@@ -170,10 +170,11 @@ def _fitting(model: Model, tokens: int | None, prompt: int, seen: int) -> int | 
     if tokens == GenerateOptions.tokens:
         say(f"{ends}: {fits:,} tokens are made")
         return fits
-    asked = "endless text" if tokens is None else f"--tokens {tokens}"
+    endless = "endless text" if tokens is None else f"--tokens {tokens}"
     raise ConfigError(
-        f"{ends}, so {asked} does not fit: give --tokens {fits} or fewer, or train a model without "
-        "such tables (`everyformer train attention --position rope`), or a longer one (--length)"
+        f"{ends}, so {endless} does not fit: give --tokens {fits} or fewer, or train a "
+        "model without such tables (`everyformer train attention --position rope`), or a "
+        "longer one (--length)"
     )
 
 

@@ -1,7 +1,5 @@
 """`everyformer info NAME`: one member, from its row and its options."""
 
-from __future__ import annotations
-
 import dataclasses
 from dataclasses import dataclass
 from typing import Any

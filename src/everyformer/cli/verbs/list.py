@@ -1,7 +1,5 @@
 """`everyformer list`: what exists, filtered by what you need. Needs no torch."""
 
-from __future__ import annotations
-
 import dataclasses
 from dataclasses import dataclass
 

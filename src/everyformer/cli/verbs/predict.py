@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
@@ -21,9 +21,8 @@ from everyformer.system.files import expanded, file_written_whole, named_as
 
 if TYPE_CHECKING:
     from everyformer.prediction.inputs import Inputs
-    from everyformer.prediction.output import Predictions
     from everyformer.prediction.predictor import Predictor
-    from everyformer.prediction.rows import CsvForm
+    from everyformer.prediction.records import CsvForm, Predictions
 
 ENDINGS = {".csv": "csv", ".jsonl": "jsonl"}
 """of --out -> what is written"""
@@ -97,7 +96,7 @@ def run(options: PredictOptions) -> int:
     predictions = reader.predict(inputs.rows, top=options.top, batch=options.batch)
     with ExitStack() as stack:
         stack.enter_context(doing("predicting"))
-        count = _write(options, form, predictions, columns, stack, lambda: inputs.form)
+        count = _write(options, form, predictions, columns, stack, inputs.form)
     for note in (*inputs.notes(), *reader.notes()):
         say(note)
     if options.out is not None:
@@ -162,12 +161,12 @@ def _write(
     answers: Predictions,
     columns: list[str],
     stack: ExitStack,
-    as_read: Callable[[], CsvForm],
+    as_read: CsvForm,
 ) -> int:
     """Write all predictions as they come; gives how many."""
     from tqdm import tqdm
 
-    from everyformer.prediction.output import fields_of, headers, shown, write_csv, write_lines
+    from everyformer.prediction.records import fields_of, headers, shown, write_csv, write_lines
 
     if form == "json":
         predictions = [fields_of(row, one) for row, one in answers]

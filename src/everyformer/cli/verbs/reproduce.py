@@ -1,7 +1,5 @@
 """`everyformer reproduce NAME`: the signature experiment of a member, on this machine."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import tyro

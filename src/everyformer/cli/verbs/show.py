@@ -1,7 +1,5 @@
 """`everyformer show RUN|MODEL|MEMBER PICTURE`: a picture of a run, or of a fresh member."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from everyformer.cli.parsing import parse

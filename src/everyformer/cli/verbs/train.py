@@ -125,12 +125,12 @@ def _able(options: TrainOptions, origin: Start | None) -> tuple[str, ...]:
     return tuple(task for task in tasks if task not in plain or task == origin.config.task)
 
 
-def _with_tokenizer(options: TrainOptions, tokenizer: Tokenizer, given: str | None) -> TrainOptions:
+def _with_tokenizer(options: TrainOptions, tokenizer: Tokenizer, other: str | None) -> TrainOptions:
     """The tokenizer of the run that is started from holds; another one is refused."""
-    if given is not None and given != tokenizer.name:
+    if other is not None and other != tokenizer.name:
         raise ConfigError(
             f"the run in {options.from_run} reads text with the tokenizer {tokenizer.name}, and so "
-            f"does one that starts from it: leave out --tokenizer {given}"
+            f"does one that starts from it: leave out --tokenizer {other}"
         )
     data = dataclasses.replace(options.data, tokenizer=tokenizer.name)
     return dataclasses.replace(options, data=data)

@@ -1,7 +1,5 @@
 """`Tokenizer`: the interface of all tokenizers, and how the text they read is cut."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path

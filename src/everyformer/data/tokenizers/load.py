@@ -1,7 +1,5 @@
 """Tokenizers by name, learned from text, or read from where they were saved."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -9,9 +7,8 @@ from typing import Any
 from everyformer.core.errors import ConfigError, DataError
 from everyformer.data.config import tokenizer_parts
 from everyformer.data.tokenizers.base import Tokenizer
-from everyformer.data.tokenizers.bpe import BPETokenizer
-from everyformer.data.tokenizers.hub import HubTokenizer
 from everyformer.data.tokenizers.marian import restored
+from everyformer.data.tokenizers.package import BPETokenizer, HubTokenizer
 from everyformer.data.tokenizers.plain import ByteTokenizer, CharTokenizer
 from everyformer.system.files import expanded, require_regular
 from everyformer.system.plain import from_json, to_json

@@ -8,8 +8,6 @@ text, as ``>>fra<<``, and marks that are written out are one token each. Compute
 Source: `transformers.MarianTokenizer`, which gives the same tokens and text.
 """
 
-from __future__ import annotations
-
 import base64
 import binascii
 import re

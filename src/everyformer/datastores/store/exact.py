@@ -6,8 +6,6 @@ themselves. Rounding grows with the squares of norms: of keys whose norms are ab
 their distances a neighbour may be missed.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from typing import Any, NamedTuple

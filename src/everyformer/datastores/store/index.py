@@ -3,9 +3,9 @@
     index = build_index(store, SearchOptions(kind="ivf"), say=print)
     distances, rows = index.search(queries, k=32)
 
-Kinds that may miss neighbours (`options.KEPT`) are built once and kept in the store's folder. Their
-recall is measured when they are built: for keys of the store that nothing was learned from, the
-share of the m nearest others that is found. A kept index is bound to the rows that it was built of.
+Kinds that may miss neighbours (`options.BUILT_ONCE`) are built once and saved with the store.
+Their recall is measured when they are built: for keys of the store that nothing was learned from,
+the share of the m nearest others that is found. A saved index is bound to the rows it was built of.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from everyformer.core.errors import (
 )
 from everyformer.datastores.store.approximate import FaissSearch, build
 from everyformer.datastores.store.exact import ExactSearch, Hits, faiss_for
-from everyformer.datastores.store.options import KEPT, SearchOptions
+from everyformer.datastores.store.options import BUILT_ONCE, SearchOptions
 from everyformer.datastores.store.record import INDEX, ROWS, lock
 from everyformer.datastores.store.store import Store
 from everyformer.system.files import written_whole
@@ -126,7 +126,7 @@ def build_index(
         UnsavedError: it cannot be kept; an index that was there before still is.
     """
     resolved = _chosen(store, options or SearchOptions(), say)
-    if resolved.kind not in KEPT:
+    if resolved.kind not in BUILT_ONCE:
         return Index(store, resolved, ExactSearch(store.key_tensor, resolved.distance))
     apart = _apart(store, resolved.seed)
     built = build(store, resolved, apart)
@@ -176,7 +176,7 @@ def open_index(store: Store, options: SearchOptions | None = None, *, say: Say) 
         return build_index(store, options, say=say)
     if (place / FACTS).exists():
         try:
-            return _kept(store, options, place)
+            return _built(store, options, place)
         except MissingExtraError as error:
             if options.kind != "auto":
                 raise
@@ -189,7 +189,7 @@ def open_index(store: Store, options: SearchOptions | None = None, *, say: Say) 
     if options.kind != "auto":
         return build_index(store, options, say=say)
     resolved = _chosen(store, options, say)
-    if resolved.kind in KEPT:
+    if resolved.kind in BUILT_ONCE:
         say(
             f"no index is in {place}, so each query looks at all {len(store):,} keys; an index "
             f"'{resolved.kind}' is faster"
@@ -197,7 +197,7 @@ def open_index(store: Store, options: SearchOptions | None = None, *, say: Say) 
     return build_index(store, replace(options, kind="exact"), say=say)
 
 
-def _kept(store: Store, options: SearchOptions, place: Path) -> Index:
+def _built(store: Store, options: SearchOptions, place: Path) -> Index:
     facts = read_json(place / FACTS, FORMAT)
     stored = from_dict(SearchOptions, facts["options"])
     if facts["state"] != store.record.state:
@@ -227,7 +227,7 @@ def _kept(store: Store, options: SearchOptions, place: Path) -> Index:
 def _chosen(store: Store, options: SearchOptions, say: Say) -> SearchOptions:
     """The options with a kind that can be had."""
     resolved = options.resolved(len(store), store.width)
-    if resolved.kind not in KEPT:
+    if resolved.kind not in BUILT_ONCE:
         return resolved
     try:
         faiss_for(resolved.kind)

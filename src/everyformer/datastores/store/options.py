@@ -1,7 +1,5 @@
 """Options of a search: its kind for how many keys, and its settings."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, replace
 from typing import Literal, Self
@@ -21,7 +19,7 @@ BY_SIZE: tuple[tuple[float, Kind], ...] = (
 """what "auto" takes for up to so many keys: of width 128 a query of 200,000 costs a millisecond of
 a core by exact search; 4,000,000 of float16 take 1 GB of memory in `ivf` and a third of that in
 `ivfpq`"""
-KEPT: tuple[Kind, ...] = ("ivf", "ivfpq", "hnsw")
+BUILT_ONCE: tuple[Kind, ...] = ("ivf", "ivfpq", "hnsw")
 """kinds of faiss that are built once and kept; they may miss neighbours"""
 A_CENTROID = 39
 """keys that faiss wants at least for a centroid that is learned"""

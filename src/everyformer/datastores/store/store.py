@@ -14,8 +14,6 @@ nothing of models: an `Origin` says what its keys are from, and a store of anoth
 one that is requested is refused. `writing` makes and extends stores, `index` searches.
 """
 
-from __future__ import annotations
-
 import warnings
 import zlib
 from concurrent.futures import ThreadPoolExecutor

@@ -6,8 +6,6 @@ cursor back, and files cut to that record, so that going on gives the bytes of o
 are added to a finished store its own record stays, until `Writer.finish` replaces it.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress

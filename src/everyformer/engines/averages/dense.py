@@ -9,8 +9,6 @@ are averaged exactly, tile by tile, with the maximum of every row and channel. N
 L x S x channels is ever built.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from typing import Any, NamedTuple

@@ -6,8 +6,6 @@ Blocks of C rows meet the C + n - 1 rows of v that they need in one small produc
 a view of its diagonals.
 """
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

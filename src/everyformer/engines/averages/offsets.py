@@ -6,8 +6,6 @@ one token. Slower than ``banded`` by about n passes over the values, and taken b
 reference would not do. Arguments are those of `everyformer.engines.averages.banded.banded_average`.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Iterator

@@ -8,8 +8,6 @@ positive, so nothing is subtracted and no denominator can vanish. Without causal
 serves as the reference; only a bias beyond the range of ``ranges`` needs the exact path, `dense`.
 """
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

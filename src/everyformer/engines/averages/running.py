@@ -12,8 +12,6 @@ front, and merged by averaging them.
 Shapes: k (B, S, H, K), v (B, S, H, V); K = V for a key per channel, K = 1 for one per head.
 """
 
-from __future__ import annotations
-
 import math
 
 import torch

@@ -3,8 +3,6 @@
 Engines that take them by matrix products share this; shapes and letters are those of ``running``.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

@@ -6,8 +6,6 @@ A filter (heads, taps) holds c_0 .. c_(taps-1) when causal, (heads, 2 taps - 1) 
 c_-(taps-1) .. c_(taps-1) when not; offsets beyond the taps weigh nothing.
 """
 
-from __future__ import annotations
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor

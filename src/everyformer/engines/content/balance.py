@@ -10,8 +10,6 @@ Sources: Sinkhorn 1964; Mena et al. 2018, arXiv 1802.08665 (with Gumbel noise); 
 follow Tay et al. 2020, arXiv 2002.11296, section 3.3.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

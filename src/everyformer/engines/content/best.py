@@ -5,8 +5,6 @@ groups with the largest maxima, so all others fall away; a maximum of strips cos
 selection.
 """
 
-from __future__ import annotations
-
 import math
 from typing import NamedTuple
 

@@ -16,8 +16,6 @@ Sources: van den Oord et al. 2017, arXiv 1711.00937, appendix A.1 (averages, smo
 2020, arXiv 2003.05997, section 4.1, which writes the step without the counts that its code keeps.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable
 from typing import Any, Literal, Self

@@ -10,8 +10,6 @@ are gathered `BUDGET` numbers at a time, again for the gradients.
 Cost: O(L k (D + Dv)) time and `BUDGET` numbers of memory.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 

@@ -9,8 +9,6 @@ of its own. Length does not matter to an argmax, so x is not normalised.
 Sources: Andoni et al. 2015, arXiv 1509.02897; Kitaev et al. 2020, arXiv 2001.04451, section 2.
 """
 
-from __future__ import annotations
-
 import math
 
 import torch

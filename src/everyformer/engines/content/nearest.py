@@ -11,8 +11,6 @@ more. Few products are written out and sorted through at once.
 Cost: O(L S D) time, O(L k) memory and `BUDGET` numbers. No gradient.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
 

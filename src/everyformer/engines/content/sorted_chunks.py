@@ -16,8 +16,6 @@ the scores again (P = exp(s - z), dS = P * (dO V^T - rowsum(dO * O))). Un-sortin
 inverse order, in both directions. Cost O(n_r L C (1 + before + after) (D + D_v)).
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from typing import Any

@@ -15,8 +15,6 @@ between two of them one state is carried. It alone is saved for the backward pas
 states inside a segment again.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import torch

@@ -17,8 +17,6 @@ all by sqrt(D) ("regularised": less variance, biased).
 Sources: Rahimi, Recht 2007; Cho, Saul 2009; Choromanski et al. 2021, arXiv 2009.14794, section 2.
 """
 
-from __future__ import annotations
-
 import math
 from typing import Any, Literal, cast
 

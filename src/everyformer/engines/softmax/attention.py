@@ -14,8 +14,6 @@ more channels of q and k, since a row of softmax does not change when m i is add
 Source: Vaswani et al. 2017, arXiv 1706.03762, eq. 1.
 """
 
-from __future__ import annotations
-
 import math
 from typing import Literal
 

@@ -15,8 +15,6 @@ reach go together (`bands`): short ones do not pay for the longest. Weights are 
 backward pass.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple

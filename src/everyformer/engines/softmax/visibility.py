@@ -1,7 +1,5 @@
 """Visibility of keys to queries: the one tensor that a softmax call takes, or none if it can."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, replace
 

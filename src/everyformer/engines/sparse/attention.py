@@ -9,8 +9,6 @@ Rows are compact here: real tokens first, ``lengths`` of them. Padding between o
 packed documents are taken out before (`everyformer.engines.rows`), so position = index.
 """
 
-from __future__ import annotations
-
 import math
 from typing import Literal, get_args
 

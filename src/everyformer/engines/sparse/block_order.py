@@ -10,8 +10,6 @@ pictures with channels the columns are column x channels + channel.
 Source: Parmar et al. 2018, arXiv 1802.05751, section "2D Local Attention".
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import torch

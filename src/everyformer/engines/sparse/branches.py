@@ -12,8 +12,6 @@ Source of the merge: Milakov & Gimelshein 2018, arXiv 1805.02867 (online normali
 2022, arXiv 2205.14135 (backward from the log-sum).
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from functools import lru_cache

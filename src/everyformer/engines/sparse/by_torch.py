@@ -4,8 +4,6 @@ The same merge of branches as in `everyformer.engines.sparse.branches`, differen
 For the backward pass the weights of the units are saved, never L x L.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import replace

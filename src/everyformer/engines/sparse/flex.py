@@ -4,8 +4,6 @@ On a CPU it has no gradients and its uncompiled form makes L x L scores, so that
 one more check of the masks alone (torch issue 148752).
 """
 
-from __future__ import annotations
-
 from functools import lru_cache
 from typing import Any
 

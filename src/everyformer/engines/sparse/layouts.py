@@ -6,8 +6,6 @@ entry stands (entries before 0 or from L on are padding), ``take`` lays tokens o
 ``add`` is its adjoint and ``put`` undoes ``take`` where every token stands once.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Protocol
 

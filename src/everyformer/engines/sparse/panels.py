@@ -1,7 +1,5 @@
 """Sparse plans as panels: who reads whom, and what one token reads, token by token in rows."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

@@ -8,8 +8,6 @@ an error that the tests of every pattern find.
 Positions count from 0. A query is i, a key is j, d = i - j.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import ClassVar

@@ -1,7 +1,5 @@
 """Patterns of whole blocks that go on for ever."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 

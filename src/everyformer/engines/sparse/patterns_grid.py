@@ -14,8 +14,6 @@ are the cells in raster order, and the flange is below too: r' < R + q_h + m_h.
 Source: Parmar et al. 2018, arXiv 1802.05751, section "2D Local Attention".
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 

@@ -9,8 +9,6 @@ The comparison is strict (tensor2tensor; Graves 2016 has >=). A token that is fo
 whatever p is. Sums are in float32 at least; who runs is a flag, never asked of c.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

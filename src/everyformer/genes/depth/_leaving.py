@@ -11,8 +11,6 @@ In a stream a step that no token takes is not run at all. What it would have tak
 cheaper taken in at once; then it is taken in by one call.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import final
 

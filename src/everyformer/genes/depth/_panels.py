@@ -1,7 +1,5 @@
 """The picture of how many steps tokens take."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from torch import Tensor

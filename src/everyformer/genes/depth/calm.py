@@ -25,8 +25,6 @@ Source: Schuster et al. 2022, arXiv 2207.07061; the code of t5x and flaxformer, 
 of a whole batch (ours of each token).
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Annotated, Literal
 

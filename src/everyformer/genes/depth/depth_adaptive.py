@@ -24,8 +24,6 @@ Source: Elbayad et al. 2019, arXiv 1910.10073. Defaults of sigma and alpha are o
 authors is known.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Annotated, Literal
 

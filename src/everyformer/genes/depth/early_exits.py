@@ -7,8 +7,6 @@ A token that leaves is copied to the deeper layers, whose keys and values are pr
 A text that is read to be gone on from goes through all layers (`reading_prompt`).
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace

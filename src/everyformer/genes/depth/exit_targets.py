@@ -11,8 +11,6 @@ later ones too: the oracle is a target, no input.
 Source: Elbayad et al. 2019, arXiv 1910.10073, section 3.
 """
 
-from __future__ import annotations
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor

@@ -1,7 +1,5 @@
 """Plain depth: every block once, in order."""
 
-from __future__ import annotations
-
 from torch import Tensor
 
 from everyformer.blocks.depth import Depth

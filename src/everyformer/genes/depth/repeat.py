@@ -8,8 +8,6 @@ them are ALBERT's groups in turn. States, inner losses and starts count steps.
 Sources: Dehghani et al. 2018, arXiv 1807.03819; Lan et al. 2020, arXiv 1909.11942.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from torch import Tensor

@@ -33,8 +33,6 @@ tensor2tensor by its code. Which keys a copied token has is our choice, the pape
 T times that of the layers, or the mean of N; d weights and a bias for p.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 

@@ -8,8 +8,6 @@ Positions do not meet here, so the length may be worked through in pieces (Kitae
 2001.04451): the same result, with the hidden channels of one piece at a time.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, final
 

@@ -15,8 +15,6 @@ Source: Dehghani et al. 2018, arXiv 1807.03819, section 2.1; sizes as in tensor2
 (sepconv_relu_sepconv). Each c_n starts uniform with variance 1 / k.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -1,7 +1,5 @@
 """Picture of the distances at which a store is read."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import torch

@@ -12,8 +12,6 @@ A layer's call, segment by segment (`everyformer.genes.mixers.attention.with_mem
     remember   the state after the segment, and the memory's own losses
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, NamedTuple, Protocol, final
 

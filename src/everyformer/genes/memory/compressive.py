@@ -318,9 +318,9 @@ class CompressiveMemory(Memory):
             most, stay = self._too_many(size), min(size, self.slots + o.rate - 1)
         else:
             most, stay = int(over.max()), int((count - over).max())
-        behind = torch.arange(-most, 0, device=keep.device)
-        index = (size - count + over + behind).clamp(min=0)
-        real = behind >= -over
+        back = torch.arange(-most, 0, device=keep.device)
+        index = (size - count + over + back).clamp(min=0)
+        real = back >= -over
         first = size - stay
         stays = torch.arange(first, size, device=keep.device) >= size - count + over
         x = whole.x[:, first:].masked_fill(~stays[..., None], 0)[:, None]

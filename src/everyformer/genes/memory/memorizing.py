@@ -134,10 +134,10 @@ def _limits(make: Make) -> list[Pair]:
     pairs = [("all that left the window in one softmax", output(whole), output(plain))]
     for what, own in (("a shut gate", {"gate": -1e9}), ("nothing stored", {"size": 0})):
         options = {"slots": 3, "normalize": False, **own}
-        shut = make("attention", memory="memorizing", memory_options=options)
+        closed = make("attention", memory="memorizing", memory_options=options)
         window = make("attention", window=3)
-        shut.load_state_dict(window.state_dict(), strict=False)
-        pairs.append((f"{what} leaves the window", output(shut), output(window)))
+        closed.load_state_dict(window.state_dict(), strict=False)
+        pairs.append((f"{what} leaves the window", output(closed), output(window)))
     return pairs
 
 

@@ -17,8 +17,6 @@ Left out: re-feeding unscored inputs (``ext_len`` of the authors' code).
 Source: Dai et al. 2019, arXiv 1901.02860, section 3.2; masks and updates as in the authors' code.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, Literal
 

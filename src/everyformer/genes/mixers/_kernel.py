@@ -9,8 +9,6 @@ to it.
 Letters: B batch, H heads, L queries, S keys, D channels of a head, M features.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from functools import partial

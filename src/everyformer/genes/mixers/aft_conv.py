@@ -18,8 +18,6 @@ exp(w) - 1 and adds global sums; here both regions are summed apart, so that not
 Not in the paper: full keys (``tied=False``).
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from functools import partial

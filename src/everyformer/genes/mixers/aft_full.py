@@ -15,8 +15,6 @@ Tables fix the longest sequence.
 Source: Zhai et al. 2021, arXiv 2105.14103, eq. 2 and section 3.3.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from functools import partial

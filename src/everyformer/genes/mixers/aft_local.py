@@ -14,8 +14,6 @@ global sums; here the window and what lies outside it are summed apart, so that 
 subtracted (`everyformer.engines.averages.banded`). rank=None stores the band of w alone.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

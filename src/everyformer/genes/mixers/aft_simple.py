@@ -11,8 +11,6 @@ Source: Zhai et al. 2021, arXiv 2105.14103, section 3.2. The causal form is a ru
 gates lie in [0, 1] (`everyformer.engines.averages.running`), not a ratio of sums that can overflow.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import field
 from functools import partial

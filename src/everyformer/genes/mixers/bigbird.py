@@ -24,8 +24,6 @@ a later one has drawn.
 Source: Zaheer et al. 2020, arXiv 2007.14062, section 2 and appendix D.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal

@@ -16,8 +16,6 @@ Source: Qiu et al. 2019, arXiv 1911.02972, section 3. The printed formula has a 
 and 1-based blocks; hidden pairs get no weight (scores of -inf), they are not multiplied by 0.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal
 

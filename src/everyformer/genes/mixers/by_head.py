@@ -13,8 +13,6 @@ kinds in one layer are used by Child et al. 2019 (arXiv 1904.10509, section 4.3)
 (arXiv 2003.05997, section 4); the free choice is ours.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from dataclasses import dataclass, field
 from typing import Any, cast

@@ -16,8 +16,6 @@ Source: Liu, Dai, So, Le 2021, arXiv 2105.08050, section 3. There is no activati
 the paper: heads of W, the Toeplitz form, exact padding.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 

@@ -19,8 +19,6 @@ attention, as in tensor2tensor, where it is a case of its own.
 Source: Parmar et al. 2018, arXiv 1802.05751, sections 3 and 4.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from dataclasses import dataclass

@@ -26,8 +26,6 @@ product) guard their denominators by sign(d) max(|d|, 1e-6); `exp` divides by on
 both directions, where Shen et al. normalise each feature over the row.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, NamedTuple
 

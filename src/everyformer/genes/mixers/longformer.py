@@ -21,8 +21,6 @@ token was global, since they had no gradient). Its language models are trained i
 texts and wider windows: ``--training.stages 430 50 50 35 5`` (`everyformer.training.stages`).
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Annotated, Any
 

@@ -10,8 +10,6 @@ thrown out when they are as many as those that it keeps.
 Letters: B batch, H heads, L queries, S keys, D channels of a head.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

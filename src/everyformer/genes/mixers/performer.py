@@ -20,8 +20,6 @@ a large one leaves weights that depend on keys alone. Only sums are unbiased, no
 error of a weight grows like exp(|x + y|^2) / M, so large queries and keys need many features.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Annotated, Literal

@@ -21,8 +21,6 @@ published (there from a pool of 500, here ``pool``), never in evaluation, where 
 takes the pool's first. The gate's bias is not published: it starts where g is 0.95.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Annotated, Literal

@@ -22,8 +22,6 @@ Source: Child et al. 2019, arXiv 1904.10509, sections 4 and 5; the released kern
 A1 of the strided form, the paper's formula l + 1 (``inclusive``).
 """
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Tables with a trained vector a position: what holds one, and their picture."""
 
-from __future__ import annotations
-
 from typing import ClassVar
 
 import torch

@@ -18,8 +18,6 @@ beside attention's own (see `engines.softmax.slopes`); with a bound, both sides,
 padding or dropout on the weights O(H L S) additions. Nothing is learned unless ``learned``.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Annotated, Literal

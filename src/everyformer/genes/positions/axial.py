@@ -18,8 +18,6 @@ Sources: Kitaev et al. 2020, arXiv 2001.04451; sums, Child et al. 2019, arXiv 19
 and Hugging Face a training text must be prod_i L_i long; here any up to that.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

@@ -16,8 +16,6 @@ them; the scores of a causal mixer are those of its visible pairs. Cost: O(H L S
 attention's own, 2 H parameters; it is no additive bias, so no fused kernel takes it.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Any

@@ -8,8 +8,6 @@ positions get no gradient.
 Source: Gehring et al. 2017, arXiv 1705.03122; GPT and BERT use it with N(0, 0.02^2) at the start.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated

@@ -15,8 +15,6 @@ end is that of Transformer-XL's authors' code (``attn_type=3``). Start: N(0, 0.0
 max_length width parameters.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial

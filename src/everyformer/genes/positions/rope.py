@@ -16,8 +16,6 @@ stream caches rotated keys with their absolute positions. Angles are built in fl
 a device has no other), so that they are right at any position.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field

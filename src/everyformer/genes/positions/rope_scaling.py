@@ -22,8 +22,6 @@ dynamic, yarn); Llama 3.1; Ding et al. 2024, arXiv 2402.13753 (longrope). Number
 Face's `modeling_rope_utils`.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from dataclasses import dataclass
@@ -151,8 +149,8 @@ def rates(
     if kind == "llama3":
         turns = length * theta / (2 * math.pi)
         low, high = scaling.low_frequency, scaling.high_frequency
-        kept = ((turns - low) / (high - low)).clamp(0, 1)
-        return theta * ((1 - kept) / factor + kept), 1.0
+        share = ((turns - low) / (high - low)).clamp(0, 1)
+        return theta * ((1 - share) / factor + share), 1.0
     tokens = (lengths_of(positions) if lengths is None else lengths)[:, None, :, None]
     if kind == "dynamic":
         grown = (factor * tokens.double() / length - (factor - 1)).clamp(min=1)

@@ -17,8 +17,6 @@ as in tensor2tensor. Start: N(0, 1/D) as there (the paper is silent). ``queries`
 ``relative_key_query``. Cost: O(L r D) beside attention's own and two more passes over the pairs.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Annotated
 

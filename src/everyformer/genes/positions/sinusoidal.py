@@ -12,8 +12,6 @@ tensor2tensor code of the same authors, whose frequencies differ. At odd d the l
 Source: Vaswani et al. 2017, arXiv 1706.03762, section 3.5. Cost: L d sines, no parameters.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal

@@ -16,8 +16,6 @@ T5, which computes the logarithms in float32. Table at the start: N(0, 1/width),
 O(H L S) look-ups, n H parameters.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Annotated

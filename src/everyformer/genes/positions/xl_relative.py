@@ -20,8 +20,6 @@ beside attention's own for the distances, and W_R r once a call for the S of the
 calls without gradients. The paper's memory of segments is no part of it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal, NamedTuple

@@ -1,7 +1,5 @@
 """Picture of a gate: the share of neighbours in the state after each token."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from torch import Tensor

@@ -1,7 +1,5 @@
 """`Retrieval`: the use that a language model makes of a store of its training text."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any, ClassVar
 

@@ -8,8 +8,6 @@ a stretch of it that is not.
 Source: Khandelwal et al. 2020, arXiv 1911.00172.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Annotated
 

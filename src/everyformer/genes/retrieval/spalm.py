@@ -16,8 +16,6 @@ Source: Yogatama, de Masson d'Autume, Kong 2021, arXiv 2102.02557, section 3. No
 paper has neither a scale nor a bias in g: ``gate_bias`` is ours, for models trained without.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -53,7 +51,7 @@ class SpalmOptions(StoreOptions):
     (default: none, as in the paper)"""
 
 
-class Gate(nn.Module):
+class SpalmGate(nn.Module):
     """z (B, L, d) from h and what followed the neighbours (`Retrieval.make_part`)."""
 
     recorded: ClassVar[Recorded] = {"gate": gate}
@@ -86,7 +84,7 @@ class Spalm(Retrieval):
     """Neighbours gated into the last state."""
 
     name = "spalm"
-    recorded: ClassVar[Recorded] = Gate.recorded
+    recorded: ClassVar[Recorded] = SpalmGate.recorded
     Options = SpalmOptions
     trials = Trials(variants=({"gate_bias": 2.0},))
     learned_without: ClassVar[Mapping[str, Any]] = {"gate_bias": 4.0}
@@ -95,5 +93,5 @@ class Spalm(Retrieval):
         "up in a store of the training text, which no time of a token here counts"
     )
 
-    def make_part(self, width: int) -> Gate:
-        return Gate(width, self.options.gate_bias)
+    def make_part(self, width: int) -> SpalmGate:
+        return SpalmGate(width, self.options.gate_bias)

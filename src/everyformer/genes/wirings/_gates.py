@@ -4,8 +4,6 @@ They have no biases but b_g, a vector that is learned. W and U start as Glorot's
 also where several are held as rows of one matrix.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import ClassVar
 

@@ -25,8 +25,6 @@ segment kind holds norm(E), which gives the same outputs; the norm itself learns
 Source: Parisotto et al. 2020, arXiv 1910.06764.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Annotated, Literal
 

@@ -3,8 +3,6 @@
 Source: Vaswani et al. 2017, arXiv 1706.03762, section 3.1.
 """
 
-from __future__ import annotations
-
 from torch import Tensor
 
 from everyformer.blocks.wiring import Around, Residual

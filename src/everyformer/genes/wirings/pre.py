@@ -3,8 +3,6 @@
 Source: Xiong et al. 2020, arXiv 2002.04745 (as in GPT-2, Radford et al. 2019).
 """
 
-from __future__ import annotations
-
 from torch import Tensor
 
 from everyformer.blocks.wiring import Around, Residual

@@ -28,8 +28,6 @@ Sources: Gomez et al. 2017, arXiv 1707.04585; Kitaev et al. 2020 (Reformer), arX
 section 3.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -73,7 +71,7 @@ class Halves(NamedTuple):
     """of what sub-layers read"""
 
 
-class Step(NamedTuple):
+class ReversibleStep(NamedTuple):
     """One sub-layer of a pass, and what repeats it."""
 
     block: Block
@@ -106,7 +104,7 @@ class Replayed(Pass):
     """indices of context and mask"""
     subtaps: list[Tap] = field(default_factory=list, init=False)
     """taps after layers, first layer first"""
-    records: list[Step] = field(default_factory=list, init=False)
+    records: list[ReversibleStep] = field(default_factory=list, init=False)
     names: list[str] = field(default_factory=list, init=False)
     """of the losses, step by step"""
     terms: list[Tensor] = field(default_factory=list, init=False)
@@ -164,14 +162,16 @@ class Replayed(Pass):
             with keep_choices() as choices:
                 f = partial(block.branch, part, **read)
                 stream, out = block.wiring.step(stream, block.around(part), f)
-            self.records.append(Step(block, part, n, layer, random, choices, len(out.losses)))
+            self.records.append(
+                ReversibleStep(block, part, n, layer, random, choices, len(out.losses))
+            )
             self.names += out.losses
             self.terms += out.losses.values()
             read["state"], losses = out.state, losses | out.losses
         return LayerOutput(stream, read["state"], losses, {})
 
     def again(
-        self, step: Step, b: Tensor, weights: Sequence[Tensor], read: Iterable[Tensor]
+        self, step: ReversibleStep, b: Tensor, weights: Sequence[Tensor], read: Iterable[Tensor]
     ) -> LayerOutput:
         """One step from its ``b`` with these weights, and ``read`` for context and mask."""
         context, mask = self._around(read)

@@ -1,7 +1,5 @@
 """`HubArchitecture`: how a system's config reads as ours, and ours as its; its tensors."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any

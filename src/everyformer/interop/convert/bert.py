@@ -8,8 +8,6 @@ most 5 + 2 r blocks are read whole. The released tables, with which it was train
 ``random="release"``. The last block of a padded batch, not of a text, is global there.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal

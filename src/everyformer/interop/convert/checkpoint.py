@@ -3,8 +3,6 @@
 Only safetensors are read: a pickle can run anything when it is opened.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Mapping
 from pathlib import Path

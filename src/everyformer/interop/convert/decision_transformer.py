@@ -8,8 +8,6 @@ has no word for by what. What is written says so under ``everyformer``, which tr
 does not look at; of a checkpoint of others these numbers are 0, 1, 1 and the ends -1 and 1.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from everyformer.core.bounds import Count

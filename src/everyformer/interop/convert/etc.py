@@ -9,8 +9,6 @@ length is reached, as texts beyond it were cut into pieces before.
 Source: Ainslie et al. 2020, arXiv 2004.08483, section 4 (lifting from RoBERTa).
 """
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any
 

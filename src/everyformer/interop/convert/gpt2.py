@@ -1,7 +1,5 @@
 """GPT-2 of `transformers`: matrices stored (inputs, outputs), queries, keys and values in one."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from everyformer.core.bounds import Count

@@ -1,7 +1,5 @@
 """Llama and systems of its form (Mistral, Qwen2): RMSNorm, rotations, SwiGLU, grouped heads."""
 
-from __future__ import annotations
-
 import math
 from functools import partial
 from typing import Any

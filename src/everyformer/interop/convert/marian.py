@@ -1,7 +1,5 @@
 """Marian of `transformers`: the Transformer as published, with a bias in the output layer."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from everyformer.genes.config import ModelConfig

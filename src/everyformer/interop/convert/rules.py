@@ -5,8 +5,6 @@ queries, keys and values are one fused matrix here, GPT-2 stores matrices the ot
 RoBERTa's positions begin at row 2.
 """
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping

@@ -1,7 +1,5 @@
 """Whatever can be converted, opened: its model, its tokenizer, the account of its tensors."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any, NamedTuple
 

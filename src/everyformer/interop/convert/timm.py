@@ -4,8 +4,6 @@ timm itself is not needed: what a system is follows from the names of its tensor
 from their shapes. The number of heads cannot be read off; released ViTs have heads of 64 channels.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Mapping

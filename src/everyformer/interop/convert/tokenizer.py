@@ -5,18 +5,14 @@ special_tokens_map.json, or as a number in config.json. Marian has source.spm, t
 vocab.json instead, which the package `sentencepiece` reads.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from everyformer.core.config import converted
 from everyformer.core.errors import CheckpointError, ConfigError, DataError, UnsupportedError
 from everyformer.data.tokenizers.base import Tokenizer
-from everyformer.data.tokenizers.bpe import BPETokenizer
-from everyformer.data.tokenizers.hub import HubTokenizer
-from everyformer.data.tokenizers.huggingface import tokenizers_package
 from everyformer.data.tokenizers.marian import SIDES, MarianTokenizer
+from everyformer.data.tokenizers.package import BPETokenizer, HubTokenizer, tokenizers_package
 from everyformer.system.files import file_written_whole, write_text
 from everyformer.system.plain import from_json, to_json
 

@@ -1,7 +1,5 @@
 """ViT of `transformers`, with a class token and a linear head."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from everyformer.core.bounds import Count

@@ -5,8 +5,6 @@ delay (`KeyToDoor`), better paths than those in the data (`GraphPath`). The rule
 first in its file. gymnasium is imported with the file of an environment, not here.
 """
 
-from __future__ import annotations
-
 from everyformer.system.extras import extra_module
 
 NAMESPACE = "everyformer"

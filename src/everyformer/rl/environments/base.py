@@ -1,6 +1,4 @@
-"""`Task`: base of the environments of this folder, from counting steps to giving a picture."""
-
-from __future__ import annotations
+"""`MemoryTask`: base of the environments in this folder, from counting steps to a picture."""
 
 from abc import abstractmethod
 from typing import Any, Generic, TypeVar, final
@@ -16,7 +14,7 @@ CUE = "cue"
 """the entry of ``info`` by which an environment tells that what is to be remembered is seen now"""
 
 
-class Task(gymnasium.Env[Observation, Any], Generic[Observation]):
+class MemoryTask(gymnasium.Env[Observation, Any], Generic[Observation]):
     """Base of environments with numbered actions that end after ``steps`` steps at the latest.
 
     Random numbers are drawn in `begin` alone, so an episode follows from its seed and its actions.

@@ -1,7 +1,5 @@
 """`Canvas`: small pictures of boxes, discs and lines, drawn by pygame."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from everyformer.system.extras import extra_module

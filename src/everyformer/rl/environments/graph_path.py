@@ -11,8 +11,6 @@ The best return from a node is minus its distance to the goal. After the motivat
 "Decision Transformer" (Chen and others, 2021).
 """
 
-from __future__ import annotations
-
 from collections import deque
 from itertools import pairwise
 from typing import Any
@@ -24,7 +22,7 @@ from everyformer.core.bounds import Count, Seed, Several
 from everyformer.core.config import converted
 from everyformer.core.errors import ConfigError
 from everyformer.rl.environments import canvas
-from everyformer.rl.environments.base import Task
+from everyformer.rl.environments.base import MemoryTask
 
 SIDE = 288
 """pixels of a picture"""
@@ -64,7 +62,7 @@ def distances_to(goal: int, joined: np.ndarray) -> np.ndarray:
     return distances
 
 
-class GraphPath(Task[np.int64]):
+class GraphPath(MemoryTask[np.int64]):
     """``everyformer/GraphPath-v0``.
 
     Args:
@@ -74,7 +72,7 @@ class GraphPath(Task[np.int64]):
         graph: seed of the graph and its goal.
     """
 
-    metadata = {**Task.metadata, "reference_returns": (-8.1, -2.6)}  # noqa: RUF012
+    metadata = {**MemoryTask.metadata, "reference_returns": (-8.1, -2.6)}  # noqa: RUF012
 
     def __init__(
         self,

@@ -16,8 +16,6 @@ After Hung and others, "Optimizing agent behavior over long time scales by trans
 (2019), and the variant in "Decision Transformer" (Chen and others, 2021).
 """
 
-from __future__ import annotations
-
 import numpy as np
 from gymnasium import spaces
 
@@ -25,7 +23,7 @@ from everyformer.core.bounds import Count, Several, Whole
 from everyformer.core.config import converted
 from everyformer.core.errors import ConfigError
 from everyformer.rl.environments import canvas
-from everyformer.rl.environments.base import Task
+from everyformer.rl.environments.base import MemoryTask
 
 MOVES = ((-1, 0), (0, 1), (1, 0), (0, -1))
 KEY_ROOM, APPLE_ROOM, DOOR_ROOM = range(3)
@@ -33,7 +31,7 @@ CELL = 28
 Cell = tuple[int, int]
 
 
-class KeyToDoor(Task[np.ndarray]):
+class KeyToDoor(MemoryTask[np.ndarray]):
     """``everyformer/KeyToDoor-v0``.
 
     Args:
@@ -43,7 +41,7 @@ class KeyToDoor(Task[np.ndarray]):
         apples: that lie there.
     """
 
-    metadata = {**Task.metadata, "reference_returns": (0.09, 1.0)}  # noqa: RUF012
+    metadata = {**MemoryTask.metadata, "reference_returns": (0.09, 1.0)}  # noqa: RUF012
 
     def __init__(
         self,

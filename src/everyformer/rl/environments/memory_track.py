@@ -10,8 +10,6 @@ What is seen after the cue does not depend on it, so that without a memory every
 half of the time. The task is the "proof of concept" environment of several PPO code bases.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
@@ -21,7 +19,7 @@ from everyformer.core.bounds import Count
 from everyformer.core.config import converted
 from everyformer.core.errors import ConfigError
 from everyformer.rl.environments import canvas
-from everyformer.rl.environments.base import CUE, Task
+from everyformer.rl.environments.base import CUE, MemoryTask
 
 END = 5
 """cells from the middle of the track to an end, so that a step is 0.2"""
@@ -31,7 +29,7 @@ COST = 0.1
 CELL = 28
 
 
-class MemoryTrack(Task[np.ndarray]):
+class MemoryTrack(MemoryTask[np.ndarray]):
     """``everyformer/MemoryTrack-v0``.
 
     Args:
@@ -39,7 +37,7 @@ class MemoryTrack(Task[np.ndarray]):
         cue_steps: first steps, at which the cue is seen and the agent cannot move.
     """
 
-    metadata = {**Task.metadata, "reference_returns": (-1.3, 0.4)}  # noqa: RUF012
+    metadata = {**MemoryTask.metadata, "reference_returns": (-1.3, 0.4)}  # noqa: RUF012
 
     def __init__(self, steps: int = 16, cue_steps: int = 2, render_mode: str | None = None) -> None:
         self.cue_steps = converted(Count, cue_steps, "--env.cue-steps")

@@ -11,8 +11,6 @@ After Bakker, "Reinforcement Learning with Long Short-Term Memory" (2001). The b
 policy without memory turns right half of the time.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
@@ -21,7 +19,7 @@ from gymnasium import spaces
 from everyformer.core.bounds import Count
 from everyformer.core.config import converted
 from everyformer.rl.environments import canvas
-from everyformer.rl.environments.base import CUE, Task
+from everyformer.rl.environments.base import CUE, MemoryTask
 
 UP, RIGHT, DOWN, LEFT = range(4)
 REWARD, COST = 4.0, 0.1
@@ -30,14 +28,14 @@ SLACK = 4
 CELL = 24
 
 
-class TMaze(Task[np.ndarray]):
+class TMaze(MemoryTask[np.ndarray]):
     """``everyformer/TMaze-v0``.
 
     Args:
         length: steps from the cue to the junction.
     """
 
-    metadata = {**Task.metadata, "reference_returns": (-2.47, 4.0)}  # noqa: RUF012
+    metadata = {**MemoryTask.metadata, "reference_returns": (-2.47, 4.0)}  # noqa: RUF012
 
     def __init__(self, length: int = 10, render_mode: str | None = None) -> None:
         self.length = converted(Count, length, "--env.length")

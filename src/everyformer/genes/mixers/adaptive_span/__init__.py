@@ -29,8 +29,6 @@ Source: Sukhbaatar et al. 2019, arXiv 1905.07799; equations by the authors' code
 Sukhbaatar et al. 2019, arXiv 1907.01470. Cost: O(L (R + max z) d) time, O(L d) memory.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
@@ -276,10 +274,10 @@ class AdaptiveSpan(HeadMixer):
     ) -> State:
         """The state after the tokens: keys that later ones can see, or rows of a memory."""
         if self.memory is None:
-            return after.last(self._kept(farthest))
+            return after.last(self._reach_of(farthest))
         if isinstance(before, KeyValueState):
             # in training a span may be longer at the next segment
-            seen = self.memory.slots if self.training else self._kept(farthest)
+            seen = self.memory.slots if self.training else self._reach_of(farthest)
             return after.last(min(seen, self.memory.slots))
         segment = Segment(rows.x, rows.positions(before.seen), rows.keep, None)
         return self.memory.remember(before, segment)[0]
@@ -296,7 +294,7 @@ class AdaptiveSpan(HeadMixer):
         positions = Rows(x, keep).positions(state.seen)
         k, v = self.project.one(x, "key"), self.project.one(x, "value")
         farthest = self._farthest(self._z(x[:, :1]) + self.options.ramp)
-        return state.append(k, v, positions, keep).last(self._kept(farthest))
+        return state.append(k, v, positions, keep).last(self._reach_of(farthest))
 
     def _z(self, x: Tensor) -> Tensor:
         """z (1, H, 1), or (B, H, L) of the tokens of ``x``, in float32 or wider."""
@@ -319,7 +317,7 @@ class AdaptiveSpan(HeadMixer):
         take(ENGINE, "bands of heads")
         return [self.reach.within(end) for end in ends.detach().amax((0, 2)).tolist()]
 
-    def _kept(self, farthest: list[int]) -> int:
+    def _reach_of(self, farthest: list[int]) -> int:
         """Tokens that later ones can see: with dynamic spans any in the window."""
         return self.reach.farthest if self.spans_of is not None else max(farthest)
 

@@ -1,7 +1,5 @@
 """Adaptive attention span by its literal equation, all pairs written out."""
 
-from __future__ import annotations
-
 import math
 
 import torch

@@ -1,7 +1,5 @@
 """Cases and limits of adaptive attention span for the laws."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -1,7 +1,5 @@
 """Options of multi-head softmax attention."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Literal
 

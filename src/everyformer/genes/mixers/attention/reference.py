@@ -5,8 +5,6 @@
 See `everyformer.genes.mixers.attention` for the symbols and the sources.
 """
 
-from __future__ import annotations
-
 import math
 from functools import partial
 

@@ -1,7 +1,5 @@
 """Cases and limits of softmax attention for the laws."""
 
-from __future__ import annotations
-
 import torch
 
 from everyformer.core.trials import HEADS, LENGTH, WIDTH, Make, Pair, Trials, output

@@ -21,8 +21,6 @@ Source: Ainslie et al. 2020, arXiv 2004.08483, section 2; released code for what
 open (fused softmax, b inside the scale, hard g2l in all released models).
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """Parts of ETC: tokens of one kind, projections and labels of one kind of queries."""
 
-from __future__ import annotations
-
 import math
 from typing import NamedTuple
 

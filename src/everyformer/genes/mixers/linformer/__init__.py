@@ -28,8 +28,6 @@ are taken. Deviations: fairseq lets padding into the slots, here it is left out;
 is shared by the channels, as E is (the paper does not say).
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Any, Literal

@@ -5,8 +5,6 @@ Letters: B batch, G groups of heads, S tokens, C channels, P one or two projecti
 H heads, N segments of c tokens, K slots of a segment, D channels of a head.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from typing import Literal, NamedTuple

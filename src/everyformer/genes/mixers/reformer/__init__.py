@@ -32,8 +32,6 @@ round before; here it sees nothing before it unless asked. The function and its 
 `everyformer.genes.mixers.reformer.function`.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 

@@ -3,8 +3,6 @@
 See `everyformer.genes.mixers.reformer` for the symbols and the source.
 """
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 
 import torch

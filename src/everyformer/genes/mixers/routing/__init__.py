@@ -39,8 +39,6 @@ positions by rank in the cluster (``rank_bias``) are a number a head, not a vect
 its literal form are in `everyformer.genes.mixers.routing.function`.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from functools import partial

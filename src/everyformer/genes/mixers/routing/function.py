@@ -3,8 +3,6 @@
 See `everyformer.genes.mixers.routing` for the symbols and the source.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from typing import Literal

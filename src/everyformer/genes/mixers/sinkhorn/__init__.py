@@ -31,8 +31,6 @@ Range Arena. Deviations: any length (the last block may be short); ``pool`` = me
 sums, which grow with the text where causal.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal

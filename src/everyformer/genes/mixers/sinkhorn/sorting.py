@@ -4,8 +4,6 @@ sorted blocks of whole texts, and the same of causal texts in pieces.
 Letters: B batch, H heads, N blocks of s tokens, D channels of a head.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import field
 from typing import Literal, NamedTuple
