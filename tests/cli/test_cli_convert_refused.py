@@ -88,7 +88,7 @@ def nothing(folder: Path) -> None:
         (nothing, ("--to", "hf", "--type", "llama"), "cannot be written as llama"),
         (nothing, ("--to", "hf", "--type", "gpt3"), "did you mean 'gpt2'"),
         (nothing, ("--type", "gpt2"), "--type is for --to hf, not ours"),
-        (nothing, ("--length", "90"), "--length is for --to longformer or bigbird"),
+        (nothing, ("--length", "90"), "--length is for --to longformer or bigbird or etc"),
         (nothing, ("--to", "bigbird", "--window", "8"), "--window is for --to longformer"),
         (nothing, ("--to", "longformer", "--length", "9"), "--length 9 is shorter than the 40"),
         (nothing, ("--to", "longformer", "--window", "9"), "'--window' must be even"),

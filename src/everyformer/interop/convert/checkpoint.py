@@ -40,7 +40,7 @@ ARCHITECTURES: dict[str, HubArchitecture] = {
     known.model_type: known
     for known in (GPT2, *BERT_LIKE, VIT, MARIAN, *LLAMA_LIKE, DECISION_TRANSFORMER)
 }
-WANTED = ("*.json", "*.safetensors", "merges.txt", "*.spm")
+WANTED = ("*.json", "*.safetensors", "*.spm")
 """files that are read of a checkpoint on the hub"""
 
 

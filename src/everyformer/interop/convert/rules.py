@@ -7,7 +7,7 @@ RoBERTa's positions begin at row 2.
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -89,8 +89,16 @@ class Rule:
         }
 
 
+LINEAR: dict[str, tuple[str, ...]] = {"weight": ("weight",), "bias": ("bias",)}
+PROJECTIONS: dict[str, tuple[str, ...]] = {
+    "weight": ("weights.0",),
+    "bias": ("biases.query", "biases.key", "biases.value"),
+}
+"""their tensors -> ours, of a plain layer and of `HeadProjections` of one source"""
+
+
 def linked(
-    pairs: Mapping[str, str | tuple[str, ...]],
+    pairs: Mapping[str, Sequence[str]],
     ours: str = "",
     theirs: str = "",
     sizes: tuple[int, ...] = (),
@@ -99,8 +107,7 @@ def linked(
     """Rules of layers whose weight and bias have the same form on both sides.
 
     Args:
-        pairs: our layer -> theirs; a tuple are queries, keys and values of our `HeadProjections`
-            of one source, apart or in one layer.
+        pairs: our layer -> theirs; a tuple are queries, keys and values, apart or in one.
         ours, theirs: what all names begin with.
         sizes: rows of each of several of theirs.
         transposed: as in `Rule`.
@@ -108,20 +115,17 @@ def linked(
     rules = []
     for own, other in pairs.items():
         names = [f"{theirs}{name}" for name in ([other] if isinstance(other, str) else other)]
-        weights, biases = (f"{ours}{own}.weight",), (f"{ours}{own}.bias",)
-        if not isinstance(other, str):
-            weights = (f"{ours}{own}.weights.0",)
-            biases = tuple(f"{ours}{own}.biases.{part}" for part in ("query", "key", "value"))
-        for parts, kind in ((weights, "weight"), (biases, "bias")):
+        for kind, parts in (LINEAR if isinstance(other, str) else PROJECTIONS).items():
+            here = tuple(f"{ours}{own}.{part}" for part in parts)
             there = tuple(f"{name}.{kind}" for name in names)
-            rules.append(Rule(parts, there, sizes if len(names) > 1 else (), transposed))
+            rules.append(Rule(here, there, sizes if len(names) > 1 else (), transposed))
     return rules
 
 
 def in_layers(
     count: int,
     theirs: str,
-    pairs: Mapping[str, str | tuple[str, ...]],
+    pairs: Mapping[str, Sequence[str]],
     ours: str = "stack.blocks",
     **form: Any,
 ) -> list[Rule]:

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from everyformer.core.errors import CheckpointError, ConfigError, UnsupportedError
 from everyformer.interop.convert.architecture import ALL_BIASES
-from everyformer.interop.convert.checkpoint import Imported, fill, read_config, read_folder
+from everyformer.interop.convert.checkpoint import Imported, fill, read_folder
 from everyformer.interop.convert.rules import Rule, in_layers, linked, take_all
 from everyformer.models.build import build_model, configure
 from everyformer.system.files import expanded
@@ -80,12 +80,6 @@ def import_timm(
         )
     fill(model, filled)
     return Imported(model.eval(), report)
-
-
-def is_timm(folder: Path) -> bool:
-    """True if a folder's config.json was written by timm."""
-    values = read_config(folder)
-    return "architecture" in values and "model_type" not in values
 
 
 def _shape(tensors: dict[str, Tensor], name: str, dims: int) -> torch.Size:
