@@ -77,6 +77,8 @@ def nothing(folder: Path) -> None:
         (write("config.json", '{"n_embd": NaN}'), (), "NaN is no number of JSON"),
         (write("config.json", "[" * 100_000), (), "nested too deeply"),
         (write("config.json", "{"), (), "cannot be read"),
+        (write("config.json", "[]"), (), "is not a table of options"),
+        (write("config.json", '{"config": {}}'), (), "names no model_type"),
         (fifo("model.safetensors"), (), "model.safetensors is no ordinary file"),
         (fifo("config.json"), (), "config.json is no ordinary file"),
         (fifo("tokenizer.json"), (), "tokenizer.json is no ordinary file"),
