@@ -15,7 +15,6 @@ from everyformer.core.mask import Mask
 from everyformer.core.trace import trace
 from everyformer.engines.sparse.random_blocks import (
     Rules,
-    average_path,
     random_edges,
     released_order,
     uniform_order,
@@ -244,14 +243,6 @@ def test_weights_of_a_trace_are_those_of_the_plan():
     weights = t[""]["weights"][0]
     assert torch.equal(weights[0] > 0, mixer.plan(40).mask(40, HEADS))
     close(weights.sum(-1), torch.ones(1, HEADS, 40).double())
-
-
-def test_paths_between_blocks():
-    line = torch.tril(torch.triu(torch.ones(5, 5), -1), 1).bool()
-    assert average_path(line) == (2.0, 4)
-    star = torch.eye(5).bool() | (torch.arange(5) == 0) | (torch.arange(5) == 0)[:, None]
-    assert average_path(star) == (1.6, 2)
-    assert average_path(torch.eye(3).bool()) == (float("inf"), -1)
 
 
 # streams

@@ -118,7 +118,8 @@ class Stack(nn.Module):
         stream = run.forward(x, self.depth.course(run, x))
         after = None
         if state is not None:
-            seen = state.seen + _real(x, run.mask)
+            keep = None if run.mask is None else run.mask.keep
+            seen = state.seen + (x.shape[1] if keep is None else keep.sum(1))
             after = StackState(seen=seen, layers=tuple(run.states), pending=run.pending)
         y = self.norm(self.wiring.close(stream))
         inside = {text: self._tapped(run, tap)[:, front:] for text, tap in places.items()}
@@ -188,7 +189,3 @@ class Stack(nn.Module):
         seen = None if state is None else state.seen
         where = positions_of(x.shape[0], x.shape[1], mask, seen, x.device)
         return [cast(Position, position).embed(where).to(x.dtype) for position in self.before]
-
-
-def _real(x: Tensor, mask: Mask | None) -> Tensor | int:
-    return x.shape[1] if mask is None or mask.keep is None else mask.keep.sum(1)

@@ -157,23 +157,24 @@ def positions_of(
     """
     if mask is not None and mask.documents is not None:
         if seen is not None:
-            raise UnsupportedError(
-                "packed documents and a state cannot be combined: a state continues one document "
-                "per row. Pass the documents as rows, or reset the state where one starts."
-            )
+            raise packed_with_state()
         return document_positions(mask.documents, mask.keep)
     if mask is not None and mask.keep is not None:
-        if mask.keep.shape != (batch, length):
-            raise ShapeError(
-                f"mask.keep has shape {tuple(mask.keep.shape)}, but the tokens are "
-                f"({batch}, {length}): give one flag per token of this call"
-            )
+        mask.check(batch, length, length)
         count = mask.keep.long().cumsum(1)
         before = count - mask.keep.long()
         positions = torch.minimum(before, count[:, -1:] - 1).clamp(min=0)
     else:
         positions = torch.arange(length, device=device)[None]
     return positions if seen is None else positions + seen[:, None]
+
+
+def packed_with_state() -> UnsupportedError:
+    """Error about packed documents beside a state."""
+    return UnsupportedError(
+        "packed documents and a state cannot be combined: a state continues one document per row. "
+        "Pass the documents as rows, or reset the state where one starts."
+    )
 
 
 def document_positions(documents: Tensor, keep: Tensor | None = None) -> Tensor:

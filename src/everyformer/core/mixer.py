@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from everyformer.core.chosen import Chosen
 from everyformer.core.config import from_dict
 from everyformer.core.errors import ConfigError, GeneError, ShapeError, UnsupportedError
-from everyformer.core.mask import Mask
+from everyformer.core.mask import Mask, packed_with_state
 from everyformer.core.outputs import MixerOutput
 from everyformer.core.panels import Pictures, Recorded
 from everyformer.core.returned import check_output, check_state
@@ -299,10 +299,7 @@ class Mixer(nn.Module):
         if mask.documents is not None and reads:
             raise UnsupportedError("cross-attention has no packed documents: give them as rows")
         if mask.documents is not None and state is not None and not self.packs_with_state:
-            raise UnsupportedError(
-                "packed documents and a state cannot be combined: a state continues one document "
-                "per row. Pass the documents as rows, or reset the state where one starts."
-            )
+            raise packed_with_state()
         keys: int | None = x.shape[1]
         if reads:
             source = context[0] if isinstance(context, tuple) else context

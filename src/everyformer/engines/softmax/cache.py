@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -109,10 +110,7 @@ class KeyValueState(State):
         size = self.keys.shape[2]
         if count is None or size <= count:
             return self
-        if self.keep is None:
-            first = size - count
-            return KeyValueState(self.seen, self.keys[:, :, first:], self.values[:, :, first:])
-        if real_last(self.keep):
+        if self.keep is None or real_last(self.keep):
             # as in a stream of steps, after any resets
             return self.part(size - count)
         return self._picked(self._real_last()[:, size - count :])
@@ -161,16 +159,15 @@ class KeyValueState(State):
     def only(self, visible: Tensor) -> KeyValueState:
         """The cache, in which slots that ``visible`` (B, S) leaves out are marked as empty."""
         keep, positions = self.slots()
-        return KeyValueState(self.seen, self.keys, self.values, keep & visible, positions)
+        return replace(self, keep=keep & visible, positions=positions)
 
     def reset(self, where: Tensor) -> KeyValueState:
         keep, positions = self.slots()
-        explicit = KeyValueState(self.seen, self.keys, self.values, keep, positions)
-        return State.reset(explicit, where)
+        return State.reset(replace(self, keep=keep, positions=positions), where)
 
     def reserve(self, tokens: int) -> KeyValueState:
         """Ready to take in ``tokens`` more without a copy of all that is there each time."""
-        new = KeyValueState(self.seen, self.keys, self.values, self.keep, self.positions)
+        new = replace(self)
         new._set_room(Room(self.keys, self.values, self.keys.shape[2] + tokens))
         return new
 

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from everyformer.engines.softmax.pairs import Pairs
 from everyformer.engines.softmax.scored import PositionOnScores, Scores
-from everyformer.engines.sparse.layouts import Layout
+from everyformer.engines.sparse.layouts import KeyLayout, Layout
 from everyformer.engines.sparse.plan import Branch, SparsePlan
 
 Added = Callable[[Tensor], Tensor | None] | None
@@ -136,7 +136,7 @@ def _by_head(
     return torch.stack([position.by_distance(apart[:, h], dtype)[h] for h in range(heads)], 1)
 
 
-def in_units(layout: Layout, t: Tensor) -> Tensor:
+def in_units(layout: KeyLayout, t: Tensor) -> Tensor:
     """Tokens (B, L, H, ...) laid out in units, with a gradient."""
     units: Tensor = _Taken.apply(t, layout)
     return units
@@ -146,7 +146,7 @@ class _Taken(torch.autograd.Function):
     """`Layout.take`; its gradient is `Layout.add`."""
 
     @staticmethod
-    def forward(ctx: Any, t: Tensor, layout: Layout) -> Tensor:
+    def forward(ctx: Any, t: Tensor, layout: KeyLayout) -> Tensor:
         ctx.layout, ctx.length = layout, t.shape[1]
         return layout.take(t)
 
@@ -160,7 +160,7 @@ class _Added(torch.autograd.Function):
     """The adjoint of `_Taken`."""
 
     @staticmethod
-    def forward(ctx: Any, units: Tensor, layout: Layout, length: int) -> Tensor:
+    def forward(ctx: Any, units: Tensor, layout: KeyLayout, length: int) -> Tensor:
         ctx.layout = layout
         return layout.add(units, length)
 

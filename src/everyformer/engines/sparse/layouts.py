@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 
-class Layout(Protocol):
+class KeyLayout(Protocol):
     """Layout of L tokens in U units of R each, for all heads alike unless it says otherwise."""
 
     def positions(self, length: int) -> Tensor:
@@ -25,6 +25,10 @@ class Layout(Protocol):
 
     def add(self, units: Tensor, length: int) -> Tensor:
         """The adjoint of ``take``: (B, U, R, H, D) to (B, L, H, D), each token's entries summed."""
+
+
+class Layout(KeyLayout, Protocol):
+    """Layout of queries too, in which every token stands once."""
 
     def put(self, units: Tensor, length: int) -> Tensor:
         """Units of queries (B, U, R, H, ...) in order: (B, L, H, ...), or ``rows`` of it."""
@@ -216,13 +220,6 @@ class Tables:
         summed = summed.index_add(1, self._rows(heads, rows.device), rows)
         tokens = summed.view(batch, heads, count * self.size, channels)
         return _behind(tokens.transpose(1, 2)[:, : length - self.skip], self.skip)
-
-    def put(self, units: Tensor, length: int) -> Tensor:
-        raise NotImplementedError("a table of blocks lays out keys, of which one may stand often")
-
-    @property
-    def rows(self) -> Tensor | None:
-        return None
 
     def _blocks(self, t: Tensor) -> Tensor:
         """(B, H blocks, size D), head by head."""

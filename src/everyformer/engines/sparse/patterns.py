@@ -16,9 +16,17 @@ import torch
 from torch import Tensor
 
 from everyformer.core.errors import GeneError
-from everyformer.engines.sparse.layouts import Chosen, Folds, Layout, Tables, Windows, whole
+from everyformer.engines.sparse.layouts import (
+    Chosen,
+    Folds,
+    KeyLayout,
+    Layout,
+    Tables,
+    Windows,
+    whole,
+)
 
-Part = tuple[Layout, Layout]
+Part = tuple[Layout, KeyLayout]
 """how queries and how the keys they may see are laid out, unit by unit"""
 
 

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from everyformer.core.errors import ShapeError
 from everyformer.engines.sparse import patterns
-from everyformer.engines.sparse.layouts import Layout
+from everyformer.engines.sparse.layouts import KeyLayout, Layout
 from everyformer.engines.sparse.patterns import Pattern
 from everyformer.engines.sparse.patterns_grid import Rectangles
 from everyformer.system.plain import from_json, to_json
@@ -41,7 +41,7 @@ class Branch(NamedTuple):
     """Units that one dense product each computes: a pair stands in one branch alone."""
 
     queries: Layout
-    keys: Layout
+    keys: KeyLayout
     mask: Tensor | None
     """(U or 1, H or 1, R or 1, S) bool; None: all pairs, or row >= column if ``triangle``"""
     triangle: bool
@@ -227,7 +227,7 @@ def _of_last(union: Union, heads: tuple[int, ...], length: int) -> tuple[Branch,
     return tuple(branches)
 
 
-def _branch(queries: Layout, keys: Layout, mask: Tensor) -> Branch:
+def _branch(queries: Layout, keys: KeyLayout, mask: Tensor) -> Branch:
     """The mask as small as it can be."""
     for dim in (0, 1):
         mask = _once(mask, dim)
