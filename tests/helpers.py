@@ -11,9 +11,11 @@ from torch import Tensor, nn
 
 import everyformer as ef
 from everyformer.blocks.feedforward import FeedForward
+from everyformer.blocks.passing import Pass
 from everyformer.core.mixer import Mixer
 from everyformer.core.tasks import LM
 from everyformer.genes.feedforward import FEEDFORWARDS
+from everyformer.genes.wirings.reversible import Replayed
 from everyformer.models.base import Model
 
 Module = TypeVar("Module", bound=nn.Module)
@@ -97,6 +99,17 @@ def feeds(
         return made
 
     return make
+
+
+def both_ways(run: Callable[[], Any]) -> list[Any]:
+    """Results of ``run()`` with layers rebuilt in the backward pass, and with all of them kept."""
+    results = []
+    for way in (Replayed.forward, Pass.forward):
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(Replayed, "forward", way)
+            torch.manual_seed(4)
+            results.append(run())
+    return results
 
 
 def shifted(module: Module, by: float = 0.3, *, vectors: bool = False) -> Module:

@@ -278,43 +278,6 @@ def test_a_trace_shows_how_far_each_gate_is_open(name: str) -> None:
     assert figure.get_label().endswith(f"{', '.join([percent] * 4)}.")
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_checkpointed_layers_have_the_same_gradients(name: str) -> None:
-    found = []
-    for on in (False, True):
-        model = build_model("gtrxl", width=12, heads=3, vocabulary=11, dropout=0.2, gate=name)
-        model.train().enable_checkpointing(on)
-        torch.manual_seed(3)
-        tokens = torch.arange(10).view(2, 5)
-        loss = model(tokens, targets=tokens.flip(1)).loss
-        found.append(torch.autograd.grad(loss, list(model.parameters()), allow_unused=True))
-    for a, b in zip(*found, strict=True):
-        assert (a is None) == (b is None)
-        if a is not None:
-            close(a, b, 1e-12)
-
-
-OTHERS: list[dict[str, Any]] = [
-    {"memory": "compressive", "position": "rope", "slots": 4, "compressed": 4, "rate": 2},
-    {"memory": "segment", "position": "t5-relative", "slots": 9, "depth": "repeat"},
-    {"position": "sinusoidal", "norm": "rmsnorm", "feedforward": "swiglu"},
-    {"mixer": "linear", "position": None},
-]
-
-
-@pytest.mark.parametrize("options", OTHERS, ids=lambda options: "-".join(map(str, options)))
-def test_it_goes_with_other_genes(options: dict[str, Any]) -> None:
-    sizes = {"width": 12, "heads": 3, "layers": 2, "vocabulary": 11, "wiring": "gated"}
-    model = build_model("attention", **sizes, **options)
-    tokens = torch.arange(18).view(2, 9) % 11
-    first = model(tokens[:, :5], state=model.init_state(2, dtype=torch.float64))
-    then = model(tokens[:, 5:], state=first.state).logits
-    whole = model(tokens).logits
-    close(first.logits, whole[:, :5], 1e-11)
-    if options.get("memory") != "compressive":
-        close(then, whole[:, 5:], 1e-11)
-
-
 REFUSED: list[tuple[type[Exception], dict[str, Any], str]] = [
     (ConfigError, {"gate": "grru"}, "'gated.gate' must be one of 'gru', .*; did you mean 'gru'"),
     (ConfigError, {"gate_bias": math.nan}, "'gated.gate_bias' must be finite, not nan"),

@@ -4,11 +4,10 @@ import pytest
 import torch
 
 import everyformer as ef
-from everyformer.blocks.passing import Pass
 from everyformer.core.mask import Mask
 from everyformer.genes.positions import POSITIONS
-from everyformer.genes.wirings.reversible import Replayed
 from everyformer.verification.cases import stir
+from helpers import both_ways
 
 LENGTH = 11
 TOKENS = torch.randint(0, 20, (2, 3 * LENGTH), generator=torch.Generator().manual_seed(1))
@@ -24,25 +23,8 @@ def model(task="lm", layers=3, **options):
     return made
 
 
-@pytest.fixture
-def both(monkeypatch):
-    """What ``run()`` gives by `_Reversible`, and by the equations as they stand."""
-
-    def found(run):
-        results = []
-        for way in (Replayed.forward, Pass.forward):
-            with monkeypatch.context() as patched:
-                patched.setattr(Replayed, "forward", way)
-                torch.manual_seed(4)
-                results.append(run())
-        return results
-
-    return found
-
-
-def close(found):
-    for a, b in zip(*found, strict=True):
-        torch.testing.assert_close(a, b, rtol=0, atol=1e-10)
+def close(pair):
+    torch.testing.assert_close(*pair, rtol=0, atol=1e-10)
 
 
 POSITION = [*((name, {}) for name in POSITIONS.names()), ("xl-relative", {"untie": False})]
@@ -50,7 +32,7 @@ POSITION = [*((name, {}) for name in POSITIONS.names()), ("xl-relative", {"untie
 
 @pytest.mark.parametrize(("position", "options"), POSITION)
 @pytest.mark.parametrize("padded", [False, True])
-def test_every_position_learns_what_autograd_says(position, options, padded, both):
+def test_every_position_learns_what_autograd_says(position, options, padded):
     made = model(position=position, **options)
     mask = Mask(keep=torch.arange(LENGTH) >= torch.tensor([[0], [4]])) if padded else None
     inputs = made.embedding(TOKENS[:, :LENGTH]).detach().requires_grad_()
@@ -60,9 +42,8 @@ def test_every_position_learns_what_autograd_says(position, options, padded, bot
         out = made(TOKENS[:, :LENGTH], targets=TARGETS[:, :LENGTH], mask=mask, embeddings=inputs)
         return torch.autograd.grad(out.loss, wanted)
 
-    first, second = both(run)
-    close((first, second))
-    assert all(g.count_nonzero() for g in first)
+    close(learned := both_ways(run))
+    assert all(g.count_nonzero() for g in learned[0])
 
 
 def test_positions_before_layers_are_added_to_both_halves():
@@ -94,7 +75,7 @@ MEMORIES = [
 
 @pytest.mark.parametrize("position", ["xl-relative", "alibi"])
 @pytest.mark.parametrize(("memory", "options"), MEMORIES)
-def test_a_text_in_segments_learns_what_autograd_says(memory, options, position, both):
+def test_a_text_in_segments_learns_what_autograd_says(memory, options, position):
     """The second and third segment teach the projections by what they remember."""
     made = model(position=position, memory=memory, memory_options=options)
     wanted = [w for w in made.parameters() if w is not made.embedding.weight]
@@ -108,7 +89,7 @@ def test_a_text_in_segments_learns_what_autograd_says(memory, options, position,
             parts += [out.loss, *out.losses.values(), *(g for g in found if g is not None)]
         return [*parts, *state.tensors()]
 
-    close(both(run))
+    close(both_ways(run))
 
 
 def saved_bytes(made, **given):
@@ -158,7 +139,7 @@ def test_states_that_gradients_pass_through_keep_them():
 @pytest.mark.parametrize("output", ["concat", "mean"])
 @pytest.mark.parametrize("mixer", ["attention", "gmlp"])
 @pytest.mark.parametrize("options", [{"layer_losses": True}, {"lookahead": 0.5}, {}])
-def test_losses_of_inner_layers_have_autograds_gradients(options, mixer, output, both):
+def test_losses_of_inner_layers_have_autograds_gradients(options, mixer, output):
     position = "learned-per-layer" if mixer == "attention" else "learned"
     options = {**options, "mixer": mixer, "position": position, "reversible_output": output}
     made = model(**options)
@@ -167,7 +148,7 @@ def test_losses_of_inner_layers_have_autograds_gradients(options, mixer, output,
         loss = made(TOKENS, targets=TARGETS).loss
         return [loss, *torch.autograd.grad(loss, list(made.parameters()))]
 
-    close(both(run))
+    close(both_ways(run))
 
 
 @pytest.mark.parametrize("wiring", ["pre", "reversible"])

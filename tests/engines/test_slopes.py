@@ -21,6 +21,11 @@ def heads(queries, keys, dtype=torch.float64, size=4):
     return [torch.randn(s, generator=generator, dtype=torch.float64).to(dtype) for s in shapes]
 
 
+def fallen(q, k, v, slopes=SLOPES, **more):
+    slopes = torch.tensor(slopes, dtype=torch.promote_types(q.dtype, torch.float32))
+    return softmax_attention(q, k, v, Visibility(causal=True), slopes=slopes, **more)
+
+
 def by_pairs(q, k, v, scale):
     """Query i stands at i + S - L and sees keys up to there; -m_h times the distance is added."""
     y = torch.zeros(*q.shape[:3], v.shape[-1], dtype=torch.float64)
@@ -39,16 +44,14 @@ def by_pairs(q, k, v, scale):
 @pytest.mark.parametrize("scale", [0.5, 0.0])
 def test_a_call_is_its_definition_whatever_the_numbers_of_queries_and_keys(queries, keys, scale):
     q, k, v = heads(queries, keys)
-    visible = {"visible": Visibility(causal=True), "slopes": torch.tensor(SLOPES)}
-    got = softmax_attention(q, k, v, **visible, scale=scale)
+    got = fallen(q, k, v, scale=scale)
     torch.testing.assert_close(got, by_pairs(q, k, v, scale), rtol=1e-9, atol=1e-10)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
 def test_a_scale_of_zero_leaves_distances_alone(dtype):
     q, k, v = heads(6, 6, dtype)
-    visible = {"visible": Visibility(causal=True), "slopes": torch.tensor(SLOPES)}
-    got = softmax_attention(q, k, v, **visible, scale=0.0).double()
+    got = fallen(q, k, v, scale=0.0).double()
     expected = by_pairs(q.double(), k.double(), v, 0.0)
     close = 1e-6 if dtype == torch.float32 else 2e-2
     torch.testing.assert_close(got, expected, rtol=0, atol=close)
@@ -58,12 +61,11 @@ def test_dropout_on_weights_is_not_forgotten():
     """Of values that are all one: sums of the weights that are left, doubled."""
     q, k, _ = heads(300, 300, torch.float32)
     ones = torch.ones(1, 2, 300, 4)
-    visible = {"visible": Visibility(causal=True), "slopes": torch.tensor((0.0, 0.0))}
     torch.manual_seed(0)
-    y = softmax_attention(q, k, ones, **visible, dropout=0.5)
+    y = fallen(q, k, ones, (0.0, 0.0), dropout=0.5)
     assert y[:, :, -100:].std() > 0.01
     assert y[:, :, -100:].mean().item() == pytest.approx(1, abs=0.05)
-    torch.testing.assert_close(softmax_attention(q, k, ones, **visible), ones)
+    torch.testing.assert_close(fallen(q, k, ones, (0.0, 0.0)), ones)
 
 
 class Largest(TorchDispatchMode):
@@ -84,8 +86,7 @@ def test_no_tensor_of_all_pairs_is_made(dtype):
     length = 2048
     q, k, v = (t.requires_grad_() for t in heads(length, length, dtype))
     with Largest() as largest:
-        visible = {"visible": Visibility(causal=True), "slopes": torch.tensor(SLOPES)}
-        softmax_attention(q, k, v, **visible).sum().backward()
+        fallen(q, k, v).sum().backward()
     # a byte a pair and head would be more
     assert 0 < largest.found < 2 * length**2
 
@@ -104,9 +105,8 @@ def test_no_tensor_of_all_pairs_is_made(dtype):
 )
 def test_operations_are_those_of_the_pairs_that_are_computed(queries, keys, pairs):
     q, k, v = (t.requires_grad_() for t in heads(queries, keys, torch.float32))
-    visible = {"visible": Visibility(causal=True), "slopes": torch.tensor(SLOPES)}
     with FlopCounterMode(display=False) as forward:
-        y = softmax_attention(q, k, v, **visible)
+        y = fallen(q, k, v)
     with FlopCounterMode(display=False) as backward:
         y.sum().backward()
     # two products of 4 channels for 2 heads one way, five the other
@@ -116,8 +116,7 @@ def test_operations_are_those_of_the_pairs_that_are_computed(queries, keys, pair
 
 def test_its_gradient_is_not_differentiated_again():
     q, k, v = (t.requires_grad_() for t in heads(5, 5))
-    visible = {"visible": Visibility(causal=True), "slopes": torch.tensor(SLOPES)}
-    y = softmax_attention(q, k, v, **visible)
+    y = fallen(q, k, v)
     (first,) = torch.autograd.grad(y.square().sum(), q, create_graph=True)
     with pytest.raises(UnsupportedError, match="second derivatives are not supported"):
         first.square().sum().backward()
@@ -158,23 +157,21 @@ def test_queries_before_the_first_key_see_nothing():
     """More queries than keys, which end together."""
     torch.manual_seed(0)
     q, k, v = (torch.randn(1, 2, n, 4).double() for n in (7, 3, 3))
-    slopes = torch.tensor([0.5, 0.0]).double()
-    got = softmax_attention(q, k, v, Visibility(causal=True), slopes=slopes)
+    got = fallen(q, k, v)
     assert torch.equal(got[:, :, :4], torch.zeros(1, 2, 4, 4).double())
-    last = softmax_attention(q[:, :, 4:], k, v, Visibility(causal=True), slopes=slopes)
-    torch.testing.assert_close(got[:, :, 4:], last)
+    torch.testing.assert_close(got[:, :, 4:], fallen(q[:, :, 4:], k, v))
 
 
 def test_a_far_key_that_outweighs_all_near_ones_is_not_left_out():
     """Scores of 200 and -200: a key 600 back has e^115 times the weight of its neighbours."""
-    length, slopes = 1400, torch.tensor([0.474, 0.9]).double()
+    length, slopes = 1400, (0.474, 0.9)
     v = heads(length, length)[2]
     q = torch.zeros_like(v)
     q[..., 0] = 200**0.5
     k = -q
     k[:, :, [0, 430]] *= -1
     behind = torch.arange(length)[:, None] - torch.arange(length)
-    scores = q @ k.mT - slopes[:, None, None] * behind
+    scores = q @ k.mT - torch.tensor(slopes, dtype=q.dtype)[:, None, None] * behind
     expected = scores.masked_fill(behind < 0, -math.inf).softmax(-1) @ v
-    got = softmax_attention(q, k, v, Visibility(causal=True), slopes=slopes, scale=1.0)
+    got = fallen(q, k, v, slopes, scale=1.0)
     torch.testing.assert_close(got, expected, rtol=1e-9, atol=1e-10)
