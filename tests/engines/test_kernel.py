@@ -117,17 +117,6 @@ def test_chunks_and_steps_are_the_dense_sum(length, padded, kind, guard):
             close(a, b, 1e-8)
 
 
-@pytest.mark.parametrize("chunk", [1, 7, 16, 64, 150])
-def test_the_length_of_a_chunk_changes_nothing(chunk, monkeypatch):
-    given, keep = draw(150, levels=True, gates=True, padded=True)
-    y, state = kernel_attention(**given, keep=keep)
-    monkeypatch.setattr(chunks, "CHUNK", chunk)
-    again, after = kernel_attention(**given, keep=keep)
-    close(again, y, 1e-12)
-    total = [s.sums * s.level.exp()[..., None, None] for s in (state, after)]
-    close(*total, 1e-12)
-
-
 @pytest.mark.parametrize("kind", [{}, {"levels": True, "gates": True}])
 def test_a_state_is_the_sum_itself_and_steps_reach_the_same(kind):
     given, _ = draw(70, **kind)

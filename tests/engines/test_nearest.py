@@ -77,14 +77,6 @@ def test_more_than_there_are_is_filled_with_nothing() -> None:
     assert (found.scores[..., :4] > -math.inf).all()
 
 
-def test_keys_of_half_precision_are_read_in_the_precision_of_the_queries() -> None:
-    q, k = normal(1, 3, 8), normal(1, 50, 8).half()
-    found = nearest(q, k, 5)
-    torch.testing.assert_close(
-        found.scores, (q @ k.double().mT).sort(-1, descending=True).values[..., :5]
-    )
-
-
 @pytest.mark.parametrize("order", ["rising", "falling", "equal"])
 def test_keys_in_any_order_of_their_scores(order: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rising: every block is better than all before; falling: none is; equal: any will do."""
@@ -96,10 +88,20 @@ def test_keys_in_any_order_of_their_scores(order: str, monkeypatch: pytest.Monke
     assert all(len(set(row.tolist())) == 7 for row in found.keys[0])
 
 
-@pytest.mark.parametrize("count", [600, 1024])
 @pytest.mark.parametrize("dtype", [torch.double, torch.half])
-def test_many_of_many_keys_are_those_of_a_sort(count: int, dtype: torch.dtype) -> None:
-    q, k = normal(1, 6, 3), normal(1, 20_003, 3).to(dtype)
+@pytest.mark.parametrize(
+    ("length", "size", "count", "block", "budget"),
+    # few queries meet blocks of half the budget
+    [(6, 20_003, 600, 8192, 1 << 22), (6, 20_003, 1024, 8192, 1 << 22)]
+    + [(length, 90, 7, 16, 1 << 10) for length in (1, 16, 17)],
+)
+def test_keys_of_any_precision_and_number_are_those_of_a_sort(
+    length: int, size: int, count: int, block: int, budget: int, dtype: torch.dtype,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(module, "BLOCK", block)
+    monkeypatch.setattr(module, "BUDGET", budget)
+    q, k = normal(1, length, 6), normal(1, size, 6).to(dtype)
     found = nearest(q, k, count)
     expected = (q @ k.double().mT).sort(-1, descending=True)
     assert torch.equal(found.keys, expected.indices[..., :count])
@@ -125,18 +127,3 @@ def test_products_are_asked_in_pieces_within_the_budget(
     nearest(normal(3, length, 4), normal(3, 5000, 4), 40)
     assert max(sizes) <= most
     assert sum(sizes) == 3 * length * 5000
-
-
-@pytest.mark.parametrize("length", [1, 16, 17])
-@pytest.mark.parametrize("dtype", [torch.double, torch.half])
-def test_few_queries_meet_long_blocks(
-    length: int, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Of 90 keys in blocks of 16, or of 32, half a budget of 1,024 numbers for 16 queries."""
-    monkeypatch.setattr(module, "BLOCK", 16)
-    monkeypatch.setattr(module, "BUDGET", 1 << 10)
-    q, k = normal(1, length, 6), normal(1, 90, 6).to(dtype)
-    found = nearest(q, k, 7)
-    expected = (q @ k.double().mT).sort(-1, descending=True)
-    assert torch.equal(found.keys, expected.indices[..., :7])
-    torch.testing.assert_close(found.scores, expected.values[..., :7])
