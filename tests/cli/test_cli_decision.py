@@ -2,12 +2,12 @@
 
 import json
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from commands import Say
 from PIL import Image
 
 from everyformer.cli.show import episodes as shown_episodes
@@ -19,7 +19,6 @@ from everyformer.rl import (
     write_trajectories,
 )
 
-Say = Callable[..., tuple[int, str, str]]
 GRAPH = EnvironmentConfig("everyformer/GraphPath-v0", (), {"nodes": 6, "edges": 7, "steps": 6})
 TRACK = EnvironmentConfig("everyformer/MemoryTrack-v0", (1,))
 SIZES = ("--width", "8", "--layers", "1", "--steps", "3", "--batch", "4", "--data.context", "4")

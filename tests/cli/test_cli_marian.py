@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from commands import Refused, Say
 from marian_files import (
     ENGLISH,
     FILES,
@@ -32,8 +33,6 @@ from everyformer.models.seq2seq import EncoderDecoder
 # transformers would have a package that it does not use for this
 pytestmark = pytest.mark.filterwarnings("ignore:Recommended. pip install sacremoses")
 
-Say = Callable[..., tuple[int, str, str]]
-Refused = Callable[..., str]
 
 TEXTS = [
     "the quick brown fox",
