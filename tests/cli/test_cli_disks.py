@@ -7,12 +7,13 @@ import os
 import resource
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 import torch
+from commands import Refused
 
 import everyformer as ef
 from everyformer.cli import main
@@ -20,8 +21,6 @@ from everyformer.core.errors import UnsavedError
 from everyformer.generation.sampling import stream
 from everyformer.generation.state_file import save_state
 from everyformer.interop.export import export_program
-
-Refused = Callable[..., str]
 
 
 @contextmanager

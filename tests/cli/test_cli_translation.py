@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import sacrebleu
 import torch
+from commands import Refused, Say
 from torch import Tensor
 
 from everyformer.cli.trained import open_run
@@ -19,9 +20,6 @@ from everyformer.data.config import DataConfig
 from everyformer.generation.config import BeamConfig
 from everyformer.generation.translation import translate_all
 from everyformer.models.base import Model
-
-Say = Callable[..., tuple[int, str, str]]
-Refused = Callable[..., str]
 
 WORDS = {"a": "x", "b": "y", "c": "z"}
 SIZES = ("--width", "32", "--layers", "1", "--heads", "2", "--training.threads", "1")

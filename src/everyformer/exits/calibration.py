@@ -46,14 +46,6 @@ class Prompt(NamedTuple):
     """what followed it"""
 
 
-class Written(NamedTuple):
-    """The texts that were written for all prompts at one threshold."""
-
-    texts: list[Text]
-    depth: float
-    """layers of a token on average, those of the prompt not counted"""
-
-
 def drawn(there: Sequence[T], count: int, seed: int) -> list[T]:
     """``count`` of ``there`` at most, each as likely as the others, in their order."""
     order = np.random.default_rng(seed).permutation(len(there))[:count]
@@ -100,7 +92,8 @@ class Calibration:
     tokens: int = 32
     batch: int = 32
     depths: dict[float | None, float] = field(default_factory=dict, init=False)
-    """threshold -> layers of a token on average; None: of the full model"""
+    """threshold -> layers of a token on average, those of the prompt not counted; None: of the
+    full model"""
     _full: list[Text] | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
@@ -117,14 +110,14 @@ class Calibration:
         """A checksum of prompts and references."""
         return digest([[prompt.tokens, prompt.reference] for prompt in self.prompts])
 
-    def write(self, threshold: float | None) -> Written:
-        """The texts at a threshold; None: by the full model."""
+    def write(self, threshold: float | None) -> list[Text]:
+        """The texts for all prompts at a threshold, or by the full model (None)."""
         set_threshold(self.model, threshold)
         with tallied() as told:
             texts = self.write_all()
         depth = told.means().get("mean_depth", float(len(self.model.stack.order)))
         self.depths[threshold] = depth
-        return Written(texts, depth)
+        return texts
 
     def write_all(self) -> list[Text]:
         """The texts by the model as it is."""
@@ -135,8 +128,8 @@ class Calibration:
     def losses(self, threshold: float) -> np.ndarray:
         """L of every prompt."""
         if self._full is None:
-            self._full = self.write(None).texts
-        early = self.write(threshold).texts
+            self._full = self.write(None)
+        early = self.write(threshold)
         if self.consistency == "text":
             return self._distances(early, self._full)
         references = [prompt.reference or () for prompt in self.prompts]
