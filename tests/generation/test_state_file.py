@@ -10,8 +10,7 @@ import everyformer as ef
 from everyformer.core.errors import CheckpointError
 from everyformer.family import list_members
 from everyformer.generation.config import Sampling
-from everyformer.generation.sampling import stream
-from everyformer.generation.state_file import load_state, save_state
+from everyformer.generation.sampling import load_state, save_state, stream
 
 SIZES = {"width": 16, "heads": 2, "layers": 2, "vocabulary": 11, "max_length": 64}
 MEMBERS = {

@@ -15,7 +15,7 @@ from sklearn.metrics import (
 )
 from torch import Tensor
 
-from everyformer.training.classification import ClassErrors
+from everyformer.training.measures import ClassErrors
 
 ROWS, CLASSES = 200, 4
 

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from everyformer.training.intervals import perplexity, ratio
+from everyformer.training.measures import perplexity, ratio
 
 
 @pytest.mark.parametrize(

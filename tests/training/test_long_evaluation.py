@@ -16,8 +16,7 @@ from everyformer.core.errors import ConfigError, UnsupportedError
 from everyformer.data import DataConfig, load_dataset
 from everyformer.data.dataset import Dataset
 from everyformer.models.base import Model
-from everyformer.training.evaluate import evaluate
-from everyformer.training.long_evaluation import evaluate_long
+from everyformer.training.evaluate import evaluate, evaluate_long
 
 
 def model_of(length: int, member: str = "rope") -> Model:

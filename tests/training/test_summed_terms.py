@@ -8,9 +8,8 @@ from training_stand_ins import tiny_text
 import everyformer as ef
 from everyformer.data.batch import Batch
 from everyformer.data.streams import training_segment
-from everyformer.training.carry import TextCarry
 from everyformer.training.distributed import World
-from everyformer.training.step import backward
+from everyformer.training.step import TextCarry, backward
 
 WORLD = World(torch.device("cpu"))
 ROWS, STEPS = 6, 3

@@ -24,8 +24,8 @@ from everyformer.core.errors import CheckpointError
 from everyformer.data.tokenizers.base import Tokenizer
 from everyformer.system.files import expanded, require_regular, written_whole
 from everyformer.system.sealed import DamagedError, check_sums, checksums, read_json, write_json
-from everyformer.training.carry import Carry
 from everyformer.training.optimiser import WeightAverage, copy_weights
+from everyformer.training.step import Carry
 from everyformer.training.storage import (
     CHECKPOINT_FORMAT,
     MODEL_FORMAT,
@@ -245,22 +245,16 @@ def load_model(
         CheckpointError: nothing is there, it is damaged, too new, or does not fit its config.
     """
     path, build = expanded(path), build or build_from_values
-    if not (path / "config.json").is_file():
-        raise CheckpointError(
-            f"{path} holds no saved model and no run: config.json is missing; give the folder of "
-            "one or the other"
-        )
+    values = read_config(path)
     if average is not None and average < 1:
         raise CheckpointError(f"average must be at least 1 checkpoint, not {average}")
-    if is_model(path):
+    if "model" not in values:
         if average is not None:
             raise CheckpointError(f"{path} is a saved model, no run: there is nothing to average")
-        values = read_json(path / "config.json", MODEL_FORMAT)
         check_sums(path, values["sha256"])
         model = build(values["config"])
         load_checkpoint(path, CheckpointParts(model))
         return model.eval()
-    values = read_json(path / "config.json", RUN_FORMAT)
     model = build(values["model"])
     if average is None:
         _load_best(path / "checkpoints", model)
@@ -306,6 +300,21 @@ def _load_mean(folder: Path, model: nn.Module, count: int, keep: int) -> None:
             total[name] = total[name] + value.double() if name in total else value.double()
     mean = {name: (value / count).to(kinds[name]) for name, value in total.items()}
     load_weights(model, mean, paths[-1] / "model.safetensors")
+
+
+def read_config(path: Path) -> dict[str, Any]:
+    """Values of the config.json of a run, with a ``model``, or of a saved model, with ``config``.
+
+    Raises:
+        CheckpointError: nothing is there, or it is damaged.
+    """
+    file = path / "config.json"
+    if not file.is_file():
+        raise CheckpointError(
+            f"{path} holds no saved model and no run: config.json is missing; give the folder of "
+            "one or the other"
+        )
+    return read_json(file, MODEL_FORMAT if is_model(path) else RUN_FORMAT)
 
 
 def is_model(path: Path) -> bool:

@@ -33,12 +33,10 @@ from everyformer.training.optimiser import (
     set_learning_rate,
 )
 from everyformer.training.progress import Part, Progress
-from everyformer.training.records import Records, describe_run
 from everyformer.training.result import Timed, TrainResult, peak_rss
 from everyformer.training.rollouts import carry_of
-from everyformer.training.run import RunDirectory
-from everyformer.training.schedule import learning_rate
-from everyformer.training.stages import check_stages, narrowed, pieces_of
+from everyformer.training.run import Records, RunDirectory, describe_run
+from everyformer.training.schedule import check_stages, learning_rate, narrowed, pieces_of
 from everyformer.training.step import backward, count_operations, positions, seed_step
 
 WARM_UP_STEPS = 3
