@@ -99,21 +99,6 @@ def test_the_gru_gate_is_that_of_rllib() -> None:
     same_gradients(gate(x, y), as_rllib(x, y, theirs), [x, y, *gate.parameters()])
 
 
-def test_the_gru_gate_is_that_of_di_engine() -> None:
-    """Six bias-free linear layers and ``bg``, called with the stream first."""
-    gate = made("gru")
-    linear = {name: nn.Linear(WIDTH, WIDTH, bias=False).double() for name in
-              ("Wr", "Wz", "Wg", "Ur", "Uz", "Ug")}  # fmt: skip
-    for (name, layer), ours in zip(linear.items(), matrices(gate), strict=True):
-        layer.load_state_dict({"weight": ours})
-        assert layer.weight.shape == (WIDTH, WIDTH), name
-    x, y = draw(2, 5, WIDTH, seed=1), draw(2, 5, WIDTH, seed=2)
-    r = sigma(linear["Wr"](y) + linear["Ur"](x))
-    z = sigma(linear["Wz"](y) + linear["Uz"](x) - gate.bias)
-    h = torch.tanh(linear["Wg"](y) + linear["Ug"](torch.mul(r, x)))
-    close(gate(x, y), torch.mul(1 - z, x) + torch.mul(z, h), 1e-12)
-
-
 @pytest.mark.parametrize("name", EQUATIONS)
 def test_only_gates_that_add_leave_the_stream_alone_where_a_sub_layer_gives_nothing(name) -> None:
     gate, x = made(name), draw(1, 3, WIDTH)
@@ -200,26 +185,6 @@ def test_steps_are_segments_are_one_pass(training: bool) -> None:
         close(in_pieces(stack, x, sizes), whole, 1e-12)
 
 
-def test_segments_within_the_memory_differ_from_one_pass_by_the_detached_past_alone() -> None:
-    stack = shifted(gtrxl(slots=9, same_length="never")).train()
-    x1, x2 = (draw(2, n, 12, seed=n).requires_grad_() for n in (4, 5))
-    parts = in_pieces(stack, torch.cat([x1, x2], 1), [4, 5])
-    whole = stack(torch.cat([x1, x2], 1)).y
-    close(parts, whole, 1e-12)
-    cut, full = (torch.autograd.grad(y[:, 4:].square().sum(), (x1, x2)) for y in (parts, whole))
-    assert torch.equal(cut[0], torch.zeros_like(x1))
-    assert bool(full[0].abs().max() > 1e-3)
-    close(cut[1], full[1], 1e-12)
-
-
-def test_slots_that_nothing_was_written_to_are_not_read() -> None:
-    x, found = draw(2, 4, 12), []
-    for slots in (4, 64):
-        stack = shifted(gtrxl(slots=slots)).eval()
-        found.append(in_pieces(stack, x, [1] * 4))
-    close(found[0], found[1], 1e-12)
-
-
 def test_without_gate_relu_and_memory_it_is_a_pre_norm_layer() -> None:
     gated = gtrxl(gate="residual", relu=False, last_norm=True, slots=0, same_length="never")
     plain = build_model(
@@ -259,12 +224,6 @@ def test_a_gate_costs_so_many_squares_of_the_width(name: str, squares: int, vect
     assert more == 2 * layers * 2 * tokens * squares * d * d
     numbers = [sum(p.numel() for p in one.parameters()) for one in (stack, plain)]
     assert numbers[0] - numbers[1] == 2 * layers * (squares * d * d + vectors * d)
-
-
-def test_the_gates_of_a_layer_are_twelve_squares() -> None:
-    (block,) = gtrxl(1).blocks
-    gates = [p for name, p in block.named_parameters() if "gate" in name and p.dim() == 2]
-    assert sum(p.numel() for p in gates) == 12 * 12 * 12
 
 
 def test_layers_of_a_decoder_have_a_gate_a_sub_layer_and_all_learn() -> None:

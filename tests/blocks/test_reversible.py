@@ -158,20 +158,6 @@ def test_a_bias_of_the_mask_gets_its_gradient(plainly):
     close(found[:1], found[1:])
 
 
-def test_a_table_of_positions_that_layers_share_gets_the_sum_of_their_gradients():
-    torch.manual_seed(0)
-    model = ef.create_model(
-        "t5-relative", width=WIDTH, heads=3, layers=3, wiring="reversible", tie=False
-    ).double()
-    tokens = torch.randint(0, 256, (2, 9))
-    names, weights = zip(*model.named_parameters(), strict=True)
-    got = torch.autograd.grad(model(tokens, targets=tokens).loss, weights)
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(Replayed, "forward", Pass.forward)
-        close(got, torch.autograd.grad(model(tokens, targets=tokens).loss, weights))
-    assert any("position" in name for name in names)
-
-
 @pytest.mark.parametrize(("dtype", "bound"), [(torch.float64, 1e-12), (torch.float32, 1e-4)])
 def test_the_inverse_rebuilds_the_input_of_24_layers(dtype, bound):
     stack = make_stack("attention", depth=24).to(dtype)
@@ -293,18 +279,6 @@ def test_a_weight_changed_before_the_backward_pass_is_an_error(change):
     CHANGES[change](list(stack.blocks.parameters()))
     with pytest.raises(EveryformerError, match="changed in place"):
         y.sum().backward()
-
-
-@pytest.mark.parametrize("mixer", [m for m in MIXERS if ef.info(m).can("streaming")])
-def test_pieces_with_a_state_are_one_pass(mixer):
-    stack, x = make_stack(mixer).eval(), draw(2, 11, WIDTH)
-    state, parts = stack.init_state(2), []
-    for piece in x.split([4, 1, 6], 1):
-        out = stack(piece, state=state)
-        state = out.state
-        parts.append(out.y)
-    torch.testing.assert_close(torch.cat(parts, 1), stack(x).y, rtol=0, atol=1e-10)
-    assert state.seen.tolist() == [11, 11]
 
 
 def test_outputs_of_layers_are_offered_and_have_gradients():

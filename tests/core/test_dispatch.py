@@ -10,7 +10,6 @@ import torch
 from everyformer.cli import main
 from everyformer.core import dispatch as module
 from everyformer.core.dispatch import AllPairsWarning, dispatch, take, watched
-from everyformer.core.errors import UnsupportedError
 from everyformer.core.mask import Mask
 from everyformer.core.trace import trace
 from everyformer.engines.softmax.scored import Scores
@@ -63,12 +62,6 @@ def test_short_texts_and_full_plans_are_dense_without_a_warning(before):
     plan = SparsePlan.of(Near(before=before))
     assert choose(plan, q, Scores(), "auto") == expected
     assert choose(plan, q[:, :, :256], Scores(), "auto") == "dense"
-
-
-def test_executors_that_cannot_run_say_why():
-    q = draw(1, 2, LENGTH, 8, dtype=torch.float32)
-    with pytest.raises(UnsupportedError, match=r"'flex' cannot run here, since .* cpu"):
-        choose(SparsePlan.of(Near(before=3)), q, Scores(), "flex")
 
 
 GLOBALS = Mask(global_tokens=torch.arange(LENGTH)[None] % 50 == 0)

@@ -76,19 +76,6 @@ def test_a_part_that_a_member_cannot_honour_is_refused(name):
         mixer(torch.randn(1, 4, 8), mask=Mask(bias=torch.zeros(4, 4)))
 
 
-def test_flags_of_another_shape_are_refused():
-    mixer = create_mixer("attention", width=8, heads=2)
-    with pytest.raises(ShapeError, match="one flag per token"):
-        mixer(torch.randn(1, 4, 8), mask=Mask(keep=torch.ones(1, 5).bool()))
-
-
-def test_packed_documents_and_a_state_do_not_go_together():
-    mixer = create_mixer("attention", width=8, heads=2, causal=True)
-    mask = Mask(documents=torch.zeros(1, 4).long())
-    with pytest.raises(UnsupportedError, match="cannot be combined"):
-        mixer(torch.randn(1, 4, 8), mask=mask, state=mixer.init_state(1))
-
-
 def test_what_is_told_for_a_compiler_is_no_part_to_honour():
     flags = torch.ones(1, 3, dtype=torch.bool)
     mask = Mask(global_tokens=flags, front=3)

@@ -9,10 +9,7 @@ from typing import Any
 import pytest
 
 import everyformer
-from everyformer.cli.console import emit
 from everyformer.system.plain import from_json, to_json
-from everyformer.system.sealed import read_json, write_json
-from everyformer.training.logging import MetricsLog, read_metrics
 
 SOURCE = Path(everyformer.__file__).parent
 ONE_PLACE = "system/plain.py"
@@ -54,28 +51,6 @@ def test_every_number_is_read_as_it_was_written() -> None:
 @pytest.mark.parametrize("value", [{"$numberDouble": "1"}, {"$numberDouble": []}, ["Infinity"]])
 def test_what_only_looks_like_a_number_stays(value: Any) -> None:
     assert from_json(json.dumps(value)) == value
-
-
-def test_a_sealed_file_keeps_every_number(tmp_path: Path) -> None:
-    write_json(tmp_path / "a.json", {"format": "f", **VALUES})
-    strictly((tmp_path / "a.json").read_text())
-    require_same(read_json(tmp_path / "a.json", "f"))
-
-
-def test_a_row_of_metrics_keeps_every_number(tmp_path: Path) -> None:
-    log = MetricsLog(tmp_path / "metrics.jsonl")
-    log.write({"step": 1, **VALUES})
-    log.close()
-    strictly((tmp_path / "metrics.jsonl").read_text())
-    [row] = read_metrics(tmp_path / "metrics.jsonl")
-    require_same(row)
-
-
-def test_machine_output_keeps_every_number(capsys: pytest.CaptureFixture[str]) -> None:
-    emit(VALUES)
-    out = capsys.readouterr().out
-    strictly(out)
-    require_same(from_json(out))
 
 
 def test_nobody_else_writes_or_reads_json() -> None:

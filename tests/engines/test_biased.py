@@ -161,25 +161,6 @@ def test_the_band_of_a_product(length, count):
     agree(band_product(u, v, count), expected, (u, v))
 
 
-def test_gradcheck_of_all_engines():
-    torch.manual_seed(5)
-    k, v = draw(1, 6, 2, 2), draw(1, 6, 2, 2)
-    for causal in (True, False):
-        torch.autograd.gradcheck(
-            lambda *t, causal=causal: banded_average(*t, causal=causal),
-            (k, v, draw(2, 6, 3)),
-            fast_mode=True,
-        )
-        torch.autograd.gradcheck(
-            lambda *t, causal=causal: dense_average(*t, causal=causal),
-            (k, v, draw(2, 6, 3), draw(2, 6, 3)),
-            fast_mode=True,
-        )
-    torch.autograd.gradcheck(
-        lambda *t: planar_average(*t, lines=2), (k, v, draw(2, 3, 3)), fast_mode=True
-    )
-
-
 def rows_without_tokens():
     torch.manual_seed(6)
     k = torch.full((1, 6, 1, 2), -math.inf).requires_grad_()

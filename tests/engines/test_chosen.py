@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from everyformer.engines.content import chosen as module
+from everyformer.engines.content import nearest as module
 from everyformer.engines.content.chosen import chosen_attention
 from everyformer.engines.content.nearest import nearest
 

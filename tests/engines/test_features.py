@@ -117,14 +117,6 @@ def test_orthogonal_rows_err_less_where_norms_are_small(name, norm):
     assert error["orthogonal"] < error["iid"]
 
 
-def test_the_error_falls_like_one_over_the_number_of_rows():
-    phi, kernel = KERNELS["fourier"]
-    exact = kernel(*pair(1.0))
-    errors = [(estimates(phi, 1.0, n, "iid") - exact).square().mean() * n for n in (4, 16, 64)]
-    for error in errors:
-        assert error / errors[0] == pytest.approx(1, abs=0.15)
-
-
 @pytest.mark.parametrize("rows", [3, 8, 20])
 def test_blocks_of_rows_are_orthogonal_and_uniform(rows):
     torch.manual_seed(0)
@@ -182,12 +174,6 @@ def test_stable_features_are_the_features_in_two_parts(eps):
     weight = torch.randn_like(plain)
     found = (torch.autograd.grad((t * weight).sum(), x)[0] for t in (joined, plain))
     torch.testing.assert_close(*found)
-
-
-def test_large_inputs_stay_finite():
-    features, level = stable_exponentials(1e4 * torch.randn(3, SIZE), torch.randn(5, SIZE))
-    assert torch.isfinite(features).all()
-    assert torch.isfinite(level).all()
 
 
 def drawn(calls, *, redraw=3, pool=0, resume=None):

@@ -187,18 +187,6 @@ def test_no_gradient_reaches_the_future_and_no_future_the_past():
         assert torch.equal(other[:, :, :whole], y[:, :, :whole]), "earlier chunks, bit for bit"
 
 
-def test_a_constant_gate_is_decay_attention():
-    """Weights c^(t - s): with a constant gate the factor 1 - c cancels."""
-    given, _ = draw(70)
-    c = torch.tensor(0.9, dtype=torch.float64)
-    gate = c.log().expand(B, H, 70)
-    at = torch.arange(70)
-    weights = (given["q"] @ given["k"].mT * c ** (at[:, None] - at)).tril()
-    expected = weights @ given["v"] / weights.sum(-1, keepdim=True)
-    for level in (None, torch.log1p(-c).expand(B, H, 70)):
-        close(kernel_attention(**given, gate=gate, level=level)[0], expected, 1e-12)
-
-
 def test_levels_far_apart_neither_overflow_nor_vanish():
     """Each key outweighs all before it, or none of them: averages become single values."""
     given, _ = draw(130, dtype=torch.float32)
@@ -250,23 +238,6 @@ def test_long_rows_keep_their_digits_and_gradients(kind):
     for single, double in zip(*found, strict=True):
         error = (single - double).abs().max() / double.abs().max()
         assert error < 2e-5
-
-
-def test_one_graph_for_all_lengths():
-    graphs = []
-
-    def count(module, inputs):
-        graphs.append(module)
-        return module.forward
-
-    compiled = torch.compile(kernel_attention, backend=count, fullgraph=True)
-    for length in (9, 70, 131, 200):
-        given, _ = draw(length, levels=True, gates=True)
-        y, state = kernel_attention(**given)
-        again, after = compiled(**given)
-        close(again, y, 0)
-        close(after.sums, state.sums, 0)
-    assert len(graphs) <= 2
 
 
 @pytest.mark.parametrize("levels", [False, True])

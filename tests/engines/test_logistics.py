@@ -20,20 +20,6 @@ def drawn(*shape: int, channels: int, mixtures: int, spread: float = 1.0) -> Ten
     return made * spread
 
 
-def test_ten_numbers_a_component_for_colours_and_three_for_grey():
-    assert (parameters_of(1), parameters_of(3)) == (3, 10)
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("spread", [0.0, 1.0, 6.0])
-@pytest.mark.parametrize("mixtures", [1, 10])
-def test_the_256_probabilities_of_grey_sum_to_one(mixtures, spread, dtype):
-    parameters = drawn(5, 1, channels=1, mixtures=mixtures, spread=spread).to(dtype)
-    losses = mixture_losses(parameters.expand(5, 256, -1), EVERY[:, None].expand(5, 256, 1))
-    total = losses[..., 0].neg().exp().sum(-1)
-    torch.testing.assert_close(total, torch.ones_like(total), rtol=0, atol=2e-5)
-
-
 def test_the_conditional_probabilities_of_colours_sum_to_one_and_multiply_to_the_joint():
     parameters = drawn(4, channels=3, mixtures=5)
     values = torch.tensor([[0, 255, 3], [128, 0, 255], [255, 255, 255], [17, 90, 200]])

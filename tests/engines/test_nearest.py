@@ -140,14 +140,3 @@ def test_few_queries_meet_long_blocks(
     expected = (q @ k.double().mT).sort(-1, descending=True)
     assert torch.equal(found.keys, expected.indices[..., :7])
     torch.testing.assert_close(found.scores, expected.values[..., :7])
-
-
-def test_nothing_remembers_a_gradient() -> None:
-    q = normal(1, 2, 3).requires_grad_()
-    assert not nearest(q, normal(1, 9, 3), 2).scores.requires_grad
-
-
-def test_it_is_one_node_of_a_compiled_graph() -> None:
-    q, k = normal(2, 5, 4), normal(2, 300, 4)
-    compiled = torch.compile(lambda q, k: nearest(q, k, 3).scores, fullgraph=True, backend="eager")
-    assert torch.equal(compiled(q, k), nearest(q, k, 3).scores)

@@ -1,17 +1,23 @@
 """The score engine: blocks equal the whole, and columns and pairs are each other's adjoint."""
 
+import itertools
+
 import pytest
 import torch
 
+import everyformer as ef
+from everyformer.core.errors import ShapeError
 from everyformer.core.mask import Mask
 from everyformer.engines.softmax import scored
 from everyformer.engines.softmax.pairs import Pairs
+from everyformer.engines.softmax.visibility import Visibility
 from everyformer.verification.cases import stir
 from helpers import build_mixer
 
 LENGTH = 19
 POSITIONS = [
     ("t5-relative", {"buckets": 8, "max_distance": 9}),
+    ("t5-relative", {"buckets": 4}, {"window": (5, None, 30), "softcap": 2.0}),
     ("alibi", {"learned": True}),
     ("shaw", {"clip": 4}),
     ("shaw", {"clip": 30, "queries": True, "per_head": True}),
@@ -57,10 +63,11 @@ def results(made, x, mask, seen):
     return y, torch.autograd.grad((y * weights).sum(), [x, *made.parameters()], allow_unused=True)
 
 
-@pytest.mark.parametrize(("position", "options"), POSITIONS, ids=str)
+@pytest.mark.parametrize("chosen", POSITIONS, ids=str)
 @pytest.mark.parametrize("causal", [True, False])
-def test_blocks_equal_the_whole(position, options, causal, monkeypatch):
-    made = mixer(position, options, causal, kv_heads=1, sink=True)
+def test_blocks_equal_the_whole(chosen, causal, monkeypatch):
+    position, options, more = (*chosen, {})[:3]
+    made = mixer(position, options, causal, kv_heads=1, sink=True, **more)
     x = torch.randn(2, LENGTH, 12).double().requires_grad_()
     for name, mask in masks().items():
         keep = None if mask is None else mask.keep
@@ -74,6 +81,16 @@ def test_blocks_equal_the_whole(position, options, causal, monkeypatch):
             got = results(made, x, mask, seen)
             where = f"{name} in blocks of {size}, {rows}, {saved}"
             torch.testing.assert_close(got, whole, msg=where)
+
+
+def test_weights_and_log_sums_of_long_calls_are_those_of_short_ones(monkeypatch):
+    made, at = mixer("t5-relative", {"buckets": 8}, True, sink=True), torch.arange(LENGTH)[None]
+    q, k = (torch.randn(2, 3, LENGTH, 4).double() for _ in range(2))
+    given = q, k, Visibility(causal=True), Pairs.of(at, at, regular=True, causal=True)
+    short = made.scores.weights(*given), made.scores.log_sums(*given)
+    monkeypatch.setattr(scored, "BLOCK", 60)
+    monkeypatch.setattr(scored, "ROWS", 2)
+    torch.testing.assert_close((made.scores.weights(*given), made.scores.log_sums(*given)), short)
 
 
 @pytest.mark.parametrize(
@@ -156,6 +173,41 @@ def test_collect_is_the_adjoint_of_lay_and_both_put_distances_where_they_belong(
     torch.testing.assert_close(back, collected)
     (back,) = torch.autograd.grad(collected, numbers, columns)
     torch.testing.assert_close(back, laid)
+
+
+@pytest.mark.parametrize("regular", [True, False])
+@pytest.mark.parametrize(("queries", "keys"), [(1, 1), (1, 5), (4, 4), (3, 7), (2, 9)])
+def test_a_block_reads_its_part_of_the_tables(queries, keys, regular):
+    slots = torch.arange(keys)[None] + 11
+    where = Pairs.of(slots[:, keys - queries :], slots, regular=regular)
+    table, by_query = torch.randn(2, where.columns), torch.randn(3, 2, queries, where.columns)
+    column = where.farthest - where.distances()[0]
+    laid = by_query.gather(-1, column.expand(3, 2, -1, -1))
+    for first, last in itertools.combinations(range(queries + 1), 2):
+        seen = keys - queries + last
+        part = where.block(slice(None), first, last, seen)
+        whole = table[:, column][..., first:last, :seen]
+        assert torch.equal(part.of_cut(part.cut(where.tile(table)))[0], whole)
+        rows = by_query[:, :, first:last]
+        rows = part.take(rows) if regular else rows
+        assert torch.equal(part.lay(rows), laid[..., first:last, :seen])
+
+
+@pytest.mark.parametrize(("queries", "keys"), [(1, 1), (1, 5), (4, 4), (3, 8)])
+def test_the_shift_puts_distances_at_pairs(queries, keys):
+    scores = torch.randn(2, 3, queries, queries + keys - 1, dtype=torch.float64, requires_grad=True)
+    got, expected = (part.relative_shift(scores) for part in (ef.functional, ef.reference))
+    assert torch.equal(got, expected)
+    # of keys that end with the queries, the number is that of the pair's distance alone
+    apart = torch.arange(keys) - torch.arange(keys - queries, keys)[:, None]
+    distances = (keys - 1 - torch.arange(queries + keys - 1)).expand(queries, -1)
+    assert torch.equal(ef.functional.relative_shift(distances), -apart)
+    torch.autograd.gradcheck(ef.functional.relative_shift, scores, fast_mode=True)
+
+
+def test_a_shift_of_too_few_distances_is_refused():
+    with pytest.raises(ShapeError, match="at least 4"):
+        ef.functional.relative_shift(torch.zeros(4, 3))
 
 
 @pytest.mark.parametrize("first", [0, 2, 8, 20])

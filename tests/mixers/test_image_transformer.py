@@ -11,7 +11,6 @@ import everyformer as ef
 from everyformer.core.errors import ConfigError, GeneError, ShapeError, UnsupportedError
 from everyformer.core.mask import Mask
 from everyformer.engines.sparse.attention import sparse_attention
-from everyformer.engines.sparse.block_order import block_order
 from everyformer.engines.sparse.patterns_grid import Rectangles
 from everyformer.engines.sparse.plan import SparsePlan
 from everyformer.generation.pixels import draw_images
@@ -80,9 +79,10 @@ def test_units_equal_the_mask_for_whole_pictures_and_parts_of_them(shape, causal
 @pytest.mark.parametrize("shape", SHAPES)
 def test_tokens_are_the_cells_in_block_raster_order_and_back(shape):
     pattern = Rectangles(**shape)
-    row, column = pattern.cells(torch.arange(math.prod(shape["grid"])))
-    made = block_order(*shape["grid"], shape["tile"])
-    assert torch.equal(row * shape["grid"][1] + column, made.order)
+    (_, columns), (high, wide), cells = shape["grid"], shape["tile"], math.prod(shape["grid"])
+    row, column = pattern.cells(torch.arange(cells))
+    made = sorted(range(cells), key=lambda c: (c // columns // high, c % columns // wide, c))
+    assert (row * columns + column).tolist() == made
     assert torch.equal(pattern.tokens(row, column), torch.arange(len(row)))
 
 

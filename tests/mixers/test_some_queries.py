@@ -4,7 +4,6 @@ from typing import Any
 
 import torch
 
-from everyformer.core.abilities import answers_some
 from everyformer.core.chosen import Chosen
 from everyformer.core.mask import Mask
 from everyformer.engines.flops import count_flops
@@ -82,8 +81,6 @@ def test_what_they_cost() -> None:
     counted = count_flops(lambda: mixer.answer(x, few, None, None))
     # keys and values of 64 tokens, queries and outputs of 8, scores and values of 8 by 64
     assert counted == 2 * 64 * 64 * (2 * 64 + 2 * 8) + 2 * 2 * 8 * 64 * 64
-    assert answers_some(mixer)
-    assert not answers_some(
-        build_mixer("attention", width=12, heads=2, causal=True, memory="segment")
-    )
-    assert not answers_some(build_mixer("performer", width=12, heads=2))
+    assert mixer.answers_some
+    remembers = build_mixer("attention", width=12, heads=2, causal=True, memory="segment")
+    assert not remembers.answers_some

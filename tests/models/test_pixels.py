@@ -10,7 +10,6 @@ from torch import Tensor
 import everyformer as ef
 from everyformer.core.errors import ConfigError, GeneError, ShapeError
 from everyformer.core.tasks import ENLARGE, PIXELS
-from everyformer.engines.sparse.block_order import block_order
 from everyformer.family import list_members
 from everyformer.generation import pixels as drawing
 from everyformer.generation.config import Sampling
@@ -93,8 +92,9 @@ def test_read_are_the_value_before_the_place_that_is_predicted_and_the_class(opt
     channels, height, width = IMAGE
     whole = options.get("output") == "mixture"
     columns = width if whole else width * channels
-    tile = options["tile"] if "order" in options else (1, columns)
-    cells = block_order(height, columns, tile).order.tolist()
+    high, wide = options["tile"] if "order" in options else (1, columns)
+    blocks = range(height * columns)
+    cells = sorted(blocks, key=lambda c: (c // columns // high, c % columns // wide, c))
     values = values_of(images)[0].view(-1, channels if whole else 1)
     expected = []
     for step, cell in enumerate(cells):

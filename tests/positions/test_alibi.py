@@ -38,6 +38,7 @@ def test_slopes_are_those_of_bloom_and_mpt(heads):
     bloom = pytest.importorskip("transformers.models.bloom.modeling_bloom")
     mpt = pytest.importorskip("transformers.models.mpt.modeling_mpt")
     ours = torch.tensor(alibi_slopes(heads))
+    assert alibi_slopes(heads) == pytest.approx(ef.reference.alibi_slopes(heads), rel=1e-15)
     table = bloom.build_alibi_tensor(torch.ones(1, 2), heads, torch.float32)
     torch.testing.assert_close(ours, table[:, 0, 1])
     torch.testing.assert_close(ours, -mpt.build_mpt_alibi_tensor(heads, 2)[:, 0, 0])

@@ -14,7 +14,6 @@ from everyformer.blocks.feedforward import FeedForward
 from everyformer.blocks.options import BlockOptions
 from everyformer.blocks.parts import drop, make_norm
 from everyformer.blocks.wiring import Around, Part, Stream, Wiring
-from everyformer.core.abilities import TakesIn, answers_some
 from everyformer.core.chosen import Chosen
 from everyformer.core.dispatch import take
 from everyformer.core.errors import ShapeError
@@ -138,8 +137,7 @@ class Block(nn.Module):
     @property
     def takes_in(self) -> bool:
         """True if tokens can be taken in later, for less than the cost of outputs."""
-        mixer: object = self.mixer
-        return self.by_token and (isinstance(mixer, TakesIn) or answers_some(mixer))
+        return self.by_token and (self.mixer.takes_in() or self.mixer.answers_some)
 
     def init_state(self, batch_size: int, **like: Any) -> State:
         """The state before the first token; ``like``: device and dtype, where they are not the
@@ -198,9 +196,8 @@ class Block(nn.Module):
         self, x: Tensor, mask: Mask | None, state: State | None, chosen: Chosen | None
     ) -> MixerOutput:
         """Output of the mixer for all tokens, or for those ``chosen``."""
-        mixer: object = self.mixer
-        if chosen is not None and answers_some(mixer):
-            return mixer.answer(x, chosen, mask, state)
+        if chosen is not None and self.mixer.answers_some:
+            return self.mixer.answer(x, chosen, mask, state)
         out: MixerOutput = self.mixer(x, mask=mask, state=state)
         if chosen is None:
             return out

@@ -1,8 +1,8 @@
 """A stack of layers: passes states and losses through, and offers what lies inside.
 
 What it offers is named by `everyformer.core.taps`; the loop over the layers is
-`everyformer.blocks.passing.Pass`. Mixers may want learned tokens in front (`Leads`): they go
-through all layers with the text, without positions, and are left out of what comes out.
+`everyformer.blocks.passing.Pass`. Mixers may want learned tokens in front (`Mixer.lead`): they
+go through all layers with the text, without positions, and are left out of what comes out.
 """
 
 from collections.abc import Callable, Sequence
@@ -20,7 +20,6 @@ from everyformer.blocks.options import BlockOptions
 from everyformer.blocks.parts import make_norm
 from everyformer.blocks.passing import Pass
 from everyformer.blocks.wiring import Wiring
-from everyformer.core.abilities import Leads
 from everyformer.core.errors import ConfigError, GeneError
 from everyformer.core.mask import Mask, positions_of
 from everyformer.core.mixer import Mixer
@@ -71,7 +70,7 @@ class Stack(nn.Module):
         self.norm = last_norm if self.wiring.last_norm else nn.Identity()
         self.before = None if position is None else nn.ModuleList(position)
         self.checkpointing = False
-        leads = sorted({mixer.lead if isinstance(mixer, Leads) else 0 for mixer in mixers})
+        leads = sorted({mixer.lead for mixer in mixers})
         if len(leads) > 1:
             raise GeneError(
                 f"layers want {' and '.join(map(str, leads))} learned tokens in front, but all "

@@ -43,8 +43,9 @@ def keep_choices(recorded: list[Tensor] | None = None) -> Iterator[list[Tensor]]
         _recording.reset(token)
 
 
-class Repetition(AbstractContextManager[None]):
-    """Gives choices out, from the first on whenever it is entered."""
+class repeat_choices(AbstractContextManager[None]):
+    """Give the mixers inside these ``choices``, one a call in order, instead of new ones: from the
+    first on whenever it is entered."""
 
     def __init__(self, choices: Sequence[Tensor]) -> None:
         self.choices = choices
@@ -57,12 +58,7 @@ class Repetition(AbstractContextManager[None]):
         _replaying.reset(self.tokens.pop())
 
 
-def repeat_choices(choices: Sequence[Tensor]) -> Repetition:
-    """Give the mixers inside these ``choices``, one a call in order, instead of new ones."""
-    return Repetition(choices)
-
-
-def recomputed() -> tuple[AbstractContextManager[list[Tensor]], Repetition]:
+def recomputed() -> tuple[AbstractContextManager[list[Tensor]], repeat_choices]:
     """Around a first computation, and around each that repeats it: what torch's checkpoints ask."""
     recorded: list[Tensor] = []
     return keep_choices(recorded), repeat_choices(recorded)

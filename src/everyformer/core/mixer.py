@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, final
+from typing import Any, ClassVar, NamedTuple, final
 
 import torch
 from torch import Tensor, nn
 
-from everyformer.core.abilities import TakesIn
+from everyformer.core.chosen import Chosen
 from everyformer.core.config import from_dict
 from everyformer.core.errors import ConfigError, GeneError, ShapeError, UnsupportedError
 from everyformer.core.mask import Mask
@@ -23,6 +23,17 @@ DROPOUT = "attention_dropout"
 """the option of mixers that have weights to drop from"""
 Context = Tensor | tuple[Tensor, Tensor]
 """Where keys and values are read from in cross form: one tensor for both, or one each."""
+
+
+class Picture(NamedTuple):
+    """Layout of a picture's tokens."""
+
+    grid: tuple[int, int]
+    """rows and columns; a column is a channel of a pixel where these are tokens"""
+    tile: tuple[int, int] | None
+    """rows and columns of the blocks that are drawn one after the other; None: raster order"""
+    causal: bool
+    """whether the mixer sees earlier tokens alone"""
 
 
 class Mixer(nn.Module):
@@ -74,6 +85,8 @@ class Mixer(nn.Module):
     counts_tokens: bool = False
     """whether a loss of it, what it learns or what it reports is a mean over the tokens that it
     reads, so that padding which no real token sees must be marked too"""
+    lead: int = 0
+    """learned tokens that it wants in front of every text, for all layers of a stack"""
     packs_with_state: bool = False
     """whether it takes packed documents with a state"""
     leaks: str | None = None
@@ -143,13 +156,35 @@ class Mixer(nn.Module):
     def extend(self, x: Tensor, *, mask: Mask | None = None, state: State) -> State:
         """Take ``x`` into the state without giving an output (early exit needs it).
 
-        The output is computed and dropped, unless the mixer is one that `TakesIn`.
+        The output is computed and dropped, unless the mixer `takes_in`.
         """
-        if isinstance(self, TakesIn):
+        if self.takes_in():
             return self.take_in(x, mask, state)
         extended = self(x, mask=mask, state=state).state
         assert extended is not None
         return extended
+
+    @final
+    @classmethod
+    def takes_in(cls) -> bool:
+        """True if it says how a state is extended with less work than outputs (`take_in`)."""
+        return cls.take_in is not Mixer.take_in
+
+    def take_in(self, x: Tensor, mask: Mask | None, state: State) -> State:
+        """`extend` where that is less work than computing outputs."""
+        raise NotImplementedError
+
+    @property
+    def answers_some(self) -> bool:
+        """True if it gives outputs for some of its tokens at less than the cost of all."""
+        return False
+
+    def answer(
+        self, x: Tensor, chosen: Chosen, mask: Mask | None, state: State | None
+    ) -> MixerOutput:
+        """`forward` of a mixer that `answers_some`, with outputs (rows, n, width) of the tokens
+        ``chosen`` alone."""
+        raise NotImplementedError
 
     def reference(
         self, x: Tensor, *, context: Context | None = None, mask: Mask | None = None
@@ -169,6 +204,18 @@ class Mixer(nn.Module):
         Raises:
             GeneError: names the option and what it must be.
         """
+
+    @classmethod
+    def for_pictures(cls, options: Any, picture: Picture) -> Any:
+        """``options`` as they are in a model of such pictures: what they leave open is filled in.
+
+        Raises:
+            GeneError: they are for other pictures.
+        """
+        return options
+
+    def narrow(self, by: int) -> None:
+        """Show a ``by``-th of what its windows show, until the next call; 1 is all of it."""
 
     def join(self, first: Mixer) -> None:
         """Take over what all layers of a stack hold together from the first layer's mixer of the
@@ -226,6 +273,11 @@ class Mixer(nn.Module):
         if min(x.shape) < 1:
             raise ShapeError(
                 f"x is {tuple(x.shape)}: it must hold at least one row, one token and one channel"
+            )
+        if x.shape[2] != self.width:
+            raise ShapeError(
+                f"{self.name} was built for width={self.width}, but x has {x.shape[2]} channels: "
+                f"{tuple(x.shape)}"
             )
         if not x.is_floating_point():
             raise ShapeError(f"x holds {str(x.dtype).removeprefix('torch.')}: embed tokens first")

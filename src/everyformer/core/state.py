@@ -55,16 +55,11 @@ class State:
 
     def tensors(self) -> Iterator[Tensor]:
         """Every tensor in this state, in field order."""
-        for value in _values(self):
-            yield from _leaves(value)
+        yield from named_tensors(self).values()
 
     def map(self, change: Callable[[Tensor, Any], Tensor]) -> Self:
         """A state with ``change(tensor, empty_value)`` applied to every tensor."""
-        changed = {
-            f.name: _map(getattr(self, f.name), change, f.metadata.get("empty", 0))
-            for f in dataclasses.fields(self)  # type: ignore[arg-type]
-        }
-        return type(self)(**changed)
+        return self.rebuilt(change, lambda inner: inner.map(change))
 
     def detach(self) -> Self:
         """The same values, cut from the graph (between training segments)."""
@@ -79,20 +74,39 @@ class State:
     def reset(self, where: Tensor) -> Self:
         """A new document or episode starts in the batch rows where ``where`` (batch,) is True."""
         check_rows(where, self.seen)
-        fields = {
-            f.name: _cleared(getattr(self, f.name), where, f.metadata.get("empty", 0))
-            for f in dataclasses.fields(self)  # type: ignore[arg-type]
-        }
-        return type(self)(**fields)
+
+        def cleared(t: Tensor, empty: Any) -> Tensor:
+            rows = where.to(t.device).view(-1, *[1] * (t.dim() - 1))
+            return torch.where(rows, torch.full((), empty, dtype=t.dtype, device=t.device), t)
+
+        return self.rebuilt(cleared, lambda inner: inner.reset(where))
 
     def reserve(self, tokens: int) -> Self:
         """The same state; ones that grow make room for ``tokens`` more, to be read without grad."""
-        fields = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}  # type: ignore[arg-type]
-        return type(self)(**{name: _reserved(value, tokens) for name, value in fields.items()})
+        return self.rebuilt(lambda t, _: t, lambda inner: inner.reserve(tokens))
 
     def reorder(self, index: Tensor) -> Self:
         """Batch rows picked by ``index`` (new_batch,): beam search, repeats, compaction."""
         return self.map(lambda t, _: t.index_select(0, index.to(t.device)))
+
+    def rebuilt(self, tensor: Callable[[Tensor, Any], Tensor], inner: Callable[[Any], Any]) -> Self:
+        """A state with ``tensor(tensor, empty_value)`` for every tensor, ``inner(state)`` for every
+        state in it."""
+
+        def changed(value: Any, empty: Any) -> Any:
+            if isinstance(value, Tensor):
+                return tensor(value, empty)
+            if isinstance(value, State):
+                return inner(value)
+            if isinstance(value, tuple | list):
+                return type(value)(changed(part, empty) for part in value)
+            return value
+
+        parts = {
+            f.name: changed(getattr(self, f.name), f.metadata.get("empty", 0))
+            for f in dataclasses.fields(self)  # type: ignore[arg-type]
+        }
+        return type(self)(**parts)
 
 
 def named_tensors(carried: Any, path: str = "") -> dict[str, Tensor]:
@@ -148,49 +162,3 @@ class StackState(State):
     layers: tuple[State, ...]
     pending: State | None = None
     """tokens that some layers have not taken in yet, where a depth fills those in when they run"""
-
-
-def _cleared(value: Any, where: Tensor, empty: Any) -> Any:
-    if isinstance(value, Tensor):
-        rows = where.to(value.device).view(-1, *[1] * (value.dim() - 1))
-        return torch.where(
-            rows, torch.full((), empty, dtype=value.dtype, device=value.device), value
-        )
-    if isinstance(value, State):
-        return value.reset(where)
-    if isinstance(value, tuple | list):
-        return type(value)(_cleared(inner, where, empty) for inner in value)
-    return value
-
-
-def _reserved(value: Any, tokens: int) -> Any:
-    if isinstance(value, State):
-        return value.reserve(tokens)
-    if isinstance(value, tuple):
-        return tuple(_reserved(inner, tokens) for inner in value)
-    return value
-
-
-def _values(item: State) -> Iterator[Any]:
-    for f in dataclasses.fields(item):  # type: ignore[arg-type]
-        yield getattr(item, f.name)
-
-
-def _leaves(value: Any) -> Iterator[Tensor]:
-    if isinstance(value, Tensor):
-        yield value
-    elif isinstance(value, State):
-        yield from value.tensors()
-    elif isinstance(value, tuple | list):
-        for inner in value:
-            yield from _leaves(inner)
-
-
-def _map(value: Any, change: Callable[[Tensor, Any], Tensor], empty: Any) -> Any:
-    if isinstance(value, Tensor):
-        return change(value, empty)
-    if isinstance(value, State):
-        return value.map(change)
-    if isinstance(value, tuple | list):
-        return type(value)(_map(inner, change, empty) for inner in value)
-    return value

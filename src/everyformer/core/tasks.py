@@ -14,20 +14,9 @@ SERIES, TEXT_NUMBER = "classify-series", "regress-text"
 IMAGE_NUMBER, SERIES_NUMBER = "regress-image", "regress-series"
 DECISION, POLICY = "decision", "policy"
 TaskName = Literal[
-    "lm",
-    "mlm",
-    "classify-text",
-    "classify-image",
-    "seq2seq",
-    "pixels",
-    "super-resolution",
-    "classify-series",
-    "regress-text",
-    "regress-image",
-    "regress-series",
-    "decision",
-    "policy",
-]
+    "lm", "mlm", "classify-text", "classify-image", "seq2seq", "pixels", "super-resolution",
+    "classify-series", "regress-text", "regress-image", "regress-series", "decision", "policy",
+]  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from everyformer.engines.sparse.plan import SparsePlan, distances, reached
-from everyformer.engines.sparse.random_blocks import average_path
+from everyformer.engines.sparse.plan import SparsePlan, distances
 from everyformer.experiments.figures import lines, panels, plot_bars
 from everyformer.experiments.measures import mean, scored_accuracy
 from everyformer.experiments.study import Outcome, Study, experiment
@@ -56,13 +55,14 @@ def needle(study: Study) -> Outcome:
         study.fit(model, hidden, 400, lr=2e-3)
         right, able = scored_accuracy(model, *test), within_reach(model, *test)
         step = plans_of(model)[0].mask(LENGTH, HEADS).any(0)[::BLOCK, ::BLOCK]
-        length, farthest = average_path(step)
+        far = distances([step])
+        length = float(far.sum()) / (len(far) * (len(far) - 1))
         study.keep(f"{name}, found", right)
         study.keep(f"{name}, within reach", able)
         study.keep(f"{name}, mean path", length)
         study.say(
             f"{name} {right:.1%} found, {able:.1%} within reach, paths of {length:.2f} layers, at "
-            f"most {farthest}"
+            f"most {float(far.max()):g}"
         )
     each = "; ".join(
         f"{name} [{name}, found|.0%] ([{name}, within reach|.0%] within reach, mean path "
@@ -106,7 +106,8 @@ def plans_of(model: Model) -> list[SparsePlan]:
 
 def within_reach(model: Model, inputs: Tensor, targets: Tensor) -> float:
     """Share of questions whose needle the layers reach."""
-    reach = reached(plans_of(model), LENGTH, HEADS)
+    seen = [plan.mask(LENGTH, HEADS).any(0) for plan in plans_of(model)]
+    reach = distances(seen) <= len(seen)
     needles = ((inputs >= NOISE) & (inputs < NOISE + VALUES)).long().argmax(1)
     row, position = (targets != -100).nonzero(as_tuple=True)
     return float(reach[position, needles[row]].float().mean())
@@ -219,7 +220,7 @@ def paths(study: Study) -> Outcome:
                 "bigbird", width=8, heads=1, causal=False, max_length=length,
                 block_size=8, seed=study.seed, **options,
             )  # fmt: skip
-            far = distances([plan_of(mixer, length)], length)
+            far = distances([plan_of(mixer, length).mask(length)[0]])
             # a token is no step from itself
             study.keep(f"{name}, {length} tokens", float(far.sum()) / (length * (length - 1)))
             if name == "near and global":
@@ -271,15 +272,17 @@ def reach_by_layer() -> dict[str, list[float]]:
         "fixed, second set first": fixed[::-1],
     }
     pairs = SIZE * (SIZE + 1) / 2
+    far = {name: distances([p.mask(SIZE)[0] for p in plans]) for name, plans in orders.items()}
     return {
-        name: [float(reached((plans * DEPTH)[:n], SIZE).sum()) / pairs for n in range(DEPTH + 1)]
-        for name, plans in orders.items()
+        name: [float((each <= n).sum()) / pairs for n in range(DEPTH + 1)]
+        for name, each in far.items()
     }
 
 
 def windows_reach() -> bool:
     """True if m layers of windows of w tokens back bring exactly 1 + m w tokens to the last one."""
-    counts = [int(windows_plan().reach(SIZE, layers)[-1].sum()) for layers in range(1, DEPTH)]
+    last = distances([windows_plan().mask(SIZE)[0]])[-1]
+    counts = [int((last <= layers).sum()) for layers in range(1, DEPTH)]
     return counts == [1 + layers * (SPAN // 2) for layers in range(1, DEPTH)]
 
 

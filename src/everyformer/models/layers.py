@@ -9,10 +9,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from everyformer.blocks.stack import Stack
-from everyformer.core.abilities import FitsPictures, Picture
 from everyformer.core.config import Choice, to_dict
 from everyformer.core.errors import ConfigError, GeneError
-from everyformer.core.mixer import Mixer, set_options
+from everyformer.core.mixer import Mixer, Picture, set_options
 from everyformer.core.tasks import TASKS, tasks_that
 from everyformer.genes import GENES
 from everyformer.genes.config import ModelConfig
@@ -131,7 +130,7 @@ def _build_mixer(
         options = {key: value for key, value in options.items() if key in known}
     checked = set_options(cls.Options, name, options)
     cls.check_layer(checked, config.width, "mixer")
-    if TASKS[config.task].draws and isinstance(cls, FitsPictures):
+    if TASKS[config.task].draws:
         checked = cls.for_pictures(checked, _picture(config))
     result = {n: g.inside(config, cls, checked, first.get(n), layer) for n, g in GENES.items()}
     inside = {name: part for name, part in result.items() if part is not None}

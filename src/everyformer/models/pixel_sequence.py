@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from everyformer.core.errors import ShapeError
-from everyformer.engines.sparse.block_order import block_order
+from everyformer.engines.sparse.patterns_grid import Rectangles
 from everyformer.genes.model_options import PixelOptions
 from everyformer.genes.positions.sinusoidal import sinusoid
 
@@ -36,12 +36,14 @@ class PixelSequence(nn.Module):
         self.columns = width if self.whole else width * self.channels
         self.raster = options.order == "raster"
         tile = (1, self.columns) if self.raster else options.tile
-        order, inverse = block_order(self.rows, self.columns, tile)
+        made = Rectangles(grid=(self.rows, self.columns), tile=tile)
+        rows, columns = made.cells(torch.arange(self.rows * self.columns))
+        order = rows * self.columns + columns
         self.register_buffer("order", order, persistent=False)
-        self.register_buffer("inverse", inverse, persistent=False)
+        self.register_buffer("inverse", order.argsort(), persistent=False)
         begins = torch.zeros(len(order), dtype=torch.bool)
         if options.shift == "block":
-            rows, columns = order // self.columns // tile[0], order % self.columns // tile[1]
+            rows, columns = rows // tile[0], columns // tile[1]
             begins[1:] = (rows[1:] != rows[:-1]) | (columns[1:] != columns[:-1])
         self.register_buffer("begins", begins, persistent=False)
 

@@ -18,8 +18,8 @@ from contextlib import contextmanager
 
 from torch import nn
 
-from everyformer.core.abilities import Narrows
 from everyformer.core.errors import ConfigError
+from everyformer.core.mixer import Mixer
 from everyformer.core.tasks import TASKS
 from everyformer.data.dataset import Dataset
 from everyformer.data.text import TextDataset
@@ -110,7 +110,7 @@ def check_stages(parts: Sequence[float], model: nn.Module, dataset: Dataset) -> 
 def narrowed(model: nn.Module, by: int) -> Iterator[None]:
     """Windows a ``by``-th as wide while this lasts."""
     modules = model.modules() if by > 1 else ()
-    mixers = [module for module in modules if isinstance(module, Narrows)]
+    mixers = [module for module in modules if isinstance(module, Mixer)]
     try:
         for mixer in mixers:
             mixer.narrow(by)

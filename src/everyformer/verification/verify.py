@@ -10,7 +10,6 @@ from everyformer.core.foreign import FAILURES, describe
 from everyformer.core.member import Member
 from everyformer.family import info, list_members
 from everyformer.verification import laws, machine
-from everyformer.verification.laws import limits
 from everyformer.verification.result import Check, LawBroken, LawResult
 
 Law = Callable[[Member, Check, str, torch.dtype], None]
@@ -19,7 +18,7 @@ LAWS: dict[str, Law] = {
     "causality": laws.causality,
     "chunks": laws.chunks,
     "padding": laws.padding,
-    "limits": limits,
+    "limits": laws.limits,
     "numbers": laws.numbers,
     "cost": machine.cost,
     "compiles": machine.compiles,

@@ -5,7 +5,9 @@
 Blocks of C queries see the blocks that hold their bands through one small matrix, exp(b) inside the
 band and 1 outside, and all others through sums over whole blocks. Every term is positive: nothing
 is subtracted. Where the range of keys or biases forbids one reference (see ``ranges``), the same
-is done exactly: running averages up to the band's edge, then the offsets of the band one by one.
+is done exactly: the running average of all that is older than the band, the same from the other end
+where the future is seen, and every offset of the band as an average of one token, merged by their
+log-sums, with about n passes over the values.
 
 Letters beside those of ``running``: n offsets, C queries a block, m blocks a window, q blocks of
 queries, X the products [exp(K) V | exp(K)] as (H, blocks, C, B, V + K).
@@ -14,21 +16,25 @@ queries, X the products [exp(K) V | exp(K)] as (H, blocks, C, B, V + K).
 from __future__ import annotations
 
 import itertools
+import math
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from everyformer.engines.averages.offsets import exact_backward, exact_forward
-from everyformer.engines.averages.sums import (
+from everyformer.engines.averages.factors import diagonals
+from everyformer.engines.averages.running import (
+    backward_scan,
     fill_sums,
+    forward_scan,
     inputs_gradient,
     reference_of,
     sums_gradient,
 )
 from everyformer.engines.operators import operator
-from everyformer.engines.ranges import fake, full_precision, returned, widened
+from everyformer.engines.ranges import fake, full_precision, per_key, returned, widened
 
 
 def banded_average(k: Tensor, v: Tensor, bias: Tensor, *, causal: bool, lead: int = 0) -> Tensor:
@@ -118,7 +124,7 @@ def _averages(k: Tensor, v: Tensor, bias: Tensor, causal: bool, lead: int) -> tu
     with full_precision(k):
         call = _Call(widened(k), widened(v), bias.to(widened(k).dtype), causal, lead)
         reference = call.reference
-        o, total = exact_forward(*call) if reference is None else _forward(call, reference)
+        o, total = _exact_forward(*call) if reference is None else _forward(call, reference)
     return returned(o, v), total.contiguous()
 
 
@@ -130,7 +136,7 @@ def _gradients(
         call = _Call(widened(k), widened(v), bias.to(widened(k).dtype), causal, lead)
         reference, of_sums = call.reference, sums_gradient(o, grad_o, k.shape[-1])
         if reference is None:
-            dk, dv, db = exact_backward(*call, total, *of_sums)
+            dk, dv, db = _exact_backward(*call, total, *of_sums)
         else:
             dk, dv, db = _backward(call, reference, total, *of_sums)
     return returned(dk, k), returned(dv, v), returned(db, bias)
@@ -148,24 +154,14 @@ def _matrices(bias: Tensor, blocks: _Blocks, causal: bool) -> Tensor:
     else:
         weight = pad(weight, (0, 0, 0, q * size - bias.shape[1])).unflatten(1, (q, size))
     matrices = base.repeat(heads, weight.shape[1], 1, 1)
-    _band(matrices, blocks.offsets).copy_(weight)
+    diagonals(matrices, blocks.offsets).copy_(weight)
     return matrices.expand(-1, q, -1, -1).flatten(0, 1)
-
-
-def _band(matrices: Tensor, offsets: int) -> Tensor:
-    """View (H, q, C, n) of the diagonals of (H, q, C, m C): row i, columns i .. i + n - 1."""
-    heads, each, size, width = matrices.shape
-    strides = (each * size * width, size * width, width + 1, 1)
-    return matrices.as_strided((heads, each, size, offsets), strides)
 
 
 def _windows(x: Tensor, blocks: _Blocks) -> Tensor:
     """Overlapping windows (H q, m C, B (V + K)) of X; without a copy for one head."""
-    heads, _, size, batch, columns = x.shape
-    row = batch * columns
-    shape = (heads, blocks.queries, blocks.window * size, row)
-    strides = (blocks.keys * size * row, size * row, row, 1)
-    return x.as_strided(shape, strides).flatten(0, 1)
+    rows = x.flatten(3).flatten(1, 2)
+    return rows.unfold(1, blocks.window * blocks.size, blocks.size).mT.flatten(0, 1)
 
 
 def _outside(sums: Tensor, blocks: _Blocks, causal: bool) -> Tensor:
@@ -211,7 +207,7 @@ def _backward(
     if not causal:
         dx[:, m:] += sums[:, : q - 1].cumsum(1)[:, :, None]
     dm = torch.bmm(flat.flatten(0, 1), _windows(x, blocks).transpose(1, 2)).unflatten(0, (-1, q))
-    db = _band(dm, blocks.offsets)
+    db = diagonals(dm, blocks.offsets)
     db = db.sum((1, 2))[:, None] if bias.shape[1] == 1 else db.flatten(1, 2)[:, : blocks.length]
     first, leads = 0 if call.lead else blocks.before, int(call.lead > 0)
     tokens = slice(first, first + v.shape[1] - leads)
@@ -221,6 +217,101 @@ def _backward(
         dx = torch.cat([sums.sum(1, keepdim=True).permute(2, 1, 0, 3), dx], 1)
     dk, dv = inputs_gradient(v, x[..., values:], dx)
     return dk, dv, db * bias.exp()
+
+
+def _exact_forward(
+    k: Tensor, v: Tensor, bias: Tensor, causal: bool, lead: int
+) -> tuple[Tensor, Tensor]:
+    """Averages (B, L, H, V) and log-sums (B, L, H, K)."""
+    length, before = k.shape[1] - lead, _before(bias, causal)
+    far = [_far(k, v, before + 1 - lead, length)]
+    if not causal:
+        lse, o = _far(k.flip(1), v.flip(1), before + 1, length)
+        far.append((lse.flip(1), o.flip(1)))
+    top = torch.stack([lse for lse, _ in far]).amax(0)
+    for score, _, _ in _near(k, v, bias, causal, lead):
+        torch.maximum(top, score, out=top)
+    top.clamp_(min=torch.finfo(k.dtype).min)
+    total, summed = torch.zeros_like(top), torch.zeros_like(far[0][1])
+    near = ((score, value) for score, value, _ in _near(k, v, bias, causal, lead))
+    for score, value in itertools.chain(far, near):
+        weight = torch.exp(score - top)
+        total += weight
+        summed += weight * value
+    # the largest score adds 1 to the total: only a row without tokens is below
+    return summed / total.clamp(min=0.5), top + total.log()
+
+
+def _exact_backward(
+    k: Tensor, v: Tensor, bias: Tensor, causal: bool, lead: int, lse: Tensor, g: Tensor, c: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Gradients of k, v and bias from those of o (g) and of the log-sum (c), pair by pair:
+
+    dV_t' += p g_t,  dK_t' += p (g_t V_t' + c_t) = dbias, with p = exp(K_t' + bias - lse_t).
+    """
+    keys, before = k.shape[-1], _before(bias, causal)
+    lse = lse.clamp(min=torch.finfo(lse.dtype).min)
+    dk, dv = _far_backward(k, v, lse, g, c, before + 1 - lead)
+    if not causal:
+        k_late, v_late, lse_late, g_late, c_late = (t.flip(1) for t in (k, v, lse, g, c))
+        late = _far_backward(k_late, v_late, lse_late, g_late, c_late, before + 1)
+        dk, dv = dk + late[0].flip(1), dv + late[1].flip(1)
+    db = torch.zeros_like(bias)
+    around = _around(before, causal, lead)
+    dk_near, dv_near = pad(torch.zeros_like(k), around), pad(torch.zeros_like(v), around)
+    for j, (score, value, rows) in enumerate(_near(k, v, bias, causal, lead)):
+        p = torch.exp(score - lse)
+        dv_near[:, rows] += p * g
+        pairs = p * (per_key(g * value, keys) + c)
+        dk_near[:, rows] += pairs
+        each = pairs.sum((0, 3)).t()
+        db[..., j] = each if bias.shape[1] > 1 else each.sum(1, keepdim=True)
+    inside = slice(around[-2], around[-2] + k.shape[1])
+    return dk + dk_near[:, inside], dv + dv_near[:, inside], db
+
+
+def _before(bias: Tensor, causal: bool) -> int:
+    return bias.shape[-1] - 1 if causal else bias.shape[-1] // 2
+
+
+def _around(before: int, causal: bool, lead: int) -> tuple[int, ...]:
+    """Padding of a row so that the first query's band begins in it."""
+    return 0, 0, 0, 0, 0 if lead else before, 0 if causal else before
+
+
+def _near(
+    k: Tensor, v: Tensor, bias: Tensor, causal: bool, lead: int
+) -> Iterator[tuple[Tensor, Tensor, slice]]:
+    """For each offset of the band: scores, values, and the rows of the padded k and v read."""
+    around = _around(_before(bias, causal), causal, lead)
+    k, v = pad(k, around, value=-math.inf), pad(v, around)
+    first = min(lead, 1)
+    length = k.shape[1] - bias.shape[-1] + 1 - first
+    for j in range(bias.shape[-1]):
+        rows = slice(first + j, first + j + length)
+        yield k[:, rows] + bias[:, :, j].t()[None, :, :, None], v[:, rows], rows
+
+
+def _far(k: Tensor, v: Tensor, shift: int, length: int) -> tuple[Tensor, Tensor]:
+    """For query t, the running average up to token t - ``shift``."""
+    lse, o = forward_scan(k, v)
+    late = (0, 0, 0, 0, shift, 0)
+    return pad(lse, late, value=-math.inf)[:, :length], pad(o, late)[:, :length]
+
+
+def _far_backward(
+    k: Tensor, v: Tensor, lse: Tensor, g: Tensor, c: Tensor, shift: int
+) -> tuple[Tensor, Tensor]:
+    """Gradients of k and v from the part of each average that `_far` is."""
+    running, _ = forward_scan(k, v)
+    seen = pad(running, (0, 0, 0, 0, shift, 0), value=-math.inf)[:, : lse.shape[1]]
+    p = torch.exp(seen - lse)
+
+    def early(t: Tensor) -> Tensor:
+        t = t[:, shift:]
+        return pad(t, (0, 0, 0, 0, 0, k.shape[1] - t.shape[1]))
+
+    return backward_scan(k, v, running, early(p * g), early(p * c))
 
 
 def _operations(k: Any, v: Any, bias: Any, causal: bool, lead: int) -> int:

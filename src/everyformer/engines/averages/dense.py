@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from everyformer.engines.averages.sums import fill_sums, inputs_gradient, sums_gradient
+from everyformer.engines.averages.running import fill_sums, inputs_gradient, sums_gradient
 from everyformer.engines.operators import operator
 from everyformer.engines.ranges import (
     bias_limit,

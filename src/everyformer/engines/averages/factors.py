@@ -32,7 +32,7 @@ def band_product(u: Tensor, v: Tensor, count: int) -> Tensor:
 def _band(u: Tensor, v: Tensor, count: int) -> Tensor:
     with full_precision(u):
         rows, windows, _ = _blocks(widened(u), widened(v), count)
-        band = _diagonals(torch.bmm(rows, windows.transpose(1, 2)), count)
+        band = diagonals(torch.bmm(rows, windows.transpose(1, 2)), count)
     return band.reshape(u.shape[0], -1, count)[:, : u.shape[1]].contiguous()
 
 
@@ -44,7 +44,7 @@ def _gradients(u: Tensor, v: Tensor, grad_band: Tensor, count: int) -> tuple[Ten
         each = rows.shape[0] // many
         products = grad_band.new_zeros(*rows.shape[:2], windows.shape[1])
         spaced = pad(grad_band, (0, 0, 0, each * size - length)).view(-1, size, count)
-        _diagonals(products, count).copy_(spaced)
+        diagonals(products, count).copy_(spaced)
         du = torch.bmm(products, windows).view(many, -1, rank)[:, :length]
         parts = torch.bmm(products.transpose(1, 2), rows).view(many, each, -1, rank)
         dv = torch.zeros_like(padded)
@@ -62,19 +62,17 @@ def _size(count: int) -> int:
 
 def _blocks(u: Tensor, v: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
     """Blocks of u (Y, C, r), their windows of v (Y, C + n - 1, r), and v as it was padded."""
-    (many, length, rank), size = u.shape, _size(count)
-    each = -(-length // size)
-    u = pad(u, (0, 0, 0, each * size - length))
+    size = _size(count)
+    each = -(-u.shape[1] // size)
+    u = pad(u, (0, 0, 0, each * size - u.shape[1]))
     v = pad(v, (0, 0, 0, (each + 1) * size - v.shape[1])).contiguous()
-    shape = (many, each, size + count - 1, rank)
-    windows = v.as_strided(shape, ((each + 1) * size * rank, size * rank, rank, 1))
-    return u.reshape(-1, size, rank), windows.flatten(0, 1), v
+    windows = v[:, : each * size + count - 1].unfold(1, size + count - 1, size).mT
+    return u.reshape(-1, size, u.shape[2]), windows.flatten(0, 1), v
 
 
-def _diagonals(products: Tensor, count: int) -> Tensor:
-    """View (Y, C, n) of (Y, C, C + n - 1): row i, columns i .. i + n - 1."""
-    blocks, size, width = products.shape
-    return products.as_strided((blocks, size, count), (size * width, width + 1, 1))
+def diagonals(products: Tensor, count: int) -> Tensor:
+    """View (..., C, n) of contiguous (..., C, W), W >= C + n - 1: row i, columns i .. i + n - 1."""
+    return products.flatten(-2).unfold(-1, count, products.shape[-1] + 1)
 
 
 def _multiplications(u: Any, count: int) -> int:

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn.grad import conv2d_weight
 
 from everyformer.engines.averages.dense import _dense_average, _dense_average_backward
-from everyformer.engines.averages.sums import inputs_gradient, reference_of, sums_gradient
+from everyformer.engines.averages.running import inputs_gradient, reference_of, sums_gradient
 from everyformer.engines.operators import operator
 from everyformer.engines.ranges import fake, full_precision, returned, widened
 

@@ -7,7 +7,8 @@ For keys K and values V, per channel, with p = softmax over t' <= t of K:
 Both are linear recurrences whose gates exp(m_{t-1} - m_t), m the running maximum, lie in [0, 1], so
 nothing under- or overflows whatever the keys, and step t never touches what comes after it. An
 average is itself a token, with key lse and value o: averages are carried on by putting them in
-front, and merged by averaging them.
+front, and merged by averaging them. Engines that take the sums which averages are ratios of,
+[exp(K) V | exp(K)] relative to one reference key, by matrix products share what is here for them.
 
 Shapes: k (B, S, H, K), v (B, S, H, V); K = V for a key per channel, K = 1 for one per head.
 """
@@ -17,9 +18,17 @@ import math
 import torch
 from torch import Tensor
 
-from everyformer.engines.averages.sums import sums_gradient
 from everyformer.engines.operators import operator
-from everyformer.engines.ranges import fake, full_precision, key_gradient, returned, widened
+from everyformer.engines.ranges import (
+    bias_limit,
+    fake,
+    full_precision,
+    key_gradient,
+    one_reference,
+    per_key,
+    returned,
+    widened,
+)
 
 
 def running_average(k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
@@ -140,6 +149,33 @@ def _scan(level: Tensor, *sums: Tensor) -> None:
         for j in range(1, chunks):
             carried[:, j].addcmul_(step[:, j - 1], carried[:, j - 1])
         y[:, 1:].addcmul_(fade, carried[:, :-1, None])
+
+
+def reference_of(k: Tensor, bias: Tensor, causal: bool, lead: int = 0) -> Tensor | None:
+    """The reference keys, None where keys or biases leave the range in which sums are exact."""
+    reference, fits = one_reference(k, causal, lead)
+    return reference if fits and bool(bias.abs().amax() <= bias_limit(bias.dtype)) else None
+
+
+def fill_sums(out: Tensor, k: Tensor, v: Tensor, reference: Tensor) -> None:
+    """Sums' terms exp(K) V and exp(K) of each token, side by side in ``out`` (B, S, H, V + K)."""
+    # exp of a contiguous tensor is four times as fast as of a slice
+    weight, values = torch.sub(k, reference).exp_(), v.shape[-1]
+    out[..., values:] = weight
+    torch.mul(weight, v, out=out[..., :values])
+
+
+def sums_gradient(o: Tensor, grad_o: Tensor, keys: int) -> tuple[Tensor, Tensor]:
+    """Gradients of both sums of an average o, times its denominator: g, and c = -g o by key."""
+    g = widened(grad_o)
+    return g, per_key(g * widened(o), keys).neg_()
+
+
+def inputs_gradient(v: Tensor, weight: Tensor, dx: Tensor) -> tuple[Tensor, Tensor]:
+    """dK = V dV + exp(K) dexp(K) and dV, from ``weight`` = exp(K) and the gradient of the sums."""
+    values = v.shape[-1]
+    dv = weight * dx[..., :values]
+    return key_gradient(v, weight, dv, dx[..., values:]), dv
 
 
 _running_average, _ = operator(

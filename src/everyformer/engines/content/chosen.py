@@ -5,21 +5,18 @@
 c are the keys that `nearest` gives for these queries, and l their scores, -inf where there is none:
 a query without any has o = 0 and s = -inf. Keys and values get no gradient, and may be of a
 narrower dtype than the queries: queries alone learn to tell the chosen keys apart. Keys and values
-are gathered `BUDGET` numbers at a time, again for the gradients.
+are gathered a budget of numbers (`nearest.BUDGET`) at a time, again for the gradients.
 
-Cost: O(L k (D + Dv)) time and `BUDGET` numbers of memory.
+Cost: O(L k (D + Dv)) time and the budget of memory.
 """
 
 import math
-from collections.abc import Iterator
 
 import torch
 from torch import Tensor
 
+from everyformer.engines.content.nearest import pieces
 from everyformer.engines.operators import operator
-
-BUDGET = 1 << 22
-"""numbers of keys or values that are gathered at a time"""
 
 
 def chosen_attention(
@@ -42,7 +39,7 @@ def _forward(
 ) -> tuple[Tensor, Tensor]:
     weights = _weights(scores)
     o = q.new_empty(*q.shape[:2], v.shape[-1])
-    for n, part in _pieces(chosen, v.shape[-1]):
+    for n, part in pieces(chosen.shape[:2], chosen.shape[2] * v.shape[-1]):
         o[n, part] = (weights[n, part, None] @ _gathered(v[n], chosen[n, part], q)).squeeze(-2)
     return o, scores.logsumexp(-1)
 
@@ -58,7 +55,7 @@ def _gradients(
 ) -> tuple[Tensor]:
     weights = _weights(scores)
     grad = torch.empty_like(q)
-    for n, part in _pieces(chosen, max(k.shape[-1], v.shape[-1])):
+    for n, part in pieces(chosen.shape[:2], chosen.shape[2] * max(k.shape[-1], v.shape[-1])):
         w = weights[n, part]
         of_scores = torch.zeros_like(w)
         if grad_o is not None:
@@ -79,16 +76,6 @@ def _gathered(rows: Tensor, chosen: Tensor, like: Tensor) -> Tensor:
     """``rows`` (N, S, D) that were chosen, (N, L, count, D), in the dtype of ``like``."""
     flat = chosen + rows.shape[1] * torch.arange(len(rows), device=rows.device)[:, None, None]
     return rows.flatten(0, 1)[flat].to(like.dtype)
-
-
-def _pieces(chosen: Tensor, dim: int) -> Iterator[tuple[slice, slice]]:
-    """Stretches of the N rows and of the L queries, within the budget."""
-    total, length, count = chosen.shape
-    queries = max(1, min(length, BUDGET // (count * dim)))
-    rows = max(1, BUDGET // (count * dim * queries))
-    for n in range(0, total, rows):
-        for first in range(0, length, queries):
-            yield slice(n, n + rows), slice(first, first + queries)
 
 
 def _like(q: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:

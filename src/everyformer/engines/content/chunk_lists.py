@@ -211,7 +211,5 @@ def _times(asking: Listed, seen: Listed, total: Tensor, pattern: ChunkPattern) -
 
 def windows_of(chunks: Tensor, pattern: ChunkPattern) -> Tensor:
     """View (T, width C, ...) of consecutive ``chunks`` (T + width - 1, C, ...)."""
-    chunks = chunks.contiguous()
-    count, size, *rest = chunks.shape
-    shape = (count - pattern.width + 1, pattern.width * size, *rest)
-    return chunks.as_strided(shape, (chunks.stride(0), *chunks.stride()[1:]))
+    rows = chunks.contiguous().flatten(0, 1)
+    return rows.unfold(0, pattern.width * pattern.chunk, pattern.chunk).movedim(-1, 1)

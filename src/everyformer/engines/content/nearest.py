@@ -88,7 +88,7 @@ def _nearest(
     step = max(1, min(size, step))
     # written again and again: fresh pages of large tensors cost as much as selecting
     space, room = q.new_empty(0), q.new_empty(0)
-    for rows, part in _pieces(q, step, 1 if same else q.shape[-1]) if size else ():
+    for rows, part in pieces(q.shape[:2], step, 1 if same else q.shape[-1]) if size else ():
         queries = q[rows, part]
         best = Best(queries, size, count)
         for first in range(0, size, step):
@@ -164,13 +164,14 @@ def _hide(s: Tensor, places: Tensor, low: Tensor, high: Tensor) -> None:
             s[..., part].masked_fill_((at < low) | (at >= high), -math.inf)
 
 
-def _pieces(q: Tensor, keys: int, written: int) -> Iterator[tuple[slice, slice]]:
-    """Stretches of the N rows of ``q`` and of its L queries, within the budget.
+def pieces(sizes: Sequence[int], keys: int, written: int = 1) -> Iterator[tuple[slice, slice]]:
+    """Stretches of N rows and of L queries, of the ``sizes`` (N, L), within the budget.
 
     Args:
+        keys: keys of each query, or numbers of these.
         written: numbers of each key that are written out.
     """
-    total, length = q.shape[:2]
+    total, length = sizes
     queries = max(1, min(length, BUDGET // keys))
     rows = max(1, BUDGET // (keys * max(queries, written)))
     for n in range(0, total, rows):

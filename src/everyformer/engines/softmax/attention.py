@@ -145,6 +145,11 @@ def attention_weights(
 ) -> Tensor:
     """The matrix A (B, H, L, S) itself, in float32 or wider; rows that see nothing are zero."""
     scores = attention_scores(q, k, visible, scale=scale, softcap=softcap, slopes=slopes)
+    return weights_of(scores, sink)
+
+
+def weights_of(scores: Tensor, sink: Tensor | None = None) -> Tensor:
+    """The matrix A (B, H, L, S) of scores; rows that see nothing are zero."""
     if sink is not None:
         column = sink.to(scores).view(1, -1, 1, 1).expand(*scores.shape[:3], 1)
         return torch.cat((scores, column), dim=-1).softmax(-1)[..., :-1]

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from everyformer.core.chosen import gather_rows
-from everyformer.core.state import State, state
+from everyformer.core.state import S, State, state
 from everyformer.engines.softmax.visibility import real_last
 
 
@@ -202,17 +201,12 @@ class ContextState(State):
     """(B, S) bool"""
 
 
-def freed(carried: Any) -> Any:
+def freed(carried: S) -> S:
     """A state without the slots of keys and values that none of its rows holds any more.
 
     Rows that are reset leave theirs behind, so that one episode after the other would need room for
     all. Not for states that hold something else by slot (Reformer's buckets, memories).
     """
     if isinstance(carried, KeyValueState):
-        return carried.last(int(carried.slots()[0].sum(1).max()))
-    if isinstance(carried, tuple):
-        return tuple(map(freed, carried))
-    if not isinstance(carried, State):
-        return carried
-    inner = {f.name: freed(getattr(carried, f.name)) for f in fields(carried)}  # type: ignore[arg-type]
-    return type(carried)(**inner)
+        return carried.last(int(carried.slots()[0].sum(1).max()))  # type: ignore[return-value]
+    return carried.rebuilt(lambda t, _: t, freed)

@@ -27,9 +27,9 @@ from everyformer.engines.once import once_differentiable
 from everyformer.engines.softmax.attention import (
     ENGINE,
     attention_scores,
-    attention_weights,
     sloped,
     softmax_attention,
+    weights_of,
 )
 from everyformer.engines.softmax.pairs import Pairs
 from everyformer.engines.softmax.visibility import Visibility
@@ -107,33 +107,35 @@ class Scores:
         self, q: Tensor, k: Tensor, visible: Visibility, pairs: Pairs | None = None
     ) -> Tensor:
         """The matrix A (B, H, L, S) itself; rows that see nothing are zero."""
-        slopes, call = self._settled(q, k, visible, pairs, 0.0)
-        if call is None:
-            return attention_weights(
-                q, k, visible,
-                scale=self.scale, softcap=self.softcap, sink=self.sink, slopes=slopes,
-            )  # fmt: skip
-        return _all_weights(q, k, call)
+        return weights_of(self._all(q, k, visible, pairs), self.sink)
 
     def log_sums(
         self, q: Tensor, k: Tensor, visible: Visibility, pairs: Pairs | None = None
     ) -> Tensor:
-        """Logarithms (B, H, L) of the denominators of A, -inf where nothing is seen.
-
-        All scores are written out.
-        """
-        slopes, call = self._settled(q, k, visible, pairs, 0.0)
-        if call is None:
-            scores = attention_scores(
-                q, k, visible, scale=self.scale, softcap=self.softcap, slopes=slopes
-            )
-        else:
-            k = k.repeat_interleave(q.shape[1] // k.shape[1], dim=1)
-            scores = _scores(call, call.prepared(q), _whole(q, k), q, k)
+        """Logarithms (B, H, L) of the denominators of A, -inf where nothing is seen."""
+        scores = self._all(q, k, visible, pairs)
         empty = (scores == -math.inf).all(-1)
         sums = scores.masked_fill(empty[..., None], 0.0).logsumexp(-1)
         sums = sums.masked_fill(empty, -math.inf)
         return sums if self.sink is None else sums.logaddexp(self.sink.to(sums)[None, :, None])
+
+    def _all(self, q: Tensor, k: Tensor, visible: Visibility, pairs: Pairs | None) -> Tensor:
+        """All scores (B, H, L, S), written out; -inf: not visible."""
+        slopes, call = self._settled(q, k, visible, pairs, 0.0)
+        if call is None:
+            return attention_scores(
+                q, k, visible, scale=self.scale, softcap=self.softcap, slopes=slopes
+            )
+        k = k.repeat_interleave(q.shape[1] // k.shape[1], dim=1)
+        parts, wide = call.prepared(q), torch.promote_types(q.dtype, torch.float32)
+        if _sizes(q, k) == q.shape[::2]:
+            return _scores(call, call.cut(parts, _whole(q, k)), _whole(q, k), q, k)
+        scores = q.new_full((*q.shape[:3], k.shape[2]), -math.inf, dtype=wide)
+        for block in _plan(q, k, call):
+            cut = q[block.rows, :, block.first : block.last], k[block.rows, :, : block.keys]
+            into = scores[block.rows, :, block.first : block.last, : block.keys]
+            into.copy_(_scores(call, call.cut(parts, block), block, *cut))
+        return scores
 
     def _settled(
         self, q: Tensor, k: Tensor, visible: Visibility, pairs: Pairs | None, dropout: float
@@ -171,6 +173,9 @@ class _Call(NamedTuple):
         wide = torch.promote_types(q.dtype, torch.float32)
         return self.position.prepare(self.pairs, self.scores.factor(q), wide)
 
+    def cut(self, parts: Parts, block: _Block) -> Parts:
+        return self.position.cut(parts, self.pairs.block(*block))
+
 
 class _Block(NamedTuple):
     """Queries ``first`` to ``last`` - 1 with the first ``keys`` keys, in some rows of the batch."""
@@ -205,22 +210,6 @@ def _attend(q: Tensor, k: Tensor, v: Tensor, call: _Call) -> Tensor:
     take(ENGINE, "blocks of queries", "a position changes the scores")
     output: Tensor = _Blocks.apply(call, len(parts), torch.is_grad_enabled(), *tensors)
     return output
-
-
-def _all_weights(q: Tensor, k: Tensor, call: _Call) -> Tensor:
-    k = k.repeat_interleave(q.shape[1] // k.shape[1], dim=1)
-    weights = q.new_empty(
-        *q.shape[:3], k.shape[2], dtype=torch.promote_types(q.dtype, torch.float32)
-    )
-    weights.zero_()
-    parts = call.prepared(q)
-    for block in _plan(q, k, call):
-        part = call.position.cut(parts, call.pairs.block(*block))
-        cut = q[block.rows, :, block.first : block.last], k[block.rows, :, : block.keys]
-        weights[block.rows, :, block.first : block.last, : block.keys] = _weights(
-            call, part, call.scores.sink, block, *cut
-        )
-    return weights
 
 
 class _Blocks(torch.autograd.Function):
@@ -314,7 +303,7 @@ def _cut(call: _Call, count: int, block: _Block, tensors: Any) -> tuple[Tensor, 
         q[block.rows, :, block.first : block.last],
         k[block.rows, :, : block.keys],
         v[block.rows, :, : block.keys],
-        *call.position.cut(parts, call.pairs.block(*block)),
+        *call.cut(parts, block),
         *sink,
     )
 
@@ -345,14 +334,9 @@ def _weights(
     call: _Call, parts: Parts, sink: Tensor | None, block: _Block, q: Tensor, k: Tensor
 ) -> Tensor:
     """(B, H, L, S) of one block from its parts, in float32 or wider."""
-    scores, full = _scores(call, parts, block, q, k), call.visible.mask is None
-    if sink is not None:
-        column = sink.to(scores).view(1, -1, 1, 1).expand(*scores.shape[:3], 1)
-        return torch.cat((scores, column), dim=-1).softmax(-1)[..., :-1]
-    if full:
-        return scores.softmax(-1)
-    empty = (scores == -math.inf).all(-1, keepdim=True)
-    return scores.masked_fill(empty, 0.0).softmax(-1).masked_fill(empty, 0.0)
+    scores = _scores(call, parts, block, q, k)
+    full = sink is None and call.visible.mask is None
+    return scores.softmax(-1) if full else weights_of(scores, sink)
 
 
 def _scores(call: _Call, parts: Parts, block: _Block, q: Tensor, k: Tensor) -> Tensor:

@@ -23,6 +23,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from everyformer.engines.averages.factors import diagonals
 from everyformer.engines.operators import operator
 from everyformer.engines.ranges import full_precision, returned, widened
 
@@ -194,24 +195,14 @@ class _Call:
 
     def windows(self, t: Tensor, chunk: slice) -> Tensor:
         """View (B, H, g, C + n - 1, D) of what each block reads of keys or values."""
-        b = self.band
-        t = t[:, :, chunk.start * b.size :]
-        strides = (*t.stride()[:2], b.size * t.stride(2), *t.stride()[2:])
-        shape = (*t.shape[:2], chunk.stop - chunk.start, b.window, t.shape[-1])
-        return t.as_strided(shape, strides, t.storage_offset())
-
-    def diagonals(self, products: Tensor) -> Tensor:
-        """View (B, H, g, C, n) of the band in (B, H, g, C, C + n - 1), which is contiguous."""
-        b, strides = self.band, products.stride()
-        shape = (*products.shape[:-1], b.columns)
-        return products.as_strided(shape, (*strides[:3], b.window + 1, 1))
+        return t.unfold(2, self.band.window, self.band.size)[:, :, chunk].mT
 
     def scores(self, chunk: slice, keys: Tensor) -> tuple[Tensor, Tensor]:
         """Scores (B, H, g, C, n), -inf where nothing is seen, and what m is before it is clipped,
         broadcastable to them."""
         q = self.q[:, :, chunk]
         scores = q @ self.table.T
-        scores += self.diagonals(q @ keys.transpose(-1, -2))
+        scores += diagonals(q @ keys.transpose(-1, -2), self.band.columns)
         ends = self.ends if self.ends.shape[2] == 1 else self.ends[:, :, chunk]
         slope = (ends - self.u) / self.ramp
         scores.masked_fill_(slope <= 0, -math.inf)
@@ -265,7 +256,7 @@ def _attend(
             factors = call.dropped(chunk, weights)
             weights = weights if factors is None else weights * factors
             wide = weights.new_zeros(*weights.shape[:-1], call.band.window)
-            call.diagonals(wide).copy_(weights)
+            diagonals(wide, call.band.columns).copy_(weights)
             o[:, :, chunk] = wide @ call.windows(call.v, chunk)
         length = q.shape[2]
         o, logsum = (t.flatten(2, 3)[:, :, :length] for t in (o, logsum))
@@ -297,14 +288,14 @@ def _gradients(
             share = scores.sub_(sums[:, :, chunk]).exp_()
             weights, factors = share * slope.clamp(0, 1), call.dropped(chunk, share)
             into = weights.new_zeros(*weights.shape[:-1], b.window)
-            call.diagonals(into).copy_(weights if factors is None else weights * factors)
+            diagonals(into, b.columns).copy_(weights if factors is None else weights * factors)
             _add(dv, into.transpose(-1, -2) @ g[:, :, chunk], chunk, b.size)
-            dscores = call.diagonals(g[:, :, chunk] @ values.transpose(-1, -2))
+            dscores = diagonals(g[:, :, chunk] @ values.transpose(-1, -2), b.columns)
             dscores = (dscores if factors is None else dscores * factors) - level[:, :, chunk]
             # as torch's clamp has it, where the ramp begins too
             dends[:, :, chunk] = torch.where(slope <= 1, share * dscores, 0).sum(-1) / ramp
             dscores *= weights
-            call.diagonals(into).copy_(dscores)
+            diagonals(into, b.columns).copy_(dscores)
             part = call.q[:, :, chunk]
             dq[:, :, chunk] = into @ keys + dscores @ call.table
             _add(dk, into.transpose(-1, -2) @ part, chunk, b.size)

@@ -10,7 +10,8 @@ packed documents are taken out before (`everyformer.engines.rows`), so position 
 """
 
 import math
-from typing import Literal, get_args
+from functools import lru_cache
+from typing import Any, Literal, get_args
 
 import torch
 import torch.nn.functional as F
@@ -23,7 +24,6 @@ from everyformer.engines.softmax.attention import with_slopes_in
 from everyformer.engines.softmax.pairs import Pairs
 from everyformer.engines.softmax.scored import Scores
 from everyformer.engines.softmax.visibility import Visibility
-from everyformer.engines.sparse import flex
 from everyformer.engines.sparse.branches import fused
 from everyformer.engines.sparse.by_torch import by_parts
 from everyformer.engines.sparse.layouts import Tables
@@ -80,7 +80,7 @@ def sparse_attention(
         visible, pairs = _all_pairs(q, plan, lengths)
         return scores.attend(q, k, v, visible, pairs)
     if executor == "flex":
-        return flex.flex(q, k, v, plan, lengths, scale)
+        return by_flex(q, k, v, plan, lengths, scale)
     slopes, size = _slopes(plan, q, scores), v.shape[-1]
     plain = (scores.position is None or slopes is not None) and not scores.dropout
     if plain and q.device.type == "cpu":
@@ -139,7 +139,7 @@ def choose(plan: SparsePlan, q: Tensor, scores: Scores, backend: str) -> str:
 def _against_flex(plan: SparsePlan, q: Tensor, scores: Scores) -> str | None:
     if scores.position is not None or scores.dropout:
         return "a position or dropout changes the scores"
-    if not flex.able(q):
+    if q.device.type != "cuda" or q.dtype == torch.float64:
         return f"FlexAttention is for GPUs, not {q.device.type} in {q.dtype}"
     return EXPORTED if torch.compiler.is_exporting() else None
 
@@ -174,6 +174,47 @@ def _slopes(plan: SparsePlan, q: Tensor, scores: Scores) -> Tensor | None:
 def _has_tables(plan: SparsePlan, length: int, heads: int) -> bool:
     branches = (b for group in plan.groups(length, heads) for b in group.branches)
     return any(isinstance(branch.keys, Tables) for branch in branches)
+
+
+def by_flex(
+    q: Tensor, k: Tensor, v: Tensor, plan: SparsePlan, lengths: Tensor | None, scale: float
+) -> Tensor:
+    """Outputs (B, H, L, D) of ``q``, ``k``, ``v`` (B, H, L, D) by torch's FlexAttention.
+
+    On a CPU it has no gradients and its uncompiled form makes L x L scores, so that it serves there
+    as one more check of the masks alone (torch issue 148752).
+    """
+    batch, heads, length, _ = q.shape
+    mask_mod = _visible(plan, lengths)
+    from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+
+    blocks = create_block_mask(
+        mask_mod, None if lengths is None else batch, heads if len(plan.heads) > 1 else None,
+        length, length, device=q.device, _compile=q.is_cuda,
+    )  # fmt: skip
+    attend: Any = _compiled() if q.is_cuda else flex_attention
+    o: Tensor = attend(q, k, v, block_mask=blocks, scale=scale)
+    return o
+
+
+def _visible(plan: SparsePlan, lengths: Tensor | None) -> Any:
+    def visible(b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+        mask = torch.zeros_like(i, dtype=torch.bool)
+        for n, union in enumerate(plan.heads):
+            one = torch.zeros_like(mask)
+            for pattern in union:
+                one = one | pattern.visible(i, j, h)
+            mask = mask | (one if len(plan.heads) == 1 else one & (h == n))
+        return mask if lengths is None else mask & (j < lengths[b])
+
+    return visible
+
+
+@lru_cache(maxsize=1)
+def _compiled() -> Any:
+    from torch.nn.attention.flex_attention import flex_attention
+
+    return torch.compile(flex_attention)
 
 
 def _all_pairs(q: Tensor, plan: SparsePlan, lengths: Tensor | None) -> tuple[Visibility, Pairs]:

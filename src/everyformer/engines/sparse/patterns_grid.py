@@ -2,8 +2,8 @@
 
 Cells (r, c) of a grid are cut into tiles of (q_h, q_w) cells, and those at the lower and right edge
 end with the grid. All cells of a tile see one rectangle, the tile with a flange of m_h rows and m_w
-columns around it. Causal tokens are the cells in block-raster order o (`engines.block_order`) and
-see no later one:
+columns around it. Causal tokens are the cells in block-raster order o, block by block, each
+row by row, and see no later one:
 
     (r', c') visible to (r, c)  iff  R - m_h <= r',  C - m_w <= c' < C + q_w + m_w,  o' <= o
     R = floor(r / q_h) q_h,   C = floor(c / q_w) q_w

@@ -22,7 +22,6 @@ from everyformer.core.errors import ShapeError
 from everyformer.engines.sparse import patterns
 from everyformer.engines.sparse.layouts import Layout
 from everyformer.engines.sparse.patterns import Pattern
-from everyformer.engines.sparse.patterns_blocks import PastBlocks
 from everyformer.engines.sparse.patterns_grid import Rectangles
 from everyformer.system.plain import from_json, to_json
 
@@ -31,9 +30,8 @@ Union = tuple[Pattern, ...]
 KINDS: dict[str, Any] = {
     cls.kind: cls
     for cls in (
-        *(patterns.Near, patterns.Blocks, patterns.Columns),
+        *(patterns.Near, patterns.Blocks, patterns.PastBlocks, patterns.Columns),
         *(patterns.GlobalKeys, patterns.GlobalQueries, patterns.BlockTable),
-        PastBlocks,
         Rectangles,
     )
 }
@@ -123,22 +121,6 @@ class SparsePlan:
         at = torch.arange(length)
         return self.visible(at, at, max(heads, len(self.heads)))
 
-    def density(self, length: int, heads: int = 1) -> float:
-        """Share of all pairs (i, j), j <= i if causal, that are visible."""
-        mask = self.mask(length, heads)
-        pairs = length * (length + 1) // 2 if self.causal else length * length
-        return int(mask.sum()) / (len(mask) * pairs)
-
-    def reach(self, length: int, layers: int, heads: int = 1) -> Tensor:
-        """(L, L) bool: of which tokens something may have come to a token after ``layers``."""
-        return reached([self] * layers, length, heads)
-
-    def draw(self, length: int = 32, head: int = 0) -> str:
-        """The mask of one head in characters: a line a query, # what it sees."""
-        mask = self.mask(length, head + 1)
-        rows = mask[head % len(mask)].tolist()
-        return "\n".join("".join("#" if seen else "." for seen in row) for row in rows)
-
     def needed(self, j: Tensor, now: Tensor) -> Tensor:
         """Flags of the keys j < ``now`` that some query from ``now`` on may see in some head."""
         flags = torch.zeros_like(j, dtype=torch.bool)
@@ -161,22 +143,14 @@ class SparsePlan:
         return _pairs(self.text, length, heads)
 
 
-def reached(plans: Sequence[SparsePlan], length: int, heads: int = 1) -> Tensor:
-    """(L, L) bool: of which tokens something may have come to a token, first layer first."""
-    reach = torch.eye(length)
-    for plan in plans:
-        step = plan.mask(length, heads).any(0) | torch.eye(length, dtype=torch.bool)
-        reach = (step.float() @ reach > 0).float()
-    return reach > 0
-
-
-def distances(plans: Sequence[SparsePlan], length: int, heads: int = 1) -> Tensor:
+def distances(seen: Sequence[Tensor]) -> Tensor:
     """(L, L): after how many layers something of token j can be in token i; inf: never.
 
-    The layers have the ``plans`` in turn, the first one first. A token is in itself from the start.
+    The layers' tokens see in turn what is ``seen`` (L, L) bool, the first one first. A token is in
+    itself from the start.
     """
-    steps = [plan.mask(length, heads).any(0).float() for plan in plans]
-    reach = torch.eye(length)
+    steps = [step.float() for step in seen]
+    reach = torch.eye(len(steps[0]))
     far = torch.where(reach > 0, 0.0, math.inf)
     layers = before = 0
     while before < (before := int(reach.sum())):

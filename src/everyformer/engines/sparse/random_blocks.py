@@ -168,26 +168,3 @@ def random_edges(order: Tensor, count: int, rules: Rules, most: int, blocks: Ten
     edges = torch.zeros(*taken.shape[:3], most + 1, dtype=torch.bool, device=blocks.device)
     # what is not taken goes to a place of its own, which is cut off
     return edges.scatter(3, torch.where(taken, within, most), True)[..., :most]
-
-
-def average_path(seen: Tensor) -> tuple[float, int]:
-    """Mean and largest number of layers until one block has something of another.
-
-    Args:
-        seen: (n, n) bool, which blocks a block reads.
-
-    Returns:
-        (inf, -1) where some block never has anything of another.
-    """
-    steps = torch.where(torch.eye(len(seen), dtype=torch.bool), 0, -1)
-    reached = torch.eye(len(seen))
-    for step in range(1, len(seen) + 1):
-        reached = ((seen.float() @ reached + reached) > 0).float()
-        fresh = (reached > 0) & (steps < 0)
-        if not bool(fresh.any()):
-            break
-        steps = torch.where(fresh, step, steps)
-    if bool((steps < 0).any()):
-        return float("inf"), -1
-    others = len(seen) * (len(seen) - 1)
-    return float(steps.sum()) / max(others, 1), int(steps.max())

@@ -68,8 +68,6 @@ class DepthGene(Gene):
 
     def _check_exits(self, plan: ModelConfig, name: str, mixers: Sequence[Any]) -> None:
         """Refuse what tokens cannot leave early with."""
-        from everyformer.core.abilities import TakesIn
-
         task = TASKS[plan.task]
         if not (task.continues or task.translates):
             raise GeneError(
@@ -78,7 +76,7 @@ class DepthGene(Gene):
                 "does not ask for that"
             )
         for mixer in mixers:
-            if not issubclass(mixer, TakesIn):
+            if not mixer.takes_in():
                 raise GeneError(
                     f"depth '{name}' needs the keys of tokens that have left without their "
                     f"outputs, and mixer '{mixer.name}' computes both or neither: use 'attention'"

@@ -7,7 +7,7 @@ over blocks of ``block_size`` tokens, whole blocks each: w = ``window_blocks``, 
 ``global_blocks`` of the text itself: the first and the last one that hold real tokens. Padding does
 not move them (in the released code the last block of the padded text is global). With ``etc`` the
 first ``extra_tokens`` tokens are global and in no block; a model learns them and puts them in front
-(`Leads`), so that they carry what they read from layer to layer.
+(`Mixer.lead`), so that they carry what they read from layer to layer.
 
 R_h[a] are drawn once, for every head and layer by ``seed``, without replacement from what is
 neither near nor global, and kept in the buffer ``order``: training, evaluation and a saved model

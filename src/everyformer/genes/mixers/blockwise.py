@@ -22,8 +22,7 @@ from typing import Literal
 from everyformer.core.bounds import Count, Whole
 from everyformer.core.errors import GeneError
 from everyformer.core.trials import LONGEST, Trials, are_attention
-from everyformer.engines.sparse.patterns import BlockTable, Pattern
-from everyformer.engines.sparse.patterns_blocks import PastBlocks
+from everyformer.engines.sparse.patterns import BlockTable, PastBlocks, Pattern
 from everyformer.engines.sparse.plan import SparsePlan
 from everyformer.genes.mixers import MIXERS
 from everyformer.genes.mixers.patterned import PatternOptions, PlanAttention

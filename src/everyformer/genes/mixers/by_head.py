@@ -20,11 +20,10 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from everyformer.core.abilities import FitsPictures, Picture
 from everyformer.core.config import Options
 from everyformer.core.errors import ConfigError, GeneError
 from everyformer.core.mask import Mask
-from everyformer.core.mixer import Context, Mixer, heads_divide, set_options
+from everyformer.core.mixer import Context, Mixer, Picture, heads_divide, set_options
 from everyformer.core.outputs import Losses, MixerOutput, add_losses
 from everyformer.core.position import Position
 from everyformer.core.state import State, state
@@ -132,9 +131,7 @@ class ByHead(Mixer):
         for name in dict.fromkeys(options.mixers):
             mixer: Any = MIXERS.get(name)
             checked = set_options(mixer.Options, name, options.own.get(name))
-            if isinstance(mixer, FitsPictures):
-                checked = mixer.for_pictures(checked, picture)
-            own[name] = dataclasses.asdict(checked)
+            own[name] = dataclasses.asdict(mixer.for_pictures(checked, picture))
         return dataclasses.replace(options, own=options.own | own)
 
     def forward(

@@ -28,10 +28,10 @@ from typing import Annotated, Any, Literal
 import torch
 from torch import Tensor
 
-from everyformer.core.abilities import Picture
 from everyformer.core.bounds import Count, When, Whole
 from everyformer.core.dispatch import take
 from everyformer.core.errors import GeneError, ShapeError, UnsupportedError
+from everyformer.core.mixer import Picture
 from everyformer.core.state import State
 from everyformer.core.trials import LONGEST, Trials, are_attention
 from everyformer.engines.softmax.pairs import Pairs

@@ -27,10 +27,9 @@ import math
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from everyformer.core.abilities import Picture
 from everyformer.core.bounds import Count, When
 from everyformer.core.errors import GeneError
-from everyformer.core.mixer import Mixer
+from everyformer.core.mixer import Mixer, Picture
 from everyformer.core.trials import LONGEST, Trials, are_attention
 from everyformer.engines.sparse.panels import Titled
 from everyformer.engines.sparse.patterns import Blocks, Columns, Near, Pattern
