@@ -241,6 +241,10 @@ def test_what_was_played_is_told_with_intervals_and_normalised_where_the_ends_ar
     low, high = reference(track) or (0, 0)
     assert (low, high) == (-1.3, 0.4)
     assert np.isclose(found["normalised"], (3 - low) / (high - low))
+    ends = [(3 + side - low) / (high - low) for side in (-half, half)]
+    assert np.allclose(found["normalised_interval"], ends)
+    alone = played(Trajectories(episodes[:1], SEEN, CHOICE, track))
+    assert (alone["return_interval"], alone["normalised_interval"]) == (None, None)
     assert reference(EnvironmentConfig("everyformer/MemoryTrack-v0", (), {"steps": 20})) is None
     assert "normalised" not in played(Trajectories(episodes, SEEN, CHOICE))
 

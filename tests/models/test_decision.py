@@ -6,7 +6,6 @@ import pytest
 import torch
 from torch import Tensor
 
-import everyformer as ef
 from everyformer.core.errors import ConfigError, GeneError, ShapeError
 from everyformer.core.mask import Mask
 from everyformer.models.decision import PresentStep
@@ -290,12 +289,3 @@ def test_tensors_that_do_not_go_together_and_timesteps_beyond_the_table_are_refu
         with pytest.raises(ShapeError) as caught:
             read(made, wrong)
         assert str(caught.value) == sentence
-
-
-def test_a_saved_model_acts_as_before(tmp_path: Any) -> None:
-    made, given = model("numbers", "heads").float(), window("numbers")
-    given = {n: t.float() if t.is_floating_point() else t for n, t in given.items()}
-    ef.save(made, tmp_path / "m")
-    again = ef.load(tmp_path / "m")
-    assert again.config == made.config
-    assert torch.equal(read(again, given).logits, read(made, given).logits)

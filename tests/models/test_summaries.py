@@ -163,16 +163,6 @@ def test_the_mean_of_real_global_tokens_is_what_globals_reads():
     assert_close(model(tokens, mask=mask).logits, model.pool.head(made.y[:, :2].mean(1)))
 
 
-@pytest.mark.full("mixers are captured by the law `compiles`")
-def test_a_model_with_a_global_token_for_so_many_tokens_compiles_as_one_graph():
-    model = make("mlm", layers=1).float()
-    torch._dynamo.reset()
-    compiled = torch.compile(model, backend="eager", fullgraph=True)
-    for length in (9, 17):
-        tokens = draw(2, length)
-        assert_close(compiled(tokens).logits, model(tokens).logits)
-
-
 def foretold(guess, full, keep, chosen, temperature):
     """The contrastive loss, one sentence at a time."""
     places = [(b, s) for b in range(keep.shape[0]) for s in range(keep.shape[1]) if keep[b, s]]
@@ -317,11 +307,3 @@ def test_what_cannot_be_combined_is_refused_when_it_is_built(case):
 def test_parts_of_a_mask_that_have_no_room_for_more_tokens_are_refused():
     with pytest.raises(UnsupportedError, match="bias"):
         make()(draw(1, 4), mask=Mask(bias=torch.zeros(4, 4)))
-
-
-def test_a_saved_model_keeps_its_summaries(tmp_path):
-    model = make("mlm", SENTENCES)
-    ef.save(model, tmp_path / "model")
-    loaded = ef.load(tmp_path / "model").double()
-    assert loaded.config == model.config
-    assert_close(loaded(draw(1, 9)).logits, model(draw(1, 9)).logits)

@@ -1,7 +1,5 @@
 """Slices, processes and precision do not change what a step computes."""
 
-import os
-import socket
 from multiprocessing.context import ForkServerContext
 from pathlib import Path
 from typing import Any
@@ -10,7 +8,15 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
-from training_stand_ins import TinyBatch, TinyConfig, TinyData, TinyModel, train_tiny
+from training_stand_ins import (
+    TinyBatch,
+    TinyConfig,
+    TinyData,
+    TinyModel,
+    become_rank,
+    free_port,
+    train_tiny,
+)
 
 import everyformer as ef
 from everyformer.core.errors import ConfigError, DataError
@@ -130,18 +136,14 @@ def test_a_batch_without_scored_targets_is_refused() -> None:
         backward(TinyModel(), empty, ALONE)  # type: ignore[arg-type]
 
 
-def as_rank(rank: int, port: int, job: Any, *arguments: Any) -> None:
+def as_rank(rank: int, port: str, job: Any, *arguments: Any) -> None:
     """What torchrun sets, then ``job``; runs in a child."""
-    torch.set_num_threads(1)
-    os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2"}
-    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    become_rank(rank, port)
     job(*arguments)
 
 
 def two_processes(children: ForkServerContext, job: Any, *arguments: Any) -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     ranks = [
         children.Process(target=as_rank, args=(rank, port, job, *arguments)) for rank in (0, 1)
     ]
