@@ -188,20 +188,6 @@ def test_autocast_leaves_the_parameters_of_a_mixture_in_float32():
     out.loss.backward()
 
 
-@pytest.mark.parametrize("options", WAYS)
-@pytest.mark.parametrize("task", [PIXELS, ENLARGE])
-def test_a_class_is_told_at_every_place(task, options):
-    model = model_of(task, class_names=("cat", "dog"), pixels=options)
-    images = images_of(1)
-    inputs = images_of(1, (3, 2, 2)) if task == ENLARGE else images
-    targets = values_of(images)
-    cat, dog = (model(inputs, targets=targets, labels=torch.tensor([c])).logits for c in (0, 1))
-    assert ((cat - dog).abs().amax(-1) > 1e-9).all()
-    model.classes.weight.data[1] = model.classes.weight.data[0]
-    again = model(inputs, targets=targets, labels=torch.tensor([1])).logits
-    torch.testing.assert_close(again, cat)
-
-
 def test_labels_must_fit_the_model():
     model, images = model_of(class_names=("cat", "dog")), images_of(2)
     with pytest.raises(ConfigError, match="one of 2 class ids a row"):

@@ -28,6 +28,8 @@ SCALE, TABLE = 0.125, 0.01
 LINEAR = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.ConvTranspose1d, nn.Embedding, HeadProjections)
 UNIT_GAIN = 0.2
 """of tensor2tensor's image models"""
+OUTPUTS = ("head", "ahead")
+"""names of output layers"""
 TOKEN_MEANS = ("commitment", "codebook", "ponder", "span")
 """losses of layers that are means over the tokens that they read"""
 
@@ -40,6 +42,8 @@ class Model(nn.Module):
     layered: ClassVar[bool] = True
     """whether it has layers"""
     stack: Stack
+    head: nn.Linear
+    """of models that give logits over tokens or values"""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -220,11 +224,14 @@ class Model(nn.Module):
         inside = {tap: self.summaries.close(t, opened, parts)[0] for tap, t in out.taps.items()}
         return out._replace(y=text, taps=inside), summarised
 
-    def start_weights(self, embeddings: Sequence[nn.Module]) -> None:
+    def start_weights(
+        self, embeddings: Sequence[nn.Module], tied: nn.Embedding | None = None
+    ) -> None:
         """Apply ``config.init``; called by concrete models when all their parts stand.
 
         A scale that is given as an option of the position stays, whatever the init.
         ``embeddings`` are modules with one matrix each, ``weight``, that is read as a table is.
+        With ``config.tie`` the output layer shares that of ``tied``; biases of outputs start at 0.
         """
         chosen = {"std", "start_std"} & self.config.genes["position"].options.keys()
         positions = [part for part in self.modules() if isinstance(part, Position) and chosen]
@@ -234,6 +241,12 @@ class Model(nn.Module):
         with torch.no_grad():
             for table, before in zip(tables, drawn, strict=True):
                 table.copy_(before)
+        heads = (getattr(self, name, None) for name in OUTPUTS)
+        for head in heads:
+            if isinstance(head, nn.Linear) and head.bias is not None:
+                nn.init.zeros_(head.bias)
+        if tied is not None and self.config.tie:
+            self.head.weight = tied.weight
 
     def _start(self, embeddings: Sequence[nn.Module]) -> None:
         config = self.config
@@ -343,7 +356,7 @@ def deep_weights(model: nn.Module, embeddings: Sequence[nn.Module]) -> None:
             for linear in residual_outputs(part, "sparse-transformer"):
                 inputs = 2 * len(part.order) * linear.in_features
                 nn.init.normal_(linear.weight, std=math.sqrt(SCALE / inputs))
-    for name in ("head", "ahead"):
+    for name in OUTPUTS:
         head = getattr(model, name, None)
         if isinstance(head, nn.Linear):
             nn.init.zeros_(head.weight)

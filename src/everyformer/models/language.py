@@ -49,12 +49,7 @@ class LanguageModel(Model):
         self.exits = ExitHeads.of(config, self.stack, self.head, predict)
         self.predicting: tuple[int, ...] = ()
         self.set_progress(0.0)
-        self.start_weights([self.embedding])
-        if config.tie:
-            self.head.weight = self.embedding.weight
-        for head in (self.head, self.ahead):
-            if head is not None and head.bias is not None:
-                nn.init.zeros_(head.bias)
+        self.start_weights([self.embedding], tied=self.embedding)
 
     def extra_inputs(self, inputs: Tensor) -> dict[str, Any]:
         """Neighbours, two a token, where the model reads any."""

@@ -56,8 +56,6 @@ class DrawingModel(Model):
         if self.sequence.whole:
             size, bias = config.pixels.mixtures * parameters_of(self.sequence.channels), False
         self.head = nn.Linear(self.stack.out_width, size, bias=bias)
-        if bias:
-            nn.init.zeros_(self.head.bias)
         tables = [*self.embedding.tables(), *self.build_reading(config)]
         self.start_weights(tables if self.classes is None else [*tables, self.classes])
 

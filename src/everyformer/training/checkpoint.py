@@ -11,7 +11,6 @@ the step's number alone. A saved model is a folder of ``config.json`` and ``mode
 import re
 import shutil
 import warnings
-from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -53,6 +52,11 @@ class TrainingState:
     """the last evaluation, with its ``step``"""
     best: dict[str, Any] | None = None
     """the evaluation of lowest loss, with its ``step``"""
+
+    @property
+    def evaluated(self) -> bool:
+        """True if the last evaluation is of the last step."""
+        return self.evaluation is not None and self.evaluation["step"] == self.steps
 
 
 @dataclass(frozen=True)
@@ -223,12 +227,7 @@ def save_model(model: nn.Module, path: str | Path, *, tokenizer: Tokenizer | Non
     return path
 
 
-def load_model(
-    path: str | Path,
-    build: Callable[[dict[str, Any]], nn.Module] | None = None,
-    *,
-    average: int | None = None,
-) -> nn.Module:
+def load_model(path: str | Path, *, average: int | None = None) -> nn.Module:
     """The model saved at ``path`` by `save_model`, or the best one of the run at ``path``.
 
     Of a run, the best checkpoint is taken (the newest if there was no evaluation), with the
@@ -236,7 +235,6 @@ def load_model(
 
     Args:
         path: folder of a saved model, or of a run.
-        build: makes the model from its config as plain values; default: this library's models.
         average: of a run, take the mean of the weights in its newest so many checkpoints instead
             ("Attention is all you need", section 6.1, averages 5); a best one that is older than
             those which ``keep`` asks for is none of them.
@@ -244,7 +242,7 @@ def load_model(
     Raises:
         CheckpointError: nothing is there, it is damaged, too new, or does not fit its config.
     """
-    path, build = expanded(path), build or build_from_values
+    path = expanded(path)
     values = read_config(path)
     if average is not None and average < 1:
         raise CheckpointError(f"average must be at least 1 checkpoint, not {average}")
@@ -252,10 +250,10 @@ def load_model(
         if average is not None:
             raise CheckpointError(f"{path} is a saved model, no run: there is nothing to average")
         check_sums(path, values["sha256"])
-        model = build(values["config"])
+        model = build_from_values(values["config"])
         load_checkpoint(path, CheckpointParts(model))
         return model.eval()
-    model = build(values["model"])
+    model = build_from_values(values["model"])
     if average is None:
         _load_best(path / "checkpoints", model)
     else:

@@ -176,7 +176,6 @@ class _Job:
     def result(self) -> TrainResult:
         """The result of this run."""
         state, (tokens, seconds) = self.state, self.timed_from
-        ended = state.evaluation is not None and state.evaluation["step"] == state.steps
         cuda = self.world.device.type == "cuda"
         return TrainResult(
             steps=state.steps,
@@ -184,7 +183,7 @@ class _Job:
             seconds=state.seconds,
             flops=state.flops,
             tokens_per_second=_speed(state.tokens - tokens, state.seconds - seconds),
-            evaluation=state.evaluation if ended else None,
+            evaluation=state.evaluation if state.evaluated else None,
             best=state.best,
             peak_rss=peak_rss(),
             peak_device=torch.cuda.max_memory_allocated(self.world.device) if cuda else None,
@@ -286,8 +285,7 @@ class _Job:
     def _milestone(self) -> bool:
         """Save and evaluate where they are due; False if a stop cut the evaluation off."""
         state, config, ended = self.state, self.config, self._done() >= 1
-        evaluated = state.evaluation is not None and state.evaluation["step"] == state.steps
-        evaluates = not evaluated and (ended or _due(state.steps, config.evaluate_every))
+        evaluates = not state.evaluated and (ended or _due(state.steps, config.evaluate_every))
         saves = ended or _due(state.steps, config.checkpoint_every)
         if saves:
             # before the evaluation, which may take long or fail; one more until it has succeeded

@@ -234,8 +234,7 @@ class Records:
         """Write what the run is, and begin its curves or go on with them after ``state``."""
         if self._run is not None and self._run.writes:
             self._run.write_config(values)
-            evaluated = state.evaluation is not None and state.evaluation["step"] == state.steps
-            self._log = MetricsLog(self._run.metrics, state.steps, evaluated=evaluated)
+            self._log = MetricsLog(self._run.metrics, state.steps, evaluated=state.evaluated)
 
     def write(self, row: dict[str, Any]) -> None:
         """Append a row to the curves."""
