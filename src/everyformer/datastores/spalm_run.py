@@ -186,4 +186,4 @@ def _open(folder: Path) -> LanguageModel:
 
 def _stopped(job: StoreJob, number: int | None) -> TrainResult:
     """Result of a run that was stopped before its training began."""
-    return TrainResult(0, 0, 0.0, 0, 0.0, None, None, None, None, job.path, signal=number)
+    return TrainResult(0, 0, 0.0, 0, 0.0, None, None, None, job.path, signal=number)

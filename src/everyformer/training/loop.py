@@ -176,7 +176,6 @@ class _Job:
     def result(self) -> TrainResult:
         """The result of this run."""
         state, (tokens, seconds) = self.state, self.timed_from
-        cuda = self.world.device.type == "cuda"
         return TrainResult(
             steps=state.steps,
             tokens=state.tokens,
@@ -186,7 +185,6 @@ class _Job:
             evaluation=state.evaluation if state.evaluated else None,
             best=state.best,
             peak_rss=peak_rss(),
-            peak_device=torch.cuda.max_memory_allocated(self.world.device) if cuda else None,
             path=self.records.path,
             signal=self.signal,
             left_out=self.left_out,
