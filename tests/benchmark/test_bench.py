@@ -11,11 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from everyformer.benchmark import bench as benches
-from everyformer.benchmark import layers, turns
 from everyformer.benchmark import measure as inside
+from everyformer.benchmark import turns
 from everyformer.benchmark.bench import bench, bench_together, measure
 from everyformer.benchmark.peers import PEERS
 from everyformer.benchmark.points import Point, Setting, crossover
@@ -27,25 +26,10 @@ from everyformer.family import list_members
 SMALL = Setting(width=16, heads=2, seconds=0.005, threads=1)
 
 
-class Receiver:
-    """Stands in for the pipe to the process that asked."""
-
-    def __init__(self) -> None:
-        self.points: list[Point] = []
-
-    def send(self, point: Point) -> None:
-        self.points.append(point)
-
-    def close(self) -> None:
-        pass
-
-
 def here(asked: Point, options: dict[str, Any] | None = None, **setting: Any) -> Point:
     """The point, measured in this process."""
-    receiver, threads = Receiver(), torch.get_num_threads()
-    inside.fill(receiver, asked, dataclasses.replace(SMALL, **setting), options or {})
-    torch.set_num_threads(threads)
-    [point] = receiver.points
+    own = {asked.member: options or {}}
+    [point] = inside.one_by_one([asked], dataclasses.replace(SMALL, **setting), own)
     return point
 
 
@@ -155,11 +139,11 @@ def test_an_absent_peer_names_its_extra(monkeypatch: pytest.MonkeyPatch) -> None
     assert "pip install 'everyformer[peers]'" in point.detail
 
 
-def dies(send: Any, *given: Any) -> None:
+def dies(*given: Any, options: Any) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def ends(send: Any, *given: Any) -> None:
+def ends(*given: Any, options: Any) -> None:
     os._exit(3)
 
 
@@ -175,7 +159,7 @@ def test_points_are_measured_in_processes_of_their_own() -> None:
 def test_a_process_that_dies_is_a_result(
     end: Callable[..., None], status: str, detail: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(inside, "fill", end)
+    monkeypatch.setattr(inside, "one_by_one", end)
     point = measure(Point("aft-simple", 16), SMALL, {})
     assert point.status == status
     assert point.detail == f"the process ended with {detail}"
@@ -250,10 +234,10 @@ def test_layers_of_one_length_take_turns_and_equal_ones_are_one_measurement() ->
         return lambda: calls.append(point.member)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(layers, "pass_of", made)
+        patch.setattr(turns, "pass_of", made)
         patch.setattr(turns, "peaks_of", lambda call, device: [7])
         own = {"gpt": {"windw": 3}}
-        found = dict(zip(points, layers.measured(points, SMALL, own), strict=True))
+        found = dict(zip(points, turns.layers_in_turn(points, SMALL, own), strict=True))
     # once beforehand, then in turn; layers of sinusoidal are attention's, a wrong option is told
     assert calls[:9] == ["attention", "gmlp", "vit"] * 3
     assert [point.member for point in found.values()] == [point.member for point in points]
@@ -268,14 +252,12 @@ def test_what_ends_the_process_of_all_is_left_out_by_the_others(
 ) -> None:
     tried: list[tuple[str, ...]] = []
 
-    def in_process(fill: Any, *given: Any) -> Any:
-        together = fill is turns.fill_in_turn
-        points = given[1] if together else given[:1]
+    def in_process(measured: Any, points: list[Point], setting: Setting) -> Any:
         tried.append(tuple(point.member for point in points))
-        if "gmlp" in tried[-1]:
-            return benches._Ended(-9)
-        timed = [dataclasses.replace(point, seconds=1.0) for point in points]
-        return timed if together else timed[0]
+        ended = "gmlp" in tried[-1]
+        status: Any = "out of memory" if ended else "ok"
+        seconds = None if ended else 1.0
+        return [dataclasses.replace(p, status=status, seconds=seconds) for p in points], ended
 
     monkeypatch.setattr(benches, "_in_process", in_process)
     names = ["attention", "gmlp", "linear"]
@@ -292,8 +274,6 @@ def test_what_ends_the_process_of_all_is_left_out_by_the_others(
 def test_wrong_questions_are_refused_before_any_process() -> None:
     with pytest.raises(ConfigError, match="did you mean 'gmlp'"):
         bench(["gmpl"], [8])
-    with pytest.raises(ConfigError, match=r"lengths\[1\]' must be at least 1"):
-        bench(["gmlp"], [8, 0])
     with pytest.raises(ConfigError, match="nothing to measure"):
         bench(["gmlp"], [])
 
@@ -329,25 +309,17 @@ def test_the_command_line_measures(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("words", "code", "told"),
     [
-        (("--width", "16", "--heads", "2"), 0, "ms"),
-        (("--width", "16", "--heads", "7"), 2, "heads that fit: 1, 2, 4, 8, 16"),
-        (
-            ("--width", "10000000", "--heads", "2"),
-            2,
-            "not fit into memory: 1,200,000,000,000,000 b",
-        ),
-        (
-            ("--width", "16", "--heads", "2", "--batch", "1000000000000"),
-            2,
-            "bytes at once were asked for",
-        ),
+        ((), 0, "ms"),
+        (("--heads", "7"), 2, "heads that fit: 1, 2, 4, 8, 16"),
+        (("--batch", "1000000000000"), 2, "bytes at once were asked for"),
+        (("--json", "--heads", "7"), 2, "heads that fit: 1, 2, 4, 8, 16"),
     ],
 )
-def test_what_cannot_be_measured_ends_as_other_refusals_do(
+def test_what_cannot_be_measured_is_told_by_the_exit(
     words: tuple[str, ...], code: int, told: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    fixed = ("--lengths", "8", "--seconds", "0.005", "--threads", "1")
-    assert main(["bench", "attention", *fixed, *words]) == code
+    fixed = ("--lengths", "8", "--seconds", "0.005", "--threads", "1", "--width", "16")
+    assert main(["bench", "attention", *fixed, "--heads", "2", *words]) == code
     out, err = capsys.readouterr()
     assert told in out + err
     assert "enforce fail" not in out + err

@@ -1,18 +1,15 @@
 """Random tiny checkpoints of transformers, each with a tokenizer of the kind that its like has."""
 
 import json
-import logging
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-transformers = pytest.importorskip("transformers")
+from quiet import transformers
+
 tokenizers = pytest.importorskip("tokenizers")
-transformers.logging.set_verbosity_error()
-transformers.logging.disable_progress_bar()
-logging.getLogger("transformers").setLevel(logging.ERROR)
 
 TEXT = "the quick brown fox, and a warm tree sleep. Gamlet, ça va? 東京\n" * 30
 SIZES = {

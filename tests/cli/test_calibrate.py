@@ -14,18 +14,8 @@ from everyformer.data.config import DataConfig
 from everyformer.exits.certificate import Certificate
 
 FAST = [
-    "--tokens",
-    "3",
-    "--context",
-    "4",
-    "--prompts",
-    "60",
-    "--delta",
-    "0.5",
-    "--thresholds",
-    "0.9",
-    "0.5",
-    "0.02",
+    *("--tokens", "3", "--context", "4", "--prompts", "60", "--delta", "0.5"),
+    *("--thresholds", "0.9", "0.5", "0.02"),
 ]
 MEMBER = ("--layers", "3")
 

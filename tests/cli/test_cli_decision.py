@@ -198,21 +198,6 @@ def test_returns_from_the_worst_of_the_data_to_beyond_the_best_are_asked_for(
     assert f"for {high + (high - low) / 4:g}. The best episode of the data has {high:g}." in out
 
 
-def test_training_resumes_bit_for_bit(home: Path, say: Say) -> None:
-    whole, parts = "runs/whole", "runs/parts"
-    for out, steps in ((whole, "6"), (parts, "3")):
-        # of a schedule that does not look ahead to the end
-        even = ("--training.schedule", "constant", "--training.warmup", "0")
-        words = ("--data", "paths", *SIZES, *even, "--steps", steps, "--out", out)
-        assert say("train", "decision-transformer", *words)[0] == 0
-    assert say("train", "--resume", "--out", parts, "--steps", "6")[0] == 0
-    ends = [
-        next(iter((home / run / "checkpoints").glob("*6/model.safetensors")))
-        for run in (whole, parts)
-    ]
-    assert ends[0].read_bytes() == ends[1].read_bytes()
-
-
 def test_a_run_goes_to_transformers_only_if_it_acts_in_numbers(runs: Path, say: Say) -> None:
     code, _out, err = say("convert", "runs/paths", "--to", "hf", "--out", "theirs")
     assert code == 2

@@ -205,6 +205,14 @@ def test_runs_that_cannot_predict_are_refused(
     assert "not finite numbers" in refused("predict", "broken", "a", code=1)
 
 
+def test_other_classes_of_equal_number_are_refused(run: str, refused: Refused, say: Say) -> None:
+    rows = "".join(f"words number {n},{('neg', 'pos', 'no')[n % 3]}\n" for n in range(30))
+    Path("other.csv").write_text(f"text,label\n{rows}")
+    told = refused("eval", run, "--data", "other.csv")
+    assert "other has the classes neg, no and pos, but the run in" in told
+    assert "was trained with cold, warm and wet: give data with the same classes" in told
+
+
 def test_training_ends_with_the_words_that_predict(days: Path, say: Say) -> None:
     sizes = ("--width", "8", "--layers", "1", "--heads", "1", "--steps", "1")
     words = ("--data", "days.csv", "--out", "mine", "--training.threads", "1")

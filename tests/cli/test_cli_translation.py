@@ -16,7 +16,7 @@ from everyformer.cli.trained import open_run
 from everyformer.cli.verbs.calibrate import OWN_DATA, CalibrateOptions, _prompts
 from everyformer.core.errors import DataError
 from everyformer.data.config import DataConfig
-from everyformer.generation.beam import quality, translate_all
+from everyformer.generation.beam import translate_all
 from everyformer.generation.config import BeamConfig
 from everyformer.models.base import Model
 
@@ -56,16 +56,8 @@ def corpus(tree: Path) -> Path:
 def trained(corpus: Path, say: Say) -> Callable[..., str]:
     def run(member: str = "transformer", *words: str) -> str:
         out = str(corpus.parent / "runs" / member)
-        common = (
-            "--data",
-            str(corpus),
-            "--data.languages",
-            "en-de",
-            "--length",
-            "20",
-            "--out",
-            out,
-        )
+        data = ("--data", str(corpus), "--data.languages", "en-de")
+        common = (*data, "--length", "20", "--out", out)
         steps = () if "--steps" in words else ("--steps", "2")
         code, _, err = say("train", member, *common, *SIZES, *steps, *words)
         assert code == 0, err
@@ -100,11 +92,10 @@ def test_a_copying_of_words_is_learned_and_translated(
     assert (code, out) == (0, "x y\n\nz z x y\n"), err
 
 
-@pytest.mark.parametrize("member", ["gmlp", "rope"])
 def test_other_members_translate_and_other_parts_are_measured(
-    member: str, trained: Callable[..., str], say: Say
+    trained: Callable[..., str], say: Say
 ) -> None:
-    run = trained(member)
+    run = trained("gmlp")
     code, out, err = say("eval", run, "--data.part", "test_a", "--bleu", "--beam", "1")
     assert code == 0, err
     assert "120 training and 7 validation pairs" in err
@@ -113,26 +104,6 @@ def test_other_members_translate_and_other_parts_are_measured(
     assert "tok:13a" in lines["bleu"]
     assert "nc:6" in lines["chrf"]
     assert {"loss", "perplexity", "accuracy", "bits_per_byte"} <= set(lines)
-
-
-def test_a_resumed_run_repeats_an_uninterrupted_one(trained: Callable[..., str], say: Say) -> None:
-    words = ("--data.tokens", "300", "--log-every", "1", "--evaluate-every", "none")
-    words = tuple(word.replace("--log", "--training.log") for word in words)
-    words = tuple(word.replace("--evaluate", "--training.evaluate") for word in words)
-    run = trained("transformer", "--steps", "9", "--training.schedule", "constant", *words)
-    whole = (Path(run) / "metrics.jsonl").read_text(encoding="utf-8")
-    Path(run).rename("whole")
-    trained("transformer", "--steps", "4", "--training.schedule", "constant", *words)
-    code, _, err = say("train", "--resume", "--out", run, "--steps", "9")
-    assert code == 0, err
-    parts = (Path(run) / "metrics.jsonl").read_text(encoding="utf-8")
-
-    def losses(text: str) -> list[float]:
-        rows = [json.loads(line) for line in text.splitlines()]
-        return [row["loss"] for row in rows if "loss" in row]
-
-    assert len(losses(whole)) == 9
-    assert losses(parts) == losses(whole)
 
 
 @pytest.mark.parametrize(
@@ -207,13 +178,6 @@ def test_sentences_are_searched_by_length_and_given_back_in_order(
     assert search.batches == [[7, 5], [4, 3], [2]]
     with pytest.raises(DataError, match="sentence 2 has 10 tokens, but the model takes 9"):
         translate_all(model, tokenizer, [sources[0], torch.ones(10)], BeamConfig())
-
-
-def test_bleu_of_the_reference_is_100_and_of_nothing_0() -> None:
-    references = ["the quick brown fox jumps .", "a man sleeps in a green room ."]
-    assert quality(references, references)["bleu"] == pytest.approx(100)
-    assert quality(["", ""], references)["bleu"] == 0
-    assert quality(references, references)["chrf"] == 100
 
 
 def test_a_comparison_takes_parallel_text(corpus: Path, say: Say) -> None:

@@ -1,6 +1,5 @@
 """`--json` of every verb: one JSON document on stdout, and nothing else there."""
 
-import importlib
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +10,6 @@ import pytest
 from everyformer.benchmark.points import Point
 from everyformer.cli import VERBS
 from everyformer.comparison.compare import Comparison
-from everyformer.core.config import field_types
 
 Say = Callable[..., tuple[int, str, str]]
 SMALL = "--length 16 --batch 4 --width 16 --layers 1 --heads 2 --threads 1"
@@ -34,13 +32,6 @@ LINES: dict[str, tuple[str, ...]] = {
     "doctor": ("", "gmlp --length 16"),
 }
 """verb -> words after which it prints a result"""
-
-
-@pytest.mark.parametrize("verb", VERBS)
-def test_every_verb_takes_json(verb: str) -> None:
-    """By the options in its module, which are called after the verb."""
-    module: Any = importlib.import_module(f"everyformer.cli.verbs.{verb}")
-    assert field_types(getattr(module, f"{verb.title()}Options"))["json"] is bool
 
 
 def test_every_verb_prints_one_document(

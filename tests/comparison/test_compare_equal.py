@@ -3,7 +3,6 @@
 import json
 import re
 import shlex
-import statistics
 from collections import defaultdict
 from collections.abc import Callable
 from typing import Any
@@ -13,7 +12,7 @@ from small_comparisons import SMALL
 
 from everyformer.benchmark.points import Point
 from everyformer.comparison import timing, worker
-from everyformer.comparison.summary import mean_interval, student_quantile
+from everyformer.comparison.summary import student_quantile
 from everyformer.data.dataset import Dataset
 from everyformer.report.notes import notes
 
@@ -119,30 +118,14 @@ def test_options_of_one_member_reach_that_member_alone(compare: Compare) -> None
     assert done.job("runs/attention-seed0")["run"]["mixer"]["window"] is None
 
 
-def test_intervals_over_seeds_are_students(compare: Compare) -> None:
-    row = compare("gmlp", "--steps", "1", "--seeds", "3").row("gmlp")
-    mean, spread = statistics.mean(row["values"]), statistics.stdev(row["values"])
-    half = 4.302653 * spread / 3**0.5
-    assert row["interval"] == pytest.approx([mean - half, mean + half])
-    assert row["interval_of"] == "seeds"
-    assert row["quality"] == pytest.approx(mean)
-
-
 @pytest.mark.usefixtures("steps_timed")
 def test_everything_is_on_record(compare: Compare, monkeypatch: pytest.MonkeyPatch) -> None:
     def measured(names: list[str], length: int, **given: Any) -> Any:
         return [Point(name, length, seconds=float(length)) for name in names]
 
     monkeypatch.setattr(timing, "bench_together", measured)
-    words = (
-        *MEMBERS,
-        "--steps",
-        "4",
-        "--training.log-every",
-        "1",
-        "--training.evaluate-every",
-        "2",
-    )
+    often = ("--training.log-every", "1", "--training.evaluate-every", "2")
+    words = (*MEMBERS, "--steps", "4", *often)
     done = compare(*words, "--lengths", "8", "16")
     assert done.code == 0, done.err
     results = done.results
@@ -221,11 +204,6 @@ def test_the_python_call_gives_what_the_files_hold(
 def test_quantiles_are_students(degrees: int) -> None:
     stats = pytest.importorskip("scipy.stats")
     assert student_quantile(degrees) == pytest.approx(stats.t.ppf(0.975, degrees), rel=1e-10)
-
-
-def test_an_interval_over_twelve_seeds_is_students() -> None:
-    low, high = mean_interval([0.0, 1.0] * 6)
-    assert (high - low) / 2 == pytest.approx(2.200985 * (12 / 11 / 4) ** 0.5 / 12**0.5, rel=1e-6)
 
 
 def test_presets_that_differ_in_more_than_their_gene_are_named(compare: Compare) -> None:

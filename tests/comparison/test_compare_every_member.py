@@ -4,63 +4,23 @@ import math
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from matplotlib.figure import Figure
-from PIL import Image
 from small_comparisons import Compared
 from torch import Tensor
 
+from every_task import DATA, PAIRS, SIZES, write_data
 from everyformer.cli import main
 from everyformer.core.tasks import ALL_TASKS
-from everyformer.family import list_members
 from everyformer.models.base import Model
 from everyformer.report import comparison as report
 from everyformer.report import learned
 from everyformer.report import pictures as pictures_of
-from everyformer.rl import EnvironmentConfig, collect, recipe, write_trajectories
 from helpers import every_one
 
-TRACK = ("--env", "everyformer/MemoryTrack-v0", "--env.number", "2")
-DATA = {
-    "lm": ("--data", "text.txt", "--length", "16"),
-    "mlm": ("--data", "text.txt", "--length", "16"),
-    "classify-text": ("--data", "listops", "--length", "32", "--data.depth", "1"),
-    "classify-image": ("--data", "pictures", "--model.patch", "2"),
-    "seq2seq": ("--data", "copy", "--length", "24", "--data.symbols", "4"),
-    "pixels": ("--data", "pictures"),
-    "super-resolution": ("--data", "pictures", "--data.small", "2"),
-    "classify-series": ("--data", "waves", "--length", "16"),
-    "regress-text": ("--data", "listops", "--length", "32", "--data.depth", "1"),
-    "regress-image": ("--data", "digits", "--model.patch", "4"),
-    "regress-series": ("--data", "waves", "--length", "16"),
-    "decision": ("--data", "paths", "--data.context", "4"),
-    "policy": (*TRACK, "--model.policy.horizon", "16", "--model.policy.segment", "8"),
-}
-SIZES = (
-    *("--lengths", "--width", "8", "--layers", "1", "--heads", "2", "--batch", "2"),
-    *("--steps", "2", "--training.threads", "1", "--training.evaluate-sequences", "2"),
-)
 STILL = ("order", "seed", "chosen", "projection", "new_sums", "new_counts")
 """buffers drawn once, or anew after a thousand calls; and sums that an evaluation empties"""
-
-
-@pytest.fixture
-def pictures(tree: Path) -> None:
-    """Six grey 4x4 pictures each of two classes."""
-    drawn = np.random.default_rng(0).integers(0, 256, (2, 6, 4, 4), dtype=np.uint8)
-    for name, held in zip(("cat", "dog"), drawn, strict=True):
-        (tree / "pictures" / name).mkdir(parents=True)
-        for n, picture in enumerate(held):
-            Image.fromarray(picture).save(tree / "pictures" / name / f"{n}.png")
-
-
-@pytest.fixture
-def walks(tree: Path) -> None:
-    """Six episodes on a graph."""
-    graph = EnvironmentConfig("everyformer/GraphPath-v0", (), {"nodes": 5, "edges": 6, "steps": 6})
-    write_trajectories(collect(graph, recipe("random", graph), 6), tree / "paths")
 
 
 @pytest.fixture
@@ -103,7 +63,6 @@ STANDING = {
 """(task, member) -> buffers that training leaves as they are"""
 
 
-PAIRS = [(task, member.name) for task in ALL_TASKS for member in list_members(task=task)]
 FEW = {
     task: [m for t, m in PAIRS if (t, m) in every_one(PAIRS) and t == task] for task in ALL_TASKS
 }
@@ -121,13 +80,12 @@ def test_members_of_a_task_are_compared_to_the_page(
     members: list[str],
     tree: Path,
     launched: list[str],
-    pictures: None,
-    walks: None,
     undrawn: list[Figure],
     standing: dict[str, list[str]],
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    words = ("compare", *members, "--task", task, *DATA[task], *SIZES, "--out", "made")
+    write_data(tree)
+    words = ("compare", *members, "--task", task, *DATA[task], *SIZES, "--lengths", "--out", "made")
     code = main(list(words))
     said = capsys.readouterr()
     made = Compared(code, said.out, said.err, tree / "made")

@@ -334,30 +334,6 @@ def test_train_goes_on_with_a_training_of_a_comparison(
     assert read_metrics(run / "metrics.jsonl")[-1]["step"] == 3
 
 
-@pytest.mark.parametrize("place", range(0, 1400, 37))
-def test_a_flipped_bit_in_a_result_or_a_job_is_noticed(tmp_path: Path, place: int) -> None:
-    trainings.write_result(tmp_path, {"status": "done", "loss": 1.25, "rows": [1.5] * 100})
-    path = tmp_path / "result.json"
-    whole = path.read_bytes()
-    damaged = bytearray(whole)
-    damaged[place % len(whole)] ^= 1
-    path.write_bytes(damaged)
-    assert trainings.read_result(tmp_path) is None or whole[place % len(whole)] in b" \n"
-
-
-def test_data_that_one_member_cannot_use_fails_that_member_by_name(
-    compare: Compare, tree: Path
-) -> None:
-    rows = "\n".join(f"a text of row {n},{'ab'[n % 2]}" for n in range(20))
-    (tree / "t.csv").write_text(f"text,label\n{rows}\n", encoding="utf-8")
-    words = ("--data", "t.csv", "--data.label-column", "label", "--steps", "1")
-    done = compare("attention", "gtrxl", *words, small=False)
-    assert done.code == 1
-    assert done.row("attention")["status"] == "done"
-    assert done.row("gtrxl")["status"] == "failed"
-    assert "gtrxl" in done.row("gtrxl")["error"]
-
-
 @pytest.mark.usefixtures("forgotten")
 def test_a_comparison_of_own_mixers_goes_on_by_the_words_that_are_printed(
     compare: Compare, launched: list[str], tree: Path, monkeypatch: pytest.MonkeyPatch

@@ -3,7 +3,6 @@
 import functools
 import io
 import json
-import logging
 import random
 from pathlib import Path
 from typing import Any
@@ -11,11 +10,9 @@ from typing import Any
 import pytest
 import torch
 
-transformers = pytest.importorskip("transformers")
+from quiet import transformers
+
 sentencepiece = pytest.importorskip("sentencepiece")
-transformers.logging.set_verbosity_error()
-transformers.logging.disable_progress_bar()
-logging.getLogger("transformers").setLevel(logging.ERROR)
 
 ENGLISH = (
     "the quick brown fox and a warm tree sleep",

@@ -1,6 +1,5 @@
 """Decision Transformer of transformers: the same predictions by the same weights, both ways."""
 
-import logging
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +13,7 @@ from everyformer.core.mask import Mask
 from everyformer.interop.convert import export_checkpoint, import_checkpoint
 from everyformer.models.build import settled
 from helpers import close, draw, shifted
-
-transformers = pytest.importorskip("transformers")
-transformers.logging.set_verbosity_error()
-transformers.logging.disable_progress_bar()
-logging.getLogger("transformers").setLevel(logging.ERROR)
+from quiet import transformers
 
 ROWS, STEPS = 3, 6
 KEEP = torch.arange(STEPS).expand(ROWS, -1) >= torch.tensor([[0], [2], [5]])

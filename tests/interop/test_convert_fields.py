@@ -77,37 +77,6 @@ def test_every_field_of_a_config_is_checked(model_type: str, tmp_path: Path) -> 
         assert time.process_time() - begun < 5, f"{model_type}, {what}"
 
 
-WRAPPED: dict[str, Any] = {
-    "in another level": {"config": {}},
-    "in a list": [{}],
-    "two levels down": {"a": {"text_config": {}}},
-    "a list": [],
-    "a text": "gpt2",
-    "a number": 7,
-    "nothing": None,
-    "empty": {},
-}
-
-
-def wrapped(shape: Any, held: dict[str, Any]) -> Any:
-    """``held`` in the place of the innermost empty table."""
-    if isinstance(shape, dict):
-        return {key: wrapped(value, held) for key, value in shape.items()} or held
-    return [wrapped(value, held) for value in shape] if isinstance(shape, list) else shape
-
-
-@pytest.mark.parametrize("model_type", ["gpt2", "marian"])
-@pytest.mark.parametrize("shape", WRAPPED)
-def test_a_config_elsewhere_in_its_file_is_refused(
-    shape: str, model_type: str, tmp_path: Path
-) -> None:
-    held = {} if shape == "empty" else config(model_type)
-    (tmp_path / "config.json").write_text(json.dumps(wrapped(WRAPPED[shape], held)))
-    with pytest.raises(EveryformerError) as caught:
-        import_checkpoint(tmp_path)
-    assert "\n" not in str(caught.value)
-
-
 FORGED = {
     "no JSON": "{",
     "not of UTF-8": "\udcff",

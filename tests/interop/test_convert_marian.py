@@ -87,14 +87,6 @@ def test_targets_are_the_text_of_transformers(ids: list[int], tmp_path: Path) ->
     assert ours.decode(ids) == theirs.decode(ids, use_source_tokenizer=False)
 
 
-def test_what_was_encoded_as_a_target_is_read_back(tmp_path: Path) -> None:
-    held = table()
-    tokens_of(tmp_path)
-    ours = imported(tmp_path, held)
-    for text in GERMAN:
-        assert ours.decode(ours.encode_pairs([("", text)])[1]) == text
-
-
 def test_tokens_beyond_the_table_stand_for_no_text(tmp_path: Path) -> None:
     held = table()
     tokens_of(tmp_path)
@@ -185,30 +177,6 @@ def test_the_loss_of_pairs_is_that_of_transformers(at_home: Path, say: Callable[
             total += float(model(**ids, labels=wanted).loss) * len(labels)
         count += len(labels)
     assert told["evaluation"]["loss"] == pytest.approx(total / count, abs=1e-4)
-
-
-def test_it_is_kept_with_a_run_that_begins_with_it_and_goes_on(
-    at_home: Path, say: Callable[..., str]
-) -> None:
-    checkpoint(at_home / "theirs")
-    say("convert", "theirs", "--out", "ours")
-    Path("x.tsv").write_text(
-        "".join(f"{a}\t{b}\n" for a, b in zip(ENGLISH * 9, GERMAN * 9, strict=True)),
-        encoding="utf-8",
-    )
-    data = ("--data", "x.tsv", "--task", "seq2seq", "--data.validation", "0.3", "--batch", "4")
-    even = ("--training.schedule", "constant", "--training.warmup", "0", "--training.threads", "1")
-    for out, steps in (("whole", "4"), ("run", "2")):
-        say("train", "--from", "ours", *data, *even, "--steps", steps, "--out", out)
-    held = json.loads(Path("run/config.json").read_text())["tokenizer"]
-    assert load_tokenizer(held) == load_tokenizer("ours")
-    say("train", "--resume", "--out", "run", "--training.steps", "4")
-    once, again = (ef.load(name) for name in ("whole", "run"))
-    for name, weight in once.state_dict().items():
-        torch.testing.assert_close(again.state_dict()[name], weight, rtol=0, atol=0)
-    assert say("generate", "run", "--prompt", "a tree") == say(
-        "generate", "whole", "--prompt", "a tree"
-    )
 
 
 def test_it_goes_back_as_it_came(at_home: Path, say: Callable[..., str]) -> None:

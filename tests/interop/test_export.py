@@ -121,14 +121,7 @@ def test_onnxruntime_equals_the_model(tmp_path, name):
     if name == "attention":
         torch.nn.init.normal_(model.embedding.weight)
         with pytest.raises(ef.EveryformerError, match="differs from the model's"):
-            export._compare(model, made.path, padding=True)
-
-
-def test_without_padding_there_is_no_keep(tmp_path):
-    model = model_of("gmlp", "lm").eval()
-    program = export_program(model, tmp_path / "model.pt2", padding=False).module()
-    tokens = torch.randint(0, 30, (3, 11))
-    torch.testing.assert_close(program(tokens=tokens), model(tokens).logits)
+            export._compare(model, made.path)
 
 
 def test_an_operator_that_onnx_does_not_have_is_an_error(tmp_path, monkeypatch):
@@ -155,13 +148,12 @@ def test_a_loaded_program_is_compared_with_the_model(tmp_path):
         compare_program(model, path)
 
 
-@pytest.mark.parametrize("padding", [True, False])
-def test_tasks_and_endings_that_cannot_be_are_errors(tmp_path, padding):
+def test_tasks_and_endings_that_cannot_be_are_errors(tmp_path):
     pixels = ef.create_model("attention", "pixels", width=8, layers=1, heads=1, image=(1, 3, 3))
     with pytest.raises(UnsupportedError, match=r"'pixels'.*lm, mlm, classify-text"):
-        export_program(pixels, tmp_path / "model.pt2", padding=padding)
+        export_program(pixels, tmp_path / "model.pt2")
     with pytest.raises(ConfigError, match=r"\.pt2"):
-        export_program(model_of("attention", "lm"), tmp_path / "model.pt", padding=padding)
+        export_program(model_of("attention", "lm"), tmp_path / "model.pt")
 
 
 @pytest.mark.parametrize("package", ["onnx", "onnxscript", "onnxruntime"])
@@ -185,15 +177,12 @@ def test_rows_put_in_order_by_counting_are_those_put_in_order_by_sorting(monkeyp
     assert torch.equal(rows.compact(torch.randn(5, 13, 2), keep).order, sorted_order)
 
 
-@pytest.mark.parametrize(
-    "padding", [True, pytest.param(False, marks=pytest.mark.full("10 s, and little differs"))]
-)
-def test_hashed_attention_is_a_program_of_torch_and_refused_by_name_for_onnx(tmp_path, padding):
+def test_hashed_attention_is_a_program_of_torch_and_refused_by_name_for_onnx(tmp_path):
     torch.manual_seed(0)
     sizes = {"width": 16, "heads": 2, "layers": 1, "max_length": 48}
     model = ef.create_model("reformer", "lm", **sizes, chunk=8, rounds=2).eval()
-    export_program(model, tmp_path / "model.pt2", padding=padding)
-    assert compare_program(model, tmp_path / "model.pt2", padding=padding) < 1e-5
+    export_program(model, tmp_path / "model.pt2")
+    assert compare_program(model, tmp_path / "model.pt2") < 1e-5
     pytest.importorskip("onnxruntime")
     with pytest.raises(UnsupportedError, match=r"sorted_chunks.*export_program"):
-        export_onnx(model, tmp_path / "model.onnx", padding=padding)
+        export_onnx(model, tmp_path / "model.onnx")

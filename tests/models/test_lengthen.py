@@ -4,8 +4,9 @@ import pytest
 import torch
 
 import everyformer as ef
-from everyformer.core.errors import ConfigError, UnsupportedError
+from everyformer.core.errors import ConfigError, GeneError, UnsupportedError
 from everyformer.core.mask import Mask
+from everyformer.genes.model_options import SummaryOptions
 from everyformer.interop.convert import export_checkpoint, import_checkpoint
 from everyformer.models.lengthen import lengthen
 
@@ -56,11 +57,31 @@ def test_short_texts_give_what_they_gave_before(mixer, options, length, member, 
     assert (made.config.member, made.config.tokens) == (mixer, 40)
 
 
+@pytest.mark.parametrize("sharing", ["all", "sides", "none"])
+def test_an_etc_without_global_tokens_is_the_same_model_within_its_radius(sharing):
+    model, x = old().double(), tokens(12)
+    made = lengthen(model, "etc", 25, sharing=sharing, radius=12, summaries=SummaryOptions())
+    torch.testing.assert_close(made(x).logits, model(x).logits)
+
+
+def test_a_layer_of_an_etc_with_a_global_token_reads_both_kinds_as_attention_would():
+    model = old().double()
+    made = lengthen(model, "etc", 12, radius=12, hard_g2l=False)
+    x = torch.randn(1, 13, 16, dtype=torch.float64)
+    mask = Mask(global_tokens=torch.arange(13)[None] == 0)
+    before, after = model.stack.blocks[0].mixer, made.stack.blocks[0].mixer
+    torch.testing.assert_close(after(x, mask=mask).y, before(x).y)
+    assert made(tokens(12)).logits.shape == (2, 12, 23)
+    classifier = old(task="classify-text", pooling="first")
+    assert lengthen(classifier, "etc", 12)(tokens(9)).logits.shape == (2, 2)
+
+
 @pytest.mark.parametrize("length", [12, 13, 24, 41])
 def test_every_row_is_a_row_of_the_old_table(length):
     model = old()
-    table = lengthen(model, "longformer", length).position.table
-    assert torch.equal(table, model.position.table[torch.arange(length) % 12])
+    for mixer in ("longformer", "etc"):
+        table = lengthen(model, mixer, length).position.table
+        assert torch.equal(table, model.position.table[torch.arange(length) % 12])
 
 
 def test_global_projections_are_copies_of_their_own():
@@ -96,15 +117,18 @@ def test_a_checkpoint_that_is_made_longer_goes_back_as_a_longformer(name, tmp_pa
 
 
 WRONG = [
-    (lambda: lengthen(old(), "reformer", 20), ConfigError, "longformer or bigbird"),
-    (lambda: lengthen(old(), "longformer", 11), ConfigError, "12 tokens"),
-    (lambda: lengthen(old("gpt", "lm", window=3), "longformer", 20), UnsupportedError, "window=3"),
-    (lambda: lengthen(old("aft-conv", "lm"), "longformer", 20), UnsupportedError, "aft-conv"),
-    (lambda: lengthen(old("shaw", "lm"), "longformer", 20), UnsupportedError, "shaw"),
+    (old, "reformer", ConfigError, "longformer or bigbird"),
+    (lambda: old(length=21), "longformer", ConfigError, "21 tokens"),
+    (lambda: old("gpt", "lm", window=3), "longformer", UnsupportedError, "window=3"),
+    (lambda: old("aft-conv", "lm"), "longformer", UnsupportedError, "aft-conv"),
+    (lambda: old("shaw", "lm"), "longformer", UnsupportedError, "shaw"),
+    (lambda: old("gpt", "lm"), "etc", UnsupportedError, "task lm, causal"),
+    (lambda: old(task="classify-text", pooling="class"), "etc", GeneError, "pooling='globals'"),
+    (lambda: old("attention", "mlm", position="rope"), "etc", GeneError, "no place|acts on"),
 ]
 
 
-@pytest.mark.parametrize(("make", "error", "said"), WRONG)
-def test_what_cannot_go_on_is_refused(make, error, said):
+@pytest.mark.parametrize(("make", "mixer", "error", "said"), WRONG)
+def test_what_cannot_go_on_is_refused(make, mixer, error, said):
     with pytest.raises(error, match=said):
-        make()
+        lengthen(make(), mixer, 20)

@@ -9,21 +9,19 @@ memory or is refused is a result, not a crash.
 from __future__ import annotations
 
 import dataclasses
-import functools
 import itertools
 import multiprocessing
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from everyformer.benchmark.points import Point, Setting
-from everyformer.core.bounds import Count, Part, Whole
-from everyformer.core.config import converted
 from everyformer.core.errors import ConfigError
 from everyformer.family import info
 from everyformer.system.children import start
 
 if TYPE_CHECKING:
-    from everyformer.benchmark.turns import Measure
+    from everyformer.benchmark.measure import Measure, Own
 
 IMPORTS = ("everyformer.benchmark.measure", "everyformer.genes.mixers.attention")
 """what every point imports: torch, its compiler and the base of mixers take seconds, once"""
@@ -39,7 +37,7 @@ def bench(
     neighbours: Sequence[int] = (32,),
     shares: Sequence[float] = (),
     peers: bool = False,
-    options: dict[str, dict[str, Any]] | None = None,
+    options: Own | None = None,
     **setting: Any,
 ) -> Iterator[Point]:
     """Measure members (and their peers) at every length, and yield each point as it is known.
@@ -59,17 +57,6 @@ def bench(
         raise ConfigError(
             "nothing to measure: give lengths, contexts to decode after, or keys to search"
         )
-    lengths = converted(tuple[Count, ...], tuple(lengths), "lengths")
-    shares = converted(tuple[Part, ...], tuple(shares), "shares")
-    decode = converted(tuple[Whole, ...], tuple(decode), "decode")
-    search, queries, neighbours = (
-        converted(tuple[Count, ...], tuple(values), name)
-        for values, name in (
-            (search, "search"),
-            (queries, "queries"),
-            (neighbours, "neighbours"),
-        )
-    )
     members = list(names)
     for name in members:
         info(name)
@@ -90,11 +77,10 @@ def bench(
         Point(name, length, work="share", share=share)
         for length, share, name in itertools.product(lengths if shares else (), shares, members)
     ]
-    mixer_options = options or {}
     return itertools.chain(
-        (measure(point, shared, mixer_options.get(point.member, {})) for point in points),
-        (result for point in searches for result in measure_search(point, shared, peers)),
-        (result for point in spared for result in measure_share(point, shared)),
+        (measure(point, shared, options or {}) for point in points),
+        (p for point in searches for p in measure_beside(point, shared, peers)),
+        (p for point in spared for p in measure_beside(point, shared, True)),
     )
 
 
@@ -102,7 +88,7 @@ def bench_together(
     names: Sequence[str],
     length: int,
     *,
-    options: Mapping[str, dict[str, Any]],
+    options: Own,
     **setting: Any,
 ) -> list[Point]:
     """One layer of every member at one length, in turn in one process, as speeds are compared.
@@ -113,83 +99,62 @@ def bench_together(
     Args:
         options: mixer options by member. setting: fields of `Setting`.
     """
-    from everyformer.benchmark.layers import measured
-    from everyformer.benchmark.turns import fill_in_turn
+    from everyformer.benchmark.turns import layers_in_turn
 
     shared, points = Setting(**setting), [Point(name, length) for name in names]
-    work = functools.partial(measured, options=options)
-    result: list[Point] | _Ended = _in_process(fill_in_turn, work, points, shared)
-    if not isinstance(result, _Ended):
+    result, ended = _in_process(partial(layers_in_turn, options=options), points, shared)
+    if not ended or len(points) == 1:
         return result
-    if len(points) == 1:
-        return [result.of(points[0])]
-    alone = [measure(point, shared, options.get(point.member, {})) for point in points]
+    alone = [measure(point, shared, options) for point in points]
     able = [point.member for point in alone if point.status == "ok"]
     if len(able) == len(alone):
-        return [result.of(point) for point in points]
+        return result
     again = bench_together(able, length, options=options, **setting) if able else []
     timed = {point.member: point for point in again}
     return [timed.get(point.member, point) for point in alone]
 
 
-def measure(point: Point, setting: Setting, options: dict[str, Any]) -> Point:
+def measure(point: Point, setting: Setting, options: Own) -> Point:
     """Fill ``point`` in a process of its own."""
-    from everyformer.benchmark.measure import fill
+    from everyformer.benchmark.measure import one_by_one
 
-    result: Point | _Ended = _in_process(fill, point, setting, options)
-    return result.of(point) if isinstance(result, _Ended) else result
-
-
-def measure_search(point: Point, setting: Setting, peers: bool) -> list[Point]:
-    """Fill ``point`` and the point of its peer in one process."""
-    from everyformer.benchmark.search import SEARCHED, measured
-
-    return _together(measured, point, SEARCHED if peers else {}, setting)
+    return _in_process(partial(one_by_one, options=options), [point], setting)[0][0]
 
 
-def measure_share(point: Point, setting: Setting) -> list[Point]:
-    """Fill ``point`` and the point that spares nothing in one process."""
-    from everyformer.benchmark.spared import SPARED, measured
-
-    return _together(measured, point, SPARED, setting)
-
-
-def _together(
-    measured: Measure, point: Point, peers: Mapping[str, str], setting: Setting
-) -> list[Point]:
-    """``point`` and that of its peer, if it has one, filled in one process."""
-    from everyformer.benchmark.turns import fill_in_turn
+def measure_beside(point: Point, setting: Setting, peers: bool) -> list[Point]:
+    """Fill the ``point`` of a search or a share, and if ``peers`` that of its peer, which is what
+    spares nothing for a share, in one process."""
+    if point.work == "search":
+        from everyformer.benchmark.search import SEARCHED as others
+        from everyformer.benchmark.search import measured
+    else:
+        from everyformer.benchmark.spared import SPARED as others
+        from everyformer.benchmark.spared import measured
 
     points = [point]
-    if point.member in peers:
-        points.append(dataclasses.replace(point, source=peers[point.member]))
-    result: list[Point] | _Ended = _in_process(fill_in_turn, measured, points, setting)
-    return [result.of(p) for p in points] if isinstance(result, _Ended) else result
+    if peers and point.member in others:
+        points.append(dataclasses.replace(point, source=others[point.member]))
+    return _in_process(measured, points, setting)[0]
 
 
-class _Ended(NamedTuple):
-    """A process that ended without a result."""
+def _in_process(
+    measured: Measure, points: Sequence[Point], setting: Setting
+) -> tuple[list[Point], bool]:
+    """``points``, measured in a process of their own, and whether that one ended before."""
+    from everyformer.benchmark.measure import fill
 
-    code: int | None
-
-    def of(self, point: Point) -> Point:
-        status: Any = "out of memory" if self.code == -9 else "failed"
-        detail = f"the process ended with {self.code}"
-        return dataclasses.replace(point, status=status, detail=detail)
-
-
-def _in_process(fill: Callable[..., None], *arguments: Any) -> Any:
-    """Points that ``fill`` sends from a process of its own."""
     receive, send = multiprocessing.Pipe(duplex=False)
-    child = start(fill, send, *arguments, imports=IMPORTS, daemon=True)
+    child = start(fill, send, measured, points, setting, imports=IMPORTS, daemon=True)
     send.close()
     try:
-        result = receive.recv()
+        results: list[Point] = receive.recv()
     except KeyboardInterrupt:
         child.kill()
         raise
     except EOFError:
         child.join()
-        result = _Ended(child.exitcode)
+        status: Any = "out of memory" if child.exitcode == -9 else "failed"
+        detail = f"the process ended with {child.exitcode}"
+        return [dataclasses.replace(p, status=status, detail=detail) for p in points], True
     child.join()
-    return result
+    return results, False

@@ -5,7 +5,8 @@ import dataclasses
 import re
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -29,6 +30,9 @@ from everyformer.system.memory import is_out_of_memory, out_of_memory
 from everyformer.training.result import peak_rss
 
 T = TypeVar("T")
+Measure = Callable[[Sequence[Point], Setting], list[Point]]
+Own = Mapping[str, dict[str, Any]]
+"""mixer options by member"""
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 DECODE_STEPS, DECODE_WARM_UP, DECODE_CHUNK = 30, 5, 4096
@@ -40,19 +44,23 @@ PEAKS, SMALL_PEAK = 5, 2**20
 """calls whose peaks are measured, and bytes by which any two may differ"""
 
 
-def fill(send: Any, point: Point, setting: Setting, options: dict[str, Any]) -> None:
-    """Measure and send the point back; every way to fail is a point too."""
-    limit_threads(setting)
-    work = {"pass": _pass, "decode": _decode}[point.work]
+def fill(send: Any, measured: Measure, points: Sequence[Point], setting: Setting) -> None:
+    """Measure ``points`` with as many threads as were requested, and send them back."""
+    if setting.threads is not None:
+        torch.set_num_threads(setting.threads)
     with contextlib.suppress(KeyboardInterrupt):
-        send.send(outcome(point, lambda: work(point, setting, options)))
+        send.send(measured(points, setting))
         send.close()
 
 
-def limit_threads(setting: Setting) -> None:
-    """Give torch as many threads as were asked for."""
-    if setting.threads is not None:
-        torch.set_num_threads(setting.threads)
+def one_by_one(points: Sequence[Point], setting: Setting, options: Own) -> list[Point]:
+    """``points`` of whole calls and of tokens, measured; every way to fail is a point too."""
+    works = {"pass": _pass, "decode": _decode}
+    results = []
+    for point in points:
+        work = partial(works[point.work], point, setting, options.get(point.member, {}))
+        results.append(outcome(point, work))
+    return results
 
 
 def outcome(point: Point, work: Callable[[], T]) -> T | Point:

@@ -1,35 +1,30 @@
 """Calls that take turns in one process, so that what else a machine does falls on all of them."""
 
-import contextlib
+import dataclasses
 import itertools
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from everyformer.benchmark.measure import (
     LEAST_SAMPLES,
     PATIENCE,
+    Own,
     is_steady,
-    limit_threads,
+    layer_config,
     outcome,
+    pass_of,
     peaks_of,
     synchronise,
     with_peaks,
     with_times,
 )
 from everyformer.benchmark.points import Point, Setting
+from everyformer.models.layers import layer_in_words
 from everyformer.system.allocator import keep_freed_memory
 
 Call = Callable[[], Any]
-Measure = Callable[[Sequence[Point], Setting], list[Point]]
-
-
-def fill_in_turn(send: Any, measured: Measure, points: Sequence[Point], setting: Setting) -> None:
-    """Measure ``points`` and send all of them back."""
-    limit_threads(setting)
-    with contextlib.suppress(KeyboardInterrupt):
-        send.send(measured(points, setting))
-        send.close()
 
 
 def in_turn(
@@ -71,3 +66,29 @@ def _first(call: Call) -> Call:
     """``call``, called once: what is computed for the first alone is not counted."""
     call()
     return call
+
+
+def layers_in_turn(points: Sequence[Point], setting: Setting, options: Own) -> list[Point]:
+    """``points`` of one layer each at one length, with their times and peaks.
+
+    Members whose layers are the same function are measured once, so that they do not differ.
+    """
+
+    def of(point: Point) -> dict[str, Any]:
+        return options.get(point.member, {})
+
+    def words_of(point: Point) -> str:
+        return layer_in_words(layer_config(point, setting, of(point)))
+
+    words = {point: outcome(point, partial(words_of, point)) for point in points}
+    first: dict[str, Point] = {}
+    for point, text in words.items():
+        if isinstance(text, str):
+            first.setdefault(text, point)
+    distinct = list(first.values())
+    timed = in_turn(distinct, setting, lambda point: pass_of(point, setting, of(point)))
+    known = dict(zip(first, timed, strict=True))
+    return [
+        dataclasses.replace(known[text], member=point.member) if isinstance(text, str) else text
+        for point, text in words.items()
+    ]

@@ -51,7 +51,7 @@ def settle_exits(
         set_threshold(model, options.thresholds or options.threshold)
     elif file.exists():
         certificate = Certificate.read(file)
-        certificate.require(model=weights_digest(trained.model()))
+        certificate.require(weights_digest(trained.model()))
         set_threshold(model, certificate.used)
         say(certificate.statement)
         if None not in (data, certificate.source) and data != certificate.source:

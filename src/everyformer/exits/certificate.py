@@ -14,7 +14,6 @@ from typing import Any, Literal
 from everyformer.core.bounds import Amount, Count, Share
 from everyformer.core.config import from_dict, to_dict
 from everyformer.core.errors import CheckpointError, ConfigError
-from everyformer.core.wording import listed
 from everyformer.exits.learn_then_test import FixedSequence
 from everyformer.system.sealed import read_json, write_json
 
@@ -88,28 +87,16 @@ class Certificate(FixedSequence):
             f"calibration prompts ({tested}, {self.tokens:,} tokens each, the likeliest).{more}"
         )
 
-    def require(self, *, data: str | None = None, model: str | None = None) -> None:
-        """Refuse to be used for other data or another model than it was made with.
-
-        Args:
-            data: fingerprint of the prompts; None where none are at hand to compare.
-            model: fingerprint of the model; likewise.
+    def require(self, model: str) -> None:
+        """Refuse to be used for another model, by its fingerprint, than it was made with.
 
         Raises:
-            CheckpointError: either differs; names which, with the fingerprints.
+            CheckpointError: it differs; names both fingerprints.
         """
-        differing = [
-            f"{kind} (fingerprint {own}, given {given})"
-            for kind, own, given in (
-                ("other data", self.data, data),
-                ("another model", self.model, model),
-            )
-            if given is not None and given != own
-        ]
-        if differing:
+        if model != self.model:
             raise CheckpointError(
-                f"the certificate was made with {listed(differing)}: calibrate anew with: "
-                "everyformer calibrate"
+                f"the certificate was made with another model (fingerprint {self.model}, given "
+                f"{model}): calibrate anew with: everyformer calibrate"
             )
 
     def write(self, path: Path) -> None:

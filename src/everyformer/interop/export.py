@@ -4,9 +4,8 @@
     export_onnx(model, "model.onnx")       # onnxruntime.InferenceSession(path).run(...)
 
 Inputs of a model of text: ``tokens`` (batch, length) int64; ``keep`` (batch, length) bool, True =
-is real, unless ``padding=False``; ``types`` (batch, length) int64 where the model has such. Of an
-image classifier: ``pixels`` (batch, channels, height, width), normalised floats. Output:
-``logits``, as of the model.
+is real; ``types`` (batch, length) int64 where the model has such. Of an image classifier:
+``pixels`` (batch, channels, height, width), normalised floats. Output: ``logits``, as of the model.
 
 A program of torch keeps the fast operators of this library, so that it must be imported before
 `torch.export.load`. ONNX has no such operators: softmax attention, gMLP and aMLP are exported as
@@ -83,15 +82,12 @@ class Program(nn.Module):
         return self.model(inputs, mask=mask, **more).logits
 
 
-def export_program(
-    model: Model, path: str | Path, *, padding: bool = True
-) -> torch.export.ExportedProgram:
+def export_program(model: Model, path: str | Path) -> torch.export.ExportedProgram:
     """Write ``model`` as a program of `torch.export`.
 
     Args:
         model: of a task 'lm', 'mlm', 'classify-text' or 'classify-image'; exported in evaluation
             mode. path: ends in ``.pt2``.
-        padding: whether a model of text takes ``keep``.
 
     Raises:
         ConfigError: another ending. UnsupportedError: another task.
@@ -99,7 +95,7 @@ def export_program(
     path = _ending(path, ".pt2")
     # with gradients, learned biases take another path through torch's attention
     with evaluating(model), torch.no_grad():
-        program = _program(model, padding)
+        program = _program(model)
     with file_written_whole(path.absolute()) as temporary, _Patient(temporary, "w") as file:
         torch.export.save(program, file)
         if file.refused is not None:
@@ -123,14 +119,14 @@ class _Patient(io.FileIO):
         return memoryview(data).nbytes
 
 
-def export_onnx(model: Model, path: str | Path, *, padding: bool = True) -> Exported:
+def export_onnx(model: Model, path: str | Path) -> Exported:
     """Write ``model`` for ONNX, and compare what onnxruntime makes of it with the model.
 
     Compared are a batch of one, other lengths than the traced one, and the longest (at most 64).
     Configuration and longest sequence are written into the file's metadata, under ``everyformer``.
 
     Args:
-        model, padding: as in `export_program`. path: ends in ``.onnx``.
+        model: as in `export_program`. path: ends in ``.onnx``.
 
     Raises:
         ConfigError, UnsupportedError: as there; an operator that ONNX does not have; a dtype that
@@ -142,7 +138,7 @@ def export_onnx(model: Model, path: str | Path, *, padding: bool = True) -> Expo
         extra_module(package, "export", "export to ONNX")
     path = _ending(path, ".onnx")
     with evaluating(model), torch.no_grad(), _literal(model), _quiet():
-        program = _program(model, padding).run_decompositions({BAND: _band_by_lookup})
+        program = _program(model).run_decompositions({BAND: _band_by_lookup})
         custom = {
             str(node.target) for node in program.graph.nodes if "everyformer" in str(node.target)
         }
@@ -162,8 +158,8 @@ def export_onnx(model: Model, path: str | Path, *, padding: bool = True) -> Expo
     with file_written_whole(path.absolute()) as temporary:
         # a file of protobuf ends at 2 GB
         onnx_program.save(temporary, external_data=size > 1.5e9)
-        difference = _compare(model, temporary, padding)
-    return Exported(path, tuple(_inputs(model, padding, 2, 2)), longest, difference)
+        difference = _compare(model, temporary)
+    return Exported(path, tuple(_inputs(model, 2, 2)), longest, difference)
 
 
 def _ending(path: str | Path, suffix: str) -> Path:
@@ -173,11 +169,11 @@ def _ending(path: str | Path, suffix: str) -> Path:
     return path
 
 
-def _program(model: Model, padding: bool) -> torch.export.ExportedProgram:
+def _program(model: Model) -> torch.export.ExportedProgram:
     """Traced on an example, with batch and length left open."""
     longest = model.longest
     length = 6 if longest is None else min(6, longest)
-    inputs = _inputs(model, padding, 3, length)
+    inputs = _inputs(model, 3, length)
     batch = torch.export.Dim("batch", min=1)
     free: dict[int, Any] = {0: batch}
     if TASKS[model.config.task].embeds_text and length > 1:
@@ -195,7 +191,7 @@ def _program(model: Model, padding: bool) -> torch.export.ExportedProgram:
         ) from error
 
 
-def _inputs(model: Model, padding: bool, batch: int, length: int) -> dict[str, Tensor]:
+def _inputs(model: Model, batch: int, length: int) -> dict[str, Tensor]:
     """Random inputs by name; some tokens are padding, never the first."""
     config, weight = model.config, next(model.parameters())
     draw = torch.Generator().manual_seed(batch + length)
@@ -209,10 +205,9 @@ def _inputs(model: Model, padding: bool, batch: int, length: int) -> dict[str, T
         pixels = torch.rand(batch, *config.image, generator=draw) * 2 - 1
         return {"pixels": pixels.to(weight)}
     size = (batch, length)
-    inputs = {"tokens": torch.randint(config.vocabulary, size, generator=draw)}
-    if padding:
-        inputs["keep"] = torch.rand(size, generator=draw) > 0.3
-        inputs["keep"][:, 0] = True
+    tokens = torch.randint(config.vocabulary, size, generator=draw)
+    inputs = {"tokens": tokens, "keep": torch.rand(size, generator=draw) > 0.3}
+    inputs["keep"][:, 0] = True
     if config.token_types and "types" in inspect.signature(model.forward).parameters:
         inputs["types"] = torch.randint(config.token_types, size, generator=draw)
     return {name: value.to(weight.device) for name, value in inputs.items()}
@@ -228,19 +223,17 @@ def _to_onnx(program: torch.export.ExportedProgram) -> torch.onnx.ONNXProgram | 
         ) from error
 
 
-def compare_program(model: Model, path: str | Path, *, padding: bool = True) -> float:
+def compare_program(model: Model, path: str | Path) -> float:
     """Largest difference between the program at ``path``, loaded anew, and the model.
 
     Args: as in `export_program`. Raises:
         EveryformerError: it is more than rounding.
     """
     loaded = torch.export.load(path).module()
-    return _difference(
-        model, lambda inputs: loaded(**inputs).cpu(), "the exported program", padding
-    )
+    return _difference(model, lambda inputs: loaded(**inputs).cpu(), "the exported program")
 
 
-def _compare(model: Model, path: Path, padding: bool) -> float:
+def _compare(model: Model, path: Path) -> float:
     """Largest difference between onnxruntime and the model."""
     import onnxruntime
 
@@ -258,18 +251,16 @@ def _compare(model: Model, path: Path, padding: bool) -> float:
         fed = {name: value.cpu().numpy() for name, value in inputs.items()}
         return torch.from_numpy(session.run(None, fed)[0])
 
-    return _difference(model, run, "onnxruntime", padding)
+    return _difference(model, run, "onnxruntime")
 
 
 @torch.no_grad()
-def _difference(
-    model: Model, run: Callable[[dict[str, Tensor]], Tensor], what: str, padding: bool
-) -> float:
+def _difference(model: Model, run: Callable[[dict[str, Tensor]], Tensor], what: str) -> float:
     """Largest difference between ``run`` and the model at sizes that were not traced."""
     longest = min(model.longest or 64, 64)
     largest = 0.0
     for batch, length in ((1, 1), (1, min(5, longest)), (2, longest)):
-        inputs = _inputs(model, padding, batch, length)
+        inputs = _inputs(model, batch, length)
         with evaluating(model):
             expected = Program(model)(**inputs).cpu()
         got = run(inputs)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -33,9 +32,9 @@ FORMS = {
     "bigbird": "a saved model for long texts",
 }
 FILES = ("onnx", "program")
-LONG = ("longformer", "bigbird")
+LONG = ("longformer", "bigbird", "etc")
 LENGTH = 4096
-SAVED = ("ours", *LONG, "etc")
+SAVED = ("ours", *LONG)
 """forms of this library"""
 
 
@@ -96,10 +95,6 @@ def run(options: ConvertOptions) -> int:
     source = find_source(folder)
     form = _form(options, source)
     opened = open_source(source, mixer=options.mixer, average=options.average)
-    if form == "etc":
-        from everyformer.interop.convert.etc import lift_to_etc
-
-        opened = opened._replace(**lift_to_etc(opened.model, length=options.length)._asdict())
     check_writable(out.parent)
     if form in LONG:
         opened = _longer(opened, form, options)
@@ -121,7 +116,7 @@ def run(options: ConvertOptions) -> int:
             f"the {len(fresh)} tensors of the mixer {options.mixer} have learned nothing yet"
         )
     if form in SAVED:
-        about["next"] = _next(options.out, opened, fresh)
+        about["next"] = _next(options.out, opened, bool(fresh) or form == "etc")
     print(facts(about))
     for title, report in (("tensors read", opened.report), ("tensors written", written)):
         if report is not None:
@@ -137,8 +132,8 @@ def _form(options: ConvertOptions, source: ModelSource) -> str:
         raise ConfigError(f"{options.source} is {source.what}: say what --to make of it: {choices}")
     if options.type is not None and form != "hf":
         raise ConfigError(f"--type is for --to hf, not {form}: leave it out")
-    long = (*LONG, "etc")
-    for name, forms in (("length", long), ("window", LONG[:1]), ("block_size", LONG[1:])):
+    forms_of = {"length": LONG, "window": LONG[:1], "block_size": LONG[1:2]}
+    for name, forms in forms_of.items():
         if getattr(options, name) is not None and form not in forms:
             flag = f"--{name.replace('_', '-')}"
             raise ConfigError(f"{flag} is for --to {' or '.join(forms)}, not {form}: leave it out")
@@ -151,7 +146,8 @@ def _longer(opened: Opened, form: str, options: ConvertOptions) -> Opened:
 
     names = ("window", "block_size")
     chosen = {name: n for name in names if (n := getattr(options, name)) is not None}
-    model = lengthen(opened.model, form, options.length or LENGTH, **chosen)
+    usual = opened.model.config.tokens if form == "etc" else LENGTH
+    model = lengthen(opened.model, form, options.length or usual, **chosen)
     return opened._replace(model=model)
 
 
@@ -202,9 +198,9 @@ def _write(
     return None, {**about, "difference": exported.difference}
 
 
-def _next(out: str, opened: Opened, fresh: Sequence[str]) -> str:
+def _next(out: str, opened: Opened, unlearned: bool) -> str:
     """Next command for a saved model."""
-    if fresh:
+    if unlearned:
         return f"everyformer train --from {out} --data ..."
     if TASKS[opened.model.config.task].writes and opened.tokenizer is not None:
         return f"everyformer generate {out} --prompt '...'"

@@ -21,12 +21,10 @@ from everyformer.genes import GENES
 from everyformer.genes.config import ModelConfig
 from everyformer.genes.mixers.attention.options import AttentionOptions
 from everyformer.interop.convert.architecture import HubArchitecture
-from everyformer.interop.convert.bert import BERT, ROBERTA
-from everyformer.interop.convert.bigbird import BIGBIRD
+from everyformer.interop.convert.bert import BERT_LIKE
 from everyformer.interop.convert.decision_transformer import DECISION_TRANSFORMER
 from everyformer.interop.convert.gpt2 import GPT2
-from everyformer.interop.convert.llama import LLAMA, MISTRAL, QWEN2
-from everyformer.interop.convert.longformer import LONGFORMER
+from everyformer.interop.convert.llama import LLAMA_LIKE
 from everyformer.interop.convert.marian import MARIAN
 from everyformer.interop.convert.rules import Report, take_all
 from everyformer.interop.convert.tokenizer import export_tokenizer
@@ -40,12 +38,9 @@ from everyformer.training.storage import read_tensors
 
 ARCHITECTURES: dict[str, HubArchitecture] = {
     known.model_type: known
-    for known in (
-        *(GPT2, BERT, ROBERTA, VIT, MARIAN, LLAMA, MISTRAL, QWEN2, LONGFORMER, BIGBIRD),
-        DECISION_TRANSFORMER,
-    )
+    for known in (GPT2, *BERT_LIKE, VIT, MARIAN, *LLAMA_LIKE, DECISION_TRANSFORMER)
 }
-WANTED = ("*.json", "*.safetensors", "merges.txt", "*.spm")
+WANTED = ("*.json", "*.safetensors", "*.spm")
 """files that are read of a checkpoint on the hub"""
 
 
@@ -124,7 +119,7 @@ def export_checkpoint(
         raise CheckpointError(f"{folder} exists and is not replaced: choose another path")
     known = _counterpart(model.config, model_type)
     weights = model.state_dict()
-    rules = known.rules(model.config)
+    rules = [rule for rule in known.rules(model.config) if rule.holds(weights)]
     tensors: dict[str, Tensor] = {}
     for rule in rules:
         tensors |= rule.give(weights)

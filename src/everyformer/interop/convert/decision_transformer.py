@@ -16,13 +16,22 @@ from everyformer.core.errors import UnsupportedError
 from everyformer.genes.config import ModelConfig
 from everyformer.interop.convert.architecture import HubArchitecture, refuse
 from everyformer.interop.convert.gpt2 import NAMES, layer_rules
-from everyformer.interop.convert.rules import Rule, same
+from everyformer.interop.convert.rules import Rule, linked
 
 OURS = "everyformer"
 """the entry of their config that holds what only we say"""
 POSITIONS = 1024
 """rows of GPT-2's table"""
 CALLED = {"width": "hidden_size"}
+TABLE = {
+    "returns": "embed_return",
+    "state": "embed_state",
+    "action": "embed_action",
+    "time": "embed_timestep",
+    "head": "predict_action.0",
+    "next_state": "predict_state",
+    "next_return": "predict_return",
+}
 LEFT_OUT = ("vocabulary", "max_length")
 EPS = 1e-5
 """of the norm of embeddings, which their config does not say"""
@@ -65,24 +74,18 @@ def _describe(config: ModelConfig) -> dict[str, Any]:
 def _rules(config: ModelConfig) -> list[Rule]:
     shape, chosen, width = config.episodes, config.decision, config.width
     rules = [
-        *same("returns", "embed_return"),
-        *same("state", "embed_state"),
-        *same("action", "embed_action"),
-        Rule(("time.weight",), ("embed_timestep.weight",)),
+        *linked(TABLE),
         Rule(("norm.weight",), ("embed_ln.weight",)),
         Rule(("norm.bias",), ("embed_ln.bias", "encoder.wpe.weight"),
              folded=max(POSITIONS, config.tokens)),
-        *same("head", "predict_action.0"),
         *layer_rules(config, "encoder"),
         Rule((), ("encoder.wte.weight",), absent=(1, width)),
     ]  # fmt: skip
-    for ours, theirs, weight, size in (
-        ("next_state", "predict_state", chosen.state_weight, shape.state[0]),
-        ("next_return", "predict_return", chosen.return_weight, 1),
+    for theirs, weight, size in (
+        ("predict_state", chosen.state_weight, shape.state[0]),
+        ("predict_return", chosen.return_weight, 1),
     ):
-        if weight is not None:
-            rules += same(ours, theirs)
-        else:
+        if weight is None:
             rules.append(Rule((), (f"{theirs}.weight",), absent=(size, width), skip=1))
             rules.append(Rule((), (f"{theirs}.bias",), absent=(size,), skip=1))
     return rules

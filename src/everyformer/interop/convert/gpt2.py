@@ -5,7 +5,7 @@ from typing import Any
 from everyformer.core.bounds import Count
 from everyformer.genes.config import ModelConfig
 from everyformer.interop.convert.architecture import HubArchitecture, refuse
-from everyformer.interop.convert.rules import Rule, in_layers, same
+from everyformer.interop.convert.rules import Rule, in_layers, linked
 
 NAMES = {
     "width": "n_embd",
@@ -20,8 +20,14 @@ NAMES = {
     "embedding_dropout": "embd_pdrop",
     "attention_dropout": "attn_pdrop",
 }
-BIASES = ("biases.query", "biases.key", "biases.value")
-NORMS = {"mixer_norm": "ln_1", "feedforward_norm": "ln_2"}
+LAYER = {
+    "mixer_norm": "ln_1",
+    "mixer.project": ("attn.c_attn",),
+    "mixer.out": "attn.c_proj",
+    "feedforward_norm": "ln_2",
+    "feedforward.up": "mlp.c_fc",
+    "feedforward.down": "mlp.c_proj",
+}
 
 
 def _options(config: dict[str, Any], task: str) -> dict[str, Any]:
@@ -35,35 +41,18 @@ def _options(config: dict[str, Any], task: str) -> dict[str, Any]:
 
 
 def _rules(config: ModelConfig) -> list[Rule]:
-    rules = [
-        Rule(("embedding.weight",), ("transformer.wte.weight",)),
+    pairs = {"embedding": "transformer.wte"} | ({} if config.tie else {"head": "lm_head"})
+    return [
+        *linked(pairs),
         Rule(("position.table",), ("transformer.wpe.weight",)),
         *layer_rules(config, "transformer"),
     ]
-    if not config.tie:
-        rules.append(Rule(("head.weight",), ("lm_head.weight",)))
-    return rules
 
 
 def layer_rules(config: ModelConfig, prefix: str) -> list[Rule]:
     """All layers and the norm behind them."""
-    rules = [
-        *same("stack.norm", f"{prefix}.ln_f"),
-        *in_layers(config.layers, f"{prefix}.h", NORMS),
-    ]
-    for n in range(config.layers):
-        ours, theirs = f"stack.blocks.{n}", f"{prefix}.h.{n}"
-        for own, other, weight, parts in (
-            ("mixer.project", "attn.c_attn", "weights.0", BIASES),
-            ("mixer.out", "attn.c_proj", "weight", ("bias",)),
-            ("feedforward.up", "mlp.c_fc", "weight", ("bias",)),
-            ("feedforward.down", "mlp.c_proj", "weight", ("bias",)),
-        ):
-            rules += [
-                Rule((f"{ours}.{own}.{weight}",), (f"{theirs}.{other}.weight",), transposed=True),
-                Rule(tuple(f"{ours}.{own}.{part}" for part in parts), (f"{theirs}.{other}.bias",)),
-            ]
-    return rules
+    layers = in_layers(config.layers, f"{prefix}.h", LAYER, transposed=True)
+    return [*linked({"stack.norm": f"{prefix}.ln_f"}), *layers]
 
 
 GPT2 = HubArchitecture(

@@ -1,6 +1,7 @@
 """Llama and systems of its form (Mistral, Qwen2): RMSNorm, rotations, SwiGLU, grouped heads."""
 
 import math
+from functools import partial
 from typing import Any
 
 from everyformer.core.bounds import Count, Positive
@@ -14,9 +15,17 @@ from everyformer.interop.convert.architecture import (
     feedforward,
     refuse,
 )
-from everyformer.interop.convert.rules import Rule, heads
+from everyformer.interop.convert.rules import Rule, in_layers, linked
 
-PARTS = ("q_proj", "k_proj", "v_proj")
+LAYER = {
+    "mixer_norm": "input_layernorm",
+    "mixer.project": ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
+    "mixer.out": "self_attn.o_proj",
+    "feedforward_norm": "post_attention_layernorm",
+    "feedforward.gate": "mlp.gate_proj",
+    "feedforward.up": "mlp.up_proj",
+    "feedforward.down": "mlp.down_proj",
+}
 SCALINGS: dict[str, dict[str, str]] = {
     "linear": {"factor": "factor"},
     "dynamic": {"factor": "factor"},
@@ -141,48 +150,24 @@ def _their_scaling(config: ModelConfig) -> dict[str, Any]:
 def _rules(config: ModelConfig) -> list[Rule]:
     mixer = config.genes["mixer"].options
     size = (mixer.get("widths") or {}).get("key_dim") or config.width // config.heads
-    shared = mixer.get("kv_heads") or config.heads
-    sizes = (config.heads * size, shared * size, shared * size)
-    bias = mixer.get("bias") or ()
-    rules = [
-        Rule(("embedding.weight",), ("model.embed_tokens.weight",)),
-        Rule(("stack.norm.weight",), ("model.norm.weight",)),
-    ]
-    if not config.tie:
-        rules.append(Rule(("head.weight",), ("lm_head.weight",)))
-    for n in range(config.layers):
-        ours, theirs = f"stack.blocks.{n}", f"model.layers.{n}"
-        attention = [f"{theirs}.self_attn.{part}" for part in PARTS]
-        rules += heads(f"{ours}.mixer.project", attention, sizes, "query" in bias)
-        pairs = {
-            f"{ours}.mixer_norm": f"{theirs}.input_layernorm",
-            f"{ours}.feedforward_norm": f"{theirs}.post_attention_layernorm",
-            f"{ours}.mixer.out": f"{theirs}.self_attn.o_proj",
-            f"{ours}.feedforward.gate": f"{theirs}.mlp.gate_proj",
-            f"{ours}.feedforward.up": f"{theirs}.mlp.up_proj",
-            f"{ours}.feedforward.down": f"{theirs}.mlp.down_proj",
-        }
-        rules += [Rule((f"{a}.weight",), (f"{b}.weight",)) for a, b in pairs.items()]
-        if "output" in bias:
-            rules.append(Rule((f"{ours}.mixer.out.bias",), (f"{theirs}.self_attn.o_proj.bias",)))
-        if feedforward(config).feedforward_bias:
-            linears = [(a, b) for a, b in pairs.items() if ".feedforward." in a]
-            rules += [Rule((f"{a}.bias",), (f"{b}.bias",)) for a, b in linears]
-    return rules
+    shared = (mixer.get("kv_heads") or config.heads) * size
+    pairs = {"embedding": "model.embed_tokens", "stack.norm": "model.norm"}
+    pairs |= {} if config.tie else {"head": "lm_head"}
+    sizes = (config.heads * size, shared, shared)
+    return linked(pairs) + in_layers(config.layers, "model.layers", LAYER, sizes=sizes)
 
 
-def _like(model_type: str, name: str) -> HubArchitecture:
-    return HubArchitecture(
-        model_type=model_type,
+LLAMA_LIKE = tuple(
+    HubArchitecture(
+        model_type=name.lower(),
         prefix="model.",
         classes={"lm": f"{name}ForCausalLM"},
         names=NAMES,
         options=_options,
-        describe=lambda config: _describe(model_type, config),
+        describe=partial(_describe, name.lower()),
         rules=_rules,
         further=FURTHER,
         ignored=r"rotary_emb\.inv_freq$|^lm_head\.weight$",
     )
-
-
-LLAMA, MISTRAL, QWEN2 = (_like(name.lower(), name) for name in ("Llama", "Mistral", "Qwen2"))
+    for name in ("Llama", "Mistral", "Qwen2")
+)

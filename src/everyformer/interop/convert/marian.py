@@ -4,9 +4,8 @@ from typing import Any
 
 from everyformer.genes.config import ModelConfig
 from everyformer.interop.convert.architecture import ALL_BIASES, HubArchitecture, refuse, written
-from everyformer.interop.convert.rules import Rule, heads, same
+from everyformer.interop.convert.rules import Rule, in_layers, linked
 
-PARTS = ("q_proj", "k_proj", "v_proj")
 NAMES = {
     "width": "d_model",
     "layers": "encoder_layers",
@@ -31,9 +30,28 @@ AGAIN = {
 """what their config says twice"""
 
 
+def _attention(name: str) -> tuple[str, ...]:
+    return tuple(f"{name}.{part}_proj" for part in "qkv")
+
+
+ENCODER = {
+    "mixer.project": _attention("self_attn"),
+    "mixer.out": "self_attn.out_proj",
+    "mixer_norm": "self_attn_layer_norm",
+    "feedforward.up": "fc1",
+    "feedforward.down": "fc2",
+    "feedforward_norm": "final_layer_norm",
+}
+DECODER = ENCODER | {
+    "cross.project": _attention("encoder_attn"),
+    "cross.out": "encoder_attn.out_proj",
+    "cross_norm": "encoder_attn_layer_norm",
+}
+
+
 def _options(config: dict[str, Any], task: str) -> dict[str, Any]:
-    refuse(config, decoder_attention_heads=config["encoder_attention_heads"])
-    refuse(config, decoder_ffn_dim=config["encoder_ffn_dim"])
+    heads, hidden = config["encoder_attention_heads"], config["encoder_ffn_dim"]
+    refuse(config, decoder_attention_heads=heads, decoder_ffn_dim=hidden)
     refuse(config, share_encoder_decoder_embeddings=True, tie_word_embeddings=True)
     return {
         "member": "transformer",
@@ -62,28 +80,13 @@ def _describe(config: ModelConfig) -> dict[str, Any]:
 
 
 def _rules(config: ModelConfig) -> list[Rule]:
-    rules = [
-        Rule(("embedding.weight",), ("model.shared.weight",)),
+    sizes, decoders = (config.width,) * 3, config.decoder_layers or config.layers
+    return [
+        *linked({"embedding": "model.shared"}),
         Rule(("head.bias",), ("final_logits_bias",), lead=True),
+        *in_layers(config.layers, "model.encoder.layers", ENCODER, "encoder.blocks", sizes=sizes),
+        *in_layers(decoders, "model.decoder.layers", DECODER, sizes=sizes),
     ]
-    sizes = (config.width,) * 3
-    decoders = config.decoder_layers or config.layers
-    own_words, cross = {"mixer": "self_attn"}, {"cross": "encoder_attn"}
-    for side, stack, count, pairs in (
-        ("encoder", "encoder", config.layers, own_words),
-        ("decoder", "stack", decoders, own_words | cross),
-    ):
-        for n in range(count):
-            ours, theirs = f"{stack}.blocks.{n}", f"model.{side}.layers.{n}"
-            for own, other in pairs.items():
-                three = [f"{theirs}.{other}.{part}" for part in PARTS]
-                rules += heads(f"{ours}.{own}.project", three, sizes, bias=True)
-                rules += same(f"{ours}.{own}.out", f"{theirs}.{other}.out_proj")
-                rules += same(f"{ours}.{own}_norm", f"{theirs}.{other}_layer_norm")
-            rules += same(f"{ours}.feedforward.up", f"{theirs}.fc1")
-            rules += same(f"{ours}.feedforward.down", f"{theirs}.fc2")
-            rules += same(f"{ours}.feedforward_norm", f"{theirs}.final_layer_norm")
-    return rules
 
 
 MARIAN = HubArchitecture(

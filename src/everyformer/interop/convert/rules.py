@@ -9,6 +9,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -34,6 +35,10 @@ class Rule:
     """shape of theirs where nothing here corresponds to it, which is then zeros"""
     folded: int = 0
     """rows of a second of theirs, whose first row adds to the first; there it is zeros"""
+
+    def holds(self, ours: Iterable[str]) -> bool:
+        """True if a model of these tensors has all of ours."""
+        return set(self.ours) <= set(ours)
 
     def take(self, theirs: Mapping[str, Tensor], shapes: Mapping[str, torch.Size]) -> list[Tensor]:
         """Our tensors, from theirs.
@@ -84,31 +89,52 @@ class Rule:
         }
 
 
-def same(ours: str, theirs: str) -> list[Rule]:
-    """A layer whose weight and bias have the same form on both sides."""
-    return [Rule((f"{ours}.{part}",), (f"{theirs}.{part}",)) for part in ("weight", "bias")]
+LINEAR: dict[str, tuple[str, ...]] = {"weight": ("weight",), "bias": ("bias",)}
+PROJECTIONS: dict[str, tuple[str, ...]] = {
+    "weight": ("weights.0",),
+    "bias": ("biases.query", "biases.key", "biases.value"),
+}
+"""their tensors -> ours, of a plain layer and of `HeadProjections` of one source"""
 
 
-def in_layers(count: int, theirs: str, pairs: Mapping[str, str]) -> list[Rule]:
-    """The `same` in each of ``count`` layers; ``pairs`` are names in ours and in theirs."""
+def linked(
+    pairs: Mapping[str, Sequence[str]],
+    ours: str = "",
+    theirs: str = "",
+    sizes: tuple[int, ...] = (),
+    transposed: bool = False,
+) -> list[Rule]:
+    """Rules of layers whose weight and bias have the same form on both sides.
+
+    Args:
+        pairs: our layer -> theirs; a tuple are queries, keys and values, apart or in one.
+        ours, theirs: what all names begin with.
+        sizes: rows of each of several of theirs.
+        transposed: as in `Rule`.
+    """
+    rules = []
+    for own, other in pairs.items():
+        names = [f"{theirs}{name}" for name in ([other] if isinstance(other, str) else other)]
+        for kind, parts in (LINEAR if isinstance(other, str) else PROJECTIONS).items():
+            here = tuple(f"{ours}{own}.{part}" for part in parts)
+            there = tuple(f"{name}.{kind}" for name in names)
+            rules.append(Rule(here, there, sizes if len(names) > 1 else (), transposed))
+    return rules
+
+
+def in_layers(
+    count: int,
+    theirs: str,
+    pairs: Mapping[str, Sequence[str]],
+    ours: str = "stack.blocks",
+    **form: Any,
+) -> list[Rule]:
+    """The `linked` of each of ``count`` layers; ``form`` are sizes and transposed."""
     return [
         rule
         for n in range(count)
-        for own, other in pairs.items()
-        for rule in same(f"stack.blocks.{n}.{own}", f"{theirs}.{n}.{other}")
+        for rule in linked(pairs, f"{ours}.{n}.", f"{theirs}.{n}.", **form)
     ]
-
-
-def heads(ours: str, theirs: Sequence[str], sizes: tuple[int, ...], bias: bool) -> list[Rule]:
-    """`HeadProjections` of one source against three linear layers: queries, keys, values.
-
-    ``sizes`` are the rows of each.
-    """
-    rules = [Rule((f"{ours}.weights.0",), tuple(f"{name}.weight" for name in theirs), sizes)]
-    if bias:
-        parts = zip(("query", "key", "value"), theirs, strict=True)
-        rules += [Rule((f"{ours}.biases.{part}",), (f"{name}.bias",)) for part, name in parts]
-    return rules
 
 
 @dataclass
@@ -140,7 +166,7 @@ def take_all(
 ) -> tuple[dict[str, Tensor], Report]:
     """Our tensors as far as the rules give them, and the account.
 
-    A rule of tensors that our model does not have (it has another mixer) is passed over.
+    A rule of tensors that our model does not have (biases, another mixer) is passed over.
 
     Args:
         ignored: pattern of their buffers that hold nothing learned.
@@ -152,7 +178,7 @@ def take_all(
     used: set[str] = set()
     missing: list[str] = []
     for rule in rules:
-        if not all(name in shapes for name in rule.ours):
+        if not rule.holds(shapes):
             continue
         absent = [name for name in rule.theirs if name not in theirs]
         if absent:

@@ -14,7 +14,7 @@ from everyformer.interop.convert.checkpoint import (
     read_config,
 )
 from everyformer.interop.convert.rules import Report
-from everyformer.interop.convert.timm import import_timm, is_timm
+from everyformer.interop.convert.timm import import_timm
 from everyformer.interop.convert.tokenizer import ReadTokenizer, import_tokenizer
 from everyformer.models.base import Model
 from everyformer.system.files import require_regular
@@ -33,8 +33,14 @@ class ModelSource(NamedTuple):
     folder: Path
     what: str
     """for people"""
-    ours: bool
-    """whether this library made it, so that there is nothing to import"""
+    kind: str
+    """'ours', where this library made it and there is nothing to import; 'timm'; or transformers'
+    ``model_type``"""
+
+    @property
+    def ours(self) -> bool:
+        """True if this library made it."""
+        return self.kind == "ours"
 
 
 class Opened(NamedTuple):
@@ -66,15 +72,16 @@ def find_source(name: str) -> ModelSource:
     values = read_config(folder)
     form = values.get("format")
     if isinstance(form, str) and form in OURS:
-        return ModelSource(folder, OURS[form], ours=True)
-    if is_timm(folder):
-        return ModelSource(folder, f"a checkpoint of timm ({values['architecture']})", ours=False)
-    if "model_type" not in values:
+        return ModelSource(folder, OURS[form], "ours")
+    if "model_type" in values:
+        kind = values["model_type"]
+        return ModelSource(folder, f"a checkpoint of transformers ({kind})", kind)
+    if "architecture" not in values:
         raise CheckpointError(
             f"{folder / 'config.json'} names no model_type, so it is no checkpoint of "
             "transformers, and it was not written by everyformer"
         )
-    return ModelSource(folder, f"a checkpoint of transformers ({values['model_type']})", ours=False)
+    return ModelSource(folder, f"a checkpoint of timm ({values['architecture']})", "timm")
 
 
 def open_source(
@@ -91,11 +98,10 @@ def open_source(
         CheckpointError, UnsupportedError: as `import_checkpoint` and `load_model`.
         DivergedError: weights that are not finite.
     """
-    folder = source.folder
+    folder, kind = source.folder, source.kind
     if mixer is not None and mixer not in MIXERS.names():
         raise unknown("mixer", mixer, MIXERS.names())
-    kind = read_config(folder).get("model_type")
-    if mixer is not None and (source.ours or kind in (None, WRAPPED)):
+    if mixer is not None and kind in ("ours", "timm", WRAPPED):
         raise ConfigError(
             f"{folder} is {source.what}, and 'mixer' is for attention of checkpoints of "
             "transformers: a model of everyformer with another mixer is trained, beginning with "
@@ -110,13 +116,12 @@ def open_source(
         tokenizer = read_start(folder).tokenizer
         note = "none is saved with it" if tokenizer is None else str(tokenizer)
         return Opened(model, None, tokenizer, note if TASKS[model.config.task].reads_text else "")
-    if kind is None:
-        imported = import_timm(folder)
+    if kind == "timm":
+        model, report = import_timm(folder)
     elif kind == WRAPPED:
-        imported = _unwrapped(folder)
+        model, report = _unwrapped(folder)
     else:
-        imported = import_checkpoint(folder, mixer=mixer)
-    model, report = imported
+        model, report = import_checkpoint(folder, mixer=mixer)
     check_finite(model, folder)
     result = ReadTokenizer(None, "")
     if TASKS[model.config.task].reads_text:

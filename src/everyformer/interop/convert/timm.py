@@ -14,15 +14,17 @@ import torch
 from torch import Tensor, nn
 
 from everyformer.core.errors import CheckpointError, ConfigError, UnsupportedError
-from everyformer.interop.convert.checkpoint import Imported, fill, read_config, read_folder
-from everyformer.interop.convert.rules import Rule, in_layers, same, take_all
+from everyformer.interop.convert.architecture import ALL_BIASES
+from everyformer.interop.convert.checkpoint import Imported, fill, read_folder
+from everyformer.interop.convert.rules import Rule, in_layers, linked, take_all
 from everyformer.models.build import build_model, configure
 from everyformer.system.files import expanded
 
 HEAD_DIM = 64
 """channels of a head in all released ViTs of timm"""
-BIASES = ("query", "key", "value")
+ENDS = {"stack.norm": "norm", "pool.head": "head"}
 VIT_LAYER = {
+    "mixer.project": ("attn.qkv",),
     "mixer.out": "attn.proj",
     "mixer_norm": "norm1",
     "feedforward.up": "mlp.fc1",
@@ -80,12 +82,6 @@ def import_timm(
     return Imported(model.eval(), report)
 
 
-def is_timm(folder: Path) -> bool:
-    """True if a folder's config.json was written by timm."""
-    values = read_config(folder)
-    return "architecture" in values and "model_type" not in values
-
-
 def _shape(tensors: dict[str, Tensor], name: str, dims: int) -> torch.Size:
     """The shape of a tensor of ``dims`` dimensions, none of them empty."""
     if name not in tensors:
@@ -125,28 +121,20 @@ def _vit(tensors: dict[str, Tensor], heads: int | None) -> tuple[dict[str, Any],
             f"how many heads a ViT of {width} channels has cannot be read off its tensors: give "
             "heads=..."
         )
-    biases = [part for part in BIASES if "blocks.0.attn.qkv.bias" in tensors]
+    biased = "blocks.0.attn.qkv.bias" in tensors
     options |= {
         "member": "vit",
         "heads": heads or width // HEAD_DIM,
         "expansion": _shape(tensors, "blocks.0.mlp.fc1.weight", 2)[0] / width,
-        "bias": (*biases, "output"),
+        "bias": ALL_BIASES if biased else ("output",),
         "pooling": "class" if "cls_token" in tensors else "mean",
     }
     rules = [
-        *same("patches", "patch_embed.proj"),
+        *linked({"patches": "patch_embed.proj", **ENDS}),
         Rule(("position.table",), ("pos_embed",), lead=True),
         Rule(("pool.token",), ("cls_token",)),
-        *same("stack.norm", "norm"),
-        *same("pool.head", "head"),
         *in_layers(options["layers"], "blocks", VIT_LAYER),
     ]
-    for n in range(options["layers"]):
-        project, theirs = f"stack.blocks.{n}.mixer.project", f"blocks.{n}.attn.qkv"
-        rules.append(Rule((f"{project}.weights.0",), (f"{theirs}.weight",)))
-        if biases:
-            names = tuple(f"{project}.biases.{part}" for part in BIASES)
-            rules.append(Rule(names, (f"{theirs}.bias",)))
     return options, rules
 
 
@@ -159,9 +147,7 @@ def _gmlp(tensors: dict[str, Tensor]) -> tuple[dict[str, Any], list[Rule]]:
     hidden = _shape(tensors, "blocks.0.mlp_channels.fc1.weight", 2)[0]
     options |= {"member": "gmlp", "mlp_ratio": hidden / options["width"], "heads": 1}
     rules = [
-        *same("patches", "stem.proj"),
-        *same("stack.norm", "norm"),
-        *same("pool.head", "head"),
+        *linked({"patches": "stem.proj", **ENDS}),
         *in_layers(options["layers"], "blocks", GMLP_LAYER),
     ]
     for n in range(options["layers"]):

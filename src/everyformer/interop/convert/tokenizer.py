@@ -12,13 +12,11 @@ from everyformer.core.config import converted
 from everyformer.core.errors import CheckpointError, ConfigError, DataError, UnsupportedError
 from everyformer.data.tokenizers.base import Tokenizer
 from everyformer.data.tokenizers.marian import SIDES, MarianTokenizer
-from everyformer.data.tokenizers.package import BPETokenizer, HubTokenizer, tokenizers_package
+from everyformer.data.tokenizers.package import BPETokenizer, HubTokenizer
 from everyformer.system.files import file_written_whole, write_text
 from everyformer.system.plain import from_json, to_json
 
 MARKS = "special_tokens_map.json", "tokenizer_config.json"
-OLDER = "vocab.json", "merges.txt"
-"""the two files of a byte-level BPE as GPT-2 was released"""
 PIECES = "vocab.json"
 SPM = {side: f"{side}.spm" for side in SIDES}
 """with `PIECES` the files of a Marian tokenizer"""
@@ -51,11 +49,7 @@ def import_tokenizer(folder: Path, vocabulary: int) -> ReadTokenizer:
     ):
         return _marian(folder, vocabulary, marks)
     file = folder / "tokenizer.json"
-    if file.exists():
-        model = _text(file)
-    elif config.get("model_type") == "gpt2" and all((folder / name).exists() for name in OLDER):
-        model = _joined(folder, marks)
-    else:
+    if not file.exists():
         older = [p.name for p in (*folder.glob("vocab.*"), *folder.glob("*.spm"))]
         older += [p.name for p in folder.glob("*.model")]
         others = f" ({', '.join(sorted(older))} alone cannot be read)" if older else ""
@@ -65,8 +59,9 @@ def import_tokenizer(folder: Path, vocabulary: int) -> ReadTokenizer:
             "writes one with AutoTokenizer.from_pretrained(...).save_pretrained(...)",
         )
     try:
+        model = file.read_text(encoding="utf-8")
         plain = HubTokenizer(model, vocabulary, None, None)
-    except DataError as error:
+    except (OSError, ValueError) as error:
         raise CheckpointError(f"the tokenizer in {folder} cannot be read: {error}") from error
     ids = {name: plain.number(marks.get(f"{name}_token")) for name in ("eos", "sep", "mask")}
     number = config.get("eos_token_id")
@@ -181,29 +176,6 @@ def exportable(tokenizer: Tokenizer | None) -> bool:
 
 def _write_table(path: Path, values: dict[str, Any]) -> None:
     write_text(path, to_json(values, indent=2, ensure_ascii=False) + "\n")
-
-
-def _text(file: Path) -> str:
-    try:
-        return file.read_text(encoding="utf-8")
-    except (OSError, ValueError) as error:
-        raise CheckpointError(f"{file} cannot be read: {error}") from error
-
-
-def _joined(folder: Path, marks: dict[str, str]) -> str:
-    """GPT-2's two files as one."""
-    package = tokenizers_package()
-    try:
-        model = package.models.BPE.from_file(*(str(folder / name) for name in OLDER))
-    except Exception as error:
-        raise CheckpointError(
-            f"{folder / OLDER[0]} and its merges cannot be read: {error}"
-        ) from error
-    inner = package.Tokenizer(model)
-    inner.pre_tokenizer = package.pre_tokenizers.ByteLevel(add_prefix_space=False)
-    inner.decoder = package.decoders.ByteLevel()
-    inner.add_special_tokens(sorted({*marks.values()} or {"<|endoftext|>"}))
-    return str(inner.to_str())
 
 
 def _marks(folder: Path) -> dict[str, str]:

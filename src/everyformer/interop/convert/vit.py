@@ -11,10 +11,19 @@ from everyformer.interop.convert.architecture import (
     label_count,
     refuse,
 )
-from everyformer.interop.convert.bert import LAYER, NAMES, PARTS
-from everyformer.interop.convert.rules import Rule, heads, in_layers, same
+from everyformer.interop.convert.bert import LAYER, NAMES, three
+from everyformer.interop.convert.rules import Rule, in_layers, linked
 
-NORMS = {"mixer_norm": "layernorm_before", "feedforward_norm": "layernorm_after"}
+TABLE = {
+    "patches": "vit.embeddings.patch_embeddings.projection",
+    "stack.norm": "vit.layernorm",
+    "pool.head": "classifier",
+}
+OWN = {
+    "mixer.project": three("attention.attention"),
+    "mixer_norm": "layernorm_before",
+    "feedforward_norm": "layernorm_after",
+}
 
 
 def _options(config: dict[str, Any], task: str) -> dict[str, Any]:
@@ -43,18 +52,12 @@ def _describe(config: ModelConfig) -> dict[str, Any]:
 
 
 def _rules(config: ModelConfig) -> list[Rule]:
-    rules = [
-        *same("patches", "vit.embeddings.patch_embeddings.projection"),
+    return [
+        *linked(TABLE),
         Rule(("position.table",), ("vit.embeddings.position_embeddings",), lead=True),
         Rule(("pool.token",), ("vit.embeddings.cls_token",)),
-        *same("stack.norm", "vit.layernorm"),
-        *same("pool.head", "classifier"),
-        *in_layers(config.layers, "vit.encoder.layer", LAYER | NORMS),
+        *in_layers(config.layers, "vit.encoder.layer", LAYER | OWN, sizes=(config.width,) * 3),
     ]
-    for n in range(config.layers):
-        three = [f"vit.encoder.layer.{n}.attention.attention.{part}" for part in PARTS]
-        rules += heads(f"stack.blocks.{n}.mixer.project", three, (config.width,) * 3, bias=True)
-    return rules
 
 
 VIT = HubArchitecture(
