@@ -105,22 +105,6 @@ def test_what_is_marked_in_a_text_stays_a_global_token():
     assert made.mask.front is None
 
 
-@pytest.mark.parametrize(
-    "mask",
-    [
-        None,
-        Mask(keep=flags("01101111")),
-        Mask(documents=torch.tensor([[1, 1, 0, 0, 0, 0, 5, 5]]), keep=flags("01101101")),
-    ],
-    ids=["alone", "holes", "packed"],
-)
-def test_outputs_come_back_to_their_tokens(mask):
-    summaries, parts, made = opened(mask, **EVERY)
-    text, first = summaries.close(made.x, made, parts)
-    assert text.flatten().tolist() == list(range(1, 9))
-    assert first.y.flatten().tolist() == [-1 - n for n in range(parts.keep.shape[1])]
-
-
 @pytest.mark.parametrize("options", [EVERY, SENTENCES], ids=str)
 @pytest.mark.parametrize("pooling", ["mean", "first", "last", "globals"])
 def test_a_padded_text_is_classified_as_it_is_alone(options, pooling):
@@ -202,14 +186,6 @@ def test_without_gradient_the_full_sentences_are_a_target_alone(stop):
     guess = torch.randn(1, 2, 4, requires_grad=True)
     summaries.contrast(guess, Summarised(full, keep), keep).backward()
     assert (full.grad is None) == stop
-
-
-def test_hidden_are_all_tokens_of_chosen_sentences_and_no_others():
-    summaries = Summaries(4, SummaryOptions(**SENTENCES), True)
-    tokens = torch.tensor([[1, 2, STOP, 3, STOP, 4, 5]])
-    parts = summaries.divide(tokens, Mask(keep=flags("1111101")))
-    chosen = torch.tensor([[True, False, True]])
-    assert summaries.hide(tokens, parts, chosen, 11).tolist() == [[11, 11, 11, 3, STOP, 4, 11]]
 
 
 @pytest.mark.parametrize("options", [EVERY, SENTENCES], ids=str)

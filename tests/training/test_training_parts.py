@@ -166,7 +166,7 @@ def test_evaluation_weighs_by_scored_targets() -> None:
     flat = whole.targets.flatten()
     model.train()
     for size in (1, 4, 100):
-        found = evaluate(model, data, batch=size)  # type: ignore[arg-type]
+        found = evaluate(model, data, batch=size)
         assert found is not None
         assert found["loss"] == pytest.approx(cross_entropy(logits, flat).item(), rel=1e-6)
         assert found["scored"] == whole.scored
@@ -185,11 +185,11 @@ def test_interval_is_that_of_a_mean_when_rows_are_equally_long() -> None:
             batch = super().train_batch(step, size, seed)
             return type(batch)(batch.inputs, batch.inputs)
 
-    model, data = TinyModel(), Even(rows=50)
+    model, data = TinyModel(), Even(held_out=50)
     [whole] = data.validation_batches(50)
     logits = model.eval()(whole.inputs).logits
     rows = cross_entropy(logits.transpose(1, 2), whole.targets, reduction="none").mean(1).double()
-    found = evaluate(model, data)  # type: ignore[arg-type]
+    found = evaluate(model, data)
     assert found is not None
     half = 1.959964 * rows.std().item() / math.sqrt(50)
     expected = [rows.mean().item() - half, rows.mean().item() + half]
@@ -209,7 +209,7 @@ def test_classifiers_get_wilson_and_no_perplexity() -> None:
             return out._replace(logits=right, losses={"task": cross_entropy(right, targets)})
 
     data = Classes(task="classify-text", bytes_per_token=None, classes=(*"abcdefghijk",))
-    found = evaluate(Right(), data)  # type: ignore[arg-type]
+    found = evaluate(Right(), data)
     assert found is not None
     assert found["accuracy"] == found["top5"] == 1.0
     assert found["accuracy_interval"] == pytest.approx([21 / (21 + 1.959964**2), 1.0])
@@ -219,7 +219,7 @@ def test_classifiers_get_wilson_and_no_perplexity() -> None:
 def test_evaluation_leaves_the_callers_randomness_alone() -> None:
     model = TinyModel()
     before = torch.get_rng_state()
-    evaluate(model, TinyData(), limit=4)  # type: ignore[arg-type]
+    evaluate(model, TinyData(), limit=4)
     assert torch.equal(torch.get_rng_state(), before)
 
 
@@ -230,7 +230,7 @@ def test_nothing_scored_is_an_error() -> None:
                 yield type(batch)(batch.inputs, torch.full_like(batch.targets, -100))
 
     with pytest.raises(DataError, match="no scored target"):
-        evaluate(TinyModel(), Nothing())  # type: ignore[arg-type]
+        evaluate(TinyModel(), Nothing())
 
 
 def test_shares_cover_all_rows_once() -> None:
