@@ -26,10 +26,9 @@ from everyformer.core.tally import tallied
 from everyformer.data.cache import digest
 from everyformer.data.tokenizers.base import Tokenizer
 from everyformer.exits.certificate import Consistency
-from everyformer.generation.beam import beam_search
+from everyformer.generation.beam import beam_search, sacrebleu_package
 from everyformer.generation.config import BeamConfig, Sampling
 from everyformer.generation.sampling import ENDED, generate
-from everyformer.generation.translation import sacrebleu_package
 from everyformer.genes.depth.early_exits import set_threshold
 from everyformer.models.base import Model
 
