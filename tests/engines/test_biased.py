@@ -197,3 +197,22 @@ def test_float32_stays_near_float64_for_keys_of_any_range(scale):
         high = [t.double() for t in low]
         expected = call(high[0], high[1], high[2:])
         torch.testing.assert_close(got.double(), expected, rtol=0, atol=2e-7 * scale + 1e-5)
+
+
+def test_gradcheck_of_all_engines():
+    torch.manual_seed(5)
+    k, v = draw(1, 6, 2, 2), draw(1, 6, 2, 2)
+    for causal in (True, False):
+        torch.autograd.gradcheck(
+            lambda *t, causal=causal: banded_average(*t, causal=causal),
+            (k, v, draw(2, 6, 3)),
+            fast_mode=True,
+        )
+        torch.autograd.gradcheck(
+            lambda *t, causal=causal: dense_average(*t, causal=causal),
+            (k, v, draw(2, 6, 3), draw(2, 6, 3)),
+            fast_mode=True,
+        )
+    torch.autograd.gradcheck(
+        lambda *t: planar_average(*t, lines=2), (k, v, draw(2, 3, 3)), fast_mode=True
+    )

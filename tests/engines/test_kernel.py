@@ -258,3 +258,15 @@ def test_what_has_no_meaning_is_refused():
     del given["level"]
     with pytest.raises(ShapeError, match="features that it was made with"):
         kernel_attention(**given, state=state)
+
+
+def test_a_constant_gate_is_decay_attention():
+    """Weights c^(t - s): with a constant gate the factor 1 - c cancels."""
+    given, _ = draw(70)
+    c = torch.tensor(0.9, dtype=torch.float64)
+    gate = c.log().expand(B, H, 70)
+    at = torch.arange(70)
+    weights = (given["q"] @ given["k"].mT * c ** (at[:, None] - at)).tril()
+    expected = weights @ given["v"] / weights.sum(-1, keepdim=True)
+    for level in (None, torch.log1p(-c).expand(B, H, 70)):
+        close(kernel_attention(**given, gate=gate, level=level)[0], expected, 1e-12)

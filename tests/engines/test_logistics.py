@@ -112,3 +112,13 @@ def test_gradients_are_those_of_finite_differences():
     assert torch.autograd.gradcheck(
         lambda p: mixture_losses(p, values), (parameters,), fast_mode=True
     )
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("spread", [0.0, 1.0, 6.0])
+@pytest.mark.parametrize("mixtures", [1, 10])
+def test_the_256_probabilities_of_grey_sum_to_one(mixtures, spread, dtype):
+    parameters = drawn(5, 1, channels=1, mixtures=mixtures, spread=spread).to(dtype)
+    losses = mixture_losses(parameters.expand(5, 256, -1), EVERY[:, None].expand(5, 256, 1))
+    total = losses[..., 0].neg().exp().sum(-1)
+    torch.testing.assert_close(total, torch.ones_like(total), rtol=0, atol=2e-5)

@@ -98,3 +98,8 @@ def test_sums_are_taken_in_float32(dtype):
     assert (lse.dtype, o.dtype) == (torch.float32, dtype)
     exact = literal(k.double(), v.double())[1]
     torch.testing.assert_close(o.double(), exact, rtol=0, atol=torch.finfo(dtype).eps * 2 + 1e-6)
+
+
+def test_gradcheck():
+    torch.autograd.gradcheck(running_average, draw(7), fast_mode=True)
+    torch.autograd.gradcheck(running_average, draw(5, tied=True, scale=5.0), fast_mode=True)

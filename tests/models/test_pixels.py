@@ -1,5 +1,6 @@
 """Pixel models: orders, mixtures, classes, small images; what each value is predicted from."""
 
+import math
 from typing import Any
 
 import pytest
@@ -341,3 +342,51 @@ WRONG: list[tuple[Any, type[Exception], str]] = [
 def test_wrong_calls_say_what_to_do(call, kind, message):
     with pytest.raises(kind, match=message):
         call()
+
+
+def test_a_mixture_over_colours_is_a_distribution_over_whole_pixels():
+    """Two channels, all 65,536 pixels: the probabilities of the model sum to one."""
+    model = model_of(image=(2, 1, 1), pixels={"output": "mixture", "mixtures": 3})
+    every = torch.cartesian_prod(torch.arange(256), torch.arange(256))
+    logits = model(torch.zeros(1, 2, 1, 1, dtype=torch.uint8)).logits[0, 0]
+    total = mixture_losses(logits.expand(len(every), -1), every).sum(-1).neg().exp().sum()
+    torch.testing.assert_close(total, torch.ones_like(total))
+
+
+def test_colours_of_a_mixture_are_drawn_as_it_says():
+    """One pixel of three channels: frequencies of the first two, against the model's own."""
+    model = model_of(image=(3, 1, 1), pixels={"output": "mixture", "mixtures": 2})
+    model.head.weight.data.mul_(0.5)
+    logits = model(torch.zeros(1, 3, 1, 1, dtype=torch.uint8)).logits[:, 0]
+    drawn = draw_images(model, 4000).flatten(1).long()
+    for known in range(2):
+        expected = torch.stack(
+            [model.distribution(logits, row[None, :known]).exp()[0] for row in drawn[:200]]
+        ).mean(0)
+        got = torch.bincount(drawn[:, known], minlength=256) / len(drawn)
+        bins = [slice(16 * n, 16 * n + 16) for n in range(16)]
+        for part in bins:
+            assert abs(got[part].sum() - expected[part].sum()) < 0.05
+
+
+def test_even_weights_have_unit_scaling_by_a_fifth() -> None:
+    """U(-a, a) with a = 0.2 sqrt(3 / inputs), of variance 0.04 / inputs; tables N(0, 1 / width)."""
+    torch.manual_seed(0)
+    model = ef.create_model(
+        "image-transformer", PIXELS, image=(3, 8, 8), width=96, heads=4, layers=2,
+        init="image-transformer",
+    )  # fmt: skip
+    (block, _) = model.stack.blocks
+    weights = block.state_dict() | {"head.weight": model.head.weight.detach()}
+    tried = 0
+    for name, weight in weights.items():
+        if weight.dim() == 2:
+            inputs = weight.shape[1]
+            assert float(weight.abs().max()) <= 0.2 * math.sqrt(3 / inputs)
+            assert math.isclose(float(weight.var()) * inputs, 0.04, rel_tol=0.05)
+            tried += 1
+        elif "bias" in name:
+            assert not weight.any()
+    assert tried == 5
+    table = model.embedding.values.weight.detach()
+    assert math.isclose(float(table.var()) * 96, 1, rel_tol=0.05)

@@ -142,3 +142,13 @@ def test_what_cannot_be_a_policy_is_refused(
 ) -> None:
     with pytest.raises(kind, match=said):
         model(member, **options)
+
+
+def test_with_lambda_1_an_advantage_is_the_return_to_the_end_less_the_value() -> None:
+    rewards, values = draw(STEPS, 1, seed=1), draw(STEPS, 1, seed=2)
+    after, over = torch.cat((values[1:], torch.zeros(1, 1))), torch.zeros(STEPS, 1).bool()
+    over[-1] = True
+    found = ppo.advantages(rewards, values, after, over, GAMMA, 1.0)
+    for t in range(STEPS):
+        paid = sum(GAMMA ** (n - t) * float(rewards[n]) for n in range(t, STEPS))
+        assert float(found[t]) == pytest.approx(paid - float(values[t]), abs=1e-12)

@@ -10,6 +10,7 @@ from training_stand_ins import tiny_text
 
 import everyformer as ef
 from everyformer.core.errors import ConfigError, UnsupportedError
+from everyformer.core.state import named_tensors
 from everyformer.data.streams import training_segment
 from everyformer.genes.memory.base import memories_of
 from everyformer.training.config import TrainingConfig
@@ -173,3 +174,17 @@ def test_wrong_modes_are_refused():
     bert = ef.create_model("attention", "mlm", width=16, heads=2, layers=1, vocabulary=11)
     with pytest.raises(UnsupportedError):
         evaluate_long(bert, data, mode="recurrent")
+
+
+@BOTH
+def test_what_is_carried_is_saved_and_taken_up(name):
+    made, data = model(name).train(), tiny_text(5)
+    carry, other = TextCarry(made), TextCarry(made)
+    for step in range(3):
+        backward(made, training_segment(data, step, 4), WORLD, slices=2, carry=carry)
+    other.fill({k: v.clone() for k, v in carry.tensors().items()})
+    assert other.states.keys() == carry.states.keys() == {0, 1}
+    for number, state in carry.states.items():
+        again = named_tensors(other.states[number])
+        for path, value in named_tensors(state).items():
+            assert torch.equal(again[path], value)

@@ -248,3 +248,31 @@ def test_layers_that_read_segments_otherwise_than_steps_are_refused() -> None:
     made, dataset = rollouts(DataConfig(env=TRACK, env_number=3), same_length="never")
     with pytest.raises(UnsupportedError, match=r"memory\.same-length always"):
         made.batch(dataset, 0, 3, 0)
+
+
+def test_rows_that_are_restored_stand_and_go_on_where_they_were() -> None:
+    chance = np.random.default_rng(0)
+    rows, others = (EndlessRows(EnvironmentConfig(CART), 3) for _ in range(2))
+    rows.begin(5)
+    for moment in range(30):
+        rows.step(chance.integers(2, size=3))
+        if moment % 7 == 2:
+            saved = rows.arrays()
+            others = EndlessRows(EnvironmentConfig(CART), 3)
+            others.restore(saved)
+            assert np.array_equal(rows.now, others.now)
+            assert np.array_equal(rows.first, others.first)
+            ahead = chance.integers(2, size=(25, 3))
+            going = EndlessRows(EnvironmentConfig(CART), 3)
+            going.restore(saved)
+            for actions in ahead:
+                mine, theirs = others.step(actions), going.step(actions)
+                assert all(np.array_equal(a, b) for a, b in zip(mine, theirs, strict=True))
+    again = EndlessRows(EnvironmentConfig(CART), 3)
+    again.restore(rows.arrays())
+    for actions in chance.integers(2, size=(40, 3)):
+        assert all(
+            np.array_equal(a, b)
+            for a, b in zip(rows.step(actions), again.step(actions), strict=True)
+        )
+    assert (rows.finished, list(rows.recent)) == (again.finished, list(again.recent))

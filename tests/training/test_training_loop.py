@@ -11,7 +11,7 @@ from training_stand_ins import TinyData, TinyModel, tiny_training, train_tiny
 
 import everyformer as ef
 from everyformer.blocks.stack import Stack
-from everyformer.core.errors import ConfigError, DivergedError, UnsupportedError
+from everyformer.core.errors import CheckpointError, ConfigError, DivergedError, UnsupportedError
 from everyformer.core.outputs import ModelOutput
 from everyformer.data.batch import Batch
 from everyformer.training import RunDirectory, train
@@ -226,3 +226,22 @@ def test_of_pictures_the_positions_that_layers_read_are_counted(
 def test_the_speed_says_which_steps_it_leaves_out() -> None:
     assert train_tiny(None, steps=3).left_out == 0
     assert train_tiny(None, steps=8).left_out == 3
+
+
+def test_a_failed_save_ends_the_run_with_the_earlier_checkpoints(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from everyformer.training import checkpoint
+
+    write = checkpoint.write_tensors
+
+    def fail_at_six(path: Path, *rest: Any) -> None:
+        if "00000006" in str(path) and path.name.startswith("optimiser"):
+            raise OSError(28, "No space left on device")
+        write(path, *rest)
+
+    monkeypatch.setattr(checkpoint, "write_tensors", fail_at_six)
+    with pytest.raises(CheckpointError, match="disk is full"):
+        train_tiny(tmp_path / "run", evaluate_every=None)
+    monkeypatch.undo()
+    assert train_tiny(tmp_path / "run", resume=True, evaluate_every=None).steps == 12

@@ -160,7 +160,7 @@ def positions_of(
             raise packed_with_state()
         return document_positions(mask.documents, mask.keep)
     if mask is not None and mask.keep is not None:
-        mask.check(batch, length, length)
+        Mask(keep=mask.keep).check(batch, length, length)
         count = mask.keep.long().cumsum(1)
         before = count - mask.keep.long()
         positions = torch.minimum(before, count[:, -1:] - 1).clamp(min=0)
