@@ -1,14 +1,13 @@
 """Episodes collected from the command line are those of Python; what is refused."""
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from commands import Say
 
 from everyformer.rl import EnvironmentConfig, collect, read_trajectories, recipe
 
-Say = Callable[..., tuple[int, str, str]]
 MAZE = "everyformer/TMaze-v0"
 RECIPES = [
     (("--policy", "mixed", "--env.length", "4", "--seed", "3"), "mixed", {"length": 4}, (), 3),

@@ -1,21 +1,17 @@
 """`convert`: checkpoints of transformers come in and go out, and the other verbs take them."""
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
+from commands import Refused, Say, Train
 from foreign import CLASSES, checkpoint, logits, transformers
 from safetensors.torch import load_file, save_file
 
 import everyformer as ef
 from everyformer.data.tokenizers.load import load_tokenizer
 from everyformer.data.tokenizers.package import HubTokenizer
-
-Say = Callable[..., tuple[int, str, str]]
-Refused = Callable[..., str]
-Train = Callable[..., Path]
 
 
 @pytest.mark.parametrize("kind", CLASSES)

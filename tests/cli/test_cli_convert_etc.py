@@ -1,15 +1,12 @@
 """`convert --to etc`: a checkpoint of standard attention is made ready for longer texts."""
 
-from collections.abc import Callable
 from pathlib import Path
 
 import torch
+from commands import Refused, Say
 from foreign import checkpoint
 
 import everyformer as ef
-
-Say = Callable[..., tuple[int, str, str]]
-Refused = Callable[..., str]
 
 
 def test_bert_becomes_an_etc_for_longer_texts(say: Say, tree: Path) -> None:

@@ -2,12 +2,12 @@
 
 import json
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from commands import Say
 from PIL import Image
 
 from everyformer.cli.show import episodes as shown_episodes
@@ -19,7 +19,6 @@ from everyformer.rl import (
     write_trajectories,
 )
 
-Say = Callable[..., tuple[int, str, str]]
 GRAPH = EnvironmentConfig("everyformer/GraphPath-v0", (), {"nodes": 6, "edges": 7, "steps": 6})
 TRACK = EnvironmentConfig("everyformer/MemoryTrack-v0", (1,))
 SIZES = ("--width", "8", "--layers", "1", "--steps", "3", "--batch", "4", "--data.context", "4")
@@ -206,17 +205,13 @@ def test_a_run_goes_to_transformers_only_if_it_acts_in_numbers(runs: Path, say: 
 
 WRONG: list[tuple[tuple[str, ...], str]] = [
     (("eval", "runs/paths", "--target", "abc"), "--target does not take ['abc']"),
-    (("eval", "runs/paths", "--target", "nan"), "'--target[0]' must be finite, not nan"),
     (("eval", "runs/paths", "--env", "everyformer/GraphPth-v0"),
      "unknown environment 'everyformer/GraphPth-v0'; did you mean 'everyformer/GraphPath-v0'?"),
     (("eval", "runs/paths", "--env", "everyformer/MemoryTrack-v0"),
      "the states are 3 numbers, but the model was trained on whole numbers below 6: it is of "
      "another environment"),
-    (("eval", "runs/paths", "--env.nodes", "7", "--env.edges", "8"),
-     "the states are whole numbers below 7, but the model was trained on whole numbers below 6"),
     (("eval", "runs/paths", "--env.node", "7"),
      "everyformer/GraphPath-v0 has no option '--env.node'; did you mean '--env.nodes' or"),
-    (("eval", "runs/paths", "--env.nodes"), "--env.nodes needs a value"),
     (("eval", "runs/paths", "--episodes", "0"), "'--episodes' must be at least 1, not 0"),
     (("eval", "runs/paths", "--env.max-episode-steps", "1200"),
      "episodes of everyformer/GraphPath-v0 have up to 1,200 steps, but the model knows 1,000 "
@@ -238,26 +233,20 @@ WRONG: list[tuple[tuple[str, ...], str]] = [
     (("generate", "runs/paths", "--prompt", "hello"),
      "--prompt has no meaning: the decision run in runs/paths plays episodes, in --env NAME and as "
      "many as --episodes says; leave --prompt out"),
-    (("generate", "runs/paths", "--end-token", "2"), "--end-token has no meaning: the d"),
     (("eval", "runs/paths", "--episodes", "2", "--data", "others"),
      "--data has no meaning: the decision run in runs/paths plays episodes, in --env NAME and as "
      "many as --episodes says; leave --data out, or all options of playing, to measure it on data"),
-    (("eval", "runs/bare", "--env", GRAPH.name, "--delayed", "True"),
-     "--delayed True: this decision-transformer reads no return-to-go"),
     (("generate", "runs/paths", "--target", "1", "2"),
      "episodes are recorded for one --target at a time: give one"),
     (("show", "runs/paths", "weights", "--target", "3"),
      "--target is of 'returns', 'film' and 'attended', not of 'weights': leave it out"),
-    (("show", "runs/paths", "all", "--env.steps", "3"), "--env.steps is of 'returns', 'film' and"),
     (("show", "runs/paths", "film", "--text", "a"), "not of 'film': leave it out"),
     (("show", "runs/paths", "film", "--target", "1", "2"), "asked for one --target: give one"),
     (("show", "decision-transformer", "film"), "'decision-transformer' is no directory of one"),
-    (("show", "runs/bare", "film"), "the environment of the data is not known: name it with --env"),
     (("train", "decision-transformer", "--data", "paths", "--model.decision.table", "3"),
      "the data have episodes of up to 6 steps, but the table of timesteps has 3: raise "
      "--model.decision.table"),
     (("train", "gpt", "--data", "paths"), "member 'gpt' has no task 'decision'"),
-    (("train", "transformer-xl", "--data", "paths"), "'transformer-xl' has no task 'decision'"),
     (("train", "decision-transformer", "--data", "minari:no/such-v0"),
      "Minari has no data set 'no/such-v0' on this machine"),
 ]  # fmt: skip

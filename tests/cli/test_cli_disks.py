@@ -7,21 +7,19 @@ import os
 import resource
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 import torch
+from commands import Refused
 
 import everyformer as ef
 from everyformer.cli import main
 from everyformer.core.errors import UnsavedError
-from everyformer.generation.sampling import stream
-from everyformer.generation.state_file import save_state
+from everyformer.generation.sampling import save_state, stream
 from everyformer.interop.export import export_program
-
-Refused = Callable[..., str]
 
 
 @contextmanager

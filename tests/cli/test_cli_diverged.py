@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from commands import Refused
 
 import everyformer as ef
 from everyformer.core.errors import DivergedError
@@ -14,8 +15,6 @@ from everyformer.generation.config import Sampling
 from everyformer.generation.sampling import draw
 from everyformer.system.plain import from_json
 from everyformer.system.sealed import read_json
-
-Refused = Callable[..., str]
 
 
 def saved(place: Path, value: float, member: str = "aft-simple") -> str:

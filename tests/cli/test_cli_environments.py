@@ -10,10 +10,11 @@ import pytest
 
 pytest.importorskip("gymnasium")
 
+from commands import Say
+
 from everyformer.rl.build import LIMIT
 from scripted import scripted
 
-Say = Callable[..., tuple[int, str, str]]
 NAME = "Scripted-v0"
 TRAIN = ("train", "gtrxl", "--env", NAME, "--env.number", "2", "--steps", "1", "--batch", "2",
          "--width", "8", "--layers", "1", "--heads", "2", "--sequences", "3",

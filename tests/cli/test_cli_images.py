@@ -5,11 +5,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from commands import Refused, Say
 from matplotlib.image import imread
 from PIL import Image
-
-Say = Callable[..., tuple[int, str, str]]
-Refused = Callable[..., str]
 
 FEW = ("--steps", "2", "--batch", "4", "--width", "16", "--layers", "1", "--heads", "2")
 FAST = (*FEW, "--training.threads", "1", "--training.evaluate-sequences", "4")

@@ -5,11 +5,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from commands import Say
 from PIL import Image
 
 from everyformer.rl import read_trajectories
 
-Say = Callable[..., tuple[int, str, str]]
 TRACK = ("--env", "everyformer/MemoryTrack-v0", "--env.steps", "9", "--env.number", "2")
 CART = ("train", "gtrxl", "--env", "CartPole-v1")
 SIZES = ("--width", "8", "--layers", "1", "--heads", "2", "--batch", "2", "--steps", "5")
@@ -92,15 +92,7 @@ def test_what_a_run_plays_is_drawn(
 
 
 def test_collect_plays_a_run(home: Path, say: Say) -> None:
-    words = (
-        "everyformer/MemoryTrack-v0",
-        "--env.steps",
-        "9",
-        "--env.mask",
-        "1",
-        "--policy",
-        "track",
-    )
+    words = (TRACK[1], *TRACK[2:4], "--env.mask", "1", "--policy", "track")
     code, _, err = say("collect", *words, "--episodes", "3", "--out", "played")
     assert code == 0, err
     found = read_trajectories(home / "played")

@@ -3,18 +3,14 @@
 import csv
 import io
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from commands import Refused, Say, Train
 
 from everyformer.training.checkpoint import load_model
-
-Say = Callable[..., tuple[int, str, str]]
-Train = Callable[..., Path]
-Refused = Callable[..., str]
 
 
 @pytest.fixture

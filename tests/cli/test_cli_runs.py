@@ -3,17 +3,13 @@
 import json
 import os
 import signal
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from commands import Refused, Say, Train
 
 from everyformer.training import loop
-
-Say = Callable[..., tuple[int, str, str]]
-Train = Callable[..., Path]
-Refused = Callable[..., str]
 
 RUN_TOML = """
 member = "aft-local"

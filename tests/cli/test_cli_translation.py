@@ -10,18 +10,16 @@ from typing import Any
 import pytest
 import sacrebleu
 import torch
+from commands import Refused, Say
 from torch import Tensor
 
 from everyformer.cli.trained import open_run
 from everyformer.cli.verbs.calibrate import OWN_DATA, CalibrateOptions, _prompts
 from everyformer.core.errors import DataError
 from everyformer.data.config import DataConfig
+from everyformer.generation.beam import translate_all
 from everyformer.generation.config import BeamConfig
-from everyformer.generation.translation import translate_all
 from everyformer.models.base import Model
-
-Say = Callable[..., tuple[int, str, str]]
-Refused = Callable[..., str]
 
 WORDS = {"a": "x", "b": "y", "c": "z"}
 SIZES = ("--width", "32", "--layers", "1", "--heads", "2", "--training.threads", "1")
@@ -168,7 +166,7 @@ def test_sentences_are_searched_by_length_and_given_back_in_order(
     from everyformer.data.tokenizers.plain import ByteTokenizer
 
     search = Backwards()
-    monkeypatch.setattr("everyformer.generation.translation.beam_search", search)
+    monkeypatch.setattr("everyformer.generation.beam.beam_search", search)
     model = ef.create_model("transformer", "seq2seq", width=8, layers=1, heads=1, max_length=9)
     texts = ["abc", "d", "efghij", "k  l", "mn"]
     tokenizer = ByteTokenizer()

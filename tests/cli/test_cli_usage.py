@@ -1,15 +1,13 @@
 """Wrong usage and wrong configuration: one sentence on stderr that names the thing, exit code 2."""
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from commands import Refused
 
 from everyformer.cli import main
 from everyformer.cli.verbs import train
 from everyformer.core.errors import ConfigError
-
-Refused = Callable[..., str]
 
 
 @pytest.mark.parametrize(

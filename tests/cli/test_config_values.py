@@ -2,13 +2,12 @@
 the names of the file and the key."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-
-Said = Callable[..., tuple[int, str, str]]
+from commands import Say
 
 LINES = (("train", "rope"), ("compare", "attention", "gmlp"))
 """verbs with all the tables there are"""
@@ -35,7 +34,7 @@ def nested(path: tuple[str, ...], value: Any) -> Any:
 
 @pytest.mark.parametrize("line", LINES, ids=lambda line: line[0])
 def test_what_stands_in_place_of_a_table_is_refused_by_file_and_key(
-    line: tuple[str, ...], say: Said, tree: Path
+    line: tuple[str, ...], say: Say, tree: Path
 ) -> None:
     _, out, _ = say(*line, "--print-config")
     found = list(tables(json.loads(out)))
@@ -54,7 +53,7 @@ def test_what_stands_in_place_of_a_table_is_refused_by_file_and_key(
 
 @pytest.mark.parametrize("line", LINES, ids=lambda line: line[0])
 def test_a_word_for_the_data_means_what_the_flag_means(
-    line: tuple[str, ...], say: Said, tree: Path
+    line: tuple[str, ...], say: Say, tree: Path
 ) -> None:
     (tree / "run.toml").write_text('data = "x.txt"')
     from_file = say(*line, "--config", "run.toml", "--print-config")
@@ -65,7 +64,7 @@ def test_a_word_for_the_data_means_what_the_flag_means(
 @pytest.mark.parametrize("line", LINES, ids=lambda line: line[0])
 @pytest.mark.parametrize(("values", "words"), GENES, ids=str)
 def test_a_gene_in_a_file_means_what_its_flags_mean(
-    values: dict[str, Any], words: str, line: tuple[str, ...], say: Said, tree: Path
+    values: dict[str, Any], words: str, line: tuple[str, ...], say: Say, tree: Path
 ) -> None:
     (tree / "run.json").write_text(json.dumps(values))
     # rope is of mixers that compare queries with keys
@@ -77,7 +76,7 @@ def test_a_gene_in_a_file_means_what_its_flags_mean(
 
 @pytest.mark.parametrize(("key", "value"), FIRST, ids=str)
 def test_what_decides_which_options_there_are_is_a_word(
-    key: str, value: Any, say: Said, tree: Path
+    key: str, value: Any, say: Say, tree: Path
 ) -> None:
     (tree / "run.json").write_text(json.dumps({"member": "gmlp"} | {key: value}))
     code, _, err = say("train", "--config", "run.json")
@@ -85,14 +84,14 @@ def test_what_decides_which_options_there_are_is_a_word(
     assert f"run.json: '{key}' must be str | None, not {value!r}" in err
 
 
-def test_the_run_of_eval_is_a_word(say: Said, tree: Path) -> None:
+def test_the_run_of_eval_is_a_word(say: Say, tree: Path) -> None:
     (tree / "run.json").write_text('{"run": []}')
     code, _, err = say("eval", "--config", "run.json")
     assert code == 2
     assert "run.json: 'run' must be str | None, not []" in err
 
 
-def test_a_name_with_a_dot_is_no_module_of_ours(say: Said, tree: Path) -> None:
+def test_a_name_with_a_dot_is_no_module_of_ours(say: Say, tree: Path) -> None:
     code, _, err = say("train", "attention", "--mixer", "x.txt")
     assert code == 2
     assert "unknown mixer 'x.txt'" in err

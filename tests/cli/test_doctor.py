@@ -6,16 +6,14 @@ import re
 import shutil
 import time
 import tomllib
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
+from commands import Say
 
 from everyformer.cli.verbs import doctor
 from everyformer.system import memory
-
-Say = Callable[..., tuple[int, str, str]]
 
 
 def test_room_speed_and_choices_are_told(say: Say) -> None:

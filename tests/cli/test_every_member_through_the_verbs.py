@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from commands import Say
 from matplotlib.image import imread
 
 from every_task import DATA, PAIRS, SIZES, write_data
@@ -17,8 +18,6 @@ from everyformer.rl import (
     read_trajectories,
 )
 from helpers import every_one
-
-Say = Callable[..., tuple[int, str, str]]
 
 PAIRED = pytest.mark.full("the task and the member are each tried in another pair")
 SIDE = 64

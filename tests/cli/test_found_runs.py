@@ -5,10 +5,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from commands import Say
 
 from everyformer.system.sealed import read_json, write_json
 
-Say = Callable[..., tuple[int, str, str]]
 FORMAT = "everyformer-comparison"
 
 

@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from commands import Say
 
 from everyformer.benchmark.points import Point
 from everyformer.cli import VERBS
 from everyformer.comparison.compare import Comparison
 
-Say = Callable[..., tuple[int, str, str]]
 SMALL = "--length 16 --batch 4 --width 16 --layers 1 --heads 2 --threads 1"
 LINES: dict[str, tuple[str, ...]] = {
     "list": ("--task lm",),

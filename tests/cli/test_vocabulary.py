@@ -1,15 +1,12 @@
 """One vocabulary: what a slip meant, files for members, options in messages."""
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from commands import Refused, Say
 
 from everyformer.cli import VERBS
 from everyformer.cli.messages import answer_with, in_flags
-
-Refused = Callable[..., str]
-Say = Callable[..., tuple[int, str, str]]
 
 SLIPS = [
     ("generate x --temp 1", "--temperature"),

@@ -97,11 +97,6 @@ def test_where_one_row_takes_more_than_half_a_second_a_round_is_one_step(
     assert asked == [(2, 2, 1), (4, *steps), (4, *steps)]
 
 
-def test_members_are_timed_in_turn(compare: Compare, timed: Times) -> None:
-    compare("aft-simple", "gmlp", "--budget-seconds", "0.01")
-    assert [name for name, _ in timed] == ["aft-simple", "gmlp"] * 4
-
-
 @pytest.mark.parametrize(("allowed", "rounds"), [(0.0019, 1), (0.0021, 2), (0.0041, 3), (9.0, 3)])
 def test_members_that_take_long_together_have_fewer_rounds_all_of_them(
     allowed: float, rounds: int, compare: Compare, timed: Times, monkeypatch: pytest.MonkeyPatch
@@ -227,14 +222,6 @@ def test_two_names_of_one_function_are_timed_once_and_learn_the_same(
     assert first["calibrated"] == second["calibrated"]
     assert (first["steps"], first["quality"]) == (second["steps"], second["quality"])
     assert (first["same_as"], done.row("gmlp")["same_as"]) == (["sinusoidal"], [])
-
-
-def test_options_of_one_of_two_names_make_them_two_functions(
-    compare: Compare, timed: Times
-) -> None:
-    own = ("--options", "sinusoidal.attention-dropout=0.1")
-    compare("attention", "sinusoidal", "--budget-seconds", "0.01", *own)
-    assert [name for name, _ in timed] == ["attention", "sinusoidal"] * 4
 
 
 def test_names_that_differ_in_their_model_or_their_data_are_two_functions() -> None:
@@ -552,8 +539,3 @@ def test_the_next_commands_name_paths_that_are_there(
     again = compare("--resume", small=False)
     assert again.runs("gmlp")[0]["steps"] == 2
     assert max(line["step"] for line in again.runs("gmlp")[0]["evaluations"]) == 2
-
-
-def test_train_and_compare_have_the_same_defaults_of_batch_and_evaluation() -> None:
-    for config in (TrainingConfig(), CompareConfig().training):
-        assert (config.batch, config.evaluate_every, config.evaluate_sequences) == (16, 100, 256)

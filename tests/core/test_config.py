@@ -15,6 +15,7 @@ from everyformer.genes.mixers import MIXERS
 from everyformer.genes.mixers.attention.options import AttentionOptions
 from everyformer.genes.positions import POSITIONS
 from everyformer.models.build import configure
+from everyformer.training.config import TrainingConfig
 
 
 @pytest.mark.parametrize("name", ["attention", "gpt", "aft-local", "gmlp"])
@@ -53,7 +54,8 @@ def test_every_option_is_explained():
             options = registry.get(name).Options
             docs = field_docs(options)
             undocumented += [f"{name}.{f}" for f in to_dict(options()) if f not in docs]
-    undocumented += [f for f in vars(ModelConfig()) if f not in field_docs(ModelConfig)]
+    for cls in (ModelConfig, TrainingConfig):
+        undocumented += [f for f in vars(cls()) if f not in field_docs(cls)]
     assert not undocumented
 
 

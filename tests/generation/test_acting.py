@@ -48,6 +48,13 @@ class Spy:
         self.given.append({"states": args[0], "keep": options["mask"].keep, **options})
 
 
+def policy(made: Any, target: float | None, streams: bool | None = None) -> DecisionPolicy:
+    """One that keeps states where the member has them, or reads all anew at every step."""
+    result = DecisionPolicy(made, SEEN, REALS, target)
+    result.streams = result.streams if streams is None else streams
+    return result
+
+
 def observed(step: int) -> np.ndarray:
     return np.random.default_rng(step).normal(size=(ROWS, 3)).astype(np.float32)
 
@@ -77,10 +84,7 @@ def test_kept_states_act_as_windows_read_anew(variant: str, member: str) -> None
     made = model(variant, member, position=position)
     target = 9.0 if variant in ("gym", "atari") else None
     begins = lambda step: {2: [1], 5: [0, 2], 6: [0], 11: [1]}.get(step, [])  # noqa: E731
-    both = [
-        rolled(DecisionPolicy(made, SEEN, REALS, target, cached=cached), 13, begins)
-        for cached in (True, False)
-    ]
+    both = [rolled(policy(made, target, streams), 13, begins) for streams in (None, False)]
     for kept, anew in zip(*both, strict=True):
         close(torch.from_numpy(kept), torch.from_numpy(anew), 1e-6)
 
@@ -97,11 +101,11 @@ def test_what_is_read_is_what_training_would_have_shown() -> None:
     """The return-to-go at t, absolute timesteps, states and actions of the last K steps."""
     made, rewards = model(), np.array([2.0, 0.0, -1.0, 3.0, 1.0, 4.0])
     spy, wanted = Spy(made), returns_to_go(rewards)
-    policy = DecisionPolicy(made, SEEN, REALS, float(rewards.sum()), cached=False)
-    policy.reset(np.ones(ROWS, bool), np.arange(ROWS), np.arange(ROWS))
+    acting = policy(made, float(rewards.sum()), False)
+    acting.reset(np.ones(ROWS, bool), np.arange(ROWS), np.arange(ROWS))
     acted: list[np.ndarray] = []
     for step, reward in enumerate(rewards):
-        acted.append(policy.act(observed(step)))
+        acted.append(acting.act(observed(step)))
         given = spy.given[step]
         count = min(step + 1, CONTEXT)
         steps = range(step + 1 - count, step + 1)
@@ -115,32 +119,31 @@ def test_what_is_read_is_what_training_would_have_shown() -> None:
             assert np.array_equal(given["states"][row, at].numpy(), seen)
             done = [acted[t][row] for t in steps[:-1]]
             assert np.allclose(given["actions"][row, at][:-1].numpy(), np.reshape(done, (-1, 2)))
-        policy.reward(np.full(ROWS, reward))
+        acting.reward(np.full(ROWS, reward))
 
 
 @pytest.mark.parametrize("delayed", [False, True])
 def test_what_is_asked_for_stays_where_rewards_are_delayed(delayed: bool) -> None:
     made = model()
     spy = Spy(made)
-    policy = DecisionPolicy(made, SEEN, REALS, 10.0, delayed=delayed, cached=False)
-    rolled(policy, 3)
+    acting = DecisionPolicy(made, SEEN, REALS, 10.0, delayed=delayed)
+    acting.streams = False
+    rolled(acting, 3)
     wanted = [given["returns"][:, -1].tolist() for given in spy.given]
     assert wanted == ([[10.0] * 3] * 3 if delayed else [[10.0] * 3, [10.0] * 3, [9.0, 12.0, 9.5]])
 
 
 def test_a_step_of_a_stream_reads_three_tokens_and_one_that_is_read_anew_all() -> None:
-    counts = {}
-    for cached in (True, False):
-        policy = DecisionPolicy(model(), SEEN, REALS, 9.0, cached=cached)
-        counts[cached] = []
-        for steps in (1, CONTEXT, CONTEXT + 3):
-            policy.tokens_read = 0
-            rolled(policy, steps)
-            counts[cached].append(policy.tokens_read // ROWS)
-    windows = [3 * sum(min(t + 1, CONTEXT) for t in range(n)) for n in (1, CONTEXT, CONTEXT + 3)]
-    assert counts[False] == windows
-    # the first step has no action before it; behind the window all is read anew
-    assert counts[True] == [2, 3 * CONTEXT - 1, 3 * CONTEXT - 1 + 3 * 3 * CONTEXT]
+    for streams in (True, False):
+        made, given = model(), []
+        made.stack.register_forward_pre_hook(
+            lambda _, x, given=given: given.append(tuple(x[0].shape[:2]))
+        )
+        rolled(policy(made, 9.0, streams), CONTEXT + 3)
+        whole = (ROWS, 3 * CONTEXT)
+        # the first step has no action before it; behind the window all is read anew
+        kept = [(ROWS, 2), *[(ROWS, 3)] * (CONTEXT - 1), *[whole] * 3]
+        assert given == (kept if streams else [whole] * (CONTEXT + 3))
 
 
 def test_rows_in_step_are_read_without_a_mask() -> None:
@@ -168,9 +171,9 @@ def test_rolling_reads_three_tokens_for_ever_and_is_another_function_behind_the_
     on, anew = rolled(rolling, 9), rolled(DecisionPolicy(made, SEEN, REALS, 9.0), 9)
     same = [bool(np.allclose(a, b, atol=1e-6)) for a, b in zip(on, anew, strict=True)]
     assert same == [True] * CONTEXT + [False] * 5
-    assert rolling.tokens_read == ROWS * (3 * 9 - 1)
+    assert rolling._state is not None
+    assert rolling._state.seen.tolist() == [3 * 9 - 1] * ROWS
     if member == "attention":
-        assert rolling._state is not None
         assert {t.shape[2] for t in rolling._state.tensors() if t.dim() == 4} == {3 * CONTEXT - 1}
 
 
@@ -241,6 +244,10 @@ def test_what_was_played_is_told_with_intervals_and_normalised_where_the_ends_ar
     low, high = reference(track) or (0, 0)
     assert (low, high) == (-1.3, 0.4)
     assert np.isclose(found["normalised"], (3 - low) / (high - low))
+    ends = [(3 + side - low) / (high - low) for side in (-half, half)]
+    assert np.allclose(found["normalised_interval"], ends)
+    alone = played(Trajectories(episodes[:1], SEEN, CHOICE, track))
+    assert (alone["return_interval"], alone["normalised_interval"]) == (None, None)
     assert reference(EnvironmentConfig("everyformer/MemoryTrack-v0", (), {"steps": 20})) is None
     assert "normalised" not in played(Trajectories(episodes, SEEN, CHOICE))
 

@@ -99,13 +99,6 @@ def test_scores_are_those_of_teacher_forcing_and_states_change_nothing(monkeypat
     assert [[h.tokens for h in hs] for hs in again] == [[h.tokens for h in hs] for hs in found]
 
 
-def test_finished_hypotheses_are_never_extended_and_all_differ():
-    [found] = beam_search(small(), torch.tensor([[0, 1]]), search=BeamConfig(beam=8, extra=4))
-    assert all(END not in h.tokens for h in found)
-    assert len({h.tokens for h in found}) == len(found)
-    assert [h.score for h in found] == sorted((h.score for h in found), reverse=True)
-
-
 def test_an_end_at_the_first_step_gives_the_empty_target():
     model = small()
     model.head.weight.data.zero_()

@@ -40,13 +40,13 @@ def test_texts_are_written_freely_at_the_threshold() -> None:
     calibration = Calibration(made, PROMPTS, None, tokens=6, batch=2)
     for threshold in (0.02, 0.2, None):
         written = calibration.write(threshold)
-        for prompt, text in zip(PROMPTS, written.texts, strict=True):
+        for prompt, text in zip(PROMPTS, written, strict=True):
             set_threshold(made, threshold)
             alone = generate(made, list(prompt.tokens), tokens=6, sampling=Sampling(temperature=0))
             assert text == tuple(alone[0].tolist())
-        assert calibration.depths[threshold] == written.depth
-    assert calibration.write(None).depth == 4
-    assert 1 <= calibration.write(0.02).depth < 4
+    calibration.write(None)
+    calibration.write(0.02)
+    assert 1 <= calibration.depths[0.02] < calibration.depths[None] == 4
 
 
 EARLY = [(1, 2, 9, 4), (65, 66), (8, 7)]
@@ -59,7 +59,7 @@ EARLY = [(1, 2, 9, 4), (65, 66), (8, 7)]
 def test_the_distance_of_two_texts(metric: Any, expected: list[float]) -> None:
     calibration = Calibration(model(), PROMPTS, None, metric)
     calibration._full = [(1, 2, 3, 4), (65, 66), (7, 7, 7)]
-    calibration.write = lambda threshold: type("W", (), {"texts": EARLY})  # type: ignore[method-assign, assignment, return-value]
+    calibration.write = lambda threshold: EARLY  # type: ignore[method-assign, assignment]
     np.testing.assert_allclose(calibration.losses(0.5), expected, atol=1e-15)
 
 
@@ -67,7 +67,7 @@ def test_the_risk_is_what_is_lost_beyond_the_full_model() -> None:
     prompts = [Prompt((5,), (1, 2, 3, 4)), Prompt((5,), (65, 67)), Prompt((5,), (8, 7))]
     calibration = Calibration(model(), prompts, None, "tokens", "risk")
     calibration._full = [(1, 2, 3, 4), (65, 66), (7, 7)]
-    calibration.write = lambda threshold: type("W", (), {"texts": EARLY})  # type: ignore[method-assign, assignment, return-value]
+    calibration.write = lambda threshold: EARLY  # type: ignore[method-assign, assignment]
     # 1/4 - 0, 1/2 - 1/2, and 0 - 1/2, which is no gain
     np.testing.assert_allclose(calibration.losses(0.5), [0.25, 0.0, 0.0], atol=1e-15)
 
@@ -78,7 +78,7 @@ def test_scores_of_a_text_are_sacrebleus(metric: Any) -> None:
     texts = [tuple(b"the cat sat on the mat"), tuple(b"the cat lay on a mat")]
     calibration = Calibration(model(), PROMPTS[:2], ByteTokenizer(), metric)
     calibration._full = [texts[0], texts[0]]
-    calibration.write = lambda threshold: type("W", (), {"texts": texts})  # type: ignore[method-assign, assignment, return-value]
+    calibration.write = lambda threshold: texts  # type: ignore[method-assign, assignment]
     sentence = {"bleu": sacrebleu.sentence_bleu, "chrf": sacrebleu.sentence_chrf}[metric]
     score = sentence("the cat lay on a mat", ["the cat sat on the mat"]).score
     np.testing.assert_allclose(calibration.losses(0.5), [0.0, 1 - score / 100], atol=1e-12)
@@ -133,7 +133,7 @@ def test_each_way_costs_what_it_spends_on_its_own_tokens(monkeypatch: pytest.Mon
             parameter.add_(0.5 * torch.randn_like(parameter))
     prompts = [Prompt((5, 9, 11, 3, 2)), Prompt((7, 3, 4)), Prompt((6, 1, 8, 8))]
     calibration = Calibration(made.eval(), prompts, None, tokens=9, batch=3)
-    tokens = {t: sum(map(len, calibration.write(t).texts)) for t in (0.0, None)}
+    tokens = {t: sum(map(len, calibration.write(t))) for t in (0.0, None)}
     assert tokens[0.0] > 1.3 * tokens[None] > 0
     monkeypatch.setattr(exit_costs_module, "_in_turn", lambda ways, _: dict.fromkeys(ways, 4.0))
     costs = exit_costs(calibration, 0.0)
@@ -149,7 +149,7 @@ def test_each_way_costs_what_it_spends_on_its_own_tokens(monkeypatch: pytest.Mon
 def test_the_first_token_is_the_full_models_since_prompts_go_through_all_layers() -> None:
     made = model()
     calibration = Calibration(made, [Prompt((n, n + 1, 7)) for n in range(12)], None, tokens=2)
-    early, full = calibration.write(0.0).texts, calibration.write(None).texts
+    early, full = calibration.write(0.0), calibration.write(None)
     assert [text[0] for text in early] == [text[0] for text in full]
     set_threshold(made, 0.0)
     tokens = torch.tensor([prompt.tokens for prompt in calibration.prompts])

@@ -8,7 +8,7 @@ import torch
 
 from everyformer.core.errors import UnsupportedError
 from everyformer.core.trace import trace
-from everyformer.generation.remembered import weights_by_step
+from everyformer.generation.acting import weights_by_step
 from everyformer.rl import EnvironmentConfig
 from everyformer.training.returns import play_policy
 from helpers import build_model, close, shifted

@@ -54,21 +54,6 @@ def test_streamed_tokens_equal_recomputed_ones(
     assert torch.equal(generate(model, prompt, tokens=20, sampling=Sampling(**choice)), streamed)
 
 
-@pytest.mark.parametrize("member", [m.name for m in list_members(task=LM, abilities=("padding",))])
-def test_left_padded_rows_equal_rows_alone(member: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    model = small_model(member)
-    rows = [[5, 6], [1, 2, 3, 4], [7]]
-    # what stands in the padding must not matter
-    ids = torch.tensor([[9] * (4 - len(row)) + row for row in rows])
-    keep = torch.tensor([[False] * (4 - len(row)) + [True] * len(row) for row in rows])
-    greedy = Sampling(temperature=0)
-    alone = [generate(model, row, tokens=8, sampling=greedy)[0] for row in rows]
-    for _ in range(2):
-        together = generate(model, ids, tokens=8, mask=Mask(keep=keep), sampling=greedy)
-        assert torch.equal(together, torch.stack(alone))
-        recomputed(monkeypatch)
-
-
 @pytest.mark.parametrize("places", [((0, 1), (0, 1, 2, 3, 4)), ((2,), (0, 2, 4)), ((0, 4), (1, 3))])
 @pytest.mark.parametrize("member", LANGUAGE)
 def test_prompts_padded_anywhere_continue_as_each_alone(
@@ -92,14 +77,6 @@ def test_a_row_of_padding_alone_is_no_prompt() -> None:
         generate(model, torch.ones(2, 2), tokens=1, mask=Mask(keep=keep))
     with pytest.raises(UnsupportedError, match="cannot honour the mask part"):
         stream(model, torch.ones(2, 2), mask=Mask(documents=torch.zeros(2, 2).long()))
-
-
-def test_what_is_generated_is_what_the_model_finds_likeliest() -> None:
-    model, prompt = small_model("attention"), [1, 2]
-    made = generate(model, prompt, tokens=6, sampling=Sampling(temperature=0))[0]
-    text = torch.cat((torch.tensor(prompt), made))
-    likeliest = model(text[None]).logits[0].argmax(-1)
-    assert torch.equal(likeliest[1:-1], made)
 
 
 def test_the_same_seed_gives_the_same_text_and_another_seed_another() -> None:
@@ -127,12 +104,6 @@ def test_without_a_number_of_tokens_it_goes_on_for_ever(member: str) -> None:
     assert all(token.shape == (1,) for token in tokens)
     first = generate(model, [1, 2], tokens=10)
     assert torch.equal(torch.stack(tokens, 1)[:, :10], first)
-
-
-def test_a_stream_that_is_dropped_leaves_the_model_as_it_was() -> None:
-    model = small_model("aft-simple").train()
-    next(stream(model, [1]))
-    assert model.training
 
 
 def test_a_table_over_positions_ends_the_text_with_an_error() -> None:
@@ -181,38 +152,6 @@ def test_draws_follow_the_distribution(options: dict[str, Any]) -> None:
     # four standard deviations of a share of 4000 draws are at most 0.032
     assert torch.allclose(found, expected, atol=0.032)
     assert not found[expected == 0].any()
-
-
-def test_top_k_keeps_k_where_all_are_equal() -> None:
-    assert int((drawn(torch.zeros(1, 8), top_k=3) > 0).sum()) == 3
-
-
-@pytest.mark.parametrize(
-    "same",
-    [
-        ({}, {"top_k": 6}, {"top_k": 100}, {"top_p": 1.0}, {"top_k": 6, "top_p": 1.0}),
-        (
-            {"temperature": 0.0},
-            {"top_k": 1},
-            {"top_p": 1e-9},
-            {"temperature": 1e-30},
-            {"temperature": 5.0, "top_k": 1},
-            {"temperature": 0.0, "top_k": 3, "top_p": 0.5},
-        ),
-        ({"top_k": 3, "top_p": 1.0}, {"top_k": 3}),
-    ],
-)
-def test_limits_of_the_options_agree(same: tuple[dict[str, Any], ...]) -> None:
-    logits = torch.randn(64, 6, generator=generator(1), dtype=torch.float64)
-    first, *rest = (draw(logits, Sampling(**options), generator()) for options in same)
-    for tokens in rest:
-        assert torch.equal(tokens, first)
-
-
-def test_impossible_tokens_are_never_drawn() -> None:
-    logits = torch.tensor([[0.0, -torch.inf, 0.0, -torch.inf]])
-    for options in ({}, {"top_k": 3}, {"top_p": 0.99}, {"temperature": 3.0}):
-        assert drawn(logits, **options)[1::2].sum() == 0  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("member", [m.name for m in list_members(task=PIXELS)])

@@ -263,37 +263,6 @@ def test_rules_that_cannot_be_kept_are_refused() -> None:
         draw_images(pixels, 1, Sampling(stop=("a",)))
 
 
-def test_a_gpt_with_all_modern_switches_trains_and_decodes_exactly_with_its_state() -> None:
-    torch.manual_seed(0)
-    model = ef.create_model(
-        "gpt", width=32, layers=2, heads=4, vocabulary=17, max_length=24, norm="rmsnorm",
-        feedforward="swiglu", feedforward_bias=False, bias=(), kv_heads=2, qk_norm=True,
-        position="rope", tie=False, dropout=0.0, embedding_dropout=0.0,
-    ).double()  # fmt: skip
-    assert not [name for name, _ in model.named_parameters() if "bias" in name]
-    tokens = torch.arange(24).remainder(7)[None].repeat(4, 1)
-    inputs, targets = tokens[:, :-1], tokens[:, 1:]
-    optimiser = torch.optim.AdamW(model.parameters(), lr=1e-2)
-    losses = []
-    for _ in range(40):
-        loss = model(inputs, targets=targets).loss
-        optimiser.zero_grad()
-        loss.backward()
-        optimiser.step()
-        losses.append(loss.item())
-    assert losses[-1] < 0.1 * losses[0]
-    model.eval()
-    whole = model(inputs).logits
-    state, parts = model.init_state(4, dtype=torch.float64), []
-    for piece in inputs.split([5, 1, 1, 9, 7], dim=1):
-        out = model(piece, state=state)
-        state = out.state
-        parts.append(out.logits)
-    torch.testing.assert_close(torch.cat(parts, 1), whole, rtol=0, atol=1e-10)
-    made = generate(model, tokens[:1, :9], tokens=12, sampling=Sampling(temperature=0))
-    assert made[0].tolist() == [(9 + n) % 7 for n in range(12)]
-
-
 def test_prompts_on_the_command_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

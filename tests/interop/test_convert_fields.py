@@ -81,31 +81,19 @@ FORGED = {
     "no JSON": "{",
     "not of UTF-8": "\udcff",
     "a list": "[]",
-    "a text": '"BPE"',
-    "a number": "7",
-    "nothing": "null",
     "empty": "{}",
     "nested": "[" * 100_000,
-    "nested tables": '{"model": ' * 100_000,
     "wrapped": '{"tokenizer": {"model": {"type": "BPE", "vocab": {}, "merges": []}}}',
     "unknown kind": '{"model": {"type": "ABC", "vocab": {"a": 0}}}',
-    "kind of another type": '{"model": {"type": 7}}',
     "no vocabulary": '{"model": {"type": "WordLevel", "unk_token": "a"}}',
-    "vocabulary of lists": '{"model": {"type": "WordLevel", "vocab": ["a"], "unk_token": "a"}}',
-    "real numbers": '{"model": {"type": "WordLevel", "vocab": {"a": 0.5}, "unk_token": "a"}}',
     "negative numbers": '{"model": {"type": "WordLevel", "vocab": {"a": -1}, "unk_token": "a"}}',
     "numbers beyond 32 bits": (
         '{"model": {"type": "WordLevel", "vocab": {"a": 99999999999}, "unk_token": "a"}}'
     ),
-    "numbers of a thousand digits": (
-        '{"model": {"type": "WordLevel", "vocab": {"a": ' + "9" * 1000 + '}, "unk_token": "a"}}'
-    ),
     "the largest number": (
         '{"model": {"type": "WordLevel", "vocab": {"a": 4294967295}, "unk_token": "a"}}'
     ),
-    "no infinite number": '{"model": {"type": "WordLevel", "vocab": {"a": Infinity}}}',
     "merges of nothing": '{"model": {"type": "BPE", "vocab": {"a": 0}, "merges": [["b", "c"]]}}',
-    "merges of one": '{"model": {"type": "BPE", "vocab": {"a": 0}, "merges": ["a"]}}',
     "no pieces": '{"model": {"type": "Unigram", "vocab": [], "unk_id": 3}}',
     "unknown beyond all": '{"model": {"type": "Unigram", "vocab": [["a", -1.0]], "unk_id": 9}}',
 }

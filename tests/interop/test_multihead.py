@@ -107,13 +107,6 @@ def test_self_attention_and_causal_hint_equal_torch(weights):
         torch.testing.assert_close(got, expected, rtol=0, atol=1e-12)
 
 
-def test_memory_read_as_keys_and_values_equals_torch():
-    torch.manual_seed(0)
-    theirs, ours = pair(batch_first=True)
-    x, memory = torch.randn(B, L, E).double(), torch.randn(B, S, E).double()
-    torch.testing.assert_close(ours(x, memory, memory), theirs(x, memory, memory))
-
-
 @pytest.mark.parametrize("weights", [True, False])
 def test_dropout_with_the_same_seed_equals_torch(weights):
     torch.manual_seed(0)
@@ -253,11 +246,6 @@ def test_a_mask_that_a_member_cannot_honour_is_an_error(member):
 def test_arguments_without_a_use_are_errors(error, words, options):
     with pytest.raises(error, match=words):
         ef.MultiheadAttention(E, H, **options)
-
-
-def test_bias_false_reaches_a_member_that_has_biases():
-    names = dict(ef.MultiheadAttention(E, H, bias=False, member="aft-simple").named_parameters())
-    assert not any("bias" in name for name in names)
 
 
 @pytest.mark.parametrize(

@@ -80,15 +80,6 @@ def test_a_rollout_in_segments_is_its_episodes_one_by_one(name: str) -> None:
                 close(got[row, a:b], fed(made, alone, None, [0, *inner])[0][0], 1e-11)
 
 
-@pytest.mark.parametrize("name", ["gtrxl", "attention", "aft-local", "linear"])
-def test_rows_do_not_touch_each_other(name: str) -> None:
-    made, (x, reset, cuts) = body(name), rollout(5)
-    other, resets = x.clone(), reset.clone()
-    other[1:], resets[1:] = draw(ROWS - 1, LENGTH, WIDTH, seed=8), ~reset[1:]
-    first, second = (fed(made, *both, cuts)[0] for both in ((x, reset), (other, resets)))
-    close(first[0], second[0], 1e-12)
-
-
 @pytest.mark.parametrize("name", ["gtrxl", "compressive", "attention", "gmlp", "linear"])
 def test_no_gradient_passes_from_an_episode_to_the_one_before(name: str) -> None:
     made, (x, reset, cuts) = body(name).train(), rollout(3)
@@ -123,17 +114,6 @@ def test_what_a_memory_hands_on_holds_no_row_of_an_older_episode(at: int) -> Non
     for layer in state.layers:
         keep, _ = layer.rows.slots()
         assert keep.sum(1).tolist() == [10 - at, 17]
-
-
-@pytest.mark.parametrize("name", ["gtrxl", "rope"])
-def test_a_reset_at_the_first_token_is_a_reset_of_the_state(name: str) -> None:
-    made, x = body(name), draw(2, 6, WIDTH)
-    where = torch.tensor([True, False])
-    _, state = made(x)
-    reset = torch.zeros(2, 6, dtype=torch.bool)
-    reset[:, 0] = where
-    close(made(x, state, reset)[0], made(x, state.reset(where))[0], 1e-12)
-    assert made(x, state, reset)[1].seen.tolist() == [6, 12]
 
 
 GROWING = ["attention", "gpt", "rope", "image-transformer", "sinkhorn", "longformer", "amlp"]

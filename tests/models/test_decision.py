@@ -6,7 +6,6 @@ import pytest
 import torch
 from torch import Tensor
 
-import everyformer as ef
 from everyformer.core.errors import ConfigError, GeneError, ShapeError
 from everyformer.core.mask import Mask
 from everyformer.models.decision import PresentStep
@@ -87,26 +86,6 @@ def test_an_action_follows_from_its_return_its_state_and_whole_steps_before(
             assert bool((moved.amax(-1) > 0).all()) == (before and reads[name]), (name, step)
 
 
-@pytest.mark.parametrize("shape", ["numbers", "chosen"])
-def test_the_gradient_to_the_present_action_and_to_all_that_is_later_is_zero(shape: str) -> None:
-    made, given, at = model(shape), window(shape), 2
-    embedded: list[Tensor] = []
-    kept = lambda *found: embedded.append(found[2]) or found[2].retain_grad()  # noqa: E731
-    handle = made.action.register_forward_hook(kept)
-    given = {**given, "inputs": given["inputs"].requires_grad_()}
-    given["returns"] = given["returns"].requires_grad_()
-    made(**given).logits[:, at].sum().backward()
-    handle.remove()
-    for gradient, last in (
-        (given["inputs"].grad, at), (given["returns"].grad, at), (embedded[0].grad, at - 1),
-    ):  # fmt: skip
-        assert gradient is not None
-        reached = (
-            gradient.flatten(2).abs().sum((0, 2)) if gradient.dim() > 2 else gradient.abs().sum(0)
-        )
-        assert (reached > 0).tolist() == [step <= last for step in range(STEPS)]
-
-
 @pytest.mark.parametrize("member", ["attention", "linear", "gmlp", "alibi", "learned", "aft-conv"])
 @pytest.mark.parametrize("variant", ["gym", "atari", "no-return", "mlp"])
 def test_a_window_that_is_padded_on_the_left_is_the_shorter_one(variant: str, member: str) -> None:
@@ -125,21 +104,6 @@ def test_a_window_that_is_padded_on_the_left_is_the_shorter_one(variant: str, me
             }
             long = read(made, padded, mask=Mask(keep=keep)).logits[:, -count:]
             close(long, read(made, {n: t[:, -count:] for n, t in given.items()}).logits)
-
-
-@pytest.mark.parametrize("variant", ["gym", "atari", "no-return"])
-def test_the_token_of_return_state_or_action_m_of_step_k_is_token_3k_plus_m(variant: str) -> None:
-    made, given = model("chosen", variant), window("chosen")
-    seen: list[Tensor] = []
-    handle = made.stack.register_forward_pre_hook(lambda _, args: seen.append(args[0]))
-    read(made, given)
-    for name, m in (("returns", 0), ("inputs", 1), ("actions", 2)):
-        read(made, changed(given, name, 3))
-        moved = (seen[-1] - seen[0]).abs().amax((0, 2)) > 0
-        count, first = (2, 3) if variant == "no-return" else (3, 0)
-        place = [] if m < first and m == 0 else [3 * count + m - (count == 2)]
-        assert moved.nonzero()[:, 0].tolist() == place
-    handle.remove()
 
 
 @pytest.mark.parametrize("member", ["attention", "linear", "alibi", "aft-conv", "learned"])
@@ -290,12 +254,3 @@ def test_tensors_that_do_not_go_together_and_timesteps_beyond_the_table_are_refu
         with pytest.raises(ShapeError) as caught:
             read(made, wrong)
         assert str(caught.value) == sentence
-
-
-def test_a_saved_model_acts_as_before(tmp_path: Any) -> None:
-    made, given = model("numbers", "heads").float(), window("numbers")
-    given = {n: t.float() if t.is_floating_point() else t for n, t in given.items()}
-    ef.save(made, tmp_path / "m")
-    again = ef.load(tmp_path / "m")
-    assert again.config == made.config
-    assert torch.equal(read(again, given).logits, read(made, given).logits)

@@ -56,5 +56,7 @@ def test_an_init_draws_linear_layers(init: str, std: float, member: str) -> None
     found = [p for name, p in model.named_parameters() if name.endswith(inside)]
     whole = torch.cat([p.detach().flatten() for p in found])
     assert float(whole.std()) == pytest.approx(std, rel=0.03)
+    even = init == "image-transformer"
+    assert (float(whole.abs().max()) <= 3**0.5 * std * 1.0001) is even, "uniform, or normal"
     biases = [p for n, p in model.named_parameters() if n.endswith(("up.bias", "out.bias"))]
     assert all(not bias.any() for bias in biases)

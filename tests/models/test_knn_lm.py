@@ -83,12 +83,6 @@ def test_probabilities_of_neighbours_are_the_equation(distance: str) -> None:
     torch.testing.assert_close(found, expected)
 
 
-def test_a_temperature_without_end_counts_neighbours() -> None:
-    d, values = torch.rand(1, 6).double() * 9, torch.tensor([[0, 1, 1, 2, 2, 2]])
-    found = neighbour_probabilities(Neighbours(d, values, values), 3, KnnOptions(temperature=1e12))
-    torch.testing.assert_close(found, torch.tensor([[1, 2, 3]]).double() / 6)
-
-
 @pytest.mark.parametrize("weight", [0.0, 0.3, 1.0])
 def test_the_mixture_is_of_probabilities_and_exact_at_both_ends(weight: float) -> None:
     of_model = torch.randn(3, 7).double().log_softmax(-1)
@@ -123,24 +117,6 @@ def test_logits_are_the_whole_equation_for_every_token(wiring: str) -> None:
             torch.testing.assert_close(out.logits[row, at].exp(), expected)
     each = -out.logits.gather(-1, IDS[..., None])
     torch.testing.assert_close(out.loss, each.mean())
-
-
-def test_a_store_of_the_same_text_knows_what_comes_next() -> None:
-    """Contexts of queries are those of keys: the nearest key is the query itself."""
-    made = model()
-    reader = store_of(made, IDS)
-    out = knn(made, reader, k=1, weight=1.0)(IDS[:, :-1])
-    assert torch.equal(out.logits.argmax(-1), IDS[:, 1:])
-
-
-def test_rows_of_a_store_in_another_order_change_nothing() -> None:
-    made = model()
-    reader = store_of(made, IDS)
-    order = torch.randperm(len(reader.keys))
-    other = Everything(reader.keys[order], reader.values[order])
-    torch.testing.assert_close(
-        knn(made, reader, k=4)(IDS).logits, knn(made, other, k=4)(IDS).logits
-    )
 
 
 def test_streams_padding_and_the_last_token_alone_are_one_pass() -> None:

@@ -1,13 +1,10 @@
 """Models: every member builds every task it names, pads, pools, schedules and trains."""
 
-import math
-
 import pytest
 import torch
 
 import everyformer as ef
 from everyformer.core.errors import (
-    CheckpointError,
     ConfigError,
     GeneError,
     ShapeError,
@@ -41,41 +38,6 @@ def test_every_parameter_gets_a_gradient(member, task):
     assert not [n for n in idle if not any(part in n for part in spared)]
 
 
-@pytest.mark.parametrize("name", ["attention", "aft-simple", "gmlp"])
-def test_a_few_steps_lower_the_loss(name):
-    model, inputs, targets = small_model(ef.info(name), "lm")
-    optimiser = torch.optim.AdamW(model.parameters(), lr=1e-2)
-    losses = []
-    for _ in range(30):
-        loss = model(inputs, targets=targets).loss
-        optimiser.zero_grad()
-        loss.backward()
-        optimiser.step()
-        losses.append(loss.item())
-    assert losses[-1] < 0.7 * losses[0]
-
-
-def test_a_zero_head_gives_log_of_the_classes():
-    model = ef.create_model("vit", "classify-image", image=(1, 8, 8), classes=7, width=16, heads=2)
-    images = torch.randint(0, 256, (3, 1, 8, 8), dtype=torch.uint8)
-    loss = model(images, targets=torch.tensor([0, 3, 6])).loss
-    torch.testing.assert_close(loss, torch.tensor(math.log(7)))
-
-
-@pytest.mark.parametrize("pooling", ["mean", "class", "last"])
-def test_padding_does_not_change_a_classification(pooling):
-    model = ef.create_model(
-        "attention", "classify-text", width=16, heads=2, layers=2, classes=3, pooling=pooling
-    ).double()
-    for parameter in model.pool.parameters():
-        torch.nn.init.normal_(parameter)
-    tokens = torch.randint(0, 256, (1, 6))
-    padded = torch.cat((tokens, torch.full((1, 4), 7)), 1)
-    keep = torch.tensor([[True] * 6 + [False] * 4])
-    got = model(padded, mask=ef.Mask(keep=keep)).logits
-    torch.testing.assert_close(got, model(tokens).logits)
-
-
 def test_options_differ_by_layer():
     model = ef.create_model(
         "attention",
@@ -99,17 +61,6 @@ def test_predictions_after_the_last_tokens_are_those_of_the_whole_and_scored_alo
         out.logits.flatten(0, 1), targets[:, -3:].flatten()
     )
     torch.testing.assert_close(out.loss, expected)
-
-
-def test_checkpointed_activations_change_nothing():
-    model, inputs, targets = small_model(ef.info("attention"), "lm")
-    model(inputs, targets=targets).loss.backward()
-    plain = [p.grad.clone() for p in model.parameters()]
-    model.zero_grad()
-    model.enable_checkpointing()
-    model(inputs, targets=targets).loss.backward()
-    for a, p in zip(plain, model.parameters(), strict=True):
-        torch.testing.assert_close(a, p.grad)
 
 
 def test_dropped_paths_keep_the_mean():
@@ -153,22 +104,6 @@ WRONG = [
 def test_wrong_calls_say_what_to_do(call, kind, message):
     with pytest.raises(kind, match=message):
         call()
-
-
-def test_save_and_load_keep_everything_and_notice_a_flipped_byte(tmp_path):
-    model = ef.create_model("attention", width=16, heads=2, layers=1, window=3).eval()
-    tokens = torch.randint(0, 256, (1, 9))
-    ef.save(model, tmp_path / "m")
-    loaded = ef.load(tmp_path / "m").eval()
-    assert loaded.config == model.config
-    assert torch.equal(loaded(tokens).logits, model(tokens).logits)
-    assert loaded.head.weight is loaded.embedding.weight
-    weights = tmp_path / "m" / "model.safetensors"
-    raw = bytearray(weights.read_bytes())
-    raw[len(raw) // 2] ^= 1
-    weights.write_bytes(bytes(raw))
-    with pytest.raises(CheckpointError):
-        ef.load(tmp_path / "m")
 
 
 def test_heads_of_one_mixer_by_head_are_that_mixer():

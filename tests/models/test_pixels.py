@@ -1,6 +1,5 @@
 """Pixel models: orders, mixtures, classes, small images; what each value is predicted from."""
 
-import math
 from typing import Any
 
 import pytest
@@ -52,16 +51,6 @@ def images_of(count: int, shape: tuple[int, int, int] = IMAGE, seed: int = 1) ->
 
 def values_of(images: Tensor) -> Tensor:
     return images.permute(0, 2, 3, 1).flatten(1).long()
-
-
-@pytest.mark.parametrize("options", WAYS)
-def test_tokens_and_values_are_each_others_inverse(options):
-    sequence = PixelSequence(IMAGE, PixelOptions(**options))
-    images = images_of(2)
-    values = sequence.flatten(images)
-    assert torch.equal(values, values_of(images))
-    assert torch.equal(sequence.values(sequence.tokens(values)), values)
-    assert torch.equal(sequence.unflatten(values), images)
 
 
 def test_tokens_of_blocks_follow_the_grid_of_rows_and_columns_times_channels():
@@ -172,19 +161,6 @@ def test_streamed_tokens_have_the_logits_of_the_whole(options):
     torch.testing.assert_close(model.sequence.in_raster(whole), in_order)
 
 
-@pytest.mark.parametrize("task", [PIXELS, ENLARGE])
-@pytest.mark.parametrize("order", ["raster", "blocks"])
-def test_a_head_of_zeros_gives_eight_bits_a_dimension(order, task):
-    model = model_of(
-        task, pixels={"order": order, **({"tile": (2, 5)} if order == "blocks" else {})}
-    )
-    model.head.weight.data.zero_()
-    images = images_of(2)
-    inputs = images_of(2, (3, 2, 2)) if task == ENLARGE else images
-    loss = model(inputs, targets=values_of(images)).loss
-    assert loss.item() / math.log(2) == pytest.approx(8.0, abs=1e-12)
-
-
 @pytest.mark.parametrize("order", ["raster", "blocks"])
 def test_the_loss_of_a_mixture_is_the_mean_over_pixels_and_channels(order):
     options = {"output": "mixture", "mixtures": 2, "order": order}
@@ -210,29 +186,6 @@ def test_autocast_leaves_the_parameters_of_a_mixture_in_float32():
     assert (out.logits.dtype, out.loss.dtype) == (torch.float32, torch.float32)
     assert plain.logits.dtype == torch.bfloat16
     out.loss.backward()
-
-
-def test_a_mixture_over_colours_is_a_distribution_over_whole_pixels():
-    """Two channels, all 65,536 pixels: the probabilities of the model sum to one."""
-    model = model_of(image=(2, 1, 1), pixels={"output": "mixture", "mixtures": 3})
-    every = torch.cartesian_prod(torch.arange(256), torch.arange(256))
-    logits = model(torch.zeros(1, 2, 1, 1, dtype=torch.uint8)).logits[0, 0]
-    total = mixture_losses(logits.expand(len(every), -1), every).sum(-1).neg().exp().sum()
-    torch.testing.assert_close(total, torch.ones_like(total))
-
-
-@pytest.mark.parametrize("options", WAYS)
-@pytest.mark.parametrize("task", [PIXELS, ENLARGE])
-def test_a_class_is_told_at_every_place(task, options):
-    model = model_of(task, class_names=("cat", "dog"), pixels=options)
-    images = images_of(1)
-    inputs = images_of(1, (3, 2, 2)) if task == ENLARGE else images
-    targets = values_of(images)
-    cat, dog = (model(inputs, targets=targets, labels=torch.tensor([c])).logits for c in (0, 1))
-    assert ((cat - dog).abs().amax(-1) > 1e-9).all()
-    model.classes.weight.data[1] = model.classes.weight.data[0]
-    again = model(inputs, targets=targets, labels=torch.tensor([1])).logits
-    torch.testing.assert_close(again, cat)
 
 
 def test_labels_must_fit_the_model():
@@ -323,22 +276,6 @@ def test_a_given_beginning_is_kept_and_the_rest_is_drawn(options):
     assert torch.equal(draw_images(model, 3, given=images, known=sequence.steps), images)
 
 
-def test_colours_of_a_mixture_are_drawn_as_it_says():
-    """One pixel of three channels: frequencies of the first two, against the model's own."""
-    model = model_of(image=(3, 1, 1), pixels={"output": "mixture", "mixtures": 2})
-    model.head.weight.data.mul_(0.5)
-    logits = model(torch.zeros(1, 3, 1, 1, dtype=torch.uint8)).logits[:, 0]
-    drawn = draw_images(model, 4000).flatten(1).long()
-    for known in range(2):
-        expected = torch.stack(
-            [model.distribution(logits, row[None, :known]).exp()[0] for row in drawn[:200]]
-        ).mean(0)
-        got = torch.bincount(drawn[:, known], minlength=256) / len(drawn)
-        bins = [slice(16 * n, 16 * n + 16) for n in range(16)]
-        for part in bins:
-            assert abs(got[part].sum() - expected[part].sum()) < 0.05
-
-
 WRONG: list[tuple[Any, type[Exception], str]] = [
     (lambda: model_of(pixels={"tile": (0, 3)}), ConfigError, "pixels.tile.* must be at least 1"),
     (lambda: model_of(pixels={"mixtures": 0}), ConfigError, "pixels.mixtures' must be at least 1"),
@@ -404,26 +341,3 @@ WRONG: list[tuple[Any, type[Exception], str]] = [
 def test_wrong_calls_say_what_to_do(call, kind, message):
     with pytest.raises(kind, match=message):
         call()
-
-
-def test_even_weights_have_unit_scaling_by_a_fifth() -> None:
-    """U(-a, a) with a = 0.2 sqrt(3 / inputs), of variance 0.04 / inputs; tables N(0, 1 / width)."""
-    torch.manual_seed(0)
-    model = ef.create_model(
-        "image-transformer", PIXELS, image=(3, 8, 8), width=96, heads=4, layers=2,
-        init="image-transformer",
-    )  # fmt: skip
-    (block, _) = model.stack.blocks
-    weights = block.state_dict() | {"head.weight": model.head.weight.detach()}
-    tried = 0
-    for name, weight in weights.items():
-        if weight.dim() == 2:
-            inputs = weight.shape[1]
-            assert float(weight.abs().max()) <= 0.2 * math.sqrt(3 / inputs)
-            assert math.isclose(float(weight.var()) * inputs, 0.04, rel_tol=0.05)
-            tried += 1
-        elif "bias" in name:
-            assert not weight.any()
-    assert tried == 5
-    table = model.embedding.values.weight.detach()
-    assert math.isclose(float(table.var()) * 96, 1, rel_tol=0.05)

@@ -45,16 +45,6 @@ def test_advantages_are_discounted_sums_of_errors_up_to_the_episodes_end() -> No
             assert float(found[t, row]) == pytest.approx(wanted, abs=1e-12)
 
 
-def test_with_lambda_1_an_advantage_is_the_return_to_the_end_less_the_value() -> None:
-    rewards, values = draw(STEPS, 1, seed=1), draw(STEPS, 1, seed=2)
-    after, over = torch.cat((values[1:], torch.zeros(1, 1))), torch.zeros(STEPS, 1).bool()
-    over[-1] = True
-    found = ppo.advantages(rewards, values, after, over, GAMMA, 1.0)
-    for t in range(STEPS):
-        paid = sum(GAMMA ** (n - t) * float(rewards[n]) for n in range(t, STEPS))
-        assert float(found[t]) == pytest.approx(paid - float(values[t]), abs=1e-12)
-
-
 @pytest.mark.parametrize(
     ("ratio", "advantage", "loss"),
     [(1.0, 2.0, -2.0), (1.1, 2.0, -2.2), (1.5, 2.0, -2.4), (0.5, 2.0, -1.0),

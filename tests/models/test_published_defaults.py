@@ -22,7 +22,7 @@ from everyformer.genes.depth import DEPTHS
 from everyformer.genes.feedforward import DENSE, FEEDFORWARDS
 from everyformer.genes.memory import MEMORIES
 from everyformer.genes.mixers import MIXERS
-from everyformer.genes.positions import POSITIONS, make_position
+from everyformer.genes.positions import POSITIONS
 from everyformer.genes.retrieval import RETRIEVALS
 from everyformer.genes.wirings import WIRINGS
 from everyformer.models.build import configure
@@ -343,13 +343,6 @@ GENES = {"mixer": "attention", "encoder": None, "cross": "attention", "position"
          "depth": "plain"}  # fmt: skip
 """what stands for every gene unless a member's row says otherwise"""
 
-WAVES = {
-    # 8 channels of position 1, by layout and frequencies
-    ("interleaved", "paper"): [0.84147, 0.54030, 0.09983, 0.99500, 0.01, 0.99995, 0.001, 1.0],
-    ("halves", "paper"): [0.84147, 0.09983, 0.01, 0.001, 0.54030, 0.99500, 0.99995, 1.0],
-    ("halves", "t2t"): [0.84147, 0.04640, 0.00215, 0.0001, 0.54030, 0.99892, 1.0, 1.0],
-}
-
 
 @pytest.mark.parametrize(
     ("registry", "rows"),
@@ -409,36 +402,3 @@ def test_defaults_that_follow_from_sizes(name: str, given: Values, asked: Any, n
     found = asked(ef.create_mixer(name, **{**sizes, **given}))
     expected = pytest.approx(number) if isinstance(number, float) else number
     assert (tuple(found) if isinstance(found, torch.Size) else found) == expected
-
-
-@pytest.mark.parametrize(
-    ("heads", "slopes"),
-    [
-        (8, [1 / 2, 1 / 4, 1 / 8, 1 / 16, 1 / 32, 1 / 64, 1 / 128, 1 / 256]),
-        (12, [1 / 2, 1 / 4, 1 / 8, 1 / 16, 1 / 32, 1 / 64, 1 / 128, 1 / 256,
-              0.707107, 0.353553, 0.176777, 0.0883883]),
-    ],
-)  # fmt: skip
-def test_slopes_of_alibi(heads: int, slopes: list[float]) -> None:
-    made: Any = make_position("alibi", {}, width=96, heads=heads, causal=True)
-    assert made.slopes == pytest.approx(slopes, rel=1e-5)
-
-
-@pytest.mark.parametrize(("layout", "freq"), WAVES)
-def test_waves_of_sinusoidal_positions(layout: str, freq: str) -> None:
-    options = {"layout": layout, "freq": freq}
-    waves = make_position("sinusoidal", options, width=8).embed(torch.tensor([[1]]))[0, 0]
-    torch.testing.assert_close(waves, torch.tensor(WAVES[layout, freq]), rtol=0, atol=1e-5)
-
-
-@pytest.mark.parametrize(("causal", "rows"), [(False, 33), (True, 17)])
-def test_shaw_has_a_vector_for_each_of_16_distances_to_a_side(causal: bool, rows: int) -> None:
-    made: Any = make_position("shaw", {}, width=16, heads=2, causal=causal)
-    assert made.key_table.shape[1] == made.value_table.shape[1] == rows
-
-
-def test_scalings_of_rope_start_from_the_numbers_of_llama3() -> None:
-    made: Any = make_position("rope", {"scaling": {"kind": "llama3"}}, width=16, heads=2)
-    found = made.options.scaling
-    assert (found.factor, found.original_length) == (8.0, 8192)
-    assert (found.low_frequency, found.high_frequency) == (1.0, 4.0)

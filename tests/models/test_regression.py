@@ -11,7 +11,7 @@ from torch import Tensor
 from everyformer.core.errors import GeneError, ShapeError, UnknownNameError
 from everyformer.core.mask import Mask
 from everyformer.models.build import configure, create_model
-from everyformer.training.regression import NumberErrors
+from everyformer.training.measures import NumberErrors
 
 SIZES: dict[str, Any] = {"width": 8, "heads": 2, "layers": 1, "max_length": 8}
 MEAN, STD = (100.0, -3.0), (10.0, 0.5)

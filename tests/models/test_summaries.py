@@ -105,22 +105,6 @@ def test_what_is_marked_in_a_text_stays_a_global_token():
     assert made.mask.front is None
 
 
-@pytest.mark.parametrize(
-    "mask",
-    [
-        None,
-        Mask(keep=flags("01101111")),
-        Mask(documents=torch.tensor([[1, 1, 0, 0, 0, 0, 5, 5]]), keep=flags("01101101")),
-    ],
-    ids=["alone", "holes", "packed"],
-)
-def test_outputs_come_back_to_their_tokens(mask):
-    summaries, parts, made = opened(mask, **EVERY)
-    text, first = summaries.close(made.x, made, parts)
-    assert text.flatten().tolist() == list(range(1, 9))
-    assert first.y.flatten().tolist() == [-1 - n for n in range(parts.keep.shape[1])]
-
-
 @pytest.mark.parametrize("options", [EVERY, SENTENCES], ids=str)
 @pytest.mark.parametrize("pooling", ["mean", "first", "last", "globals"])
 def test_a_padded_text_is_classified_as_it_is_alone(options, pooling):
@@ -163,16 +147,6 @@ def test_the_mean_of_real_global_tokens_is_what_globals_reads():
     assert_close(model(tokens, mask=mask).logits, model.pool.head(made.y[:, :2].mean(1)))
 
 
-@pytest.mark.full("mixers are captured by the law `compiles`")
-def test_a_model_with_a_global_token_for_so_many_tokens_compiles_as_one_graph():
-    model = make("mlm", layers=1).float()
-    torch._dynamo.reset()
-    compiled = torch.compile(model, backend="eager", fullgraph=True)
-    for length in (9, 17):
-        tokens = draw(2, length)
-        assert_close(compiled(tokens).logits, model(tokens).logits)
-
-
 def foretold(guess, full, keep, chosen, temperature):
     """The contrastive loss, one sentence at a time."""
     places = [(b, s) for b in range(keep.shape[0]) for s in range(keep.shape[1]) if keep[b, s]]
@@ -212,14 +186,6 @@ def test_without_gradient_the_full_sentences_are_a_target_alone(stop):
     guess = torch.randn(1, 2, 4, requires_grad=True)
     summaries.contrast(guess, Summarised(full, keep), keep).backward()
     assert (full.grad is None) == stop
-
-
-def test_hidden_are_all_tokens_of_chosen_sentences_and_no_others():
-    summaries = Summaries(4, SummaryOptions(**SENTENCES), True)
-    tokens = torch.tensor([[1, 2, STOP, 3, STOP, 4, 5]])
-    parts = summaries.divide(tokens, Mask(keep=flags("1111101")))
-    chosen = torch.tensor([[True, False, True]])
-    assert summaries.hide(tokens, parts, chosen, 11).tolist() == [[11, 11, 11, 3, STOP, 4, 11]]
 
 
 @pytest.mark.parametrize("options", [EVERY, SENTENCES], ids=str)
@@ -317,11 +283,3 @@ def test_what_cannot_be_combined_is_refused_when_it_is_built(case):
 def test_parts_of_a_mask_that_have_no_room_for_more_tokens_are_refused():
     with pytest.raises(UnsupportedError, match="bias"):
         make()(draw(1, 4), mask=Mask(bias=torch.zeros(4, 4)))
-
-
-def test_a_saved_model_keeps_its_summaries(tmp_path):
-    model = make("mlm", SENTENCES)
-    ef.save(model, tmp_path / "model")
-    loaded = ef.load(tmp_path / "model").double()
-    assert loaded.config == model.config
-    assert_close(loaded(draw(1, 9)).logits, model(draw(1, 9)).logits)

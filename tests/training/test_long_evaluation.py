@@ -1,9 +1,5 @@
 """Windows over a long text: every target once, the context that was promised, equal modes."""
 
-import json
-from pathlib import Path
-from typing import Any
-
 import numpy as np
 import pytest
 import torch
@@ -11,13 +7,11 @@ import torch.nn.functional as F
 from training_stand_ins import tiny_text
 
 import everyformer as ef
-from everyformer.cli import main
 from everyformer.core.errors import ConfigError, UnsupportedError
 from everyformer.data import DataConfig, load_dataset
 from everyformer.data.dataset import Dataset
 from everyformer.models.base import Model
-from everyformer.training.evaluate import evaluate
-from everyformer.training.long_evaluation import evaluate_long
+from everyformer.training.evaluate import evaluate, evaluate_long
 
 
 def model_of(length: int, member: str = "rope") -> Model:
@@ -97,29 +91,6 @@ def test_what_does_not_fit_is_refused() -> None:
     copy: Dataset = load_dataset(DataConfig(source="copy", length=8))
     with pytest.raises(UnsupportedError, match="leave the mode out"):
         evaluate_long(model, copy, mode="sliding")
-
-
-def test_modes_on_the_command_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    Path("text.txt").write_text("the quick brown fox " * 100, encoding="utf-8")
-    sizes = ("--width", "16", "--layers", "1", "--heads", "2", "--length", "16", "--batch", "4")
-    short = ("--steps", "40", "--training.threads", "1", "--lr", "0.01", "--out", "run")
-    assert main(("train", "rope", "--data", "text.txt", *sizes, *short)) == 0
-
-    def measured(*words: str) -> dict[str, Any]:
-        capsys.readouterr()
-        assert main(("eval", "run", "--json", *words)) == 0
-        found: dict[str, Any] = json.loads(capsys.readouterr().out)["evaluation"]
-        return found
-
-    plain, slid = measured(), measured("--mode", "sliding", "--stride", "4", "--length", "12")
-    assert (slid["window"], slid["stride"]) == (12, 4)
-    assert plain["scored"] == slid["scored"]
-    assert slid["loss"] < plain["loss"]
-    assert main(("eval", "run", "--stride", "4")) == 2
-    assert "have no 'stride'" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("member", ["attention", "rope", "linear", "aft-local", "aft-simple"])

@@ -10,18 +10,15 @@ from training_stand_ins import tiny_text
 
 import everyformer as ef
 from everyformer.core.errors import ConfigError, UnsupportedError
-from everyformer.core.state import named_tensors
 from everyformer.data.streams import training_segment
 from everyformer.genes.memory.base import memories_of
-from everyformer.training.carry import TextCarry
 from everyformer.training.config import TrainingConfig
 from everyformer.training.distributed import World
-from everyformer.training.evaluate import evaluate
-from everyformer.training.long_evaluation import evaluate_long
+from everyformer.training.evaluate import evaluate, evaluate_long
 from everyformer.training.loop import train
 from everyformer.training.optimiser import clip_gradients, parameter_groups
 from everyformer.training.run import RunDirectory
-from everyformer.training.step import backward
+from everyformer.training.step import TextCarry, backward
 
 WORLD = World(torch.device("cpu"))
 MEMBERS = {
@@ -79,20 +76,6 @@ def test_slices_carry_their_own_rows(name):
             own = [p for p in made.parameters() if not getattr(p, "apart", False)]
             sums.append(torch.cat([p.grad.flatten() for p in own if p.grad is not None]))
         torch.testing.assert_close(*sums)
-
-
-@BOTH
-def test_what_is_carried_is_saved_and_taken_up(name):
-    made, data = model(name).train(), tiny_text(5)
-    carry, other = TextCarry(made), TextCarry(made)
-    for step in range(3):
-        backward(made, training_segment(data, step, 4), WORLD, slices=2, carry=carry)
-    other.fill({k: v.clone() for k, v in carry.tensors().items()})
-    assert other.states.keys() == carry.states.keys() == {0, 1}
-    for number, state in carry.states.items():
-        again = named_tensors(other.states[number])
-        for path, value in named_tensors(state).items():
-            assert torch.equal(again[path], value)
 
 
 @BOTH

@@ -171,34 +171,6 @@ def test_values_stay_what_they_are_in_other_units() -> None:
     assert float(model.value_scale) > 3
 
 
-def test_rows_that_are_restored_stand_and_go_on_where_they_were() -> None:
-    chance = np.random.default_rng(0)
-    rows, others = (EndlessRows(EnvironmentConfig(CART), 3) for _ in range(2))
-    rows.begin(5)
-    for moment in range(30):
-        rows.step(chance.integers(2, size=3))
-        if moment % 7 == 2:
-            saved = rows.arrays()
-            others = EndlessRows(EnvironmentConfig(CART), 3)
-            others.restore(saved)
-            assert np.array_equal(rows.now, others.now)
-            assert np.array_equal(rows.first, others.first)
-            ahead = chance.integers(2, size=(25, 3))
-            going = EndlessRows(EnvironmentConfig(CART), 3)
-            going.restore(saved)
-            for actions in ahead:
-                mine, theirs = others.step(actions), going.step(actions)
-                assert all(np.array_equal(a, b) for a, b in zip(mine, theirs, strict=True))
-    again = EndlessRows(EnvironmentConfig(CART), 3)
-    again.restore(rows.arrays())
-    for actions in chance.integers(2, size=(40, 3)):
-        assert all(
-            np.array_equal(a, b)
-            for a, b in zip(rows.step(actions), again.step(actions), strict=True)
-        )
-    assert (rows.finished, list(rows.recent)) == (again.finished, list(again.recent))
-
-
 def test_an_environment_that_no_seed_determines_begins_anew_and_says_so() -> None:
     rows, other = (EndlessRows(EnvironmentConfig(CART), 2) for _ in range(2))
     rows.begin(0)

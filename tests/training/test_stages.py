@@ -16,8 +16,7 @@ from everyformer.genes.mixers.longformer import Longformer
 from everyformer.training.config import TrainingConfig
 from everyformer.training.loop import train
 from everyformer.training.run import RunDirectory
-from everyformer.training.schedule import learning_rate
-from everyformer.training.stages import narrowed, pieces_of, stage_of
+from everyformer.training.schedule import learning_rate, narrowed, pieces_of, stage_of
 
 PAPER = (430.0, 50.0, 50.0, 35.0, 5.0)
 CONFIG = TrainingConfig(

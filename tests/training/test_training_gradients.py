@@ -1,7 +1,5 @@
 """Slices, processes and precision do not change what a step computes."""
 
-import os
-import socket
 from multiprocessing.context import ForkServerContext
 from pathlib import Path
 from typing import Any
@@ -10,7 +8,14 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
-from training_stand_ins import TinyBatch, TinyConfig, TinyData, TinyModel, train_tiny
+from training_stand_ins import (
+    TinyConfig,
+    TinyData,
+    TinyModel,
+    become_rank,
+    free_port,
+    train_tiny,
+)
 
 import everyformer as ef
 from everyformer.core.errors import ConfigError, DataError
@@ -27,12 +32,12 @@ def gradients(model: TinyModel) -> dict[str, Tensor]:
     return {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
 
 
-def uneven_batch() -> TinyBatch:
+def uneven_batch() -> Batch:
     """Rows with 7 down to 1 scored targets, and two with none."""
     batch = TinyData().train_batch(3, 9, 0)
     targets = batch.targets.clone()
     targets[-2:] = -100
-    return TinyBatch(batch.inputs, targets, batch.keep)
+    return Batch(batch.inputs, targets, batch.keep)
 
 
 def whole_gradient(extra: bool) -> tuple[dict[str, Tensor], dict[str, float]]:
@@ -49,7 +54,7 @@ def whole_gradient(extra: bool) -> tuple[dict[str, Tensor], dict[str, float]]:
 def test_slices_give_the_gradient_of_the_batch(slices: int, extra: bool) -> None:
     expected, losses = whole_gradient(extra)
     model = TinyModel(TinyConfig(extra_loss=extra)).double()
-    found = backward(model, uneven_batch(), ALONE, slices=slices)  # type: ignore[arg-type]
+    found = backward(model, uneven_batch(), ALONE, slices=slices)
     assert found == pytest.approx(losses, rel=1e-12)
     assert set(gradients(model)) - set(expected) == set()
     for name, gradient in gradients(model).items():
@@ -125,23 +130,19 @@ def test_two_processes_weigh_terms_by_what_they_are_means_over(
 
 def test_a_batch_without_scored_targets_is_refused() -> None:
     batch = TinyData().train_batch(0, 2, 0)
-    empty = TinyBatch(batch.inputs, torch.full_like(batch.targets, -100))
+    empty = Batch(batch.inputs, torch.full_like(batch.targets, -100))
     with pytest.raises(DataError, match="no target"):
-        backward(TinyModel(), empty, ALONE)  # type: ignore[arg-type]
+        backward(TinyModel(), empty, ALONE)
 
 
-def as_rank(rank: int, port: int, job: Any, *arguments: Any) -> None:
+def as_rank(rank: int, port: str, job: Any, *arguments: Any) -> None:
     """What torchrun sets, then ``job``; runs in a child."""
-    torch.set_num_threads(1)
-    os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2"}
-    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    become_rank(rank, port)
     job(*arguments)
 
 
 def two_processes(children: ForkServerContext, job: Any, *arguments: Any) -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     ranks = [
         children.Process(target=as_rank, args=(rank, port, job, *arguments)) for rank in (0, 1)
     ]
@@ -158,7 +159,7 @@ def write_gradient(folder: Path, slices: int, extra: bool) -> None:
     model = TinyModel(TinyConfig(extra_loss=extra)).double()
     with join("cpu") as world:
         wrapped = world.wrap(model)
-        losses = backward(wrapped, uneven_batch(), world, slices=slices)  # type: ignore[arg-type]
+        losses = backward(wrapped, uneven_batch(), world, slices=slices)
         kept = gradients(model) | {
             f"loss {name}": torch.tensor(loss, dtype=torch.float64) for name, loss in losses.items()
         }

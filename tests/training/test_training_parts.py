@@ -11,7 +11,6 @@ import torch
 from torch.nn.functional import cross_entropy
 from training_stand_ins import TinyData, TinyModel
 
-from everyformer.core.config import field_docs, from_dict, to_dict
 from everyformer.core.errors import ConfigError, DataError
 from everyformer.training.config import TrainingConfig
 from everyformer.training.distributed import World, pick_device
@@ -34,12 +33,6 @@ def test_config_needs_no_torch() -> None:
         "assert 'torch' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
-
-
-def test_every_option_is_explained_and_survives_a_file() -> None:
-    assert set(field_docs(TrainingConfig)) == set(to_dict(TrainingConfig()))
-    config = TrainingConfig(budget_seconds=60.0, ema=0.99, betas=(0.9, 0.98))
-    assert from_dict(TrainingConfig, to_dict(config)) == config
 
 
 @pytest.mark.parametrize(
@@ -77,11 +70,6 @@ def test_wrong_options_are_named(options: dict[str, Any], named: tuple[str, ...]
     with pytest.raises(ConfigError) as caught:
         TrainingConfig(**options)
     assert all(f"'{name}'" in str(caught.value) for name in named)
-
-
-def test_a_budget_replaces_steps() -> None:
-    assert TrainingConfig().budget == ("steps", 1000)
-    assert TrainingConfig(budget_tokens=5e6).budget == ("tokens", 5e6)
 
 
 @pytest.mark.parametrize("kind", ["cosine", "linear", "constant"])
@@ -178,7 +166,7 @@ def test_evaluation_weighs_by_scored_targets() -> None:
     flat = whole.targets.flatten()
     model.train()
     for size in (1, 4, 100):
-        found = evaluate(model, data, batch=size)  # type: ignore[arg-type]
+        found = evaluate(model, data, batch=size)
         assert found is not None
         assert found["loss"] == pytest.approx(cross_entropy(logits, flat).item(), rel=1e-6)
         assert found["scored"] == whole.scored
@@ -197,11 +185,11 @@ def test_interval_is_that_of_a_mean_when_rows_are_equally_long() -> None:
             batch = super().train_batch(step, size, seed)
             return type(batch)(batch.inputs, batch.inputs)
 
-    model, data = TinyModel(), Even(rows=50)
+    model, data = TinyModel(), Even(held_out=50)
     [whole] = data.validation_batches(50)
     logits = model.eval()(whole.inputs).logits
     rows = cross_entropy(logits.transpose(1, 2), whole.targets, reduction="none").mean(1).double()
-    found = evaluate(model, data)  # type: ignore[arg-type]
+    found = evaluate(model, data)
     assert found is not None
     half = 1.959964 * rows.std().item() / math.sqrt(50)
     expected = [rows.mean().item() - half, rows.mean().item() + half]
@@ -221,7 +209,7 @@ def test_classifiers_get_wilson_and_no_perplexity() -> None:
             return out._replace(logits=right, losses={"task": cross_entropy(right, targets)})
 
     data = Classes(task="classify-text", bytes_per_token=None, classes=(*"abcdefghijk",))
-    found = evaluate(Right(), data)  # type: ignore[arg-type]
+    found = evaluate(Right(), data)
     assert found is not None
     assert found["accuracy"] == found["top5"] == 1.0
     assert found["accuracy_interval"] == pytest.approx([21 / (21 + 1.959964**2), 1.0])
@@ -231,7 +219,7 @@ def test_classifiers_get_wilson_and_no_perplexity() -> None:
 def test_evaluation_leaves_the_callers_randomness_alone() -> None:
     model = TinyModel()
     before = torch.get_rng_state()
-    evaluate(model, TinyData(), limit=4)  # type: ignore[arg-type]
+    evaluate(model, TinyData(), limit=4)
     assert torch.equal(torch.get_rng_state(), before)
 
 
@@ -242,7 +230,7 @@ def test_nothing_scored_is_an_error() -> None:
                 yield type(batch)(batch.inputs, torch.full_like(batch.targets, -100))
 
     with pytest.raises(DataError, match="no scored target"):
-        evaluate(TinyModel(), Nothing())  # type: ignore[arg-type]
+        evaluate(TinyModel(), Nothing())
 
 
 def test_shares_cover_all_rows_once() -> None:

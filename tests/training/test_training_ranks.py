@@ -2,7 +2,6 @@
 
 import os
 import signal
-import socket
 import sys
 import time
 from datetime import timedelta
@@ -10,7 +9,7 @@ from multiprocessing.context import ForkServerContext, ForkServerProcess
 from pathlib import Path
 
 import pytest
-import torch
+from training_stand_ins import become_rank, free_port
 
 from everyformer.cli import main
 from everyformer.training import distributed
@@ -28,12 +27,6 @@ def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name in NAMES:
         monkeypatch.delenv(name, raising=False)
     return tmp_path
-
-
-def free_port() -> str:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return str(free.getsockname()[1])
 
 
 @pytest.mark.parametrize(
@@ -94,10 +87,8 @@ def test_without_the_others_it_ends(
 
 def as_rank(rank: int, port: str, tree: Path, words: tuple[str, ...]) -> None:
     """What torchrun sets, then `everyformer train`; runs in a child."""
-    torch.set_num_threads(1)
+    become_rank(rank, port)
     os.chdir(tree)
-    for name, value in zip(NAMES, (str(rank), str(rank), "2", "127.0.0.1", port), strict=True):
-        os.environ[name] = value
     os.environ["EVERYFORMER_CACHE"] = str(tree / "cache")
     with (tree / f"told-{rank}.txt").open("w") as file:
         os.dup2(file.fileno(), 2)

@@ -12,9 +12,10 @@ from typing import Any
 
 import pytest
 from safetensors.torch import load_file
-from training_stand_ins import TinyBatch, TinyData, train_tiny
+from training_stand_ins import TinyData, train_tiny
 
 from everyformer.core.errors import CheckpointError, UnsavedError
+from everyformer.data.batch import Batch
 from everyformer.training.checkpoint import checkpoints, read_state
 from everyformer.training.logging import read_metrics
 
@@ -61,7 +62,7 @@ class SignalledData(TinyData):
         object.__setattr__(self, "moments", moments)
         object.__setattr__(self, "evaluation", evaluation)
 
-    def train_batch(self, step: int, size: int, seed: int) -> TinyBatch:
+    def train_batch(self, step: int, size: int, seed: int) -> Batch:
         if step in self.moments:  # type: ignore[attr-defined]
             os.kill(os.getpid(), self.moments[step])  # type: ignore[attr-defined]
         return super().train_batch(step, size, seed)
@@ -100,7 +101,7 @@ def test_a_stop_while_evaluating_evaluates_again(tmp_path: Path, undisturbed: Pa
 
 def test_a_second_interrupt_stops_at_once(tmp_path: Path, undisturbed: Path) -> None:
     class Impatient(SignalledData):
-        def train_batch(self, step: int, size: int, seed: int) -> TinyBatch:
+        def train_batch(self, step: int, size: int, seed: int) -> Batch:
             if step == 7:
                 os.kill(os.getpid(), signal.SIGINT)
             return super().train_batch(step, size, seed)
@@ -176,7 +177,7 @@ def test_other_budgets_resume_exactly(tmp_path: Path, budget: str) -> None:
 
 def test_spent_seconds_are_kept(tmp_path: Path) -> None:
     class Slow(SignalledData):
-        def train_batch(self, step: int, size: int, seed: int) -> TinyBatch:
+        def train_batch(self, step: int, size: int, seed: int) -> Batch:
             time.sleep(0.05)
             return super().train_batch(step, size, seed)
 
@@ -219,7 +220,7 @@ def test_changed_options_are_told(tmp_path: Path, capfd: pytest.CaptureFixture[s
 
     with RunDirectory(tmp_path / "run", resume=True) as run:
         config = tiny_training(lr=0.5, steps=14)
-        train(TinyModel(), TinyData(), config, run, resume=True)  # type: ignore[arg-type]
+        train(TinyModel(), TinyData(), config, run, resume=True)
     told = capfd.readouterr().err
     assert "steps: 12 -> 14" in told
     assert "lr: 0.001 -> 0.5" in told
@@ -233,7 +234,7 @@ class Moved(TinyData):
         super().__init__()
         object.__setattr__(self, "change", change)
 
-    def train_batch(self, step: int, size: int, seed: int) -> TinyBatch:
+    def train_batch(self, step: int, size: int, seed: int) -> Batch:
         if step == 5:
             self.change()  # type: ignore[attr-defined]
         return super().train_batch(step, size, seed)

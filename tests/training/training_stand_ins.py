@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import socket
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -15,11 +17,27 @@ from torch import Tensor, nn
 from everyformer.core.config import from_dict
 from everyformer.core.mask import Mask
 from everyformer.core.outputs import ModelOutput
+from everyformer.core.tasks import TaskName
+from everyformer.data.batch import Batch
+from everyformer.data.dataset import Dataset
 from everyformer.data.text import TextDataset
 from everyformer.training.config import BUDGETS, TrainingConfig
 from everyformer.training.loop import train
 from everyformer.training.result import TrainResult
 from everyformer.training.run import RunDirectory
+
+
+def free_port() -> str:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return str(free.getsockname()[1])
+
+
+def become_rank(rank: int, port: str) -> None:
+    """What torchrun sets, for one of two processes."""
+    torch.set_num_threads(1)
+    os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2"}
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
 
 
 def tiny_text(length: int, tokens: int = 203, held_out: int = 68) -> TextDataset:
@@ -86,65 +104,31 @@ class TinyModel(nn.Module):
         return ModelOutput(logits, torch.stack(list(losses.values())).sum(), losses, None)
 
 
-@dataclass(frozen=True)
-class TinyBatch:
-    inputs: Tensor
-    targets: Tensor
-    keep: Tensor | None = None
-
-    def to(self, device: Any) -> TinyBatch:
-        return self
-
-    def rows(self, start: int, stop: int) -> TinyBatch:
-        keep = None if self.keep is None else self.keep[start:stop]
-        return TinyBatch(self.inputs[start:stop], self.targets[start:stop], keep)
-
-    @property
-    def mask(self) -> Mask | None:
-        return None if self.keep is None else Mask(keep=self.keep)
-
-    @property
-    def beside(self) -> dict[str, Tensor]:
-        return {}
-
-    @property
-    def tokens(self) -> int:
-        return self.inputs.numel()
-
-    @property
-    def scored(self) -> int:
-        return int((self.targets != -100).sum())
-
-
-@dataclass(frozen=True)
-class TinyData:
+@dataclass(frozen=True, kw_only=True, eq=False)
+class TinyData(Dataset):
     """Counting upwards modulo the vocabulary; later rows have fewer scored targets."""
 
-    length: int = 7
-    rows: int = 21
-    vocabulary: int = 11
     name: str = "tiny"
-    task: str = "lm"
+    task: TaskName = "lm"
+    kind: Literal["text", "images", "series", "episodes"] = "text"
+    vocabulary: int = 11
+    length: int = 7
     bytes_per_token: float | None = 2.0
-    counting: float | None = None
+    split: str = ""
     fingerprint: str = "f00d"
-    tokenizer: Any = None
-    facts: dict[str, Any] = field(default_factory=dict)
-    classes: tuple[str, ...] = ()
+    held_out: int = 21
+    """rows"""
 
-    def summary(self) -> dict[str, Any]:
-        return {"name": self.name, "fingerprint": self.fingerprint, **self.facts}
-
-    def train_batch(self, step: int, size: int, seed: int) -> TinyBatch:
+    def train_batch(self, step: int, size: int, seed: int) -> Batch:
         generator = torch.Generator().manual_seed(seed * 1000 + step)
         start = torch.randint(self.vocabulary, (size, 1), generator=generator)
         stride = torch.randint(1, 3, (size, 1), generator=generator)
         tokens = (start + stride * torch.arange(self.length + 1)) % self.vocabulary
         real = torch.arange(self.length) < (self.length - torch.arange(size) % self.length)[:, None]
-        return TinyBatch(tokens[:, :-1], tokens[:, 1:].masked_fill(~real, -100), real)
+        return Batch(tokens[:, :-1], tokens[:, 1:].masked_fill(~real, -100), real)
 
-    def validation_batches(self, size: int, limit: int | None = None) -> Iterator[TinyBatch]:
-        rows = self.rows if limit is None else min(limit, self.rows)
+    def validation_batches(self, size: int, limit: int | None = None) -> Iterator[Batch]:
+        rows = self.held_out if limit is None else min(limit, self.held_out)
         whole = self.train_batch(10**6, rows, 0)
         for start in range(0, rows, size):
             yield whole.rows(start, start + size)
@@ -169,6 +153,6 @@ def train_tiny(
     made = TinyModel(from_dict(TinyConfig, model or {}))
     config = tiny_training(**options)
     if out is None:
-        return train(made, data or TinyData(), config, show=False)  # type: ignore[arg-type]
+        return train(made, data or TinyData(), config, show=False)
     with RunDirectory(out, resume=resume) as run:
-        return train(made, data or TinyData(), config, run, resume=resume, show=False)  # type: ignore[arg-type]
+        return train(made, data or TinyData(), config, run, resume=resume, show=False)

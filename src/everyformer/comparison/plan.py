@@ -17,7 +17,7 @@ from everyformer.family import info
 from everyformer.genes import GENES
 from everyformer.genes.config import Architecture, ModelConfig
 from everyformer.models.build import build_model
-from everyformer.models.defaults import scales_embedding
+from everyformer.models.draft import scales_embedding
 from everyformer.training.spec import RunSpec, model_config, preset, value_of
 
 SIZES = frozenset({"width", "layers", "heads", "max_length", "decoder_layers", "patch", "causal"})

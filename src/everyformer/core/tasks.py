@@ -174,7 +174,7 @@ TASKS: dict[str, Task] = {
         ),
         Task(
             ENLARGE, "a small picture -> a large one", "pictures", "next",
-            "enlarging:SuperResolution",
+            "pixels:SuperResolution",
             "--data myimages.zip --task super-resolution --data.small 8", encodes=True,
             metrics=("bits_per_dim", "loss"), use="generate {run}",
         ),

@@ -30,9 +30,8 @@ from everyformer.models.language import LanguageModel
 from everyformer.training.checkpoint import is_model, load_model, save_model
 from everyformer.training.config import TrainingConfig
 from everyformer.training.loop import train
-from everyformer.training.records import describe_run
 from everyformer.training.result import TrainResult
-from everyformer.training.run import RunDirectory
+from everyformer.training.run import RunDirectory, describe_run
 from everyformer.training.warmstart import read_start
 
 TRAINED, MODEL, STORE = "trained", "model", "store"
@@ -187,4 +186,4 @@ def _open(folder: Path) -> LanguageModel:
 
 def _stopped(job: StoreJob, number: int | None) -> TrainResult:
     """Result of a run that was stopped before its training began."""
-    return TrainResult(0, 0, 0.0, 0, 0.0, None, None, None, None, job.path, signal=number)
+    return TrainResult(0, 0, 0.0, 0, 0.0, None, None, None, job.path, signal=number)

@@ -30,7 +30,7 @@ from everyformer.models.knn_lm import (
 )
 from everyformer.system.memory import check_memory
 from everyformer.training.evaluate import evaluate
-from everyformer.training.intervals import perplexity, ratio
+from everyformer.training.measures import perplexity, ratio
 
 
 @dataclass(frozen=True)

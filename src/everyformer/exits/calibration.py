@@ -26,10 +26,9 @@ from everyformer.core.tally import tallied
 from everyformer.data.cache import digest
 from everyformer.data.tokenizers.base import Tokenizer
 from everyformer.exits.certificate import Consistency
-from everyformer.generation.beam import beam_search
+from everyformer.generation.beam import beam_search, sacrebleu_package
 from everyformer.generation.config import BeamConfig, Sampling
 from everyformer.generation.sampling import ENDED, generate
-from everyformer.generation.translation import sacrebleu_package
 from everyformer.genes.depth.early_exits import set_threshold
 from everyformer.models.base import Model
 
@@ -44,14 +43,6 @@ class Prompt(NamedTuple):
     tokens: Text
     reference: Text | None = None
     """what followed it"""
-
-
-class Written(NamedTuple):
-    """The texts that were written for all prompts at one threshold."""
-
-    texts: list[Text]
-    depth: float
-    """layers of a token on average, those of the prompt not counted"""
 
 
 def drawn(there: Sequence[T], count: int, seed: int) -> list[T]:
@@ -100,7 +91,8 @@ class Calibration:
     tokens: int = 32
     batch: int = 32
     depths: dict[float | None, float] = field(default_factory=dict, init=False)
-    """threshold -> layers of a token on average; None: of the full model"""
+    """threshold -> layers of a token on average, those of the prompt not counted; None: of the
+    full model"""
     _full: list[Text] | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
@@ -117,14 +109,14 @@ class Calibration:
         """A checksum of prompts and references."""
         return digest([[prompt.tokens, prompt.reference] for prompt in self.prompts])
 
-    def write(self, threshold: float | None) -> Written:
-        """The texts at a threshold; None: by the full model."""
+    def write(self, threshold: float | None) -> list[Text]:
+        """The texts for all prompts at a threshold, or by the full model (None)."""
         set_threshold(self.model, threshold)
         with tallied() as told:
             texts = self.write_all()
         depth = told.means().get("mean_depth", float(len(self.model.stack.order)))
         self.depths[threshold] = depth
-        return Written(texts, depth)
+        return texts
 
     def write_all(self) -> list[Text]:
         """The texts by the model as it is."""
@@ -135,8 +127,8 @@ class Calibration:
     def losses(self, threshold: float) -> np.ndarray:
         """L of every prompt."""
         if self._full is None:
-            self._full = self.write(None).texts
-        early = self.write(threshold).texts
+            self._full = self.write(None)
+        early = self.write(threshold)
         if self.consistency == "text":
             return self._distances(early, self._full)
         references = [prompt.reference or () for prompt in self.prompts]

@@ -63,8 +63,8 @@ def exit_costs(calibration: Calibration, threshold: float | None, rounds: int = 
             for variant in (model, without_exits(model))
         )
         ways: dict[str, Callable[[], list[Text]]] = {
-            "early": partial(_texts, some, threshold),
-            "full": partial(_texts, some, None),
+            "early": partial(some.write, threshold),
+            "full": partial(some.write, None),
             "plain": plain.write_all,
         }
         # the texts of one way may end sooner than those of another
@@ -76,10 +76,6 @@ def exit_costs(calibration: Calibration, threshold: float | None, rounds: int = 
         len(model.stack.order), some.depths[threshold], operations["early"], operations["full"],
         tuple(speeds),
     )  # fmt: skip
-
-
-def _texts(calibration: Calibration, threshold: float | None) -> list[Text]:
-    return calibration.write(threshold).texts
 
 
 def _in_turn(ways: Mapping[str, Callable[[], Any]], rounds: int) -> dict[str, float]:

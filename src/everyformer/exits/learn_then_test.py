@@ -68,6 +68,18 @@ class Guarantee(Options):
                 "it is exceeded after all"
             ) from error
 
+    @property
+    def needed(self) -> int:
+        """The least number of prompts that can pass at all: p <= epsilon without a single loss.
+
+        That is ln epsilon / ln(1 - delta), for hoeffding ln(1 / epsilon) / (2 delta^2), rounded up
+        and no more than 2^62.
+        """
+        p = P_VALUES[self.p_value]
+        # asked of the p-value itself, so that no rounding comes between this number and the test
+        ns = range(1, MOST_PROMPTS)
+        return 1 + bisect.bisect_left(ns, True, key=lambda n: p(0.0, n, self.delta) <= self.epsilon)
+
 
 @dataclass(frozen=True)
 class SequenceStep(Options):
@@ -148,36 +160,18 @@ def fixed_sequence(
     )
 
 
-def needed(delta: float, epsilon: float, kind: PValue = "hoeffding-bentkus") -> int:
-    """The least n that can pass at all: p <= epsilon without a single loss.
-
-    That is ln epsilon / ln(1 - delta), for hoeffding ln(1 / epsilon) / (2 delta^2), rounded up and
-    no more than 2^62.
-
-    Raises:
-        ConfigError: delta or epsilon outside (0, 1), or an unknown kind.
-    """
-    asked = Guarantee(delta, epsilon, kind)
-    p = P_VALUES[asked.p_value]
-    # asked of the p-value itself, so that no rounding comes between this number and the test
-    ns = range(1, MOST_PROMPTS)
-    return ns.start + bisect.bisect_left(
-        ns, True, key=lambda n: p(0.0, n, asked.delta) <= asked.epsilon
-    )
-
-
 def require_enough(n: int, guarantee: Guarantee) -> None:
     """Refuse a calibration that could accept nothing, before anything is generated for it.
 
     Raises:
-        DataError: fewer prompts than `needed`; names that number.
+        DataError: fewer prompts than are `Guarantee.needed`; names that number.
     """
-    least = needed(guarantee.delta, guarantee.epsilon, guarantee.p_value)
-    if n < least:
+    if n < guarantee.needed:
         raise DataError(
             f"calibration has {n:,} prompts, but delta={guarantee.delta:g} at "
-            f"epsilon={guarantee.epsilon:g} needs at least {least:,} by '{guarantee.p_value}', "
-            "even where no prompt loses anything: give more, or a larger --delta or --epsilon"
+            f"epsilon={guarantee.epsilon:g} needs at least {guarantee.needed:,} by "
+            f"'{guarantee.p_value}', even where no prompt loses anything: give more, or a larger "
+            "--delta or --epsilon"
         )
 
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from everyformer.exits.learn_then_test import Guarantee, fixed_sequence, needed
+from everyformer.exits.learn_then_test import Guarantee, fixed_sequence
 
 
 class Realised(NamedTuple):
@@ -40,7 +40,7 @@ def resplit(
     thresholds = sorted(losses, reverse=True)
     table = np.array([losses[threshold] for threshold in thresholds])
     half = table.shape[1] // 2
-    if half < needed(guarantee.delta, guarantee.epsilon, guarantee.p_value):
+    if half < guarantee.needed:
         return None
     generator = np.random.default_rng(seed)
     risks, chosen = [], []

@@ -25,7 +25,7 @@ from everyformer.experiments.study import Outcome, Study, experiment
 from everyformer.genes.memory.base import memories_of
 from everyformer.models.base import Model
 from everyformer.models.build import create_model
-from everyformer.training.long_evaluation import evaluate_long
+from everyformer.training.evaluate import evaluate_long
 
 LENGTH, SLOTS = 32, 32
 """tokens of a segment, and of the memory in training"""

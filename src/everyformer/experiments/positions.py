@@ -18,7 +18,7 @@ from everyformer.experiments.study import Outcome, Study, experiment
 from everyformer.genes.positions.sinusoidal import sinusoid
 from everyformer.models.base import Model
 from everyformer.models.build import create_model
-from everyformer.training.long_evaluation import evaluate_long
+from everyformer.training.evaluate import evaluate_long
 
 
 @experiment(

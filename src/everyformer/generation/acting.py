@@ -7,6 +7,8 @@ and a step reads three tokens: what was done, what is still wanted, what is seen
 slides and is read anew at every step, which is what the model was trained on; ``rolling`` goes on
 with the states instead. Members without an exact stream read anew from the start. Both are equal as
 long as the episode fits the window.
+
+`weights_by_step` tells which earlier steps a policy's layers read at each step that it played.
 """
 
 from collections.abc import Callable, Sequence
@@ -20,10 +22,14 @@ from torch import Tensor
 from everyformer.core.errors import ConfigError, DataError, ShapeError, UnsupportedError
 from everyformer.core.mask import Mask
 from everyformer.core.state import StackState, State
+from everyformer.core.trace import Trace
 from everyformer.data.episodes import as_states, shape_of
 from everyformer.engines.softmax.cache import KeyValueState, freed
 from everyformer.family import info
 from everyformer.generation.config import PlayConfig
+from everyformer.genes.memory.base import memories_of
+from everyformer.genes.memory.segment import SegmentMemory
+from everyformer.genes.mixers.attention import Attention
 from everyformer.models.base import evaluating
 from everyformer.models.decision import DecisionModel, DecisionTransformer, PresentStep
 from everyformer.models.policy import PolicyModel
@@ -44,7 +50,6 @@ class DecisionPolicy(Policy):
         delayed: whether rewards come with the last step, so that what is asked for stays.
         temperature: divides the logits of actions that are chosen; 0 takes the likeliest.
         rolling: see above.
-        cached: whether states are kept; False reads all anew at every step.
 
     Raises:
         DataError: states or actions are of another form than those the model learned from.
@@ -61,7 +66,6 @@ class DecisionPolicy(Policy):
         delayed: bool = False,
         temperature: float = 1.0,
         rolling: bool = False,
-        cached: bool = True,
     ) -> None:
         known = model.config.episodes
         if fault := known.misfit(shape_of(observation_space, action_space)):
@@ -69,14 +73,12 @@ class DecisionPolicy(Policy):
         self.model, self.space, self.action_space = model, observation_space, action_space
         self.target, self.delayed, self.temperature = target, delayed, temperature
         self.context = known.context
-        self.streams = cached and _streams(model)
+        self.streams = _streams(model)
         self.rolling = rolling and self.context > 1
         if rolling:
             _check_rolling(model, self.streams)
         request = "" if target is None else f", asked for a return of {target:g}"
         self.recipe = f"a trained {model.config.member}{request}"
-        self.tokens_read = 0
-        """tokens of real steps that the layers have read so far, for all rows"""
         self._generators = RowGenerators()
         self._rows = 0
         self._state: StackState | None = None
@@ -149,7 +151,6 @@ class DecisionPolicy(Policy):
         states, keep, returns, actions, times = (self._tensor(w[rows]) for w in windows)
         options = {"returns": returns, "actions": actions, "timesteps": times}
         out = self.model(states, mask=Mask(keep=keep), **options).logits[:, -1].double().cpu()
-        self.tokens_read += int(keep.sum()) * self.model.config.step_tokens
         logits = np.zeros((self._rows, out.shape[-1]))
         logits[rows] = out.numpy()
         return logits
@@ -162,11 +163,10 @@ class DecisionPolicy(Policy):
         before = self._actions[:, -2 if self.context > 1 else -1]
         now = [window[:, -1] for window in windows]
         step = PresentStep(*map(self._tensor, (*now, before, rows)))
-        count = self.model.config.step_tokens
         if self.rolling:
-            self._state = _shortened(self._state, count * (self.context - 1) - 1)
+            kept = self.model.config.step_tokens * (self.context - 1) - 1
+            self._state = _shortened(self._state, kept)
         logits, self._state = self.model.act(step, self._state)
-        self.tokens_read += count * int(rows.sum()) - int((rows & (self._time == 0)).sum())
         return logits.double().cpu().numpy()
 
     def _tensor(self, array: np.ndarray) -> Tensor:
@@ -269,3 +269,39 @@ def play(
     return collect(
         environment, policy, count, options.seed, parallel=options.parallel, progress=progress
     )
+
+
+def weights_by_step(model: PolicyModel, traced: Trace, most: int) -> dict[str, np.ndarray]:
+    """Weights (heads, T, T) by module path: a row the step that acts, a column the one it reads.
+
+    The slots of keys that a layer reads for one row are those of the last steps, whichever episode
+    these were of; what a layer no longer has is NaN.
+
+    Args:
+        traced: of one environment, step by step, one episode after the other.
+        most: T, at most; later steps are left out.
+
+    Raises:
+        UnsupportedError: the slots that layers read are not the last steps, or they read none.
+    """
+    member = model.config.member
+    if not all(isinstance(memory, SegmentMemory) for memory in memories_of(model)):
+        raise UnsupportedError(
+            f"what {member} remembers are not its last steps one by one, so those that it reads "
+            "cannot be drawn; a memory of segments or none can"
+        )
+    readers = {path for path, part in model.named_modules() if isinstance(part, Attention)}
+    kept = {path: result["weights"] for path, result in traced.records.items() if path in readers}
+    if not kept:
+        raise UnsupportedError(
+            f"{member} reads no earlier steps by the weights of attention, so there are none to "
+            "draw; gtrxl, transformer-xl and attention do"
+        )
+    result = {}
+    for path, calls in kept.items():
+        steps = min(len(calls), most)
+        result[path] = np.full((calls[0].shape[1], steps, steps), np.nan)
+        for step, weights in enumerate(calls[:steps]):
+            first = step + 1 - weights.shape[-1]
+            result[path][:, step, first : step + 1] = weights[0, :, 0].float().cpu()
+    return result

@@ -17,8 +17,7 @@ from everyformer.core.state import State
 from everyformer.generation.config import Sampling
 from everyformer.generation.sampling import draw, initial_state
 from everyformer.models.base import Model, evaluating
-from everyformer.models.enlarging import SuperResolution
-from everyformer.models.pixels import DrawingModel
+from everyformer.models.pixels import DrawingModel, SuperResolution
 from everyformer.system.memory import check_memory
 
 

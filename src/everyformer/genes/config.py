@@ -34,7 +34,7 @@ DEFAULT_LENGTH = 1024
 """longest text of a model that was not told"""
 
 DEEP_TABLE = 0.01
-"""of the same with init=sparse-transformer (see `everyformer.models.deep`)"""
+"""of the same with init=sparse-transformer (see `everyformer.models.base`)"""
 
 
 def _usual_genes() -> dict[str, Choice]:

@@ -15,8 +15,7 @@ from everyformer.genes.config import ModelConfig
 from everyformer.genes.gene import Gene
 from everyformer.genes.mixers import MIXERS
 from everyformer.models.base import Model
-from everyformer.models.defaults import completed
-from everyformer.models.draft import Draft
+from everyformer.models.draft import Draft, completed
 from everyformer.models.layers import decoder_config, encoder_config
 from everyformer.system.claims import within_memory
 

@@ -11,7 +11,6 @@ tanh is BERT's: its first layer is what is called the pooler there (Devlin et al
 token that is read is a global one for mixers that know such, unless the mask names others.
 """
 
-import functools
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -27,7 +26,7 @@ from everyformer.core.state import StackState
 from everyformer.core.tasks import TASKS
 from everyformer.genes.config import ModelConfig
 from everyformer.models.base import Model, refuse_state
-from everyformer.models.language import total_loss
+from everyformer.models.language import added, total_loss
 
 _POOLED = frozenset({"keep", "allowed", "bias", "global_tokens", "grid"})
 
@@ -116,16 +115,14 @@ class Answering(Model):
             loss, losses = total_loss(z, targets, out.losses, config)
             return ModelOutput(z, loss, losses, None, taps=out.taps)
         mean, std = z.new_tensor(config.target_mean), z.new_tensor(config.target_std)
-        loss, losses = None, dict(out.losses)
+        loss, losses = None, out.losses
         if targets is not None:
             goals = targets.reshape(len(z), -1).to(z.dtype)
             if goals.shape != z.shape:
                 raise ShapeError(
                     f"targets must be ({len(z)}, {z.shape[1]}) numbers, not {tuple(targets.shape)}"
                 )
-            task = (z - (goals - mean) / std).square().mean()
-            losses = {"task": task, **losses}
-            loss = functools.reduce(torch.add, losses.values())
+            loss, losses = added((z - (goals - mean) / std).square().mean(), losses)
         return ModelOutput(mean + std * z, loss, losses, None, taps=out.taps)
 
 

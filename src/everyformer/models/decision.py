@@ -25,7 +25,6 @@ actions from N(0, 0.02^2), and tables of time and places at 0.
 
 from __future__ import annotations
 
-import functools
 import itertools
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -42,7 +41,7 @@ from everyformer.core.state import StackState
 from everyformer.engines.softmax.visibility import surely
 from everyformer.genes.config import ModelConfig
 from everyformer.models.base import Model, refuse_state
-from everyformer.models.language import total_loss
+from everyformer.models.language import added, total_loss
 from everyformer.models.states import StateReader
 
 
@@ -122,10 +121,7 @@ class DecisionModel(Model):
         goals = self.scaled(targets)
         wide = torch.promote_types(z.dtype, torch.float32)
         each = _kept((z.to(wide) - goals.to(wide)).square().mean(-1), keep)
-        losses = {"task": each.sum() / _count(each, keep), **terms}
-        return ModelOutput(
-            actions, functools.reduce(torch.add, losses.values()), losses, None, each
-        )
+        return ModelOutput(actions, *added(each.sum() / _count(each, keep), terms), None, each)
 
     def scaled(self, actions: Tensor) -> Tensor:
         """Actions of numbers in half ranges from the middle of their bounds."""

@@ -16,7 +16,7 @@ Here all layers that predict share the final norm and the output layers.
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from functools import partial
+from functools import partial, reduce
 from typing import Any
 
 import torch
@@ -49,12 +49,7 @@ class LanguageModel(Model):
         self.exits = ExitHeads.of(config, self.stack, self.head, predict)
         self.predicting: tuple[int, ...] = ()
         self.set_progress(0.0)
-        self.start_weights([self.embedding])
-        if config.tie:
-            self.head.weight = self.embedding.weight
-        for head in (self.head, self.ahead):
-            if head is not None and head.bias is not None:
-                nn.init.zeros_(head.bias)
+        self.start_weights([self.embedding], tied=self.embedding)
 
     def extra_inputs(self, inputs: Tensor) -> dict[str, Any]:
         """Neighbours, two a token, where the model reads any."""
@@ -225,8 +220,10 @@ def _summed(logits: Tensor, goals: Tensor, config: ModelConfig) -> Tensor:
 
 def with_terms(summed: Tensor, goals: Tensor, terms: Losses) -> tuple[Tensor, Losses]:
     """The mean of a loss that was ``summed`` over ``goals``, with the members' terms and alone."""
-    task = summed / (goals != -100).sum().clamp(min=1)
-    total = task
-    for term in terms.values():
-        total = total + term
-    return total, {"task": task, **terms}
+    return added(summed / (goals != -100).sum().clamp(min=1), terms)
+
+
+def added(task: Tensor, terms: Losses) -> tuple[Tensor, Losses]:
+    """The loss: the task's with the members' terms, and each of them by name."""
+    losses = {"task": task, **terms}
+    return reduce(torch.add, losses.values()), losses

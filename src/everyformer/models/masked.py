@@ -40,11 +40,7 @@ class MaskedLanguageModel(Model):
             self.transform_norm = make_norm(config.width, config.block)
             nn.init.zeros_(self.transform.bias)
         self.head = nn.Linear(channels, config.vocabulary, bias=config.head_bias)
-        self.start_weights([self.embedding])
-        if config.tie:
-            self.head.weight = self.embedding.weight
-        if self.head.bias is not None:
-            nn.init.zeros_(self.head.bias)
+        self.start_weights([self.embedding], tied=self.embedding)
 
     def forward(
         self,

@@ -185,9 +185,12 @@ class PolicyModel(Model):
         self.value_scale.copy_(after)
 
     def _refuse_dropout(self) -> None:
+        config = self.config
+        rates = {**vars(config.block), **config.genes["mixer"].options}
+        rates["embedding_dropout"] = config.embedding_dropout
         dropped = sorted(
             name
-            for name, value in _rates(self.config).items()
+            for name, value in rates.items()
             if (name.endswith("dropout") or name == "drop_path") and value
         )
         if dropped:
@@ -195,9 +198,3 @@ class PolicyModel(Model):
                 f"{dropped[0]} is not 0, so that a policy would learn from other outputs than "
                 "those that it acted by: leave it at 0 for the task 'policy'"
             )
-
-
-def _rates(config: ModelConfig) -> dict[str, Any]:
-    block = {name: getattr(config.block, name) for name in vars(config.block)}
-    mixer = config.genes["mixer"].options
-    return {**block, **mixer, "embedding_dropout": config.embedding_dropout}

@@ -61,11 +61,8 @@ class EncoderDecoder(Model):
         self.head = nn.Linear(config.width, config.vocabulary, bias=config.head_bias)
         self.exits = ExitHeads.of(config, self.stack, self.head, predict)
         # each once, in this order
-        self.start_weights([*dict.fromkeys((self.embedding, self.source_embedding))])
-        if config.tie:
-            self.head.weight = self.embedding.weight
-        if self.head.bias is not None:
-            nn.init.zeros_(self.head.bias)
+        tables = [*dict.fromkeys((self.embedding, self.source_embedding))]
+        self.start_weights(tables, tied=self.embedding)
 
     def forward(
         self,

@@ -11,7 +11,6 @@ the step's number alone. A saved model is a folder of ``config.json`` and ``mode
 import re
 import shutil
 import warnings
-from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -24,8 +23,8 @@ from everyformer.core.errors import CheckpointError
 from everyformer.data.tokenizers.base import Tokenizer
 from everyformer.system.files import expanded, require_regular, written_whole
 from everyformer.system.sealed import DamagedError, check_sums, checksums, read_json, write_json
-from everyformer.training.carry import Carry
 from everyformer.training.optimiser import WeightAverage, copy_weights
+from everyformer.training.step import Carry
 from everyformer.training.storage import (
     CHECKPOINT_FORMAT,
     MODEL_FORMAT,
@@ -53,6 +52,11 @@ class TrainingState:
     """the last evaluation, with its ``step``"""
     best: dict[str, Any] | None = None
     """the evaluation of lowest loss, with its ``step``"""
+
+    @property
+    def evaluated(self) -> bool:
+        """True if the last evaluation is of the last step."""
+        return self.evaluation is not None and self.evaluation["step"] == self.steps
 
 
 @dataclass(frozen=True)
@@ -223,12 +227,7 @@ def save_model(model: nn.Module, path: str | Path, *, tokenizer: Tokenizer | Non
     return path
 
 
-def load_model(
-    path: str | Path,
-    build: Callable[[dict[str, Any]], nn.Module] | None = None,
-    *,
-    average: int | None = None,
-) -> nn.Module:
+def load_model(path: str | Path, *, average: int | None = None) -> nn.Module:
     """The model saved at ``path`` by `save_model`, or the best one of the run at ``path``.
 
     Of a run, the best checkpoint is taken (the newest if there was no evaluation), with the
@@ -236,7 +235,6 @@ def load_model(
 
     Args:
         path: folder of a saved model, or of a run.
-        build: makes the model from its config as plain values; default: this library's models.
         average: of a run, take the mean of the weights in its newest so many checkpoints instead
             ("Attention is all you need", section 6.1, averages 5); a best one that is older than
             those which ``keep`` asks for is none of them.
@@ -244,24 +242,18 @@ def load_model(
     Raises:
         CheckpointError: nothing is there, it is damaged, too new, or does not fit its config.
     """
-    path, build = expanded(path), build or build_from_values
-    if not (path / "config.json").is_file():
-        raise CheckpointError(
-            f"{path} holds no saved model and no run: config.json is missing; give the folder of "
-            "one or the other"
-        )
+    path = expanded(path)
+    values = read_config(path)
     if average is not None and average < 1:
         raise CheckpointError(f"average must be at least 1 checkpoint, not {average}")
-    if is_model(path):
+    if "model" not in values:
         if average is not None:
             raise CheckpointError(f"{path} is a saved model, no run: there is nothing to average")
-        values = read_json(path / "config.json", MODEL_FORMAT)
         check_sums(path, values["sha256"])
-        model = build(values["config"])
+        model = build_from_values(values["config"])
         load_checkpoint(path, CheckpointParts(model))
         return model.eval()
-    values = read_json(path / "config.json", RUN_FORMAT)
-    model = build(values["model"])
+    model = build_from_values(values["model"])
     if average is None:
         _load_best(path / "checkpoints", model)
     else:
@@ -306,6 +298,21 @@ def _load_mean(folder: Path, model: nn.Module, count: int, keep: int) -> None:
             total[name] = total[name] + value.double() if name in total else value.double()
     mean = {name: (value / count).to(kinds[name]) for name, value in total.items()}
     load_weights(model, mean, paths[-1] / "model.safetensors")
+
+
+def read_config(path: Path) -> dict[str, Any]:
+    """Values of the config.json of a run, with a ``model``, or of a saved model, with ``config``.
+
+    Raises:
+        CheckpointError: nothing is there, or it is damaged.
+    """
+    file = path / "config.json"
+    if not file.is_file():
+        raise CheckpointError(
+            f"{path} holds no saved model and no run: config.json is missing; give the folder of "
+            "one or the other"
+        )
+    return read_json(file, MODEL_FORMAT if is_model(path) else RUN_FORMAT)
 
 
 def is_model(path: Path) -> bool:

@@ -9,14 +9,13 @@ import os
 import time
 import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from everyformer.core.errors import ConfigError, EveryformerError, LostError
@@ -99,6 +98,11 @@ class World:
         dist.all_reduce(total)
         return [float(value) for value in total.tolist()]
 
+    def total(self, values: Tensor) -> Tensor:
+        """The sums of a float64 tensor over all processes, on the CPU."""
+        summed = self.sum(values.flatten().tolist())
+        return torch.tensor(summed, dtype=torch.float64).view_as(values)
+
     def from_first(self, values: Sequence[float]) -> list[float]:
         """The first process's values, on all of them."""
         return self.sum(values if self.first else [0.0] * len(values))
@@ -180,10 +184,3 @@ def pick_device(device: str, local_rank: int | None = None) -> torch.device:
         reason = str(error).splitlines()[0]
         raise ConfigError(f"device '{device}' cannot be used here: {reason}") from error
     return chosen
-
-
-def without_averaging(module: nn.Module, last: bool) -> AbstractContextManager[Any]:
-    """A block without averaging of gradients, but for the ``last`` slice of a step."""
-    if isinstance(module, DistributedDataParallel) and not last:
-        return module.no_sync()
-    return nullcontext()

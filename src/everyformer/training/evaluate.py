@@ -1,30 +1,28 @@
 """Evaluation of a model on held-out data, with 95% intervals over sequences."""
 
+import dataclasses
 import math
+import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import nn
 
-from everyformer.core.errors import DataError
-from everyformer.core.outputs import ModelOutput
+from everyformer.core.errors import ConfigError, DataError, UnsupportedError
 from everyformer.core.tally import tallied
 from everyformer.core.tasks import TASKS
-from everyformer.data.batch import Batch
 from everyformer.data.dataset import ClassedDataset, Dataset
 from everyformer.data.environments import EnvironmentDataset
 from everyformer.data.text import TextDataset
 from everyformer.models.base import evaluating
 from everyformer.models.knn_lm import KnnLanguageModel
 from everyformer.models.policy import PolicyModel
-from everyformer.training.classification import ClassErrors
 from everyformer.training.distributed import World
 from everyformer.training.footprint import check_reading
-from everyformer.training.intervals import perplexity, ratio, wilson
-from everyformer.training.reading import Curves, read_in_order, read_windows
-from everyformer.training.regression import NumberErrors
+from everyformer.training.measures import ClassErrors, NumberErrors, perplexity, ratio, wilson
+from everyformer.training.reading import Curves, Read, read_in_order, read_windows
 from everyformer.training.returns import EPISODES, play_policy, played
 from everyformer.training.step import autocast
 
@@ -83,12 +81,9 @@ def evaluate(
     if isinstance(dataset, TextDataset):
         rows = streams or min(batch, len(dataset.window_starts(limit)[0]))
         check_reading(model, dataset, rows, world.device)
-    sums = torch.zeros(10, dtype=torch.float64)
-    errors = _errors(model, dataset, details)
-    guesses, top5, stopped = True, True, 0.0
-    devices = [world.device] if world.device.type == "cuda" else []
+    losses, errors, stopped = _Losses(dataset), _errors(model, dataset, details), 0.0
     with (
-        torch.random.fork_rng(devices),
+        torch.random.fork_rng([world.device] if world.device.type == "cuda" else []),
         torch.no_grad(),
         autocast(world.device, precision),
         evaluating(model),
@@ -105,29 +100,23 @@ def evaluate(
                 stopped = 1.0
                 break
             if read is not None:
-                guesses = guesses and read.out.each is None
-                top5 = top5 and guesses and read.out.logits.shape[-1] >= 5
-                sums += _count(read.out, read.batch)
+                losses.add(read)
                 if errors is not None:
                     errors.add(read.out.logits, read.batch.targets)
                 if curves is not None:
                     curves.add(read)
-    *counted, stops = world.sum([*sums.tolist(), stopped])
-    if stops:
+    if world.sum([stopped])[0]:
         return None
-    if counted[1] == 0:
-        raise DataError(
-            f"the validation part of {dataset.name} has no scored target: give more data"
-        )
     tally.sums = torch.tensor(world.sum(tally.sums.flatten().tolist())).view_as(tally.sums)
-    if errors is not None:
-        summed = world.sum(errors.sums.flatten().tolist())
-        errors.sums = torch.tensor(summed, dtype=torch.float64).view_as(errors.sums)
+    for counter in (losses, errors):
+        if counter is not None:
+            counter.sums = world.total(counter.sums)
+    result = losses.summary()
     if isinstance(errors, NumberErrors):
-        return errors.summary() | tally.means()
-    result = _summary(counted, dataset, top5) | ({} if errors is None else errors.summary())
-    result |= tally.means()
-    return result if guesses else {k: v for k, v in result.items() if "accuracy" not in k}
+        result = errors.summary()
+    elif errors is not None:
+        result |= errors.summary()
+    return result | tally.means()
 
 
 class _Halted(Exception):
@@ -198,56 +187,147 @@ def in_words(evaluation: dict[str, Any]) -> str:
     return ", ".join(parts)
 
 
-def _count(out: ModelOutput, batch: Batch) -> Tensor:
-    """Sums over sequences for `_summary`: of each, n scored targets, s loss, c hits."""
-    rows, targets = len(batch.targets), batch.targets
-    if out.each is not None:
-        n, s = (batch.counted.cpu().double().sum(1), out.each.cpu().double().sum(1))
-        return _sums(n, s, torch.zeros_like(n), torch.zeros_like(n))
-    if targets.is_floating_point() or out.logits.shape[:-1] != targets.shape:
-        # the model's loss is not one over classes: a batch is the smallest unit known
-        n = torch.tensor([float(batch.scored)], dtype=torch.float64)
-        s, zero = out.losses["task"].double().cpu() * n, torch.zeros_like(n)
-        return _sums(n, s, zero, zero)
-    logits = out.logits.flatten(0, -2)
-    logits = logits if logits.dtype == torch.float64 else logits.float()
-    flat = targets.flatten().long()
-    losses = F.cross_entropy(logits, flat, reduction="none")
-    best = logits.topk(min(5, logits.shape[-1]), dim=-1).indices == flat[:, None]
-    parts = (flat != -100, losses, best[:, 0], best.any(1))
-    return _sums(*(part.view(rows, -1).cpu().double().sum(1) for part in parts))
+class _Losses:
+    """Sums over sequences, of losses of targets and of guesses that are right."""
 
+    def __init__(self, dataset: Dataset) -> None:
+        self.dataset, self.sums = dataset, torch.zeros(10, dtype=torch.float64)
+        self.guesses = self.top5 = True
 
-def _sums(n: Tensor, s: Tensor, c: Tensor, top5: Tensor) -> Tensor:
-    products = ((n > 0).double(), n, n * n, s, s * s, s * n, c, c * c, c * n, top5)
-    return torch.stack([product.sum() for product in products])
-
-
-def _summary(sums: list[float], dataset: Dataset, top5: bool) -> dict[str, Any]:
-    rows, n, nn_, s, ss, sn, c, cc, cn, five = sums
-    loss, interval = ratio(rows, n, nn_, s, ss, sn)
-    result: dict[str, Any] = {"loss": loss, "loss_interval": interval}
-    if TASKS[dataset.task].classifies:
-        result |= {"accuracy": c / n, "accuracy_interval": wilson(c, n)}
-    else:
-        accuracy, around = ratio(rows, n, nn_, c, cc, cn)
-        clipped = around and [max(0.0, around[0]), min(1.0, around[1])]
-        if TASKS[dataset.task].recorded:
-            result |= {"action_loss": loss, "action_loss_interval": interval}
+    def add(self, read: Read) -> None:
+        """Take in a batch: of each sequence n scored targets, s loss, c hits, and top 5."""
+        out, targets = read.out, read.batch.targets
+        self.guesses = self.guesses and out.each is None
+        self.top5 = self.top5 and self.guesses and out.logits.shape[-1] >= 5
+        if out.each is not None:
+            n, s = (each.cpu().double().sum(1) for each in (read.batch.counted, out.each))
+            c = five = torch.zeros_like(n)
+        elif targets.is_floating_point() or out.logits.shape[:-1] != targets.shape:
+            # the model's loss is not one over classes: a batch is the smallest unit known
+            n = torch.tensor([float(read.batch.scored)], dtype=torch.float64)
+            s = out.losses["task"].double().cpu() * n
+            c = five = torch.zeros_like(n)
         else:
-            result["perplexity"] = perplexity(loss)
-        result |= {"accuracy": accuracy, "accuracy_interval": clipped}
-    if top5:
-        result["top5"] = five / n
-    unit, size = "bits_per_byte", dataset.bytes_per_token
-    if TASKS[dataset.task].draws:
-        unit, size = "bits_per_dim", 1.0
-    if size is not None:
-        scale = 1 / (math.log(2) * size)
-        result[unit] = loss * scale
-        result[f"{unit}_interval"] = interval and [bound * scale for bound in interval]
-    if dataset.counting is not None:
-        result["counting_loss"] = dataset.counting
+            logits = out.logits.flatten(0, -2)
+            logits = logits if logits.dtype == torch.float64 else logits.float()
+            flat = targets.flatten().long()
+            losses = F.cross_entropy(logits, flat, reduction="none")
+            best = logits.topk(min(5, logits.shape[-1]), dim=-1).indices == flat[:, None]
+            parts = (flat != -100, losses, best[:, 0], best.any(1))
+            n, s, c, five = (part.view(len(targets), -1).cpu().double().sum(1) for part in parts)
+        products = ((n > 0).double(), n, n * n, s, s * s, s * n, c, c * c, c * n, five)
+        self.sums += torch.stack([product.sum() for product in products])
+
+    def summary(self) -> dict[str, Any]:
+        """The measures that follow; raises `DataError` where no target was scored."""
+        dataset = self.dataset
+        rows, n, nn_, s, ss, sn, c, cc, cn, five = self.sums.tolist()
+        if n == 0:
+            raise DataError(
+                f"the validation part of {dataset.name} has no scored target: give more data"
+            )
+        loss, interval = ratio(rows, n, nn_, s, ss, sn)
+        result: dict[str, Any] = {"loss": loss, "loss_interval": interval}
+        if TASKS[dataset.task].classifies:
+            result |= {"accuracy": c / n, "accuracy_interval": wilson(c, n)}
+        else:
+            accuracy, around = ratio(rows, n, nn_, c, cc, cn)
+            clipped = around and [max(0.0, around[0]), min(1.0, around[1])]
+            if TASKS[dataset.task].recorded:
+                result |= {"action_loss": loss, "action_loss_interval": interval}
+            else:
+                result["perplexity"] = perplexity(loss)
+            result |= {"accuracy": accuracy, "accuracy_interval": clipped}
+        if self.top5:
+            result["top5"] = five / n
+        unit, size = "bits_per_byte", dataset.bytes_per_token
+        if TASKS[dataset.task].draws:
+            unit, size = "bits_per_dim", 1.0
         if size is not None:
-            result[f"counting_{unit}"] = dataset.counting * scale
-    return result | {"scored": int(n), "sequences": int(rows)}
+            scale = 1 / (math.log(2) * size)
+            result[unit] = loss * scale
+            result[f"{unit}_interval"] = interval and [bound * scale for bound in interval]
+        if dataset.counting is not None:
+            result["counting_loss"] = dataset.counting
+            if size is not None:
+                result[f"counting_{unit}"] = dataset.counting * scale
+        result |= {"scored": int(n), "sequences": int(rows)}
+        return result if self.guesses else {k: v for k, v in result.items() if "accuracy" not in k}
+
+
+Mode = Literal["nonoverlapping", "sliding", "recurrent"]
+
+
+def evaluate_long(
+    model: nn.Module,
+    dataset: Dataset,
+    *,
+    mode: Mode = "nonoverlapping",
+    stride: int | None = None,
+    streams: int = 1,
+    **options: Any,
+) -> dict[str, Any] | None:
+    """Losses of a long held-out text under a model that reads windows of ``length`` tokens.
+
+        nonoverlapping   windows side by side: the first target of each has a context of one token
+        sliding          windows S apart: each scores its last S targets, the first all of its L,
+                         so every other target has a context of at least L - S + 1 tokens
+        recurrent        segments of L side by side, going on with what the model's state carries
+
+    Every target is scored exactly once in every mode, and S = L is the first mode. A window costs
+    the same in all, so sliding costs L / S times as much and never scores worse for want of context
+    that a window could hold.
+
+    Args:
+        mode: how the windows lie.
+        stride: S, tokens between windows that slide (default: half a window).
+        streams: stretches of the text that are read side by side (recurrent); each starts with an
+            empty state, so 1 is the exact reading of one text.
+        options: of `evaluate`.
+
+    Returns:
+        What `evaluate` gives, with ``window`` and ``stride`` in tokens, ``by_place`` and
+        ``by_context`` (see `Curves`), and ``tokens_per_second`` scored, on this machine now.
+
+    Raises:
+        ConfigError: a stride that does not fit the mode or the window.
+        UnsupportedError: the data is no text to predict, or the model carries no state.
+    """
+    if not isinstance(dataset, TextDataset):
+        raise UnsupportedError(
+            f"windows lie over a text that is predicted (task lm); {dataset.name} is data of the "
+            f"task {dataset.task}: leave the mode out"
+        )
+    if mode != "sliding":
+        if stride is not None:
+            raise ConfigError("windows side by side have no 'stride': leave it out, or slide")
+        stride = dataset.length
+    if stride is None:
+        stride = max(1, dataset.length // 2)
+    if not 1 <= stride <= dataset.length:
+        raise ConfigError(
+            f"'stride' must be 1 to {dataset.length} tokens, the length of a window, not {stride}: "
+            "beyond it targets would be left out"
+        )
+    if streams < 1 or (streams > 1 and mode != "recurrent"):
+        raise ConfigError(
+            f"'streams' counts stretches that are read in order (mode recurrent), 1 or more; it is "
+            f"{streams}, and the mode {mode}"
+        )
+    if mode == "recurrent":
+        # beyond as many as there are windows, stretches have nothing to read
+        windows = -(-(len(dataset.validation) - 1) // dataset.length)
+        options |= {"streams": min(streams, windows)}
+        options.pop("batch", None)
+    curves, start = Curves(dataset.length), time.perf_counter()
+    strided = dataclasses.replace(dataset, stride=stride)
+    result = evaluate(model, strided, remember=False, curves=curves, **options)
+    if result is None:
+        return None
+    return result | {
+        "window": dataset.length,
+        "stride": stride,
+        "tokens_per_second": result["scored"] / (time.perf_counter() - start),
+        "by_place": curves.by_position(),
+        "by_context": curves.by_context(),
+    }

@@ -33,12 +33,10 @@ from everyformer.training.optimiser import (
     set_learning_rate,
 )
 from everyformer.training.progress import Part, Progress
-from everyformer.training.records import Records, describe_run
 from everyformer.training.result import Timed, TrainResult, peak_rss
 from everyformer.training.rollouts import carry_of
-from everyformer.training.run import RunDirectory
-from everyformer.training.schedule import learning_rate
-from everyformer.training.stages import check_stages, narrowed, pieces_of
+from everyformer.training.run import Records, RunDirectory, describe_run
+from everyformer.training.schedule import check_stages, learning_rate, narrowed, pieces_of
 from everyformer.training.step import backward, count_operations, positions, seed_step
 
 WARM_UP_STEPS = 3
@@ -178,18 +176,15 @@ class _Job:
     def result(self) -> TrainResult:
         """The result of this run."""
         state, (tokens, seconds) = self.state, self.timed_from
-        ended = state.evaluation is not None and state.evaluation["step"] == state.steps
-        cuda = self.world.device.type == "cuda"
         return TrainResult(
             steps=state.steps,
             tokens=state.tokens,
             seconds=state.seconds,
             flops=state.flops,
             tokens_per_second=_speed(state.tokens - tokens, state.seconds - seconds),
-            evaluation=state.evaluation if ended else None,
+            evaluation=state.evaluation if state.evaluated else None,
             best=state.best,
             peak_rss=peak_rss(),
-            peak_device=torch.cuda.max_memory_allocated(self.world.device) if cuda else None,
             path=self.records.path,
             signal=self.signal,
             left_out=self.left_out,
@@ -288,8 +283,7 @@ class _Job:
     def _milestone(self) -> bool:
         """Save and evaluate where they are due; False if a stop cut the evaluation off."""
         state, config, ended = self.state, self.config, self._done() >= 1
-        evaluated = state.evaluation is not None and state.evaluation["step"] == state.steps
-        evaluates = not evaluated and (ended or _due(state.steps, config.evaluate_every))
+        evaluates = not state.evaluated and (ended or _due(state.steps, config.evaluate_every))
         saves = ended or _due(state.steps, config.checkpoint_every)
         if saves:
             # before the evaluation, which may take long or fail; one more until it has succeeded

@@ -35,8 +35,6 @@ class TrainResult:
     """the evaluation of lowest loss so far, with its ``step``"""
     peak_rss: int | None
     """largest resident memory of this process so far, in bytes; None where it is not known"""
-    peak_device: int | None
-    """largest memory held on a CUDA device, in bytes"""
     path: Path | None
     """the run's directory"""
     signal: int | None = None

@@ -16,7 +16,7 @@ from everyformer.rl.collection import PARALLEL, collect
 from everyformer.rl.policy import Policy, RowGenerators
 from everyformer.rl.spaces import Space
 from everyformer.rl.trajectories import Trajectories
-from everyformer.training.intervals import ratio, wilson
+from everyformer.training.measures import ratio, wilson
 
 EPISODES = 20
 """that are played where nothing is said"""

@@ -30,9 +30,9 @@ from everyformer.models import ppo
 from everyformer.models.base import evaluating
 from everyformer.models.policy import PolicyModel
 from everyformer.rl.endless import EndlessRows
-from everyformer.training.carry import Carry, TextCarry
 from everyformer.training.config import TrainingConfig
 from everyformer.training.distributed import World
+from everyformer.training.step import Carry, TextCarry
 
 ACTING, ORDER = 2, 3
 """beside a run's seed, so that actions, orders and episodes are drawn from different numbers"""

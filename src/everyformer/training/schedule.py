@@ -1,13 +1,37 @@
-"""The learning rate as a pure function of progress, so that a resumed run continues it exactly."""
+"""The learning rate, a pure function of progress (so that a resumed run continues it), and stages.
 
+    stage s of S, 0 <= s < S:   length L / 2^(S-1-s),   windows W / 2^(S-1-s),   rate lr / 2^s
+
+In a staged training of a language model what is near is learnt first, where steps are cheap. The
+rows of a batch are cut into shorter ones, so every stage reads the same tokens a step. Evaluations,
+and a model that is saved in an early stage, read whole texts with whole windows. Windows are those
+of mixers that `Mixer.narrow`.
+
+Source: Beltagy et al. 2020, arXiv 2004.05150, section 4.2 and appendix (5 stages of 430, 50, 50, 35
+and 5 thousand steps, from 2,048 to 23,040 tokens).
+"""
+
+import itertools
 import math
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
+from torch import nn
+
+from everyformer.core.errors import ConfigError
+from everyformer.core.mixer import Mixer
+from everyformer.core.tasks import TASKS
+from everyformer.data.dataset import Dataset
+from everyformer.data.text import TextDataset
+from everyformer.genes.memory.base import memories_of
 from everyformer.training.config import TrainingConfig
-from everyformer.training.stages import stage_of
 
 
 def learning_rate(config: TrainingConfig, progress: float, step: int) -> float:
     """The learning rate of one step.
+
+    Noam's is ``lr min(step / W, sqrt(W / step))``, as "Attention is all you need", equation 3, has
+    it with ``lr = 1 / sqrt(width * W)``.
 
     Args:
         progress: share of the budget spent before the step, from 0 to 1.
@@ -15,18 +39,11 @@ def learning_rate(config: TrainingConfig, progress: float, step: int) -> float:
     """
     peak = config.lr / 2 ** stage_of(config.stages, progress)
     if config.schedule == "noam":
-        return peak * noam_factor(step, config.noam_steps)
+        warmup = config.noam_steps
+        return peak * min(step / warmup, math.sqrt(warmup / step))
     return peak * schedule_factor(
         config.schedule, progress, warmup=config.warmup, floor=config.min_lr_ratio
     )
-
-
-def noam_factor(step: int, warmup: int) -> float:
-    """``min(step / W, sqrt(W / step))``: "Attention is all you need", equation 3, its peak 1.
-
-    The published rate is this times ``1 / sqrt(width * W)``.
-    """
-    return min(step / warmup, math.sqrt(warmup / step))
 
 
 def schedule_factor(kind: str, progress: float, *, warmup: float, floor: float) -> float:
@@ -50,3 +67,54 @@ def schedule_factor(kind: str, progress: float, *, warmup: float, floor: float) 
         return floor + (1 - floor) * remaining
     assert kind == "cosine", kind
     return floor + (1 - floor) * (1 + math.cos(math.pi * (1 - remaining))) / 2
+
+
+def stage_of(parts: Sequence[float], done: float) -> int:
+    """Stage, from 0, of a training that has ``done`` this share of its budget."""
+    ends = list(itertools.accumulate(parts))
+    return sum(done * ends[-1] >= end for end in ends[:-1])
+
+
+def pieces_of(parts: Sequence[float], done: float) -> int:
+    """The number of pieces that texts and windows are cut into: 2^(S-1-s)."""
+    return 2 ** (len(parts) - 1 - stage_of(parts, done)) if parts else 1
+
+
+def check_stages(parts: Sequence[float], model: nn.Module, dataset: Dataset) -> None:
+    """Refuse stages that this model and data cannot have.
+
+    Raises:
+        ConfigError: says why, and what to change.
+    """
+    if len(parts) < 2:
+        return
+    if not isinstance(dataset, TextDataset) or not TASKS[dataset.task].continues:
+        raise ConfigError(
+            f"'stages' are of language models on running text, not of {dataset.task} on "
+            f"{dataset.name}: leave them out"
+        )
+    if memories_of(model):
+        raise ConfigError(
+            "'stages' cut rows into pieces, but this model carries a memory from piece to piece: "
+            "leave 'stages' or the memory out"
+        )
+    shortest = 2 ** (len(parts) - 1)
+    if dataset.length % shortest:
+        raise ConfigError(
+            f"{len(parts)} 'stages' begin with texts of a {shortest}th, but length="
+            f"{dataset.length} is no multiple of {shortest}: give one that is"
+        )
+
+
+@contextmanager
+def narrowed(model: nn.Module, by: int) -> Iterator[None]:
+    """Windows a ``by``-th as wide while this lasts."""
+    modules = model.modules() if by > 1 else ()
+    mixers = [module for module in modules if isinstance(module, Mixer)]
+    try:
+        for mixer in mixers:
+            mixer.narrow(by)
+        yield
+    finally:
+        for mixer in mixers:
+            mixer.narrow(1)

@@ -21,8 +21,14 @@ from everyformer.genes import GENES, plain_genes
 from everyformer.genes.config import Architecture, ModelConfig
 from everyformer.genes.feedforward import FEEDFORWARD
 from everyformer.genes.gene import NONE, settled
-from everyformer.models.defaults import completed, is_causal, scales_embedding
-from everyformer.models.draft import Draft, HeadSplit, require_feedforward
+from everyformer.models.draft import (
+    Draft,
+    HeadSplit,
+    completed,
+    is_causal,
+    require_feedforward,
+    scales_embedding,
+)
 from everyformer.system.plain import from_json, to_json
 from everyformer.training.config import TrainingConfig
 

@@ -1,21 +1,97 @@
-"""The gradient of one step: the same for any number of slices and processes."""
+"""The gradient of one step, the same for any number of slices and processes, and `Carry`.
+
+That is what a training carries from step to step beside weights, and where its rows come from. Of
+most models nothing: the rows of a step are a function of its number. A model with a memory reads
+texts that go on (`TextCarry`), a policy what it did itself (`everyformer.training.rollouts`).
+"""
 
 import functools
 import hashlib
 import random
+from abc import ABC, abstractmethod
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 
 from everyformer.core.errors import ConfigError, DataError
 from everyformer.core.outputs import ModelOutput
-from everyformer.core.state import StackState
+from everyformer.core.state import StackState, filled, named_tensors
 from everyformer.data.batch import Batch
+from everyformer.data.dataset import Dataset
+from everyformer.data.streams import training_segment
+from everyformer.data.text import TextDataset
 from everyformer.engines.flops import count_flops
-from everyformer.training.carry import Carry
-from everyformer.training.distributed import World, without_averaging
+from everyformer.training.distributed import World
+
+
+class Carry(ABC):
+    """Rows of every step, and what they go on from; a checkpoint saves what `tensors` gives."""
+
+    @abstractmethod
+    def batch(self, dataset: Dataset, step: int, size: int, seed: int) -> Batch:
+        """The ``size`` rows of a step; steps are asked for one after the other."""
+
+    @abstractmethod
+    def of(self, number: int, rows: int) -> StackState:
+        """The state that slice ``number`` of the step's rows, of ``rows`` rows, goes on from."""
+
+    @abstractmethod
+    def take(self, number: int, state: StackState | None) -> None:
+        """Take over the state that slice ``number`` came to."""
+
+    @abstractmethod
+    def tensors(self) -> dict[str, Tensor]:
+        """All that the next step needs, to be saved."""
+
+    @abstractmethod
+    def fill(self, tensors: dict[str, Tensor]) -> None:
+        """Take up what `tensors` gave."""
+
+    def counted(self, positions: int) -> int:
+        """Tokens that a budget counts of the last step, which computed so many positions."""
+        return positions
+
+    def report(self) -> dict[str, float]:
+        """Numbers of its own for the curves."""
+        return {}
+
+    def close(self) -> None:  # noqa: B027 (a hook)
+        """Let go of what was opened."""
+
+
+class TextCarry(Carry):
+    """The states of a batch's slices; row b of every step goes on where row b of the last ended."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self._model: Any = model
+        self.states: dict[int, StackState] = {}
+
+    def batch(self, dataset: Dataset, step: int, size: int, seed: int) -> Batch:
+        assert isinstance(dataset, TextDataset)
+        return training_segment(dataset, step, size)
+
+    def of(self, number: int, rows: int) -> StackState:
+        state = self.states.get(number)
+        if state is None or state.seen.shape[0] != rows:
+            state = self._model.init_state(rows)
+        return state
+
+    def take(self, number: int, state: StackState | None) -> None:
+        assert state is not None
+        self.states[number] = state.detach()
+
+    def tensors(self) -> dict[str, Tensor]:
+        return named_tensors([self.states[n] for n in sorted(self.states)])
+
+    def fill(self, tensors: dict[str, Tensor]) -> None:
+        count = len({name.split(".")[0] for name in tensors})
+        device = next(self._model.parameters()).device
+        initial = [self._model.init_state(len(tensors[f"{n}.seen"])) for n in range(count)]
+        self.states = {n: s.to(device) for n, s in enumerate(filled(initial, tensors))}
 
 
 def seed_step(seed: int, step: int, rank: int = 0) -> None:
@@ -83,7 +159,12 @@ def backward(
         own = _term_counts(model, part)
         shares = {name: own[name] / total if total else 1.0 for name, total in totals.items()}
         part = part.to(world.device)
-        with without_averaging(model, last=i == slices - 1):
+        averages = (
+            model.no_sync()
+            if isinstance(model, DistributedDataParallel) and i < slices - 1
+            else nullcontext()
+        )
+        with averages:
             state = None if carry is None else carry.of(i, len(part.targets))
             with autocast(world.device, precision):
                 out = forward(model, part, state)

@@ -25,9 +25,8 @@ from everyformer.genes.positions.learned import resize_grid
 from everyformer.models.base import Model
 from everyformer.models.build import settled
 from everyformer.system.files import expanded
-from everyformer.system.sealed import read_json
-from everyformer.training.checkpoint import load_model
-from everyformer.training.storage import MODEL_FORMAT, RUN_FORMAT, weights_of
+from everyformer.training.checkpoint import load_model, read_config
+from everyformer.training.storage import weights_of
 
 SAME = (
     "width", "layers", "heads", "patch", "schedule", "block", "scale_embedding",
@@ -81,21 +80,13 @@ def read_start(path: str | Path) -> Start:
     Raises:
         CheckpointError: nothing is there, or it is damaged.
     """
-    file = expanded(path) / "config.json"
-    if not file.is_file():
-        raise CheckpointError(
-            f"{path} holds no saved model and no run: config.json is missing; give the folder of "
-            "one or the other"
-        )
-    try:
-        values = read_json(file, RUN_FORMAT)
-    except CheckpointError:
-        config, tokenizer = read_json(file, MODEL_FORMAT)["config"], saved_tokenizer(path)
-        values = {}
-    else:
-        config, saved = values["model"], values.get("tokenizer")
-        tokenizer = None if saved is None else load_tokenizer(saved)
-    return Start(expanded(path), from_dict(ModelConfig, config), tokenizer, values)
+    values = read_config(expanded(path))
+    if "model" not in values:
+        config = from_dict(ModelConfig, values["config"])
+        return Start(expanded(path), config, saved_tokenizer(path))
+    saved = values.get("tokenizer")
+    tokenizer = None if saved is None else load_tokenizer(saved)
+    return Start(expanded(path), from_dict(ModelConfig, values["model"]), tokenizer, values)
 
 
 def saved_tokenizer(path: str | Path) -> Tokenizer | None:

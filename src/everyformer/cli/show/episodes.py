@@ -123,7 +123,7 @@ def _remembered(trained: TrainedRun, play: PlayConfig, of_environment: dict[str,
     import numpy as np
 
     from everyformer.core.trace import trace
-    from everyformer.generation.remembered import weights_by_step
+    from everyformer.generation.acting import weights_by_step
     from everyformer.report.episodes import draw_remembered
     from everyformer.rl.environments.base import CUE
     from everyformer.rl.replay import infos

@@ -203,7 +203,7 @@ def _in_windows(
     model: Model, dataset: Dataset, options: EvalOptions, rules: dict[str, Any]
 ) -> dict[str, Any]:
     """Evaluate with the windows laid as the options say."""
-    from everyformer.training.long_evaluation import evaluate_long
+    from everyformer.training.evaluate import evaluate_long
 
     windows: dict[str, Any] = {"stride": options.stride, "streams": options.streams}
     windows["mode"] = options.mode or "nonoverlapping"
@@ -264,7 +264,7 @@ def _translations(model: Model, dataset: Dataset, options: EvalOptions) -> dict[
             raise ConfigError("options of beam search need --bleu or --translations FILE")
         return {}
     from everyformer.data.parallel import ParallelDataset
-    from everyformer.generation.translation import quality, sacrebleu_package, translate_all
+    from everyformer.generation.beam import quality, sacrebleu_package, translate_all
 
     if not isinstance(dataset, ParallelDataset):
         raise UnsupportedError(

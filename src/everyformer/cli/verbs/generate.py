@@ -80,8 +80,14 @@ def _text(trained: TrainedRun, options: GenerateOptions) -> int:
             which = "the prompt" if len(texts) == 1 else f"prompt {number} of {len(texts)}"
             raise ConfigError(f"{which} is empty: give at least one character")
     from everyformer.data.text import encode_prompt
-    from everyformer.generation.sampling import ENDED, generate, initial_state, stream
-    from everyformer.generation.state_file import load_state, save_state
+    from everyformer.generation.sampling import (
+        ENDED,
+        generate,
+        initial_state,
+        load_state,
+        save_state,
+        stream,
+    )
     from everyformer.system.stopping import Gentle
 
     model = trained.reading(options.average, options.store, options.knn, options.nearest)
@@ -192,7 +198,7 @@ def _translations(trained: TrainedRun, options: GenerateOptions) -> int:
     if not any(line.strip() for line in lines):
         raise ConfigError("there is nothing to translate: give --prompt TEXT, or - and lines")
     from everyformer.data.parallel import encode_source
-    from everyformer.generation.translation import translate_all
+    from everyformer.generation.beam import translate_all
 
     filled = [number for number, line in enumerate(lines) if line.strip()]
     sources = [encode_source(tokenizer, lines[number]) for number in filled]

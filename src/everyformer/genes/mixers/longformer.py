@@ -18,7 +18,7 @@ last of G has come, those of ``project_global``.
 Source: Beltagy et al. 2020, arXiv 2004.05150, section 3. Longformers start from short models, whose
 projections are copied into the global ones (`copy_projections`; again after a training in which no
 token was global, since they had no gradient). Its language models are trained in stages of longer
-texts and wider windows: ``--training.stages 430 50 50 35 5`` (`everyformer.training.stages`).
+texts and wider windows: ``--training.stages 430 50 50 35 5`` (`everyformer.training.schedule`).
 """
 
 from dataclasses import dataclass

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from commands import Refused, Say
 from marian_files import (
     ENGLISH,
     FILES,
@@ -23,7 +24,6 @@ from marian_files import (
 from safetensors.torch import load_file
 
 import everyformer as ef
-from everyformer.cli import main
 from everyformer.core.errors import CheckpointError, EveryformerError
 from everyformer.data.tokenizers.load import load_tokenizer
 from everyformer.data.tokenizers.marian import MarianTokenizer
@@ -32,6 +32,7 @@ from everyformer.models.seq2seq import EncoderDecoder
 
 # transformers would have a package that it does not use for this
 pytestmark = pytest.mark.filterwarnings("ignore:Recommended. pip install sacremoses")
+
 
 TEXTS = [
     "the quick brown fox",
@@ -119,20 +120,11 @@ def test_pieces_without_a_number_are_counted(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def at_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("EVERYFORMER_CACHE", str(tmp_path / "cache"))
-    return tmp_path
-
-
-@pytest.fixture
-def say(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+def made(say: Say) -> Callable[..., str]:
     """What a command line that must succeed writes."""
 
     def run(*words: str) -> str:
-        capsys.readouterr()
-        code = main(words)
-        out, err = capsys.readouterr()
+        code, out, err = say(*words)
         assert code == 0, err
         return out
 
@@ -142,13 +134,13 @@ def say(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
 SENTENCES = ["the quick brown fox", "we see the boy, who runs home.", "a tree", ">>deu<< a ☃ fox"]
 
 
-def test_translations_are_those_of_transformers(at_home: Path, say: Callable[..., str]) -> None:
-    model, read = checkpoint(at_home / "theirs")
-    out = say("convert", "theirs", "--out", "ours")
+def test_translations_are_those_of_transformers(tree: Path, made: Callable[..., str]) -> None:
+    model, read = checkpoint(tree / "theirs")
+    out = made("convert", "theirs", "--out", "ours")
     assert "everyformer generate ours" in out
     Path("lines").write_text("\n".join(SENTENCES), encoding="utf-8")
     greedy = ("--beam", "1", "--extra", "12")
-    made = say("generate", "ours", "--prompts", "lines", *greedy).split("\n")[:-1]
+    lines = made("generate", "ours", "--prompts", "lines", *greedy).split("\n")[:-1]
     expected = []
     for text in SENTENCES:
         ids = read(text, return_tensors="pt")
@@ -157,18 +149,18 @@ def test_translations_are_those_of_transformers(at_home: Path, say: Callable[...
         body = found[0, 1:].tolist()
         body = body[: body.index(0)] if 0 in body else body
         expected.append(read.decode(body, use_source_tokenizer=False))
-    assert made == expected
-    assert len(set(made)) == len(made)
+    assert lines == expected
+    assert len(set(lines)) == len(lines)
 
 
-def test_the_loss_of_pairs_is_that_of_transformers(at_home: Path, say: Callable[..., str]) -> None:
-    model, read = checkpoint(at_home / "theirs")
-    say("convert", "theirs", "--out", "ours")
+def test_the_loss_of_pairs_is_that_of_transformers(tree: Path, made: Callable[..., str]) -> None:
+    model, read = checkpoint(tree / "theirs")
+    made("convert", "theirs", "--out", "ours")
     sources, targets = [*ENGLISH, "a</s>b"], [*GERMAN, "ein</s>x"]
     Path("x.tsv").write_text(
         "".join(f"{a}\t{b}\n" for a, b in zip(sources, targets, strict=True)), encoding="utf-8"
     )
-    told = json.loads(say("eval", "ours", "--data", "x.tsv", "--data.validation", "1", "--json"))
+    told = json.loads(made("eval", "ours", "--data", "x.tsv", "--data.validation", "1", "--json"))
     total, count = 0.0, 0
     for source, target in zip(sources, targets, strict=True):
         ids, labels = read(source, return_tensors="pt"), read(text_target=target)["input_ids"]
@@ -179,10 +171,10 @@ def test_the_loss_of_pairs_is_that_of_transformers(at_home: Path, say: Callable[
     assert told["evaluation"]["loss"] == pytest.approx(total / count, abs=1e-4)
 
 
-def test_it_goes_back_as_it_came(at_home: Path, say: Callable[..., str]) -> None:
-    model, read = checkpoint(at_home / "theirs")
-    say("convert", "theirs", "--out", "ours")
-    say("convert", "ours", "--to", "hf", "--type", "marian", "--out", "back")
+def test_it_goes_back_as_it_came(tree: Path, made: Callable[..., str]) -> None:
+    model, read = checkpoint(tree / "theirs")
+    made("convert", "theirs", "--out", "ours")
+    made("convert", "ours", "--to", "hf", "--type", "marian", "--out", "back")
     for name in FILES[:2]:
         assert Path("back", name).read_bytes() == Path("theirs", name).read_bytes()
     again = transformers.AutoTokenizer.from_pretrained("back")
@@ -194,7 +186,7 @@ def test_it_goes_back_as_it_came(at_home: Path, say: Callable[..., str]) -> None
     with torch.no_grad():
         there, here = (m(input_ids=ids, decoder_input_ids=ids).logits for m in (model, back))
     torch.testing.assert_close(here, there, rtol=0, atol=1e-5)
-    say("convert", "back", "--out", "again")
+    made("convert", "back", "--out", "again")
     assert load_tokenizer("again") == load_tokenizer("ours")
     first, second = (load_file(f"{name}/model.safetensors") for name in ("ours", "again"))
     assert all(torch.equal(second[name], weight) for name, weight in first.items())
@@ -224,16 +216,12 @@ WRONG: dict[str, tuple[Callable[[Path], Any], str]] = {
     "no table": (lambda f: (f / "vocab.json").unlink(), "lacks vocab.json: a Marian tokenizer is"),
     "one model": (lambda f: (f / "source.spm").unlink(), "lacks source.spm: a Marian tokenizer is"),
     "cut": (cut, "target.spm is no model of sentencepiece, or was cut short or damaged"),
-    "empty": (lambda f: (f / "source.spm").write_bytes(b""), "source.spm is no model of sentence"),
-    "text": (lambda f: (f / "source.spm").write_text("x" * 99), "source.spm is no model of sente"),
     "no JSON": (lambda f: (f / "vocab.json").write_text("{"), "vocab.json cannot be read"),
     "a list": (vocabulary(lambda v: [*v]), "vocab.json lacks '</s>', which ends a text"),
     "no end": (vocabulary(lambda v: v.pop("</s>") and None), "vocab.json lacks '</s>'"),
     "no unknown": (vocabulary(lambda v: v.pop("<unk>") and None), "vocab.json lacks '<unk>'"),
     "words": (vocabulary(lambda v: v.update(a="b")), "gives 'a' no number, but 'b'"),
-    "flags": (vocabulary(lambda v: v.update(a=True)), "gives 'a' no number, but True"),
     "negative": (vocabulary(lambda v: v.update(a=-1)), "gives 'a' no number, but -1"),
-    "real": (vocabulary(lambda v: v.update(a=1.5)), "gives 'a' no number, but 1.5"),
     "nested": (vocabulary(lambda v: v.update(a=[[1]])), "gives 'a' no number, but [[1]]"),
     "huge": (vocabulary(lambda v: v.update(a=10**12)), "tokens, the model only"),
     "twice": (vocabulary(lambda v: v.update(a=v["</s>"])), "gives '</s>' and 'a' one number, 0"),
@@ -247,11 +235,6 @@ WRONG: dict[str, tuple[Callable[[Path], Any], str]] = {
         "the added token '<x>' with lstrip or rstrip or single_word",
     ),
     "added": (options(added_tokens_decoder=[1]), "'added_tokens_decoder' must give tokens"),
-    "named": (
-        options(added_tokens_decoder={"x": {"content": "y"}}),
-        "'added_tokens_decoder' must give tokens",
-    ),
-    "bare": (options(added_tokens_decoder={"3": {}}), "'added_tokens_decoder' must give tokens"),
     "endless": (
         options(added_tokens_decoder={"9" * 5000: {"content": "y"}}),
         "'added_tokens_decoder' must give tokens",
@@ -265,16 +248,12 @@ WRONG: dict[str, tuple[Callable[[Path], Any], str]] = {
 
 @pytest.mark.parametrize("case", WRONG)
 def test_what_cannot_be_read_is_refused_in_one_sentence(
-    case: str, at_home: Path, capsys: pytest.CaptureFixture[str]
+    case: str, tree: Path, refused: Refused
 ) -> None:
-    checkpoint(at_home / "theirs")
+    checkpoint(tree / "theirs")
     change, told = WRONG[case]
-    change(at_home / "theirs")
-    capsys.readouterr()
-    assert main(["convert", "theirs", "--out", "made"]) == 2
-    err = capsys.readouterr().err
-    [line] = [line for line in err.splitlines() if line.startswith("everyformer: ")]
-    assert told in line
+    change(tree / "theirs")
+    assert told in refused("convert", "theirs", "--out", "made")
     assert not Path("made").exists()
 
 
@@ -311,18 +290,17 @@ def test_a_saved_tokenizer_that_was_changed_is_refused(tmp_path: Path) -> None:
 
 
 def test_without_the_package_its_extra_is_named(
-    at_home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tree: Path, refused: Refused, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    checkpoint(at_home / "theirs")
+    checkpoint(tree / "theirs")
     monkeypatch.setitem(sys.modules, "sentencepiece", None)
-    assert main(["convert", "theirs", "--out", "made"]) == 2
-    assert "everyformer[hf]" in capsys.readouterr().err
+    assert "everyformer[hf]" in refused("convert", "theirs", "--out", "made")
 
 
 def test_where_there_is_no_model_of_sentencepiece_its_absence_is_said(
-    at_home: Path, say: Callable[..., str]
+    tree: Path, made: Callable[..., str]
 ) -> None:
-    checkpoint(at_home / "theirs")
+    checkpoint(tree / "theirs")
     for name in FILES:
         Path("theirs", name).unlink()
-    assert "the model reads tokens, no text" in say("convert", "theirs", "--out", "ours")
+    assert "the model reads tokens, no text" in made("convert", "theirs", "--out", "ours")

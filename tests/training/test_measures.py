@@ -1,5 +1,6 @@
-"""Measures of classifiers against scikit-learn's and literal loops."""
+"""Measures of classifiers against scikit-learn's and loops; intervals of what is no number."""
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -15,7 +16,7 @@ from sklearn.metrics import (
 )
 from torch import Tensor
 
-from everyformer.training.classification import ClassErrors
+from everyformer.training.measures import ClassErrors, perplexity, ratio
 
 ROWS, CLASSES = 200, 4
 
@@ -132,3 +133,20 @@ def test_a_confusion_matrix_of_very_many_classes_is_not_counted(
     assert ("confusion" in found) == counted
     assert len(found["by_class"]) == classes
     assert found["balanced_accuracy"] == pytest.approx(2 / 3)
+
+
+@pytest.mark.parametrize(
+    ("loss", "expected"),
+    [(0.0, 1.0), (2.0, 7.38905609893065), (700.0, math.exp(700)), (800.0, math.inf),
+     (math.inf, math.inf), (-math.inf, 0.0), (math.nan, math.nan)],
+)  # fmt: skip
+def test_a_perplexity_is_infinite_where_no_number_is_as_large(loss: float, expected: float) -> None:
+    assert perplexity(loss) == pytest.approx(expected, nan_ok=True)
+
+
+@pytest.mark.parametrize("total", [math.inf, math.nan])
+def test_a_sum_that_is_not_finite_has_no_interval(total: float) -> None:
+    assert ratio(3, 6, 12, 5.0, 9.0, 10.0)[1] is not None
+    mean, interval = ratio(3, 6, 12, total, total, total)
+    assert not math.isfinite(mean)
+    assert interval is None

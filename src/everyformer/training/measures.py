@@ -1,4 +1,6 @@
-"""Measures of classifiers, beside those of always giving the commonest class of the training data.
+"""Measures of predicted classes and numbers with 95% intervals, beside those of a constant answer.
+
+Of classes, beside always giving the commonest one of the training data:
 
     balanced accuracy   the mean of each class's recall, over the classes that occur
     F1 of a class       2 hits / (rows of the class + answers of the class)
@@ -8,6 +10,15 @@
 The confidence of an answer is its probability. The bins are 15 of equal width, ((b - 1) / 15,
 b / 15], and count by their rows: the expected calibration error of Guo et al. 2017, arXiv
 1706.04599, eq. 3.
+
+Of numbers, over the targets y of the rows that are read and predictions p, beside answering every
+row with the mean of the training data:
+
+    MAE = mean |p - y|          RMSE = sqrt(mean (p - y)^2)
+    R^2 = 1 - sum (p - y)^2 / sum (y - mean y)^2
+
+With several numbers a row, the first two are means over all of them and R^2 is the mean of each
+one's own.
 """
 
 import math
@@ -16,7 +27,37 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from everyformer.training.intervals import Z
+Z = 1.959963984540054
+"""half-width of a 95% interval in standard errors"""
+
+
+def ratio(
+    rows: float, n: float, nn_: float, s: float, ss: float, sn: float
+) -> tuple[float, list[float] | None]:
+    """sum s / sum n with its normal interval: the linearised variance of a ratio over rows.
+
+    One row has no interval, nor has a sum that is not finite.
+    """
+    mean = s / n
+    if rows < 2 or not math.isfinite(s):
+        return mean, None
+    spread = max(0.0, ss - 2 * mean * sn + mean * mean * nn_) * rows / (rows - 1)
+    half = Z * math.sqrt(spread) / n
+    return mean, [mean - half, mean + half]
+
+
+def perplexity(loss: float) -> float:
+    """e^loss; infinite where that is no longer a floating-point number."""
+    return math.inf if loss >= 709 else math.exp(loss)
+
+
+def wilson(hits: float, n: float) -> list[float]:
+    """Wilson's interval of a share of ``n`` independent trials."""
+    share, square = hits / n, Z * Z / n
+    centre = (share + square / 2) / (1 + square)
+    half = Z / (1 + square) * math.sqrt(share * (1 - share) / n + square / (4 * n))
+    return [centre - half, centre + half]
+
 
 BINS = 15
 MOST = 1000
@@ -107,3 +148,61 @@ class ClassErrors:
 
 def _or_none(value: float) -> float | None:
     return None if math.isnan(value) else value
+
+
+class NumberErrors:
+    """Sums over rows from which the measures follow, so that processes can add theirs.
+
+    Args:
+        mean: of each number over the training data. std: their standard deviations.
+    """
+
+    def __init__(self, mean: tuple[float, ...], std: tuple[float, ...]) -> None:
+        self.mean = torch.tensor(mean, dtype=torch.float64)
+        self.std = torch.tensor(std, dtype=torch.float64)
+        self.sums = torch.zeros(9, len(mean), dtype=torch.float64)
+
+    def add(self, predicted: Tensor, targets: Tensor) -> None:
+        """Take in rows: both (B, N), or targets (B,)."""
+        p = predicted.detach().cpu().double()
+        y = targets.detach().cpu().double().reshape(p.shape)
+        error, off, centred = p - y, self.mean - y, y - self.mean
+        # of a row's loss, a mean over its numbers, the square is kept beside the first of them
+        loss = torch.zeros_like(p)
+        loss[:, 0] = (error / self.std).square().mean(1).square()
+        parts = (
+            *(torch.ones_like(p), error.abs(), error.square(), error.square().square()),
+            *(off.abs(), off.square(), centred, centred.square(), loss),
+        )
+        self.sums += torch.stack([part.sum(0) for part in parts])
+
+    def summary(self) -> dict[str, Any]:
+        """The measures and the loss, in squared standard deviations; normal 95% intervals.
+
+        R^2 is left out where all targets are the same number.
+        """
+        count, absolute, square, fourth, off, off_square, centred, centred_square, loss = self.sums
+        rows, every = float(count[0]), float(count.sum())
+        mae, mse = float(absolute.sum()) / every, float(square.sum()) / every
+        mean_loss = float((square / self.std.square()).sum()) / every
+        result: dict[str, Any] = {"loss": mean_loss, "loss_interval": None}
+        result |= {"mae": mae, "rmse": math.sqrt(mse)}
+        if rows > 1:
+            half = _half(mean_loss, float(loss.sum()) / rows, rows)
+            result["loss_interval"] = [mean_loss - half, mean_loss + half]
+            half = _half(mae, mse, rows)
+            result["mae_interval"] = [max(0.0, mae - half), mae + half]
+            half = _half(mse, float(fourth.sum()) / every, rows)
+            result["rmse_interval"] = [math.sqrt(max(0.0, mse - half)), math.sqrt(mse + half)]
+        spread = centred_square - centred.square() / count
+        if bool((spread > 0).all()):
+            result["r2"] = float((1 - square / spread).mean())
+            result["mean_r2"] = float((1 - off_square / spread).mean())
+        result["mean_mae"] = float(off.sum()) / every
+        result["mean_rmse"] = math.sqrt(float(off_square.sum()) / every)
+        return result | {"scored": int(rows), "sequences": int(rows)}
+
+
+def _half(mean: float, mean_square: float, rows: float) -> float:
+    """Half of a normal interval of a mean over rows, from the second moment."""
+    return Z * math.sqrt(max(0.0, mean_square - mean * mean) / (rows - 1))
