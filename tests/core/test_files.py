@@ -71,13 +71,6 @@ def test_what_a_living_process_writes_is_not_swept(tmp_path: Path) -> None:
     assert (tmp_path / "a").read_text() == "first"
 
 
-def test_half_written_files_of_older_versions_are_swept(tmp_path: Path) -> None:
-    (tmp_path / ".writing-config.json").write_text("{")
-    (tmp_path / ".writing-step-00000004").mkdir()
-    sweep(tmp_path)
-    assert os.listdir(tmp_path) == []
-
-
 @pytest.mark.parametrize(
     ("number", "told", "code"),
     [

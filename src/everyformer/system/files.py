@@ -235,9 +235,6 @@ def _lock(handle: int, wait: bool) -> bool:
 
 def _remove(work: Path) -> None:
     """A workspace goes; a folder that was to be replaced and was not yet goes back."""
-    if not work.is_dir():
-        work.unlink(missing_ok=True)
-        return
     with suppress(OSError):
         for former in (work / _FORMER).iterdir():
             if not (work.parent / former.name).exists():
