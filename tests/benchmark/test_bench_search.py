@@ -119,3 +119,4 @@ def test_a_process_that_dies_leaves_a_point_for_each(monkeypatch: pytest.MonkeyP
         ("everyformer", "failed"),
         ("faiss flat", "failed"),
     ]
+    assert len(measure_beside(asked("knn-lm")[0], SMALL, peers=False)) == 1

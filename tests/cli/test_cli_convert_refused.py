@@ -86,6 +86,7 @@ def nothing(folder: Path) -> None:
         (nothing, ("--to", "bigbird", "--window", "8"), "--window is for --to longformer"),
         (nothing, ("--to", "longformer", "--length", "9"), "--length 9 is shorter than the 40"),
         (nothing, ("--to", "longformer", "--window", "9"), "'--window' must be even"),
+        (nothing, ("--to", "etc"), "task lm"),
         (nothing, ("--average", "2"), "there are no checkpoints to average"),
         (nothing, ("--to", "tf"), "'hf-model'"),
         (nothing, ("--out", "text.txt"), "text.txt exists and is not replaced"),

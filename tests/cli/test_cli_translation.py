@@ -13,10 +13,7 @@ import torch
 from commands import Refused, Say
 from torch import Tensor
 
-from everyformer.cli.trained import open_run
-from everyformer.cli.verbs.calibrate import OWN_DATA, CalibrateOptions, _prompts
 from everyformer.core.errors import DataError
-from everyformer.data.config import DataConfig
 from everyformer.generation.beam import translate_all
 from everyformer.generation.config import BeamConfig
 from everyformer.models.base import Model
@@ -176,29 +173,3 @@ def test_sentences_are_searched_by_length_and_given_back_in_order(
     assert search.batches == [[7, 5], [4, 3], [2]]
     with pytest.raises(DataError, match="sentence 2 has 10 tokens, but the model takes 9"):
         translate_all(model, tokenizer, [sources[0], torch.ones(10)], BeamConfig())
-
-
-def test_a_comparison_takes_parallel_text(corpus: Path, say: Say) -> None:
-    code, out, err = say(
-        *("compare", "transformer", "--data", str(corpus), "--data.languages", "en-de"),
-        *("--data.tokens", "300", "--length", "20", "--steps", "2", "--lengths", *SIZES),
-        *("--out", "compared"),
-    )
-    assert code == 0, err + out
-    results = json.loads((corpus.parent / "compared" / "results.json").read_text(encoding="utf-8"))
-    assert results["metric"] == "bits_per_byte"
-    [row] = results["rows"]
-    assert row["status"] == "done"
-    assert results["runs"][0]["tokens"] < 2 * 300
-    report = (corpus.parent / "compared" / "report.html").read_text(encoding="utf-8")
-    assert "translates data best" in report
-
-
-def test_prompts_of_a_calibration_are_drawn_from_all_pairs(trained: Callable[..., str]) -> None:
-    run = trained("calm", "--steps", "1")
-    found = []
-    for seed in (0, 0, 1):
-        options = CalibrateOptions(run=run, data=DataConfig(source=OWN_DATA), prompts=6, seed=seed)
-        found.append(_prompts(open_run(run), options))
-        assert len(set(found[-1])) == 6
-    assert found[0] == found[1] != found[2]

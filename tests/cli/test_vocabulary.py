@@ -11,26 +11,20 @@ from everyformer.cli.messages import answer_with, in_flags
 SLIPS = [
     ("generate x --temp 1", "--temperature"),
     ("generate x --max-len 9", "--tokens"),
-    ("generate x --max-new-tokens 9", "--tokens"),
     ("generate x --prompt-file f", "--prompts"),
-    ("generate x --topk 3", "--top-k"),
-    ("generate x --min-tok 3", "--min-tokens"),
     ("train gmlp --max-len 9", "--length"),
     ("train gmlp --epochs 3", "--steps"),
     ("train gmlp --learning-rate 1", "--lr"),
     ("train gmlp --batch-size 4", "--batch"),
     ("train gmlp --n-layers 2", "--layers"),
-    ("train gmlp --num_heads=2", "--heads"),
     ("train gmlp --d_model 64", "--width"),
     ("train gmlp --output o", "--out"),
-    ("train gmlp --seq-len 64", "--length"),
     ("train gmlp --lr-schedule cosine", "--training.schedule"),
     ("train gmlp --dropout 0.1", "--model.block.dropout"),
     ("train gmlp --training.weight_dcay 0.1", "--training.weight-decay"),
     ("train aft-local --window 4", "--mixer.window"),
     ("train gmlp --model.pix 3", "--model.pixels.order"),
     ("compare gmlp --epochs 3", "--steps"),
-    ("bench gmlp --batch-size 3", "--batch"),
 ]
 
 

@@ -39,7 +39,10 @@ CASES = {
         {**GPT2, "n_inner": 24, "activation_function": "relu", "tie_word_embeddings": False},
     ),
     "bert": ("BertForMaskedLM", {**SIZES, "hidden_act": "relu"}),
-    "roberta": ("RobertaForMaskedLM", {**SIZES, "max_position_embeddings": 22}),
+    "roberta": (
+        "RobertaForMaskedLM",
+        {**SIZES, "max_position_embeddings": 22, "hidden_act": "relu"},
+    ),
     "vit": (
         "ViTForImageClassification",
         {k: v for k, v in SIZES.items() if k not in ("vocab_size", "max_position_embeddings")}

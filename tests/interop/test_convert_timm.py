@@ -68,6 +68,25 @@ def test_gmlp_of_timm_gives_what_its_formula_gives():
     torch.testing.assert_close(model(images).logits, expected, rtol=0, atol=1e-5)
 
 
+@pytest.mark.parametrize("biased", [True, False])
+def test_a_vit_has_the_biases_that_its_tensors_have(biased):
+    tensors = norm("norm", WIDTH) | layer("head", CLASSES, WIDTH)
+    tensors |= {"pos_embed": torch.randn(1, 5, WIDTH), "cls_token": torch.randn(1, 1, WIDTH)}
+    tensors |= {"patch_embed.proj.weight": torch.randn(WIDTH, 3, 4, 4)}
+    tensors |= {"patch_embed.proj.bias": torch.randn(WIDTH)}
+    for part, rows, columns in (
+        ("attn.qkv", 3 * WIDTH, WIDTH), ("attn.proj", WIDTH, WIDTH),
+        ("mlp.fc1", HIDDEN, WIDTH), ("mlp.fc2", WIDTH, HIDDEN),
+    ):  # fmt: skip
+        tensors |= layer(f"blocks.0.{part}", rows, columns)
+    tensors |= norm("blocks.0.norm1", WIDTH) | norm("blocks.0.norm2", WIDTH)
+    if not biased:
+        del tensors["blocks.0.attn.qkv.bias"]
+    model, report = import_timm(tensors, heads=2)
+    assert (report.made, report.left) == ([], [])
+    assert len(model.stack.blocks[0].mixer.project.biases or {}) == 3 * biased
+
+
 def test_modules_of_timm_give_the_same_outputs():
     pytest.importorskip("torchvision", reason="timm cannot be imported without torchvision")
     pytest.importorskip("timm")

@@ -122,7 +122,8 @@ WRONG = [
     (lambda: old("gpt", "lm", window=3), "longformer", UnsupportedError, "window=3"),
     (lambda: old("aft-conv", "lm"), "longformer", UnsupportedError, "aft-conv"),
     (lambda: old("shaw", "lm"), "longformer", UnsupportedError, "shaw"),
-    (lambda: old("gpt", "lm"), "etc", UnsupportedError, "task lm, causal"),
+    (lambda: old("gpt", "lm"), "etc", UnsupportedError, "task lm"),
+    (lambda: old("attention", "classify-text", causal=True), "etc", GeneError, "causal"),
     (lambda: old(task="classify-text", pooling="class"), "etc", GeneError, "pooling='globals'"),
     (lambda: old("attention", "mlm", position="rope"), "etc", GeneError, "no place|acts on"),
 ]

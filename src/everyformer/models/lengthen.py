@@ -118,11 +118,10 @@ def _of_etc(name: str, value: Tensor, names: Collection[str]) -> dict[str, Tenso
 
 def _check(config: ModelConfig, into: str) -> None:
     """Refuse what the long mixer ``into`` cannot take over."""
-    if into == "etc" and (config.causal or not TASKS[config.task].summarised):
+    if into == "etc" and not TASKS[config.task].summarised:
         raise UnsupportedError(
-            f"this {config.member} (task {config.task}{', causal' if config.causal else ''}) "
-            "cannot go on as etc: only attention that reads both ways can, of the tasks "
-            f"{', '.join(tasks_that('summarised'))}"
+            f"this {config.member} (task {config.task}) cannot go on as etc: only models that read "
+            f"both ways can, of the tasks {', '.join(tasks_that('summarised'))}"
         )
     mixer, position = config.genes["mixer"], config.genes["position"]
     if mixer.name != "attention" or config.schedule or config.image is not None:
