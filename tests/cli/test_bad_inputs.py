@@ -22,7 +22,8 @@ from safetensors.torch import load_file, save_file
 import everyformer as ef
 from everyformer.cli import main
 from everyformer.core.errors import EveryformerError
-from everyformer.generation.sampling import load_state, save_state, stream
+from everyformer.generation.sampling import stream
+from everyformer.generation.state_file import load_state, save_state
 from everyformer.system.memory import free_memory
 from everyformer.training.storage import write_tensors
 

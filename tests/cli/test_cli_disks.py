@@ -18,7 +18,8 @@ from commands import Refused
 import everyformer as ef
 from everyformer.cli import main
 from everyformer.core.errors import UnsavedError
-from everyformer.generation.sampling import save_state, stream
+from everyformer.generation.sampling import stream
+from everyformer.generation.state_file import save_state
 from everyformer.interop.export import export_program
 
 

@@ -10,7 +10,8 @@ import everyformer as ef
 from everyformer.core.errors import CheckpointError
 from everyformer.family import list_members
 from everyformer.generation.config import Sampling
-from everyformer.generation.sampling import load_state, save_state, stream
+from everyformer.generation.sampling import stream
+from everyformer.generation.state_file import load_state, save_state
 
 SIZES = {"width": 16, "heads": 2, "layers": 2, "vocabulary": 11, "max_length": 64}
 SHORT = {

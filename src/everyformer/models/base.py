@@ -8,7 +8,6 @@ from typing import Any, ClassVar, final
 import torch
 from torch import Tensor, nn
 
-from everyformer.blocks.block import Block
 from everyformer.blocks.parts import drop, make_norm
 from everyformer.blocks.stack import Stack
 from everyformer.core.errors import ConfigError, ShapeError, UnsupportedError
@@ -17,19 +16,14 @@ from everyformer.core.mixer import Mixer
 from everyformer.core.outputs import ModelOutput, StackOutput
 from everyformer.core.position import Position
 from everyformer.core.state import StackState, State
-from everyformer.engines.projections import HeadProjections
 from everyformer.genes.config import ModelConfig
 from everyformer.genes.positions import POSITION
+from everyformer.models.deep import OUTPUTS, deep_weights, linear_parts, residual_outputs
 from everyformer.models.layers import build_stack, decoder_config
-from everyformer.models.pixel_sequence import PixelEmbedding
 from everyformer.models.summaries import Summaries, Summarised, TextParts
 
-SCALE, TABLE = 0.125, 0.01
-LINEAR = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.ConvTranspose1d, nn.Embedding, HeadProjections)
 UNIT_GAIN = 0.2
 """of tensor2tensor's image models"""
-OUTPUTS = ("head", "ahead")
-"""names of output layers"""
 TOKEN_MEANS = ("commitment", "codebook", "ponder", "span")
 """losses of layers that are means over the tokens that they read"""
 
@@ -303,86 +297,3 @@ def evaluating(model: nn.Module) -> Iterator[None]:
         yield
     finally:
         model.train()
-
-
-def linear_parts(model: nn.Module) -> tuple[list[Tensor], list[Tensor]]:
-    """Weights that an initialisation of a whole model draws anew, and biases that it sets to 0.
-
-    All else starts as its own part says, whatever the model's init: gains, gates, slopes, scales.
-
-    Returns:
-        Matrices of linear layers, of tables and of positions that are added to vectors; and biases.
-    """
-    drawn: set[int] = set()
-    matrices: list[Tensor] = []
-    biases: list[Tensor] = []
-    for part in model.modules():
-        added = isinstance(part, Position) and part.acts_on in ("embeddings", "layers")
-        if isinstance(part, LINEAR) or added:
-            drawn |= {id(parameter) for parameter in part.parameters()}
-    for name, parameter in model.named_parameters():
-        if id(parameter) in drawn and parameter.dim() >= 2:
-            matrices.append(parameter)
-        elif id(parameter) in drawn and (name.endswith("bias") or ".biases." in name):
-            biases.append(parameter)
-    return matrices, biases
-
-
-def deep_weights(model: nn.Module, embeddings: Sequence[nn.Module]) -> None:
-    """Weights at the start of very deep networks, after the Sparse Transformer.
-
-        W ~ N(0, 0.125 / n)          linear layers of n inputs
-        W ~ N(0, 0.125 / (2 N n))    those that add to the residual stream of N layers
-        E ~ N(0, 0.01^2)             ``embeddings``; of positions 0.01^2 / (number of their tables)
-        W = 0                        the output layer, so that the first loss is ln V; biases too
-
-    A classifier's head keeps its own. Source: Child et al. 2019, arXiv 1904.10509, section 5.2,
-    whose "0.125 / sqrt(d)" is a variance factor in the code (openai/distribution_augmentation).
-    """
-    tables = {id(table.weight) for table in embeddings}
-    pool = getattr(model, "pool", None)
-    classifier = set() if pool is None else {id(parameter) for parameter in pool.parameters()}
-    matrices, biases = ([p for p in ps if id(p) not in classifier] for ps in linear_parts(model))
-    for weight in matrices:
-        std = TABLE if id(weight) in tables else math.sqrt(SCALE / weight[0].numel())
-        nn.init.normal_(weight, std=std)
-    for bias in biases:
-        nn.init.zeros_(bias)
-    for group in _position_tables(model):
-        for table in group:
-            nn.init.normal_(table, std=TABLE / math.sqrt(len(group)))
-    for part in model.modules():
-        if isinstance(part, Stack):
-            for linear in residual_outputs(part, "sparse-transformer"):
-                inputs = 2 * len(part.order) * linear.in_features
-                nn.init.normal_(linear.weight, std=math.sqrt(SCALE / inputs))
-    for name in OUTPUTS:
-        head = getattr(model, name, None)
-        if isinstance(head, nn.Linear):
-            nn.init.zeros_(head.weight)
-
-
-def residual_outputs(stack: Stack, init: str) -> Iterator[nn.Linear]:
-    """The linear layers whose outputs are added to the residual stream."""
-    for block in stack.blocks:
-        assert isinstance(block, Block)
-        residual = block.mixer.outputs() + ([] if block.cross is None else block.cross.outputs())
-        if block.feedforward is not None:
-            residual.append(block.feedforward.down)
-        for linear in residual:
-            if not isinstance(linear, nn.Linear):
-                raise UnsupportedError(f"init='{init}' knows no output layer of {block.mixer.name}")
-            yield linear
-
-
-def _position_tables(model: nn.Module) -> list[list[Tensor]]:
-    """Tables of positions that are added up, group by group."""
-    groups: list[list[Tensor]] = []
-    for part in model.modules():
-        if isinstance(part, PixelEmbedding):
-            groups.append([table.weight for table in part.position_tables()])
-        elif isinstance(part, Position) and part.acts_on in ("embeddings", "layers"):
-            tables: list[Tensor] = [weight for weight in part.parameters() if weight.dim() == 2]
-            beside = getattr(part.options, "combine", "sum") == "concat"
-            groups += [[table] for table in tables] if beside else [tables]
-    return groups

@@ -80,14 +80,8 @@ def _text(trained: TrainedRun, options: GenerateOptions) -> int:
             which = "the prompt" if len(texts) == 1 else f"prompt {number} of {len(texts)}"
             raise ConfigError(f"{which} is empty: give at least one character")
     from everyformer.data.text import encode_prompt
-    from everyformer.generation.sampling import (
-        ENDED,
-        generate,
-        initial_state,
-        load_state,
-        save_state,
-        stream,
-    )
+    from everyformer.generation.sampling import ENDED, generate, initial_state, stream
+    from everyformer.generation.state_file import load_state, save_state
     from everyformer.system.stopping import Gentle
 
     model = trained.reading(options.average, options.store, options.knn, options.nearest)
