@@ -81,3 +81,8 @@ def test_what_is_told_for_a_compiler_is_no_part_to_honour():
     mask = Mask(global_tokens=flags, front=3)
     assert mask.parts() == ["global_tokens"]
     mask.require("a mixer", frozenset({"global_tokens"}))
+
+
+def test_flags_of_other_tokens_give_no_positions():
+    with pytest.raises(ShapeError, match="one flag per token"):
+        positions_of(2, 6, Mask(keep=torch.ones(2, 5).bool()), None, torch.device("cpu"))

@@ -47,11 +47,12 @@ def test_reorder_picks_repeats_and_drops_rows():
     assert picked.position.shape == (4,)
 
 
-def test_detach_and_dtype_change_reach_every_layer():
+def test_detach_reset_and_dtype_change_reach_every_layer():
     model = create_model("attention", width=8, layers=2, heads=2)
     state = model(torch.randint(0, 256, (1, 4)), state=model.init_state(1)).state
     assert isinstance(state, StackState)
     assert any(t.requires_grad for t in state.tensors())
+    assert state.reset(torch.tensor([True])).layers[1].seen.tolist() == [0]
     detached = state.detach().to(dtype=torch.float64)
     assert not any(t.requires_grad for t in detached.tensors())
     assert detached.layers[1].keys.dtype == torch.float64
