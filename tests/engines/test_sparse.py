@@ -321,3 +321,13 @@ def test_gradcheck(name):
     torch.autograd.gradcheck(
         lambda *t: sparse_attention(*t, PLANS[name], backend="blocked"), inputs, fast_mode=True
     )
+
+
+def test_density_counts_pairs():
+    assert SparsePlan.of(Near()).density(10) == 1
+    assert SparsePlan.of(Near(before=0)).density(10) == 10 / 55
+    assert SparsePlan.of(Blocks(size=5, causal=False)).density(10) == 0.5
+
+
+def test_a_drawing_has_a_line_a_query():
+    assert SparsePlan.of(Near(before=1)).draw(3) == "#..\n##.\n.##"

@@ -121,6 +121,18 @@ class SparsePlan:
         at = torch.arange(length)
         return self.visible(at, at, max(heads, len(self.heads)))
 
+    def density(self, length: int, heads: int = 1) -> float:
+        """Share of all pairs (i, j), j <= i if causal, that are visible."""
+        mask = self.mask(length, heads)
+        pairs = length * (length + 1) // 2 if self.causal else length * length
+        return int(mask.sum()) / (len(mask) * pairs)
+
+    def draw(self, length: int = 32, head: int = 0) -> str:
+        """The mask of one head in characters: a line a query, # what it sees."""
+        mask = self.mask(length, head + 1)
+        rows = mask[head % len(mask)].tolist()
+        return "\n".join("".join("#" if seen else "." for seen in row) for row in rows)
+
     def needed(self, j: Tensor, now: Tensor) -> Tensor:
         """Flags of the keys j < ``now`` that some query from ``now`` on may see in some head."""
         flags = torch.zeros_like(j, dtype=torch.bool)
