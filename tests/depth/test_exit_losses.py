@@ -28,12 +28,15 @@ from helpers import close, draw
 
 
 def by_layer(made: Any, tokens: Tensor) -> list[Tensor]:
-    """Logits of every layer in a pass through all."""
+    """Logits of every layer in a pass through all; separate norms and heads are of the first."""
     x, found = made.embed(made.embedding, tokens), []
     x = made.add_positions(x, None, None)
-    for n, block in enumerate(made.stack.blocks, 1):
+    parts = (made.exits.norms, made.exits.heads) if made.exits.separate else ((), ())
+    own = zip(*parts, strict=True)
+    for block in made.stack.blocks:
         x = block(x).y
-        found.append(made.exits.head(made.exits.norm(x, n), n))
+        norm, head = next(own, (made.stack.norm, made.head))
+        found.append(head(norm(x)))
     return found
 
 

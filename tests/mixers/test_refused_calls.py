@@ -26,7 +26,7 @@ CALLS: dict[str, tuple[Callable[[], tuple[torch.Tensor, Mask | None]], str]] = {
     "no rows": (lambda: (torch.randn(0, 8, 16), None), "at least one row"),
     "no tokens": (lambda: (torch.randn(2, 0, 16), None), "one token"),
     "no batch": (lambda: (torch.randn(8, 16), None), "must be \\(batch, length, width\\)"),
-    "another width": (lambda: (torch.randn(2, 8, 6), None), "width=16, but x has 6 channels"),
+    "another width": (lambda: (torch.randn(2, 8, 6), None), r"x of width=16, not \(2, 8, 6\)"),
     "whole numbers": (lambda: (torch.ones(2, 8, 16).long(), None), "embed tokens first"),
     "flags as floats": (
         lambda: (torch.randn(2, 8, 16), Mask(keep=torch.ones(2, 8))),

@@ -250,6 +250,11 @@ class Mixer(nn.Module):
         """
         return {}
 
+    @property
+    def in_width(self) -> int:
+        """Channels of x."""
+        return self.width
+
     @final
     def outputs(self) -> list[nn.Module]:
         """The linear layers that make the output, which an initialisation may scale by depth."""
@@ -274,10 +279,9 @@ class Mixer(nn.Module):
             raise ShapeError(
                 f"x is {tuple(x.shape)}: it must hold at least one row, one token and one channel"
             )
-        if x.shape[2] != self.width:
+        if x.shape[2] != self.in_width:
             raise ShapeError(
-                f"{self.name} was built for width={self.width}, but x has {x.shape[2]} channels: "
-                f"{tuple(x.shape)}"
+                f"{self.name} was built for x of width={self.in_width}, not {tuple(x.shape)}"
             )
         if not x.is_floating_point():
             raise ShapeError(f"x holds {str(x.dtype).removeprefix('torch.')}: embed tokens first")

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from everyformer.core.config import from_dict, to_dict
 from everyformer.core.errors import ConfigError, DataError, nearest
 from everyformer.rl.build import (
     STEPS,
@@ -51,17 +52,13 @@ def write_trajectories(trajectories: Trajectories, place: str | Path) -> Path:
     minari = _minari()
     folder = require_free(place)
     name = str(place).removeprefix(MINARI) if folder != expanded(place) else f"{OURS}/episodes-v0"
-    spec = None
-    if trajectories.environment is not None:
-        environment = make_environment(trajectories.environment)
-        spec = environment.spec
-        environment.close()
+    known = trajectories.environment
     with doing(f"writing {len(trajectories):,} episodes"), written_whole(folder) as work:
         storage = _module("dataset.minari_storage").MinariStorage.new(
             (work / DATA).absolute(),
             trajectories.observation_space.for_gymnasium(),
             trajectories.action_space.for_gymnasium(),
-            spec,
+            None if known is None else _spec(known),
             jpeg_encoding=False,
         )
         storage.update_metadata(
@@ -72,6 +69,7 @@ def write_trajectories(trajectories: Trajectories, place: str | Path) -> Path:
                 "algorithm_name": trajectories.recipe,
                 "description": trajectories.recipe,
                 OURS: {
+                    "environment": to_dict(known),
                     "recipe": trajectories.recipe,
                     "seed": trajectories.seed,
                     "facts": [dict(episode.facts) for episode in trajectories.episodes],
@@ -156,7 +154,7 @@ def read_minari(source: str | Path) -> Trajectories:
             ],
             spaces[0],
             spaces[1],
-            _environment(dataset.env_spec),
+            _environment(dataset.env_spec, ours),
             ours.get("recipe", f"Minari's {dataset.id}"),
             ours.get("seed"),
         )
@@ -173,8 +171,23 @@ def _episode(
         raise DataError(f"episode {number}: {error}") from error
 
 
-def _environment(spec: Any) -> EnvironmentConfig | None:
-    """The environment by the spec that Minari holds; None where our words do not suffice."""
+def _spec(environment: EnvironmentConfig) -> Any:
+    """The spec of an environment, for Minari; None where it has a form that cannot be written."""
+    trial = make_environment(environment)
+    spec: Any = trial.spec
+    trial.close()
+    try:
+        spec.to_json()
+    except ValueError:
+        return None
+    return spec
+
+
+def _environment(spec: Any, ours: dict[str, Any]) -> EnvironmentConfig | None:
+    """The environment as we have written it, or by the spec that Minari holds; None where our words
+    do not suffice."""
+    if "environment" in ours:
+        return ours["environment"] and from_dict(EnvironmentConfig, ours["environment"])
     if spec is None:
         return None
     mask: list[int] = []

@@ -121,6 +121,10 @@ class Attention(BuiltMixer):
                     "layers of a model read and give as many channels. Leave it out"
                 )
 
+    @property
+    def in_width(self) -> int:
+        return self.options.widths.query or self.width
+
     def forward(
         self,
         x: Tensor,
