@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from everyformer.benchmark import search as inside
-from everyformer.benchmark.bench import measure_beside
+from everyformer.benchmark.bench import measure_with_peer
 from everyformer.benchmark.points import Point, Setting
 from everyformer.cli import main
 from everyformer.cli.verbs.bench import render
@@ -114,9 +114,9 @@ def ends(*given: Any) -> None:
 
 def test_a_process_that_dies_leaves_a_point_for_each(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(inside, "measured", ends)
-    points = measure_beside(asked("knn-lm")[0], SMALL, peers=True)
+    points = measure_with_peer(asked("knn-lm")[0], SMALL, peers=True)
     assert [(p.source, p.status) for p in points] == [
         ("everyformer", "failed"),
         ("faiss flat", "failed"),
     ]
-    assert len(measure_beside(asked("knn-lm")[0], SMALL, peers=False)) == 1
+    assert len(measure_with_peer(asked("knn-lm")[0], SMALL, peers=False)) == 1

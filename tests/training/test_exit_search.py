@@ -9,7 +9,7 @@ import everyformer as ef
 from everyformer.core.errors import ConfigError
 from everyformer.data.config import DataConfig
 from everyformer.data.load import load_dataset
-from everyformer.exits.search import Tried, keep, kept, pareto, search_thresholds
+from everyformer.exits.search import Tried, pareto, read_tries, search_thresholds, write_tries
 from everyformer.genes.depth.early_exits import exit_of, set_threshold
 from everyformer.training.evaluate import evaluate
 
@@ -45,8 +45,8 @@ def test_the_front_is_what_nothing_beats() -> None:
 
 def test_what_is_kept_is_read_as_it_was(tmp_path: Path) -> None:
     tried = [Tried((), 3.0, 1.0, 0.5), Tried((0.25, 0.5), 1.0 / 3, 2.0, 0.1)]
-    keep(tmp_path / "found.json", tried)
-    assert kept(tmp_path / "found.json") == tried
+    write_tries(tmp_path / "found.json", tried)
+    assert read_tries(tmp_path / "found.json") == tried
 
 
 def test_as_many_thresholds_as_layers_but_the_last() -> None:

@@ -79,8 +79,8 @@ def bench(
     ]
     return itertools.chain(
         (measure(point, shared, options or {}) for point in points),
-        (p for point in searches for p in measure_beside(point, shared, peers)),
-        (p for point in spared for p in measure_beside(point, shared, True)),
+        (p for point in searches for p in measure_with_peer(point, shared, peers)),
+        (p for point in spared for p in measure_with_peer(point, shared, True)),
     )
 
 
@@ -121,7 +121,7 @@ def measure(point: Point, setting: Setting, options: Own) -> Point:
     return _in_process(partial(one_by_one, options=options), [point], setting)[0][0]
 
 
-def measure_beside(point: Point, setting: Setting, peers: bool) -> list[Point]:
+def measure_with_peer(point: Point, setting: Setting, peers: bool) -> list[Point]:
     """Fill the ``point`` of a search or a share, and if ``peers`` that of its peer, which is what
     spares nothing for a share, in one process."""
     if point.work == "search":

@@ -171,19 +171,19 @@ def _linformer(point: Point, width: int, heads: int, causal: bool) -> nn.Module:
 class TransformersSparse(nn.Module):
     """Attention of Longformer or BigBird there, with what its model passes, and a projection."""
 
-    def __init__(self, inner: nn.Module, width: int, given: dict[str, Any], spare: int) -> None:
+    def __init__(self, inner: nn.Module, width: int, extra: dict[str, Any], spare: int) -> None:
         super().__init__()
-        self.inner, self.given, self.spare = inner, given, spare
+        self.inner, self.extra, self.spare = inner, extra, spare
         self.out = nn.Linear(width, width, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        given = {
+        extra = {
             name: part.to(x.device).expand(len(x), *part.shape[1:])
             if isinstance(part, Tensor)
             else part
-            for name, part in self.given.items()
+            for name, part in self.extra.items()
         }
-        y = self.inner(F.pad(x, (0, 0, 0, self.spare)), **given)[0]
+        y = self.inner(F.pad(x, (0, 0, 0, self.spare)), **extra)[0]
         return self.out(y[:, : x.shape[1]])
 
 

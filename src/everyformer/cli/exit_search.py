@@ -27,7 +27,7 @@ def search_exits(
     Raises:
         ConfigError: a threshold is given too.
     """
-    from everyformer.exits.search import keep, pareto, search_thresholds
+    from everyformer.exits.search import pareto, search_thresholds, write_tries
     from everyformer.report.exits import draw_search
     from everyformer.system.pulse import doing
 
@@ -40,7 +40,7 @@ def search_exits(
             trials.append(tried)
             say(f"{len(trials)} of {options.search_exits + 1}: {tried.depth:.2f} layers, loss "
                 f"{tried.loss:.4f}")  # fmt: skip
-    keep(trained.path / RECORD, trials)
+    write_tries(trained.path / RECORD, trials)
     front = pareto(trials)
     out = expanded(options.out) if options.out is not None else trained.path / "exits.png"
     draw_search(trials, front, out)

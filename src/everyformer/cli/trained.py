@@ -89,7 +89,7 @@ class TrainedRun:
             raise UnsupportedError(self.no_text())
         return with_store(model, tokenizer, store, knn, nearest, say=say)
 
-    def beside(self, inputs: Tensor) -> dict[str, Tensor]:
+    def extra_inputs(self, inputs: Tensor) -> dict[str, Tensor]:
         """Inputs beside ``inputs`` that the run's own store finds."""
         from everyformer.datastores.runs import companion_of, reading_model
 
@@ -97,7 +97,7 @@ class TrainedRun:
         if companion is None:
             return {}
         reading = reading_model(self.model(), self.path, self.tokenizer(), say)
-        return companion.beside(reading, inputs)
+        return companion.extra_inputs(reading, inputs)
 
     def tokenizer(self) -> Tokenizer | None:
         """Tokenizer of the model; None where they are no text, or it was saved without."""

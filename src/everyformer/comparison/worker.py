@@ -129,4 +129,4 @@ def limits_of(model: Model) -> list[str]:
             "has no exact state, so every token that it writes reads the whole text again"
         )
     retrieval = RETRIEVAL.of(model.config)
-    return limits if retrieval is None else [*limits, retrieval.beside]
+    return limits if retrieval is None else [*limits, retrieval.cost]

@@ -15,7 +15,7 @@ WIDTH, HEADS, LONGEST = 12, 3, 40
 """channels, heads and longest text of what is tried"""
 LENGTH = 11
 """of the texts (2, 11, 12) that limits are compared on"""
-Given = tuple[Mapping[str, Any], ...]
+OptionSets = tuple[Mapping[str, Any], ...]
 """options of `create_model`, once for each trial"""
 Side = Callable[[Tensor], Tensor]
 Pair = tuple[str, Side, Side]
@@ -40,14 +40,14 @@ class Trials:
     """Trials of a member; it takes each field from the first of its alternatives that fills
     it: a mixer other than attention alone, else memory, position and attention."""
 
-    variants: Given = ()
+    variants: OptionSets = ()
     """options that take another path, causal and bidirectional where the member can be (a form
     without any is tried at its defaults)"""
-    causal: Given = ()
+    causal: OptionSets = ()
     """those that only the causal form has"""
-    bidirectional: Given = ()
+    bidirectional: OptionSets = ()
     """those that only the bidirectional form has"""
-    inside: Given = ()
+    inside: OptionSets = ()
     """of a position: options with which plain attention is tried with it"""
     small: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """task -> options by which all that a model of it has is in use on twelve tokens"""

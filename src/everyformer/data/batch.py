@@ -13,12 +13,12 @@ from everyformer.core.mask import Mask
 
 IGNORED = -100
 """The target of a position that is not scored (torch's convention)."""
-BESIDE = (
+EXTRA = (
     *("labels", "neighbours", "returns", "actions", "timesteps"),
     *("reset", "advantages", "before", "values"),
 )
 """Tensors that models read besides the inputs, by the names of their arguments."""
-TENSORS = ("inputs", "targets", "keep", "documents", *BESIDE)
+TENSORS = ("inputs", "targets", "keep", "documents", *EXTRA)
 
 
 @dataclass(frozen=True)
@@ -90,9 +90,9 @@ class Batch:
         return Mask(keep=self.keep, documents=self.documents)
 
     @property
-    def beside(self) -> dict[str, Tensor]:
+    def extra(self) -> dict[str, Tensor]:
         """Tensors that a model reads besides inputs and mask, by the names of its arguments."""
-        tensors = {name: getattr(self, name) for name in BESIDE}
+        tensors = {name: getattr(self, name) for name in EXTRA}
         return {name: tensor for name, tensor in tensors.items() if tensor is not None}
 
     @property

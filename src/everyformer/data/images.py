@@ -39,7 +39,7 @@ from everyformer.data.config import (
 from everyformer.data.dataset import ClassedDataset, Spread
 from everyformer.data.kind import Kind, Request, refuse
 from everyformer.data.layout import without_notes
-from everyformer.data.picture_labels import labelled_pictures, natural_task, tables_beside
+from everyformer.data.picture_labels import labelled_pictures, natural_task, tables_among
 from everyformer.data.selection import held_out_draw, spread
 from everyformer.data.sources import Entry, Source, open_source
 from everyformer.data.table import TABLES
@@ -195,7 +195,7 @@ class Pictures(Kind):
     def check(self) -> None:
         super().check()
         columns: Iterable[str] = ("text_column", "source_column", "target_column")
-        if not tables_beside(self.request.source):
+        if not tables_among(self.request.source):
             columns = TableOptions.names()
         refuse(self.config, columns, self.name, TableOptions.elsewhere)
 

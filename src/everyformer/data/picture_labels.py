@@ -65,7 +65,7 @@ class PictureNames:
         return self.ends.get(name, [])
 
 
-def tables_beside(source: Source) -> list[Entry]:
+def tables_among(source: Source) -> list[Entry]:
     """The tables of a source of pictures: those called metadata, or else all."""
     tables = [entry for entry in source.entries if entry.suffix in TABLES]
     return [e for e in tables if PurePosixPath(e.name).stem.lower() == METADATA] or tables
@@ -78,7 +78,7 @@ def natural_task(source: Source, config: DataConfig, pictures: Sequence[Entry]) 
     train = find_layout(pictures, config.part).train
     if config.label_column is not None or any(len(entry.parts) > 1 for entry in train):
         return "classify-image"
-    tables = tables_beside(source)
+    tables = tables_among(source)
     if len(tables) != 1:
         return "pixels"
     table, names = open_table(source, config, tables[0]), PictureNames(pictures)
@@ -107,7 +107,7 @@ def labelled_pictures(
             f"--data.label-column has no meaning for the task {task}, unless --data.labels tells "
             "the model what each picture shows; leave it out, or classify or regress"
         )
-    tables = tables_beside(source)
+    tables = tables_among(source)
     if TASKS[task].measures and not tables:
         raise DataError(
             f"'{source.spec}' holds pictures without numbers, which the task {task} learns; put "
@@ -151,7 +151,7 @@ def _by_table(
     source: Source, config: DataConfig, pictures: Sequence[Entry], task: TaskName
 ) -> LabelledPictures:
     """Classes or numbers by a table; pictures that it does not name are left aside."""
-    names, tables = PictureNames(pictures), tables_beside(source)
+    names, tables = PictureNames(pictures), tables_among(source)
     folders = {PurePosixPath(entry.name).parent for entry in tables}
     alike = {PurePosixPath(entry.name).name for entry in tables}
     if len(folders) < len(tables) or len(alike) > 1:

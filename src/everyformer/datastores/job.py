@@ -111,7 +111,7 @@ class Companion(Protocol):
                    say: Say) -> Any:  # fmt: skip
         """The model of a run as it predicts."""
 
-    def beside(self, reading: Any, inputs: Tensor) -> dict[str, Tensor]:
+    def extra_inputs(self, reading: Any, inputs: Tensor) -> dict[str, Tensor]:
         """Arguments of the model itself beside ``inputs``, by the one that ``open_model`` made."""
 
     def open_data(self, folder: Path, config: ModelConfig, dataset: TextDataset,

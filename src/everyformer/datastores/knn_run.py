@@ -91,7 +91,7 @@ def open_model(
     return with_store(model, tokenizer, folder / STORE, options, say=say)
 
 
-def beside(reading: KnnLanguageModel, inputs: Tensor) -> dict[str, Tensor]:
+def extra_inputs(reading: KnnLanguageModel, inputs: Tensor) -> dict[str, Tensor]:
     """Nothing: predictions are mixed after the model."""
     return {}
 

@@ -72,7 +72,7 @@ def open_model(
     return SpalmLanguageModel(model, *_opened(folder, options, say), options.k)
 
 
-def beside(reading: SpalmLanguageModel, inputs: Tensor) -> dict[str, Tensor]:
+def extra_inputs(reading: SpalmLanguageModel, inputs: Tensor) -> dict[str, Tensor]:
     """Each token's neighbours."""
     return {"neighbours": reading.neighbours_of(inputs)}
 

@@ -112,9 +112,9 @@ class Calibration:
     def write(self, threshold: float | None) -> list[Text]:
         """The texts for all prompts at a threshold, or by the full model (None)."""
         set_threshold(self.model, threshold)
-        with tallied() as told:
+        with tallied() as tally:
             texts = self.write_all()
-        depth = told.means().get("mean_depth", float(len(self.model.stack.order)))
+        depth = tally.means().get("mean_depth", float(len(self.model.stack.order)))
         self.depths[threshold] = depth
         return texts
 

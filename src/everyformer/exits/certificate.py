@@ -45,9 +45,9 @@ class Certificate(FixedSequence):
     """of a token, as a share of the full model's"""
 
     @classmethod
-    def of(cls, found: FixedSequence, **more: Any) -> Certificate:
+    def of(cls, sequence: FixedSequence, **more: Any) -> Certificate:
         """The certificate of a test; ``more`` are the fields of this class."""
-        tested = {field.name: getattr(found, field.name) for field in fields(FixedSequence)}
+        tested = {field.name: getattr(sequence, field.name) for field in fields(FixedSequence)}
         return cls(**tested, **more)
 
     @property

@@ -57,13 +57,13 @@ def search_thresholds(
         part.options, part.full = before
 
 
-def keep(path: Path, tried: Sequence[Tried]) -> None:
+def write_tries(path: Path, tried: Sequence[Tried]) -> None:
     """Write what was tried to a sealed JSON file."""
     write_json(path, {"format": FORMAT, "tried": [one._asdict() for one in tried]})
 
 
-def kept(path: Path) -> list[Tried]:
-    """The settings that `keep` wrote.
+def read_tries(path: Path) -> list[Tried]:
+    """The settings that `write_tries` wrote.
 
     Raises:
         DamagedError: the file is missing, cut short or changed.

@@ -88,7 +88,7 @@ class DecisionPolicy(Policy):
         if where.all():
             self._begin(len(where))
         self._time[where] = 0
-        self._wanted[where] = 0.0 if self.target is None else self.target
+        self._to_go[where] = 0.0 if self.target is None else self.target
         self._keep[where] = False
         if self._state is not None and not where.all():
             self._state = freed(self._state.reset(torch.from_numpy(where).to(self._device)))
@@ -109,7 +109,7 @@ class DecisionPolicy(Policy):
 
     def reward(self, rewards: np.ndarray) -> None:
         if not self.delayed:
-            self._wanted -= rewards
+            self._to_go -= rewards
         self._time += 1
 
     def facts(self, episode: int) -> dict[str, float]:
@@ -128,7 +128,7 @@ class DecisionPolicy(Policy):
         self._actions = np.zeros(size, np.int64)
         if not shape.discrete:
             self._actions = np.zeros((*size, shape.actions), np.float32)
-        self._time, self._wanted = np.zeros(rows, np.int64), np.zeros(rows)
+        self._time, self._to_go = np.zeros(rows, np.int64), np.zeros(rows)
         own = next(self.model.parameters())
         self._device = own.device
         if self.streams:
@@ -139,7 +139,7 @@ class DecisionPolicy(Policy):
         for window in (self._states, self._returns, self._timesteps, self._keep, self._actions):
             window[:, :-1] = window[:, 1:]
         self._states[:, -1] = states
-        self._returns[:, -1] = self._wanted
+        self._returns[:, -1] = self._to_go
         self._timesteps[:, -1] = self._time
         self._keep[:, -1] = True
         # it is not known yet, and nothing that is asked for depends on it
@@ -164,8 +164,8 @@ class DecisionPolicy(Policy):
         now = [window[:, -1] for window in windows]
         step = PresentStep(*map(self._tensor, (*now, before, rows)))
         if self.rolling:
-            kept = self.model.config.step_tokens * (self.context - 1) - 1
-            self._state = _shortened(self._state, kept)
+            span = self.model.config.step_tokens * (self.context - 1) - 1
+            self._state = _shortened(self._state, span)
         logits, self._state = self.model.act(step, self._state)
         return logits.double().cpu().numpy()
 
@@ -291,14 +291,16 @@ def weights_by_step(model: PolicyModel, traced: Trace, most: int) -> dict[str, n
             "cannot be drawn; a memory of segments or none can"
         )
     readers = {path for path, part in model.named_modules() if isinstance(part, Attention)}
-    kept = {path: result["weights"] for path, result in traced.records.items() if path in readers}
-    if not kept:
+    recorded = {
+        path: result["weights"] for path, result in traced.records.items() if path in readers
+    }
+    if not recorded:
         raise UnsupportedError(
             f"{member} reads no earlier steps by the weights of attention, so there are none to "
             "draw; gtrxl, transformer-xl and attention do"
         )
     result = {}
-    for path, calls in kept.items():
+    for path, calls in recorded.items():
         steps = min(len(calls), most)
         result[path] = np.full((calls[0].shape[1], steps, steps), np.nan)
         for step, weights in enumerate(calls[:steps]):

@@ -156,24 +156,24 @@ class _Search:
         alive: list[list[float]] = []
         values, indices = best.values.tolist(), best.indices.tolist()
         for s, sentence in enumerate(self.active):
-            kept: list[float] = []
+            going_on: list[float] = []
             for rank, (logp, index) in enumerate(zip(values[s], indices[s], strict=True)):
                 origin, token = s * beam + index // vocabulary, index % vocabulary
                 if token != end:
-                    kept.append(logp)
+                    going_on.append(logp)
                     rows.append(origin)
                     tokens.append(token)
                 elif rank < beam and logp > -math.inf:
                     score = logp / self.search.normaliser(count + 1)
                     text = tuple(self.tokens[origin, 1:].tolist())
                     sentence.keep(Hypothesis(score, text), beam)
-                if len(kept) == beam:
+                if len(going_on) == beam:
                     break
             # a vocabulary smaller than the beam leaves rows over
-            spare = beam - len(kept)
+            spare = beam - len(going_on)
             rows += [s * beam] * spare
             tokens += [end] * spare
-            alive.append(kept + [-math.inf] * spare)
+            alive.append(going_on + [-math.inf] * spare)
         device = self.tokens.device
         self._take(torch.tensor(rows, device=device))
         self.tokens = torch.cat((self.tokens, torch.tensor(tokens, device=device)[:, None]), 1)

@@ -105,15 +105,15 @@ class Model(nn.Module):
         return {}
 
     @final
-    def inspect(self, inputs: Tensor, **given: Any) -> None:
+    def inspect(self, inputs: Tensor, **known: Any) -> None:
         """One pass through the layers that pictures of its inside show (an encoder's, if any).
 
-        ``given``: what `extra_inputs` would make up.
+        ``known``: what `extra_inputs` would make up.
         """
         if self.reads:
             self.encode(inputs)
         else:
-            self(inputs, **{**self.extra_inputs(inputs), **given})
+            self(inputs, **{**self.extra_inputs(inputs), **known})
 
     def set_progress(self, done: float) -> None:
         """Report, before every training step, of the share of the training that is over.

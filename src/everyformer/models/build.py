@@ -51,7 +51,7 @@ def create_mixer(
             )
         raise unknown("mixer", name, MIXERS.names())
     cls: Any = MIXERS.get(name)
-    given = {name: _popped(options, name) for name, gene in GENES.items() if gene.in_mixers}
+    parts = {name: _popped(options, name) for name, gene in GENES.items() if gene.in_mixers}
     heads = converted(Count, heads, "heads")
     width = converted(Count, width, "width")
     max_length = converted(Count | None, max_length, "max_length")
@@ -59,7 +59,7 @@ def create_mixer(
     sizes = {"width": width, "heads": heads, "causal": causal, "max_length": max_length}
     inside = {
         gene: GENES[gene].alone(part, cls, checked, sizes) if isinstance(part, Choice) else part
-        for gene, part in given.items()
+        for gene, part in parts.items()
         if part is not None
     }
     with within_memory(f"the mixer '{name}'"):

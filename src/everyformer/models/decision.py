@@ -120,7 +120,7 @@ class DecisionModel(Model):
             )
         goals = self.scaled(targets)
         wide = torch.promote_types(z.dtype, torch.float32)
-        each = _kept((z.to(wide) - goals.to(wide)).square().mean(-1), keep)
+        each = _real((z.to(wide) - goals.to(wide)).square().mean(-1), keep)
         return ModelOutput(actions, *added(each.sum() / _count(each, keep), terms), None, each)
 
     def scaled(self, actions: Tensor) -> Tensor:
@@ -308,7 +308,7 @@ class DecisionTransformer(DecisionModel):
             assert weight is not None
             goals = goals if name == "state" else goals / self.config.episodes.scale
             error = (head(y[:, :-1]) - goals[:, 1:].to(y.dtype)).square().mean(-1)
-            losses[name] = weight * _kept(error, pairs).sum() / _count(error, pairs)
+            losses[name] = weight * _real(error, pairs).sum() / _count(error, pairs)
         return losses
 
     def _check(
@@ -375,7 +375,7 @@ def _first(keep: Tensor) -> Tensor:
     return keep.long().argmax(1, keepdim=True)
 
 
-def _kept(each: Tensor, keep: Tensor | None) -> Tensor:
+def _real(each: Tensor, keep: Tensor | None) -> Tensor:
     return each if keep is None else each.where(keep, 0.0)
 
 

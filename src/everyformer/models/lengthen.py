@@ -36,7 +36,7 @@ from everyformer.models.build import build_model
 
 LONG = ("longformer", "bigbird", "etc")
 """mixers that attention can become"""
-KEPT = ("bias", "attention_dropout")
+CARRIED = ("bias", "attention_dropout")
 """options of attention that they have too"""
 TABLES = ("learned", "learned-per-layer")
 """positions with rows to repeat"""
@@ -76,7 +76,9 @@ def lengthen(
             "as many"
         )
     _check(config, mixer)
-    shared = {name: value for name, value in config.genes["mixer"].options.items() if name in KEPT}
+    shared = {
+        name: value for name, value in config.genes["mixer"].options.items() if name in CARRIED
+    }
     chosen = config.with_genes(mixer=Choice(mixer, {**shared, **options}))
     longer = dataclasses.replace(chosen, member=mixer, max_length=length, schedule={})
     if mixer == "etc":
@@ -134,7 +136,7 @@ def _check(config: ModelConfig, into: str) -> None:
     for field in dataclasses.fields(AttentionOptions):
         value, usual = getattr(chosen, field.name), getattr(plain, field.name)
         same = value == usual or (field.name == "kv_heads" and value == config.heads)
-        if field.name not in KEPT and not same:
+        if field.name not in CARRIED and not same:
             raise UnsupportedError(
                 f"{field.name}={value!r} of this model's attention has no counterpart in the "
                 "sparse mixers, so it cannot be made longer"

@@ -63,12 +63,12 @@ class DrawingModel(Model):
         """Make what reads a source, in models that have one; its tables are given back."""
         return []
 
-    def decode(self, tokens: Tensor, **given: Any) -> ModelOutput:
+    def decode(self, tokens: Tensor, **options: Any) -> ModelOutput:
         """Logits after each of ``tokens``, which begin the sequence or continue a state's.
 
-        ``given`` is what `read` takes.
+        ``options`` are what `read` takes.
         """
-        out = self.read(tokens, **given)
+        out = self.read(tokens, **options)
         return ModelOutput(self._logits(out.y), None, dict(out.losses), out.state)
 
     def read(

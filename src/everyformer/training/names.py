@@ -56,21 +56,21 @@ def in_full(kind: type, values: Mapping[str, Any]) -> dict[str, Any]:
         for (cls, name), alias in ALIASES.items()
         if HOMES[cls] in fields and cls is not TextSource
     }
-    found: dict[str, Any] = {}
+    named: dict[str, Any] = {}
     tables: list[tuple[str, str, Any]] = []
     for key, value in values.items():
         home, inner = short.get(key, (key, ""))
         if others.get(key) in fields:
-            found[others[key]] = value
+            named[others[key]] = value
         elif key not in short or (home == key and not isinstance(value, str)):
-            found[key] = dict(value) if isinstance(value, Mapping) else value
+            named[key] = dict(value) if isinstance(value, Mapping) else value
         else:
             tables.append((home, inner, value))
     for home, inner, value in tables:
-        table = found.setdefault(home, {})
+        table = named.setdefault(home, {})
         if not isinstance(table, dict) or inner in table:
             raise ConfigError(
                 f"'{home}.{inner}' is given twice, by its short name too: leave one of them out"
             )
         table[inner] = value
-    return found
+    return named

@@ -112,7 +112,7 @@ def forward(
     model: nn.Module, batch: Batch, state: StackState | None = None, **options: Any
 ) -> ModelOutput:
     """The model's output and loss on a batch; one with a memory goes on from ``state``."""
-    options |= batch.beside if state is None else {"state": state, **batch.beside}
+    options |= batch.extra if state is None else {"state": state, **batch.extra}
     return model(batch.inputs, targets=batch.targets, mask=batch.mask, **options)
 
 

@@ -35,11 +35,11 @@ def baseline(task: str, evaluation: Mapping[str, Any]) -> Baseline | None:
     return Baseline(float(evaluation[name]), words, metric) if name in evaluation else None
 
 
-def is_better(evaluation: Mapping[str, Any], beside: Baseline) -> bool:
+def is_better(evaluation: Mapping[str, Any], base: Baseline) -> bool:
     """True if an evaluation surely beats the baseline: its whole 95% interval does, where known."""
-    sign = _KNOWN[beside.metric][2]
-    ends = evaluation.get(f"{beside.metric}_interval") or (evaluation[beside.metric],)
-    return all(sign * (end - beside.value) > 0 for end in ends)
+    sign = _KNOWN[base.metric][2]
+    ends = evaluation.get(f"{base.metric}_interval") or (evaluation[base.metric],)
+    return all(sign * (end - base.value) > 0 for end in ends)
 
 
 def worth(task: str, evaluation: Mapping[str, Any]) -> str | None:

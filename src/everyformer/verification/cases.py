@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from everyformer.core.member import Member
 from everyformer.core.mixer import Mixer
 from everyformer.core.tasks import TASKS
-from everyformer.core.trials import HEADS, LONGEST, WIDTH, Given
+from everyformer.core.trials import HEADS, LONGEST, WIDTH, OptionSets
 from everyformer.genes import GENES
 from everyformer.genes.positions import POSITIONS
 from everyformer.models.base import Model
@@ -49,7 +49,7 @@ class Case:
 
 def cases(member: Member) -> Iterator[Case]:
     """Every variant of a member, causal and bidirectional where it can be."""
-    variants: Given = known(member, "variants") or ()
+    variants: OptionSets = known(member, "variants") or ()
     if member.name == "attention":
         variants = (*variants, *_inside())
     forms = [(form == "causal", form) for form in ("causal", "bidirectional") if member.can(form)]

@@ -103,7 +103,7 @@ def _trained(folder: Path, options: ShowOptions) -> Subject:
     model = trained.model()
     settle_exits(trained, model, ExitConfig())
     measure = _measure(trained, model, options)
-    extra = None if trained.saved else trained.beside(inputs)
+    extra = None if trained.saved else trained.extra_inputs(inputs)
     return Subject(model, start, inputs, labels, trained.path / "pictures", measure, extra)
 
 

@@ -43,12 +43,12 @@ def _certificate(run: Path, path: Path) -> Picture:
 
 def _pareto(run: Path, path: Path) -> Picture:
     from everyformer.cli.exit_search import RECORD
-    from everyformer.exits.search import kept, pareto
+    from everyformer.exits.search import pareto, read_tries
     from everyformer.report.exits import draw_search
 
     command = f"everyformer eval {run} --search-exits 20"
     _require(run / RECORD, "search of thresholds", command)
-    tried = kept(run / RECORD)
+    tried = read_tries(run / RECORD)
     front = pareto(tried)
     draw_search(tried, front, path)
     least, most = front[0], front[-1]

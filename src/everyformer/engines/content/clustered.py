@@ -244,9 +244,11 @@ def _best_piece(
     shares = member.sum(2)[..., None].clamp(min=1)
     y = (y * member[..., None]).sum(2) / shares
     at = best_positions(worth, min(window, slots + count)).sort(-1).values
-    kept = at[..., None].expand(*at.shape, keys.shape[-1])
+    columns = at[..., None].expand(*at.shape, keys.shape[-1])
     seen_now = state.seen + (scores[:, 0, :, 0] > -math.inf).sum(-1)
-    after = Members(seen_now, keys.gather(3, kept), values.gather(3, kept), worth.gather(3, at))
+    after = Members(
+        seen_now, keys.gather(3, columns), values.gather(3, columns), worth.gather(3, at)
+    )
     return y.to(heads.v.dtype), after
 
 

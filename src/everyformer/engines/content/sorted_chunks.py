@@ -80,11 +80,11 @@ def chunked_queries(
     def of_keys(listed: Tensor) -> Tensor:
         return listed[chunks].flatten(1)
 
-    shut = layout.hidden[window].repeat_interleave(pattern.chunk, 1)
+    hidden_keys = layout.hidden[window].repeat_interleave(pattern.chunk, 1)
     query_tokens, tokens = of_queries(layout.tokens), of_keys(layout.tokens)
     asking = layout.side(of_queries, lambda t: _taken(t, query_tokens))
     seen = layout.side(of_keys, lambda t: _taken(t, tokens))
-    seen = seen._replace(position=seen.position.masked_fill(shut, NEVER))
+    seen = seen._replace(position=seen.position.masked_fill(hidden_keys, NEVER))
     queries, keys = _taken(_rows(q * _BITS, order), query_tokens), _taken(_rows(k, order), tokens)
     scores = hide_(queries @ keys.transpose(1, 2), asking, seen, layout.total[window], pattern)
     scores = scores.view(len(q), len(where), 1, -1)
@@ -114,10 +114,10 @@ class _Tile:
     def scores(self, q: Tensor, k: Tensor) -> Tensor:
         """(T, C, width C) in bits, hidden ones -inf; ``q`` in bits too."""
         layout, pattern = self.layout, self.pattern
-        shut = layout.hidden[self.start : self.stop].repeat_interleave(pattern.chunk, 1)
+        hidden_keys = layout.hidden[self.start : self.stop].repeat_interleave(pattern.chunk, 1)
         asking = layout.side(lambda t: t[self.queried], self.queries)
         seen = layout.side(lambda t: windows_of(t[self.keys], pattern), self.windows)
-        seen = seen._replace(position=seen.position.masked_fill(shut, NEVER))
+        seen = seen._replace(position=seen.position.masked_fill(hidden_keys, NEVER))
         scores = torch.bmm(q, k.transpose(1, 2))
         return hide_(scores, asking, seen, layout.total[self.start : self.stop], pattern)
 

@@ -216,7 +216,7 @@ _waves.register_autograd(_differentiate_waves, setup_context=_save_waves)
 
 @torch.library.custom_op("everyformer::redrawn", mutates_args=())
 def _redrawn(
-    kept: Tensor, seed: Tensor, calls: Tensor, redraw: int, pool: int, draw: str
+    projection: Tensor, seed: Tensor, calls: Tensor, redraw: int, pool: int, draw: str
 ) -> Tensor:
     """The projection of training call number ``calls``, or the draws of a ``pool`` that it takes.
 
@@ -224,17 +224,17 @@ def _redrawn(
     """
     count = int(calls)
     if count % redraw:
-        return kept.clone()
+        return projection.clone()
     generator = torch.Generator().manual_seed((int(seed) + count) % 2**63)
     if pool:
-        return torch.randperm(pool, generator=generator)[: len(kept)].to(kept)
-    heads, rows, size = kept.shape
-    return draw_projection(heads, rows, size, cast(Draw, draw), generator).to(kept)
+        return torch.randperm(pool, generator=generator)[: len(projection)].to(projection)
+    heads, rows, size = projection.shape
+    return draw_projection(heads, rows, size, cast(Draw, draw), generator).to(projection)
 
 
 @_redrawn.register_fake
-def _(kept: Tensor, seed: Tensor, calls: Tensor, redraw: int, pool: int, draw: str) -> Tensor:
-    return torch.empty_like(kept)
+def _(projection: Tensor, seed: Tensor, calls: Tensor, redraw: int, pool: int, draw: str) -> Tensor:
+    return torch.empty_like(projection)
 
 
 def _products(x: Tensor, projection: Tensor, copies: int = 2) -> Tensor:

@@ -78,7 +78,7 @@ class Windows:
             part = units[:, :, first : first + self.size]
             under = summed[:, first : first + count * self.size].unflatten(1, (count, self.size))
             under[:, :, : part.shape[2]] += part
-        return _behind(summed[:, self.before : self.before + length - self.skip], self.skip)
+        return _after_zeros(summed[:, self.before : self.before + length - self.skip], self.skip)
 
     def put(self, units: Tensor, length: int) -> Tensor:
         return units.flatten(1, 2)[:, : length - self.skip]
@@ -92,7 +92,7 @@ class Windows:
         return self.before + self.size + self.after
 
 
-def _behind(t: Tensor, skip: int) -> Tensor:
+def _after_zeros(t: Tensor, skip: int) -> Tensor:
     """Tokens (B, L, H, D) after ``skip`` of zeros."""
     return F.pad(t, (0, 0, 0, 0, skip, 0)) if skip else t
 
@@ -219,7 +219,7 @@ class Tables:
         # entries that are none were masked, so that their gradient is zero
         summed = summed.index_add(1, self._rows(heads, rows.device), rows)
         tokens = summed.view(batch, heads, count * self.size, channels)
-        return _behind(tokens.transpose(1, 2)[:, : length - self.skip], self.skip)
+        return _after_zeros(tokens.transpose(1, 2)[:, : length - self.skip], self.skip)
 
     def _blocks(self, t: Tensor) -> Tensor:
         """(B, H blocks, size D), head by head."""

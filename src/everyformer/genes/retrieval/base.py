@@ -19,7 +19,7 @@ class Retrieval:
     """what the laws try it on"""
     learned_without: ClassVar[Mapping[str, Any]] = {}
     """options with which a model that was trained without neighbours begins as it was"""
-    beside: ClassVar[str]
+    cost: ClassVar[str]
     """what a run has beside its training and the times of a comparison leave out, in words"""
 
     def __init__(self, options: Any = None) -> None:

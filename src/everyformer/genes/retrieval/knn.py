@@ -32,7 +32,7 @@ class Knn(Retrieval):
 
     name = "knn"
     Options = KnnRunOptions
-    beside = (
+    cost = (
         "stores a part of the training text behind its training and looks neighbours up there, "
         "which no time of a token here counts"
     )

@@ -40,7 +40,7 @@ ARCHITECTURES: dict[str, HubArchitecture] = {
     known.model_type: known
     for known in (GPT2, *BERT_LIKE, VIT, MARIAN, *LLAMA_LIKE, DECISION_TRANSFORMER)
 }
-WANTED = ("*.json", "*.safetensors", "*.spm")
+FILES = ("*.json", "*.safetensors", "*.spm")
 """files that are read of a checkpoint on the hub"""
 
 
@@ -267,7 +267,7 @@ def find_folder(source: str | Path) -> Path:
     hub = extra_module("huggingface_hub", "hf", "reading from the hub")
     errors = extra_module("huggingface_hub.errors", "hf", "reading from the hub")
     try:
-        return Path(hub.snapshot_download(str(source), allow_patterns=[*WANTED]))
+        return Path(hub.snapshot_download(str(source), allow_patterns=[*FILES]))
     except (errors.HfHubHTTPError, errors.LocalEntryNotFoundError, OSError) as error:
         raise CheckpointError(
             f"there is no folder '{source}', and no such name could be read from the Hugging Face "
