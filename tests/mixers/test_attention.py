@@ -147,5 +147,5 @@ def test_dropout_acts_in_training_only():
 
 
 def test_channels_that_it_was_not_built_for_are_refused():
-    with pytest.raises(ShapeError, match="from 8 channels"):
+    with pytest.raises(ShapeError, match="x of width=8, not"):
         Attention(width=8, heads=2)(torch.randn(1, 3, 9))
