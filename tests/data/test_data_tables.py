@@ -114,6 +114,7 @@ SURE, GUESSED = None, "the first line is taken for a header"
         ("foo,bar\na,b\n", {"label_column": "BAR"}, 2, SURE),
         ("foo,bar\na,b\n", {"header": "yes"}, 2, SURE),
         ("en,de\na,b\n", {}, 2, SURE),
+        ("French,English\na,b\n", {}, 2, SURE),
         ("good film,5\nbad film,1\n", {}, 0, "no line is taken for a header"),
         ("good,pos\nbad,neg\nfine,pos\n", {}, 0, "no line is taken for a header"),
         (
@@ -188,6 +189,7 @@ def test_columns_are_chosen_by_name_by_number_or_are_obvious(
             {},
             "could be the label, 'label' and 'class'.*--data.label-c",
         ),
+        ("text,text,label\na,b,c\n", {"text_column": "text"}, "2 columns called.*number.*: 1 or 2"),
         ("text,x,y\na,b,c\n", {}, "columns text, x, y.*none is called like a label"),
         ("x,y,label\na,b,c\n", {}, "none is called like a text.*--data.text-column NAME"),
         ("a b,1,x y\nc d,2,z w\n", {}, "3 columns and no header.*--data.label-column NUMBER"),
@@ -200,6 +202,11 @@ def test_columns_are_chosen_by_name_by_number_or_are_obvious(
         ("\n\n", {}, "is empty"),
         ("text,label\n", {}, r"a header \(text, label\) and no rows"),
         (many(60, lambda n: "" if n % 5 == 1 else n % 2), {}, "12 texts without a label: line 3, "),
+        (
+            many(60, lambda n: "" if n % 5 == 1 else n % 2),
+            {},
+            "line 38 and 4 more; fill.*--data.unlabelled skip",
+        ),
         (many(60, lambda n: f"own {n}"), {}, "60 different labels in 60 rows, so 'label' is prob"),
         (many(60, lambda _: "same"), {}, "only one class, 'same'"),
         (many(60, lambda n: n % 21), {}, "holds 21 different numbers: predict .* --task regress"),
