@@ -13,6 +13,7 @@ pytest.importorskip("gymnasium")
 from commands import Say
 
 from everyformer.rl.build import LIMIT
+from everyformer.rl.folder import read_trajectories
 from scripted import scripted
 
 NAME = "Scripted-v0"
@@ -103,6 +104,8 @@ def test_an_episode_without_end_is_cut_and_said_to_be(
     code, out, err = say("collect", NAME, "--episodes", "1", "--out", str(tmp_path / "o"), "--json")
     assert code == 0, err
     assert json.loads(out)["steps"] == LIMIT
+    # which Minari has no words for
+    assert str(read_trajectories(tmp_path / "o").environment) == NAME
     assert f"1 of 1 episodes of {NAME} were cut after {LIMIT:,} steps" in err
 
 
