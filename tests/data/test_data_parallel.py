@@ -98,6 +98,8 @@ def test_the_direction_is_the_chosen_one_else_the_names_else_alphabetical(
 ) -> None:
     data = load(pack(tmp_path / f"{name}.zip", TWINS), languages=languages)
     assert data.languages == found
+    turned = f"; --data.languages {found[1]}-{found[0]} turns the direction"
+    assert (turned in data.split) == (languages is None)
     expected = {"en": EN, "de": DE}
     assert all_pairs(data) == list(zip(expected[found[0]], expected[found[1]], strict=True))
 
