@@ -21,8 +21,8 @@ from everyformer.data.arrays import SUFFIXES as ARRAYS
 from everyformer.data.arrays import read_inputs, rows_for
 from everyformer.data.config import DataConfig
 from everyformer.data.images import SUFFIXES as PICTURES
-from everyformer.data.images import opened, pillow, pixels_of
 from everyformer.data.layout import without_notes
+from everyformer.data.pictures import opened, pillow, pixels_of
 from everyformer.data.sources import Entry, Source, open_source, text_lines
 from everyformer.data.table import TABLES, DelimitedTable, JsonTable, Table
 from everyformer.data.tables import TableReader, text_reader
