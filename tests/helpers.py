@@ -112,6 +112,20 @@ def both_ways(run: Callable[[], Any]) -> list[Any]:
     return results
 
 
+def saved_bytes(run: Callable[[], Tensor], known: Iterable[Tensor] = ()) -> int:
+    """Bytes that autograd keeps for the backward pass of ``run()``, ``known`` not counted."""
+    aside, kept = {t.untyped_storage().data_ptr() for t in known}, {}
+
+    def pack(t: Tensor) -> Tensor:
+        kept[t.untyped_storage().data_ptr()] = t.untyped_storage().nbytes()
+        return t
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t):
+        y = run()
+    assert y.requires_grad
+    return sum(size for at, size in kept.items() if at not in aside)
+
+
 def shifted(module: Module, by: float = 0.3, *, vectors: bool = False) -> Module:
     """The module with normal numbers times ``by`` added to its parameters, from torch's generator.
 

@@ -21,7 +21,7 @@ from everyformer.genes.depth.plain import Plain
 from everyformer.genes.wirings.reversible import Replayed, Reversible, ReversibleOptions
 from everyformer.models.build import create_mixer
 from everyformer.verification.cases import stir
-from helpers import both_ways, draw, feeds
+from helpers import both_ways, draw, feeds, saved_bytes
 
 WIDTH = 12
 
@@ -171,28 +171,17 @@ def test_in_bfloat16_halves_are_rebuilt_in_float32():
             assert (a - b).float().norm() <= 0.02 * b.float().norm() + 1e-3
 
 
-def saved_bytes(stack, x, run):
+def kept_for(run, stack, x):
     """Bytes that autograd keeps for the backward pass of ``run``, weights not counted."""
-    weights = {w.untyped_storage().data_ptr() for w in stack.parameters()}
-    kept = {}
-
-    def pack(t):
-        if t.untyped_storage().data_ptr() not in weights:
-            kept[t.untyped_storage().data_ptr()] = t.untyped_storage().nbytes()
-        return t
-
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t):
-        y = run(stack, x).y
-    assert y.requires_grad
-    return sum(kept.values())
+    return saved_bytes(lambda: run(stack, x).y, stack.parameters())
 
 
 @pytest.mark.parametrize("mixer", MIXERS)
 def test_saved_bytes_do_not_grow_with_depth(mixer):
     x = draw(2, 16, WIDTH).requires_grad_()
     shallow, deep = (make_stack(mixer, depth=n, dropout=0.3).train() for n in (2, 16))
-    ours = [saved_bytes(stack, x, Stack.__call__) for stack in (shallow, deep)]
-    kept = [saved_bytes(stack, x, plainly) for stack in (shallow, deep)]
+    ours = [kept_for(Stack.__call__, stack, x) for stack in (shallow, deep)]
+    kept = [kept_for(plainly, stack, x) for stack in (shallow, deep)]
     assert ours[0] == ours[1] < kept[0] < kept[1] / 7
 
 

@@ -7,7 +7,7 @@ import everyformer as ef
 from everyformer.core.mask import Mask
 from everyformer.genes.positions import POSITIONS
 from everyformer.verification.cases import stir
-from helpers import both_ways
+from helpers import both_ways, saved_bytes
 
 LENGTH = 11
 TOKENS = torch.randint(0, 20, (2, 3 * LENGTH), generator=torch.Generator().manual_seed(1))
@@ -92,23 +92,12 @@ def test_a_text_in_segments_learns_what_autograd_says(memory, options, position)
     close(both_ways(run))
 
 
-def saved_bytes(made, **given):
+def kept_for(made, **given):
     """Bytes that autograd keeps of the stack's pass, beside weights and what it was given."""
     x = made.embedding(TOKENS).detach()
     state = given.get("state")
     known = [x, *made.parameters(), *(() if state is None else state.tensors())]
-    known = {t.untyped_storage().data_ptr() for t in known}
-    kept = {}
-
-    def pack(t):
-        if t.untyped_storage().data_ptr() not in known:
-            kept[t.untyped_storage().data_ptr()] = t.untyped_storage().nbytes()
-        return t
-
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t):
-        out = made.stack(x, **given)
-    assert out.y.requires_grad
-    return sum(kept.values())
+    return saved_bytes(lambda: made.stack(x, **given).y, known)
 
 
 @pytest.mark.parametrize("wiring", ["pre", "reversible"])
@@ -119,7 +108,7 @@ def test_reading_a_memory_costs_no_activations_either(wiring):
         made = model(layers=layers, **options)
         with torch.no_grad():
             state = made(TOKENS, state=made.init_state(2)).state
-        found.append(saved_bytes(made, state=state))
+        found.append(kept_for(made, state=state))
     shallow, deep = found
     assert deep == shallow if wiring == "reversible" else deep > 5 * shallow
 
@@ -155,7 +144,7 @@ def test_losses_of_inner_layers_have_autograds_gradients(options, mixer, output)
 def test_offering_the_outputs_of_layers_costs_no_activations_either(wiring):
     options = {"position": "learned", "wiring": wiring}
     shallow, deep = (
-        saved_bytes(model(layers=n, **options), taps=[f"block-output:{i}" for i in range(1, n)])
+        kept_for(model(layers=n, **options), taps=[f"block-output:{i}" for i in range(1, n)])
         for n in (2, 12)
     )
     assert deep == shallow if wiring == "reversible" else deep > 5 * shallow

@@ -25,6 +25,7 @@ from everyformer.core.errors import ConfigError
 from everyformer.core.mask import Mask
 from everyformer.core.outputs import ModelOutput
 from everyformer.core.state import StackState
+from everyformer.engines.softmax.attention import weights_of
 from everyformer.genes.retrieval import K, KnnOptions
 from everyformer.models.language import LanguageModel, last_of, total_loss
 
@@ -184,9 +185,7 @@ def log_probabilities(logits: Tensor) -> Tensor:
 def weights(distances: Tensor, options: KnnOptions) -> Tensor:
     """softmax_i(-d_i / T) of distances (N, k); a query without neighbours has zeros."""
     d = distances.sqrt() if options.distance == "root" else distances
-    scores = -d / options.divisor
-    nothing = (scores == -math.inf).all(-1, keepdim=True)
-    return scores.masked_fill(nothing, 0.0).softmax(-1).masked_fill(nothing, 0.0)
+    return weights_of(-d / options.divisor)
 
 
 def neighbour_probabilities(neighbours: Neighbours, vocabulary: int, options: KnnOptions) -> Tensor:

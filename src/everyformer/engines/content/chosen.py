@@ -17,6 +17,7 @@ from torch import Tensor
 
 from everyformer.engines.content.nearest import pieces
 from everyformer.engines.operators import operator
+from everyformer.engines.softmax.attention import weights_of
 
 
 def chosen_attention(
@@ -37,7 +38,7 @@ def chosen_attention(
 def _forward(
     q: Tensor, k: Tensor, v: Tensor, chosen: Tensor, scores: Tensor
 ) -> tuple[Tensor, Tensor]:
-    weights = _weights(scores)
+    weights = weights_of(scores)
     o = q.new_empty(*q.shape[:2], v.shape[-1])
     for n, part in pieces(chosen.shape[:2], chosen.shape[2] * v.shape[-1]):
         o[n, part] = (weights[n, part, None] @ _gathered(v[n], chosen[n, part], q)).squeeze(-2)
@@ -53,7 +54,7 @@ def _gradients(
     grad_o: Tensor | None,
     grad_sums: Tensor | None,
 ) -> tuple[Tensor]:
-    weights = _weights(scores)
+    weights = weights_of(scores)
     grad = torch.empty_like(q)
     for n, part in pieces(chosen.shape[:2], chosen.shape[2] * max(k.shape[-1], v.shape[-1])):
         w = weights[n, part]
@@ -65,11 +66,6 @@ def _gradients(
             of_scores = of_scores + w * grad_sums[n, part, None]
         grad[n, part] = (of_scores[..., None, :] @ _gathered(k[n], chosen[n, part], q)).squeeze(-2)
     return (grad,)
-
-
-def _weights(scores: Tensor) -> Tensor:
-    nothing = (scores == -math.inf).all(-1, keepdim=True)
-    return scores.masked_fill(nothing, 0.0).softmax(-1).masked_fill(nothing, 0.0)
 
 
 def _gathered(rows: Tensor, chosen: Tensor, like: Tensor) -> Tensor:

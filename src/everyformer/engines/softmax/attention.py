@@ -149,7 +149,7 @@ def attention_weights(
 
 
 def weights_of(scores: Tensor, sink: Tensor | None = None) -> Tensor:
-    """The matrix A (B, H, L, S) of scores; rows that see nothing are zero."""
+    """Softmax over the last axis, beside a sink of heads (B, H, L, S); all of -inf: zeros."""
     if sink is not None:
         column = sink.to(scores).view(1, -1, 1, 1).expand(*scores.shape[:3], 1)
         return torch.cat((scores, column), dim=-1).softmax(-1)[..., :-1]
