@@ -96,6 +96,22 @@ def test_weights_and_log_sums_of_long_calls_are_those_of_short_ones(monkeypatch)
     torch.testing.assert_close((made.scores.weights(*given), made.scores.log_sums(*given)), short)
 
 
+@pytest.mark.parametrize("chosen", [("rope", {}), *POSITIONS], ids=str)
+@pytest.mark.parametrize("more", [{}, {"softcap": 2.0}], ids=str)
+def test_a_query_that_sees_nothing_weighs_nothing_and_reads_zeros(chosen, more, monkeypatch):
+    made, at = mixer(*chosen[:2], False, **more), torch.arange(LENGTH)[None]
+    q, k, v = (torch.randn(2, 3, LENGTH, 4).double() for _ in range(3))
+    seen = torch.ones(2, 1, LENGTH, LENGTH, dtype=torch.bool)
+    seen[0, :, 5] = seen[1, :, :2] = False
+    visible, pairs = Visibility(mask=seen), Pairs.of(at, at, regular=True, causal=False)
+    sums = seen.any(-1).double().expand(-1, 3, -1)
+    torch.testing.assert_close(made.scores.weights(q, k, visible, pairs).sum(-1), sums)
+    for block in (10**6, 60):
+        monkeypatch.setattr(scored, "BLOCK", block)
+        y = made.scores.attend(q, k, v, visible, pairs)
+        assert (y[0, :, 5] == 0).all() and (y[1, :, :2] == 0).all() and (y[1, :, 2:] != 0).all()
+
+
 @pytest.mark.parametrize(
     "trained", ["position.value_table", "position.key_table", "project.weights.0", "sink"]
 )
