@@ -8,7 +8,6 @@ import torch
 
 from everyformer.core.errors import DataError
 from everyformer.data.batch import IGNORED
-from everyformer.data.streams import held_out_segments, training_segment, warmed_windows
 from everyformer.data.text import TextDataset
 from everyformer.data.tokenizers.plain import ByteTokenizer
 
@@ -31,7 +30,7 @@ SIZES = [(41, 4, 3), (41, 4, 1), (100, 7, 5), (9, 8, 2), (30, 5, 7)]
 @pytest.mark.parametrize(("tokens", "length", "rows"), SIZES)
 def test_training_reads_every_token_equally_often_and_goes_on_row_by_row(tokens, length, rows):
     data, steps = text(tokens, length), tokens - 1
-    batches = [training_segment(data, step, rows) for step in range(steps)]
+    batches = [data.segment(step, rows) for step in range(steps)]
     inputs = torch.cat([batch.inputs for batch in batches], 1)
     targets = torch.cat([batch.targets for batch in batches], 1)
     # after as many steps as there are targets every row has gone round ``length`` times
@@ -55,10 +54,10 @@ class Named:
 def test_neighbours_are_those_of_the_tokens_however_a_text_is_read():
     data = text(41, 4, neighbours=(Named(1000), Named(5000)))
     data = dataclasses.replace(data, validation=data.validation.copy())
-    training = [data.train_batch(3, 5, 0), *(training_segment(data, step, 3) for step in range(12))]
+    training = [data.train_batch(3, 5, 0), *(data.segment(step, 3) for step in range(12))]
     assert any(batch.documents is not None for batch in training)
-    held = [*data.validation_batches(4), *held_out_segments(data, 3)]
-    for ahead, batch in warmed_windows(data, 4, None, 2):
+    held = [*data.validation_batches(4), *data.in_order(3)]
+    for ahead, batch in data.warmed(4, None, 2):
         held.append(batch)
         # what lies before the start of a text is padding
         held += [part for part in ahead if part.keep is None]
@@ -69,17 +68,17 @@ def test_neighbours_are_those_of_the_tokens_however_a_text_is_read():
 
 
 def test_a_document_begins_where_a_stream_comes_to_the_start_of_the_text():
-    batch = training_segment(text(11, 4), 2, 1)
+    batch = text(11, 4).segment(2, 1)
     assert batch.inputs.tolist() == [[8, 9, 0, 1]]
     assert batch.documents.tolist() == [[0, 0, 1, 1]]
-    assert training_segment(text(11, 4), 1, 1).documents is None
+    assert text(11, 4).segment(1, 1).documents is None
 
 
 @pytest.mark.parametrize(("tokens", "length", "streams"), [*SIZES, (41, 4, 100)])
 def test_held_out_text_is_scored_once(tokens, length, streams):
     scored: list[int] = []
     before = None
-    for batch in held_out_segments(text(tokens, length), streams):
+    for batch in text(tokens, length).in_order(streams):
         assert batch.inputs.shape == (streams, length)
         real = batch.targets != IGNORED
         assert torch.equal(batch.targets[real], batch.inputs[real] + 1)
@@ -97,7 +96,7 @@ def test_held_out_text_is_scored_once(tokens, length, streams):
 def test_windows_are_the_usual_ones_with_the_text_before_them(stride, limit, before):
     data = text(43, 5, stride)
     plain = list(data.validation_batches(4, limit))
-    warmed = list(warmed_windows(data, 4, limit, before))
+    warmed = list(data.warmed(4, limit, before))
     for usual, (ahead, batch) in zip(plain, warmed, strict=True):
         assert torch.equal(usual.inputs, batch.inputs)
         assert torch.equal(usual.targets, batch.targets)
@@ -114,7 +113,7 @@ def test_packed_documents_keep_their_ids():
         name="text", task="lm", kind="text", vocabulary=256, length=4, split="", fingerprint="",
         train=row, validation=row, packed=True, tokenizer=ByteTokenizer(),
     )  # fmt: skip
-    ids = [batch.documents[0].tolist() for batch in held_out_segments(data, 1)]
+    ids = [batch.documents[0].tolist() for batch in data.in_order(1)]
     # the text's own start begins a document too: only id 0 goes on with what was before
     assert ids == [[1, 1, 2, 2], [0, 0, 1, 1], [0, 1, 1, 1]]
 
@@ -123,4 +122,4 @@ def test_all_held_out_leaves_nothing_to_train_on():
     data = text(9, 4)
     empty = TextDataset(**{**data.__dict__, "train": data.train[:0]})
     with pytest.raises(DataError, match="nothing to train on"):
-        training_segment(empty, 0, 2)
+        empty.segment(0, 2)

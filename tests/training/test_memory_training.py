@@ -11,7 +11,6 @@ from training_stand_ins import tiny_text
 import everyformer as ef
 from everyformer.core.errors import ConfigError, UnsupportedError
 from everyformer.core.state import named_tensors
-from everyformer.data.streams import training_segment
 from everyformer.genes.memory.base import memories_of
 from everyformer.training.config import TrainingConfig
 from everyformer.training.distributed import World
@@ -47,7 +46,7 @@ def test_a_step_goes_on_where_the_rows_of_the_last_ended(name):
     carry = TextCarry(made)
     state = made.init_state(4)
     for step in range(4):
-        batch = training_segment(data, step, 4)
+        batch = data.segment(step, 4)
         made.zero_grad()
         backward(made, batch, WORLD, carry=carry)
         gradients = [None if p.grad is None else p.grad.clone() for p in made.parameters()]
@@ -69,7 +68,7 @@ def test_slices_carry_their_own_rows(name):
     made, data = model(name).train(), tiny_text(5)
     whole, halves = TextCarry(made), TextCarry(made)
     for step in range(4):
-        batch = training_segment(data, step, 4)
+        batch = data.segment(step, 4)
         sums = []
         for carry, slices in ((whole, 1), (halves, 2)):
             made.zero_grad()
@@ -181,7 +180,7 @@ def test_what_is_carried_is_saved_and_taken_up(name):
     made, data = model(name).train(), tiny_text(5)
     carry, other = TextCarry(made), TextCarry(made)
     for step in range(3):
-        backward(made, training_segment(data, step, 4), WORLD, slices=2, carry=carry)
+        backward(made, data.segment(step, 4), WORLD, slices=2, carry=carry)
     other.fill({k: v.clone() for k, v in carry.tensors().items()})
     assert other.states.keys() == carry.states.keys() == {0, 1}
     for number, state in carry.states.items():

@@ -7,7 +7,6 @@ from training_stand_ins import tiny_text
 
 import everyformer as ef
 from everyformer.data.batch import Batch
-from everyformer.data.streams import training_segment
 from everyformer.training.distributed import World
 from everyformer.training.step import TextCarry, backward
 
@@ -30,7 +29,7 @@ def model(norm: str, reconstruction: str) -> torch.nn.Module:
 def segments() -> list[Batch]:
     """Of uneven rows."""
     keep = torch.arange(8) < torch.tensor([8, 7, 8, 8, 2, 6])[:, None]
-    whole = (training_segment(tiny_text(8, 301), step, ROWS) for step in range(STEPS))
+    whole = (tiny_text(8, 301).segment(step, ROWS) for step in range(STEPS))
     return [Batch(b.inputs, b.targets.masked_fill(~keep, -100), keep) for b in whole]
 
 

@@ -18,7 +18,7 @@ from everyformer.data.batch import IGNORED, Batch
 from everyformer.data.cache import FORMAT, cache_root, cached, digest
 from everyformer.data.config import DataConfig
 from everyformer.data.corpus import Corpus, StreamEncoder, tokenizer_kind
-from everyformer.data.dataset import Dataset
+from everyformer.data.dataset import Dataset, OrderedDataset
 from everyformer.data.selection import spread
 from everyformer.data.sources import Source
 from everyformer.data.tokenizers.base import Tokenizer
@@ -37,7 +37,7 @@ class NeighbourTokens(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class TextDataset(Dataset):
+class TextDataset(OrderedDataset):
     """Windows of ``length`` tokens at random positions; targets are the tokens one further on."""
 
     train: np.ndarray
@@ -67,6 +67,47 @@ class TextDataset(Dataset):
             batch.targets[torch.arange(self.length) < again[:, None]] = IGNORED
             yield batch
 
+    def segment(self, step: int, size: int) -> Batch:
+        count = self.training_rows(len(self.train)) - 1
+        starts = np.arange(size) * count // size
+        positions = (starts[:, None] + step * self.length + np.arange(self.length)) % count
+        return self._at(self.train, positions)
+
+    def in_order(self, streams: int) -> Iterator[Batch]:
+        """The validation part in ``streams`` stretches side by side, every target once.
+
+        Stretches are of whole segments but for the last one's end; where a row has nothing more,
+        its targets are not scored.
+        """
+        count, length = len(self.validation) - 1, self.length
+        segments = -(-count // length)
+        bounds = np.arange(streams + 1) * segments // streams
+        for n in range(int(np.diff(bounds).max())):
+            first = (bounds[:-1] + n) * length
+            ends = np.minimum(bounds[1:] * length, count)
+            positions = first[:, None] + np.arange(length)
+            real = torch.from_numpy(positions < ends[:, None])
+            batch = self._at(self.validation, np.minimum(positions, count - 1))
+            if not self.packed:
+                # rows begin with an empty state: the start of the text is no other document
+                batch = replace(batch, documents=None)
+            yield replace(batch, targets=batch.targets.masked_fill(~real, IGNORED))
+
+    def warmed(
+        self, size: int, limit: int | None, before: int
+    ) -> Iterator[tuple[list[Batch], Batch]]:
+        starts, length = self.window_starts(limit)[0], self.length
+        batches = self.validation_batches(size, limit)
+        for first, batch in zip(range(0, len(starts), size), batches, strict=True):
+            at = starts[first : first + size]
+            ahead = []
+            for back in range(min(before, -(-at.max() // length)), 0, -1):
+                positions = (at - back * length)[:, None] + np.arange(length)
+                part = self._at(self.validation, positions.clip(0))
+                real = torch.from_numpy(positions >= 0)
+                ahead.append(part if bool(real.all()) else replace(part, keep=real))
+            yield ahead, batch
+
     @cached_property
     def counting(self) -> float:
         """The cross-entropy of held-out tokens under the training tokens' frequencies, one added
@@ -84,6 +125,21 @@ class TextDataset(Dataset):
         chosen = spread(1 + -(-(scored - self.length) // stride), limit)
         done = np.where(chosen > 0, self.length + (chosen - 1) * stride, 0)
         return np.minimum(chosen * stride, scored - self.length), done
+
+    def _at(self, tokens: np.ndarray, positions: np.ndarray) -> Batch:
+        """Tokens at ``positions`` (B, L) with the next ones as targets; where a row comes to the
+        start of the text a new document begins."""
+        inputs = torch.from_numpy(tokens[positions].astype(np.int64))
+        targets = torch.from_numpy(tokens[positions + 1].astype(np.int64))
+        begins = torch.from_numpy(positions == 0)
+        neighbours = self.neighbours_of(tokens, positions)
+        # ids of documents: 0 goes on with the one before the segment
+        documents = begins.long().cumsum(1)
+        if self.packed:
+            documents = documents + self.documents_of(inputs)
+        elif not bool(begins.any()):
+            return Batch(inputs, targets, neighbours=neighbours)
+        return Batch(inputs, targets, documents=documents, neighbours=neighbours)
 
     def _windows(self, tokens: np.ndarray, starts: np.ndarray) -> Batch:
         positions = starts[:, None] + np.arange(self.length + 1)

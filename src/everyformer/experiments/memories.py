@@ -17,7 +17,6 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from everyformer.core.trace import trace
-from everyformer.data.streams import held_out_segments
 from everyformer.data.text import TextDataset
 from everyformer.experiments.figures import bars, lines, panels, plot
 from everyformer.experiments.measures import listed, load, mean
@@ -361,7 +360,7 @@ def attention_by_part(model: Model, text: TextDataset) -> np.ndarray:
     """(segments, 3 x `PARTS`) attention of a query to one row, mean over heads, layers, queries."""
     state: Any = model.init_state(STREAMS)
     parts = []
-    for number, batch in enumerate(held_out_segments(text, STREAMS)):
+    for number, batch in enumerate(text.in_order(STREAMS)):
         with trace(model) as traced:
             state = model(batch.inputs, state=state).state
         layers = [received[:, -3 * SIZE :] for received in traced.find("received").values()]

@@ -14,8 +14,7 @@ from torch import Tensor, nn
 from everyformer.core.errors import UnsupportedError
 from everyformer.core.outputs import ModelOutput
 from everyformer.data.batch import IGNORED, Batch
-from everyformer.data.dataset import Dataset
-from everyformer.data.streams import held_out_segments, warmed_windows
+from everyformer.data.dataset import Dataset, OrderedDataset
 from everyformer.data.text import TextDataset
 from everyformer.genes.memory.base import memories_of
 from everyformer.training.distributed import World
@@ -43,11 +42,11 @@ def read_windows(
 
     Batches of other processes come as None. Without ``remember`` windows are read by themselves.
     """
-    memories = memories_of(model) if remember and isinstance(dataset, TextDataset) else []
+    memories = memories_of(model) if remember and isinstance(dataset, OrderedDataset) else []
     windows: Iterable[tuple[list[Batch], Batch]]
-    if memories and isinstance(dataset, TextDataset):
+    if memories and isinstance(dataset, OrderedDataset):
         ahead = max(memory.ahead for memory in memories)
-        windows = warmed_windows(dataset, size, limit, -(-ahead // dataset.length))
+        windows = dataset.warmed(size, limit, -(-ahead // dataset.length))
     else:
         windows = (([], batch) for batch in dataset.validation_batches(size, limit))
     for number, (parts, batch) in enumerate(windows):
@@ -71,7 +70,7 @@ def read_in_order(
     """The validation part from its start on, in ``streams`` stretches that go on from segment to
     segment; at most ``limit`` segments of each."""
     state = begin(model, streams)
-    for number, batch in enumerate(held_out_segments(dataset, streams)):
+    for number, batch in enumerate(dataset.in_order(streams)):
         if limit is not None and number * streams >= limit:
             return
         batch, before = batch.to(world.device), state.seen.cpu()

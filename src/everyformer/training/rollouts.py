@@ -20,10 +20,9 @@ from torch import Tensor, nn
 from everyformer.core.errors import CheckpointError, ConfigError, UnsupportedError
 from everyformer.core.state import StackState, filled, named_tensors
 from everyformer.data.batch import Batch
-from everyformer.data.dataset import Dataset
+from everyformer.data.dataset import Dataset, OrderedDataset
 from everyformer.data.environments import EnvironmentDataset
 from everyformer.data.episodes import as_states
-from everyformer.data.text import TextDataset
 from everyformer.genes.memory.base import memories_of
 from everyformer.genes.model_options import PolicyOptions
 from everyformer.models import ppo
@@ -323,7 +322,7 @@ def carry_of(
             )
         assert isinstance(model, PolicyModel)
         return Rollouts(model, dataset, config.batch)
-    if not memories_of(model) or not isinstance(dataset, TextDataset):
+    if not memories_of(model) or not isinstance(dataset, OrderedDataset):
         return None
     if world.size > 1:
         raise ConfigError(

@@ -21,9 +21,7 @@ from everyformer.core.errors import ConfigError, DataError
 from everyformer.core.outputs import ModelOutput
 from everyformer.core.state import StackState, filled, named_tensors
 from everyformer.data.batch import Batch
-from everyformer.data.dataset import Dataset
-from everyformer.data.streams import training_segment
-from everyformer.data.text import TextDataset
+from everyformer.data.dataset import Dataset, OrderedDataset
 from everyformer.engines.flops import count_flops
 from everyformer.training.distributed import World
 
@@ -71,8 +69,8 @@ class TextCarry(Carry):
         self.states: dict[int, StackState] = {}
 
     def batch(self, dataset: Dataset, step: int, size: int, seed: int) -> Batch:
-        assert isinstance(dataset, TextDataset)
-        return training_segment(dataset, step, size)
+        assert isinstance(dataset, OrderedDataset)
+        return dataset.segment(step, size)
 
     def of(self, number: int, rows: int) -> StackState:
         state = self.states.get(number)
