@@ -14,6 +14,8 @@ Metric = Literal[
     "bits_per_dim",
     "loss",
     "action_loss",
+    "wql",
+    "mase",
     "accuracy",
     "mae",
     "rmse",

@@ -185,8 +185,6 @@ class EpisodeOptions(DataOptions):
 
     elsewhere: ClassVar[str] = ": it is for episodes"
 
-    context: Count = 20
-    """decision: steps of an episode that the model reads at once (K)."""
     best: Part | None = None
     """decision: only the episodes of the highest returns that together have at most this fraction
     of the training part's steps are trained on, one at least. Unset: all."""
@@ -194,6 +192,46 @@ class EpisodeOptions(DataOptions):
     """decision: all of an episode's rewards come with its last step."""
     scale: Positive | None = None
     """decision: what returns-to-go are divided by. Unset: the largest of them, without its sign."""
+
+
+@dataclass(frozen=True)
+class ContextOptions(DataOptions):
+    """Options of what is read step by step, a window at a time."""
+
+    elsewhere: ClassVar[str] = ": it is for episodes and for series that are forecast"
+
+    context: Count | None = None
+    """Steps that the model reads at once: of an episode (decision, K; unset: 20), or of a series
+    before what is forecast (unset: three seasons, but four horizons and 32 at least)."""
+
+
+@dataclass(frozen=True)
+class ForecastOptions(DataOptions):
+    """Options of series with times, whose next values are forecast."""
+
+    elsewhere: ClassVar[str] = ": it is for series with times, whose task is forecast"
+
+    horizon: Count | None = None
+    """forecast: steps ahead. Unset: a season, or 10 where the steps have none."""
+    season: Count | None = None
+    """forecast: steps after which series repeat themselves. Unset: by their step, hours a day, days
+    a week, months a year."""
+    stride: Count | None = None
+    """forecast: steps from one held-out forecast to the next. Unset: the horizon, so that none is
+    measured twice."""
+    time_column: str | None = None
+    """forecast: the column with the times, by its name or its number from 1. Unset: the one that is
+    called like a time (time, date, ds ...), or holds dates."""
+    series_column: tuple[str, ...] = ()
+    """forecast: the column that tells series apart, or several. Unset: the one that is called so
+    (unique_id, series, store ...), or that holds words; none in a table with a column a series."""
+    value_column: tuple[str, ...] = ()
+    """forecast: the columns with the values, each a series of its own. Unset: all with numbers."""
+    known_column: tuple[str, ...] = ()
+    """forecast: columns of numbers that are known ahead (a plan, a holiday); to forecast takes rows
+    with them after the last value."""
+    past_column: tuple[str, ...] = ()
+    """forecast: columns of numbers that are known only once the value is (the weather measured)."""
 
 
 @dataclass(frozen=True)
@@ -243,6 +281,8 @@ class DataConfig(
     PluginOptions,
     GeneratedOptions,
     EnvironmentOptions,
+    ForecastOptions,
+    ContextOptions,
     EpisodeOptions,
     PackingOptions,
     MaskOptions,
@@ -308,7 +348,12 @@ BUILTINS: dict[str, Builtin] = {
     "walks": Builtin(
         "1,000 random walks to one node of a graph of 20; a better one is a shorter one",
         ("decision",),
-        (EpisodeOptions,),
+        (EpisodeOptions, ContextOptions),
+    ),
+    "sales": Builtin(
+        "24 made series of two years of days with a trend, a week, offers known ahead, and gaps",
+        ("forecast",),
+        (ForecastOptions, ContextOptions),
     ),
 }
 

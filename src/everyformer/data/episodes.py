@@ -24,7 +24,7 @@ from everyformer.core.errors import DataError
 from everyformer.core.tasks import TASKS, TaskName, tasks_that
 from everyformer.data.batch import IGNORED, Batch
 from everyformer.data.cache import digest
-from everyformer.data.config import DataConfig, EpisodeOptions, SharedOptions
+from everyformer.data.config import ContextOptions, DataConfig, EpisodeOptions, SharedOptions
 from everyformer.data.dataset import Dataset, Spread
 from everyformer.data.kind import Kind, Request
 from everyformer.data.selection import held_out_draw, spread
@@ -37,6 +37,8 @@ from everyformer.rl.spaces import Space
 from everyformer.rl.trajectories import Statistics, Trajectories
 from everyformer.system.files import expanded
 
+CONTEXT = 20
+"""steps that are read at once, where nothing is said"""
 TINY = 1e-6
 """added to standard deviations of states"""
 FEW = 4
@@ -153,13 +155,13 @@ def episode_dataset(
         task=task,
         kind="episodes",
         vocabulary=256,
-        length=3 * config.context,
+        length=3 * (config.context or CONTEXT),
         split=f"{how}: {len(best):,} episodes of {steps[0]:,} steps to train on, "
         f"{int(held_out.sum()):,} of {steps[1]:,} held out",
         # not of what part is trained on: losses on the held-out part can be compared
         fingerprint=digest(
             states.tobytes(), actions.tobytes(), to_go.tobytes(), recorded.lengths.tolist(),
-            held_out.tobytes(), config.context,
+            held_out.tobytes(), config.context or CONTEXT,
         ),
         shape=shape,
         environment=recorded.environment,
@@ -242,7 +244,7 @@ def _shape(training: Trajectories, config: DataConfig) -> EpisodeShape:
         state_mean=known.mean,
         state_std=tuple(each + TINY for each in known.std),
         scale=scale,
-        context=config.context,
+        context=config.context or CONTEXT,
     )
 
 
@@ -267,7 +269,7 @@ class Episodes(Kind):
     """Episodes that were recorded: a folder or file of trajectories, or a set of Minari's."""
 
     name = "episodes"
-    reads = (SharedOptions, EpisodeOptions)
+    reads = (SharedOptions, EpisodeOptions, ContextOptions)
     alone = ", which are read --data.context steps at a time"
 
     @classmethod

@@ -11,6 +11,7 @@ from everyformer.data.arrays import Arrays
 from everyformer.data.builtin import BuiltIn
 from everyformer.data.config import DataConfig, MaskOptions, PackingOptions, ParallelOptions
 from everyformer.data.dataset import Dataset
+from everyformer.data.dated.kind import DatedTables
 from everyformer.data.environments import Environment
 from everyformer.data.episodes import Episodes
 from everyformer.data.images import Pictures
@@ -61,6 +62,7 @@ KINDS: tuple[type[Kind], ...] = (
     Episodes,
     Arrays,
     Pictures,
+    DatedTables,
     ParallelText,
     LabelledText,
     Text,

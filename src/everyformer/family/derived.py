@@ -8,7 +8,7 @@ from everyformer.core.config import Choice
 from everyformer.core.errors import ConfigError, GeneError, PluginError
 from everyformer.core.foreign import FAILURES, describe, source
 from everyformer.core.member import Cost, Genes, Member
-from everyformer.core.tasks import DECISION, LM, MLM, PIXELS, TASKS
+from everyformer.core.tasks import DECISION, FORECAST, LM, MLM, PIXELS, TASKS
 from everyformer.genes import plain_genes
 
 
@@ -46,7 +46,7 @@ def row_of(mixer: type[Any]) -> Member:
     if can["bidirectional"] is True:
         tasks = [MLM, *tasks]
     if can["causal"] is True:
-        tasks = [LM, *tasks, PIXELS, DECISION]
+        tasks = [LM, *tasks, PIXELS, DECISION, *([FORECAST] if streams else [])]
     exempt = {"cost": "no cost is claimed: write a row for it"}
     if not _overrides(mixer, "text_reference") and not _overrides(mixer, "reference"):
         exempt["equation"] = "it has no reference (text_reference)"

@@ -16,6 +16,7 @@ from everyformer.core.tasks import (
     ALL_TASKS,
     DECISION,
     ENLARGE,
+    FORECAST,
     IMAGE,
     IMAGE_NUMBER,
     LM,
@@ -84,7 +85,7 @@ FAMILY: tuple[Member, ...] = (
         _genes(position="learned", mixer=_BIASED,
               feedforward="gelu-tanh", block={"dropout": 0.1},
               model={"init": "gpt2", "embedding_dropout": 0.1}),
-        (LM,), _SOFTMAX,
+        (LM, FORECAST), _SOFTMAX,
         "bytes of real text: bits per byte clearly under a 5-gram baseline",
         bidirectional="decoder-only by definition: use 'attention' without causal masking",
         group="attention",
@@ -191,7 +192,7 @@ FAMILY: tuple[Member, ...] = (
         _genes(position="xl-relative", memory="segment", wiring="post", block={"dropout": 0.1},
               model={"embedding_dropout": 0.1, "scale_embedding": True},
               tasks={POLICY: _EXACT_SEGMENTS}),
-        (LM, POLICY),
+        (LM, POLICY, FORECAST),
         Cost(2, 2, "O(L (L + M) d) time a segment of L with M remembered, L (L + M) flags",
              "M d, constant"),
         "the loss falls with a longer memory in evaluation than in training, and the first tokens "
@@ -204,7 +205,7 @@ FAMILY: tuple[Member, ...] = (
         _genes(position="xl-relative", memory="compressive",
               wiring="post", block={"dropout": 0.1},
               model={"embedding_dropout": 0.1, "scale_embedding": True}),
-        (LM,),
+        (LM, FORECAST),
         Cost(2, 1, "O(L (L + m + n) d) time a segment, m rows remembered and n compressed",
              "(m + n) d, constant"),
         "recalls what lies further back than Transformer-XL with as many rows of memory reaches",
@@ -218,7 +219,7 @@ FAMILY: tuple[Member, ...] = (
         _genes(position=Choice("xl-relative", {"start_std": 0.0}),
                memory=Choice("segment", {"same_length": "always"}),
                wiring="gated", feedforward="relu", tasks={POLICY: _EXACT_SEGMENTS}),
-        (LM, POLICY),
+        (LM, POLICY, FORECAST),
         Cost(2, 2, "O(L (L + M) d) time a segment of L with M remembered, 12 L d^2 for the gates",
              "M d, constant"),
         "at the start an output depends on its own token, no less than without gates and more "
@@ -229,7 +230,7 @@ FAMILY: tuple[Member, ...] = (
     Member(
         "memorizing", "Memorizing Transformer: a layer that looks up", "Wu et al.", 2022,
         "2203.08913",
-        _genes(position="t5-relative", memory="memorizing"), (LM,),
+        _genes(position="t5-relative", memory="memorizing"), (LM, FORECAST),
         Cost(2, 2, "O(L (L + n) d) time a segment with a window of n, O(L M d) to look M keys up; "
              "L (L + n) flags, blocks of products", "n d, and 2 M d in one layer; constant"),
         "where definitions lie far back the loss falls with every growth of the store, and a model "
@@ -267,7 +268,7 @@ FAMILY: tuple[Member, ...] = (
               feedforward="relu", block={"norm_eps": 1e-6, "dropout": 0.1},
               model={"layers": 1, "embedding_dropout": 0.1, "scale_embedding": True},
               tasks={SEQ2SEQ: {"label_smoothing": 0.1, "smoothing_over": "others"}}),
-        (LM, MLM, *_TEXT, *_SERIES, *_IMAGE, SEQ2SEQ),
+        (LM, MLM, *_TEXT, *_SERIES, *_IMAGE, SEQ2SEQ, FORECAST),
         Cost(2, 1, "O(N L^2 d) time, O(N L d) memory when fused; N steps of a token on average",
              "2 T t d; T steps at most"),
         "tokens that need more hops along a chain of pointers take more steps, and all take fewer "
@@ -370,7 +371,7 @@ FAMILY: tuple[Member, ...] = (
     Member(
         "routing", "Routing Transformer", "Roy et al.", 2020, "2003.05997",
         _genes(mixer="routing"), (LM, MLM, *_TEXT, *_SERIES, *_IMAGE, PIXELS, ENLARGE, DECISION,
-                                   POLICY),
+                                   POLICY, FORECAST),
         Cost(1.5, 1.5, "O(L K d + L w d) time and memory, K clusters of w: O(L^1.5 d)",
              "2 K w d, constant"),
         "finds what lies outside the windows of local heads, at O(L^1.5) operations",
@@ -395,7 +396,7 @@ FAMILY: tuple[Member, ...] = (
                      "scale_embedding": True},
               tasks={PIXELS: {"position": None}, ENLARGE: {"position": None},
                      POLICY: {"dropout": 0.0}}),
-        (LM, MLM, *_TEXT, *_SERIES, *_IMAGE, PIXELS, ENLARGE, DECISION, POLICY),
+        (LM, MLM, *_TEXT, *_SERIES, *_IMAGE, PIXELS, ENLARGE, DECISION, POLICY, FORECAST),
         Cost(1, 1, "O(L (q + m) d) time, O(L d) memory; blocks of q with a memory of m",
              "2 (q + m) d; 2-D: of q_h + m_h rows"),
         "the more pixels a block remembers, the fewer bits a dimension; of equal memory, "
@@ -411,7 +412,7 @@ FAMILY: tuple[Member, ...] = (
               block={"final_norm_eps": 1e-6},
               model={"tie": False},
               tasks={PIXELS: {"position": None}}),
-        (LM, MLM, *_TEXT, *_SERIES, *_IMAGE, PIXELS, DECISION, POLICY),
+        (LM, MLM, *_TEXT, *_SERIES, *_IMAGE, PIXELS, DECISION, POLICY, FORECAST),
         Cost(1.5, 1, "O(L s d + L^2 d / s) time, O(L^1.5 d) with s = sqrt(L); O(L d) memory",
              "2 t d; fixed: 2 (s + t c / s) d, c summary columns"),
         "strided sets beat fixed ones on images, fixed ones beat strided ones on text",
@@ -420,7 +421,8 @@ FAMILY: tuple[Member, ...] = (
     ),
     Member(
         "longformer", "Longformer", "Beltagy, Peters, Cohan", 2020, "2004.05150",
-        _genes(mixer="longformer"), (LM, MLM, *_TEXT, *_SERIES, SEQ2SEQ, DECISION, POLICY),
+        _genes(mixer="longformer"), (LM, MLM, *_TEXT, *_SERIES, SEQ2SEQ, DECISION, POLICY,
+                                    FORECAST),
         Cost(1, 1, "O(L (w + g) d) time and O(L d) memory; window w, g global tokens",
              "2 (w + g) d; global tokens in a causal one are this library's extension"),
         "windows that grow from layer to layer model text better than windows of one size or that "
@@ -430,7 +432,7 @@ FAMILY: tuple[Member, ...] = (
     ),
     Member(
         "bigbird", "BigBird", "Zaheer et al.", 2020, "2007.14062",
-        _genes(mixer="bigbird"), (LM, MLM, *_TEXT, *_SERIES, SEQ2SEQ, DECISION, POLICY),
+        _genes(mixer="bigbird"), (LM, MLM, *_TEXT, *_SERIES, SEQ2SEQ, DECISION, POLICY, FORECAST),
         Cost(1, 1, "O(L (w + r + g) s d) time, O(L (r s + d)) memory; w, r and g blocks of s "
              "tokens in the window, at random and for all",
              "2 n s d, n blocks that a later one may read; the causal form is this library's "
@@ -455,7 +457,8 @@ FAMILY: tuple[Member, ...] = (
     ),
     Member(
         "blockwise", "Blockwise self-attention (BlockBERT)", "Qiu et al.", 2019, "1911.02972",
-        _genes(mixer="blockwise"), (LM, MLM, *_TEXT, *_SERIES, *_IMAGE, PIXELS, DECISION, POLICY),
+        _genes(mixer="blockwise"), (LM, MLM, *_TEXT, *_SERIES, *_IMAGE, PIXELS, DECISION, POLICY,
+                                   FORECAST),
         Cost(2, 1, "O(L^2 d / n) time, O(L d) memory; n blocks",
              "2 (s + 1) d L / n; shifts to s"),
         "scores fall to 1 / n of attention's; heads that read other blocks copy across them, which "
@@ -477,7 +480,7 @@ FAMILY: tuple[Member, ...] = (
     Member(
         "linformer-chunked", "Linformer in causal segments (our extension)", "Wang et al.", 2020,
         "2006.04768", _genes(mixer=Choice("linformer", {"causal_chunk": 64})),
-        (LM, *_TEXT, *_SERIES, PIXELS, ENLARGE, DECISION, POLICY),
+        (LM, *_TEXT, *_SERIES, PIXELS, ENLARGE, DECISION, POLICY, FORECAST),
         Cost(2, 2, "O(L (c + L k / c) d) time; segments of c tokens, k slots each",
              "2 d (t k / c + c)"),
         "an extension of ours: exactly causal, with slots for segments that are complete",

@@ -120,6 +120,8 @@ class Architecture(Options):
     """how episodes are read, and actions chosen (decision)"""
     policy: PolicyOptions = field(default_factory=PolicyOptions)
     """how what was done is learned from (policy)"""
+    quantiles: tuple[Share, ...] = (0.01, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99)
+    """levels that are forecast, ascending, 0.5 among them (forecast)"""
 
 
 @dataclass(frozen=True)
@@ -148,11 +150,13 @@ class ModelConfig(Architecture):
     target_std: tuple[Positive, ...] = (1.0,)
     """standard deviations of the same"""
     series: Count | None = None
-    """numbers at each step (classify-series, regress-series)"""
+    """numbers at each step (classify-series, regress-series, forecast)"""
     series_mean: tuple[Real, ...] = ()
     """mean of each of them over the training data (default: 0)"""
     series_std: tuple[Positive, ...] = ()
     """standard deviations of the same (default: 1)"""
+    horizon: Count = 1
+    """steps ahead (forecast)"""
     image: tuple[Count, Count, Count] | None = None
     """channels, height and width of the images (classify-image, regress-image, pixels,
     super-resolution)"""

@@ -24,7 +24,7 @@ def check_model(config: ModelConfig) -> None:
             f"loss_chunk={config.loss_chunk} cuts a text into pieces, but task '{config.task}' "
             "predicts once for a whole row: leave it out"
         )
-    if config.loss_chunk is not None and TASKS[config.task].acts:
+    if config.loss_chunk is not None and (TASKS[config.task].acts or TASKS[config.task].forecasts):
         raise GeneError(
             f"loss_chunk={config.loss_chunk} cuts a text into pieces, but task '{config.task}' "
             "reads none: leave it out"
@@ -35,7 +35,7 @@ def check_model(config: ModelConfig) -> None:
             f"target_mean has {len(config.target_mean)} numbers and target_std "
             f"{len(config.target_std)}: each number that is predicted has both"
         )
-    tied = config.tie and not (task.answers or task.pictures or task.acts)
+    tied = config.tie and not (task.answers or task.pictures or task.acts or task.forecasts)
     if config.init == "sparse-transformer" and tied:
         raise GeneError(
             "init='sparse-transformer' starts the output layer at 0, but tie=True makes it the "

@@ -27,6 +27,7 @@ from everyformer.core.tasks import TASKS
 from everyformer.genes.config import ModelConfig
 from everyformer.models.base import Model, refuse_state
 from everyformer.models.language import added, total_loss
+from everyformer.models.series import SeriesSteps
 
 _POOLED = frozenset({"keep", "allowed", "bias", "global_tokens", "grid"})
 
@@ -225,34 +226,9 @@ class SeriesClassifier(VectorReader):
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__(config)
-        if config.series is None:
-            raise GeneError(
-                f"task '{config.task}' needs series, how many numbers there are at each step"
-            )
-        for name in ("series_mean", "series_std"):
-            known = getattr(config, name)
-            if known and len(known) != config.series:
-                raise GeneError(
-                    f"{name} has {len(known)} numbers, but there are {config.series} at each step"
-                )
-        self.steps = nn.Linear(config.series, config.width)
-        nn.init.xavier_uniform_(self.steps.weight)
-        nn.init.zeros_(self.steps.bias)
+        self.steps = SeriesSteps(config)
         self.pool = Pool(config, self.stack.out_width, self.stack.mixers)
         self.start_weights([])
 
     def tokens_of(self, inputs: Tensor, mask: Mask | None) -> tuple[Tensor, Mask | None]:
-        config = self.config
-        if inputs.dim() != 3 or inputs.shape[-1] != config.series:
-            raise ShapeError(
-                f"series must be (batch, length, {config.series}), not {tuple(inputs.shape)}"
-            )
-        series = inputs.to(self.steps.weight.dtype)
-        if config.series_mean:
-            series = series - series.new_tensor(config.series_mean)
-        if config.series_std:
-            series = series / series.new_tensor(config.series_std)
-        if mask is not None and mask.keep is not None:
-            # what stands in the padding may be anything
-            series = series.where(mask.keep[..., None], 0.0)
-        return self.steps(series) * config.embedding_scale, mask
+        return self.steps(inputs, mask), mask

@@ -14,6 +14,7 @@ from everyformer.core.errors import ConfigError, DataError, UnsupportedError
 from everyformer.core.tally import tallied
 from everyformer.core.tasks import TASKS
 from everyformer.data.dataset import ClassedDataset, Dataset
+from everyformer.data.dated.windows import ForecastDataset
 from everyformer.data.environments import EnvironmentDataset
 from everyformer.data.text import TextDataset
 from everyformer.models.base import evaluating
@@ -21,6 +22,7 @@ from everyformer.models.knn_lm import KnnLanguageModel
 from everyformer.models.policy import PolicyModel
 from everyformer.training.distributed import World
 from everyformer.training.footprint import check_reading
+from everyformer.training.forecasts import ForecastErrors
 from everyformer.training.measures import ClassErrors, NumberErrors, perplexity, ratio, wilson
 from everyformer.training.reading import Curves, Read, read_in_order, read_windows
 from everyformer.training.returns import EPISODES, play_policy, played
@@ -63,7 +65,8 @@ def evaluate(
         ``accuracy_interval``, ``top5`` (from five classes on), ``scored``, ``sequences``; with
         depth that differs by token ``mean_depth`` (`everyformer.core.tally`); with
         text ``bits_per_byte``, with pixels ``bits_per_dim``, each with its interval; with numbers
-        ``mae``, ``rmse``, ``r2`` and the same of answering the mean (``mean_mae`` ...); with
+        ``mae``, ``rmse``, ``r2`` and the same of answering the mean (``mean_mae`` ...); of
+        forecasts the measures of `ForecastErrors`; with
         classes the measures of `ClassErrors`; with text ``counting_loss`` and
         ``counting_bits_per_byte``, those of counting tokens (`Dataset.counting`); with actions
         ``action_loss`` in place of ``perplexity``. Of a policy, ``return``, ``steps`` and more of
@@ -101,7 +104,9 @@ def evaluate(
                 break
             if read is not None:
                 losses.add(read)
-                if errors is not None:
+                if isinstance(errors, ForecastErrors):
+                    errors.add(read.out.logits, read.batch)
+                elif errors is not None:
                     errors.add(read.out.logits, read.batch.targets)
                 if curves is not None:
                     curves.add(read)
@@ -112,7 +117,7 @@ def evaluate(
         if counter is not None:
             counter.sums = world.total(counter.sums)
     result = losses.summary()
-    if isinstance(errors, NumberErrors):
+    if isinstance(errors, NumberErrors | ForecastErrors):
         result = errors.summary()
     elif errors is not None:
         result |= errors.summary()
@@ -145,7 +150,9 @@ def _returns(
     return {"loss": -result["return"], **result}
 
 
-def _errors(model: nn.Module, dataset: Dataset, details: bool) -> NumberErrors | ClassErrors | None:
+def _errors(
+    model: nn.Module, dataset: Dataset, details: bool
+) -> NumberErrors | ClassErrors | ForecastErrors | None:
     """The counter of errors of predicted classes or numbers, where the task has such."""
     task = TASKS[dataset.task]
     config: Any = getattr(getattr(model, "module", model), "config", None)
@@ -153,7 +160,11 @@ def _errors(model: nn.Module, dataset: Dataset, details: bool) -> NumberErrors |
         answer = dataset.commonest if isinstance(dataset, ClassedDataset) else None
         known = len(dataset.classes), getattr(config, "classes", 0)
         return ClassErrors(max(known), answer, details)
-    if not task.measures or config is None:
+    if config is None:
+        return None
+    if isinstance(dataset, ForecastDataset):
+        return ForecastErrors(dataset, config.quantiles)
+    if not task.measures:
         return None
     return NumberErrors(config.target_mean, config.target_std)
 
@@ -179,7 +190,17 @@ def why_not_finite(model: nn.Module, loss: float) -> str:
 def in_words(evaluation: dict[str, Any]) -> str:
     """The main number of an evaluation and its interval, in one line."""
     parts = [] if "return" in evaluation else [f"validation loss {evaluation['loss']:.4f}"]
-    for name in ("return", "success", "bits_per_byte", "bits_per_dim", "accuracy", "rmse", "r2"):
+    for name in (
+        "return",
+        "success",
+        "bits_per_byte",
+        "bits_per_dim",
+        "accuracy",
+        "rmse",
+        "r2",
+        "wql",
+        "mase",
+    ):
         if name in evaluation:
             around = evaluation.get(f"{name}_interval")
             span = "" if around is None else f" ({around[0]:.4f} to {around[1]:.4f})"

@@ -22,6 +22,8 @@ _KNOWN = {
     "rmse": ("mean_rmse", "always giving the mean", -1),
     "mae": ("mean_mae", "always giving the mean", -1),
     "r2": ("mean_r2", "always giving the mean", 1),
+    "wql": ("simple_wql", "the best of naive, seasonal naive and drift", -1),
+    "mase": ("simple_mase", "the best of naive, seasonal naive and drift", -1),
     "bits_per_byte": ("counting_bits_per_byte", "counting how often each token occurs", -1),
     "loss": ("counting_loss", "counting how often each token occurs", -1),
 }

@@ -1,0 +1,392 @@
+"""`DatedSeries`: series of a table with a column of times, each laid on a grid of steps.
+
+    long    time, series, value          a row for each time of each series
+    wide    time, value, value ...       a row for each time, a column for each series
+
+Further columns are covariates: known ahead (a plan, a holiday), with rows after the last value, or
+seen with the value only. Gaps of the grid and empty cells are NaN. What is guessed is said.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from everyformer.core.errors import ConfigError, DataError
+from everyformer.core.wording import counted, listed
+from everyformer.data.config import DataConfig
+from everyformer.data.dated.times import Step, Times, read_times, step_of, written
+from everyformer.data.layout import without_notes
+from everyformer.data.sources import Source
+from everyformer.data.table import TABLES, Table, read_table
+from everyformer.data.tables import TableReader, column_called
+
+_TIMES = (
+    "time date datetime timestamp ds date_time datum zeit day week month quarter year hour period "
+    "dt t"
+)
+_KEYS = (
+    "unique_id series series_id id item item_id store store_id sensor sensor_id device device_id "
+    "station product product_id sku symbol ticker country region key group name"
+)
+_VALUES = "y value values target sales demand amount quantity load"
+TIMES = frozenset(_TIMES.split())
+"""names of columns that hold times, without doubt"""
+KEYS = frozenset(_KEYS.split())
+"""names of columns that tell series apart, without doubt"""
+VALUES = frozenset(_VALUES.split())
+"""names of columns that hold the values, without doubt"""
+EMPTY = frozenset(("", "na", "n/a", "nan", "null", "none", "-", "?"))
+"""cells without a number"""
+SPARSE = 4
+"""steps of a grid for each row, up to which a series lies on it"""
+
+
+@dataclass(frozen=True)
+class Columns:
+    """Columns of a table, counted from 0, by what they hold."""
+
+    time: int
+    keys: tuple[int, ...]
+    """those that tell series apart; () in a wide table"""
+    values: tuple[int, ...]
+    known: tuple[int, ...]
+    past: tuple[int, ...]
+
+    @property
+    def all(self) -> tuple[int, ...]:
+        """All that are read, in this order."""
+        return (self.time, *self.keys, *self.values, *self.known, *self.past)
+
+
+@dataclass(frozen=True, eq=False)
+class DatedSeries:
+    """Series one after the other."""
+
+    names: tuple[str, ...]
+    bounds: np.ndarray
+    """(N + 1,) where each begins, and the end"""
+    ends: np.ndarray
+    """(N,) one after the last step of each that has a value; rows known ahead may follow"""
+    times: np.ndarray
+    """(M,) float64: seconds since 1970, or plain numbers"""
+    values: np.ndarray
+    """(M,) float64, NaN where there is none"""
+    known: np.ndarray
+    """(M, K) float64, covariates that are known ahead; NaN where there is none"""
+    past: np.ndarray
+    """(M, P) float64, covariates that come with the value; likewise"""
+    covariates: tuple[str, ...]
+    """names of the K and of the P"""
+    step: Step
+    notes: tuple[str, ...] = ()
+    """what was read, guessed and left out, half a sentence each"""
+
+    @property
+    def values_at(self) -> str:
+        """How many there are, and how often, in words."""
+        return f"{len(self.names):,} series {self.step}"
+
+
+def read_series(source: Source, config: DataConfig) -> DatedSeries:
+    """The series of a source of one table, or of several that are alike.
+
+    Raises:
+        ConfigError: an option names no column; columns that could be meant are several, or none.
+        DataError: no table, times that are none, a time twice in a series, values that are no
+            numbers, series of one value or of different frequency.
+    """
+    entries = without_notes(source.entries)
+    if any(entry.suffix not in TABLES for entry in entries):
+        raise DataError(
+            f"'{source.spec}' is no table: to forecast takes a .csv, .tsv, .jsonl or .parquet with "
+            "a column of times and one or more of numbers"
+        )
+    chosen = [name for names in _said(config).values() for name in names if not name.isdecimal()]
+    first = read_table(source, entries[0], config.header, chosen)
+    columns, notes = find_columns(first, config)
+    reader = TableReader(source, config, first, columns.all)
+    rows: list[list[Any]] = []
+    places: list[tuple[Table, int]] = []
+    for entry in entries:
+        for table, _, number, cells in reader.rows(entry):
+            rows.append(cells)
+            places.append((table, number))
+    grouped = _Rows(first, columns, rows, places)
+    return grouped.series([*notes, *first.notes])
+
+
+def _said(config: DataConfig) -> dict[str, Sequence[str]]:
+    """Columns that the options name."""
+    return {
+        "time": () if config.time_column is None else (config.time_column,),
+        "series": config.series_column,
+        "value": config.value_column,
+        "known": config.known_column,
+        "past": config.past_column,
+    }
+
+
+def find_columns(table: Table, config: DataConfig) -> tuple[Columns, list[str]]:
+    """Columns by the options, else by names and by what stands in them; and what was guessed."""
+    said = {
+        role: tuple(column_called(table, name, f"--data.{role}-column") for name in names)
+        for role, names in _said(config).items()
+    }
+    taken = [index for indices in said.values() for index in indices]
+    if twice := [index for index in taken if taken.count(index) > 1]:
+        raise ConfigError(f"{table.column(twice[0])} of {table.where} is chosen for two things")
+    time = said["time"][0] if said["time"] else _time_column(table, taken)
+    rest = [index for index in range(table.width) if index != time and index not in taken]
+    numbers = [index for index in rest if _holds_numbers(table, index)]
+    keys, values = said["series"], said["value"]
+    if not keys:
+        named = tuple(i for i in rest if table.names and table.lower[i] in KEYS)
+        words = tuple(index for index in rest if index not in numbers)
+        keys = named or words
+        if len(keys) > 1:
+            several = " or ".join(table.column(index) for index in keys)
+            raise ConfigError(
+                f"{table.where}: {several} may tell the series apart; name the column, or several, "
+                "with --data.series-column"
+            )
+    numbers = [index for index in numbers if index not in keys]
+    if not values:
+        called = tuple(i for i in numbers if table.names and table.lower[i] in VALUES)
+        values = called[:1] if keys and len(numbers) > 1 and len(called) == 1 else tuple(numbers)
+        if not values:
+            raise DataError(
+                f"{table.where} has {table.columns}, and none but the times holds numbers: to "
+                "forecast takes some"
+            )
+        if keys and len(values) > 1:
+            raise ConfigError(
+                f"{table.where}: the series of {table.column(keys[0])} may have their values in "
+                f"{' or '.join(table.column(index) for index in values)}; name the column, or "
+                "several, with --data.value-column, and others with --data.known-column or "
+                "--data.past-column"
+            )
+    parts = [f"times from {table.column(time)}"]
+    parts += [f"series from {listed([table.column(i) for i in keys])}"] if keys else []
+    parts += [f"values from {listed([table.column(i) for i in values])}"]
+    read = {time, *taken, *keys, *values}
+    aside = [table.column(index) for index in range(table.width) if index not in read]
+    notes = [", ".join(parts), *([f"{listed(aside)} left aside"] if aside else [])]
+    return Columns(time, keys, values, said["known"], said["past"]), notes
+
+
+def _time_column(table: Table, taken: Sequence[int]) -> int:
+    """The column whose name says so, else the first whose cells are dates."""
+    free = [index for index in range(table.width) if index not in taken]
+    named = [index for index in free if table.names and table.lower[index] in TIMES]
+    for index in named or free:
+        read = read_times([row[index] for row in table.sample if row[index].strip()])
+        if named or (isinstance(read, Times) and read.dated):
+            return index
+    raise ConfigError(
+        f"{table.where} has {table.columns}, and none holds dates or is called like a time (time, "
+        "date, ds ...); choose it with --data.time-column, or number the rows in one"
+    )
+
+
+def _holds_numbers(table: Table, index: int) -> bool:
+    cells = [row[index] for row in table.sample]
+    return any(_number(cell) is not None for cell in cells) and all(
+        _number(cell) is not None or _is_empty(cell) for cell in cells
+    )
+
+
+def _is_empty(cell: Any) -> bool:
+    return cell is None or str(cell).strip().lower() in EMPTY
+
+
+def _number(cell: Any) -> float | None:
+    """A cell's number, with a point or a comma; None where it is none."""
+    if isinstance(cell, bool | int | float):
+        return float(cell)
+    word = str(cell).strip()
+    if word.count(",") == 1 and "." not in word:
+        word = word.replace(",", ".")
+    try:
+        return float(word)
+    except ValueError:
+        return None
+
+
+@dataclass(eq=False)
+class _Rows:
+    """Rows of a table, to be grouped into series."""
+
+    table: Table
+    columns: Columns
+    rows: list[list[Any]]
+    """cells in the order of `Columns.all`"""
+    places: list[tuple[Table, int]]
+
+    def series(self, notes: list[str]) -> DatedSeries:
+        """The series, on their grid."""
+        columns, count = self.columns, len(self.columns.keys)
+        times = self._times()
+        notes += [times.note] if times.note else []
+        numbers = self._numbers(1 + count)
+        keys = ["/".join(str(cell).strip() for cell in row[1 : 1 + count]) for row in self.rows]
+        groups: dict[str, list[int]] = {}
+        for number, key in enumerate(keys):
+            groups.setdefault(key, []).append(number)
+        ordered = {key: self._in_order(key, rows, times, notes) for key, rows in groups.items()}
+        step = self._step({key: times.values[rows] for key, rows in ordered.items()}, times.dated)
+        step, grids = _on_grid(step, [times.values[rows] for rows in ordered.values()], notes)
+        parts = list(self._parts(ordered, grids, step, times, numbers))
+        bounds = np.cumsum([0, *(len(part[1]) for part in parts)])
+        values = np.concatenate([part[2] for part in parts])
+        ends = np.array(
+            [
+                start + np.flatnonzero(~np.isnan(part[2]))[-1] + 1
+                for start, part in zip(bounds[:-1], parts, strict=True)
+            ]
+        )
+        inside = np.concatenate([np.arange(a, b) for a, b in zip(bounds[:-1], ends, strict=True)])
+        if gaps := int(np.isnan(values[inside]).sum()):
+            notes.append(f"{counted(gaps, 'value')} missing")
+        covariates = tuple(self.table.column(i).strip("'") for i in columns.known + columns.past)
+        both = np.concatenate([part[3] for part in parts])
+        known = len(columns.known)
+        return DatedSeries(
+            names=tuple(part[0] for part in parts),
+            bounds=bounds,
+            ends=ends,
+            times=np.concatenate([part[1] for part in parts]),
+            values=values,
+            known=both[:, :known],
+            past=both[:, known:],
+            covariates=covariates,
+            step=step,
+            notes=tuple(notes),
+        )
+
+    def _times(self) -> Times:
+        cells = [row[0] for row in self.rows]
+        where = self.table.column(self.columns.time)
+        for (table, number), cell in zip(self.places, cells, strict=True):
+            if _is_empty(cell):
+                raise DataError(f"{table.at(number)} has no time in {where}: give it, or leave out")
+        times = read_times(cells)
+        if isinstance(times, int):
+            table, number = self.places[times]
+            raise DataError(
+                f"{table.at(number)}: '{cells[times]}' in {where} is no time like those before it; "
+                "write all in one form, best as 2024-01-31 or 2024-01-31 12:00"
+            )
+        return times
+
+    def _numbers(self, first: int) -> np.ndarray:
+        """(rows, values and covariates) of the table, NaN where a cell is empty."""
+        result = np.full((len(self.rows), len(self.columns.all) - first), np.nan)
+        for number, row in enumerate(self.rows):
+            for column, cell in enumerate(row[first:]):
+                if _is_empty(cell):
+                    continue
+                value = _number(cell)
+                if value is None or not np.isfinite(value):
+                    table, line = self.places[number]
+                    name = table.column(self.columns.all[first + column])
+                    raise DataError(
+                        f"{table.at(line)}: '{cell}' in {name} is no finite number; leave the cell "
+                        "empty where there is none, and write yes and no as 1 and 0"
+                    )
+                result[number, column] = value
+        return result
+
+    def _in_order(self, key: str, rows: list[int], times: Times, notes: list[str]) -> np.ndarray:
+        """Rows of a series by their times."""
+        at = np.array(rows)
+        stamps = times.values[at]
+        if (np.diff(stamps) < 0).any():
+            at, said = at[np.argsort(stamps, kind="stable")], "rows are put in order of time"
+            stamps = times.values[at]
+            notes += [said] if said not in notes else []
+        if (same := np.flatnonzero(np.diff(stamps) == 0)).size:
+            table, number = self.places[at[same[0] + 1]]
+            of = f" of the series '{key}'" if key else ""
+            more = "other columns too" if key else "the column that tells series apart"
+            raise DataError(
+                f"{table.at(number)}: the time {written(stamps[same[:1]], times.dated)[0]}{of} "
+                f"comes twice; name {more} with --data.series-column, or leave one of the rows out"
+            )
+        return at
+
+    def _step(self, series: dict[str, np.ndarray], dated: bool) -> Step:
+        """The step that all series have."""
+        step = step_of([*series.values()], dated)
+        if step.unit != "row" or len(series) == 1:
+            return step
+        own = {key: step_of([times], dated) for key, times in series.items() if len(times) > 1}
+        regular = {str(one): key for key, one in own.items() if one.unit != "row"}
+        if len(regular) > 1 and all(one.unit != "row" for one in own.values()):
+            (a, first), (b, second), *_ = regular.items()
+            raise DataError(
+                f"{self.table.where} holds series of different frequency: '{first}' is {a}, "
+                f"'{second}' {b}; give those of one frequency, or sum the finer ones up"
+            )
+        return step
+
+    def _parts(
+        self, ordered: dict[str, np.ndarray], grids: list[np.ndarray], step: Step,
+        times: Times, numbers: np.ndarray,
+    ) -> Iterator[tuple[str, np.ndarray, np.ndarray, np.ndarray]]:  # fmt: skip
+        """Name, times, values and covariates of every series."""
+        several = len(self.columns.values)
+        for (key, rows), grid in zip(ordered.items(), grids, strict=True):
+            length = int(grid[-1]) + 1
+            laid = np.full((length, numbers.shape[1]), np.nan)
+            laid[grid] = numbers[rows]
+            if step.unit == "row":
+                stamps = times.values[rows]
+            else:
+                stamps = step.after(float(times.values[rows[0]]), np.arange(length))
+            for column in range(several):
+                name = self.table.column(self.columns.values[column]).strip("'")
+                if key:
+                    name = f"{key}/{name}" if several > 1 else key
+                if (~np.isnan(laid[:, column])).sum() < 2:
+                    raise DataError(
+                        f"the series '{name}' of {self.table.where} has fewer than two values: "
+                        "leave it out, or give more of its past"
+                    )
+                yield name, stamps, laid[:, column], laid[:, several:]
+
+
+def _on_grid(
+    step: Step, series: list[np.ndarray], notes: list[str]
+) -> tuple[Step, list[np.ndarray]]:
+    """The numbers of the steps of every series, from 0; rows are counted where a grid would be
+    nearly empty or there is none."""
+    if step.unit != "row":
+        found = [step.index(times) for times in series]
+        grids = [np.rint(index - index[0]).astype(np.int64) for index in found]
+        if sum(int(grid[-1]) + 1 for grid in grids) <= SPARSE * sum(map(len, series)):
+            return step, grids
+        middle = float(np.median(np.concatenate([np.diff(times) for times in series])))
+        step = Step("row", middle, step.dated)
+    if any(len(times) > 1 for times in series):
+        notes.append("times are irregular, so steps are counted, and not how far they lie apart")
+    return step, [np.arange(len(times)) for times in series]
+
+
+def shows_series(source: Source, config: DataConfig) -> bool:
+    """True where the header of a table names a time, and its other columns hold numbers or are
+    called like what tells series apart."""
+    entries = without_notes(source.entries)
+    if not all(entry.suffix in TABLES for entry in entries):
+        return False
+    table = read_table(source, entries[0], config.header, ())
+    if len([name for name in table.lower if name in TIMES]) != 1:
+        return False
+    rest = [index for index in range(table.width) if table.lower[index] not in TIMES]
+    numbers = [index for index in rest if _holds_numbers(table, index)]
+    others = [index for index in rest if index not in numbers]
+    time = next(index for index in range(table.width) if index not in rest)
+    dated = read_times([row[time] for row in table.sample if row[time].strip()])
+    named = all(table.lower[index] in KEYS for index in others)
+    return bool(numbers) and named and isinstance(dated, Times)

@@ -1,0 +1,93 @@
+"""Forecasts that need no model, with normal intervals from their own errors so far.
+
+    naive            x[t]                                   sigma sqrt(h)
+    seasonal naive   x[t + h - m ceil(h / m)]               sigma sqrt(ceil(h / m))
+    drift            x[t] + h (x[t] - x[0]) / t             sigma sqrt(h (1 + h / t))
+
+t counts from 0. sigma^2 is the mean of the squared one-step errors (of the seasonal one's, those of
+a season) up to t: Hyndman and Athanasopoulos, "Forecasting: Principles and Practice", 3rd edition,
+sections 5.2 and 5.5.
+"""
+
+from statistics import NormalDist
+from typing import NamedTuple
+
+import numpy as np
+
+NAMES = ("naive", "seasonal", "drift")
+
+
+class Simple(NamedTuple):
+    """Forecasts of one kind from several origins."""
+
+    mean: np.ndarray
+    """(B, H)"""
+    sigma: np.ndarray
+    """(B, H) standard deviations"""
+
+    def quantiles(self, levels: tuple[float, ...]) -> np.ndarray:
+        """(B, H, Q)"""
+        z = np.array([NormalDist().inv_cdf(level) for level in levels])
+        return self.mean[..., None] + self.sigma[..., None] * z
+
+
+class SimpleForecasts:
+    """All three, from any origin of one series without gaps.
+
+    Args:
+        values: (T,) float64.
+        season: m.
+    """
+
+    def __init__(self, values: np.ndarray, season: int) -> None:
+        self.values, self.season = values, season
+        change, seasonal = np.diff(values), values[season:] - values[:-season]
+        self._squares = np.concatenate(([0.0], (change**2).cumsum()))
+        self._seasonal = np.concatenate((np.zeros(season), (seasonal**2).cumsum()))
+        self._absolute = np.concatenate((np.zeros(season), np.abs(seasonal).cumsum()))
+
+    def at(self, origins: np.ndarray, horizon: int) -> dict[str, Simple]:
+        """Forecasts of the ``horizon`` steps after each of the ``origins`` (B,)."""
+        x, m = self.values, self.season
+        t, h = origins[:, None].astype(np.float64), np.arange(1, horizon + 1)
+        turns = -(-h // m)
+        back = origins[:, None] + h - m * turns
+        slope = (x[origins] - x[0]) / np.maximum(origins, 1)
+        squares = self._squares[origins]
+        drifting = squares - np.maximum(origins, 1) * slope**2
+        once = _root(squares, origins)
+        last = x[origins][:, None]
+        return {
+            "naive": Simple(last + 0.0 * h, once * np.sqrt(h)),
+            "seasonal": Simple(
+                x[np.where(back < 0, origins[:, None], back)],
+                _root(self._seasonal_at(self._seasonal, origins), origins + 1 - m) * np.sqrt(turns),
+            ),
+            "drift": Simple(
+                last + slope[:, None] * h,
+                _root(drifting, origins) * np.sqrt(h * (1 + h / np.maximum(t, 1))),
+            ),
+        }
+
+    def scale(self, origins: np.ndarray) -> np.ndarray:
+        """(B,) mean |x[s] - x[s - m]| up to each origin, which MASE divides by; NaN where the
+        series is shorter than a season or did not change."""
+        count = origins + 1 - self.season
+        sums = self._seasonal_at(self._absolute, origins)
+        return np.where((count > 0) & (sums > 0), sums / np.maximum(count, 1), np.nan)
+
+    def _seasonal_at(self, sums: np.ndarray, origins: np.ndarray) -> np.ndarray:
+        """Sums over the steps up to each origin that have one a season before."""
+        return np.where(origins < self.season, 0.0, sums[origins])
+
+
+def _root(squares: np.ndarray, count: np.ndarray) -> np.ndarray:
+    """(B, 1) root of the mean."""
+    return np.sqrt(np.maximum(squares, 0) / np.maximum(count, 1))[:, None]
+
+
+def filled(values: np.ndarray) -> np.ndarray:
+    """Values (T,) with the last one before each gap in it; the first one before all."""
+    there = np.flatnonzero(~np.isnan(values))
+    at = np.searchsorted(there, np.arange(len(values)), side="right") - 1
+    return values[there[at.clip(0)]]

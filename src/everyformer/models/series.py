@@ -1,0 +1,51 @@
+"""`SeriesSteps`: vectors of the steps of a series, where numbers are read in place of tokens."""
+
+from torch import Tensor, nn
+
+from everyformer.core.errors import GeneError, ShapeError
+from everyformer.core.mask import Mask
+from everyformer.genes.config import ModelConfig
+
+
+class SeriesSteps(nn.Linear):
+    """Linear layer over the numbers of each step, less their means, over their deviations.
+
+    (B, L, series) floats to (B, L, width). A number that is not known, NaN, is read as its mean.
+
+    Raises:
+        GeneError: the config does not say how many numbers there are, or of others means and
+            deviations.
+    """
+
+    def __init__(self, config: ModelConfig) -> None:
+        if config.series is None:
+            raise GeneError(
+                f"task '{config.task}' needs series, how many numbers there are at each step"
+            )
+        for name in ("series_mean", "series_std"):
+            known = getattr(config, name)
+            if known and len(known) != config.series:
+                raise GeneError(
+                    f"{name} has {len(known)} numbers, but there are {config.series} at each step"
+                )
+        super().__init__(config.series, config.width)
+        self.config = config
+        nn.init.xavier_uniform_(self.weight)
+        nn.init.zeros_(self.bias)
+
+    def forward(self, inputs: Tensor, mask: Mask | None = None) -> Tensor:
+        config = self.config
+        if inputs.dim() != 3 or inputs.shape[-1] != config.series:
+            raise ShapeError(
+                f"series must be (batch, length, {config.series}), not {tuple(inputs.shape)}"
+            )
+        series = inputs.to(self.weight.dtype)
+        if config.series_mean:
+            series = series - series.new_tensor(config.series_mean)
+        if config.series_std:
+            series = series / series.new_tensor(config.series_std)
+        series = series.where(~series.isnan(), 0.0)
+        if mask is not None and mask.keep is not None:
+            # what stands in the padding may be anything
+            series = series.where(mask.keep[..., None], 0.0)
+        return super().forward(series) * config.embedding_scale
