@@ -28,7 +28,8 @@ class ShowOptions(VerbOptions, PlayConfig):
     about a text that is read with a datastore; certificate, what a calibration has found;
     pareto, loss against layers as a search of thresholds (eval --search-exits) has found; of runs
     that act, which play for it: returns, what is reached (for what is asked for), film, a
-    strip of an episode, and attended, the steps of episodes that are read, by memory too; curves,
+    strip of an episode, and attended, the steps of episodes that are read, by memory too;
+    forecast, held-out forecasts of series with their intervals, and what came; curves,
     how trainings went, of several seeds (--others) their mean"""
     task: Literal["lm", "mlm", "classify-image", "pixels"] | None = None
     """what an untrained member is made for; mlm reads both sides (default: lm, or what it can)"""

@@ -13,6 +13,7 @@ from everyformer.cli.console import emit, facts, table
 from everyformer.cli.eval_options import EvalOptions
 from everyformer.cli.exit_search import search_exits
 from everyformer.cli.exits import settle_exits
+from everyformer.cli.forecasting import forecast_table
 from everyformer.cli.found import found_run
 from everyformer.cli.parsing import Line, say
 from everyformer.cli.playing import (
@@ -138,6 +139,9 @@ def _print(evaluation: dict[str, Any], trained: TrainedRun, dataset: Dataset) ->
             print(f"\n{its_worth}")
         if "by_class" in evaluation and "confusion" not in evaluation:
             say(f"{len(dataset.classes):,} classes are too many for a confusion matrix")
+        return
+    if TASKS[trained.task].forecasts:
+        print(forecast_table(evaluation, its_worth))
         return
     rows = {}
     for name, value in evaluation.items():

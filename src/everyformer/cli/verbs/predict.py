@@ -12,10 +12,13 @@ from typing import TYPE_CHECKING, Any, Literal
 import tyro
 
 from everyformer.cli.console import emit, table
+from everyformer.cli.forecasting import predict_series
+from everyformer.cli.messages import changed
 from everyformer.cli.parsing import VerbOptions, say, verb
 from everyformer.core.bounds import Count
 from everyformer.core.config import Options
 from everyformer.core.errors import ConfigError, DataError
+from everyformer.core.tasks import TASKS
 from everyformer.core.wording import counted
 from everyformer.system.files import expanded, file_written_whole, named_as
 
@@ -68,6 +71,9 @@ class PredictOptions(VerbOptions):
     """a table for people, CSV, or one JSON object a line (default: as --out ends, else a table)"""
     out: str | None = None
     """file to write: .csv or .jsonl; a table comes back with columns added"""
+    anomalies: bool = False
+    """runs that forecast: all values of the table beside the interval that was expected a step
+    before, and which of them leave it"""
     average: Count | None = None
     """take the mean of the weights in so many of the newest checkpoints (default: the best one)"""
     json: bool = False
@@ -90,6 +96,14 @@ def run(options: PredictOptions) -> int:
     from everyformer.system.pulse import doing
 
     trained = open_run(options.run)
+    if TASKS[trained.task].forecasts:
+        _refuse_of_rows(options)
+        return predict_series(
+            trained, options.inputs, form=form, out=options.out, batch=options.batch,
+            average=options.average, anomalies=options.anomalies,
+        )  # fmt: skip
+    if options.anomalies:
+        raise ConfigError("--anomalies is for runs that forecast series: leave it out")
     reader = Predictor.load(trained.path, average=options.average)
     inputs, held_out = _inputs(options, trained, reader)
     columns = reader.columns(options.top, held_out)
@@ -102,6 +116,17 @@ def run(options: PredictOptions) -> int:
     if options.out is not None:
         say(f"{counted(count, 'prediction')} in {options.out}")
     return 0
+
+
+OF_SERIES = {"run", "inputs", "batch", "format", "out", "anomalies", "average", "json"}
+"""options that runs which forecast read"""
+
+
+def _refuse_of_rows(options: PredictOptions) -> None:
+    """Refuse options that mean nothing to series."""
+    for name, flag in changed(options, PredictOptions(run=options.run)):
+        if name not in OF_SERIES:
+            raise ConfigError(f"{flag} has no meaning for a run that forecasts: leave it out")
 
 
 def _format(options: PredictOptions) -> str:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from everyformer.cli.console import emit, facts
+from everyformer.cli.forecasting import forecast_table
 from everyformer.cli.found import found_run
 from everyformer.cli.parsing import peek, say, take
 from everyformer.cli.playing import environment_words
@@ -84,6 +85,9 @@ def run(words: Sequence[str]) -> int:
         rows |= {name: value for name, value in measures if isinstance(value, int | float)}
         value = worth(dataset.task, result.evaluation or {})
         rows |= {} if value is None else {"worth": value}
+        if TASKS[dataset.task].forecasts and not options.json:
+            print(f"{forecast_table(result.evaluation or {}, None)}\n")
+            rows = {name: rows[name] for name in ("run", "loss", "worth") if name in rows}
         rows["trained"] = f"{result.steps} steps, {result.seconds:.1f} s{speed}"
         task = TASKS[dataset.task]
         use = task.use if dataset.tokenizer is not None or dataset.kind != "text" else "eval {run}"

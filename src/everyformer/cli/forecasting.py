@@ -1,0 +1,115 @@
+"""Forecasts in the verbs: the table of `eval`, and what `predict` writes of series."""
+
+from __future__ import annotations
+
+import csv
+import sys
+from collections.abc import Sequence
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any
+
+from everyformer.cli.console import emit, table
+from everyformer.cli.parsing import say
+from everyformer.core.errors import ConfigError
+from everyformer.core.wording import counted
+from everyformer.system.files import expanded, file_written_whole
+from everyformer.system.plain import to_json
+
+if TYPE_CHECKING:
+    from everyformer.cli.trained import TrainedRun
+
+MEASURES = ("wql", "mase", "mae", "rmse")
+KINDS = {"": "the model", "naive": "naive", "seasonal": "seasonal naive", "drift": "drift"}
+SHOWN = 40
+"""rows that are printed; a file has all"""
+
+
+def forecast_table(evaluation: dict[str, Any], its_worth: str | None) -> str:
+    """Errors of an evaluation beside those of forecasts without a model."""
+    present = [name for name in MEASURES if name in evaluation]
+    rows = [
+        [called, *(evaluation[f"{kind}_{name}" if kind else name] for name in present)]
+        for kind, called in KINDS.items()
+    ]
+    parts = [table(["forecast", *(name.upper() for name in present)], rows)]
+    for name in present:
+        if (around := evaluation.get(f"{name}_interval")) is not None:
+            low, high = around
+            parts.append(f"{name.upper()} of the model, 95% interval: {low:.4g} to {high:.4g}")
+    parts.append(
+        f"{evaluation['coverage']:.1%} of {evaluation['scored']:,} values lie within the outermost "
+        f"quantiles, where {evaluation['stated_coverage']:.1%} should"
+    )
+    if without := evaluation.get("without_mase"):
+        parts.append(f"{counted(without, 'forecast')} without MASE, of series that never changed")
+    return "\n".join([parts[0], "", *parts[1:], *([its_worth] if its_worth else [])])
+
+
+def predict_series(
+    run: TrainedRun,
+    words: Sequence[str],
+    *,
+    form: str,
+    out: str | None,
+    batch: int,
+    average: int | None,
+    anomalies: bool,
+) -> int:
+    """Write the next values of every series, or all values beside what was expected of them.
+
+    Args:
+        words: one table, or none: the run's own.
+        form: table, csv, jsonl or json.
+    """
+    from everyformer.prediction.forecasts import SeriesReader
+    from everyformer.system.pulse import doing
+
+    if len(words) > 1:
+        raise ConfigError(f"give one table (a file, folder, glob or zip), not {len(words)}")
+    reader = SeriesReader.load(run.path, average)
+    data = reader.read(words[0] if words else None)
+    with doing("predicting"):
+        if anomalies:
+            judged = reader.judged(data, batch=batch)
+            rows = [one.row() for one in judged]
+        else:
+            rows = [row for one in reader.forecasts(data, batch) for row in one.rows()]
+    if form == "json":
+        emit({"run": str(run.path), "anomalies" if anomalies else "forecasts": rows})
+    else:
+        _write(rows, form, out, anomalies)
+    for note in data.series.notes:
+        say(note)
+    if anomalies:
+        strange = sum(row["anomaly"] for row in rows)
+        say(f"{strange:,} of {len(rows):,} values leave their interval, {strange / len(rows):.1%}, "
+            f"where {reader.stated_rate:.1%} should")  # fmt: skip
+        checked = reader.held_out_rate(batch)
+        say(
+            "no held-out data of the run is there to check that rate on"
+            if checked is None
+            else f"on the run's held-out data {checked[0]:.1%} of {checked[1]:,} do"
+        )
+    if out is not None:
+        say(f"{counted(len(rows), 'row')} in {out}")
+    return 0
+
+
+def _write(rows: list[dict[str, Any]], form: str, out: str | None, anomalies: bool) -> None:
+    with ExitStack() as stack:
+        stream = sys.stdout
+        if out is not None:
+            path = stack.enter_context(file_written_whole(expanded(out), parents=True))
+            stream = stack.enter_context(path.open("w", encoding="utf-8", newline=""))
+        if form == "csv":
+            writer = csv.DictWriter(stream, list(rows[0]), lineterminator="\n")
+            writer.writeheader()
+            writer.writerows(rows)
+        elif form == "jsonl":
+            stream.writelines(to_json(row, ensure_ascii=False) + "\n" for row in rows)
+        else:
+            shown = [row for row in rows if row["anomaly"]] if anomalies else rows
+            lines = [[*row.values()] for row in shown[:SHOWN]]
+            print(table([*rows[0]], lines), file=stream)
+            if len(shown) > SHOWN:
+                say(f"{len(shown) - SHOWN:,} rows more: --out FILE.csv has all")

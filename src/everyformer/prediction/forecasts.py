@@ -1,0 +1,305 @@
+"""Forecasts of a trained run: the next values of series, and values that were not expected."""
+
+import dataclasses
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from everyformer.core.config import from_dict
+from everyformer.core.errors import ConfigError, DataError, DivergedError, UnsupportedError
+from everyformer.core.tasks import TASKS
+from everyformer.core.wording import few
+from everyformer.data import load_dataset
+from everyformer.data.batch import Batch
+from everyformer.data.config import DataConfig
+from everyformer.data.dated.series import DatedSeries, read_series
+from everyformer.data.dated.times import written
+from everyformer.data.dated.windows import ForecastDataset, Scales
+from everyformer.data.sources import open_source
+from everyformer.models.base import Model, evaluating
+from everyformer.training.checkpoint import load_model
+from everyformer.training.storage import check_finite
+from everyformer.training.warmstart import read_start
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """The next values of one series."""
+
+    series: str
+    times: tuple[str, ...]
+    """of the H steps, as they are written; plain numbers as text"""
+    levels: tuple[float, ...]
+    quantiles: tuple[tuple[float, ...], ...]
+    """of each step, in the order of the levels"""
+
+    @property
+    def values(self) -> tuple[float, ...]:
+        """The forecast of each step, its median."""
+        at = self.levels.index(0.5)
+        return tuple(row[at] for row in self.quantiles)
+
+    def rows(self) -> Iterator[dict[str, Any]]:
+        """One row a step, as it is written to a file."""
+        for time, value, row in zip(self.times, self.values, self.quantiles, strict=True):
+            known = {f"q{level:g}": one for level, one in zip(self.levels, row, strict=True)}
+            yield {"series": self.series, "time": time, "forecast": value, **known}
+
+
+@dataclass(frozen=True)
+class Judged:
+    """One value beside what was expected of it a step before."""
+
+    series: str
+    time: str
+    value: float
+    low: float
+    high: float
+    """the outermost quantiles"""
+
+    @property
+    def unexpected(self) -> bool:
+        """True where the value leaves the interval."""
+        return not self.low <= self.value <= self.high
+
+    def row(self) -> dict[str, Any]:
+        """One row of a file."""
+        return {**dataclasses.asdict(self), "anomaly": self.unexpected}
+
+
+class SeriesReader:
+    """A trained forecaster, with what it needs to read series.
+
+    Args:
+        model: of the task forecast.
+        data: how its tables are read (default: by their headers).
+        season: m of its training data (default: that of the table).
+        step: how often its series have values, in words; others are refused.
+        length: steps that are read of a series (default: as many as the model takes).
+
+    Raises:
+        UnsupportedError: a model of another task.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        *,
+        data: DataConfig | None = None,
+        season: int | None = None,
+        step: str | None = None,
+        length: int | None = None,
+    ) -> None:
+        self.model, self.config = model, model.config
+        if not TASKS[self.config.task].forecasts:
+            raise UnsupportedError(
+                f"a model of the task '{self.config.task}' forecasts nothing: `predict` answers "
+                "rows, `generate` goes on with texts"
+            )
+        self.data = data or DataConfig()
+        self.season, self.step = season, step
+        self.length = length or self.config.tokens
+
+    @classmethod
+    def load(cls, path: str | Path, average: int | None = None) -> "SeriesReader":
+        """The best weights of the run at ``path``, or the model that was saved there.
+
+        Raises:
+            CheckpointError: nothing is there, or it is damaged.
+            DivergedError: its weights are not finite.
+        """
+        start = read_start(path)
+        model = load_model(path, average=average)
+        assert isinstance(model, Model)
+        check_finite(model, start.path)
+        facts, run = start.values.get("data", {}), start.values.get("run")
+        return cls(
+            model,
+            data=from_dict(DataConfig, run["data"]) if isinstance(run, dict) else None,
+            season=facts.get("season"),
+            step=facts.get("step"),
+            length=facts.get("length"),
+        )
+
+    def read(self, source: str | None = None) -> ForecastDataset:
+        """The series of a table as the model reads them, all of them known; None: the run's own.
+
+        Raises:
+            DataError: other columns or another frequency than it was trained with.
+        """
+        config = self.data if source is None else dataclasses.replace(self.data, source=source)
+        if source is None:
+            own = load_dataset(config, self.config.task)
+            assert isinstance(own, ForecastDataset)
+            series, name = own.series, own.name
+        else:
+            with open_source(source) as opened:
+                series, name = read_series(opened, config), opened.name
+        self._check(series, name)
+        season = self.season or config.season or series.step.season
+        made = ForecastDataset(
+            name=name,
+            task="forecast",
+            kind="series",
+            vocabulary=256,
+            length=self.length,
+            split="",
+            fingerprint="",
+            series=series,
+            train_ends=series.ends,
+            horizon=self.config.horizon,
+            season=season,
+            stride=1,
+            scales=Scales.of(series, series.ends, season),
+        )
+        if len(made.spread().mean) != self.config.series:
+            raise DataError(
+                f"'{name}' gives {len(made.spread().mean)} numbers at each step, with the "
+                f"covariates {few(series.covariates) or 'none'}, but the model reads "
+                f"{self.config.series}: give a table with the columns of its training data"
+            )
+        return made
+
+    def forecasts(self, data: ForecastDataset, batch: int = 16) -> list[Forecast]:
+        """The next H values of every series.
+
+        Raises:
+            DataError: a covariate that is known ahead lacks values for these steps.
+            DivergedError: the model gives no finite numbers.
+        """
+        series, horizon = data.series, data.horizon
+        self._require_known(series)
+        results = []
+        for first in range(0, len(series.names), batch):
+            chosen = np.arange(first, min(first + batch, len(series.names)))
+            origins = series.ends[chosen] - 1
+            made = self.quantiles(data, origins)
+            for number, origin, quantiles in zip(chosen, origins, made, strict=True):
+                ahead = series.step.after(float(series.times[origin]), np.arange(1, horizon + 1))
+                results.append(
+                    Forecast(
+                        series.names[number],
+                        tuple(written(ahead, series.step.dated)),
+                        self.config.quantiles,
+                        tuple(tuple(row) for row in quantiles.tolist()),
+                    )
+                )
+        return results
+
+    def quantiles(self, data: ForecastDataset, origins: np.ndarray) -> np.ndarray:
+        """(B, H, Q) forecasts from each of the ``origins`` (B,), in units of the data."""
+        return data.in_units(self._z(data.before(origins))[:, -1], origins)
+
+    def judged(
+        self, data: ForecastDataset, firsts: np.ndarray | None = None, batch: int = 16
+    ) -> list[Judged]:
+        """Every known value after the first one of its series, or from ``firsts`` (N,) on, beside
+        its interval a step before.
+
+        Windows of the training's length overlap by half: so much lies before each value.
+        """
+        series, length = data.series, self.length
+        stride = max(1, length // 2)
+        firsts = series.bounds[:-1] + 1 if firsts is None else firsts
+        rows: list[tuple[int, int]] = []
+        for first, start, end in zip(firsts, series.bounds, series.ends, strict=False):
+            # the last origin of each window, and from which on it is the one that speaks
+            last, speaks = max(int(start), int(first) - 1), max(int(start), int(first) - 1)
+            last = min(last + length - 1, int(end) - 2)
+            while speaks <= end - 2:
+                rows.append((last, speaks))
+                speaks, last = last + 1, min(last + stride, int(end) - 2)
+        results = []
+        for number in range(0, len(rows), batch):
+            chunk = rows[number : number + batch]
+            origins = np.array([last for last, _ in chunk])
+            z = self._z(data.before(origins))
+            for (last, speaks), own in zip(chunk, z, strict=True):
+                at = np.arange(speaks, last + 1)
+                made = data.in_units(own[at - last + length - 1], at)[:, 0]
+                values = series.values[at + 1]
+                times = written(series.times[at + 1], series.step.dated)
+                name = series.names[int(data.owner(at[:1])[0])]
+                results += [
+                    Judged(name, time, value, quantiles[0], quantiles[-1])
+                    for time, value, quantiles in zip(
+                        times, values.tolist(), made.tolist(), strict=True
+                    )
+                    if value == value
+                ]
+        return results
+
+    def held_out_rate(self, batch: int = 16) -> tuple[float, int] | None:
+        """The part of the run's own held-out values that leave their interval, and how many there
+        are; None where the data of the run is not known or no longer there."""
+        try:
+            own = load_dataset(self.data, self.config.task)
+        except (ConfigError, DataError):
+            return None
+        assert isinstance(own, ForecastDataset)
+        judged = self.judged(own, np.maximum(own.train_ends, own.series.bounds[:-1] + 1), batch)
+        return (
+            (sum(one.unexpected for one in judged) / len(judged), len(judged)) if judged else None
+        )
+
+    @property
+    def stated_rate(self) -> float:
+        """The part of values that should leave their interval."""
+        return 1 - self.config.quantiles[-1] + self.config.quantiles[0]
+
+    def _z(self, batch: Batch) -> np.ndarray:
+        """(B, L, H, Q) quantiles in units of the series."""
+        device = next(self.model.parameters()).device
+        there = batch.to(device)
+        with torch.random.fork_rng([device] if device.type == "cuda" else []), torch.no_grad():
+            torch.manual_seed(0)
+            with evaluating(self.model):
+                z = self.model(there.inputs, mask=there.mask).logits.cpu().double().numpy()
+        real = np.ones(z.shape[:2], bool) if batch.keep is None else batch.keep.numpy()
+        if not np.isfinite(z[real]).all():
+            raise DivergedError(
+                "the model gives numbers that are not finite: train it again with a lower 'lr'"
+            )
+        return z
+
+    def _check(self, series: DatedSeries, name: str) -> None:
+        if self.step is not None and str(series.step) != self.step:
+            raise DataError(
+                f"the series of '{name}' have values {series.step}, but the model was trained on "
+                f"such that have them {self.step}: give those, or train another one"
+            )
+
+    def _require_known(self, series: DatedSeries) -> None:
+        known = series.known.shape[1]
+        for name, end, bound in zip(series.names, series.ends, series.bounds[1:], strict=True):
+            ahead = series.known[end : min(end + self.config.horizon, bound)]
+            if known and (len(ahead) < self.config.horizon or np.isnan(ahead).any()):
+                raise DataError(
+                    f"{few(series.covariates[:known])} must be known ahead: after the last value "
+                    f"of '{name}' give {self.config.horizon} rows more, with that and no value"
+                )
+
+
+def forecast(
+    run: str | Path | Model, source: str | Path | None = None, *, batch: int = 16
+) -> list[Forecast]:
+    """Forecasts of a trained model: the next values of every series, with their times.
+
+        ef.forecast("runs/attention", "sales.csv")[0].values
+
+    Args:
+        run: a run's directory, a saved model's folder, or a model.
+        source: a table with the columns of the training data; rows after a series' last value tell
+            what is known ahead (default: the run's own data).
+        batch: series a forward pass.
+
+    Raises:
+        UnsupportedError: a model of another task.
+        DataError: other columns or another frequency than it was trained with.
+    """
+    reader = SeriesReader(run) if isinstance(run, Model) else SeriesReader.load(run)
+    return reader.forecasts(reader.read(None if source is None else str(source)), batch)
