@@ -14,7 +14,7 @@ from everyformer.data.config import DataConfig
 from everyformer.exits.certificate import Certificate
 
 FAST = [
-    *("--tokens", "3", "--context", "4", "--prompts", "60", "--delta", "0.5"),
+    *("--tokens", "3", "--prompt-length", "4", "--prompts", "60", "--delta", "0.5"),
     *("--thresholds", "0.9", "0.5", "0.02"),
 ]
 MEMBER = ("--layers", "3")
@@ -91,7 +91,7 @@ def test_the_same_calibration_writes_the_same_file(say: Any, calm: str) -> None:
 def test_prompts_are_lines_or_pieces_of_other_texts(say: Any, calm: str, tree: Path) -> None:
     (tree / "lines.txt").write_text("the quick fox\n\nand a tree\n" * 40, encoding="utf-8")
     fingerprints = set()
-    for words in (("--lines",), (), ("--context", "5"), ("--seed", "4", "--prompts", "59")):
+    for words in (("--lines",), (), ("--prompt-length", "5"), ("--seed", "4", "--prompts", "59")):
         data = ("--data", "lines.txt", *words)
         code, out, err = say("calibrate", calm, *FAST, *data, "--json")
         assert code == 0, err
@@ -145,7 +145,7 @@ def test_a_certificate_of_another_model_is_refused(
         (("--thresholds", "0.5", "0.9"), "must fall, the safest first"),
         (("--thresholds", "1.5"), "at least 0 and at most 1"),
         (("--delta", "0"), "above 0 and below 1"),
-        (("--context", "4000"), "--context or --tokens"),
+        (("--prompt-length", "4000"), "--prompt-length or --tokens"),
         (
             ("--lines", "--consistency", "risk", "--data", "text.txt"),
             "single lines have nothing behind them",
@@ -156,7 +156,7 @@ def test_a_certificate_of_another_model_is_refused(
 def test_what_is_refused(
     words: tuple[str, ...], told: str, refused: Callable[..., str], calm: str
 ) -> None:
-    assert told in refused("calibrate", calm, "--context", "4", "--tokens", "2", *words)
+    assert told in refused("calibrate", calm, "--prompt-length", "4", "--tokens", "2", *words)
     assert not (Path(calm) / "certificate.json").exists()
 
 

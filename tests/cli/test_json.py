@@ -21,7 +21,9 @@ LINES: dict[str, tuple[str, ...]] = {
     "predict": ("RUN text",),
     "generate": ("RUN --tokens 3", "RUN --tokens 3 --prompt a --prompt b"),
     "index": ("RUN --data text.txt --out store --key attention-output",),
-    "calibrate": ("CALM --tokens 2 --context 4 --prompts 60 --delta 0.5 --thresholds 0.9 0.5",),
+    "calibrate": (
+        "CALM --tokens 2 --prompt-length 4 --prompts 60 --delta 0.5 --thresholds 0.9 0.5",
+    ),
     "collect": ("everyformer/TMaze-v0 --episodes 2 --out walked",),
     "convert": ("RUN --to program --out made.pt2",),
     "compare": ("gmlp aft-full --data text.txt",),

@@ -124,6 +124,7 @@ SOURCES: dict[str, dict[str, Any]] = {
     "Episodes": {"source": "minari:some-set"},
     "Arrays": {"source": "a.npy"},
     "Pictures": {"source": "pictures"},
+    "DatedTables": {"source": "days.csv"},
     "ParallelText": {"source": "pairs"},
     "LabelledText": {"source": "a.csv"},
     "Text": {"source": "a.txt"},
@@ -134,7 +135,9 @@ REFUSED: dict[str, dict[str, Any]] = {
     "TableOptions": {"source_column": "x"},
     "DrawingOptions": {"labels": True},
     "PackingOptions": {"packing": True},
-    "EpisodeOptions": {"context": 3},
+    "EpisodeOptions": {"best": 0.5},
+    "ContextOptions": {"context": 3},
+    "ForecastOptions": {"season": 3},
     "EnvironmentOptions": {"env_number": 3},
     "PluginOptions": {"options": ("a=b",)},
 }
@@ -144,6 +147,7 @@ FILES = {
     "pairs/a.en": "one",
     "pairs/a.de": "eins",
     "a.csv": "text,label\na,b\n",
+    "days.csv": "date,sold\n2024-01-01,1\n",
     "a.txt": "text",
 }
 

@@ -26,6 +26,8 @@ LABELS = frozenset(_LABELS.split())
 """Names of columns that hold the class, without doubt unless there are two of them."""
 FILES = frozenset(_FILES.split())
 """Names of columns that hold the names of files."""
+DATES = frozenset(("date", "time", "datetime", "timestamp", "ds"))
+"""Names of columns that hold times, and are no values themselves."""
 FIELDS = ("source", "target")
 """Names of columns and fields of pairs where no languages name them."""
 _CODES = (
@@ -46,7 +48,7 @@ LANGUAGES = frozenset(_CODES.split())
 LANGUAGE_NAMES = frozenset(_WORDS.split())
 FEW = 0.5
 """Different values for each row, up to which a column is one of classes."""
-_KNOWN = TEXTS | LABELS | LANGUAGES | set(FIELDS)
+_KNOWN = TEXTS | LABELS | LANGUAGES | DATES | set(FIELDS)
 _NAME = re.compile(r"[^\W\d][\w.\-]*")
 """a word as columns are called"""
 

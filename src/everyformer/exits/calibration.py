@@ -65,7 +65,7 @@ def drawn_prompts(
     if not starts:
         raise DataError(
             f"no text has {size:,} tokens, a prompt of {context:,} and {tokens:,} behind it: give "
-            "longer texts, or a smaller --context or --tokens"
+            "longer texts, or a smaller --prompt-length or --tokens"
         )
     results = []
     for n, first in drawn(starts, count, seed):

@@ -48,9 +48,6 @@ class Forecaster(Model):
         normal = torch.tensor([spread * NormalDist().inv_cdf(level) for level in levels])
         with torch.no_grad():
             self.head.bias.copy_(normal.repeat(config.horizon))
-        self.register_buffer("levels", torch.tensor(levels), persistent=False)
-
-    levels: Tensor
 
     def term_counts(self, inputs: Tensor, targets: Tensor, mask: Mask | None) -> dict[str, int]:
         return super().term_counts(inputs[..., 0], targets, mask)
@@ -78,7 +75,7 @@ class Forecaster(Model):
             at = last_of(inputs, last, mask)
             y = gather_rows(y, at)
             targets = None if targets is None else gather_rows(targets, at)
-        z = self.head(y).unflatten(-1, (self.config.horizon, len(self.levels)))
+        z = self.head(y).unflatten(-1, (self.config.horizon, len(self.config.quantiles)))
         z = z.to(torch.promote_types(z.dtype, torch.float32)).sort(-1).values
         loss, losses = None, out.losses
         if targets is not None:
@@ -92,17 +89,17 @@ class Forecaster(Model):
                 f"{tuple(targets.shape)}"
             )
         scored = ~targets.isnan()
-        each = quantile_losses(z, targets.nan_to_num(), self.levels).mean(-1)
+        each = quantile_losses(z, targets.nan_to_num(), self.config.quantiles).mean(-1)
         return each.where(scored, 0.0).sum() / scored.sum().clamp(min=1)
 
 
-def quantile_losses(z: Tensor, targets: Tensor, levels: Tensor) -> Tensor:
+def quantile_losses(z: Tensor, targets: Tensor, levels: Sequence[float]) -> Tensor:
     """2 max(q e, (q - 1) e) of each quantile (..., Q), e = targets - z; of the median |e|.
 
     Args:
         targets: (...)
-        levels: (Q,)
+        levels: Q of them.
     """
     error = targets[..., None].to(z.dtype) - z
-    q = levels.to(z.dtype)
+    q = z.new_tensor(levels)
     return 2 * torch.maximum(q * error, (q - 1) * error)

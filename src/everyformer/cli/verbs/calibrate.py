@@ -44,7 +44,7 @@ class CalibrateOptions(VerbOptions, Guarantee):
     prompts: Count = 200
     """how many are drawn at most, of all that there are: the first of a sorted file would not stand
     for the others"""
-    context: Count = 32
+    prompt_length: Count = 32
     """tokens of a prompt that is cut out of a running text"""
     tokens: Count = 32
     """how many are written behind each"""
@@ -208,7 +208,7 @@ def _prompts(trained: TrainedRun, options: CalibrateOptions) -> list[Prompt]:
         if not every:
             raise DataError("there is no line with anything on it: give prompts, one a line")
         return drawn(every, options.prompts, options.seed)
-    return drawn_prompts(texts, options.context, options.tokens, options.prompts, options.seed)
+    return drawn_prompts(texts, options.prompt_length, options.tokens, options.prompts, options.seed)
 
 
 def _config(trained: TrainedRun, options: CalibrateOptions) -> DataConfig:

@@ -17,21 +17,19 @@ from everyformer.core.errors import ConfigError, DataError
 from everyformer.core.wording import counted, listed
 from everyformer.data.config import DataConfig
 from everyformer.data.dated.times import Step, Times, read_times, step_of, written
+from everyformer.data.headers import DATES
 from everyformer.data.layout import without_notes
 from everyformer.data.sources import Source
 from everyformer.data.table import TABLES, Table, read_table
 from everyformer.data.tables import TableReader, column_called
 
-_TIMES = (
-    "time date datetime timestamp ds date_time datum zeit day week month quarter year hour period "
-    "dt t"
-)
+_TIMES = "date_time datum zeit day week month quarter year hour period dt t"
 _KEYS = (
     "unique_id series series_id id item item_id store store_id sensor sensor_id device device_id "
     "station product product_id sku symbol ticker country region key group name"
 )
 _VALUES = "y value values target sales demand amount quantity load"
-TIMES = frozenset(_TIMES.split())
+TIMES = DATES | frozenset(_TIMES.split())
 """names of columns that hold times, without doubt"""
 KEYS = frozenset(_KEYS.split())
 """names of columns that tell series apart, without doubt"""
@@ -235,8 +233,13 @@ class _Rows:
         for number, key in enumerate(keys):
             groups.setdefault(key, []).append(number)
         ordered = {key: self._in_order(key, rows, times, notes) for key, rows in groups.items()}
-        step = self._step({key: times.values[rows] for key, rows in ordered.items()}, times.dated)
-        step, grids = _on_grid(step, [times.values[rows] for rows in ordered.values()], notes)
+        step, grids = self._grids(
+            {key: times.values[rows] for key, rows in ordered.items()}, times.dated
+        )
+        if step.unit == "row":
+            notes.append(
+                "times are irregular, so steps are counted, and not how far apart they lie"
+            )
         parts = list(self._parts(ordered, grids, step, times, numbers))
         bounds = np.cumsum([0, *(len(part[1]) for part in parts)])
         values = np.concatenate([part[2] for part in parts])
@@ -316,20 +319,26 @@ class _Rows:
             )
         return at
 
-    def _step(self, series: dict[str, np.ndarray], dated: bool) -> Step:
-        """The step that all series have."""
+    def _grids(self, series: dict[str, np.ndarray], dated: bool) -> tuple[Step, list[np.ndarray]]:
+        """The step that all series have, and the numbers of theirs, from 0; rows are counted where
+        there is no grid, or nearly all of it would be empty."""
         step = step_of([*series.values()], dated)
-        if step.unit != "row" or len(series) == 1:
-            return step
-        own = {key: step_of([times], dated) for key, times in series.items() if len(times) > 1}
-        regular = {str(one): key for key, one in own.items() if one.unit != "row"}
-        if len(regular) > 1 and all(one.unit != "row" for one in own.values()):
-            (a, first), (b, second), *_ = regular.items()
+        if step.unit != "row":
+            indices = [step.index(times) for times in series.values()]
+            grids = [np.rint(index - index[0]).astype(np.int64) for index in indices]
+            if sum(int(grid[-1]) + 1 for grid in grids) <= SPARSE * sum(map(len, grids)):
+                return step, grids
+        own = {key: str(step_of([times], dated)) for key, times in series.items() if len(times) > 2}
+        odd = str(Step("row", 1.0))
+        if len(several := {words: key for key, words in own.items() if words != odd}) > 1:
+            (one, first), (other, second), *_ = several.items()
             raise DataError(
-                f"{self.table.where} holds series of different frequency: '{first}' is {a}, "
-                f"'{second}' {b}; give those of one frequency, or sum the finer ones up"
+                f"{self.table.where} holds series of different frequency: '{first}' is {one}, "
+                f"'{second}' {other}; give those of one frequency, or sum the finer ones up"
             )
-        return step
+        gaps = np.concatenate([np.diff(times) for times in series.values()])
+        middle = float(np.median(gaps)) if len(gaps) else 1.0
+        return Step("row", middle, dated), [np.arange(len(times)) for times in series.values()]
 
     def _parts(
         self, ordered: dict[str, np.ndarray], grids: list[np.ndarray], step: Step,
@@ -355,23 +364,6 @@ class _Rows:
                         "leave it out, or give more of its past"
                     )
                 yield name, stamps, laid[:, column], laid[:, several:]
-
-
-def _on_grid(
-    step: Step, series: list[np.ndarray], notes: list[str]
-) -> tuple[Step, list[np.ndarray]]:
-    """The numbers of the steps of every series, from 0; rows are counted where a grid would be
-    nearly empty or there is none."""
-    if step.unit != "row":
-        found = [step.index(times) for times in series]
-        grids = [np.rint(index - index[0]).astype(np.int64) for index in found]
-        if sum(int(grid[-1]) + 1 for grid in grids) <= SPARSE * sum(map(len, series)):
-            return step, grids
-        middle = float(np.median(np.concatenate([np.diff(times) for times in series])))
-        step = Step("row", middle, step.dated)
-    if any(len(times) > 1 for times in series):
-        notes.append("times are irregular, so steps are counted, and not how far they lie apart")
-    return step, [np.arange(len(times)) for times in series]
 
 
 def shows_series(source: Source, config: DataConfig) -> bool:

@@ -12,6 +12,8 @@ import numpy as np
 Parser = Callable[[str], datetime.datetime]
 
 DAY = 86_400
+FRIDAY = 1
+"""days since Thursday, 1 January 1970, less whole weeks"""
 CLOCKS = ("", " %H:%M", " %H:%M:%S", " %H:%M:%S.%f", " %I:%M %p", " %I:%M:%S %p")
 DATES = (
     *("%Y-%m", "%Y/%m", "%Y-%m-%d", "%Y/%m/%d", "%Y.%m.%d"),
@@ -53,6 +55,8 @@ class Step:
     count: float
     """units; of rows, the median distance in seconds or numbers"""
     dated: bool = True
+    within: float = 0.0
+    """of months: seconds after their beginning, on their last day where they are shorter"""
 
     def index(self, times: np.ndarray) -> np.ndarray:
         """(n,) numbers of the steps at which ``times`` lie; whole where they are on the grid."""
@@ -65,15 +69,9 @@ class Step:
     def after(self, time: float, steps: np.ndarray) -> np.ndarray:
         """(n,) times that lie so many steps after ``time``."""
         if self.unit == "month":
-            at = np.array([time])
-            day = at - _month_start(_months(at))
-            last = bool(_is_month_end(at)[0])
-            months = _months(at) + (steps * self.count).astype(np.int64)
-            end = _month_start(months + 1) - DAY
-            moved = np.minimum(_month_start(months) + day, end + day % DAY)
-            return end + day % DAY if last else moved
+            return _in_months(_months(time) + (steps * self.count).astype(np.int64), self.within)
         if self.unit == "weekday":
-            moved = np.busday_offset(_days(np.array([time])), steps.astype(np.int64))
+            moved = np.busday_offset(_days(time), steps.astype(np.int64))
             return moved.astype("datetime64[s]").astype(np.float64) + time % DAY
         return time + steps * self.count
 
@@ -152,11 +150,13 @@ def step_of(series: Sequence[np.ndarray], dated: bool) -> Step:
         return Step("row", 1.0, dated)
     if dated:
         times = np.concatenate(series)
-        if (months := _month_step(series, times, distances)) is not None:
-            return Step("month", months)
+        if (within := _within_months(times, distances)) is not None:
+            months = np.concatenate([np.diff(_months(one)) for one in series])
+            return Step("month", int(np.gcd.reduce(months)), within=within)
         days = _days(times)
         whole = bool((distances % DAY == 0).all()) and bool(np.is_busday(days).all())
-        if whole and (distances == DAY).mean() > 0.5 and (distances >= 3 * DAY).any():
+        fridays = _days(np.concatenate([one[:-1] for one in series])).astype(np.int64) % 7 == FRIDAY
+        if whole and (fridays & (distances == 3 * DAY)).any() and (distances == DAY).any():
             return Step("weekday", 1.0)
     values, counts = np.unique(distances, return_counts=True)
     commonest = float(values[counts.argmax()])
@@ -223,11 +223,11 @@ def _formatted(form: str) -> Parser:
     return lambda word: datetime.datetime.strptime(word, form)
 
 
-def _days(times: np.ndarray) -> np.ndarray:
-    return np.floor(times / DAY).astype(np.int64).astype("datetime64[D]")
+def _days(times: np.ndarray | float) -> np.ndarray:
+    return np.floor(np.asarray(times) / DAY).astype(np.int64).astype("datetime64[D]")
 
 
-def _months(times: np.ndarray) -> np.ndarray:
+def _months(times: np.ndarray | float) -> np.ndarray:
     return _days(times).astype("datetime64[M]").astype(np.int64)
 
 
@@ -235,17 +235,22 @@ def _month_start(months: np.ndarray) -> np.ndarray:
     return months.astype("datetime64[M]").astype("datetime64[s]").astype(np.float64)
 
 
-def _is_month_end(times: np.ndarray) -> np.ndarray:
-    return _month_start(_months(times) + 1) - times <= DAY
+def _in_months(months: np.ndarray, within: float) -> np.ndarray:
+    """Times so many seconds after the beginning of months, in shorter ones on their last day."""
+    last = _month_start(months + 1) - DAY
+    return np.minimum(_month_start(months) + within, last + within % DAY)
 
 
-def _month_step(
-    series: Sequence[np.ndarray], times: np.ndarray, distances: np.ndarray
-) -> int | None:
-    """Months of a step, where all times are of one day of their months, or of the last."""
+def _within_months(times: np.ndarray, distances: np.ndarray) -> float | None:
+    """Seconds after the beginning of their months at which all times are; None where they are not.
+
+    Those that are all on last days have the 31st.
+    """
     if distances.min() < 28 * DAY:
         return None
-    within = times - _month_start(_months(times))
-    if len(np.unique(within)) > 1 and not _is_month_end(times).all():
-        return None
-    return int(np.gcd.reduce(np.concatenate([np.diff(_months(one)) for one in series])))
+    months = _months(times)
+    largest = float((times - _month_start(months)).max())
+    for within in (30.0 * DAY + largest % DAY, largest):
+        if (_in_months(months, within) == times).all():
+            return within
+    return None

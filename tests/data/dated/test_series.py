@@ -1,0 +1,179 @@
+"""Series of tables: long and wide are one, gaps are NaN, guesses are said, faults are named."""
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from everyformer.core.errors import ConfigError, DataError
+from everyformer.data import DataConfig
+from everyformer.data.dated.series import DatedSeries, read_series
+from everyformer.data.sources import open_source
+
+WIDE = """date,a,b
+2024-01-01,1,10
+2024-01-02,2,20
+2024-01-03,3,
+2024-01-05,5,50
+"""
+LONG = """day,shop,sold
+2024-01-02,a,2
+2024-01-01,a,1
+2024-01-03,a,3
+2024-01-05,a,5
+2024-01-01,b,10
+2024-01-02,b,20
+2024-01-05,b,50
+"""
+
+
+@pytest.fixture
+def read(tmp_path: Path):
+    def reads(text: str, name: str = "series.csv", **options) -> DatedSeries:
+        path = tmp_path / name
+        path.write_text(text, encoding="utf-8")
+        with open_source(str(path)) as source:
+            return read_series(source, DataConfig(source=str(path), **options))
+
+    return reads
+
+
+def values(series: DatedSeries) -> dict[str, list[float]]:
+    parts = np.split(series.values, series.bounds[1:-1])
+    return dict(zip(series.names, (part.tolist() for part in parts), strict=True))
+
+
+EXPECTED = {"a": [1, 2, 3, np.nan, 5], "b": [10, 20, np.nan, np.nan, 50]}
+
+
+@pytest.mark.parametrize("text", [WIDE, LONG], ids=["wide", "long"])
+def test_a_long_table_and_a_wide_one_are_the_same_series(read, text):
+    series = read(text)
+    np.testing.assert_equal(values(series), EXPECTED)
+    assert str(series.step) == "daily"
+    assert series.ends.tolist() == [5, 10]
+    assert "3 values missing" in series.notes
+    assert np.diff(series.times)[:4].tolist() == [86400.0] * 4
+
+
+def test_what_was_guessed_put_in_order_and_left_aside_is_said(read):
+    text = LONG.replace("\n", ",9\n").replace("sold,9", "sold,rank")
+    series = read(text, value_column=("sold",))
+    assert "'rank' left aside" in series.notes
+    assert series.notes[0] == "times from 'day', series from 'shop', values from 'sold'"
+    assert "rows are put in order of time" in series.notes
+    assert read(WIDE).notes[0] == "times from 'date', values from 'a' and 'b'"
+
+
+def test_german_numbers_and_dates_between_semicolons(read):
+    german = "Datum;a\n30.01.2024;1,5\n31.01.2024;-2,25\n01.02.2024;3\n"
+    series = read(german, time_column="Datum")
+    assert values(series) == {"a": [1.5, -2.25, 3.0]}
+
+
+def test_json_lines_hold_the_same(read):
+    rows = "\n".join(
+        f'{{"time": "2024-01-0{day}", "a": {day}, "b": {10 * day}}}' for day in (1, 2, 3)
+    )
+    assert values(read(rows, "series.jsonl")) == {"a": [1, 2, 3], "b": [10, 20, 30]}
+
+
+COVARIATES = """date,sold,offer,rain
+2024-01-01,1,0,5
+2024-01-02,2,1,6
+2024-01-03,3,0,7
+2024-01-04,,1,
+"""
+
+
+def test_rows_after_the_last_value_are_what_is_known_ahead(read):
+    series = read(
+        COVARIATES, value_column=("sold",), known_column=("offer",), past_column=("rain",)
+    )
+    assert series.ends.tolist() == [3]
+    assert series.known[:, 0].tolist() == [0, 1, 0, 1]
+    np.testing.assert_equal(series.past[:, 0], [5, 6, 7, np.nan])
+    assert series.covariates == ("offer", "rain")
+
+
+def test_columns_are_chosen_by_number_too(read):
+    series = read(COVARIATES, time_column="1", value_column=("4",), known_column=("3",))
+    assert values(series) == {"rain": [5, 6, 7, pytest.approx(np.nan, nan_ok=True)]}
+
+
+def test_several_columns_tell_series_apart_and_each_value_column_is_one(read):
+    text = "t,shop,item,x,y\n1,a,p,1,5\n2,a,p,2,6\n1,a,q,3,7\n2,a,q,4,8\n"
+    series = read(text, series_column=("shop", "item"), value_column=("x", "y"))
+    expected = {"a/p/x": [1, 2], "a/p/y": [5, 6], "a/q/x": [3, 4], "a/q/y": [7, 8]}
+    assert values(series) == expected
+    assert str(series.step) == "in steps of 1"
+
+
+@pytest.mark.parametrize(
+    "times", [["00:00", "00:10", "00:17"], ["00:00", "00:01", "09:59"]], ids=["uneven", "sparse"]
+)
+def test_irregular_times_are_counted_and_it_is_said(read, times):
+    rows = "\n".join(f"2024-01-01 {clock},{n}" for n, clock in enumerate(times))
+    series = read(f"time,a\n{rows}\n")
+    assert values(series) == {"a": [0, 1, 2]}
+    assert series.step.unit == "row"
+    assert any(note.startswith("times are irregular") for note in series.notes)
+
+
+FAULTS = {
+    "no times": ("a,b\n1,2\n3,4\n", {}, ConfigError, "none holds dates or is called like a time"),
+    "a time that is none": (
+        WIDE.replace("2024-01-03", "soon"), {}, DataError, "line 4: 'soon' in 'date' is no time",
+    ),
+    "an empty time": (WIDE.replace("2024-01-03", ""), {}, DataError, "line 4 has no time"),
+    "a time twice": (
+        WIDE.replace("2024-01-03", "2024-01-02"), {}, DataError,
+        "line 4: the time 2024-01-02 comes twice; name the column that tells series apart",
+    ),
+    "a time twice in a series": (
+        LONG.replace("2024-01-03", "2024-01-02"), {}, DataError,
+        "the time 2024-01-02 of the series 'a' comes twice",
+    ),
+    "words for numbers": (
+        WIDE.replace("3,\n", "3,many\n"), {"value_column": ("b",)}, DataError,
+        "line 4: 'many' in 'b' is no finite number",
+    ),
+    "one observation": (
+        "date,a\n2024-01-01,1\n2024-01-02,\n", {}, DataError, "'a' of .* has fewer than two values",
+    ),
+    "no numbers": ("date,a\n2024-01-01,x\n2024-01-02,y\n", {}, DataError, "none but the times"),
+    "two that may tell series apart": (
+        "date,shop,kind,a\n2024-01-01,x,u,1\n2024-01-02,x,u,2\n".replace("shop", "s"), {},
+        ConfigError, "'s' or 'kind' may tell the series apart",
+    ),
+    "two that may be the values": (
+        "date,shop,u,v\n2024-01-01,x,1,2\n2024-01-02,x,1,2\n", {}, ConfigError,
+        "may have their values in 'u' or 'v'; name the column",
+    ),
+    "different frequency": (
+        "date,shop,x\n2024-01-01,a,1\n2024-02-01,a,2\n2024-03-01,a,2\n2024-01-01 00:00,b,1\n"
+        "2024-01-01 01:00,b,2\n2024-01-01 02:00,b,2\n2024-01-01 02:07,c,1\n2024-01-01 09:07,c,1\n",
+        {}, DataError, "different frequency: 'a' is monthly, 'b' hourly",
+    ),
+    "a column for two things": (
+        WIDE, {"value_column": ("a",), "known_column": ("a",)}, ConfigError,
+        "'a' of .* is chosen for two things",
+    ),
+    "a column that there is not": (
+        WIDE, {"value_column": ("c",)}, ConfigError, "no column 'c' for --data.value-column",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_what_cannot_be_read_is_named_in_one_sentence(read, fault):
+    text, options, kind, words = FAULTS[fault]
+    with pytest.raises(kind, match=words) as caught:
+        read(text, **options)
+    assert not re.search(r"\.\s", str(caught.value).replace("...", ""))
+
+
+def test_a_text_is_no_table(read):
+    with pytest.raises(DataError, match="is no table"):
+        read("hello", "text.txt")
