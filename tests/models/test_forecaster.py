@@ -1,4 +1,4 @@
-"""The forecaster: quantiles that never cross, twice the quantile loss, one state for all horizons."""
+"""The forecaster: quantiles that never cross, twice their loss, one state for all horizons."""
 
 import math
 

@@ -374,9 +374,7 @@ def test_a_member_starts_as_published(member: str, task: str) -> None:
         sizes["image"] = (1, 16, 16)
     elif task in ("classify-image", "regress-image"):
         sizes["image"] = (1, 64, 64)
-    elif task in ("classify-series", "regress-series"):
-        sizes |= {"max_length": 256, "series": 32}
-    elif task == "forecast":
+    elif task in ("classify-series", "regress-series", "forecast"):
         sizes |= {"max_length": 256, "series": 32}
     elif task == "decision":
         # 255 tokens

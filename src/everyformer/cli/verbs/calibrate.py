@@ -208,7 +208,9 @@ def _prompts(trained: TrainedRun, options: CalibrateOptions) -> list[Prompt]:
         if not every:
             raise DataError("there is no line with anything on it: give prompts, one a line")
         return drawn(every, options.prompts, options.seed)
-    return drawn_prompts(texts, options.prompt_length, options.tokens, options.prompts, options.seed)
+    return drawn_prompts(
+        texts, options.prompt_length, options.tokens, options.prompts, options.seed
+    )
 
 
 def _config(trained: TrainedRun, options: CalibrateOptions) -> DataConfig:
