@@ -62,7 +62,7 @@ def baseline_notes(rows: list[TableRow], metric: Metric) -> Iterator[str]:
     if quality is not None:
         value = METRICS[metric].sentence(quality)
         words = in_words(metric)
-        yield f"{words[0].upper()}{words[1:]}, without reading the input, comes to {value}."
+        yield f"{words[0].upper()}{words[1:]}, which takes no model, comes to {value}."
 
 
 def _interval_notes(rows: list[TableRow]) -> Iterator[str]:
