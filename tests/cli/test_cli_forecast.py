@@ -135,6 +135,24 @@ def test_what_cannot_be_forecast_is_refused_in_one_sentence(
     assert told in refused(*start, *words)
 
 
+def test_other_series_are_measured_as_the_run_s_own_or_refused(
+    run: str, sold: Path, say: Say, refused: Refused
+) -> None:
+    text = (sold / "sold.csv").read_text(encoding="utf-8").splitlines()
+    north = [line for line in text if ";south;" not in line]
+    (sold / "north.csv").write_text("\n".join(north), encoding="utf-8")
+    code, out, err = say("eval", run, "--data", "north.csv", "--data.validation", "1", "--json")
+    assert code == 0, err
+    assert json.loads(out)["evaluation"]["sequences"] == 19
+    weekly = [north[0], *north[1::7]]
+    (sold / "weekly.csv").write_text("\n".join(weekly), encoding="utf-8")
+    told = refused("eval", run, "--data", "weekly.csv")
+    assert "have values weekly, but the model was trained on such that have them daily" in told
+    assert "forecasts 3 steps ahead: leave out --horizon 5" in refused(
+        "eval", run, "--horizon", "5"
+    )
+
+
 def test_options_of_other_runs_are_refused(run: str, refused: Refused) -> None:
     assert "--top has no meaning for a run that forecasts" in refused("predict", run, "--top", "2")
     assert "give one table" in refused("predict", run, "sold.csv", "sold.csv")

@@ -1,5 +1,6 @@
 """A finished run, or a model that was saved by itself, as a verb needs it."""
 
+import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from everyformer.core.wording import few
 from everyformer.data import load_dataset
 from everyformer.data.config import DataConfig
 from everyformer.data.dataset import Dataset
+from everyformer.data.dated.windows import ForecastDataset
 from everyformer.data.episodes import EpisodeDataset
 from everyformer.data.tokenizers.base import Tokenizer
 from everyformer.data.tokenizers.load import load_tokenizer
@@ -120,6 +122,8 @@ class TrainedRun:
 
     def dataset(self, config: DataConfig) -> Dataset:
         """Data read with the run's own tokenizer; refused if it does not fit the model."""
+        if TASKS[self.task].forecasts:
+            config = self._as_trained(config)
         dataset = load_dataset(config, self.task, tokenizer=self.tokenizer())
         model = self.values["model"]
         expected = model["vocabulary"]
@@ -155,6 +159,10 @@ class TrainedRun:
             )
         if isinstance(dataset, EpisodeDataset):
             self._require_episodes(dataset, what)
+        if isinstance(dataset, ForecastDataset):
+            step = self.values.get("data", {}).get("step")
+            if (fault := dataset.misfit(step, self.config.series or 0)) is not None:
+                raise DataError(fault)
         if dataset.image is not None and list(dataset.image) != list(model["image"]):
             raise DataError(
                 f"{dataset.name} has images of {dataset.image}, but {what} takes "
@@ -163,6 +171,17 @@ class TrainedRun:
         from everyformer.datastores.runs import reading_data
 
         return reading_data(self.config, self.path, dataset, say)
+
+    def _as_trained(self, config: DataConfig) -> DataConfig:
+        """The horizon of the model and the season of its training, whatever the series."""
+        horizon = self.config.horizon
+        if config.horizon not in (None, horizon):
+            raise ConfigError(
+                f"the model in {self.path} forecasts {horizon} steps ahead: leave out --horizon "
+                f"{config.horizon}, or train one that does"
+            )
+        season = config.season or self.values.get("data", {}).get("season")
+        return dataclasses.replace(config, horizon=horizon, season=season)
 
     def _require_episodes(self, dataset: EpisodeDataset, what: str) -> None:
         """Refuse episodes of another environment than the run's, and longer than its table."""

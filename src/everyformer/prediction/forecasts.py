@@ -14,7 +14,6 @@ from everyformer.core.errors import ConfigError, DataError, DivergedError, Unsup
 from everyformer.core.tasks import TASKS
 from everyformer.core.wording import few
 from everyformer.data import load_dataset
-from everyformer.data.batch import Batch
 from everyformer.data.config import DataConfig
 from everyformer.data.dated.series import DatedSeries, read_series
 from everyformer.data.dated.times import written
@@ -22,6 +21,7 @@ from everyformer.data.dated.windows import ForecastDataset, Scales
 from everyformer.data.sources import open_source
 from everyformer.models.base import Model, evaluating
 from everyformer.training.checkpoint import load_model
+from everyformer.training.reading import segments_ahead
 from everyformer.training.storage import check_finite
 from everyformer.training.warmstart import read_start
 
@@ -139,7 +139,6 @@ class SeriesReader:
         else:
             with open_source(source) as opened:
                 series, name = read_series(opened, config), opened.name
-        self._check(series, name)
         season = self.season or config.season or series.step.season
         made = ForecastDataset(
             name=name,
@@ -156,12 +155,8 @@ class SeriesReader:
             stride=1,
             scales=Scales.of(series, series.ends, season),
         )
-        if len(made.spread().mean) != self.config.series:
-            raise DataError(
-                f"'{name}' gives {len(made.spread().mean)} numbers at each step, with the "
-                f"covariates {few(series.covariates) or 'none'}, but the model reads "
-                f"{self.config.series}: give a table with the columns of its training data"
-            )
+        if (fault := made.misfit(self.step, self.config.series or 0)) is not None:
+            raise DataError(fault)
         return made
 
     def forecasts(self, data: ForecastDataset, batch: int = 16) -> list[Forecast]:
@@ -192,7 +187,7 @@ class SeriesReader:
 
     def quantiles(self, data: ForecastDataset, origins: np.ndarray) -> np.ndarray:
         """(B, H, Q) forecasts from each of the ``origins`` (B,), in units of the data."""
-        return data.in_units(self._z(data.before(origins))[:, -1], origins)
+        return data.in_units(self._z(data, origins)[:, -1], origins)
 
     def judged(
         self, data: ForecastDataset, firsts: np.ndarray | None = None, batch: int = 16
@@ -217,7 +212,7 @@ class SeriesReader:
         for number in range(0, len(rows), batch):
             chunk = rows[number : number + batch]
             origins = np.array([last for last, _ in chunk])
-            z = self._z(data.before(origins))
+            z = self._z(data, origins)
             for (last, speaks), own in zip(chunk, z, strict=True):
                 at = np.arange(speaks, last + 1)
                 made = data.in_units(own[at - last + length - 1], at)[:, 0]
@@ -251,27 +246,26 @@ class SeriesReader:
         """The part of values that should leave their interval."""
         return 1 - self.config.quantiles[-1] + self.config.quantiles[0]
 
-    def _z(self, batch: Batch) -> np.ndarray:
-        """(B, L, H, Q) quantiles in units of the series."""
-        device = next(self.model.parameters()).device
-        there = batch.to(device)
+    def _z(self, data: ForecastDataset, origins: np.ndarray) -> np.ndarray:
+        """(B, L, H, Q) quantiles in units of the series, of the steps up to each of ``origins``; a
+        memory holds what came before them."""
+        device, batch = next(self.model.parameters()).device, data.before(origins)
+        segments = segments_ahead(self.model, data)
+        ahead = [] if segments is None else data.ahead_of(origins, segments)
         with torch.random.fork_rng([device] if device.type == "cuda" else []), torch.no_grad():
             torch.manual_seed(0)
             with evaluating(self.model):
-                z = self.model(there.inputs, mask=there.mask).logits.cpu().double().numpy()
+                state = None if segments is None else self.model.init_state(len(origins))
+                for part in (one.to(device) for one in (*ahead, batch)):
+                    out = self.model(part.inputs, mask=part.mask, state=state)
+                    state = out.state if segments is not None else None
+                z = out.logits.cpu().double().numpy()
         real = np.ones(z.shape[:2], bool) if batch.keep is None else batch.keep.numpy()
         if not np.isfinite(z[real]).all():
             raise DivergedError(
                 "the model gives numbers that are not finite: train it again with a lower 'lr'"
             )
         return z
-
-    def _check(self, series: DatedSeries, name: str) -> None:
-        if self.step is not None and str(series.step) != self.step:
-            raise DataError(
-                f"the series of '{name}' have values {series.step}, but the model was trained on "
-                f"such that have them {self.step}: give those, or train another one"
-            )
 
     def _require_known(self, series: DatedSeries) -> None:
         known = series.known.shape[1]

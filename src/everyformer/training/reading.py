@@ -42,11 +42,10 @@ def read_windows(
 
     Batches of other processes come as None. Without ``remember`` windows are read by themselves.
     """
-    memories = memories_of(model) if remember and isinstance(dataset, OrderedDataset) else []
     windows: Iterable[tuple[list[Batch], Batch]]
-    if memories and isinstance(dataset, OrderedDataset):
-        ahead = max(memory.ahead for memory in memories)
-        windows = dataset.warmed(size, limit, -(-ahead // dataset.length))
+    segments = segments_ahead(model, dataset) if remember else None
+    if segments is not None and isinstance(dataset, OrderedDataset):
+        windows = dataset.warmed(size, limit, segments)
     else:
         windows = (([], batch) for batch in dataset.validation_batches(size, limit))
     for number, (parts, batch) in enumerate(windows):
@@ -54,7 +53,7 @@ def read_windows(
             yield None
             continue
         batch = batch.to(world.device)
-        if not memories:
+        if segments is None:
             before = torch.zeros(len(batch.targets), dtype=torch.long)
             yield Read(forward(model, batch), batch, before)
             continue
@@ -62,6 +61,15 @@ def read_windows(
         for part in parts:
             state = forward(model, part.to(world.device), state, last=1).state
         yield Read(forward(model, batch, state), batch, state.seen.cpu())
+
+
+def segments_ahead(model: nn.Module, dataset: Dataset) -> int | None:
+    """How many segments a model with a memory reads before those that it is asked about; None of
+    models without one, and of data in no order."""
+    memories = memories_of(model)
+    if not memories or not isinstance(dataset, OrderedDataset):
+        return None
+    return -(-max(memory.ahead for memory in memories) // dataset.length)
 
 
 def read_in_order(

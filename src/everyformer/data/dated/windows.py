@@ -107,10 +107,13 @@ class ForecastDataset(OrderedDataset):
     ) -> Iterator[tuple[list[Batch], Batch]]:
         for batch in self.validation_batches(size, limit):
             assert batch.origins is not None
-            at = batch.origins.numpy()
-            most = int((at - self._starts[self._owner[at]]).max()) // self.length
-            backs = range(min(before, most), 0, -1)
-            yield [self.before(at, back * self.length) for back in backs], batch
+            yield self.ahead_of(batch.origins.numpy(), before), batch
+
+    def ahead_of(self, origins: np.ndarray, segments: int) -> list[Batch]:
+        """Up to so many segments that lie before those of `before`, the earliest first."""
+        most = int((origins - self._starts[self._owner[origins]]).max()) // self.length
+        backs = range(min(segments, most), 0, -1)
+        return [self.before(origins, back * self.length) for back in backs]
 
     def before(self, origins: np.ndarray, back: int = 0) -> Batch:
         """(B, length) the steps up to ``back`` before each of the ``origins``; the targets are
@@ -178,6 +181,24 @@ class ForecastDataset(OrderedDataset):
             for rest, of in ((0.0, mean), (1.0, deviation))
         ]
         return Spread(*(tuple(part.tolist()) for part in parts))
+
+    def misfit(self, step: str | None, numbers: int) -> str | None:
+        """Why a model that was trained on series with values so often (None: not known), and reads
+        so many numbers a step, cannot read these; None where it can."""
+        often = str(self.series.step)
+        if step not in (None, often):
+            return (
+                f"the series of {self.name} have values {often}, but the model was trained on such "
+                f"that have them {step}: give those, or train another one"
+            )
+        given = len(self.spread().mean)
+        if given == numbers:
+            return None
+        return (
+            f"{self.name} gives {given} numbers a step, with the covariates "
+            f"{few(self.series.covariates) or 'none'}, but the model reads {numbers}: give a table "
+            "with the columns of its training data"
+        )
 
     def simple(self, number: int) -> SimpleForecasts:
         """Forecasts of series ``number`` without a model; its steps count from 0."""
