@@ -215,12 +215,26 @@ def rows_of(episodes: Sequence[tuple[float | None, Trajectories]]) -> list[dict[
     return [{"target": target, **played(each)} for target, each in episodes]
 
 
+def at_random(episodes: Sequence[tuple[float | None, Trajectories]]) -> dict[str, Any]:
+    """The same of as many episodes with random actions, in the same environment."""
+    from everyformer.rl.collection import collect
+    from everyformer.rl.recipes import recipe
+    from everyformer.training.returns import played
+
+    [(_, first), *_] = episodes
+    assert first.environment is not None
+    made = collect(first.environment, recipe("random", first.environment), len(first))
+    return {"target": "random actions", **played(made)}
+
+
 def returns_table(rows: Sequence[dict[str, Any]]) -> str:
     """The same for people: means with their 95% intervals."""
     names = [name for name in MEASURES if any(name in row for row in rows)]
     cells = []
     for row in rows:
-        line = ["-" if row["target"] is None else f"{row['target']:g}", row["episodes"]]
+        target = row["target"]
+        asked = f"{target:g}" if isinstance(target, float) else target or "-"
+        line: list[Any] = [asked, row["episodes"]]
         for name in names:
             around = row[f"{name}_interval"]
             span = f" ({around[0]:.4g} to {around[1]:.4g})" if around else ""

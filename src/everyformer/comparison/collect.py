@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import cast
 
 from everyformer.benchmark.points import Point, crossover
+from everyformer.comparison.advice import advice
 from everyformer.comparison.config import CompareConfig
 from everyformer.comparison.metrics import METRICS
 from everyformer.comparison.plan import Entrant, preset_changes
@@ -86,6 +87,12 @@ def collect(
     judged = verdict(
         complete, metric, in_seconds=config.training.budget_seconds is not None, cores=cores()
     )
+    if complete and not judged["useful"]:
+        best = next(run for run in runs if run["member"] == complete[0]["member"])
+        assert best["status"] == "done"
+        judged["doubts"][0] += (
+            f"; of {best['member']} {advice(best['evaluation'], best, best['lr'])}"
+        )
     return {
         "format": FORMAT,
         "command": command,

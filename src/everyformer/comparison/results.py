@@ -208,6 +208,8 @@ class TableRow(TypedDict):
     baseline: float | None
     """the quality of an answer that reads nothing of the input; None where there is
     none (see `training.worth`)"""
+    baseline_words: str
+    """a description of that answer"""
     beats_baseline: bool | None
     """whether every training surely beats that, by its interval over held-out sequences"""
     seconds: float

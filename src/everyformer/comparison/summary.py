@@ -79,6 +79,7 @@ def member_row(
         "by_position": first.get("by_position"),
         "sample": first.get("sample"),
         "baseline": base and base.value,
+        "baseline_words": base.words if base else "",
         "beats_baseline": base and all(is_better(run["evaluation"], base) for run in runs),
         "seconds": statistics.mean(run["seconds"] for run in runs),
         "speed_spread": speed.get("speed_spread"),

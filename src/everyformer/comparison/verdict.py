@@ -9,7 +9,6 @@ from string import ascii_lowercase
 from everyformer.comparison.metrics import METRICS
 from everyformer.comparison.results import Metric, Run, TableRow, Verdict
 from everyformer.core.wording import few
-from everyformer.training.worth import in_words
 
 SCATTER = 0.25
 """of a member's speed between rounds of the calibration, or between that and its training"""
@@ -87,8 +86,8 @@ def verdict(rows: Sequence[TableRow], metric: Metric, *, in_seconds: bool, cores
 
 def _useless(row: TableRow, metric: Metric) -> str:
     assert row["baseline"] is not None
-    written = METRICS[metric].written(row["baseline"])
-    return f"no member is surely better than {in_words(metric)} ({METRICS[metric].unit} {written})"
+    written, words = METRICS[metric].written(row["baseline"]), row["baseline_words"]
+    return f"no member is surely better than {words} ({METRICS[metric].unit} {written})"
 
 
 def _unfair_seconds(rows: Sequence[TableRow], cores: int) -> Iterator[str]:

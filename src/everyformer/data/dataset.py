@@ -88,8 +88,8 @@ class Dataset(ABC):
 
     @property
     def counting(self) -> float | None:
-        """Nats a held-out token costs whoever has counted the tokens of the training part; None
-        where tokens are not what is predicted."""
+        """The loss a held-out target of whoever has counted those of the training part
+        (`everyformer.data.counting`); None where that has no meaning."""
         return None
 
     @property

@@ -6,6 +6,7 @@ rows of a training are what the model does (`everyformer.training.rollouts`).
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -28,6 +29,8 @@ from everyformer.rl.collection import collect
 from everyformer.rl.recipes import recipe
 from everyformer.rl.spaces import Space
 
+EPISODES = 20
+"""that are played at random, beside which a policy is measured"""
 SHOWN = 64
 """steps of an episode that models are looked into with"""
 
@@ -59,6 +62,12 @@ class EnvironmentDataset(Dataset):
         first = torch.zeros(inputs.shape[:2], dtype=torch.bool)
         first[:, 0] = True
         yield Batch(inputs=inputs, targets=targets, reset=first)
+
+    @cached_property
+    def random_return(self) -> float:
+        """Mean return of episodes with random actions."""
+        policy = recipe("random", self.environment)
+        return float(collect(self.environment, policy, EPISODES).returns.mean())
 
     @property
     def shape_options(self) -> dict[str, Any]:

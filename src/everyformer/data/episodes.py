@@ -25,6 +25,7 @@ from everyformer.core.tasks import TASKS, TaskName, tasks_that
 from everyformer.data.batch import IGNORED, Batch
 from everyformer.data.cache import digest
 from everyformer.data.config import ContextOptions, DataConfig, EpisodeOptions, SharedOptions
+from everyformer.data.counting import counted_loss
 from everyformer.data.dataset import Dataset, Spread
 from everyformer.data.kind import Kind, Request
 from everyformer.data.selection import held_out_draw, spread
@@ -106,6 +107,21 @@ class EpisodeDataset(Dataset):
             actions=_padded(self.actions[rows], keep),
             timesteps=torch.from_numpy(step),
         )
+
+    @cached_property
+    def counting(self) -> float:
+        """Of the training part's commonest actions, or the squared distance from their mean."""
+        train, held_out = (
+            np.concatenate([self.actions[a : a + n] for a, n in self._spans(part)])
+            for part in (self.train, self.held_out)
+        )
+        if self.shape.discrete:
+            return counted_loss([train], [held_out], self.shape.actions, grams=1)
+        reach = (np.array(self.shape.high or 1.0) - np.array(self.shape.low or -1.0)) / 2
+        return float(np.square((held_out - train.mean(0)) / reach).mean())
+
+    def _spans(self, episodes: np.ndarray) -> Iterator[tuple[int, int]]:
+        return zip(self.starts[episodes].tolist(), self.lengths[episodes].tolist(), strict=True)
 
     @property
     def shape_options(self) -> dict[str, Any]:

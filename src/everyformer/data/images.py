@@ -31,6 +31,7 @@ from everyformer.data.config import (
     SharedOptions,
     TableOptions,
 )
+from everyformer.data.counting import ROWS, counted_loss
 from everyformer.data.dataset import ClassedDataset, Spread
 from everyformer.data.kind import Kind, Request, refuse
 from everyformer.data.layout import without_notes
@@ -61,6 +62,17 @@ class ImageDataset(ClassedDataset):
         rows = self.validation_rows[spread(len(self.validation_rows), count)]
         classes = torch.from_numpy(self.labels[rows]) if self.classes else None
         return torch.from_numpy(np.array(self.pixels[rows])), classes
+
+    @cached_property
+    def counting(self) -> float | None:
+        """Of intensities in the order of their targets; None where rows are answered."""
+        if TASKS[self.task].answers:
+            return None
+        train, held_out = (
+            [np.moveaxis(picture, 0, -1).ravel() for picture in self.pixels[rows[:ROWS]]]
+            for rows in (self.train_rows, self.validation_rows)
+        )
+        return counted_loss(train, held_out, self.vocabulary)
 
     def rows(self, chosen: np.ndarray) -> Batch:
         inputs = torch.from_numpy(np.array(self.pixels[chosen]))

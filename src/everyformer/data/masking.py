@@ -16,6 +16,7 @@ of a row's tokens are chosen, rounded; in this module each by itself, so that 15
 import unicodedata
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,7 @@ from everyformer.core.errors import DataError
 from everyformer.data.batch import IGNORED, Batch
 from everyformer.data.cache import digest
 from everyformer.data.config import DataConfig
+from everyformer.data.counting import counted_loss, sampled
 from everyformer.data.dataset import Dataset
 from everyformer.data.selection import spread
 from everyformer.data.text import TextDataset
@@ -64,9 +66,11 @@ class MaskedTextDataset(Dataset):
         random = np.random.default_rng((seed, step, TRAINING_STREAM))
         return replace(self.hide(windows.inputs.numpy(), random), documents=windows.documents)
 
-    @property
+    @cached_property
     def counting(self) -> float:
-        return self.text.counting
+        """Of single tokens: the one before may be hidden too."""
+        train, held_out = sampled(self.text.train), sampled(self.text.validation)
+        return counted_loss(train, held_out, self.vocabulary, grams=1)
 
     def validation_batches(self, size: int, limit: int | None = None) -> Iterator[Batch]:
         """Windows side by side; the last reaches back to be full and hides only new tokens."""

@@ -7,6 +7,7 @@ the target is scored (a source ends so too, as in Marian and tensor2tensor).
 import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from everyformer.data.batch import IGNORED, Batch
 from everyformer.data.cache import FORMAT, cache_root, cached, digest, write_tokens
 from everyformer.data.config import DataConfig, ParallelOptions
 from everyformer.data.corpus import tokenizer_kind
+from everyformer.data.counting import ROWS, counted_loss
 from everyformer.data.dataset import Dataset
 from everyformer.data.kind import OF_LABELS, Request, TextFiles, refuse
 from everyformer.data.pairs import SentencePairs
@@ -120,6 +122,15 @@ class ParallelDataset(Dataset):
         rows = rows[spread(len(rows), limit)]
         for first in range(0, len(rows), size):
             yield self._batch(rows[first : first + size])
+
+    @cached_property
+    def counting(self) -> float:
+        """Of target tokens, each sentence by itself."""
+        train, held_out = (
+            [self.tokens[self.bounds[2 * row + 1] : self.bounds[2 * row + 2]] for row in rows]
+            for rows in (self.train_rows[:ROWS], self.validation_rows[:ROWS])
+        )
+        return counted_loss(train, held_out, self.vocabulary)
 
     def lengths(self, rows: np.ndarray) -> np.ndarray:
         """(rows, 2) tokens of source and target, end tokens included."""

@@ -8,6 +8,7 @@ import statistics
 from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from everyformer.core.tasks import TASKS, TaskName
 from everyformer.data.batch import IGNORED, Batch
 from everyformer.data.cache import digest
 from everyformer.data.config import DataConfig
+from everyformer.data.counting import counted_loss
 from everyformer.data.dataset import Dataset, Spread
 from everyformer.data.selection import spread
 
@@ -25,6 +27,8 @@ VERSION = 1
 """Raised when a generator changes, so that fingerprints tell old rows from new."""
 HELD_OUT = 1000
 """Validation sequences of a generated task."""
+COUNTED = 256
+"""Rows of either part whose tokens are counted."""
 TRAINING_STREAM, VALIDATION_STREAM = 0, 1
 
 LONGEST_ROW = 20
@@ -74,6 +78,15 @@ class GeneratedDataset(Dataset):
             rows = chosen[first : first + size].tolist()
             streams = [np.random.default_rng((self.seed, VALIDATION_STREAM, row)) for row in rows]
             yield Batch.joined([self._rows(stream, 1) for stream in streams])
+
+    @cached_property
+    def counting(self) -> float | None:
+        """Of scored tokens of some rows; None where rows are answered."""
+        if TASKS[self.task].answers:
+            return None
+        batches = self.train_batch(0, COUNTED, 0), *self.validation_batches(COUNTED, COUNTED)
+        train, held_out = ([batch.targets[batch.counted].numpy()] for batch in batches)
+        return counted_loss(train, held_out, self.vocabulary, grams=1)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -18,15 +18,13 @@ from everyformer.data.batch import IGNORED, Batch
 from everyformer.data.cache import FORMAT, cache_root, cached, digest
 from everyformer.data.config import DataConfig
 from everyformer.data.corpus import Corpus, StreamEncoder, tokenizer_kind
+from everyformer.data.counting import counted_loss, sampled
 from everyformer.data.dataset import Dataset, OrderedDataset
 from everyformer.data.selection import spread
 from everyformer.data.sources import Source
 from everyformer.data.tokenizers.base import Tokenizer
 from everyformer.data.tokenizers.load import fit_tokenizer, load_tokenizer
 from everyformer.data.tokenizers.plain import CharTokenizer
-
-STRETCHES, STRETCH = 64, 1 << 16
-"""of a large part whose tokens are counted: how many, and tokens of each"""
 
 
 class NeighbourTokens(Protocol):
@@ -110,14 +108,7 @@ class TextDataset(OrderedDataset):
 
     @cached_property
     def counting(self) -> float:
-        """The cross-entropy of held-out tokens under the training tokens' frequencies, one added
-        to each count; of large parts, of stretches at equal distances."""
-        train, held_out = (
-            np.bincount(_sampled(part), minlength=self.vocabulary).astype(np.float64)
-            for part in (self.train, self.validation)
-        )
-        nats = np.log(train.sum() + self.vocabulary) - np.log(train + 1)
-        return float(nats @ held_out / held_out.sum())
+        return counted_loss(sampled(self.train), sampled(self.validation), self.vocabulary)
 
     def window_starts(self, limit: int | None) -> tuple[np.ndarray, np.ndarray]:
         """Starts of the validation windows, and ends of the targets scored before them."""
@@ -163,14 +154,6 @@ class TextDataset(OrderedDataset):
         separator = None if self.tokenizer is None else self.tokenizer.separator
         assert separator is not None
         return inputs.eq(separator).long().cumsum(1)
-
-
-def _sampled(tokens: np.ndarray) -> np.ndarray:
-    """Up to 4 million of the tokens, in stretches at equal distances."""
-    if len(tokens) <= STRETCHES * STRETCH:
-        return tokens.astype(np.int64)
-    starts = np.linspace(0, len(tokens) - STRETCH, STRETCHES).astype(np.int64)
-    return np.concatenate([tokens[start : start + STRETCH] for start in starts]).astype(np.int64)
 
 
 def load_text(source: Source, config: DataConfig, tokenizer: Tokenizer | None = None) -> Dataset:

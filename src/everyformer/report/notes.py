@@ -16,7 +16,6 @@ from everyformer.comparison.summary import NOT_WRITING
 from everyformer.comparison.verdict import SCATTER
 from everyformer.core.wording import few, listed
 from everyformer.report.words import several
-from everyformer.training.worth import in_words
 
 CLOSE = 0.10
 """parameter counts further apart than this are pointed out"""
@@ -58,10 +57,9 @@ def _leak_notes(rows: list[TableRow]) -> Iterator[str]:
 
 def baseline_notes(rows: list[TableRow], metric: Metric) -> Iterator[str]:
     """The quality of an answer that reads nothing, where it is known."""
-    quality = next((row["baseline"] for row in rows if row["baseline"] is not None), None)
-    if quality is not None:
-        value = METRICS[metric].sentence(quality)
-        words = in_words(metric)
+    base = next((row for row in rows if row["baseline"] is not None), None)
+    if base is not None:
+        value, words = METRICS[metric].sentence(base["baseline"] or 0.0), base["baseline_words"]
         yield f"{words[0].upper()}{words[1:]}, which takes no model, comes to {value}."
 
 

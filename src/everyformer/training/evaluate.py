@@ -66,12 +66,13 @@ def evaluate(
         depth that differs by token ``mean_depth`` (`everyformer.core.tally`); with
         text ``bits_per_byte``, with pixels ``bits_per_dim``, each with its interval; with numbers
         ``mae``, ``rmse``, ``r2`` and the same of answering the mean (``mean_mae`` ...); of
-        forecasts the measures of `ForecastErrors`; with
-        classes the measures of `ClassErrors`; with text ``counting_loss`` and
-        ``counting_bits_per_byte``, those of counting tokens (`Dataset.counting`); with actions
+        forecasts the measures of `ForecastErrors`; with classes the measures of `ClassErrors` and
+        ``always``, the commonest one; with text ``counting_loss`` and ``counting_bits_per_byte``,
+        those of counting tokens (`Dataset.counting`), likewise with pixels; with actions
         ``action_loss`` in place of ``perplexity``. Of a policy, ``return``, ``steps`` and more of
-        ``limit`` episodes, or of 20 (`everyformer.training.returns.played`), and ``loss``, minus
-        the return. Intervals are normal over sequences; of classifiers' accuracy, Wilson's. A model
+        ``limit`` episodes, or of 20 (`everyformer.training.returns.played`), ``loss``, minus the
+        return, and ``random_return``, that of acting at random. Intervals are normal over
+        sequences; of classifiers' accuracy, Wilson's. A model
         whose losses are no cross-entropies of its logits makes no guesses, so it has no accuracy.
 
     Raises:
@@ -121,6 +122,8 @@ def evaluate(
         result = errors.summary()
     elif errors is not None:
         result |= errors.summary()
+        if isinstance(dataset, ClassedDataset) and dataset.commonest is not None:
+            result["always"] = dataset.classes[dataset.commonest]
     return result | tally.means()
 
 
@@ -147,7 +150,7 @@ def _returns(
     except _Halted:
         return None
     result = played(made)
-    return {"loss": -result["return"], **result}
+    return {"loss": -result["return"], **result, "random_return": dataset.random_return}
 
 
 def _errors(
@@ -256,6 +259,7 @@ class _Losses:
             clipped = around and [max(0.0, around[0]), min(1.0, around[1])]
             if TASKS[dataset.task].recorded:
                 result |= {"action_loss": loss, "action_loss_interval": interval}
+                result["counting_action_loss"] = dataset.counting
             else:
                 result["perplexity"] = perplexity(loss)
             result |= {"accuracy": accuracy, "accuracy_interval": clipped}

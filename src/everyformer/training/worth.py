@@ -17,6 +17,8 @@ class Baseline(NamedTuple):
     """the measure: see `comparison.metrics`"""
 
 
+NOT_BETTER = "not surely better than"
+"""begins the sentence of an evaluation that is worth nothing"""
 _KNOWN = {
     "accuracy": ("majority_accuracy", "always giving the commonest class", 1),
     "rmse": ("mean_rmse", "always giving the mean", -1),
@@ -24,8 +26,11 @@ _KNOWN = {
     "r2": ("mean_r2", "always giving the mean", 1),
     "wql": ("simple_wql", "the best of naive, seasonal naive and drift", -1),
     "mase": ("simple_mase", "the best of naive, seasonal naive and drift", -1),
-    "bits_per_byte": ("counting_bits_per_byte", "counting how often each token occurs", -1),
-    "loss": ("counting_loss", "counting how often each token occurs", -1),
+    "bits_per_byte": ("counting_bits_per_byte", "counting tokens", -1),
+    "bits_per_dim": ("counting_bits_per_dim", "counting intensities", -1),
+    "loss": ("counting_loss", "counting tokens", -1),
+    "action_loss": ("counting_action_loss", "always giving the commonest action, or the mean", -1),
+    "return": ("random_return", "acting at random", 1),
 }
 """measure -> where an evaluation has that of the baseline, in words, and the sign of better"""
 
@@ -34,6 +39,8 @@ def baseline(task: str, evaluation: Mapping[str, Any]) -> Baseline | None:
     """The baseline in the measure that the task is ranked by; None where there is none."""
     metric = next((name for name in TASKS[task].metrics if name in evaluation), "")
     name, words, _ = _KNOWN.get(metric, ("", "", 0))
+    if "always" in evaluation:
+        words = f"always answering '{evaluation['always']}'"
     return Baseline(float(evaluation[name]), words, metric) if name in evaluation else None
 
 
@@ -49,10 +56,5 @@ def worth(task: str, evaluation: Mapping[str, Any]) -> str | None:
     base = baseline(task, evaluation)
     if base is None:
         return None
-    than = "better than" if is_better(evaluation, base) else "not surely better than"
+    than = "better than" if is_better(evaluation, base) else NOT_BETTER
     return f"{than} {base.words} ({base.metric.replace('_', ' ')} {base.value:.4g})"
-
-
-def in_words(metric: str) -> str:
-    """The baseline of a measure, for a sentence."""
-    return _KNOWN[metric][1]

@@ -17,6 +17,7 @@ from everyformer.cli.forecasting import forecast_table
 from everyformer.cli.found import found_run
 from everyformer.cli.parsing import Line, say
 from everyformer.cli.playing import (
+    at_random,
     check_playing,
     played_by,
     refuse_unplayed,
@@ -157,12 +158,13 @@ def _print(evaluation: dict[str, Any], trained: TrainedRun, dataset: Dataset) ->
 def _episodes(trained: TrainedRun, options: EvalOptions, of_environment: dict[str, Any]) -> int:
     """Play, and say what was reached."""
     episodes = played_by(trained, options.play, of_environment, options.average)
-    rows = rows_of(episodes)
+    rows, random = rows_of(episodes), at_random(episodes)
     if options.json:
         environment = to_dict(episodes[0][1].environment)
-        emit({"run": options.run, "environment": environment, "evaluation": rows})
+        found = {"environment": environment, "evaluation": rows, "random": random}
+        emit({"run": options.run, **found})
     else:
-        print(returns_table(rows))
+        print(returns_table([*rows, random]))
     return 0
 
 

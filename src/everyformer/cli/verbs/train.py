@@ -19,7 +19,7 @@ from everyformer.core.config import to_dict
 from everyformer.core.errors import ConfigError
 from everyformer.core.tasks import TASKS
 from everyformer.family import info
-from everyformer.training.worth import worth
+from everyformer.training.worth import NOT_BETTER, worth
 
 if TYPE_CHECKING:
     from everyformer.data.tokenizers.base import Tokenizer
@@ -32,6 +32,8 @@ def run(words: Sequence[str]) -> int:
     said, options = read_run(words)
     folder = run_folder(options)
 
+    from everyformer.comparison.advice import advice
+    from everyformer.comparison.summary import curve
     from everyformer.data import load_dataset
     from everyformer.datastores.runs import train_run
     from everyformer.training import RunDirectory
@@ -85,9 +87,12 @@ def run(words: Sequence[str]) -> int:
         rows |= {name: value for name, value in measures if isinstance(value, int | float)}
         value = worth(dataset.task, result.evaluation or {})
         rows |= {} if value is None else {"worth": value}
+        if value is not None and value.startswith(NOT_BETTER):
+            curves = curve(folder)
+            rows["advice"] = advice(result.evaluation or {}, curves, options.training.lr)
         if TASKS[dataset.task].forecasts and not options.json:
             print(f"{forecast_table(result.evaluation or {}, None)}\n")
-            rows = {name: rows[name] for name in ("run", "loss", "worth") if name in rows}
+            rows = {name: rows[name] for name in ("run", "loss", "worth", "advice") if name in rows}
         rows["trained"] = f"{result.steps} steps, {result.seconds:.1f} s{speed}"
         task = TASKS[dataset.task]
         use = task.use if dataset.tokenizer is not None or dataset.kind != "text" else "eval {run}"

@@ -1,0 +1,61 @@
+"""Advice for a training that came to nothing: what was seen in its curve, and what to try."""
+
+from collections.abc import Mapping, Sequence
+from statistics import mean
+from typing import Any
+
+from everyformer.comparison.results import Curve
+
+MOVED = 0.02
+"""of a loss: what is less is no change"""
+FALLING = 0.01
+"""of a loss, from its last fifth but one to its last"""
+APART = 1.15
+"""held-out loss over training loss from which on a model has learned its rows by heart"""
+FEW = 8
+"""logged steps from which on a curve says something"""
+
+
+def advice(evaluation: Mapping[str, Any], curve: Curve, lr: float) -> str:
+    """A sentence on what the curve shows and what to try, of a model that no one should use.
+
+    Args:
+        evaluation: its last one. curve: of its training.
+        lr: peak learning rate.
+    """
+    losses = [float(row["loss"]) for row in curve["training"] if "loss" in row]
+    if len(losses) < FEW:
+        return (
+            f"the training was too short to say why ({len(losses)} steps are logged): give more "
+            "--steps"
+        )
+    fifth = max(1, len(losses) // 5)
+    start, before, end = losses[0], mean(losses[-2 * fifth : -fifth]), mean(losses[-fifth:])
+    lowest, held_out = min(_smooth(losses, fifth)), float(evaluation["loss"])
+    if end > start * (1 + MOVED) or end > lowest * (1 + 5 * MOVED):
+        return (
+            f"the training loss rose again, from {lowest:.3g} to {end:.3g}: try a lower learning "
+            f"rate (--lr {lr / 10:.1g})"
+        )
+    if end > start * (1 - MOVED):
+        return (
+            f"the training loss stayed where it began ({start:.3g} to {end:.3g}): try another "
+            f"learning rate (--lr {lr * 10:.1g} or {lr / 10:.1g}), and look whether targets belong "
+            "to their rows"
+        )
+    if held_out > end * APART and held_out > 0 and end > 0:
+        return (
+            f"the training loss fell to {end:.3g}, but the held-out one is {held_out:.3g}: rows "
+            "were learned by heart, so give more data, fewer --steps or --model.block.dropout 0.1, "
+            "and look whether targets belong to their rows"
+        )
+    if end < before * (1 - FALLING):
+        return f"the training loss was still falling ({before:.3g} to {end:.3g}): give more --steps"
+    return (
+        f"the training loss came to rest at {end:.3g}: try a larger model (--width, --layers) or "
+        f"another learning rate (--lr {lr * 3:.1g})"
+    )
+
+
+def _smooth(losses: Sequence[float], size: int) -> list[float]:
+    return [mean(losses[n : n + size]) for n in range(len(losses) - size + 1)]

@@ -1,0 +1,36 @@
+"""Advice by what a curve shows: each shape its own, and the learning rate that was used in it."""
+
+import numpy as np
+import pytest
+
+from everyformer.comparison.advice import advice
+
+STEPS = np.arange(40)
+CURVES = {
+    "too short": ([3.0, 2.9], 2.9, "too short to say why (2 steps are logged)"),
+    "rose": (np.where(STEPS < 20, 3 - 0.05 * STEPS, 1 + 0.1 * STEPS), 4.0, "rose again"),
+    "never moved": (3 + 0.001 * np.sin(STEPS), 3.0, "stayed where it began (3 to 3): try another"),
+    "by heart": (3 * 0.9**STEPS, 3.5, "rows were learned by heart, so give more data"),
+    "still falling": (3 - 0.05 * STEPS, 1.1, "was still falling (1.62 to 1.22): give more --steps"),
+    "at rest": (1 + 2 * 0.6**STEPS, 1.0, "came to rest at 1: try a larger model"),
+}
+
+
+@pytest.mark.parametrize("shape", CURVES)
+def test_a_curve_says_what_to_try(shape):
+    losses, held_out, words = CURVES[shape]
+    curve = {"training": [{"loss": float(loss)} for loss in losses], "evaluations": []}
+    told = advice({"loss": held_out}, curve, 1e-3)
+    assert words in told
+    others = [other for name, (_, _, other) in CURVES.items() if name != shape]
+    assert not any(other in told for other in others)
+
+
+@pytest.mark.parametrize(
+    ("shape", "rates"),
+    [("rose", "0.0001"), ("never moved", "0.01 or 0.0001"), ("at rest", "0.003")],
+)
+def test_another_learning_rate_is_one_that_was_not_tried(shape, rates):
+    losses, held_out, _ = CURVES[shape]
+    curve = {"training": [{"loss": float(loss)} for loss in losses], "evaluations": []}
+    assert f"--lr {rates}" in advice({"loss": held_out}, curve, 1e-3)
