@@ -166,7 +166,8 @@ def test_nothing_no_better_than_a_constant_answer_is_best(
 ) -> None:
     results = made_up(metric="accuracy", qualities=(0.9, 0.95), half=0.01)
     for row in results["rows"]:
-        row |= {"baseline": 0.952, "beats_baseline": beats}
+        words = "always answering '5 stars'"
+        row |= {"baseline": 0.952, "baseline_words": words, "beats_baseline": beats}
     judged = verdict(results["rows"], "accuracy", in_seconds=False, cores=2)
     results["verdict"] = judged
     text = answer(results)
