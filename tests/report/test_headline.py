@@ -175,7 +175,7 @@ def test_nothing_no_better_than_a_constant_answer_is_best(
     if settled:
         assert text.startswith("gmlp is best with 95.0%")
     else:
-        reason = "no member is surely better than always giving the commonest class"
+        reason = "no member is surely better than always answering '5 stars'"
         assert text.startswith(f"Not settled: {reason} (accuracy 95.2%). In the order")
         assert winners(results) == []
 
