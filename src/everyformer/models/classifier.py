@@ -26,7 +26,7 @@ from everyformer.core.state import StackState
 from everyformer.core.tasks import TASKS
 from everyformer.genes.config import ModelConfig
 from everyformer.models.base import Model, refuse_state
-from everyformer.models.language import added, total_loss
+from everyformer.models.language import added, total_loss, weight_of
 
 _POOLED = frozenset({"keep", "allowed", "bias", "global_tokens", "grid"})
 
@@ -107,12 +107,29 @@ class Answering(Model):
     """
 
     pool: Pool
+    class_weights: Tensor | None
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__(config)
+        self.register_buffer("class_weights", None, persistent=False)
+
+    def weigh_classes(self, weights: Sequence[float] | None) -> None:
+        """Weigh each row's loss in training by that of its class; None: all alike."""
+        self.class_weights = None if weights is None else torch.tensor(weights)
+
+    def term_counts(self, inputs: Tensor, targets: Tensor, mask: Mask | None) -> dict[str, float]:
+        counts = super().term_counts(inputs, targets, mask)
+        if self.class_weights is None:
+            return counts
+        goals = targets.flatten().long().to(self.class_weights.device)
+        return counts | {"task": float(weight_of(goals, self.class_weights))}
 
     def answer(self, z: Tensor, targets: Tensor | None, out: StackOutput) -> ModelOutput:
         """The output of a head's outputs ``z``, with the loss where there are targets."""
         config = self.config
         if not TASKS[config.task].measures:
-            loss, losses = total_loss(z, targets, out.losses, config)
+            weights = self.class_weights if self.training else None
+            loss, losses = total_loss(z, targets, out.losses, config, weights)
             return ModelOutput(z, loss, losses, None, taps=out.taps)
         mean, std = z.new_tensor(config.target_mean), z.new_tensor(config.target_std)
         loss, losses = None, out.losses

@@ -4,7 +4,6 @@ A word is a file where there is one of that name, or where it looks like one (a 
 slash), and else a sentence. Nothing is held in memory but the row that is read; arrays are.
 """
 
-import codecs
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
@@ -21,11 +20,11 @@ from everyformer.data.arrays import SUFFIXES as ARRAYS
 from everyformer.data.arrays import read_inputs, rows_for
 from everyformer.data.config import DataConfig
 from everyformer.data.images import SUFFIXES as PICTURES
-from everyformer.data.layout import without_notes
+from everyformer.data.layout import find_layout, without_notes
 from everyformer.data.pictures import opened, pillow, pixels_of
 from everyformer.data.sources import Entry, Source, open_source, text_lines
 from everyformer.data.table import TABLES, DelimitedTable, JsonTable, Table
-from everyformer.data.tables import TableReader, text_reader
+from everyformer.data.tables import TableReader, labelled_reader, text_reader
 from everyformer.prediction.predictor import Predictor
 from everyformer.prediction.records import CsvForm, Row
 from everyformer.system.files import expanded
@@ -52,6 +51,8 @@ class Reading:
     """of tables, by name or number from 1 (default: the obvious one)"""
     header: Literal["auto", "yes", "no"] = "auto"
     """of CSV and TSV"""
+    encoding: str | None = None
+    """of text and tables (default: tables guess, other text is UTF-8)"""
     stdin: Callable[[], Iterator[str]] = lambda: iter(())
     """the lines that ``-`` stands for"""
 
@@ -196,7 +197,7 @@ def _lines(lines: Iterable[str]) -> Iterator[Row]:
 
 
 def _texts(word: str | Path, inputs: Inputs, reader: Predictor, how: Reading) -> Iterator[Row]:
-    with open_source(str(word)) as source:
+    with open_source(str(word), how.encoding) as source:
         entries = without_notes(source.entries)
         if len(entries) > 1 and not how.whole:
             inputs.remarks.append(
@@ -212,22 +213,49 @@ def _texts(word: str | Path, inputs: Inputs, reader: Predictor, how: Reading) ->
 
 
 def _table_rows(word: str | Path, inputs: Inputs, reader: Predictor, how: Reading) -> Iterator[Row]:
-    with open_source(str(word)) as source:
+    with open_source(str(word), how.encoding) as source:
         entries = without_notes(source.entries)
         config = DataConfig(source=str(word), text_column=how.text_column, header=how.header)
         result = _text_column(source, config, entries[0], reader)
-        [text] = result.indices
-        table = result.first
-        if isinstance(table, DelimitedTable):
-            # tabs do not fit the name of a CSV
-            inputs.form.delimiter = "," if table.delimiter == "\t" else table.delimiter
-            with source.stream(entries[0]) as stream:
-                inputs.form.marked = stream.read(len(codecs.BOM_UTF8)) == codecs.BOM_UTF8
         inputs.remarks += [f"'{word}': {note}" for note in result.notes]
-        every = [text, *(index for index in range(table.width) if index != text)]
-        whole = TableReader(source, config, table, every)
-        for entry in entries:
-            yield from _rows_of(whole, entry)
+        yield from _whole_rows(result, entries, inputs)
+        inputs.remarks += [
+            line for note in source.readings if (line := f"'{word}': {note}") not in inputs.remarks
+        ]
+
+
+def unlabelled_inputs(config: DataConfig) -> Inputs:
+    """The rows of the tables of labelled texts that ``config`` names which have a text and no
+    label."""
+    inputs = Inputs(iter(()), True)
+
+    def rows() -> Iterator[Row]:
+        with open_source(config.source, config.encoding) as source:
+            entries = find_layout(source.entries, config.part).entries
+            result = labelled_reader(source, config, entries[0])
+            yield from _whole_rows(result, entries, inputs, result.indices[1])
+
+    inputs.rows = rows()
+    return inputs
+
+
+def _whole_rows(
+    columns: TableReader, entries: Sequence[Entry], inputs: Inputs, label: int | None = None
+) -> Iterator[Row]:
+    """Rows of tables with all of their cells; with ``label`` those with nothing in that column."""
+    table, source = columns.first, columns.source
+    if isinstance(table, DelimitedTable):
+        # tabs do not fit the name of a CSV
+        tabs = table.delimiter == "\t" and table.entry.suffix == ".tsv"
+        inputs.form.delimiter = "," if tabs else table.delimiter
+        inputs.form.encoding, inputs.form.marked = source.encoding_of(table.entry)
+    text = columns.indices[0]
+    every = [text, *(index for index in range(table.width) if index != text)]
+    whole = TableReader(source, columns.config, table, every)
+    for entry in entries:
+        for row, missing in _rows_of(whole, entry, label):
+            if label is None or missing:
+                yield row
 
 
 def _text_column(
@@ -244,21 +272,28 @@ def _text_column(
     return text_reader(source, config, entry)
 
 
-def _rows_of(reader: TableReader, entry: Entry) -> Iterator[Row]:
-    """The rows of one table with all of their cells in their order; the first index is the text."""
+def _rows_of(reader: TableReader, entry: Entry, label: int | None) -> Iterator[tuple[Row, bool]]:
+    """The rows of one table with all of their cells in their order, and whether the column
+    ``label`` is all that they lack; the reader's first index is the text."""
     first = reader.first
+
+    def row(number: int, text: Any, cells: dict[str, Any], answer: Any) -> tuple[Row, bool]:
+        value = first.text(number, reader.indices[0], text)
+        lacks = label is not None and bool(value.strip()) and not first.label(number, label, answer)
+        return Row(value, value, tuple(cells.items())), lacks
+
     if isinstance(first, JsonTable):
         same = first if entry.name == first.entry.name else JsonTable(reader.source, entry)
         text = first.names[reader.indices[0]]
+        answer = "" if label is None else first.names[label]
         for number, fields in same.objects():
-            value = first.text(number, reader.indices[0], fields.get(text))
-            yield Row(value, value, tuple(fields.items()))
+            yield row(number, fields.get(text), fields, fields.get(answer))
         return
     names = _unique(first)
-    for table, indices, number, cells in reader.rows(entry):
-        value = table.text(number, indices[0], cells[0])
+    for _, _, number, cells in reader.rows(entry):
         by_index = dict(zip(reader.indices, cells, strict=True))
-        yield Row(value, value, tuple((name, by_index[i]) for i, name in enumerate(names)))
+        named = {name: by_index[i] for i, name in enumerate(names)}
+        yield row(number, cells[0], named, None if label is None else by_index[label])
 
 
 def _unique(table: Table) -> list[str]:

@@ -17,6 +17,7 @@ from everyformer.core import plugins as own
 from everyformer.core.config import to_dict
 from everyformer.core.errors import ConfigError
 from everyformer.core.tasks import TASKS
+from everyformer.core.wording import counted
 from everyformer.family import info
 from everyformer.training.worth import worth
 
@@ -84,6 +85,8 @@ def run(words: Sequence[str]) -> int:
         rows |= {name: value for name, value in measures if isinstance(value, int | float)}
         value = worth(dataset.task, result.evaluation or {})
         rows |= {} if value is None else {"worth": value}
+        if options.data.unlabelled == "predict" and here.rank == 0:
+            rows |= _unlabelled(folder, options)
         rows["trained"] = f"{result.steps} steps, {result.seconds:.1f} s{speed}"
         task = TASKS[dataset.task]
         use = task.use if dataset.tokenizer is not None or dataset.kind != "text" else "eval {run}"
@@ -93,6 +96,15 @@ def run(words: Sequence[str]) -> int:
         else:
             print(facts(rows))
     return result.exit_code
+
+
+def _unlabelled(folder: Path, options: TrainOptions) -> dict[str, Any]:
+    """Answer the rows without a label; gives where the answers are."""
+    from everyformer.prediction.writing import write_unlabelled
+
+    count, path = write_unlabelled(folder, options.data)
+    say(f"{counted(count, 'row')} without a label{f' answered in {path}' if count else ''}")
+    return {"predictions": str(path)} if count else {}
 
 
 def _from_a_run(words: Sequence[str]) -> list[str]:
