@@ -10,7 +10,6 @@ import pytest
 from data_files import Load, write
 
 from everyformer.core.errors import ConfigError, DataError
-from everyformer.data.config import DataConfig
 from everyformer.data.encodings import guessed_encoding, said_encoding
 
 WORDS = ("schön", "naß", "süß", "blau")
@@ -130,9 +129,11 @@ def test_utf16_without_its_mark_is_read_where_it_is_said(tmp_path: Path, load: L
     ("name", "said"),
     [("latn1", "unknown encoding 'latn1'; did you mean .*latin1"), ("base64", "unknown encoding")],
 )
-def test_an_unknown_encoding_is_refused_with_its_neighbours(name: str, said: str) -> None:
+def test_an_unknown_encoding_is_refused_with_its_neighbours(
+    name: str, said: str, tmp_path: Path, load: Load
+) -> None:
     with pytest.raises(ConfigError, match=said):
-        DataConfig(encoding=name)
+        load(write(tmp_path, {"a.csv": CSV}) / "a.csv", encoding=name)
 
 
 def test_a_table_that_is_not_what_was_said_is_refused_with_its_line(

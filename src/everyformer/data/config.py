@@ -12,7 +12,6 @@ from everyformer.core.bounds import Count, Part, Positive, Seed, Several, Whole
 from everyformer.core.config import Options
 from everyformer.core.errors import ConfigError, nearest
 from everyformer.core.tasks import TaskName
-from everyformer.data.encodings import check_encoding
 from everyformer.system.plain import from_json
 
 SMALLEST_BPE = 257
@@ -141,11 +140,6 @@ class EncodingOptions(DataOptions):
     """Encoding of the text (utf-8, utf-16, windows-1252, shift-jis ...). Unset: tables are UTF-8,
     UTF-16 by their mark or else windows-1252, which is said; other text is UTF-8, and plain text
     for --data.tokenizer bytes keeps its bytes as they are."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.encoding is not None:
-            check_encoding(self.encoding)
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ import zlib
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO
 
@@ -27,6 +27,7 @@ from everyformer.data.encodings import (
     MARK,
     MARKS,
     UTF8,
+    check_encoding,
     guessed_encoding,
     said_encoding,
 )
@@ -220,10 +221,11 @@ def open_source(spec: str, encoding: str | None = None) -> Source:
 
     Raises:
         DataError: missing, empty, unreadable, a loop of links, an unsafe zip.
+        ConfigError: there is no such encoding.
     """
-    source = _opened(spec)
-    source.encoding = encoding
-    return source
+    if encoding is not None:
+        check_encoding(encoding)
+    return replace(_opened(spec), encoding=encoding)
 
 
 def _opened(spec: str) -> Source:

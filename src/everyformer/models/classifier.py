@@ -26,7 +26,7 @@ from everyformer.core.state import StackState
 from everyformer.core.tasks import TASKS
 from everyformer.genes.config import ModelConfig
 from everyformer.models.base import Model, refuse_state
-from everyformer.models.language import added, total_loss, weight_of
+from everyformer.models.language import added, total_loss
 
 _POOLED = frozenset({"keep", "allowed", "bias", "global_tokens", "grid"})
 
@@ -121,8 +121,9 @@ class Answering(Model):
         counts = super().term_counts(inputs, targets, mask)
         if self.class_weights is None:
             return counts
-        goals = targets.flatten().long().to(self.class_weights.device)
-        return counts | {"task": float(weight_of(goals, self.class_weights))}
+        return counts | {
+            "task": float(self.class_weights.to(targets.device)[targets[targets >= 0]].sum())
+        }
 
     def answer(self, z: Tensor, targets: Tensor | None, out: StackOutput) -> ModelOutput:
         """The output of a head's outputs ``z``, with the loss where there are targets."""

@@ -212,29 +212,27 @@ def total_loss(
     if targets is None:
         return None, dict(terms)
     goals = targets.flatten().long()
-    summed = _summed(logits.flatten(0, -2), goals, config, weights)
-    if weights is None:
-        return with_terms(summed, goals, terms)
-    return added(summed / weight_of(goals, weights), terms)
+    logits = logits.flatten(0, -2)
+    if weights is not None:
+        return added(_cross_entropy(logits, goals, config, "mean", weights), terms)
+    return with_terms(_summed(logits, goals, config), goals, terms)
 
 
-def weight_of(goals: Tensor, weights: Tensor) -> Tensor:
-    """Sum of the ``weights`` (V,) of ``goals`` (N,), over those that are scored."""
-    return weights[goals[goals != -100]].sum()
-
-
-def _summed(
-    logits: Tensor, goals: Tensor, config: ModelConfig, weights: Tensor | None = None
-) -> Tensor:
+def _summed(logits: Tensor, goals: Tensor, config: ModelConfig) -> Tensor:
     """Cross-entropy of logits (N, V) with ``goals`` (N,), summed over those that are scored."""
+    return _cross_entropy(logits, goals, config, "sum")
+
+
+def _cross_entropy(
+    logits: Tensor, goals: Tensor, config: ModelConfig, over: str, weights: Tensor | None = None
+) -> Tensor:
     smoothing = config.label_smoothing
     if config.smoothing_over == "others":
         smoothing *= logits.shape[-1] / (logits.shape[-1] - 1)
     wide = torch.promote_types(logits.dtype, torch.float32)
     weights = None if weights is None else weights.to(wide)
-    return F.cross_entropy(
-        logits.to(wide), goals, weights, reduction="sum", label_smoothing=smoothing
-    )
+    logits = logits.to(wide)
+    return F.cross_entropy(logits, goals, weights, reduction=over, label_smoothing=smoothing)
 
 
 def with_terms(summed: Tensor, goals: Tensor, terms: Losses) -> tuple[Tensor, Losses]:

@@ -217,45 +217,40 @@ def _table_rows(word: str | Path, inputs: Inputs, reader: Predictor, how: Readin
         entries = without_notes(source.entries)
         config = DataConfig(source=str(word), text_column=how.text_column, header=how.header)
         result = _text_column(source, config, entries[0], reader)
-        inputs.remarks += [f"'{word}': {note}" for note in result.notes]
         yield from _whole_rows(result, entries, inputs)
-        inputs.remarks += [
-            line for note in source.readings if (line := f"'{word}': {note}") not in inputs.remarks
-        ]
+        inputs.remarks += [f"'{word}': {note}" for note in result.notes]
 
 
 def unlabelled_inputs(config: DataConfig) -> Inputs:
-    """The rows of the tables of labelled texts that ``config`` names which have a text and no
-    label."""
+    """The rows of the labelled tables that ``config`` names which have a text and no label."""
     inputs = Inputs(iter(()), True)
 
     def rows() -> Iterator[Row]:
         with open_source(config.source, config.encoding) as source:
             entries = find_layout(source.entries, config.part).entries
-            result = labelled_reader(source, config, entries[0])
-            yield from _whole_rows(result, entries, inputs, result.indices[1])
+            columns = labelled_reader(source, config, entries[0])
+            table, index = columns.first, columns.indices[1]
+            name = _unique(table)[index]
+            for row in _whole_rows(columns, entries, inputs):
+                if row.shown.strip() and not table.label(0, index, dict(row.cells).get(name)):
+                    yield row
 
     inputs.rows = rows()
     return inputs
 
 
-def _whole_rows(
-    columns: TableReader, entries: Sequence[Entry], inputs: Inputs, label: int | None = None
-) -> Iterator[Row]:
-    """Rows of tables with all of their cells; with ``label`` those with nothing in that column."""
-    table, source = columns.first, columns.source
+def _whole_rows(columns: TableReader, entries: Sequence[Entry], inputs: Inputs) -> Iterator[Row]:
+    """Rows of tables with all of their cells; the text is what ``columns`` reads first."""
+    table, text = columns.first, columns.indices[0]
     if isinstance(table, DelimitedTable):
         # tabs do not fit the name of a CSV
         tabs = table.delimiter == "\t" and table.entry.suffix == ".tsv"
         inputs.form.delimiter = "," if tabs else table.delimiter
-        inputs.form.encoding, inputs.form.marked = source.encoding_of(table.entry)
-    text = columns.indices[0]
+        inputs.form.encoding, inputs.form.marked = columns.source.encoding_of(table.entry)
     every = [text, *(index for index in range(table.width) if index != text)]
-    whole = TableReader(source, columns.config, table, every)
+    whole = TableReader(columns.source, columns.config, table, every)
     for entry in entries:
-        for row, missing in _rows_of(whole, entry, label):
-            if label is None or missing:
-                yield row
+        yield from _rows_of(whole, entry)
 
 
 def _text_column(
@@ -272,28 +267,21 @@ def _text_column(
     return text_reader(source, config, entry)
 
 
-def _rows_of(reader: TableReader, entry: Entry, label: int | None) -> Iterator[tuple[Row, bool]]:
-    """The rows of one table with all of their cells in their order, and whether the column
-    ``label`` is all that they lack; the reader's first index is the text."""
+def _rows_of(reader: TableReader, entry: Entry) -> Iterator[Row]:
+    """The rows of one table with all of their cells in their order; the first index is the text."""
     first = reader.first
-
-    def row(number: int, text: Any, cells: dict[str, Any], answer: Any) -> tuple[Row, bool]:
-        value = first.text(number, reader.indices[0], text)
-        lacks = label is not None and bool(value.strip()) and not first.label(number, label, answer)
-        return Row(value, value, tuple(cells.items())), lacks
-
     if isinstance(first, JsonTable):
         same = first if entry.name == first.entry.name else JsonTable(reader.source, entry)
         text = first.names[reader.indices[0]]
-        answer = "" if label is None else first.names[label]
         for number, fields in same.objects():
-            yield row(number, fields.get(text), fields, fields.get(answer))
+            value = first.text(number, reader.indices[0], fields.get(text))
+            yield Row(value, value, tuple(fields.items()))
         return
     names = _unique(first)
-    for _, _, number, cells in reader.rows(entry):
+    for table, indices, number, cells in reader.rows(entry):
+        value = table.text(number, indices[0], cells[0])
         by_index = dict(zip(reader.indices, cells, strict=True))
-        named = {name: by_index[i] for i, name in enumerate(names)}
-        yield row(number, cells[0], named, None if label is None else by_index[label])
+        yield Row(value, value, tuple((name, by_index[i]) for i, name in enumerate(names)))
 
 
 def _unique(table: Table) -> list[str]:

@@ -1,7 +1,7 @@
 """Predictions as files for programs, written whole or not at all."""
 
 import itertools
-from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Literal, TextIO
 
@@ -13,19 +13,10 @@ from everyformer.data.sources import open_source
 from everyformer.data.table import JSON_LINES
 from everyformer.prediction.inputs import Inputs, unlabelled_inputs
 from everyformer.prediction.predictor import Predictor
-from everyformer.prediction.records import (
-    Prediction,
-    Predictions,
-    Row,
-    added_names,
-    write_csv,
-    write_lines,
-)
+from everyformer.prediction.records import Predictions, added_names, write_csv, write_lines
 from everyformer.system.files import file_written_whole
 
 Form = Literal["csv", "jsonl"]
-UNLABELLED = "predictions"
-"""the file in a run's directory with the answers to rows that had no label"""
 
 
 def write_answers(
@@ -49,40 +40,24 @@ def write_answers(
     shares = form == "csv" and reader.task.classifies
     columns = reader.columns(top, target, shares)
     wanted = len(reader.classes) if shares else top
-    answers = reader.predict(inputs.rows, top=wanted, batch=batch)
+    answers: Predictions = reader.predict(inputs.rows, top=wanted, batch=batch)
     # with the first row the form and the columns of its table are known
-    first = next(answers)
-    _say_renamed(first[0], columns, inputs)
-    answers = itertools.chain([first], answers)
-    if not isinstance(out, Path):
-        return _write(answers, out, form, columns, inputs)
-    encoding = inputs.form.encoding if form == "csv" else "utf-8"
-    with (
-        file_written_whole(out, parents=True) as path,
-        path.open("w", encoding=encoding, newline="") as file,
-    ):
-        shown: Iterator[tuple[Row, Prediction]] = tqdm(
-            answers, desc="predicting", unit="rows", disable=None
-        )
-        return _write(shown, file, form, columns, inputs)
-
-
-def _write(
-    answers: Predictions, out: TextIO, form: Form, columns: list[str], inputs: Inputs
-) -> int:
-    if form == "csv":
-        return write_csv(answers, out, columns, inputs.form)
-    return write_lines(answers, out)
-
-
-def _say_renamed(row: Row, columns: list[str], inputs: Inputs) -> None:
-    taken = dict(row.cells)
+    first = next(iter(answers))
+    answers, taken = itertools.chain([first], answers), dict(first[0].cells)
     plain, free = (added_names(columns, names) for names in ((), taken))
-    renamed = [f"'{free[c]}'" for c in columns if taken and plain[c] != free[c]]
-    if renamed:
+    if renamed := [f"'{free[c]}'" for c in columns if taken and plain[c] != free[c]]:
         inputs.remarks.append(
             f"the table has columns of that name already, so what is added is {listed(renamed)}"
         )
+    with ExitStack() as stack:
+        if isinstance(out, Path):
+            path = stack.enter_context(file_written_whole(out, parents=True))
+            encoding = inputs.form.encoding if form == "csv" else "utf-8"
+            out = stack.enter_context(path.open("w", encoding=encoding, newline=""))
+            answers = tqdm(answers, desc="predicting", unit="rows", disable=None)
+        if form == "csv":
+            return write_csv(answers, out, columns, inputs.form)
+        return write_lines(answers, out)
 
 
 def write_unlabelled(run: Path, config: DataConfig) -> tuple[int, Path]:
@@ -95,7 +70,7 @@ def write_unlabelled(run: Path, config: DataConfig) -> tuple[int, Path]:
     with open_source(config.source, config.encoding) as source:
         lines = all(entry.suffix in JSON_LINES for entry in source.entries)
     form: Form = "jsonl" if lines else "csv"
-    path, inputs = run / f"{UNLABELLED}.{form}", unlabelled_inputs(config)
+    path, inputs = run / f"predictions.{form}", unlabelled_inputs(config)
     if (first := next(inputs.rows, None)) is None:
         path.unlink(missing_ok=True)
         return 0, path

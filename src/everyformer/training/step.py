@@ -103,16 +103,15 @@ def weigh_classes(model: nn.Module, dataset: Dataset, config: TrainingConfig) ->
     """
     config.check_task(dataset.task)
     weigh: Any = getattr(model, "weigh_classes", None)
-    if config.class_weights is None:
-        if weigh is not None:
-            weigh(None)
-        return
-    if weigh is None or not isinstance(dataset, ClassedDataset):
-        raise ConfigError(
-            f"'class_weights' is {config.class_weights}, but a {type(model).__name__} on "
-            f"{dataset.name} takes no weights of classes: leave it out"
-        )
-    weigh(dataset.balanced_weights.tolist())
+    if config.class_weights is not None:
+        if weigh is None or not isinstance(dataset, ClassedDataset):
+            raise ConfigError(
+                f"'class_weights' is {config.class_weights}, but a {type(model).__name__} on "
+                f"{dataset.name} takes no weights of classes: leave it out"
+            )
+        weigh(dataset.balanced_weights.tolist())
+    elif weigh is not None:
+        weigh(None)
 
 
 def seed_step(seed: int, step: int, rank: int = 0) -> None:

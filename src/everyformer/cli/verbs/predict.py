@@ -17,7 +17,6 @@ from everyformer.core.bounds import Count
 from everyformer.core.config import Options
 from everyformer.core.errors import ConfigError, DataError
 from everyformer.core.wording import counted
-from everyformer.data.encodings import check_encoding
 from everyformer.system.files import expanded, file_written_whole, named_as
 
 if TYPE_CHECKING:
@@ -43,11 +42,6 @@ class TableOptions(Options):
     encoding: str | None = None
     """of text and tables, windows-1252 for one (default: tables are guessed, other text is
     UTF-8)"""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.encoding is not None:
-            check_encoding(self.encoding)
 
 
 @dataclass(frozen=True, kw_only=True)
