@@ -179,7 +179,8 @@ def test_weights_of_classes_and_groups_are_flags_and_a_file(
     assert "class_weights" in changed
     err = say("train", *days, "--steps", "1", "--out", "runs/other")[2]
     assert "--class-weights balanced lets rare classes count" in err
-    said = refused("train", "gmlp", "--data", "text.txt", "--class-weights", "balanced")
-    assert "the task lm predicts no classes" in said
+    for verb in ("train", "compare"):
+        said = refused(verb, "gmlp", "--data", "text.txt", "--class-weights", "balanced")
+        assert "the task lm predicts no classes" in said
     said = refused("train", "gmlp", "--data", "text.txt", "--data.split", "group", "who")
     assert "has no meaning for the task lm: it is for rows with a class or a number" in said

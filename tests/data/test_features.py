@@ -84,3 +84,10 @@ def test_digits_are_a_text_where_that_is_said(tmp_path: Path, load: Load) -> Non
     path = write(tmp_path, {"a.csv": delimited(TABLES["of numbers alone"])}) / "a.csv"
     data = load(path, "regress", text_column="area", label_column="price")
     assert data.labels[:, 0].tolist() == [row[3] for row in HOUSES]
+
+
+def test_the_column_to_predict_may_be_of_many_words(tmp_path: Path, load: Load) -> None:
+    rows = columns(HEADER, lambda n, a, r, c, p: (a, r, c, f"a house of kind {n % 2}"))
+    path = write(tmp_path, {"a.csv": delimited(rows)}) / "a.csv"
+    with pytest.raises(DataError, match="are no sequence"):
+        load(path, label_column="price")

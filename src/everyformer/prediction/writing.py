@@ -1,7 +1,9 @@
 """Predictions as files for programs, written whole or not at all."""
 
 import itertools
-from contextlib import ExitStack
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal, TextIO
 
@@ -22,14 +24,14 @@ Form = Literal["csv", "jsonl"]
 def write_answers(
     reader: Predictor,
     inputs: Inputs,
-    out: Path | TextIO,
+    out: Path | None,
     form: Form,
     *,
     top: int | None = None,
     target: bool = False,
     batch: int = 16,
 ) -> int:
-    """Write every row with its answer; gives how many.
+    """Write every row with its answer into a file, or to stdout; gives how many.
 
     A CSV of a table has its delimiter, byte-order mark and, in a file, its encoding; of classes it
     has the probability of each.
@@ -49,15 +51,25 @@ def write_answers(
         inputs.remarks.append(
             f"the table has columns of that name already, so what is added is {listed(renamed)}"
         )
-    with ExitStack() as stack:
-        if isinstance(out, Path):
-            path = stack.enter_context(file_written_whole(out, parents=True))
-            encoding = inputs.form.encoding if form == "csv" else "utf-8"
-            out = stack.enter_context(path.open("w", encoding=encoding, newline=""))
+    with output(out, inputs.form.encoding if form == "csv" else "utf-8") as file:
+        if out is not None:
             answers = tqdm(answers, desc="predicting", unit="rows", disable=None)
         if form == "csv":
-            return write_csv(answers, out, columns, inputs.form)
-        return write_lines(answers, out)
+            return write_csv(answers, file, columns, inputs.form)
+        return write_lines(answers, file)
+
+
+@contextmanager
+def output(out: Path | None, encoding: str = "utf-8") -> Iterator[TextIO]:
+    """A file that is written whole or not at all; None: stdout."""
+    if out is None:
+        yield sys.stdout
+        return
+    with (
+        file_written_whole(out, parents=True) as path,
+        path.open("w", encoding=encoding, newline="") as file,
+    ):
+        yield file
 
 
 def write_unlabelled(run: Path, config: DataConfig) -> tuple[int, Path]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, TextIO
 
@@ -17,7 +16,7 @@ from everyformer.core.bounds import Count
 from everyformer.core.config import Options
 from everyformer.core.errors import ConfigError, DataError
 from everyformer.core.wording import counted
-from everyformer.system.files import expanded, file_written_whole, named_as
+from everyformer.system.files import expanded, named_as
 
 if TYPE_CHECKING:
     from everyformer.prediction.inputs import Inputs
@@ -161,23 +160,19 @@ def _write(
 ) -> int:
     """Write all predictions as they come; gives how many."""
     from everyformer.prediction.records import fields_of
-    from everyformer.prediction.writing import write_answers
+    from everyformer.prediction.writing import output, write_answers
 
+    out = None if options.out is None else expanded(options.out)
+    how: Any = {"top": options.top, "batch": options.batch}
     if form in ("csv", "jsonl"):
-        out = sys.stdout if options.out is None else expanded(options.out)
-        how: Any = {"top": options.top, "target": held_out, "batch": options.batch, "form": form}
-        return write_answers(reader, inputs, out, **how)
-    answers = reader.predict(inputs.rows, top=options.top, batch=options.batch)
+        return write_answers(reader, inputs, out, form, target=held_out, **how)  # type: ignore[arg-type]
+    answers = reader.predict(inputs.rows, **how)
     if form == "json":
         predictions = [fields_of(row, one) for row, one in answers]
         emit({"run": options.run, "predictions": predictions})
         return len(predictions)
-    with ExitStack() as stack:
-        out = sys.stdout
-        if options.out is not None:
-            path = stack.enter_context(file_written_whole(expanded(options.out), parents=True))
-            out = stack.enter_context(path.open("w", encoding="utf-8"))
-        return _write_table(answers, reader.columns(options.top, held_out), out)
+    with output(out) as file:
+        return _write_table(answers, reader.columns(options.top, held_out), file)
 
 
 def _write_table(answers: Predictions, columns: list[str], out: TextIO) -> int:
