@@ -50,6 +50,11 @@ def test_a_table_comes_back_with_columns_added(run: str, say: Say, days: Path) -
     before = [*csv.DictReader(io.StringIO(Path("days.csv").read_text()))]
     after = [*csv.DictReader(io.StringIO(Path("new.csv").read_text()))]
     added = [{k: row.pop(k) for k in ("predicted_label", "predicted_probability")} for row in after]
+    for row, one in zip(after, added, strict=True):
+        of_class = {name: float(row.pop(f"p({name})")) for name in ("cold", "warm", "wet")}
+        assert sum(of_class.values()) == pytest.approx(1)
+        assert max(of_class, key=of_class.__getitem__) == one["predicted_label"]
+        assert max(of_class.values()) == float(one["predicted_probability"])
     assert after == before
     assert all(one["predicted_label"] in ("warm", "cold", "wet") for one in added)
     say("predict", run, "days.csv", "--out", "new.jsonl")

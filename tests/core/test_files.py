@@ -149,7 +149,6 @@ ALLOWED = {
     "data/images.py:build": "into the folder of `cached`",
     "datastores/store/writing.py:__init__": "appends rows, each stretch with its own sum",
     "report/style.py:svg_text": "into memory",
-    "cli/verbs/predict.py:_write": "into a path that a writer gave",
 }
 
 

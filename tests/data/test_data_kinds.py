@@ -133,6 +133,8 @@ REFUSED: dict[str, dict[str, Any]] = {
     "PartOptions": {"part": "x"},
     "ParallelOptions": {"tokens": 9},
     "TableOptions": {"source_column": "x"},
+    "EncodingOptions": {"encoding": "latin-1"},
+    "RowOptions": {"split": ("group", "x")},
     "DrawingOptions": {"labels": True},
     "PackingOptions": {"packing": True},
     "EpisodeOptions": {"best": 0.5},

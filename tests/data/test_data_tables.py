@@ -198,7 +198,11 @@ def test_columns_are_chosen_by_name_by_number_or_are_obvious(
         ("text,label\nx,y\nz\n", {}, r"line 3 has 1 column between commas, line 1 has 2"),
         ("text,label\nx,y\n\nz,y,w\n", {}, r"line 4 has 3 columns between commas, line 1 has 2"),
         ('text,label\n"x,y\nz,y\n', {}, "line 2: the quotes.*opens a cell must close it"),
-        (b"text,label\nx,y\nsch\xf6n,y\n", {}, "line 3 is not UTF-8.*iconv -f LATIN1"),
+        (
+            b"text,label\nx,y\nsch\xf6n,y\n",
+            {"encoding": "utf-8"},
+            "line 3 is not UTF-8.*iconv -f LATIN1",
+        ),
         ("\n\n", {}, "is empty"),
         ("text,label\n", {}, r"a header \(text, label\) and no rows"),
         (many(60, lambda n: "" if n % 5 == 1 else n % 2), {}, "12 texts without a label: line 3, "),

@@ -152,11 +152,15 @@ def test_long_files_are_read_as_they_are_needed(name: str, here: Path) -> None:
     line = json.dumps({"text": "a"}) if name.endswith("jsonl") else "a"
     head = "text\n" if name.endswith("csv") else ""
     # what is broken far behind is not met before it is reached
-    broken = b"\xff\xfe\n"
+    broken, said = {
+        "long.csv": (b"a,b\n", "has 2 columns"),
+        "long.jsonl": (b"{\n", "is not JSON"),
+        "long.txt": (b"\xff\xfe\n", "is not UTF-8"),
+    }[name]
     Path(name).write_bytes(head.encode() + f"{line}\n".encode() * 20_000 + broken)
     rows = open_inputs([name], reader("classify-text"), Reading()).rows
     assert len(list(itertools.islice(rows, 5000))) == 5000
-    with pytest.raises(DataError, match="not UTF-8"):
+    with pytest.raises(DataError, match=said):
         list(rows)
 
 

@@ -65,6 +65,7 @@ def run_comparison(
     check_folder(config)
     with doing(f"reading {config.data.source}"):
         dataset = load_dataset(config.data, config.task, able=common_tasks(config.members))
+        config.training.check_task(dataset.task)
     say(f"{dataset.name}: {dataset.split}")
     with doing("building the members"):
         ready = entrants(config, dataset)

@@ -27,6 +27,8 @@ class ArrayParts:
     held_out: int
     """rows at the end that the source holds out itself"""
     note: str
+    groups: np.ndarray | None = None
+    """(rows,) the group of each, where rows are split by groups"""
 
 
 def read_parts(source: Source, config: DataConfig, least: int = 2) -> ArrayParts:
@@ -55,7 +57,15 @@ def read_parts(source: Source, config: DataConfig, least: int = 2) -> ArrayParts
             f"{where} has no array '{config.label_column}'; it has {', '.join(arrays)}: choose "
             "with --data.label-column"
         )
-    for name, other in (("targets", targets), ("lengths", lengths)):
+    groups = None
+    if config.group_column is not None:
+        groups = _parts(arrays, (config.group_column.lower(),))
+        if groups is None or any(part.ndim != 1 for part in groups):
+            raise DataError(
+                f"{where} has no array '{config.group_column}' (N,), a group for each row; it has "
+                f"{', '.join(arrays)}: choose with --data.split group"
+            )
+    for name, other in (("targets", targets), ("lengths", lengths), ("groups", groups)):
         if other is not None and sum(map(len, other)) != sum(map(len, inputs)):
             raise DataError(
                 f"{where} has {sum(map(len, inputs)):,} rows of inputs but "
@@ -67,8 +77,10 @@ def read_parts(source: Source, config: DataConfig, least: int = 2) -> ArrayParts
     if len(joined) < least:
         few = "fewer than two rows; training and validation need both" if least > 1 else "no rows"
         raise DataError(f"{where} has {few}")
-    y, real = (None if part is None else np.concatenate(part) for part in (targets, lengths))
-    return ArrayParts(joined, y, real, held_out, note)
+    y, real, group = (
+        None if part is None else np.concatenate(part) for part in (targets, lengths, groups)
+    )
+    return ArrayParts(joined, y, real, held_out, note, group)
 
 
 def _parts(arrays: Mapping[str, np.ndarray], names: Sequence[str]) -> list[np.ndarray] | None:

@@ -25,12 +25,17 @@ from everyformer.core.tasks import TASKS, TaskName
 from everyformer.data.array_files import ArrayParts, read_parts
 from everyformer.data.batch import Batch
 from everyformer.data.cache import digest
-from everyformer.data.classes import describe
-from everyformer.data.config import DataConfig, DrawingOptions, PackingOptions, TableOptions
+from everyformer.data.classes import describe, hold_out, refuse_groups
+from everyformer.data.config import (
+    DataConfig,
+    DrawingOptions,
+    PackingOptions,
+    RowOptions,
+    TableOptions,
+)
 from everyformer.data.dataset import ClassedDataset, Dataset, Spread
 from everyformer.data.images import image_dataset, reshaped
 from everyformer.data.kind import Kind, Request, refuse
-from everyformer.data.selection import held_out_draw
 from everyformer.data.sources import Source
 from everyformer.data.text import TextDataset
 
@@ -62,7 +67,7 @@ class Arrays(Kind):
     """One file of arrays."""
 
     name = "arrays"
-    reads = (TableOptions, PackingOptions, DrawingOptions)
+    reads = (TableOptions, PackingOptions, DrawingOptions, RowOptions)
 
     @classmethod
     def recognises(cls, request: Request) -> bool:
@@ -295,15 +300,15 @@ def _held_out(
 ) -> tuple[np.ndarray, str]:
     """Flags of the rows that are held out, and how they were chosen."""
     if parts.held_out:
+        refuse_groups(config, f"'{config.source}' is split already ({parts.note})")
         return np.arange(len(labels)) >= len(labels) - parts.held_out, parts.note
-    held_out = held_out_draw(labels, config.validation, config.seed)
+    held_out, how = hold_out(labels, classes, config, config.source, parts.groups)
     if not held_out.any():
         raise DataError(
             "every class has one row alone, so none can be held out; give more rows of each, or "
             "predict numbers with --task regress"
         )
-    within = " within each class" if classes else ""
-    return held_out, f"a draw of {config.validation:.0%}{within} (seed {config.seed})"
+    return held_out, how
 
 
 def _text(parts: ArrayParts, config: DataConfig, task: TaskName, source: Source) -> TextDataset:
@@ -315,6 +320,7 @@ def _text(parts: ArrayParts, config: DataConfig, task: TaskName, source: Source)
         raise ConfigError(
             "'data.packing' has no meaning for arrays of tokens: no token ends a text"
         )
+    refuse_groups(config, f"'{spec}' is read as one text of tokens, whose end is held out")
     last = parts.held_out * (parts.inputs.size // len(parts.inputs))
     cut = len(tokens) - (last or round(config.validation * len(tokens)))
     train, validation = tokens[:cut], tokens[cut:]

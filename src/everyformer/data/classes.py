@@ -5,15 +5,18 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
-from everyformer.core.errors import DataError
-from everyformer.core.wording import counted
+from everyformer.core.errors import ConfigError, DataError
+from everyformer.core.wording import counted, few
+from everyformer.data.config import DataConfig
 from everyformer.data.headers import FEW, is_number, number
 from everyformer.data.layout import class_names
-from everyformer.data.selection import majority
+from everyformer.data.selection import held_out_draw, majority
 from everyformer.data.tables import ENOUGH_ROWS, TableReader
 
 MOST_NUMBERS = 20
 """Different whole numbers that are taken for classes by themselves, at most."""
+UNEVEN = 0.8
+"""Share of the commonest class in training, above which classes are called uneven."""
 SHOWN = 8
 """Classes that are counted by name, at most, and lines that are named."""
 
@@ -60,7 +63,7 @@ def classes_of(
 
     Args:
         codes: each label's number. labels: (rows,) such numbers. held_out: (rows,) by the source.
-        reader: what has read the labels, of a table, as its last column.
+        reader: what has read the labels, of a table, as its second column.
         spec: the source in messages. chosen: True where the option names the column.
 
     Raises:
@@ -68,7 +71,7 @@ def classes_of(
     """
     if reader is not None:
         counts = dict(zip(codes, np.bincount(labels).tolist(), strict=True))
-        table, index = reader.first, reader.indices[-1]
+        table, index = reader.first, reader.indices[1]
         option = table.names[index] if table.names else str(index + 1)
         refuse_labels(counts, table.column(index), option, f"'{spec}'", chosen)
     names = list(codes)
@@ -107,10 +110,71 @@ def refuse_unlabelled(lines: Sequence[str], count: int, where: str, what: str = 
     """
     if count:
         more = f" and {count - len(lines):,} more" if count > len(lines) else ""
+        answers = ", or predict, which answers them when the training has ended"
         raise DataError(
             f"{where} has {counted(count, what)} without a label: {', '.join(lines)}"
-            f"{more}; fill the label{'s' * (count > 1)} in, or leave such rows out with "
-            "--data.unlabelled skip"
+            f"{more}; fill the label{'s' * (count > 1)} in, or say --data.unlabelled skip, which "
+            f"leaves such rows out{answers if what == 'text' else ''}"
+        )
+
+
+def hold_out(
+    labels: np.ndarray,
+    classes: Sequence[str],
+    config: DataConfig,
+    spec: str,
+    groups: np.ndarray | None = None,
+    of: str = "",
+) -> tuple[np.ndarray, str]:
+    """Flags (rows,) of those that are drawn to be held out, and how, in words.
+
+    Args:
+        labels: (rows,) class ids, or (rows, n) numbers.
+        classes: names; () where rows have none.
+        groups: (rows,) of each, where rows are split by groups.
+        of: what a part of is drawn where there are no classes, with a space before it.
+
+    Raises:
+        DataError: no row can be held out, or no group without all rows of a class.
+    """
+    within = " within each class" if classes else of
+    if groups is None:
+        held_out = held_out_draw(labels, config.validation, config.seed)
+        return held_out, f"a draw of {config.validation:.0%}{within} (seed {config.seed})"
+    names, ids = np.unique(groups, return_inverse=True)
+    held_out = held_out_draw(labels, config.validation, config.seed, ids.reshape(-1))
+    column = f"'{config.group_column}'"
+    if not held_out.any():
+        left = "rows of its classes" if len(names) > 1 else "any"
+        raise DataError(
+            f"the rows of '{spec}' have {counted(len(names), 'value')} of {column}: none can be "
+            f"held out and leave {left} to train on; choose another column with --data.split "
+            "group, or --data.split random"
+        )
+    taken = len(np.unique(ids[held_out]))
+    words = (
+        f"a draw of {taken:,} of the {len(names):,} values of {column} with all of their rows, "
+        f"{held_out.mean():.0%} (seed {config.seed})"
+    )
+    lacking = np.setdiff1d(np.arange(len(classes)), labels[held_out] if classes else labels)
+    if len(lacking):
+        listed = few([f"'{classes[index]}'" for index in lacking], SHOWN)
+        words += (
+            f"; no row of the class{'es' * (len(lacking) > 1)} {listed} is held out, since "
+            "all of a class that is in one value alone are trained on"
+        )
+    return held_out, words
+
+
+def refuse_groups(config: DataConfig, why: str) -> None:
+    """Refuse a split by groups, if one is asked for.
+
+    Raises:
+        ConfigError: ``why`` it cannot be had.
+    """
+    if config.group_column is not None:
+        raise ConfigError(
+            f"'data.split' group {config.group_column} cannot be had: {why}; leave it out"
         )
 
 
@@ -165,4 +229,6 @@ def _classes(
         note += (
             f"; always answering '{classes[answer]}' is right for {accuracy:.1%} of those held out"
         )
+    if len(train) and np.bincount(labels[train]).max() > UNEVEN * len(train):
+        note += " (--class-weights balanced lets rare classes count as much in training)"
     return note

@@ -19,6 +19,9 @@ SMALLEST_BPE = 257
 LARGEST_BPE = 1_000_000
 """Several times the largest vocabulary in use; what trains them claims room for all at once."""
 
+SPLITS = ("random", "group")
+"""Ways in which rows are held out."""
+
 
 @dataclass(frozen=True)
 class DataOptions(Options):
@@ -122,14 +125,44 @@ class TableOptions(DataOptions):
     header: Literal["auto", "yes", "no"] = "auto"
     """True if the first line of a CSV or TSV names the columns; auto knows it by the names, or
     guesses and says so."""
-    unlabelled: Literal["refuse", "skip"] = "refuse"
-    """tables: rows whose label is empty are refused, or left out."""
+    unlabelled: Literal["refuse", "skip", "predict"] = "refuse"
+    """Tables: rows whose label is empty are refused, or left out; predict leaves them out too, and
+    when the training has ended writes them with their answers into the run's predictions.csv."""
 
-    @property
-    def columns(self) -> dict[str, str | None]:
-        """The columns that are chosen, and the header, by the options' names."""
-        names = ("text_column", "label_column", "source_column", "target_column", "header")
-        return {name: getattr(self, name) for name in names}
+
+@dataclass(frozen=True)
+class EncodingOptions(DataOptions):
+    """Options of text in files."""
+
+    elsewhere: ClassVar[str] = ": it is for text and for tables (.csv, .tsv, .jsonl)"
+
+    encoding: str | None = None
+    """Encoding of the text (utf-8, utf-16, windows-1252, shift-jis ...). Unset: tables are UTF-8,
+    UTF-16 by their mark or else windows-1252, which is said; other text is UTF-8, and plain text
+    for --data.tokenizer bytes keeps its bytes as they are."""
+
+
+@dataclass(frozen=True)
+class RowOptions(DataOptions):
+    """Options of rows with a class or a number each."""
+
+    elsewhere: ClassVar[str] = ": it is for rows with a class or a number each"
+
+    split: tuple[str, ...] = ("random",)
+    """How rows with a class or a number are held out: random, a draw within each class; or group
+    COLUMN, by which all rows of one value of that column (a patient, a user, a source) stay on one
+    side. Of an .npz it is an array's name."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        kind, *rest = self.split or ("",)
+        if kind not in SPLITS:
+            raise ConfigError(f"'data.split' cannot be '{kind}'; {nearest(kind, SPLITS)}")
+        if len(rest) != (kind == "group"):
+            raise ConfigError(
+                f"'data.split' is {' '.join(self.split)!r}, but it takes random alone, or group "
+                "and the name or number of one column"
+            )
 
 
 @dataclass(frozen=True)
@@ -288,6 +321,8 @@ class DataConfig(
     MaskOptions,
     DrawingOptions,
     PictureOptions,
+    RowOptions,
+    EncodingOptions,
     TableOptions,
     ParallelOptions,
     PartOptions,
@@ -295,6 +330,18 @@ class DataConfig(
     SharedOptions,
 ):
     """Source of data, its parts and lengths: the options of all kinds side by side."""
+
+    @property
+    def group_column(self) -> str | None:
+        """The column whose values are the groups that stay on one side."""
+        return self.split[1] if self.split[0] == "group" else None
+
+    @property
+    def columns(self) -> dict[str, str | None]:
+        """The columns that are chosen, and the header, by the options' names."""
+        names = ("text_column", "label_column", "source_column", "target_column", "header")
+        grouped = ("group_column",) if self.group_column is not None else ()
+        return {name: getattr(self, name) for name in (*names, *grouped)}
 
 
 Groups = tuple[type[DataOptions], ...]

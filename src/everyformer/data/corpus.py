@@ -7,14 +7,14 @@ a chunk is in memory.
 """
 
 import codecs
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
 from everyformer.core.errors import ConfigError, DataError
 from everyformer.data.config import DataConfig, tokenizer_parts
 from everyformer.data.layout import find_layout
-from everyformer.data.sources import CHUNK, Entry, Source
+from everyformer.data.sources import CHUNK, Entry, Source, text_lines
 from everyformer.data.table import DELIMITED, JSON_LINES, PARQUET
 from everyformer.data.tables import text_reader
 from everyformer.data.tokenizers.base import PIECE, SEPARATOR, Tokenizer
@@ -38,8 +38,6 @@ class Corpus:
         if not all(self._groups):
             raise DataError(f"every text in '{source.spec}' is empty; give files with content")
         self._tables = TextTables(source, config, [e for group in self._groups for e in group])
-        self.notes = "".join(f"; {note}" for note in self._tables.notes)
-        """on tables, each with a semicolon before it"""
         lengths = [self._lengths(group) for group in self._groups]
         self.documents = [*map(len, lengths)]
         self._joined = max(self.documents) > 1
@@ -47,12 +45,19 @@ class Corpus:
         self.size = int(ends[-1])
         self._cut = self._cut_at(ends, config.validation) if held_out is None else None
 
+    @property
+    def notes(self) -> str:
+        """Remarks on tables, each with a semicolon before it."""
+        return "".join(f"; {note}" for note in self._tables.notes)
+
     def _lengths(self, group: Sequence[Entry]) -> np.ndarray:
         """Bytes of every document."""
         sizes: list[int] = []
         for entry in group:
             if entry.name in self._tables.names:
                 sizes += [len(text.encode()) for _, text in self._tables.texts(entry)]
+            elif self.source.encoding is not None:
+                sizes.append(sum(map(len, checked(self.source, entry, self.utf8))))
             else:
                 sizes.append(entry.size)
         if not sizes:
@@ -111,14 +116,9 @@ class Corpus:
                     yield SEPARATOR.encode()
 
     def _joined_cells(self, entry: Entry) -> Iterator[bytes]:
-        """A table's texts in chunks, since a chunk a row would be slow for short ones."""
-        waiting = bytearray()
-        for _, text in self._tables.texts(entry):
-            waiting += (text + SEPARATOR * self._joined).encode()
-            if len(waiting) >= CHUNK:
-                yield bytes(waiting)
-                waiting.clear()
-        yield bytes(waiting)
+        """A table's texts in chunks."""
+        texts = (text + SEPARATOR * self._joined for _, text in self._tables.texts(entry))
+        yield from _in_chunks(texts)
 
 
 class TextTables:
@@ -136,11 +136,15 @@ class TextTables:
         tables = [entry for entry in entries if entry.suffix in suffixes]
         self.names = {entry.name for entry in tables}
         self.reader = text_reader(source, config, tables[0]) if tables else None
-        self.notes = () if self.reader is None else self.reader.notes
-        """half a sentence each, on what is read and guessed"""
-        if any(entry.suffix in DELIMITED - suffixes for entry in entries):
-            plain = "the table is read as plain text, delimiters and all"
-            self.notes += (f"{plain} (one column: --data.text-column)",)
+        self._plain = any(entry.suffix in DELIMITED - suffixes for entry in entries)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Remarks on what has been read and guessed so far, half a sentence each."""
+        plain = (
+            "the table is read as plain text, delimiters and all (one column: --data.text-column)"
+        )
+        return (*(self.reader.notes if self.reader else ()), *([plain] if self._plain else []))
 
     def texts(self, entry: Entry) -> Iterator[tuple[int, str]]:
         """The number of every row of a table, and its cell in the text column.
@@ -160,7 +164,7 @@ class TextTables:
 
 
 def checked(source: Source, entry: Entry, utf8: bool) -> Iterator[bytes]:
-    """The chunks of a text file.
+    """The chunks of a text file; in UTF-8 where the encoding is said.
 
     Raises:
         DataError: it looks binary; it is not UTF-8 and ``utf8`` asks for that.
@@ -173,8 +177,9 @@ def checked(source: Source, entry: Entry, utf8: bool) -> Iterator[bytes]:
             f"{where} is raw bytes by its name, which chars and bpe cannot read; take "
             "--data.tokenizer bytes, or rename it if it is text"
         )
+    recoded = source.encoding is not None and not raw
     try:
-        for chunk in source.chunks(entry):
+        for chunk in _in_chunks(text_lines(source, entry, "")) if recoded else source.chunks(entry):
             if not raw and b"\0" in chunk:
                 raise DataError(
                     f"{where} looks binary (it has NUL bytes), not like text. Give text alone (a "
@@ -189,8 +194,20 @@ def checked(source: Source, entry: Entry, utf8: bool) -> Iterator[bytes]:
     except UnicodeDecodeError as error:
         raise DataError(
             f"{where} is not UTF-8 text ({error.reason}), which chars and bpe need; convert it "
-            "(iconv -f LATIN1 -t UTF-8) or take --data.tokenizer bytes"
+            "(iconv -f LATIN1 -t UTF-8), say what it is with --data.encoding, or take "
+            "--data.tokenizer bytes"
         ) from error
+
+
+def _in_chunks(texts: Iterable[str]) -> Iterator[bytes]:
+    """Texts in UTF-8, one after the other; a chunk each would be slow for short ones."""
+    waiting = bytearray()
+    for text in texts:
+        waiting += text.encode()
+        if len(waiting) >= CHUNK:
+            yield bytes(waiting)
+            waiting.clear()
+    yield bytes(waiting)
 
 
 class StreamEncoder:

@@ -196,6 +196,14 @@ class ClassedDataset(Dataset):
             return None
         return majority(self.labels, self.train_rows, self.validation_rows)[1]
 
+    @property
+    def balanced_weights(self) -> np.ndarray:
+        """(classes,) rows / (classes that occur * rows of the class), over the training part; 0 of
+        a class that has none."""
+        counts = np.bincount(self.labels[self.train_rows], minlength=len(self.classes))
+        weights: np.ndarray = counts.sum() / ((counts > 0).sum() * np.maximum(counts, 1))
+        return np.where(counts > 0, weights, 0.0)
+
     def summary(self) -> dict[str, Any]:
         return super().summary() | {"counts": list(self.counts), "majority": self.majority}
 

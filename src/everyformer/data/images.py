@@ -22,12 +22,14 @@ from everyformer.core.errors import ConfigError, DataError
 from everyformer.core.tasks import TASKS, TaskName, tasks_that
 from everyformer.data.batch import Batch
 from everyformer.data.cache import FORMAT, cache_root, cached, digest
-from everyformer.data.classes import describe
+from everyformer.data.classes import describe, hold_out
 from everyformer.data.config import (
     DataConfig,
     DrawingOptions,
+    EncodingOptions,
     PartOptions,
     PictureOptions,
+    RowOptions,
     SharedOptions,
     TableOptions,
 )
@@ -37,7 +39,7 @@ from everyformer.data.kind import Kind, Request, refuse
 from everyformer.data.layout import without_notes
 from everyformer.data.picture_labels import labelled_pictures, natural_task, tables_among
 from everyformer.data.pictures import opened, pillow, pixels_of, survey
-from everyformer.data.selection import held_out_draw, spread
+from everyformer.data.selection import spread
 from everyformer.data.sources import Entry, Source, open_source
 from everyformer.data.table import TABLES
 from everyformer.system.memory import check_memory
@@ -187,7 +189,10 @@ class Pictures(Kind):
     """Pictures in a folder, a zip or a glob, with a table or without."""
 
     name = "pictures"
-    reads = (SharedOptions, PartOptions, PictureOptions, DrawingOptions, TableOptions)
+    reads = (
+        *(SharedOptions, PartOptions, PictureOptions, DrawingOptions),
+        *(TableOptions, EncodingOptions, RowOptions),
+    )
 
     @classmethod
     def recognises(cls, request: Request) -> bool:
@@ -201,7 +206,7 @@ class Pictures(Kind):
         super().check()
         columns: Iterable[str] = ("text_column", "source_column", "target_column")
         if not tables_among(self.request.source):
-            columns = TableOptions.names()
+            columns = (*TableOptions.names(), "encoding")
         refuse(self.config, columns, self.name, TableOptions.elsewhere)
 
     @cached_property
@@ -237,14 +242,15 @@ class Pictures(Kind):
         entries = layout.entries
         if len(entries) < 2:
             raise DataError(f"'{source.spec}' has one picture; training and validation need two")
-        held_out = np.arange(len(entries)) >= len(layout.train)
+        held_out, how = np.arange(len(entries)) >= len(layout.train), layout.note
         if layout.validation is None:
-            held_out = held_out_draw(labels, config.validation, config.seed)
+            groups = labelled.groups
+            held_out, how = hold_out(
+                labels, classes, config, source.spec, groups, " of the pictures"
+            )
         pixels, facts = _decoded(source, entries, config)
-        within_classes = "within each class" if classes else "of the pictures"
-        drawn = f"a draw of {config.validation:.0%} {within_classes} (seed {config.seed})"
         about = describe(labels, held_out, classes, "pictures")
-        split = f"{about}{layout.note or drawn}: COUNTS{facts['resized']}"
+        split = f"{about}{how}: COUNTS{facts['resized']}"
         split += "".join(f"; {note}" for note in labelled.notes)
         return image_dataset(
             pixels,

@@ -26,6 +26,7 @@ from everyformer.data.config import (
     BUILTINS,
     GROUPS,
     DataConfig,
+    EncodingOptions,
     Groups,
     PartOptions,
     PluginOptions,
@@ -38,7 +39,7 @@ from everyformer.data.dataset import Dataset
 from everyformer.data.layout import find_layout, without_notes
 from everyformer.data.pairs import holds_parallel
 from everyformer.data.sources import Source, open_source
-from everyformer.data.table import DELIMITED, TABLES, Table
+from everyformer.data.table import DELIMITED, PARQUET, TABLES, Table
 from everyformer.data.tables import (
     holds_few,
     holds_two_texts,
@@ -102,7 +103,7 @@ class Request:
         if spec.replace("-", "").replace("_", "").isalnum() and not os.path.exists(spec):
             error = unknown("data source", spec, BUILTINS)
             raise type(error)(f"{error} (and there is no file or folder '{spec}' here)")
-        return open_source(spec)
+        return open_source(spec, self.config.encoding)
 
     @cached_property
     def text_task(self) -> TaskName:
@@ -189,7 +190,7 @@ class Kind(ABC):
 class TextFiles(Kind):
     """Base of the kinds of text, which one source may be: its task decides."""
 
-    reads: Groups = (SharedOptions, PartOptions, TokenOptions, TableOptions)
+    reads: Groups = (SharedOptions, PartOptions, TokenOptions, TableOptions, EncodingOptions)
 
     @property
     def task(self) -> TaskName:
@@ -206,6 +207,8 @@ class TextFiles(Kind):
             refuse(self.config, TableOptions.names(), data, TableOptions.elsewhere)
         if not endings & DELIMITED:
             refuse(self.config, ("header",), data, ", whose columns have names")
+        if endings <= PARQUET:
+            refuse(self.config, ("encoding",), data, ", which tells its own")
         super().check()
 
 

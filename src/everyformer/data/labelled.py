@@ -17,15 +17,16 @@ from everyformer.data.classes import (
     SHOWN,
     classes_of,
     describe,
+    hold_out,
     numbers_of,
+    refuse_groups,
     refuse_unlabelled,
-)  # fmt: skip
-from everyformer.data.config import DataConfig, ParallelOptions
+)
+from everyformer.data.config import DataConfig, ParallelOptions, RowOptions
 from everyformer.data.corpus import checked, tokenizer_kind
 from everyformer.data.dataset import ClassedDataset, Spread
 from everyformer.data.kind import OF_PAIRS, Request, TextFiles, refuse
 from everyformer.data.layout import class_entries, find_layout, without_notes
-from everyformer.data.selection import held_out_draw
 from everyformer.data.sources import Entry, Source
 from everyformer.data.table import TABLES
 from everyformer.data.tables import TableReader, labelled_reader
@@ -75,6 +76,7 @@ class LabelledText(TextFiles):
     """Texts in a folder for each class, or in a table with a label or a number each."""
 
     name = "labelled text"
+    reads = (*TextFiles.reads, RowOptions)
 
     @classmethod
     def recognises(cls, request: Request) -> bool:
@@ -97,7 +99,7 @@ class LabelledText(TextFiles):
         spec = config.tokenizer if tokenizer is None else tokenizer.to_dict()
         draw = config.validation, config.seed, config.part
         measures = TASKS[self.task].measures
-        what = [*(["numbers"] if measures else []), *(["skip"] * (config.unlabelled == "skip"))]
+        what = [*(["numbers"] if measures else []), *(["skip"] * (config.unlabelled != "refuse"))]
         key = digest(FORMAT, "labelled", source.stamp(), *draw, spec, config.columns, *what)
 
         def build(folder: Path) -> dict[str, Any]:
@@ -147,16 +149,21 @@ class _LabelledTexts:
         self.source = source
         self.utf8 = tokenizer_kind(config, tokenizer) != "bytes"
         self.layout = find_layout(source.entries, config.part)
-        self.skips = config.unlabelled == "skip"
+        self.skips = config.unlabelled != "refuse"
         self.loose = self.empty = self.unlabelled = 0
         self.table: TableReader | None = None
         if _is_table(source):
             self.table = labelled_reader(source, config, self.layout.train[0])
         else:
             self.layout, self.loose = class_entries(source, self.layout)
+            refuse_groups(config, f"'{source.spec}' is no table and has no columns")
+        if self.layout.validation is not None:
+            refuse_groups(config, f"'{source.spec}' is split already ({self.layout.note})")
+        self.grouped = config.group_column is not None
 
-    def read(self) -> Iterator[tuple[bool, str, str]]:
-        """(held out by the source itself, text, label); texts of white space alone are left out.
+    def read(self) -> Iterator[tuple[bool, str, str, str]]:
+        """(held out by the source itself, text, label, group); texts of white space alone are left
+        out.
 
         Raises:
             DataError: texts without a label, when all are read.
@@ -165,20 +172,21 @@ class _LabelledTexts:
         self._lines: list[str] = []
         for part, entries in enumerate((self.layout.train, self.layout.validation or ())):
             for entry in entries:
-                for text, label in self._rows(entry):
+                for text, label, group in self._rows(entry):
                     if not text.strip():
                         self.empty += 1
                     elif label or not self.skips:
-                        yield bool(part), text, label
+                        yield bool(part), text, label, group
         if not self.skips:
             refuse_unlabelled(self._lines, self.unlabelled, f"'{self.source.spec}'")
 
-    def _rows(self, entry: Entry) -> Iterator[tuple[str, str]]:
+    def _rows(self, entry: Entry) -> Iterator[tuple[str, str, str]]:
         if self.table is None:
             raw = b"".join(checked(self.source, entry, self.utf8))
-            yield raw.decode("utf-8", "strict" if self.utf8 else "surrogateescape"), entry.parts[0]
+            text = raw.decode("utf-8", "strict" if self.utf8 else "surrogateescape")
+            yield text, entry.parts[0], ""
             return
-        for table, (first, second), number, cells in self.table.rows(entry):
+        for table, (first, second, *group), number, cells in self.table.rows(entry):
             text = table.text(number, first, cells[0])
             label = table.label(number, second, cells[1])
             if text.strip() and not label:
@@ -186,7 +194,7 @@ class _LabelledTexts:
                 if len(self._lines) < SHOWN:
                     several = len(self.source.entries) > 1
                     self._lines.append(table.at(number) if several else f"{table.unit} {number}")
-            yield text, label
+            yield text, label, table.group(number, group[0], cells[-1]) if group else ""
 
 
 def _build(
@@ -199,7 +207,7 @@ def _build(
     """Write tokens, bounds, labels and split into ``folder``; give the facts."""
     spec = texts.source.spec
     codes: dict[str, int] = {}
-    labels, chosen = _first_pass(texts, codes)
+    labels, chosen, groups = _first_pass(texts, codes)
     if not codes:
         raise DataError(f"'{spec}' holds no texts; give rows or files with content")
     classes: list[str] = []
@@ -210,43 +218,48 @@ def _build(
     else:
         sure = config.label_column is not None
         labels, classes = classes_of(codes, labels, chosen, texts.table, spec, sure)
+    how = texts.layout.note
     if texts.layout.validation is None:
-        chosen = held_out_draw(labels, config.validation, config.seed)
+        chosen, how = hold_out(labels, classes, config, spec, groups if texts.grouped else None)
     if not chosen.any():
         raise DataError(f"the held-out part of '{spec}' has no text; add some")
-    training = (text for (_, text, _), out in zip(texts.read(), chosen, strict=True) if not out)
+    training = (text for (_, text, *_), out in zip(texts.read(), chosen, strict=True) if not out)
     fitted = tokenizer or fit_tokenizer(config.tokenizer, training)
     fitted.save(folder)
-    tokens = (fitted.encode_alone(text) for _, text, _ in texts.read())
+    tokens = (fitted.encode_alone(text) for _, text, *_ in texts.read())
     bounds, checksum = write_tokens(folder, tokens)
     rows = np.flatnonzero(~chosen), np.flatnonzero(chosen)
     for name, values in zip(ARRAYS, (bounds, labels, *rows), strict=True):
         np.save(folder / f"{name}.npy", values)
-    drawn = f"a draw of {config.validation:.0%}{'' if measures else ' within each class'}"
     return {
         "classes": classes,
-        "split": describe(labels, chosen, classes)
-        + _split(texts, *rows, f"{drawn} (seed {config.seed})"),
+        "split": describe(labels, chosen, classes) + _split(texts, *rows, how),
         "fingerprint": digest(
             checksum, labels.tobytes(), chosen.tobytes(), classes, fitted.to_dict()
         ),
     }
 
 
-def _first_pass(texts: _LabelledTexts, codes: dict[str, int]) -> tuple[np.ndarray, np.ndarray]:
-    """(texts,) the label of each, numbered into ``codes`` as they come, and whether it is held out.
+def _first_pass(
+    texts: _LabelledTexts, codes: dict[str, int]
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """(texts,) the label of each, numbered into ``codes`` as they come, whether it is held out, and
+    its group, numbered too.
 
     A million rows are held as numbers, not as strings.
     """
-    labels, chosen = array("q"), bytearray()
-    for held_out, _, label in texts.read():
+    labels, chosen, groups = array("q"), bytearray(), array("q")
+    numbers: dict[str, int] = {}
+    for held_out, _, label, group in texts.read():
         labels.append(codes.setdefault(label, len(codes)))
         chosen.append(held_out)
-    return np.array(labels, dtype=np.int64), np.array(chosen, dtype=bool)
+        groups.append(numbers.setdefault(group, len(numbers)))
+    whole = (np.array(each, dtype=np.int64) for each in (labels, groups))
+    return next(whole), np.array(chosen, dtype=bool), next(whole)
 
 
-def _split(texts: _LabelledTexts, train: np.ndarray, validation: np.ndarray, drawn: str) -> str:
-    note = f"{texts.layout.note or drawn}: {len(train):,} training and "
+def _split(texts: _LabelledTexts, train: np.ndarray, validation: np.ndarray, how: str) -> str:
+    note = f"{how}: {len(train):,} training and "
     note += f"{len(validation):,} validation texts"
     if texts.empty:
         note += f"; {texts.empty:,} empty ones left out"

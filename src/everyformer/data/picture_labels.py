@@ -10,7 +10,13 @@ import numpy as np
 from everyformer.core.errors import ConfigError, DataError
 from everyformer.core.tasks import TASKS, TaskName
 from everyformer.core.wording import counted
-from everyformer.data.classes import SHOWN, classes_of, numbers_of, refuse_unlabelled
+from everyformer.data.classes import (
+    SHOWN,
+    classes_of,
+    numbers_of,
+    refuse_groups,
+    refuse_unlabelled,
+)
 from everyformer.data.config import DataConfig
 from everyformer.data.headers import FILES
 from everyformer.data.layout import SourceLayout, class_entries, find_layout, without_notes
@@ -39,6 +45,8 @@ class LabelledPictures:
     classes: tuple[str, ...]
     notes: Sequence[str] = ()
     """half a sentence each, on what was read and left aside"""
+    groups: np.ndarray | None = None
+    """(pictures,) of each picture, where pictures are split by groups"""
 
 
 class PictureNames:
@@ -118,6 +126,7 @@ def labelled_pictures(
     by_table = config.label_column is not None or TASKS[task].measures or not several
     if needed and by_table and tables:
         return _by_table(source, config, pictures, task)
+    refuse_groups(config, f"no table is read of '{source.spec}'")
     if config.header != "auto":
         raise ConfigError(
             f"--data.header has no meaning for '{source.spec}', of which no table is read"
@@ -167,9 +176,14 @@ def _by_table(
             f"{table.where} has {table.columns}, and none of them names the pictures in "
             f"'{source.spec}'; give a column file_name with their paths"
         )
+    if config.unlabelled == "predict":
+        raise ConfigError(
+            "'data.unlabelled' predict is for tables of texts: leave pictures out with skip, and "
+            "give them to `everyformer predict` when the training has ended"
+        )
     measures = TASKS[task].measures
     reader = picture_reader(source, config, table, files, NUMBER if measures else LABEL)
-    labels, empty = _table_labels(reader, tables, names)
+    labels, group_of, empty = _table_labels(reader, tables, names)
     notes = list(reader.notes)
     if fitting and not (table.names and table.names[files].lower() in FILES):
         notes.append(f"{table.column(files)} holds the names of pictures")
@@ -186,13 +200,17 @@ def _by_table(
             f"{', '.join(aside[:3])}{more}"
         )
     layout = find_layout([entry for entry in pictures if entry.name in labels], config.part)
+    if layout.validation is not None:
+        refuse_groups(config, f"'{source.spec}' is split already ({layout.note})")
     texts = [labels[entry.name] for entry in layout.entries]
+    grouped = config.group_column is not None
+    groups = np.array([group_of[entry.name] for entry in layout.entries]) if grouped else None
     if measures:
         column = table.column(reader.indices[1])
         numbers = numbers_of(texts, f"{column} of {table.where}")[:, None]
-        return LabelledPictures(layout, numbers, (), notes)
+        return LabelledPictures(layout, numbers, (), notes, groups)
     ids, classes = _classes(texts, layout, reader, source, config)
-    return LabelledPictures(layout, ids, classes, notes)
+    return LabelledPictures(layout, ids, classes, notes, groups)
 
 
 def _classes(
@@ -229,18 +247,20 @@ def _file_column(table: Table, names: PictureNames) -> tuple[int | None, int]:
 
 def _table_labels(
     reader: TableReader, tables: Sequence[Entry], names: PictureNames
-) -> tuple[dict[str, str], list[str]]:
-    """Labels by the names of pictures in the source, and the places of rows with an empty one.
+) -> tuple[dict[str, str], dict[str, str], list[str]]:
+    """Labels and groups by the names of pictures in the source, and the places of rows with an
+    empty label.
 
     Raises:
         DataError: rows whose picture is missing, may be one of several or was named before.
     """
     labels: dict[str, str] = {}
+    groups: dict[str, str] = {}
     lines: dict[str, str] = {}
     lost: list[str] = []
     spec = f"'{reader.source.spec}'"
     for entry in tables:
-        for table, (first, second), number, cells in reader.rows(entry):
+        for table, (first, second, *group), number, cells in reader.rows(entry):
             place = table.at(number) if len(tables) > 1 else f"{table.unit} {number}"
             cell = table.label(number, first, cells[0])
             pictures = names.find(cell, entry) if cell else []
@@ -257,6 +277,7 @@ def _table_labels(
                     "before; leave one of the rows"
                 )
             labels[name], lines[name] = table.label(number, second, cells[1]), place
+            groups[name] = table.group(number, group[0], cells[-1]) if group else ""
     if lost:
         more = f" and {len(lost) - SHOWN:,} more" if len(lost) > SHOWN else ""
         raise DataError(
@@ -264,4 +285,4 @@ def _table_labels(
             f"no picture in {spec}: {', '.join(lost[:SHOWN])}{more}; add such pictures "
             "or remove such rows"
         )
-    return labels, [lines[name] for name, label in labels.items() if not label]
+    return labels, groups, [lines[name] for name, label in labels.items() if not label]

@@ -13,14 +13,24 @@ import re
 import stat
 import zipfile
 import zlib
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO
 
 from everyformer.core.errors import DataError
 from everyformer.data.cache import digest
+from everyformer.data.encodings import (
+    LONGEST_MARK,
+    MARK,
+    MARKS,
+    UTF8,
+    check_encoding,
+    guessed_encoding,
+    said_encoding,
+)
 from everyformer.system.files import expanded
 
 CHUNK = 1 << 20
@@ -61,6 +71,10 @@ class Source:
     """The path, glob or name, as it was written."""
     entries: Sequence[Entry]
     archive: zipfile.ZipFile | None = None
+    encoding: str | None = None
+    """Of text, where it is said."""
+    guessed: dict[str, str] = field(default_factory=dict)
+    """Entry's name -> encoding, of the tables that have been read and nobody said it of."""
 
     def __enter__(self) -> Source:
         return self
@@ -87,7 +101,42 @@ class Source:
             with reading(f"'{path}'"):
                 status = path.stat()
             rows.append((name, str(path.absolute()), status.st_size, status.st_mtime_ns))
-        return digest(rows)
+        return digest(rows, *filter(None, (self.encoding,)))
+
+    def encoding_of(self, entry: Entry, guess: bool = True) -> tuple[str, bool]:
+        """The encoding of a text, and whether it begins with a byte-order mark.
+
+        It is the one that is said, else UTF-8, or with ``guess`` what all bytes show.
+
+        Raises:
+            DataError: they show two encodings, or no text.
+        """
+        with reading(self.where(entry)), self.stream(entry) as stream:
+            beginning = stream.read(LONGEST_MARK)
+        if self.encoding is not None:
+            found = said_encoding(self.encoding, beginning)
+        elif not guess:
+            found = UTF8
+        else:
+            if entry.name not in self.guessed:
+                where = self.where(entry)
+                with reading(where), self.stream(entry) as stream:
+                    self.guessed[entry.name] = guessed_encoding(stream, where)
+            found = self.guessed[entry.name]
+        mark = MARKS.get(found)
+        return found, mark is not None and beginning.startswith(mark)
+
+    @property
+    def readings(self) -> tuple[str, ...]:
+        """Encodings that were guessed, half a sentence each; none of UTF-8."""
+        counts = Counter(self.guessed.values())
+        several = len(self.guessed) > 1
+        return tuple(
+            f"{f'{count:,} of {len(self.guessed):,} tables ' if several else ''}read as {name}"
+            + (", by the mark" if name in MARKS else " (guessed; --data.encoding says another)")
+            for name, count in counts.items()
+            if name != UTF8
+        )
 
     def where(self, entry: Entry) -> str:
         """The name of an entry in messages."""
@@ -133,47 +182,53 @@ def reading(where: str) -> Iterator[None]:
         ) from error
 
 
-def text_lines(source: Source, entry: Entry, newline: str | None = None) -> Iterator[str]:
-    """The lines of a text in UTF-8, with their ends; a byte-order mark is passed over.
+def text_lines(
+    source: Source, entry: Entry, newline: str | None = None, guess: bool = False
+) -> Iterator[str]:
+    """The lines of a text, with their ends; a byte-order mark is passed over.
 
-    ``newline`` is as in `open`: which line ends count, and whether they stay as they are.
+    Args:
+        newline: as in `open`: which line ends count, and whether they stay as they are.
+        guess: whether another encoding than UTF-8 is guessed where none is said.
 
     Raises:
-        DataError: another encoding, with the line where that shows.
+        DataError: it is in another encoding, with the line where that shows.
     """
-    where, number = source.where(entry), 0
+    where = source.where(entry)
+    encoding, _ = source.encoding_of(entry, guess)
+
+    def opened(errors: str) -> io.TextIOWrapper:
+        return io.TextIOWrapper(source.stream(entry), encoding, errors, newline)
+
     try:
-        with (
-            reading(where),
-            source.stream(entry) as raw,
-            io.TextIOWrapper(raw, encoding="utf-8-sig", newline=newline) as lines,
-        ):
+        with reading(where), opened("strict") as lines:
+            if first := next(lines, "").removeprefix(MARK):
+                yield first
             yield from lines
     except UnicodeDecodeError as error:
         # the decoder reads ahead of the lines that it gives
-        with source.stream(entry) as raw:
-            number = next(n for n, line in enumerate(raw, start=1) if _is_foreign(line))
+        with opened("replace") as lines:
+            number = next((n for n, line in enumerate(lines, start=1) if "\ufffd" in line), 1)
         raise DataError(
-            f"{where}, line {number} is not UTF-8 text ({error.reason}); convert it (iconv -f "
-            "LATIN1 -t UTF-8, or from what it is)"
+            f"{where}, line {number} is not {encoding.upper()} text ({error.reason}); convert it "
+            "(iconv -f LATIN1 -t UTF-8, or from what it is), or say another --data.encoding"
         ) from error
 
 
-def _is_foreign(line: bytes) -> bool:
-    """True where a line is not UTF-8."""
-    try:
-        line.decode()
-    except UnicodeDecodeError:
-        return True
-    return False
-
-
-def open_source(spec: str) -> Source:
-    """The file, folder, zip or glob that ``spec`` names; close it by ``with``.
+def open_source(spec: str, encoding: str | None = None) -> Source:
+    """The file, folder, zip or glob that ``spec`` names, with what is said of the encoding of its
+    texts; close it by ``with``.
 
     Raises:
         DataError: missing, empty, unreadable, a loop of links, an unsafe zip.
+        ConfigError: there is no such encoding.
     """
+    if encoding is not None:
+        check_encoding(encoding)
+    return replace(_opened(spec), encoding=encoding)
+
+
+def _opened(spec: str) -> Source:
     path = expanded(spec)
     with reading(f"'{spec}'"):
         exists = path.exists()
@@ -253,7 +308,7 @@ def _glob(spec: str) -> Source:
     if not paths:
         raise DataError(f"no file matches '{spec}'; quote it, and use ** to reach into folders")
     if len(paths) == 1:
-        return open_source(str(paths[0]))
+        return _opened(str(paths[0]))
     common = Path(os.path.commonpath([path.parent for path in paths]))
     entries = [_file_entry(path.relative_to(common).as_posix(), path) for path in paths]
     return Source(spec, entries)

@@ -1,7 +1,7 @@
 """Tables: names of columns and rows one after the other, whatever the file is.
 
-CSV and TSV as people have them: commas, tabs, semicolons or bars, quotes, a byte-order mark, a
-header or none; JSON lines; Parquet. Rows are read one at a time.
+CSV and TSV as people have them: commas, tabs, semicolons or bars, quotes, a byte-order mark, any
+encoding, a header or none; JSON lines; Parquet. Rows are read one at a time.
 """
 
 import csv
@@ -128,6 +128,19 @@ class Table(ABC):
             cell = int(cell)
         return str(cell).strip()
 
+    def group(self, number: int, index: int, cell: Any) -> str:
+        """A cell as the name of a group.
+
+        Raises:
+            DataError: it is empty, a list or has fields.
+        """
+        if name := self.label(number, index, cell):
+            return name
+        raise DataError(
+            f"{self.at(number)}: {self.column(index)} is empty, but --data.split group needs it of "
+            "every row; fill it"
+        )
+
     def _sample(self, rows: Sequence[Mapping[str, Any]]) -> None:
         """Take names, width and sample from the first rows, by the names of their columns.
 
@@ -159,7 +172,7 @@ class DelimitedTable(Table):
         """
         super().__init__(source, entry)
         usual = "\t" if entry.suffix == ".tsv" else ","
-        lines, whole = _beginning(text_lines(source, entry, newline=""))
+        lines, whole = _beginning(text_lines(source, entry, newline="", guess=True))
         self.delimiter = _delimiter(lines, usual, whole)
         self.quoted = self.delimiter != "\t" or _quotes_in_tabs(lines)
         if self.delimiter != usual:
@@ -194,7 +207,7 @@ class DelimitedTable(Table):
     def _records(self) -> Iterator[tuple[int, list[str]]]:
         """The line where each row begins, and its cells; blank lines are passed over."""
         reader = csv.reader(
-            text_lines(self.source, self.entry, newline=""),
+            text_lines(self.source, self.entry, newline="", guess=True),
             delimiter=self.delimiter,
             quoting=csv.QUOTE_MINIMAL if self.quoted else csv.QUOTE_NONE,
             strict=True,
@@ -245,7 +258,8 @@ class JsonTable(Table):
 
     def objects(self) -> Iterator[tuple[int, dict[str, Any]]]:
         """Number and object of every line that is not blank."""
-        for number, line in enumerate(text_lines(self.source, self.entry), start=1):
+        lines = text_lines(self.source, self.entry, guess=True)
+        for number, line in enumerate(lines, start=1):
             if not line.strip():
                 continue
             try:

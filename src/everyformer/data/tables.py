@@ -15,6 +15,9 @@ from everyformer.data.table import Table, read_table
 ENOUGH_ROWS = 20
 """Rows from which on a column of many values is taken for no label, whatever its values."""
 
+SHORT = 40
+"""Characters of a cell that is a word or a number rather than a text, at most, on average."""
+
 
 @dataclass(frozen=True)
 class Role:
@@ -26,11 +29,13 @@ class Role:
     """names of columns that have this role without doubt"""
     about: str = ""
     """the content, with names that would be known"""
+    option: str = ""
+    """the option that chooses the column, where it is called otherwise"""
 
     @property
     def flag(self) -> str:
         """The option that chooses the column."""
-        return f"--data.{self.name}-column"
+        return self.option or f"--data.{self.name}-column"
 
     def chosen(self, table: Table, config: DataConfig) -> int | None:
         """The column that the option names, by its name or else its number; None: unset.
@@ -38,7 +43,7 @@ class Role:
         Raises:
             ConfigError: no column, or several, are called so.
         """
-        value = config.columns[f"{self.name}_column"]
+        value = config.columns.get(f"{self.name}_column")
         return None if value is None else column_called(table, value, self.flag)
 
     def obvious(self, table: Table, taken: int | None = None) -> int | None:
@@ -76,6 +81,7 @@ TEXT = Role("text", TEXTS, "a text (text, sentence, review ...)")
 LABEL = Role("label", LABELS, "a label (label, class, category ...)")
 NUMBER = Role("label", LABELS, "a number (target, rating ...)")
 SIDES = Role("source"), Role("target")
+GROUP = Role("group", option="--data.split group")
 
 
 def column_called(table: Table, value: str, flag: str) -> int:
@@ -121,8 +127,12 @@ class TableReader:
         self.source, self.config, self.first = source, config, first
         self.indices = tuple(indices)
         said = [f"{role} from {first.column(i)}" for role, i in zip(roles, indices, strict=False)]
-        self.notes = (*([", ".join(said)] if said else []), *first.notes)
-        """half a sentence each, on what is read and guessed"""
+        self._said = (*([", ".join(said)] if said else []), *first.notes)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Remarks on what has been read and guessed so far, half a sentence each."""
+        return (*self._said, *self.source.readings)
 
     def rows(self, entry: Entry) -> Iterator[tuple[Table, Sequence[int], int, list[Any]]]:
         """The table, the columns, and of every row its number and its cells in the columns.
@@ -159,7 +169,23 @@ def labelled_reader(source: Source, config: DataConfig, entry: Entry) -> TableRe
         ConfigError: an option names no column; two columns could be meant, or none.
     """
     table = open_table(source, config, entry)
-    return TableReader(source, config, table, labelled_columns(table, config), ("text", "label"))
+    columns = with_group(table, config, labelled_columns(table, config))
+    return TableReader(source, config, table, columns, ("text", "label"))
+
+
+def with_group(table: Table, config: DataConfig, columns: tuple[int, int]) -> tuple[int, ...]:
+    """``columns``, and behind them that of the groups, where rows are split by groups.
+
+    Raises:
+        ConfigError: there is no such column, or it is one of ``columns``.
+    """
+    group = GROUP.chosen(table, config)
+    if group in columns:
+        raise ConfigError(
+            f"{table.column(group)} of {table.where} is read itself, so its values make no groups; "
+            f"give {GROUP.flag} another column"
+        )
+    return columns if group is None else (*columns, group)
 
 
 def text_reader(source: Source, config: DataConfig, entry: Entry) -> TableReader:
@@ -207,6 +233,7 @@ def labelled_columns(table: Table, config: DataConfig) -> tuple[int, int]:
             f"{table.where} has {table.columns}; to classify takes two, a text and a label, and "
             "to learn the text itself takes --task lm --data.text-column 1"
         )
+    refuse_features(table, config)
     text = TEXT.chosen(table, config)
     label = LABEL.find(table, config, text)
     if text is None:
@@ -223,6 +250,56 @@ def labelled_columns(table: Table, config: DataConfig) -> tuple[int, int]:
             "with --data.text-column and --data.label-column"
         )
     return text, label
+
+
+def refuse_features(table: Table, config: DataConfig) -> None:
+    """Refuse a table of numbers and short words, where nothing says that a column is a text.
+
+    Raises:
+        DataError: what does such rows well, and how those become series that are such.
+    """
+    if config.text_column is not None or not TEXTS.isdisjoint(table.lower):
+        return
+    label = LABEL.chosen(table, config)
+    columns = [
+        [cell.strip() for cell in cells if cell.strip()]
+        for cells in zip(*table.sample, strict=True)
+    ]
+    others = [cells for index, cells in enumerate(columns) if index != label]
+    numeric = sum(map(_holds_numbers, others))
+    if table.width == 2:
+        features = all(map(_holds_numbers, columns))
+    else:
+        known = [_holds_numbers(cells) or _holds_words(cells, numeric > 1) for cells in others]
+        features = all(known) and any(map(_holds_numbers, columns))
+    if features:
+        raise DataError(
+            f"{table.where} has {table.columns}, and none is a text: rows of unordered columns are "
+            "no sequence, and gradient boosting (scikit-learn's HistGradientBoostingClassifier or "
+            "-Regressor) does them well; numbers that are a series in order (t1 to t96) are given "
+            f"as x (N, T, C) with y in an .npz, and what is a text by {TEXT.flag} "
+            f"{'NAME' if table.names else 'NUMBER, from 1'}"
+        )
+
+
+def _holds_numbers(cells: Sequence[str]) -> bool:
+    """True where a column is numbers, dates or amounts: its cells have digits and no letters."""
+    return _are_short(cells, words=2) and all(
+        is_number(cell) or (any(map(str.isdigit, cell)) and not any(map(str.isalpha, cell)))
+        for cell in cells
+    )
+
+
+def _holds_words(cells: Sequence[str], unlike: bool) -> bool:
+    """True where a column is short words that come again, or may be ``unlike`` each other."""
+    again = len(cells) < ENOUGH_ROWS or len(set(cells)) <= FEW * len(cells)
+    return _are_short(cells, words=1.5) and (again or unlike)
+
+
+def _are_short(cells: Sequence[str], words: float) -> bool:
+    """True where cells have at most so many words on average, and are not long."""
+    count = sum(len(cell.split()) for cell in cells)
+    return count <= words * len(cells) and sum(map(len, cells)) <= SHORT * len(cells)
 
 
 def picture_reader(
@@ -244,7 +321,8 @@ def picture_reader(
             f"{table.column(files)} of {table.where} names the pictures; choose another column "
             f"with {role.flag}"
         )
-    return TableReader(source, config, table, (files, label), ("pictures", "label"))
+    columns = with_group(table, config, (files, label))
+    return TableReader(source, config, table, columns, ("pictures", "label"))
 
 
 def names_labels(table: Table) -> bool:

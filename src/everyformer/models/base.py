@@ -142,17 +142,17 @@ class Model(nn.Module):
             return None
         return rows * (config.tokens + math.prod(config.source_image or (0,)))
 
-    def term_counts(self, inputs: Tensor, targets: Tensor, mask: Mask | None) -> dict[str, int]:
+    def term_counts(self, inputs: Tensor, targets: Tensor, mask: Mask | None) -> dict[str, float]:
         """Over how many tokens or targets of these rows each of its further losses is a mean.
 
         0 says that a loss is a sum. Those that are not named are means over rows.
         """
-        counts: dict[str, int] = {}
+        counts: dict[str, float] = {}
         if self.config.image is None:
             keep = None if mask is None else mask.keep
             real = inputs.shape[:2].numel() if keep is None else int(keep.sum())
             real += len(inputs) * (self.config.pooling == "class")
-            counts = dict.fromkeys(TOKEN_MEANS, real)
+            counts = dict.fromkeys(TOKEN_MEANS, float(real))
         if self.config.genes["memory"].get("reconstruction_norm") == "sum":
             counts["compression"] = 0
         return counts

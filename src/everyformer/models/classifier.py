@@ -108,12 +108,30 @@ class Answering(Model):
     """
 
     pool: Pool
+    class_weights: Tensor | None
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__(config)
+        self.register_buffer("class_weights", None, persistent=False)
+
+    def weigh_classes(self, weights: Sequence[float] | None) -> None:
+        """Weigh each row's loss in training by that of its class; None: all alike."""
+        self.class_weights = None if weights is None else torch.tensor(weights)
+
+    def term_counts(self, inputs: Tensor, targets: Tensor, mask: Mask | None) -> dict[str, float]:
+        counts = super().term_counts(inputs, targets, mask)
+        if self.class_weights is None:
+            return counts
+        return counts | {
+            "task": float(self.class_weights.to(targets.device)[targets[targets >= 0]].sum())
+        }
 
     def answer(self, z: Tensor, targets: Tensor | None, out: StackOutput) -> ModelOutput:
         """The output of a head's outputs ``z``, with the loss where there are targets."""
         config = self.config
         if not TASKS[config.task].measures:
-            loss, losses = total_loss(z, targets, out.losses, config)
+            weights = self.class_weights if self.training else None
+            loss, losses = total_loss(z, targets, out.losses, config, weights)
             return ModelOutput(z, loss, losses, None, taps=out.taps)
         mean, std = z.new_tensor(config.target_mean), z.new_tensor(config.target_std)
         loss, losses = None, out.losses

@@ -241,7 +241,7 @@ class DecisionTransformer(DecisionModel):
         logits = self.chosen(self.head(out.y[:, -1:]), None, None, {}).logits
         return logits[:, 0], out.state
 
-    def term_counts(self, inputs: Tensor, targets: Tensor, mask: Mask | None) -> dict[str, int]:
+    def term_counts(self, inputs: Tensor, targets: Tensor, mask: Mask | None) -> dict[str, float]:
         keep = None if mask is None else mask.keep
         pairs = inputs[:, 1:, None].shape[:2].numel()
         if keep is not None:

@@ -49,7 +49,7 @@ class Forecaster(Model):
         with torch.no_grad():
             self.head.bias.copy_(normal.repeat(config.horizon))
 
-    def term_counts(self, inputs: Tensor, targets: Tensor, mask: Mask | None) -> dict[str, int]:
+    def term_counts(self, inputs: Tensor, targets: Tensor, mask: Mask | None) -> dict[str, float]:
         return super().term_counts(inputs[..., 0], targets, mask)
 
     def forward(

@@ -63,7 +63,7 @@ class LanguageModel(Model):
         layers = len(self.stack.order) if self.config.layer_losses else 0
         self.predicting = tuple(n for n in range(1, layers) if done < n / (2 * layers))
 
-    def term_counts(self, inputs: Tensor, targets: Tensor, mask: Mask | None) -> dict[str, int]:
+    def term_counts(self, inputs: Tensor, targets: Tensor, mask: Mask | None) -> dict[str, float]:
         later = _moved(targets, mask)
         targets_of = {"layers": targets, "ahead": later, "exits": targets}
         scored = {name: int((goals != -100).sum()) for name, goals in targets_of.items()}
@@ -196,9 +196,15 @@ def _sum(terms: Iterable[Tensor]) -> Tensor:
 
 
 def total_loss(
-    logits: Tensor, targets: Tensor | None, terms: Losses, config: ModelConfig
+    logits: Tensor,
+    targets: Tensor | None,
+    terms: Losses,
+    config: ModelConfig,
+    weights: Tensor | None = None,
 ) -> tuple[Tensor | None, Losses]:
     """Mean cross-entropy over scored targets as ``task``, and its sum with the members' terms.
+
+    With ``weights`` (V,) of the classes the mean is the weighted one, sum w_y l / sum w_y.
 
     ``config.label_smoothing`` e is spread over all V classes (torch), e / V each, or over the
     others (tensor2tensor), e / (V - 1) each, which is the first with e V / (V - 1).
@@ -206,16 +212,27 @@ def total_loss(
     if targets is None:
         return None, dict(terms)
     goals = targets.flatten().long()
-    return with_terms(_summed(logits.flatten(0, -2), goals, config), goals, terms)
+    logits = logits.flatten(0, -2)
+    if weights is not None:
+        return added(_cross_entropy(logits, goals, config, "mean", weights), terms)
+    return with_terms(_summed(logits, goals, config), goals, terms)
 
 
 def _summed(logits: Tensor, goals: Tensor, config: ModelConfig) -> Tensor:
     """Cross-entropy of logits (N, V) with ``goals`` (N,), summed over those that are scored."""
+    return _cross_entropy(logits, goals, config, "sum")
+
+
+def _cross_entropy(
+    logits: Tensor, goals: Tensor, config: ModelConfig, over: str, weights: Tensor | None = None
+) -> Tensor:
     smoothing = config.label_smoothing
     if config.smoothing_over == "others":
         smoothing *= logits.shape[-1] / (logits.shape[-1] - 1)
     wide = torch.promote_types(logits.dtype, torch.float32)
-    return F.cross_entropy(logits.to(wide), goals, reduction="sum", label_smoothing=smoothing)
+    weights = None if weights is None else weights.to(wide)
+    logits = logits.to(wide)
+    return F.cross_entropy(logits, goals, weights, reduction=over, label_smoothing=smoothing)
 
 
 def with_terms(summed: Tensor, goals: Tensor, terms: Losses) -> tuple[Tensor, Losses]:

@@ -156,7 +156,7 @@ class PolicyModel(Model):
         none, some = inputs.new_zeros(steps, dtype=torch.float), self.value_scale.new_ones(steps)
         return {"advantages": some, "before": none, "values": none, "returns": some}
 
-    def term_counts(self, inputs: Tensor, targets: Tensor, mask: Mask | None) -> dict[str, int]:
+    def term_counts(self, inputs: Tensor, targets: Tensor, mask: Mask | None) -> dict[str, float]:
         steps = inputs.shape[:2].numel()
         return super().term_counts(inputs, targets, mask) | {"value": steps, "entropy": steps}
 

@@ -142,7 +142,7 @@ class EncoderDecoder(Model):
         out: StackOutput = self.stack(x, context=context, **options)
         return out
 
-    def term_counts(self, inputs: Tensor, targets: Tensor, mask: Mask | None) -> dict[str, int]:
+    def term_counts(self, inputs: Tensor, targets: Tensor, mask: Mask | None) -> dict[str, float]:
         counts = super().term_counts(inputs, targets, mask)
         counts["exits"] = int((targets != -100).sum())
         read = int(_until_last(targets).sum())

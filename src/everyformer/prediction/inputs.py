@@ -4,7 +4,6 @@ A word is a file where there is one of that name, or where it looks like one (a 
 slash), and else a sentence. Nothing is held in memory but the row that is read; arrays are.
 """
 
-import codecs
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
@@ -21,11 +20,11 @@ from everyformer.data.arrays import SUFFIXES as ARRAYS
 from everyformer.data.arrays import read_inputs, rows_for
 from everyformer.data.config import DataConfig
 from everyformer.data.images import SUFFIXES as PICTURES
-from everyformer.data.layout import without_notes
+from everyformer.data.layout import find_layout, without_notes
 from everyformer.data.pictures import opened, pillow, pixels_of
 from everyformer.data.sources import Entry, Source, open_source, text_lines
 from everyformer.data.table import TABLES, DelimitedTable, JsonTable, Table
-from everyformer.data.tables import TableReader, text_reader
+from everyformer.data.tables import TableReader, labelled_reader, text_reader
 from everyformer.prediction.predictor import Predictor
 from everyformer.prediction.records import CsvForm, Row
 from everyformer.system.files import expanded
@@ -52,6 +51,8 @@ class Reading:
     """of tables, by name or number from 1 (default: the obvious one)"""
     header: Literal["auto", "yes", "no"] = "auto"
     """of CSV and TSV"""
+    encoding: str | None = None
+    """of text and tables (default: tables guess, other text is UTF-8)"""
     stdin: Callable[[], Iterator[str]] = lambda: iter(())
     """the lines that ``-`` stands for"""
 
@@ -196,7 +197,7 @@ def _lines(lines: Iterable[str]) -> Iterator[Row]:
 
 
 def _texts(word: str | Path, inputs: Inputs, reader: Predictor, how: Reading) -> Iterator[Row]:
-    with open_source(str(word)) as source:
+    with open_source(str(word), how.encoding) as source:
         entries = without_notes(source.entries)
         if len(entries) > 1 and not how.whole:
             inputs.remarks.append(
@@ -212,22 +213,44 @@ def _texts(word: str | Path, inputs: Inputs, reader: Predictor, how: Reading) ->
 
 
 def _table_rows(word: str | Path, inputs: Inputs, reader: Predictor, how: Reading) -> Iterator[Row]:
-    with open_source(str(word)) as source:
+    with open_source(str(word), how.encoding) as source:
         entries = without_notes(source.entries)
         config = DataConfig(source=str(word), text_column=how.text_column, header=how.header)
         result = _text_column(source, config, entries[0], reader)
-        [text] = result.indices
-        table = result.first
-        if isinstance(table, DelimitedTable):
-            # tabs do not fit the name of a CSV
-            inputs.form.delimiter = "," if table.delimiter == "\t" else table.delimiter
-            with source.stream(entries[0]) as stream:
-                inputs.form.marked = stream.read(len(codecs.BOM_UTF8)) == codecs.BOM_UTF8
+        yield from _whole_rows(result, entries, inputs)
         inputs.remarks += [f"'{word}': {note}" for note in result.notes]
-        every = [text, *(index for index in range(table.width) if index != text)]
-        whole = TableReader(source, config, table, every)
-        for entry in entries:
-            yield from _rows_of(whole, entry)
+
+
+def unlabelled_inputs(config: DataConfig) -> Inputs:
+    """The rows of the labelled tables that ``config`` names which have a text and no label."""
+    inputs = Inputs(iter(()), True)
+
+    def rows() -> Iterator[Row]:
+        with open_source(config.source, config.encoding) as source:
+            entries = find_layout(source.entries, config.part).entries
+            columns = labelled_reader(source, config, entries[0])
+            table, index = columns.first, columns.indices[1]
+            name = _unique(table)[index]
+            for row in _whole_rows(columns, entries, inputs):
+                if row.shown.strip() and not table.label(0, index, dict(row.cells).get(name)):
+                    yield row
+
+    inputs.rows = rows()
+    return inputs
+
+
+def _whole_rows(columns: TableReader, entries: Sequence[Entry], inputs: Inputs) -> Iterator[Row]:
+    """Rows of tables with all of their cells; the text is what ``columns`` reads first."""
+    table, text = columns.first, columns.indices[0]
+    if isinstance(table, DelimitedTable):
+        # tabs do not fit the name of a CSV
+        tabs = table.delimiter == "\t" and table.entry.suffix == ".tsv"
+        inputs.form.delimiter = "," if tabs else table.delimiter
+        inputs.form.encoding, inputs.form.marked = columns.source.encoding_of(table.entry)
+    every = [text, *(index for index in range(table.width) if index != text)]
+    whole = TableReader(columns.source, columns.config, table, every)
+    for entry in entries:
+        yield from _rows_of(whole, entry)
 
 
 def _text_column(

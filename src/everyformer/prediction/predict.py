@@ -24,6 +24,7 @@ def predict(
     text: bool = False,
     whole: bool = False,
     text_column: str | None = None,
+    encoding: str | None = None,
 ) -> list[Prediction]:
     """Predictions of a trained model for each row of ``inputs``, in their order.
 
@@ -43,6 +44,7 @@ def predict(
         text: all strings are sentences, whatever they look like.
         whole: a file of text is one text, not one a line.
         text_column: of tables, by name or number from 1 (default: the obvious one).
+        encoding: of texts and tables (default: guessed of tables, UTF-8 of others).
 
     Returns:
         One `Prediction` a row: ``label``, ``probability`` and ``top`` of classifiers, ``value`` of
@@ -61,6 +63,6 @@ def predict(
         result = array_inputs(inputs, reader)
     else:
         words = [inputs] if isinstance(inputs, str | Path) else list(inputs)
-        how = Reading(text=text, whole=whole, text_column=text_column)
+        how = Reading(text=text, whole=whole, text_column=text_column, encoding=encoding)
         result = open_inputs(words, reader, how)
     return [one for _, one in reader.predict(result.rows, top=top, batch=batch)]

@@ -29,7 +29,7 @@ from everyformer.data.text import encode_prompt
 from everyformer.data.tokenizers.base import Tokenizer
 from everyformer.data.tokenizers.plain import CharTokenizer
 from everyformer.models.base import Model, evaluating
-from everyformer.prediction.records import Candidate, Prediction, Row, ranked
+from everyformer.prediction.records import Candidate, Prediction, Row, ranked, share
 from everyformer.training.checkpoint import load_model
 from everyformer.training.storage import check_finite
 from everyformer.training.warmstart import read_start
@@ -162,8 +162,16 @@ class Predictor:
         token = None if self.tokenizer is None else self.tokenizer.mask
         return self.config.vocabulary - 1 if token is None else token
 
-    def columns(self, top: int | None = None, target: bool = False) -> list[str]:
-        """The names that `Prediction.cells` has of its predictions; ``target``: of held-out rows"""
+    def columns(
+        self, top: int | None = None, target: bool = False, shares: bool = False
+    ) -> list[str]:
+        """The names that `Prediction.cells` has of its predictions.
+
+        Args:
+            top: as in `predict`.
+            target: of held-out rows, of which it is known.
+            shares: with the probability of each class; `predict` must be asked for all of them.
+        """
         count, config = top or (1 if self.task.answers else TOKENS), self.config
         if self.task.measures:
             several = [f"_{number}" for number in range(1, config.outputs + 1)]
@@ -178,7 +186,7 @@ class Predictor:
         )
         for rank in range(1, min(count, most) + 1):
             result += [ranked(name, rank), ranked("probability", rank)]
-        return result
+        return [*result, *map(share, self.classes)] if shares and self.task.classifies else result
 
     def notes(self) -> list[str]:
         """Remarks on the rows that have been read, a sentence each."""

@@ -1,10 +1,12 @@
 """Rows that are read, predictions that a model answers, and how they are written.
 
 As lines of CSV and JSON lines for programs, of a table for people. A row of a table comes back with
-all of its columns, and the new ones, called ``predicted_...``, behind them.
+all of its columns, and the new ones, called ``predicted_...``, behind them. A CSV of classes has
+the probability of each, ``p(CLASS)``, too.
 """
 
 import csv
+import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TextIO
@@ -87,6 +89,7 @@ class Prediction:
         result: dict[str, Any] = {} if self.target is None else _numbered("target", self.target)
         for rank, one in enumerate(self.top, 1):
             result |= {ranked("label", rank): one.text, ranked("probability", rank): one[1]}
+            result[share(one.text)] = one.probability
         if self.value is not None:
             result |= _numbered("value", self.value)
         for rank, one in enumerate(self.tokens, 1):
@@ -106,6 +109,23 @@ def ranked(name: str, rank: int) -> str:
     return name if rank == 1 else f"{name}_{rank}"
 
 
+def share(name: str) -> str:
+    """The column of the probability of a class."""
+    return f"p({name})"
+
+
+def added_names(columns: Iterable[str], taken: Iterable[str]) -> dict[str, str]:
+    """Names of ``columns`` behind those of a table that are ``taken``, numbered where one is that
+    already."""
+    known, result = set(taken), dict[str, str]()
+    for column in columns:
+        name = column if column.startswith(share("")[:-1]) else ADDED + column
+        free = (name if number == 1 else f"{name}_{number}" for number in itertools.count(1))
+        result[column] = next(each for each in free if each not in known)
+        known.add(result[column])
+    return result
+
+
 def _numbered(name: str, value: Any) -> dict[str, Any]:
     if not isinstance(value, tuple):
         return {name: value}
@@ -120,6 +140,7 @@ class CsvForm:
     """The form of a file of comma-separated values."""
 
     delimiter: str = ","
+    encoding: str = "utf-8"
     marked: bool = False
     """True if it begins with a byte-order mark, by which spreadsheets know UTF-8"""
 
@@ -130,7 +151,8 @@ def fields_of(row: Row, prediction: Prediction) -> dict[str, Any]:
     if not row.cells:
         return result
     del result["input"]
-    return dict(row.cells) | {ADDED + name: value for name, value in result.items()}
+    names = added_names(result, dict(row.cells))
+    return dict(row.cells) | {names[name]: value for name, value in result.items()}
 
 
 def write_lines(predictions: Predictions, out: TextIO) -> int:
@@ -150,7 +172,8 @@ def write_csv(predictions: Predictions, out: TextIO, columns: Sequence[str], for
         form: read once the first row is there.
 
     Raises:
-        DataError: a row of JSON lines with other fields than the first.
+        DataError: a row of JSON lines with other fields than the first; characters that the
+            encoding of ``out`` lacks.
     """
     writer: Any = None
     names: tuple[str, ...] = ()
@@ -161,8 +184,8 @@ def write_csv(predictions: Predictions, out: TextIO, columns: Sequence[str], for
             names = tuple(cells)
             out.write("\ufeff" * form.marked)
             writer = csv.writer(out, delimiter=form.delimiter, lineterminator="\n")
-            added = [ADDED + name for name in columns] if cells else ["input", *columns]
-            writer.writerow([*names, *added])
+            added = added_names(columns, names).values() if cells else ["input", *columns]
+            _write(writer, [*names, *added], count)
         if new := [name for name in cells if name not in names]:
             raise DataError(
                 f"row {count:,} has a field '{new[0]}' that the first row has not, so it does not "
@@ -170,8 +193,19 @@ def write_csv(predictions: Predictions, out: TextIO, columns: Sequence[str], for
             )
         given = [_written(cells.get(name)) for name in names] if names else [prediction.input]
         answered = prediction.cells()
-        writer.writerow([*given, *(answered.get(name, "") for name in columns)])
+        _write(writer, [*given, *(answered.get(name, "") for name in columns)], count)
     return count
+
+
+def _write(writer: Any, cells: Sequence[Any], number: int) -> None:
+    try:
+        writer.writerow(cells)
+    except UnicodeEncodeError as error:
+        raise DataError(
+            f"row {number:,} or its answer has {error.object[error.start : error.end]!r}, which "
+            f"{error.encoding}, the encoding of the table, has not: write a .jsonl, which is "
+            "UTF-8, or save the table as UTF-8 first"
+        ) from error
 
 
 def shown(prediction: Prediction, columns: Sequence[str]) -> Iterator[list[Any]]:

@@ -16,6 +16,7 @@ from everyformer.core.bounds import (
 )
 from everyformer.core.config import Options
 from everyformer.core.errors import ConfigError
+from everyformer.core.tasks import TASKS
 
 BUDGETS = ("seconds", "tokens", "flops")
 STEPS = 1000
@@ -63,6 +64,10 @@ class TrainingConfig(Options):
     """AdamW's term in the denominator"""
     clip: Positive | None = 1.0
     """largest norm of the whole gradient; none leaves it as it is"""
+    class_weights: Literal["balanced"] | None = None
+    """tasks that classify: balanced weighs the loss of a row by rows / (classes * rows of its
+    class), counted over the training part, so that rare classes count as much as common ones;
+    evaluations weigh nothing"""
     precision: Literal["float32", "bfloat16"] = "float32"
     """bfloat16 computes under autocast; weights and optimiser stay as the model holds them"""
     compile: bool = False
@@ -112,6 +117,18 @@ class TrainingConfig(Options):
             raise ConfigError(
                 f"'accumulate' ({self.accumulate}) is more than 'batch' ({self.batch}), but a "
                 "batch cannot be cut into more slices than it has sequences"
+            )
+
+    def check_task(self, task: str) -> None:
+        """Refuse what has no meaning for a task.
+
+        Raises:
+            ConfigError: weights of classes where none are predicted.
+        """
+        if self.class_weights is not None and not TASKS[task].classifies:
+            raise ConfigError(
+                f"'class_weights' is {self.class_weights}, but the task {task} predicts no "
+                "classes: leave it out, or classify"
             )
 
     @property

@@ -37,7 +37,13 @@ from everyformer.training.result import Timed, TrainResult, peak_rss
 from everyformer.training.rollouts import carry_of
 from everyformer.training.run import Records, RunDirectory, describe_run
 from everyformer.training.schedule import check_stages, learning_rate, narrowed, pieces_of
-from everyformer.training.step import backward, count_operations, positions, seed_step
+from everyformer.training.step import (
+    backward,
+    count_operations,
+    positions,
+    seed_step,
+    weigh_classes,
+)
 
 WARM_UP_STEPS = 3
 """first steps of a sitting, not counted in its speed: memory is claimed and code compiled"""
@@ -108,6 +114,7 @@ class _Job:
                 f"'accumulate' ({config.accumulate}) need: raise one or lower the other"
             )
         check_stages(config.stages, model, dataset)
+        weigh_classes(model, dataset, config)
         check_footprint(model, dataset, config, world)
         self.model, self.dataset, self.config = model, dataset, config
         self.pieces = 1

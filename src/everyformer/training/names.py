@@ -22,7 +22,7 @@ _SHORTENED: dict[type, tuple[str, ...]] = {
     DataConfig: ("tokenizer", "length", "horizon", "context"),
     TrainingConfig: (
         *("steps", "batch", "lr", "seed", "device", "threads", "precision", "compile"),
-        *("budget_seconds", "budget_tokens", "budget_flops"),
+        *("budget_seconds", "budget_tokens", "budget_flops", "class_weights"),
     ),
     Architecture: ("width", "layers", "heads"),
 }

@@ -164,6 +164,7 @@ def model_config(spec: RunSpec, dataset: Dataset, origin: ModelConfig | None = N
     """
     from everyformer.data.masking import with_sentences
 
+    spec.training.check_task(dataset.task)
     task, row = TASKS[dataset.task], Draft.of(info(spec.member), dataset.task)
     facts = {"max_length": max(spec.model.max_length or 0, dataset.length), **dataset.model_options}
     if origin is not None and origin.causal and task.answers:

@@ -21,8 +21,9 @@ from everyformer.core.errors import ConfigError, DataError
 from everyformer.core.outputs import ModelOutput
 from everyformer.core.state import StackState, filled, named_tensors
 from everyformer.data.batch import Batch
-from everyformer.data.dataset import Dataset, OrderedDataset
+from everyformer.data.dataset import ClassedDataset, Dataset, OrderedDataset
 from everyformer.engines.flops import count_flops
+from everyformer.training.config import TrainingConfig
 from everyformer.training.distributed import World
 
 
@@ -92,6 +93,25 @@ class TextCarry(Carry):
         self.states = {n: s.to(device) for n, s in enumerate(filled(initial, tensors))}
 
 
+def weigh_classes(model: nn.Module, dataset: Dataset, config: TrainingConfig) -> None:
+    """Give the model the weights of the classes that ``config`` asks for.
+
+    Raises:
+        ConfigError: the task has no classes, or the model takes no weights.
+    """
+    config.check_task(dataset.task)
+    weigh: Any = getattr(model, "weigh_classes", None)
+    if config.class_weights is not None:
+        if weigh is None or not isinstance(dataset, ClassedDataset):
+            raise ConfigError(
+                f"'class_weights' is {config.class_weights}, but a {type(model).__name__} on "
+                f"{dataset.name} takes no weights of classes: leave it out"
+            )
+        weigh(dataset.balanced_weights.tolist())
+    elif weigh is not None:
+        weigh(None)
+
+
 def seed_step(seed: int, step: int, rank: int = 0) -> None:
     """Make all randomness of a step follow from these numbers, whatever was drawn before."""
     digest = hashlib.blake2b(f"{seed} {step} {rank}".encode(), digest_size=8).digest()
@@ -125,8 +145,9 @@ def backward(
 ) -> dict[str, float]:
     """Add the gradient of the batch's loss to the parameters; the loss's terms by name.
 
-    The task's loss is the mean over the scored targets of the whole batch. Of the other terms each
-    slice weighs in by what the term is a mean over (`Model.term_counts`), or else by its rows.
+    The task's loss is the mean over the scored targets of the whole batch, or the weighted one that
+    `Model.term_counts` tells. Of the other terms each slice weighs in by what the term is a mean
+    over (likewise), or else by its rows.
 
     Args:
         model: as `World.wrap` gave it back.
@@ -195,7 +216,7 @@ def positions(model: nn.Module, batch: Batch) -> int:
     return batch.tokens if read is None else read
 
 
-def _term_counts(model: nn.Module, batch: Batch) -> dict[str, int]:
+def _term_counts(model: nn.Module, batch: Batch) -> dict[str, float]:
     """Counts of `Model.term_counts` for these rows; none of modules of other kinds."""
     return _answer(model, "term_counts", batch.inputs, batch.targets, batch.mask) or {}
 
@@ -215,4 +236,4 @@ def _weighted(
         task = out.logits.sum() * 0
     others = (name for name in out.losses if name != "task")
     terms = {name: out.losses[name] * shares.get(name, of_rows) for name in others}
-    return {"task": task * of_targets, **terms}
+    return {"task": task * shares.get("task", of_targets), **terms}

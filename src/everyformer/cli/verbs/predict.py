@@ -5,9 +5,8 @@ from __future__ import annotations
 import io
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TextIO
 
 import tyro
 
@@ -20,12 +19,12 @@ from everyformer.core.config import Options
 from everyformer.core.errors import ConfigError, DataError
 from everyformer.core.tasks import TASKS
 from everyformer.core.wording import counted
-from everyformer.system.files import expanded, file_written_whole, named_as
+from everyformer.system.files import expanded, named_as
 
 if TYPE_CHECKING:
     from everyformer.prediction.inputs import Inputs
     from everyformer.prediction.predictor import Predictor
-    from everyformer.prediction.records import CsvForm, Predictions
+    from everyformer.prediction.records import Predictions
 
 ENDINGS = {".csv": "csv", ".jsonl": "jsonl"}
 """of --out -> what is written"""
@@ -42,6 +41,9 @@ class TableOptions(Options):
     or the one that is called like a text)"""
     header: Literal["auto", "yes", "no"] = "auto"
     """whether the first line of a CSV or TSV names the columns"""
+    encoding: str | None = None
+    """of text and tables, windows-1252 for one (default: tables are guessed, other text is
+    UTF-8)"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,7 +72,8 @@ class PredictOptions(VerbOptions):
     format: Literal["table", "csv", "jsonl"] | None = None
     """a table for people, CSV, or one JSON object a line (default: as --out ends, else a table)"""
     out: str | None = None
-    """file to write: .csv or .jsonl; a table comes back with columns added"""
+    """file to write: .csv or .jsonl; a table comes back with columns added, as CSV with its
+    delimiter, byte-order mark and encoding and the probability of each class"""
     anomalies: bool = False
     """runs that forecast: all values of the table beside the interval that was expected a step
     before, and which of them leave it"""
@@ -106,11 +109,8 @@ def run(options: PredictOptions) -> int:
         raise ConfigError("--anomalies is for runs that forecast series: leave it out")
     reader = Predictor.load(trained.path, average=options.average)
     inputs, held_out = _inputs(options, trained, reader)
-    columns = reader.columns(options.top, held_out)
-    predictions = reader.predict(inputs.rows, top=options.top, batch=options.batch)
-    with ExitStack() as stack:
-        stack.enter_context(doing("predicting"))
-        count = _write(options, form, predictions, columns, stack, inputs.form)
+    with doing("predicting"):
+        count = _write(options, form, reader, inputs, held_out)
     for note in (*inputs.notes(), *reader.notes()):
         say(note)
     if options.out is not None:
@@ -151,7 +151,7 @@ def _inputs(options: PredictOptions, trained: Any, reader: Predictor) -> tuple[I
             raise ConfigError("--sequences is for held-out rows: leave it out, or the inputs")
         how = Reading(
             text=options.as_text, whole=options.whole, text_column=options.data.text_column,
-            header=options.data.header, stdin=_stdin_lines,
+            header=options.data.header, encoding=options.data.encoding, stdin=_stdin_lines,
         )  # fmt: skip
         return open_inputs(options.inputs, reader, how), False
     config = data_config(trained)
@@ -181,31 +181,29 @@ def _stdin_lines() -> Iterator[str]:
 
 
 def _write(
-    options: PredictOptions,
-    form: str,
-    answers: Predictions,
-    columns: list[str],
-    stack: ExitStack,
-    as_read: CsvForm,
+    options: PredictOptions, form: str, reader: Predictor, inputs: Inputs, held_out: bool
 ) -> int:
     """Write all predictions as they come; gives how many."""
-    from tqdm import tqdm
+    from everyformer.prediction.records import fields_of
+    from everyformer.prediction.writing import output, write_answers
 
-    from everyformer.prediction.records import fields_of, headers, shown, write_csv, write_lines
-
+    out = None if options.out is None else expanded(options.out)
+    how: Any = {"top": options.top, "batch": options.batch}
+    if form in ("csv", "jsonl"):
+        return write_answers(reader, inputs, out, form, target=held_out, **how)  # type: ignore[arg-type]
+    answers = reader.predict(inputs.rows, **how)
     if form == "json":
         predictions = [fields_of(row, one) for row, one in answers]
         emit({"run": options.run, "predictions": predictions})
         return len(predictions)
-    out = sys.stdout
-    if options.out is not None:
-        path = stack.enter_context(file_written_whole(expanded(options.out), parents=True))
-        out = stack.enter_context(path.open("w", encoding="utf-8", newline=""))
-        answers = tqdm(answers, desc="predicting", unit="rows", disable=None)
-    if form == "csv":
-        return write_csv(answers, out, columns, as_read)
-    if form == "jsonl":
-        return write_lines(answers, out)
+    with output(out) as file:
+        return _write_table(answers, reader.columns(options.top, held_out), file)
+
+
+def _write_table(answers: Predictions, columns: list[str], out: TextIO) -> int:
+    """Write a table for people, a page at a time; gives how many predictions are in it."""
+    from everyformer.prediction.records import headers, shown
+
     count, page = 0, list[list[Any]]()
     for _, prediction in answers:
         count += 1

@@ -18,6 +18,7 @@ from everyformer.core import plugins as own
 from everyformer.core.config import to_dict
 from everyformer.core.errors import ConfigError
 from everyformer.core.tasks import TASKS
+from everyformer.core.wording import counted
 from everyformer.family import info
 from everyformer.training.worth import NOT_BETTER, worth
 
@@ -93,6 +94,8 @@ def run(words: Sequence[str]) -> int:
         if TASKS[dataset.task].forecasts and not options.json:
             print(f"{forecast_table(result.evaluation or {}, None)}\n")
             rows = {name: rows[name] for name in ("run", "loss", "worth", "advice") if name in rows}
+        if options.data.unlabelled == "predict" and here.rank == 0:
+            rows |= _unlabelled(folder, options)
         rows["trained"] = f"{result.steps} steps, {result.seconds:.1f} s{speed}"
         task = TASKS[dataset.task]
         use = task.use if dataset.tokenizer is not None or dataset.kind != "text" else "eval {run}"
@@ -102,6 +105,15 @@ def run(words: Sequence[str]) -> int:
         else:
             print(facts(rows))
     return result.exit_code
+
+
+def _unlabelled(folder: Path, options: TrainOptions) -> dict[str, Any]:
+    """Answer the rows without a label; gives where the answers are."""
+    from everyformer.prediction.writing import write_unlabelled
+
+    count, path = write_unlabelled(folder, options.data)
+    say(f"{counted(count, 'row')} without a label{f' answered in {path}' if count else ''}")
+    return {"predictions": str(path)} if count else {}
 
 
 def _from_a_run(words: Sequence[str]) -> list[str]:

@@ -1,0 +1,186 @@
+"""Tables through the verbs: answers in the form of what was read, half-labelled tables, weights."""
+
+import csv
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from commands import Refused, Say, Train
+
+WORDS = ("schön", "kühl", "naß")
+HEADER = ["nr", "text", "label", "preis", "p(kühl)"]
+ROWS = [
+    [str(n), f'ein {WORDS[n % 3]}er "Tag"; {n}', WORDS[n % 3], f"{n},5", "x"] for n in range(45)
+]
+
+
+def table(rows: Any, delimiter: str = ";") -> str:
+    file = io.StringIO(newline="")
+    csv.writer(file, delimiter=delimiter, lineterminator="\n").writerows([HEADER, *rows])
+    return file.getvalue()
+
+
+@pytest.fixture
+def run(tree: Path, trained: Train) -> str:
+    (tree / "days.csv").write_bytes(table(ROWS).encode("cp1252"))
+    return str(trained("attention", "--data", "days.csv", "--steps", "2"))
+
+
+RUNS = ("runs/file", "runs/flag")
+FORMS = {
+    "windows-1252": (";", "cp1252", b"nr;text"),
+    "UTF-8": (";", "utf-8", b"nr;text"),
+    "UTF-8 with its mark": (",", "utf-8-sig", b"\xef\xbb\xbfnr,text"),
+    "UTF-16": ("\t", "utf-16-le", b"\xff\xfen\0r\0\t\0"),
+    "UTF-16, the other way": ("|", "utf-16-be", b"\xfe\xff\0n\0r\0|"),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_table_comes_back_as_it_was_written(form: str, run: str, say: Say, tree: Path) -> None:
+    delimiter, encoding, beginning = FORMS[form]
+    mark = "\ufeff" if "16-" in encoding else ""
+    (tree / "new.csv").write_bytes((mark + table(ROWS, delimiter)).encode(encoding))
+    code, _, err = say("predict", run, "new.csv", "--out", "out.csv")
+    assert code == 0, err
+    raw = (tree / "out.csv").read_bytes()
+    assert raw.startswith(beginning)
+    after = [
+        *csv.reader(io.StringIO(raw.decode(encoding).removeprefix("\ufeff")), delimiter=delimiter)
+    ]
+    added = ["predicted_label", "predicted_probability", "p(kühl)_2", "p(naß)", "p(schön)"]
+    assert after[0] == [*HEADER, *added]
+    assert "so what is added is 'p(kühl)_2'" in err
+    assert [row[:5] for row in after[1:]] == ROWS
+    for row in after[1:]:
+        of_class = dict(zip(("kühl", "naß", "schön"), map(float, row[7:]), strict=True))
+        assert sum(of_class.values()) == pytest.approx(1)
+        assert max(of_class, key=of_class.__getitem__) == row[5]
+        assert of_class[row[5]] == float(row[6])
+    again = say("predict", run, "out.csv", "--format", "jsonl")[1].splitlines()
+    assert json.loads(again[0])["predicted_label_2"] == after[1][5]
+    assert json.loads(again[0])["predicted_label"] == after[1][5]
+
+
+def test_tabs_become_commas_where_the_name_says_so(run: str, say: Say, tree: Path) -> None:
+    (tree / "new.tsv").write_text(table(ROWS, "\t"))
+    assert say("predict", run, "new.tsv", "--out", "out.csv")[0] == 0
+    assert (tree / "out.csv").read_text().startswith("nr,text,label")
+
+
+def test_an_answer_that_an_encoding_lacks_is_refused_and_nothing_is_written(
+    tree: Path, trained: Train, say: Say, refused: Refused
+) -> None:
+    (tree / "greek.csv").write_text("text,label\n" + "ein Tag,α\nzwei Tage,β\n" * 20)
+    run = str(trained("attention", "--data", "greek.csv", "--steps", "1"))
+    (tree / "old.csv").write_bytes("text\nschön\n".encode("cp1252"))
+    words = ("predict", run, "old.csv", "--out")
+    assert "row 1 or its answer has 'α', which " in refused(*words, "out.csv")
+    assert not (tree / "out.csv").exists()
+    assert say(*words, "out.jsonl")[0] == 0
+    assert "schön" in (tree / "out.jsonl").read_text()
+
+
+def test_what_is_said_of_the_encoding_is_obeyed(run: str, say: Say, tree: Path) -> None:
+    (tree / "old.csv").write_bytes("text\n¿ż\n".encode("cp1250", "replace"))
+    said = ("predict", run, "old.csv", "--data.encoding", "cp1250", "--format", "jsonl")
+    assert json.loads(say(*said)[1])["text"] == "?ż"
+    (tree / "old.txt").write_bytes("süß\n".encode("cp1252"))
+    said = ("predict", run, "old.txt", "--data.encoding", "cp1252", "--format", "jsonl")
+    assert json.loads(say(*said)[1])["input"] == "süß"
+
+
+def half(column: int) -> list[list[str]]:
+    """The rows, every fifth with an empty cell."""
+    return [
+        [*row[:column], "" if n % 5 == 2 else row[column], *row[column + 1 :]]
+        for n, row in enumerate(ROWS)
+    ]
+
+
+@pytest.mark.parametrize(("column", "task"), [("label", "classify"), ("preis", "regress")])
+def test_rows_without_a_label_are_answered_when_the_training_has_ended(
+    column: str, task: str, tree: Path, trained: Train, say: Say, refused: Refused
+) -> None:
+    index = HEADER.index(column)
+    rows = [*half(index), ["99", "", *[""] * 3]]
+    (tree / "half.csv").write_bytes(table(rows).encode("cp1252"))
+    words = ("attention", "--data", "half.csv", "--task", task, "--data.label-column", column)
+    said = refused("train", *words)
+    assert "9 texts without a label: line 4, " in said
+    assert "say --data.unlabelled skip" in said
+    assert "or predict, which answers them" in said
+    run = trained(*words, "--steps", "2", "--data.unlabelled", "predict")
+    raw = (run / "predictions.csv").read_bytes().decode("cp1252")
+    header, *found = csv.reader(io.StringIO(raw), delimiter=";")
+    assert [row[:5] for row in found] == [row for row in half(index) if not row[index]]
+    answer = "predicted_label" if task == "classify" else "predicted_value"
+    assert header[:6] == [*HEADER, answer]
+    lines = say("predict", str(run), "half.csv", "--format", "jsonl", "--batch", "1")[
+        1
+    ].splitlines()
+    by_number = {one["nr"]: one for one in map(json.loads, lines)}
+    for row in found:
+        expected = by_number[row[0]][answer]
+        if task == "classify":
+            assert row[5] == expected
+        else:
+            assert float(row[5]) == pytest.approx(expected, rel=1e-5)
+
+
+def test_half_labelled_json_lines_are_answered_as_such(tree: Path, trained: Train) -> None:
+    rows: list[dict[str, Any]] = [dict(zip(HEADER[1:3], row[1:3], strict=True)) for row in half(2)]
+    rows[2]["extra"] = [1]
+    (tree / "half.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    run = trained("gmlp", "--data", "half.jsonl", "--steps", "1", "--data.unlabelled", "predict")
+    found = [json.loads(line) for line in (run / "predictions.jsonl").read_text().splitlines()]
+    assert [one["text"] for one in found] == [row["text"] for row in rows if not row["label"]]
+    assert found[0]["extra"] == [1]
+    assert found[0]["predicted_label"] in WORDS
+
+
+def test_nothing_is_written_where_all_rows_have_a_label(
+    tree: Path, say: Say, trained: Train
+) -> None:
+    (tree / "days.csv").write_text(table(ROWS))
+    run = trained("gmlp", "--data", "days.csv", "--steps", "1", "--data.unlabelled", "predict")
+    assert not (run / "predictions.csv").exists()
+
+
+def test_a_comparison_answers_no_rows(tree: Path, refused: Refused) -> None:
+    (tree / "half.csv").write_text(table(half(2)))
+    said = refused("compare", "gmlp", "--data", "half.csv", "--data.unlabelled", "predict")
+    assert "compare with skip, then train the member that is chosen" in said
+
+
+def test_weights_of_classes_and_groups_are_flags_and_a_file(
+    tree: Path, say: Say, refused: Refused, trained: Train
+) -> None:
+    rows = [
+        [*row[:2], "rare" if n % 9 == 0 else "common", row[3], f"g{n % 6}"]
+        for n, row in enumerate(ROWS)
+    ]
+    (tree / "days.csv").write_text(table(rows).replace("p(kühl)", "who"))
+    (tree / "run.toml").write_text('class_weights = "balanced"\n[data]\nsplit = ["group", "who"]\n')
+    days = ("gmlp", "--data", "days.csv")
+    flags = ("--class-weights", "balanced", "--data.split", "group", "who")
+    trained(*days, "--config", "run.toml", "--out", "runs/file")
+    trained(*days, *flags, "--out", "runs/flag")
+    configs = [json.loads((run / "config.json").read_text()) for run in map(Path, RUNS)]
+    assert configs[0]["run"] == configs[1]["run"]
+    assert configs[0]["training"]["class_weights"] == "balanced"
+    assert configs[0]["run"]["data"]["split"] == ["group", "who"]
+    on = ("train", "--resume", "--out", "runs/flag", "--steps", "4")
+    assert say(*on)[0] == 0
+    err = say(*on[:-1], "5", "--class-weights", "none")[2]
+    [changed] = [line for line in err.splitlines() if "changed since the run began" in line]
+    assert "class_weights" in changed
+    err = say("train", *days, "--steps", "1", "--out", "runs/other")[2]
+    assert "--class-weights balanced lets rare classes count" in err
+    for verb in ("train", "compare"):
+        said = refused(verb, "gmlp", "--data", "text.txt", "--class-weights", "balanced")
+        assert "the task lm predicts no classes" in said
+    said = refused("train", "gmlp", "--data", "text.txt", "--data.split", "group", "who")
+    assert "has no meaning for the task lm: it is for rows with a class or a number" in said
