@@ -1,5 +1,6 @@
 """Rows split by groups: all of one value of a column stay on one side."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -156,7 +157,7 @@ def test_arrays_need_a_group_for_each_row(tmp_path: Path, load: Load) -> None:
 @pytest.mark.parametrize(
     ("split", "said"),
     [
-        (("group",), "'group', but it takes random alone, or group and"),
+        (("group",), "'group', but it takes random alone, or group or time and"),
         (("group", "a", "b"), "'group a b', but it takes"),
         (("random", "a"), "'random a', but it takes"),
         (("groups", "a"), "cannot be 'groups'; did you mean 'group'"),
@@ -168,3 +169,38 @@ def test_a_split_is_random_or_a_group_with_its_column(split: tuple[str, ...], sa
         DataConfig(split=split)
     assert DataConfig(split=("group", "a")).group_column == "a"
     assert DataConfig().group_column is None
+
+
+DATED = "text,label,when\n" + "".join(
+    f"word {n},{'ab'[n % 2]},{1 + (7 * n) % 28:02d}.02.2024\n" for n in range(56)
+)
+
+
+def test_by_time_the_latest_rows_are_held_out(tmp_path: Path, load: Load) -> None:
+    (tmp_path / "dated.csv").write_text(DATED)
+    data = load(tmp_path / "dated.csv", split=("time", "when"), validation=0.25)
+    days = np.array([1 + (7 * n) % 28 for n in range(56)])
+    assert set(days[data.validation_rows]) == {22}
+    assert set(days[data.train_rows]) == {1, 8, 15}
+    assert "rows from 2024-02-22 on in 'when' are held out, 25%" in data.split
+
+
+def test_by_time_the_earliest_rows_always_stay_to_be_trained_on(tmp_path: Path, load: Load) -> None:
+    (tmp_path / "dated.csv").write_text(DATED)
+    data = load(tmp_path / "dated.csv", split=("time", "when"), validation=0.9)
+    assert len(data.train_rows) == 14
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (DATED.replace("01.02.2024", "later"), "'later' in 'when' of .* is no time|is no time"),
+        (re.sub(r"\d\d\.02", "01.02", DATED), "have one time in 'when', so none can be held out"),
+    ],
+)
+def test_times_that_are_none_or_all_the_same_are_refused(
+    text: str, told: str, tmp_path: Path, load: Load
+) -> None:
+    (tmp_path / "dated.csv").write_text(text)
+    with pytest.raises(DataError, match=told):
+        load(tmp_path / "dated.csv", split=("time", "when"))

@@ -8,6 +8,7 @@ import numpy as np
 from everyformer.core.errors import ConfigError, DataError
 from everyformer.core.wording import counted, few
 from everyformer.data.config import DataConfig
+from everyformer.data.dated.times import read_times, written
 from everyformer.data.headers import FEW, is_number, number
 from everyformer.data.layout import class_names
 from everyformer.data.selection import held_out_draw, majority
@@ -142,6 +143,8 @@ def hold_out(
         held_out = held_out_draw(labels, config.validation, config.seed)
         return held_out, f"a draw of {config.validation:.0%}{within} (seed {config.seed})"
     names, ids = np.unique(groups, return_inverse=True)
+    if config.split[0] == "time":
+        return _latest(names, ids.reshape(-1), config, spec)
     held_out = held_out_draw(labels, config.validation, config.seed, ids.reshape(-1))
     column = f"'{config.group_column}'"
     if not held_out.any():
@@ -166,6 +169,35 @@ def hold_out(
     return held_out, words
 
 
+def _latest(
+    names: np.ndarray, ids: np.ndarray, config: DataConfig, spec: str
+) -> tuple[np.ndarray, str]:
+    """Flags of the rows with the latest times, and words; of one time all are on one side.
+
+    Args:
+        names: different times. ids: (rows,) which of them each has.
+    """
+    column = f"'{config.group_column}'"
+    times = read_times([str(name) for name in names])
+    if isinstance(times, int):
+        raise DataError(
+            f"'{names[times]}' in {column} of '{spec}' is no time like those before it; write all "
+            "in one form, best as 2024-01-31, or choose another column with --data.split time"
+        )
+    at, first = times.values[ids], times.values.min()
+    if config.validation < 1:
+        cut = np.quantile(at, 1 - config.validation, method="higher")
+        first = max(cut, *np.unique(at)[1:2], first)
+    held_out = at >= first
+    if held_out.all() and config.validation < 1:
+        raise DataError(
+            f"all rows of '{spec}' have one time in {column}, so none can be held out; choose "
+            "another column with --data.split time, or --data.split random"
+        )
+    since = written(np.array([first]), times.dated)[0]
+    return held_out, f"rows from {since} on in {column} are held out, {held_out.mean():.0%}"
+
+
 def refuse_groups(config: DataConfig, why: str) -> None:
     """Refuse a split by groups, if one is asked for.
 
@@ -174,7 +206,7 @@ def refuse_groups(config: DataConfig, why: str) -> None:
     """
     if config.group_column is not None:
         raise ConfigError(
-            f"'data.split' group {config.group_column} cannot be had: {why}; leave it out"
+            f"'data.split' {' '.join(config.split)} cannot be had: {why}; leave it out"
         )
 
 

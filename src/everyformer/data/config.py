@@ -19,7 +19,7 @@ SMALLEST_BPE = 257
 LARGEST_BPE = 1_000_000
 """Several times the largest vocabulary in use; what trains them claims room for all at once."""
 
-SPLITS = ("random", "group")
+SPLITS = ("random", "group", "time")
 """Ways in which rows are held out."""
 
 
@@ -149,19 +149,20 @@ class RowOptions(DataOptions):
     elsewhere: ClassVar[str] = ": it is for rows with a class or a number each"
 
     split: tuple[str, ...] = ("random",)
-    """How rows with a class or a number are held out: random, a draw within each class; or group
+    """How rows with a class or a number are held out: random, a draw within each class; group
     COLUMN, by which all rows of one value of that column (a patient, a user, a source) stay on one
-    side. Of an .npz it is an array's name."""
+    side; or time COLUMN, by which the latest are held out, as of series that are forecast they
+    always are. Of an .npz it is an array's name."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         kind, *rest = self.split or ("",)
         if kind not in SPLITS:
             raise ConfigError(f"'data.split' cannot be '{kind}'; {nearest(kind, SPLITS)}")
-        if len(rest) != (kind == "group"):
+        if len(rest) != (kind != "random"):
             raise ConfigError(
-                f"'data.split' is {' '.join(self.split)!r}, but it takes random alone, or group "
-                "and the name or number of one column"
+                f"'data.split' is {' '.join(self.split)!r}, but it takes random alone, or group or "
+                "time and the name or number of one column"
             )
 
 
@@ -333,8 +334,8 @@ class DataConfig(
 
     @property
     def group_column(self) -> str | None:
-        """The column whose values are the groups that stay on one side."""
-        return self.split[1] if self.split[0] == "group" else None
+        """The column whose equal values stay on one side: groups, or times."""
+        return self.split[1] if len(self.split) > 1 else None
 
     @property
     def columns(self) -> dict[str, str | None]:

@@ -244,7 +244,7 @@ def _first_pass(
     texts: _LabelledTexts, codes: dict[str, int]
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """(texts,) the label of each, numbered into ``codes`` as they come, whether it is held out, and
-    its group, numbered too.
+    its group, where texts are grouped.
 
     A million rows are held as numbers, not as strings.
     """
@@ -255,7 +255,9 @@ def _first_pass(
         chosen.append(held_out)
         groups.append(numbers.setdefault(group, len(numbers)))
     whole = (np.array(each, dtype=np.int64) for each in (labels, groups))
-    return next(whole), np.array(chosen, dtype=bool), next(whole)
+    labelled, ids = next(whole), next(whole)
+    values = np.array([*numbers])[ids] if texts.grouped else ids
+    return labelled, np.array(chosen, dtype=bool), values
 
 
 def _split(texts: _LabelledTexts, train: np.ndarray, validation: np.ndarray, how: str) -> str:
