@@ -124,6 +124,8 @@ SOURCES: dict[str, dict[str, Any]] = {
     "Episodes": {"source": "minari:some-set"},
     "Arrays": {"source": "a.npy"},
     "Pictures": {"source": "pictures"},
+    "LabelledSequences": {"source": "species"},
+    "Sequences": {"source": "a.fa"},
     "ParallelText": {"source": "pairs"},
     "LabelledText": {"source": "a.csv"},
     "Text": {"source": "a.txt"},
@@ -134,6 +136,7 @@ REFUSED: dict[str, dict[str, Any]] = {
     "TableOptions": {"source_column": "x"},
     "DrawingOptions": {"labels": True},
     "PackingOptions": {"packing": True},
+    "SequenceOptions": {"alphabet": "dna"},
     "EpisodeOptions": {"context": 3},
     "EnvironmentOptions": {"env_number": 3},
     "PluginOptions": {"options": ("a=b",)},
@@ -145,6 +148,9 @@ FILES = {
     "pairs/a.de": "eins",
     "a.csv": "text,label\na,b\n",
     "a.txt": "text",
+    "a.fa": ">a\nACGT\n",
+    "species/one/a.fa": ">a\nACGT\n",
+    "species/two/b.fa": ">b\nACGT\n",
 }
 
 

@@ -18,6 +18,8 @@ SMALLEST_BPE = 257
 """All 256 bytes and one merge."""
 LARGEST_BPE = 1_000_000
 """Several times the largest vocabulary in use; what trains them claims room for all at once."""
+KMERS = (*"12345678",)
+"""Letters of a k-mer; there are 65,536 of eight bases."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +45,8 @@ class SharedOptions(DataOptions):
     folder that was recorded, or minari:ID."""
     validation: Part = 0.1
     """Fraction held out when the source brings no split of its own: the end of a corpus, a seeded
-    draw within each class of labelled data. 1 holds out everything, to evaluate only."""
+    draw within each class of labelled data, and of whole records of biological sequences. 1 holds
+    out everything, to evaluate only."""
     seed: Seed = 0
     """Seed of the held-out draw and of generated tasks; the order of batches has the run's seed."""
     cache: str | None = None
@@ -59,9 +62,11 @@ class SharedOptions(DataOptions):
 class TokenOptions(DataOptions):
     """Options of sequences of tokens."""
 
-    tokenizer: str = "bytes"
-    """How text becomes tokens: bytes, chars, or bpe:SIZE, trained on the training part. (hub: the
-    tokenizer of a converted checkpoint that a run starts from, which needs not be said.)"""
+    tokenizer: str = "auto"
+    """How text becomes tokens: bytes, chars, bpe:SIZE, trained on the training part, or kmer:K, K
+    bases or amino acids side by side. auto: bytes; of biological sequences chars, a token a letter.
+    (hub: the tokenizer of a converted checkpoint that a run starts from, which needs not be
+    said.)"""
     length: Several = 256
     """Tokens in a training sequence; when texts are classified, the longest text kept; of parallel
     text, the longest sentence that is trained on, its end token included."""
@@ -180,6 +185,20 @@ class PackingOptions(DataOptions):
 
 
 @dataclass(frozen=True)
+class SequenceOptions(DataOptions):
+    """Options of biological sequences."""
+
+    elsewhere: ClassVar[str] = ": it is for biological sequences (.fa, .fastq, .gb ...)"
+
+    alphabet: Literal["auto", "dna", "rna", "protein"] = "auto"
+    """FASTA, FASTQ, GenBank: the letters that records may have; auto guesses by those that they
+    have, and says so."""
+    strands: Literal["one", "both"] = "one"
+    """FASTA, FASTQ, GenBank: both makes the reverse complement of every training record a further
+    document (lm, mlm)."""
+
+
+@dataclass(frozen=True)
 class EpisodeOptions(DataOptions):
     """Options of episodes."""
 
@@ -244,6 +263,7 @@ class DataConfig(
     GeneratedOptions,
     EnvironmentOptions,
     EpisodeOptions,
+    SequenceOptions,
     PackingOptions,
     MaskOptions,
     DrawingOptions,
@@ -344,20 +364,26 @@ def direction(languages: str) -> tuple[str, str]:
 
 
 def tokenizer_parts(spec: str) -> tuple[str, int]:
-    """``"bpe:8000"`` -> ``("bpe", 8000)``; the size is 0 for bytes, chars and hub.
+    """``"bpe:8000"`` -> ``("bpe", 8000)``; the size is 0 for bytes, which auto is, chars and hub.
 
     Raises:
         ConfigError: an unknown kind, a missing or unreadable size, a vocabulary too small.
     """
     kind, colon, size = spec.partition(":")
-    if kind not in ("bytes", "chars", "bpe", "hub"):
-        raise ConfigError(
-            f"unknown tokenizer '{spec}'; {nearest(kind, ('bytes', 'chars', 'bpe:8000'))}"
-        )
+    if kind not in ("auto", "bytes", "chars", "bpe", "kmer", "hub"):
+        known = ("bytes", "chars", "bpe:8000", "kmer:6")
+        raise ConfigError(f"unknown tokenizer '{spec}'; {nearest(kind, known)}")
+    if kind == "kmer":
+        if size not in KMERS:
+            raise ConfigError(
+                f"tokenizer '{spec}' needs the letters of a k-mer, {KMERS[0]} to {KMERS[-1]}, for "
+                "example kmer:6"
+            )
+        return kind, int(size)
     if kind != "bpe":
         if colon:
             raise ConfigError(f"tokenizer '{kind}' takes no size; write '{kind}', not '{spec}'")
-        return kind, 0
+        return "bytes" if kind == "auto" else kind, 0
     if not size.isdecimal():
         raise ConfigError(f"tokenizer '{spec}' needs a vocabulary size, for example bpe:8000")
     if not size.isascii() or len(size) > 9 or int(size) > LARGEST_BPE:

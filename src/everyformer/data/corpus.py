@@ -8,10 +8,12 @@ a chunk is in memory.
 
 import codecs
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 
 from everyformer.core.errors import ConfigError, DataError
+from everyformer.data.alphabets import Unit
 from everyformer.data.config import DataConfig, tokenizer_parts
 from everyformer.data.layout import find_layout
 from everyformer.data.sources import CHUNK, Entry, Source
@@ -27,6 +29,16 @@ LONGEST_CHARACTER = 4
 class Corpus:
     """The documents of a source, and the byte at which the held-out part begins."""
 
+    unit: Unit = "byte"
+    """what a loss is told by"""
+    ends = 0
+    """separators of the held-out part that are not counted among its units"""
+
+    @staticmethod
+    def cut(config: DataConfig) -> list[Any]:
+        """The options that the two parts follow from."""
+        return [config.validation, config.part, config.columns]
+
     def __init__(self, source: Source, config: DataConfig, utf8: bool) -> None:
         """``utf8``: every document must be UTF-8 (else .bin files and other encodings pass)."""
         self.source, self.utf8 = source, utf8
@@ -34,7 +46,7 @@ class Corpus:
         self.note = layout.note
         held_out = layout.validation
         groups = [source.entries] if held_out is None else [layout.train, held_out]
-        self._groups = [[entry for entry in group if entry.size > 0] for group in groups]
+        self._groups = [[entry for entry in group if source.size(entry) > 0] for group in groups]
         if not all(self._groups):
             raise DataError(f"every text in '{source.spec}' is empty; give files with content")
         self._tables = TextTables(source, config, [e for group in self._groups for e in group])
@@ -54,7 +66,7 @@ class Corpus:
             if entry.name in self._tables.names:
                 sizes += [len(text.encode()) for _, text in self._tables.texts(entry)]
             else:
-                sizes.append(entry.size)
+                sizes.append(self.source.size(entry))
         if not sizes:
             raise DataError(f"'{self.source.spec}' holds no document; give files with content")
         if not any(sizes):
@@ -208,14 +220,15 @@ class StreamEncoder:
         text = self._rest + self._decoder.decode(chunk, final)
         stop = len(text)
         line = max(text.rfind("\n"), text.rfind(SEPARATOR)) + 1
-        if not final and len(text) - line < PIECE:
-            stop = line
+        if not final:
+            stop = line if len(text) - line < PIECE else self.tokenizer.whole(text)
         self._rest = text[stop:]
         return self.tokenizer.encode_array(text[:stop])
 
 
 def tokenizer_kind(config: DataConfig, tokenizer: Tokenizer | None) -> str:
-    """Kind of a run's tokenizer, or else of the one that the config names: bytes, chars, bpe, hub.
+    """Kind of a run's tokenizer, or else of the one that the config names: bytes, chars, bpe, kmer,
+    hub.
 
     Raises:
         ConfigError: it would have to be learned from a training part that holds nothing.

@@ -18,6 +18,7 @@ from everyformer.data.kind import OF_LABELS, OF_PAIRS, Kind, Request, TextFiles,
 from everyformer.data.labelled import LabelledText
 from everyformer.data.masking import masked
 from everyformer.data.parallel import ParallelText
+from everyformer.data.sequences import LabelledSequences, Sequences
 from everyformer.data.text import load_text
 from everyformer.data.tokenizers.base import Tokenizer
 
@@ -61,6 +62,8 @@ KINDS: tuple[type[Kind], ...] = (
     Episodes,
     Arrays,
     Pictures,
+    LabelledSequences,
+    Sequences,
     ParallelText,
     LabelledText,
     Text,

@@ -61,11 +61,12 @@ def evaluate(
     Returns:
         ``loss`` (nats a scored target), ``loss_interval``, ``perplexity``, ``accuracy``,
         ``accuracy_interval``, ``top5`` (from five classes on), ``scored``, ``sequences``; with
-        depth that differs by token ``mean_depth`` (`everyformer.core.tally`); with
-        text ``bits_per_byte``, with pixels ``bits_per_dim``, each with its interval; with numbers
-        ``mae``, ``rmse``, ``r2`` and the same of answering the mean (``mean_mae`` ...); with
-        classes the measures of `ClassErrors`; with text ``counting_loss`` and
-        ``counting_bits_per_byte``, those of counting tokens (`Dataset.counting`); with actions
+        depth that differs by token ``mean_depth`` (`everyformer.core.tally`); with text
+        ``bits_per_byte`` (of sequences base or residue: `Dataset.unit`), with pixels
+        ``bits_per_dim``, each with its interval; with numbers ``mae``, ``rmse``, ``r2`` and the
+        same of answering the mean (``mean_mae`` ...); with classes the measures of `ClassErrors`;
+        with text ``counting_loss`` and ``counting_bits_per_byte``, those of counting tokens
+        (`Dataset.counting`); with actions
         ``action_loss`` in place of ``perplexity``. Of a policy, ``return``, ``steps`` and more of
         ``limit`` episodes, or of 20 (`everyformer.training.returns.played`), and ``loss``, minus
         the return. Intervals are normal over sequences; of classifiers' accuracy, Wilson's. A model
@@ -179,7 +180,8 @@ def why_not_finite(model: nn.Module, loss: float) -> str:
 def in_words(evaluation: dict[str, Any]) -> str:
     """The main number of an evaluation and its interval, in one line."""
     parts = [] if "return" in evaluation else [f"validation loss {evaluation['loss']:.4f}"]
-    for name in ("return", "success", "bits_per_byte", "bits_per_dim", "accuracy", "rmse", "r2"):
+    bits = (name for name in evaluation if name.startswith("bits_per_") and "interval" not in name)
+    for name in ("return", "success", *bits, "accuracy", "rmse", "r2"):
         if name in evaluation:
             around = evaluation.get(f"{name}_interval")
             span = "" if around is None else f" ({around[0]:.4f} to {around[1]:.4f})"
@@ -240,7 +242,7 @@ class _Losses:
             result |= {"accuracy": accuracy, "accuracy_interval": clipped}
         if self.top5:
             result["top5"] = five / n
-        unit, size = "bits_per_byte", dataset.bytes_per_token
+        unit, size = f"bits_per_{dataset.unit}", dataset.bytes_per_token
         if TASKS[dataset.task].draws:
             unit, size = "bits_per_dim", 1.0
         if size is not None:

@@ -22,8 +22,10 @@ _KNOWN = {
     "rmse": ("mean_rmse", "always giving the mean", -1),
     "mae": ("mean_mae", "always giving the mean", -1),
     "r2": ("mean_r2", "always giving the mean", 1),
-    "bits_per_byte": ("counting_bits_per_byte", "counting how often each token occurs", -1),
-    "loss": ("counting_loss", "counting how often each token occurs", -1),
+    **{
+        name: (f"counting_{name}", "counting how often each token occurs", -1)
+        for name in ("bits_per_byte", "bits_per_base", "bits_per_residue", "loss")
+    },
 }
 """measure -> where an evaluation has that of the baseline, in words, and the sign of better"""
 
