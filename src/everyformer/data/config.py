@@ -40,8 +40,8 @@ class SharedOptions(DataOptions):
     """Options of all data that is read."""
 
     source: str = "stdlib"
-    """A file, folder, zip or glob, or a built-in: stdlib, digits, copy, reverse, sort, recall,
-    listops. A built-in name wins over a file of that name; write ./copy for the file. Episodes: a
+    """A file (.gz too), folder, zip or glob: text, tables, sequences (FASTA, FASTQ, GenBank),
+    pictures, arrays; or a built-in: stdlib, digits, copy, reverse, sort, recall, listops. A built-in name wins over a file of that name; write ./copy for the file. Episodes: a
     folder that was recorded, or minari:ID."""
     validation: Part = 0.1
     """Fraction held out when the source brings no split of its own: the end of a corpus, a seeded
@@ -340,7 +340,7 @@ class TextSource(Options):
     source: str | None = None
     """texts: a file, a folder, a zip or a glob; each file is a document of its name, each row of a
     table (JSON lines, Parquet; CSV and TSV if the column is chosen) one of the file's and the
-    row's"""
+    row's, each record of FASTA, FASTQ and GenBank one of the file's and the record's"""
     text_column: str | None = None
     """tables: the column with the text, by its name or its number from 1 (default: the one that is
     called like a text)"""

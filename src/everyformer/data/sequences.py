@@ -145,16 +145,18 @@ class SequenceCorpus(Corpus):
                 f"'{source.spec}' are {self._records.found})"
             )
         self._strands = 1 + (config.strands == "both")
-        whole = f"about {config.validation:.0%} of the letters"
         if layout.validation is not None:
             first = sum(1 for entry in groups[0] for _ in self._records.of(entry))
             self._drawn = np.arange(len(lengths)) >= first
         elif len(lengths) == 1 and config.validation < 1:
             self._drawn, self._at = np.zeros(1, bool), int(lengths[0] * (1 - config.validation))
-            self.note = f"of the only record the end, {whole}, is held out"
+            self.note = f"the last {config.validation:.0%} of the only record are held out"
         else:
             self._drawn = draw_records(lengths, config.validation, config.seed)
-            self.note = f"whole records, {whole} (seed {config.seed}), are held out"
+            share = lengths[self._drawn].sum() / lengths.sum()
+            self.note = (
+                f"whole records, {share:.0%} of the letters (seed {config.seed}), are held out"
+            )
             if config.validation == 1:
                 self.note = "everything is held out"
         held_out = int(self._drawn.sum()) + (self._at > 0)
