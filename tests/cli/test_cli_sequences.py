@@ -39,7 +39,7 @@ def test_a_genome_is_trained_on_evaluated_and_continued_in_bits_per_base(
     assert out.startswith("ACGT")
     assert {*out.strip()} <= {*"ACGTRYSWKMBDHVN\ufffd"}
     found = json.loads(say("eval", run, "--json")[1])
-    assert "bits_per_base_interval" in found
+    assert "bits_per_base_interval" in found["evaluation"]
     out = say("eval", run, "--lengths", "8", "16")[1]
     assert "bits_per_base" in out
 
