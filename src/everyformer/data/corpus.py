@@ -14,12 +14,13 @@ import numpy as np
 
 from everyformer.core.errors import ConfigError, DataError
 from everyformer.data.alphabets import Unit
-from everyformer.data.config import DataConfig, tokenizer_parts
+from everyformer.data.config import DataConfig
 from everyformer.data.layout import find_layout
 from everyformer.data.sources import CHUNK, Entry, Source
 from everyformer.data.table import DELIMITED, JSON_LINES, PARQUET
 from everyformer.data.tables import text_reader
 from everyformer.data.tokenizers.base import PIECE, SEPARATOR, Tokenizer
+from everyformer.data.tokenizers.names import tokenizer_parts
 from everyformer.data.tokenizers.plain import ByteTokenizer
 
 LONGEST_CHARACTER = 4

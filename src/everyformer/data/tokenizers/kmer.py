@@ -21,8 +21,8 @@ import numpy as np
 
 from everyformer.core.errors import ConfigError, DataError
 from everyformer.data.alphabets import alphabet_of
-from everyformer.data.config import LARGEST_BPE
 from everyformer.data.tokenizers.base import SEPARATOR, Tokenizer
+from everyformer.data.tokenizers.names import LARGEST_BPE
 
 BYTES = 256
 

@@ -5,10 +5,10 @@ from pathlib import Path
 from typing import Any
 
 from everyformer.core.errors import ConfigError, DataError
-from everyformer.data.config import tokenizer_parts
 from everyformer.data.tokenizers.base import Tokenizer
 from everyformer.data.tokenizers.kmer import KmerTokenizer
 from everyformer.data.tokenizers.marian import restored
+from everyformer.data.tokenizers.names import tokenizer_parts
 from everyformer.data.tokenizers.package import BPETokenizer, HubTokenizer
 from everyformer.data.tokenizers.plain import ByteTokenizer, CharTokenizer
 from everyformer.system.files import expanded, require_regular
