@@ -18,6 +18,7 @@ from everyformer.data.sequence_files import Record, read_records
 from everyformer.data.sequences import Records, draw_records
 from everyformer.data.sources import open_source
 from everyformer.data.tokenizers.plain import ByteTokenizer, CharTokenizer
+from everyformer.datastores.texts import Texts
 from everyformer.training.evaluate import evaluate
 
 DNA = "ACGGTTTACAGATTACA"
@@ -137,6 +138,22 @@ def test_an_alphabet_is_guessed_by_the_letters_or_said(
         records = Records(source, source.entries, said)
     assert records.alphabet is ALPHABETS[alphabet]
     assert records.found == found
+
+
+def test_a_stray_letter_of_rna_does_not_turn_dna_into_it(tmp_path: Path) -> None:
+    path = write(tmp_path, {"a.fa": fasta("ACGT" * 9, "ACGUACGT" * 3)}) / "a.fa"
+    with (
+        open_source(str(path)) as source,
+        pytest.raises(DataError, match="'r1' has 'U' as its letter 4, which DNA has not"),
+    ):
+        Records(source, source.entries, "auto")
+
+
+def test_a_datastore_reads_each_record_as_a_text(tmp_path: Path) -> None:
+    path = write(tmp_path, {"a.fa": fasta("acgt", "GGA")}) / "a.fa"
+    with open_source(str(path)) as source:
+        read = [(text.name, bytes(text.tokens)) for text in Texts(source, ByteTokenizer())]
+    assert read == [("a.fa:r0", b"ACGT"), ("a.fa:r1", b"GGA")]
 
 
 @pytest.mark.parametrize("kind", ["dna", "rna"])
