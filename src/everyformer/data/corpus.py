@@ -7,6 +7,7 @@ a chunk is in memory.
 """
 
 import codecs
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -27,21 +28,48 @@ LONGEST_CHARACTER = 4
 """Bytes of one character in UTF-8, at most."""
 
 
-class Corpus:
-    """The documents of a source, and the byte at which the held-out part begins."""
+class Documents(ABC):
+    """Documents of a source in two parts, read anew at every pass."""
 
+    note: str
+    """how they were separated, half a sentence"""
+    notes: str
+    """what else was read and guessed, each with a semicolon before it"""
+    documents: list[int]
+    """of the training part and of the held-out one"""
+    size: int
+    """bytes of all"""
     unit: Unit = "byte"
     """what a loss is told by"""
     ends = 0
     """separators of the held-out part that are not counted among its units"""
 
+    @abstractmethod
+    def __init__(self, source: Source, config: DataConfig, utf8: bool) -> None:
+        """``utf8``: every document must be UTF-8 (else .bin files and other encodings pass)."""
+
     @staticmethod
+    @abstractmethod
     def cut(config: DataConfig) -> list[Any]:
         """The options that the two parts follow from."""
+
+    @abstractmethod
+    def parts(self) -> Iterator[tuple[bool, bytes]]:
+        """Chunks in order, each with whether it is held out."""
+
+    @abstractmethod
+    def training_text(self) -> Iterator[str]:
+        """The training part as text, to learn a tokenizer from."""
+
+
+class Corpus(Documents):
+    """The documents of a source, and the byte at which the held-out part begins."""
+
+    @staticmethod
+    def cut(config: DataConfig) -> list[Any]:
         return [config.validation, config.part, config.columns]
 
     def __init__(self, source: Source, config: DataConfig, utf8: bool) -> None:
-        """``utf8``: every document must be UTF-8 (else .bin files and other encodings pass)."""
         self.source, self.utf8 = source, utf8
         layout = find_layout(source.entries, config.part)
         self.note = layout.note
@@ -52,7 +80,6 @@ class Corpus:
             raise DataError(f"every text in '{source.spec}' is empty; give files with content")
         self._tables = TextTables(source, config, [e for group in self._groups for e in group])
         self.notes = "".join(f"; {note}" for note in self._tables.notes)
-        """on tables, each with a semicolon before it"""
         lengths = [self._lengths(group) for group in self._groups]
         self.documents = [*map(len, lengths)]
         self._joined = max(self.documents) > 1
@@ -88,7 +115,6 @@ class Corpus:
         return cut
 
     def parts(self) -> Iterator[tuple[bool, bytes]]:
-        """Chunks in order, each with whether it is held out."""
         if self._cut is None:
             for part, group in enumerate(self._groups):
                 for chunk in self._stream(group):
@@ -107,7 +133,6 @@ class Corpus:
                 yield held_out, chunk
 
     def training_text(self) -> Iterator[str]:
-        """The training part as text, to learn a tokenizer from."""
         decoder = codecs.getincrementaldecoder("utf-8")()
         for held_out, chunk in self.parts():
             if held_out:
@@ -222,7 +247,7 @@ class StreamEncoder:
         stop = len(text)
         line = max(text.rfind("\n"), text.rfind(SEPARATOR)) + 1
         if not final:
-            stop = line if len(text) - line < PIECE else self.tokenizer.whole(text)
+            stop = line if len(text) - line < PIECE else stop - self.tokenizer.loose(text)
         self._rest = text[stop:]
         return self.tokenizer.encode_array(text[:stop])
 

@@ -1,5 +1,6 @@
 """Texts with a class or a number each: a folder for each class, or a table with both columns."""
 
+from abc import ABC, abstractmethod
 from array import array
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -77,7 +78,7 @@ def _is_table(source: Source) -> bool:
     return all(entry.suffix in TABLES for entry in without_notes(source.entries))
 
 
-class LabelledTexts:
+class LabelledTexts(ABC):
     """The labelled texts of a source, read anew at every pass."""
 
     known: tuple[str, ...] = ()
@@ -115,8 +116,15 @@ class LabelledTexts:
         if not self.skips:
             refuse_unlabelled(self._lines, self.unlabelled, f"'{self.source.spec}'")
 
+    @abstractmethod
     def rows(self, entry: Entry) -> Iterator[tuple[str, str]]:
         """The texts of one file, each with its label."""
+
+
+class LabelledFiles(LabelledTexts):
+    """The files in each class's folder, a text each, or the rows of tables."""
+
+    def rows(self, entry: Entry) -> Iterator[tuple[str, str]]:
         if self.table is None:
             raw = b"".join(checked(self.source, entry, self.utf8))
             yield raw.decode("utf-8", "strict" if self.utf8 else "surrogateescape"), entry.parts[0]
@@ -136,7 +144,7 @@ class LabelledText(TextFiles):
     """Texts in a folder for each class, or in a table with a label or a number each."""
 
     name = "labelled text"
-    texts: ClassVar[type[LabelledTexts]] = LabelledTexts
+    texts: ClassVar[type[LabelledTexts]] = LabelledFiles
     """how they are read"""
 
     @classmethod

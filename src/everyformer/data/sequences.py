@@ -23,7 +23,7 @@ from everyformer.data.config import (
     SharedOptions,
     TokenOptions,
 )
-from everyformer.data.corpus import Corpus
+from everyformer.data.corpus import Documents
 from everyformer.data.dataset import Dataset
 from everyformer.data.kind import Request, TextFiles, holds_sequences, refuse
 from everyformer.data.labelled import LabelledText, LabelledTexts
@@ -126,7 +126,7 @@ def draw_records(lengths: np.ndarray, fraction: float, seed: int) -> np.ndarray:
     return drawn
 
 
-class SequenceCorpus(Corpus):
+class SequenceCorpus(Documents):
     """The records of a source as documents, and which of them are held out."""
 
     @staticmethod
@@ -170,7 +170,6 @@ class SequenceCorpus(Corpus):
             self.notes += "; training records on both strands"
 
     def parts(self) -> Iterator[tuple[bool, bytes]]:
-        """Chunks in order, each with whether it is held out."""
         waiting = bytearray(), bytearray()
         for held_out, letters in self._documents():
             waiting[held_out].extend(letters + SEPARATOR.encode() * self._joined)

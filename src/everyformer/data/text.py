@@ -17,7 +17,7 @@ from everyformer.core.errors import DataError
 from everyformer.data.batch import IGNORED, Batch
 from everyformer.data.cache import FORMAT, cache_root, cached, digest
 from everyformer.data.config import DataConfig
-from everyformer.data.corpus import Corpus, StreamEncoder, tokenizer_kind
+from everyformer.data.corpus import Corpus, Documents, StreamEncoder, tokenizer_kind
 from everyformer.data.dataset import Dataset
 from everyformer.data.selection import spread
 from everyformer.data.sources import Source
@@ -121,7 +121,7 @@ def load_text(
     source: Source,
     config: DataConfig,
     tokenizer: Tokenizer | None = None,
-    read: type[Corpus] = Corpus,
+    read: type[Documents] = Corpus,
 ) -> Dataset:
     """A source as a corpus, which ``read`` makes of it, encoded once into the cache.
 
@@ -200,7 +200,7 @@ def encode_prompt(tokenizer: Tokenizer, prompt: str) -> Tensor:
                 f"the prompt has {', '.join(map(repr, strange[:8]))}, which the training text "
                 f"never had; {mend}"
             )
-    if rest := len(prompt) - tokenizer.whole(prompt):
+    if rest := tokenizer.loose(prompt):
         raise DataError(
             f"the end of the prompt, {prompt[-rest:]!r}, is no whole token of the tokenizer "
             f"{tokenizer.name}, and would be read as the end of a sequence: give more letters, or "
@@ -223,7 +223,7 @@ def token_texts(tokenizer: Tokenizer, tokens: Iterable[int]) -> list[str]:
     return [tokenizer.decode([token]) if token < known else "[mask]" for token in tokens]
 
 
-def _encode(corpus: Corpus, tokenizer: Tokenizer, folder: Path) -> dict[str, Any]:
+def _encode(corpus: Documents, tokenizer: Tokenizer, folder: Path) -> dict[str, Any]:
     """Write both parts' tokens into ``folder``; give the facts."""
     encoders = StreamEncoder(tokenizer), StreamEncoder(tokenizer)
     hashes = hashlib.blake2b(digest_size=16), hashlib.blake2b(digest_size=16)

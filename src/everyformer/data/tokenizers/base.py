@@ -68,9 +68,9 @@ class Tokenizer(ABC):
         context = self.context(before)
         return self.decode([*context, *ids])[len(self.decode(context)) :]
 
-    def whole(self, text: str) -> int:
-        """How many characters of ``text`` may be encoded before it is known what follows it."""
-        return len(text)
+    def loose(self, text: str) -> int:
+        """How many characters at the end of ``text`` may make a token with what follows it."""
+        return 0
 
     def context(self, before: Iterable[int]) -> list[int]:
         """The tokens that the text of later ones depends on."""

@@ -91,9 +91,8 @@ class KmerTokenizer(Tokenizer):
     def decode(self, ids: Iterable[int]) -> str:
         return b"".join(map(self._bytes, map(int, ids))).decode("utf-8", "replace")
 
-    def whole(self, text: str) -> int:
-        run = len(text) - len(text.rstrip(self.plain))
-        return len(text) - run % self.size
+    def loose(self, text: str) -> int:
+        return (len(text) - len(text.rstrip(self.plain))) % self.size
 
     def to_dict(self) -> dict[str, Any]:
         return {"kind": self.kind, "size": self.size, "plain": self.plain}
