@@ -125,6 +125,8 @@ SOURCES: dict[str, dict[str, Any]] = {
     "Arrays": {"source": "a.npy"},
     "Pictures": {"source": "pictures"},
     "DatedTables": {"source": "days.csv"},
+    "LabelledSequences": {"source": "species"},
+    "Sequences": {"source": "a.fa"},
     "ParallelText": {"source": "pairs"},
     "LabelledText": {"source": "a.csv"},
     "Text": {"source": "a.txt"},
@@ -140,6 +142,7 @@ REFUSED: dict[str, dict[str, Any]] = {
     "EpisodeOptions": {"best": 0.5},
     "ContextOptions": {"context": 3},
     "ForecastOptions": {"season": 3},
+    "SequenceOptions": {"alphabet": "dna"},
     "EnvironmentOptions": {"env_number": 3},
     "PluginOptions": {"options": ("a=b",)},
 }
@@ -151,6 +154,9 @@ FILES = {
     "a.csv": "text,label\na,b\n",
     "days.csv": "date,sold\n2024-01-01,1\n",
     "a.txt": "text",
+    "a.fa": ">a\nACGT\n",
+    "species/one/a.fa": ">a\nACGT\n",
+    "species/two/b.fa": ">b\nACGT\n",
 }
 
 

@@ -32,7 +32,10 @@ _VALUE_FOLLOWS = re.compile(
     r"|\b(?:task|member|mixer|position|memory|wiring|depth|feedforward|tokenizer|launcher)s?)\s*\(?$"
 )
 _JOINED = re.compile(r",? (?:and|or) |, |=\S+ and ")
-DATA = (".txt", ".csv", ".tsv", ".jsonl", ".json", ".parquet", ".zip", ".npy", ".npz", ".md")
+DATA = (
+    *(".txt", ".csv", ".tsv", ".jsonl", ".json", ".parquet", ".zip", ".npy", ".npz", ".md"),
+    *(".fa", ".fasta", ".fna", ".faa", ".fastq", ".fq", ".gb", ".gbk", ".gz"),
+)
 """endings of files that nobody calls a member"""
 
 

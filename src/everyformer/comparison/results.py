@@ -11,6 +11,8 @@ from everyformer.core.means import MEANS, Mean
 
 Metric = Literal[
     "bits_per_byte",
+    "bits_per_base",
+    "bits_per_residue",
     "bits_per_dim",
     "loss",
     "action_loss",
@@ -34,6 +36,8 @@ class Evaluation(TypedDict):
 
     loss: float
     bits_per_byte: NotRequired[float]
+    bits_per_base: NotRequired[float]
+    bits_per_residue: NotRequired[float]
     bits_per_dim: NotRequired[float]
     action_loss: NotRequired[float]
     accuracy: NotRequired[float]

@@ -9,7 +9,7 @@ from everyformer.system.lazy import late_names
 
 if TYPE_CHECKING:
     from everyformer.data.batch import Batch as Batch
-    from everyformer.data.config import BUILTINS as BUILTINS
+    from everyformer.data.builtins import BUILTINS as BUILTINS
     from everyformer.data.config import DataConfig as DataConfig
     from everyformer.data.dataset import Dataset as Dataset
     from everyformer.data.load import load_dataset as load_dataset
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from everyformer.data.tokenizers.load import require_same as require_same
 
 _HOMES = {
-    "BUILTINS": "config",
+    "BUILTINS": "builtins",
     "Batch": "batch",
     "DataConfig": "config",
     "Dataset": "dataset",

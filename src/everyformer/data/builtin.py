@@ -13,8 +13,9 @@ import numpy as np
 
 from everyformer.core.errors import DataError
 from everyformer.core.tasks import TASKS, TaskName
+from everyformer.data.builtins import BUILTINS
 from everyformer.data.cache import digest
-from everyformer.data.config import BUILTINS, DataConfig, EpisodeOptions, SharedOptions
+from everyformer.data.config import DataConfig, EpisodeOptions, SharedOptions
 from everyformer.data.dataset import Dataset
 from everyformer.data.dated.sales import sales
 from everyformer.data.dated.windows import forecast_dataset

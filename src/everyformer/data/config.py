@@ -11,13 +11,8 @@ from typing import Any, ClassVar, Literal
 from everyformer.core.bounds import Count, Part, Positive, Seed, Several, Whole
 from everyformer.core.config import Options
 from everyformer.core.errors import ConfigError, nearest
-from everyformer.core.tasks import TaskName
+from everyformer.data.tokenizers.names import tokenizer_parts
 from everyformer.system.plain import from_json
-
-SMALLEST_BPE = 257
-"""All 256 bytes and one merge."""
-LARGEST_BPE = 1_000_000
-"""Several times the largest vocabulary in use; what trains them claims room for all at once."""
 
 SPLITS = ("random", "group", "time")
 """Ways in which rows are held out."""
@@ -41,12 +36,14 @@ class SharedOptions(DataOptions):
     """Options of all data that is read."""
 
     source: str = "stdlib"
-    """A file, folder, zip or glob, or a built-in: stdlib, digits, copy, reverse, sort, recall,
-    listops. A built-in name wins over a file of that name; write ./copy for the file. Episodes: a
-    folder that was recorded, or minari:ID."""
+    """A file (.gz too), folder, zip or glob: text, tables, sequences (FASTA, FASTQ, GenBank),
+    pictures, arrays; or a built-in: stdlib, digits, copy, reverse, sort, recall, listops. A
+    built-in name wins over a file of that name; write ./copy for the file. Episodes: a folder that
+    was recorded, or minari:ID."""
     validation: Part = 0.1
     """Fraction held out when the source brings no split of its own: the end of a corpus, a seeded
-    draw within each class of labelled data. 1 holds out everything, to evaluate only."""
+    draw within each class of labelled data, and of whole records of biological sequences. 1 holds
+    out everything, to evaluate only."""
     seed: Seed = 0
     """Seed of the held-out draw and of generated tasks; the order of batches has the run's seed."""
     cache: str | None = None
@@ -62,9 +59,11 @@ class SharedOptions(DataOptions):
 class TokenOptions(DataOptions):
     """Options of sequences of tokens."""
 
-    tokenizer: str = "bytes"
-    """How text becomes tokens: bytes, chars, or bpe:SIZE, trained on the training part. (hub: the
-    tokenizer of a converted checkpoint that a run starts from, which needs not be said.)"""
+    tokenizer: str = "auto"
+    """How text becomes tokens: bytes, chars, bpe:SIZE, trained on the training part, or kmer:K, K
+    bases or amino acids side by side. auto: bytes; of biological sequences chars, a token a letter.
+    (hub: the tokenizer of a converted checkpoint that a run starts from, which needs not be
+    said.)"""
     length: Several = 256
     """Tokens in a training sequence; when texts are classified, the longest text kept; of parallel
     text, the longest sentence that is trained on, its end token included."""
@@ -214,6 +213,20 @@ class PackingOptions(DataOptions):
 
 
 @dataclass(frozen=True)
+class SequenceOptions(DataOptions):
+    """Options of biological sequences."""
+
+    elsewhere: ClassVar[str] = ": it is for biological sequences (.fa, .fastq, .gb ...)"
+
+    alphabet: Literal["auto", "dna", "rna", "protein"] = "auto"
+    """FASTA, FASTQ, GenBank: the letters that records may have; auto guesses by those that they
+    have, and says so."""
+    strands: Literal["one", "both"] = "one"
+    """FASTA, FASTQ, GenBank: both makes the reverse complement of every training record a further
+    document (lm, mlm)."""
+
+
+@dataclass(frozen=True)
 class EpisodeOptions(DataOptions):
     """Options of episodes."""
 
@@ -318,6 +331,7 @@ class DataConfig(
     ForecastOptions,
     ContextOptions,
     EpisodeOptions,
+    SequenceOptions,
     PackingOptions,
     MaskOptions,
     DrawingOptions,
@@ -351,69 +365,13 @@ GROUPS: Groups = DataConfig.__bases__[::-1]
 
 
 @dataclass(frozen=True)
-class Builtin:
-    """Record of one built-in."""
-
-    about: str
-    tasks: tuple[TaskName, ...]
-    """those that it serves, the natural one first"""
-    reads: tuple[type[DataOptions], ...] = ()
-    """options that not all built-ins have a use for"""
-
-    def __str__(self) -> str:
-        return f"{self.about} ({', '.join(self.tasks)})"
-
-
-BUILTINS: dict[str, Builtin] = {
-    "stdlib": Builtin(
-        "the .py files of this Python's standard library, up to 10 MB of text",
-        ("lm", "mlm"),
-        (PackingOptions,),
-    ),
-    "digits": Builtin(
-        "1,797 grey 8x8 pictures of handwritten digits, from scikit-learn",
-        ("classify-image", "pixels", "super-resolution", "regress-image"),
-        (DrawingOptions,),
-    ),
-    "copy": Builtin(
-        "random tokens, a separator, then the same tokens, which alone are scored; or 10 to 20 "
-        "tokens and the same once more",
-        ("lm", "seq2seq"),
-    ),
-    "reverse": Builtin("10 to 20 random tokens and the same backwards", ("seq2seq",)),
-    "sort": Builtin("10 to 20 random tokens and the same in ascending order", ("seq2seq",)),
-    "recall": Builtin(
-        "key-value pairs, then the keys again in another order; the answers are scored", ("lm",)
-    ),
-    "listops": Builtin(
-        "nested MIN, MAX, MED and SM of digits; the class is the value",
-        ("classify-text", "regress-text"),
-    ),
-    "waves": Builtin(
-        "noisy series; the class is their shape, the number how often it repeats",
-        ("classify-series", "regress-series"),
-    ),
-    "walks": Builtin(
-        "1,000 random walks to one node of a graph of 20; a better one is a shorter one",
-        ("decision",),
-        (EpisodeOptions, ContextOptions),
-    ),
-    "sales": Builtin(
-        "24 made series of two years of days with a trend, a week, offers known ahead, and gaps",
-        ("forecast",),
-        (ForecastOptions, ContextOptions),
-    ),
-}
-
-
-@dataclass(frozen=True)
 class TextSource(Options):
     """Texts of which all is read, with the tokenizer of a run."""
 
     source: str | None = None
     """texts: a file, a folder, a zip or a glob; each file is a document of its name, each row of a
     table (JSON lines, Parquet; CSV and TSV if the column is chosen) one of the file's and the
-    row's"""
+    row's, each record of FASTA, FASTQ and GenBank one of the file's and the record's"""
     text_column: str | None = None
     """tables: the column with the text, by its name or its number from 1 (default: the one that is
     called like a text)"""
@@ -434,33 +392,6 @@ def direction(languages: str) -> tuple[str, str]:
             f"'{languages}'"
         )
     return source, target
-
-
-def tokenizer_parts(spec: str) -> tuple[str, int]:
-    """``"bpe:8000"`` -> ``("bpe", 8000)``; the size is 0 for bytes, chars and hub.
-
-    Raises:
-        ConfigError: an unknown kind, a missing or unreadable size, a vocabulary too small.
-    """
-    kind, colon, size = spec.partition(":")
-    if kind not in ("bytes", "chars", "bpe", "hub"):
-        raise ConfigError(
-            f"unknown tokenizer '{spec}'; {nearest(kind, ('bytes', 'chars', 'bpe:8000'))}"
-        )
-    if kind != "bpe":
-        if colon:
-            raise ConfigError(f"tokenizer '{kind}' takes no size; write '{kind}', not '{spec}'")
-        return kind, 0
-    if not size.isdecimal():
-        raise ConfigError(f"tokenizer '{spec}' needs a vocabulary size, for example bpe:8000")
-    if not size.isascii() or len(size) > 9 or int(size) > LARGEST_BPE:
-        raise ConfigError(f"tokenizer '{spec}': a vocabulary has at most {LARGEST_BPE:,} tokens")
-    if int(size) < SMALLEST_BPE:
-        raise ConfigError(
-            f"tokenizer '{spec}': a byte-level vocabulary has at least {SMALLEST_BPE} tokens "
-            "(256 bytes and a merge); take a larger one, or --data.tokenizer bytes"
-        )
-    return kind, int(size)
 
 
 def named_values(words: Sequence[str], flag: str) -> dict[str, Any]:

@@ -7,34 +7,78 @@ a chunk is in memory.
 """
 
 import codecs
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 
 from everyformer.core.errors import ConfigError, DataError
-from everyformer.data.config import DataConfig, tokenizer_parts
+from everyformer.data.alphabets import Unit
+from everyformer.data.config import DataConfig
 from everyformer.data.layout import find_layout
 from everyformer.data.sources import CHUNK, Entry, Source, text_lines
 from everyformer.data.table import DELIMITED, JSON_LINES, PARQUET
 from everyformer.data.tables import text_reader
 from everyformer.data.tokenizers.base import PIECE, SEPARATOR, Tokenizer
+from everyformer.data.tokenizers.names import tokenizer_parts
 from everyformer.data.tokenizers.plain import ByteTokenizer
 
 LONGEST_CHARACTER = 4
 """Bytes of one character in UTF-8, at most."""
 
 
-class Corpus:
-    """The documents of a source, and the byte at which the held-out part begins."""
+class Documents(ABC):
+    """Documents of a source in two parts, read anew at every pass."""
 
+    note: str
+    """how they were separated, half a sentence"""
+    documents: list[int]
+    """of the training part and of the held-out one"""
+    size: int
+    """bytes of all"""
+    unit: Unit = "byte"
+    """what a loss is told by"""
+    ends = 0
+    """separators of the held-out part that are not counted among its units"""
+
+    @abstractmethod
     def __init__(self, source: Source, config: DataConfig, utf8: bool) -> None:
         """``utf8``: every document must be UTF-8 (else .bin files and other encodings pass)."""
+
+    @staticmethod
+    @abstractmethod
+    def cut(config: DataConfig) -> list[Any]:
+        """The options that the two parts follow from."""
+
+    @property
+    @abstractmethod
+    def notes(self) -> str:
+        """What else was read and guessed, each with a semicolon before it."""
+
+    @abstractmethod
+    def parts(self) -> Iterator[tuple[bool, bytes]]:
+        """Chunks in order, each with whether it is held out."""
+
+    @abstractmethod
+    def training_text(self) -> Iterator[str]:
+        """The training part as text, to learn a tokenizer from."""
+
+
+class Corpus(Documents):
+    """The documents of a source, and the byte at which the held-out part begins."""
+
+    @staticmethod
+    def cut(config: DataConfig) -> list[Any]:
+        return [config.validation, config.part, config.columns]
+
+    def __init__(self, source: Source, config: DataConfig, utf8: bool) -> None:
         self.source, self.utf8 = source, utf8
         layout = find_layout(source.entries, config.part)
         self.note = layout.note
         held_out = layout.validation
         groups = [source.entries] if held_out is None else [layout.train, held_out]
-        self._groups = [[entry for entry in group if entry.size > 0] for group in groups]
+        self._groups = [[entry for entry in group if source.size(entry) > 0] for group in groups]
         if not all(self._groups):
             raise DataError(f"every text in '{source.spec}' is empty; give files with content")
         self._tables = TextTables(source, config, [e for group in self._groups for e in group])
@@ -59,7 +103,7 @@ class Corpus:
             elif self.source.encoding is not None:
                 sizes.append(sum(map(len, checked(self.source, entry, self.utf8))))
             else:
-                sizes.append(entry.size)
+                sizes.append(self.source.size(entry))
         if not sizes:
             raise DataError(f"'{self.source.spec}' holds no document; give files with content")
         if not any(sizes):
@@ -80,7 +124,6 @@ class Corpus:
         return cut
 
     def parts(self) -> Iterator[tuple[bool, bytes]]:
-        """Chunks in order, each with whether it is held out."""
         if self._cut is None:
             for part, group in enumerate(self._groups):
                 for chunk in self._stream(group):
@@ -99,7 +142,6 @@ class Corpus:
                 yield held_out, chunk
 
     def training_text(self) -> Iterator[str]:
-        """The training part as text, to learn a tokenizer from."""
         decoder = codecs.getincrementaldecoder("utf-8")()
         for held_out, chunk in self.parts():
             if held_out:
@@ -225,14 +267,15 @@ class StreamEncoder:
         text = self._rest + self._decoder.decode(chunk, final)
         stop = len(text)
         line = max(text.rfind("\n"), text.rfind(SEPARATOR)) + 1
-        if not final and len(text) - line < PIECE:
-            stop = line
+        if not final:
+            stop = line if len(text) - line < PIECE else stop - self.tokenizer.loose(text)
         self._rest = text[stop:]
         return self.tokenizer.encode_array(text[:stop])
 
 
 def tokenizer_kind(config: DataConfig, tokenizer: Tokenizer | None) -> str:
-    """Kind of a run's tokenizer, or else of the one that the config names: bytes, chars, bpe, hub.
+    """Kind of a run's tokenizer, or else of the one that the config names: bytes, chars, bpe, kmer,
+    hub.
 
     Raises:
         ConfigError: it would have to be learned from a training part that holds nothing.

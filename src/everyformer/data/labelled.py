@@ -1,10 +1,12 @@
 """Texts with a class or a number each: a folder for each class, or a table with both columns."""
 
+from abc import ABC, abstractmethod
 from array import array
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -72,11 +74,88 @@ def cut(tokens: np.ndarray, length: int, closing: Sequence[int] = ()) -> np.ndar
     return short
 
 
+def _is_table(source: Source) -> bool:
+    """True where a source is tables and notes alone."""
+    return all(entry.suffix in TABLES for entry in without_notes(source.entries))
+
+
+class LabelledTexts(ABC):
+    """The labelled texts of a source, read anew at every pass."""
+
+    known: tuple[str, ...] = ()
+    """letters that the vocabulary has, whatever training has of them"""
+
+    def __init__(self, source: Source, config: DataConfig, utf8: bool) -> None:
+        self.source, self.utf8 = source, utf8
+        self.layout = find_layout(source.entries, config.part)
+        self.skips = config.unlabelled != "refuse"
+        self.loose = self.empty = self.unlabelled = 0
+        self.table: TableReader | None = None
+        if _is_table(source):
+            self.table = labelled_reader(source, config, self.layout.train[0])
+        else:
+            self.layout, self.loose = class_entries(source, self.layout)
+            refuse_groups(config, f"'{source.spec}' is no table and has no columns")
+        if self.layout.validation is not None:
+            refuse_groups(config, f"'{source.spec}' is split already ({self.layout.note})")
+        self.grouped = config.group_column is not None
+
+    @property
+    def notes(self) -> Sequence[str]:
+        """What was read and guessed, half a sentence each."""
+        return () if self.table is None else self.table.notes
+
+    def read(self) -> Iterator[tuple[bool, str, str, str]]:
+        """(held out by the source itself, text, label, group); texts of white space alone are left
+        out.
+
+        Raises:
+            DataError: texts without a label, when all are read.
+        """
+        self.empty = self.unlabelled = 0
+        self._lines: list[str] = []
+        for part, entries in enumerate((self.layout.train, self.layout.validation or ())):
+            for entry in entries:
+                for text, label, group in self.rows(entry):
+                    if not text.strip():
+                        self.empty += 1
+                    elif label or not self.skips:
+                        yield bool(part), text, label, group
+        if not self.skips:
+            refuse_unlabelled(self._lines, self.unlabelled, f"'{self.source.spec}'")
+
+    @abstractmethod
+    def rows(self, entry: Entry) -> Iterator[tuple[str, str, str]]:
+        """The texts of one file, each with its label and its group ('': none)."""
+
+
+class LabelledFiles(LabelledTexts):
+    """The files in each class's folder, a text each, or the rows of tables."""
+
+    def rows(self, entry: Entry) -> Iterator[tuple[str, str, str]]:
+        if self.table is None:
+            raw = b"".join(checked(self.source, entry, self.utf8))
+            text = raw.decode("utf-8", "strict" if self.utf8 else "surrogateescape")
+            yield text, entry.parts[0], ""
+            return
+        for table, (first, second, *group), number, cells in self.table.rows(entry):
+            text = table.text(number, first, cells[0])
+            label = table.label(number, second, cells[1])
+            if text.strip() and not label:
+                self.unlabelled += 1
+                if len(self._lines) < SHOWN:
+                    several = len(self.source.entries) > 1
+                    self._lines.append(table.at(number) if several else f"{table.unit} {number}")
+            yield text, label, table.group(number, group[0], cells[-1]) if group else ""
+
+
 class LabelledText(TextFiles):
     """Texts in a folder for each class, or in a table with a label or a number each."""
 
     name = "labelled text"
     reads = (*TextFiles.reads, RowOptions)
+    texts: ClassVar[type[LabelledTexts]] = LabelledFiles
+    """how they are read"""
 
     @classmethod
     def recognises(cls, request: Request) -> bool:
@@ -97,7 +176,7 @@ class LabelledText(TextFiles):
         """
         source, config, tokenizer = self.request.source, self.config, self.request.tokenizer
         spec = config.tokenizer if tokenizer is None else tokenizer.to_dict()
-        draw = config.validation, config.seed, config.part
+        draw = config.validation, config.seed, config.part, config.alphabet
         measures = TASKS[self.task].measures
         what = [*(["numbers"] if measures else []), *(["skip"] * (config.unlabelled != "refuse"))]
         key = digest(FORMAT, "labelled", source.stamp(), *draw, spec, config.columns, *what)
@@ -109,7 +188,7 @@ class LabelledText(TextFiles):
                     "could learn; give a .csv, .tsv, .jsonl or .parquet with --data.label-column, "
                     "or tokens with their targets as arrays in an .npz"
                 )
-            texts = _LabelledTexts(source, config, tokenizer)
+            texts = self.texts(source, config, tokenizer_kind(config, tokenizer) != "bytes")
             return _build(texts, folder, config, tokenizer, measures)
 
         folder, facts = cached(cache_root(config.cache), f"labelled-{key}", build, source.stamp)
@@ -137,68 +216,8 @@ class LabelledText(TextFiles):
         )
 
 
-def _is_table(source: Source) -> bool:
-    """True where a source is tables and notes alone."""
-    return all(entry.suffix in TABLES for entry in without_notes(source.entries))
-
-
-class _LabelledTexts:
-    """The labelled texts of a source, read anew at every pass."""
-
-    def __init__(self, source: Source, config: DataConfig, tokenizer: Tokenizer | None) -> None:
-        self.source = source
-        self.utf8 = tokenizer_kind(config, tokenizer) != "bytes"
-        self.layout = find_layout(source.entries, config.part)
-        self.skips = config.unlabelled != "refuse"
-        self.loose = self.empty = self.unlabelled = 0
-        self.table: TableReader | None = None
-        if _is_table(source):
-            self.table = labelled_reader(source, config, self.layout.train[0])
-        else:
-            self.layout, self.loose = class_entries(source, self.layout)
-            refuse_groups(config, f"'{source.spec}' is no table and has no columns")
-        if self.layout.validation is not None:
-            refuse_groups(config, f"'{source.spec}' is split already ({self.layout.note})")
-        self.grouped = config.group_column is not None
-
-    def read(self) -> Iterator[tuple[bool, str, str, str]]:
-        """(held out by the source itself, text, label, group); texts of white space alone are left
-        out.
-
-        Raises:
-            DataError: texts without a label, when all are read.
-        """
-        self.empty = self.unlabelled = 0
-        self._lines: list[str] = []
-        for part, entries in enumerate((self.layout.train, self.layout.validation or ())):
-            for entry in entries:
-                for text, label, group in self._rows(entry):
-                    if not text.strip():
-                        self.empty += 1
-                    elif label or not self.skips:
-                        yield bool(part), text, label, group
-        if not self.skips:
-            refuse_unlabelled(self._lines, self.unlabelled, f"'{self.source.spec}'")
-
-    def _rows(self, entry: Entry) -> Iterator[tuple[str, str, str]]:
-        if self.table is None:
-            raw = b"".join(checked(self.source, entry, self.utf8))
-            text = raw.decode("utf-8", "strict" if self.utf8 else "surrogateescape")
-            yield text, entry.parts[0], ""
-            return
-        for table, (first, second, *group), number, cells in self.table.rows(entry):
-            text = table.text(number, first, cells[0])
-            label = table.label(number, second, cells[1])
-            if text.strip() and not label:
-                self.unlabelled += 1
-                if len(self._lines) < SHOWN:
-                    several = len(self.source.entries) > 1
-                    self._lines.append(table.at(number) if several else f"{table.unit} {number}")
-            yield text, label, table.group(number, group[0], cells[-1]) if group else ""
-
-
 def _build(
-    texts: _LabelledTexts,
+    texts: LabelledTexts,
     folder: Path,
     config: DataConfig,
     tokenizer: Tokenizer | None,
@@ -224,7 +243,7 @@ def _build(
     if not chosen.any():
         raise DataError(f"the held-out part of '{spec}' has no text; add some")
     training = (text for (_, text, *_), out in zip(texts.read(), chosen, strict=True) if not out)
-    fitted = tokenizer or fit_tokenizer(config.tokenizer, training)
+    fitted = tokenizer or fit_tokenizer(config.tokenizer, chain(texts.known, training))
     fitted.save(folder)
     tokens = (fitted.encode_alone(text) for _, text, *_ in texts.read())
     bounds, checksum = write_tokens(folder, tokens)
@@ -241,7 +260,7 @@ def _build(
 
 
 def _first_pass(
-    texts: _LabelledTexts, codes: dict[str, int]
+    texts: LabelledTexts, codes: dict[str, int]
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """(texts,) the label of each, numbered into ``codes`` as they come, whether it is held out, and
     its group, where texts are grouped.
@@ -260,7 +279,7 @@ def _first_pass(
     return labelled, np.array(chosen, dtype=bool), values
 
 
-def _split(texts: _LabelledTexts, train: np.ndarray, validation: np.ndarray, how: str) -> str:
+def _split(texts: LabelledTexts, train: np.ndarray, validation: np.ndarray, how: str) -> str:
     note = f"{how}: {len(train):,} training and "
     note += f"{len(validation):,} validation texts"
     if texts.empty:
@@ -269,6 +288,4 @@ def _split(texts: _LabelledTexts, train: np.ndarray, validation: np.ndarray, how
         note += f"; {texts.unlabelled:,} without a label left out"
     if texts.loose:
         note += f"; {texts.loose:,} files outside the class folders left aside"
-    if texts.table is not None:
-        note += "".join(f"; {each}" for each in texts.table.notes)
-    return note
+    return note + "".join(f"; {each}" for each in texts.notes)

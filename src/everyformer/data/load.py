@@ -19,6 +19,7 @@ from everyformer.data.kind import OF_LABELS, OF_PAIRS, Kind, Request, TextFiles,
 from everyformer.data.labelled import LabelledText
 from everyformer.data.masking import masked
 from everyformer.data.parallel import ParallelText
+from everyformer.data.sequences import LabelledSequences, Sequences
 from everyformer.data.text import load_text
 from everyformer.data.tokenizers.base import Tokenizer
 
@@ -63,6 +64,8 @@ KINDS: tuple[type[Kind], ...] = (
     Arrays,
     Pictures,
     DatedTables,
+    LabelledSequences,
+    Sequences,
     ParallelText,
     LabelledText,
     Text,

@@ -1,12 +1,14 @@
 """Files, folders, globs and zips as one thing: a sorted list of entries that can be read.
 
-Nothing from a zip is ever written to a path that the zip names. Hidden files and the litter of
+A file NAME.gz is its content, of the name NAME, unpacked as it is read. Nothing
+from a zip is ever written to a path that the zip names. Hidden files and the litter of
 desktop systems are passed over. Every failure to read is a `DataError` that names the file.
 """
 
 from __future__ import annotations
 
 import glob
+import gzip
 import io
 import os
 import re
@@ -18,7 +20,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from everyformer.core.errors import DataError
 from everyformer.data.cache import digest
@@ -41,6 +43,7 @@ SMALL_ZIP = 100 << 20
 HIGHEST_RATIO = 200
 """Unpacked bytes for each byte of a zip that are still believed; text reaches about 10."""
 
+PACKED = ".gz"
 LITTER = {"__MACOSX", "__pycache__", "Thumbs.db", "desktop.ini"}
 
 
@@ -49,13 +52,15 @@ class Entry:
     """One file of a source."""
 
     name: str
-    """Its path inside the source, with forward slashes."""
+    """Its path inside the source, with forward slashes, without .gz."""
     size: int
-    """Bytes, unpacked."""
+    """Bytes, of a zip's entry unpacked, of a .gz as they lie there; see `Source.size`."""
     handle: Path | zipfile.ZipInfo
     """Where its content is."""
     parts: tuple[str, ...]
     """The path's parts that carry meaning: less a common folder and a split's folder."""
+    packed: bool = False
+    """True of a .gz."""
 
     @property
     def suffix(self) -> str:
@@ -75,6 +80,7 @@ class Source:
     """Of text, where it is said."""
     guessed: dict[str, str] = field(default_factory=dict)
     """Entry's name -> encoding, of the tables that have been read and nobody said it of."""
+    _sizes: dict[str, int] = field(default_factory=dict, init=False)
 
     def __enter__(self) -> Source:
         return self
@@ -87,7 +93,8 @@ class Source:
     def name(self) -> str:
         """Name of the data: the last part of the path that is no wildcard."""
         path = Path(self.spec)
-        for part in (path.name if path.is_dir() else path.stem, path.parent.name):
+        own = path.name if path.is_dir() else Path(unpacked_name(path.name)).stem
+        for part in (own, path.parent.name):
             if plain := re.sub(r"[*?\[\]]+", "", part).strip("-_. "):
                 return plain
         return path.resolve().name or "data"
@@ -142,25 +149,39 @@ class Source:
         """The name of an entry in messages."""
         if isinstance(entry.handle, Path):
             return f"'{entry.handle}'"
-        return f"'{entry.name}' in '{self.spec}'"
+        return f"'{entry.name}{PACKED * entry.packed}' in '{self.spec}'"
 
     def chunks(self, entry: Entry) -> Iterator[bytes]:
         """The content, about a mebibyte at a time."""
-        with reading(self.where(entry)), self.stream(entry) as stream:
+        where, seen = self.where(entry), 0
+        with reading(where), self.stream(entry) as stream:
             while chunk := stream.read(CHUNK):
+                seen += len(chunk)
+                if entry.packed:
+                    _refuse_bomb(where, seen, entry.size)
                 yield chunk
 
     def read(self, entry: Entry) -> bytes:
         """The whole content."""
-        with reading(self.where(entry)), self.stream(entry) as stream:
-            return stream.read()
+        return b"".join(self.chunks(entry))
+
+    def size(self, entry: Entry) -> int:
+        """Bytes of the content; those of a .gz are counted once, by unpacking it."""
+        if not entry.packed:
+            return entry.size
+        if entry.name not in self._sizes:
+            self._sizes[entry.name] = sum(map(len, self.chunks(entry)))
+        return self._sizes[entry.name]
 
     def stream(self, entry: Entry) -> IO[bytes]:
         """The content as an open binary file; close it by ``with``."""
-        if isinstance(entry.handle, Path):
-            return entry.handle.open("rb")
-        assert self.archive is not None
-        return self.archive.open(entry.handle)
+        file: Any = entry.handle
+        if not isinstance(file, Path):
+            assert self.archive is not None
+            file = self.archive.open(file)
+        elif not entry.packed:
+            return file.open("rb")
+        return gzip.open(file) if entry.packed else file  # type: ignore[return-value]
 
 
 @contextmanager
@@ -173,13 +194,13 @@ def reading(where: str) -> Iterator[None]:
             f"{where} may not be read: permission denied. Change its permissions (chmod u+r) or "
             "run as a user who may read it"
         ) from error
+    except (zipfile.BadZipFile, gzip.BadGzipFile, zlib.error, EOFError, RuntimeError) as error:
+        raise DataError(
+            f"{where} cannot be unpacked: {error}. It is cut short, damaged, encrypted or packed "
+            "by an unknown method; pack or fetch it again"
+        ) from error
     except OSError as error:
         raise DataError(f"{where} cannot be read: {error.strerror or error}") from error
-    except (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError) as error:
-        raise DataError(
-            f"{where} cannot be unpacked: {error}. The zip is damaged, encrypted or packed by an "
-            "unknown method; pack or fetch it again"
-        ) from error
 
 
 def text_lines(
@@ -249,32 +270,40 @@ def _opened(spec: str) -> Source:
     return Source(spec, [entry])
 
 
-FOREIGN = {
-    **dict.fromkeys(
-        (".xlsx", ".xls", ".ods"), "is a spreadsheet: save it as CSV and give that file"
-    ),
-    **dict.fromkeys(
-        (".fa", ".fasta", ".fna", ".faa", ".fastq", ".fq"),
-        "holds sequences with names and line ends between them (FASTA), which would be learned as "
-        "if they were letters: write the letters alone, a sequence a line, into a .txt",
-    ),
-}
-"""endings of files that are no text, with what to do instead"""
+SPREADSHEETS = {".xlsx", ".xls", ".ods"}
+
+
+def unpacked_name(name: str) -> str:
+    """A file's name without .gz."""
+    return name[: -len(PACKED)] if name.lower().endswith(PACKED) else name
 
 
 def _file_entry(name: str, path: Path) -> Entry:
-    if (why := FOREIGN.get(path.suffix.lower())) is not None:
-        raise DataError(f"'{path}' {why}")
+    if path.suffix.lower() in SPREADSHEETS:
+        raise DataError(f"'{path}' is a spreadsheet: save it as CSV and give that file")
     with reading(f"'{path}'"):
         size = path.stat().st_size
-    return Entry(name, size, path, tuple(name.split("/")))
+    plain = unpacked_name(name)
+    return Entry(plain, size, path, tuple(plain.split("/")), packed=plain != name)
+
+
+def _once(spec: str, entries: list[Entry]) -> list[Entry]:
+    """The entries, none of which is there both packed and unpacked: it would be read twice."""
+    counts = Counter(entry.name for entry in entries)
+    for entry in entries:
+        if entry.packed and counts[entry.name] > 1:
+            raise DataError(
+                f"'{spec}' has '{entry.name}' packed ({PACKED}) and unpacked, and would read it "
+                "twice; leave one of them"
+            )
+    return entries
 
 
 def _folder(spec: str, root: Path) -> Source:
     entries = sorted(_walk(root), key=lambda e: e.parts)
     if not entries:
         raise DataError(f"the folder '{spec}' holds no files; give one that does")
-    return Source(spec, entries)
+    return Source(spec, _once(spec, entries))
 
 
 def _walk(folder: Path, parts: tuple[str, ...] = (), above: tuple = ()) -> Iterator[Entry]:
@@ -311,7 +340,7 @@ def _glob(spec: str) -> Source:
         return _opened(str(paths[0]))
     common = Path(os.path.commonpath([path.parent for path in paths]))
     entries = [_file_entry(path.relative_to(common).as_posix(), path) for path in paths]
-    return Source(spec, entries)
+    return Source(spec, _once(spec, entries))
 
 
 def _zip(spec: str, path: Path) -> Source:
@@ -337,19 +366,22 @@ def _read_directory(spec: str, path: Path, archive: zipfile.ZipFile) -> Source:
         if not parts or any(_is_litter(part) for part in parts):
             continue
         if not info.is_dir() and not stat.S_ISLNK(info.external_attr >> 16):
-            entries.append(Entry("/".join(parts), info.file_size, info, parts))
-    _refuse_bomb(spec, sum(entry.size for entry in entries), path.stat().st_size)
+            *folders, name = parts
+            parts = (*folders, unpacked_name(name))
+            packed = parts[-1] != name
+            entries.append(Entry("/".join(parts), info.file_size, info, parts, packed))
+    _refuse_bomb(f"the zip '{spec}'", sum(entry.size for entry in entries), path.stat().st_size)
     if not entries:
         raise DataError(f"the zip '{spec}' holds no files; give one that does")
     entries.sort(key=lambda e: e.parts)
-    return Source(spec, entries, archive=archive)
+    return Source(spec, _once(spec, entries), archive=archive)
 
 
-def _refuse_bomb(spec: str, unpacked: int, packed: int) -> None:
+def _refuse_bomb(what: str, unpacked: int, packed: int) -> None:
     """Python reads no more of an entry than it declares, so the declared sizes are the real ones"""
     if unpacked > LARGEST_ZIP or (unpacked > SMALL_ZIP and unpacked > HIGHEST_RATIO * packed):
         raise DataError(
-            f"the zip '{spec}' would grow from {packed:,} to {unpacked:,} bytes; more than "
-            f"{HIGHEST_RATIO} times, or {LARGEST_ZIP >> 30} GiB, is not unpacked. If it is sound, "
-            "unpack it yourself and give the folder"
+            f"{what} would grow from {packed:,} to {unpacked:,} bytes; more than {HIGHEST_RATIO} "
+            f"times, or {LARGEST_ZIP >> 30} GiB, is not unpacked. If it is sound, unpack it "
+            "yourself and give what is in it"
         )

@@ -17,7 +17,7 @@ from everyformer.core.errors import DataError
 from everyformer.data.batch import IGNORED, Batch
 from everyformer.data.cache import FORMAT, cache_root, cached, digest
 from everyformer.data.config import DataConfig
-from everyformer.data.corpus import Corpus, StreamEncoder, tokenizer_kind
+from everyformer.data.corpus import Corpus, Documents, StreamEncoder, tokenizer_kind
 from everyformer.data.counting import counted_loss, sampled
 from everyformer.data.dataset import Dataset, OrderedDataset
 from everyformer.data.selection import spread
@@ -156,8 +156,13 @@ class TextDataset(OrderedDataset):
         return inputs.eq(separator).long().cumsum(1)
 
 
-def load_text(source: Source, config: DataConfig, tokenizer: Tokenizer | None = None) -> Dataset:
-    """A source as a corpus, encoded once into the cache.
+def load_text(
+    source: Source,
+    config: DataConfig,
+    tokenizer: Tokenizer | None = None,
+    read: type[Documents] = Corpus,
+) -> Dataset:
+    """A source as a corpus, which ``read`` makes of it, encoded once into the cache.
 
     Plain bytes are copied too: a file that is edited while it is read would give other tokens to
     later steps, and one that is cut short would end the process that has it mapped.
@@ -168,11 +173,10 @@ def load_text(source: Source, config: DataConfig, tokenizer: Tokenizer | None = 
     """
     kind = tokenizer_kind(config, tokenizer)
     spec = config.tokenizer if tokenizer is None else tokenizer.to_dict()
-    cut = config.validation, config.part, config.columns
-    key = digest(FORMAT, "text", source.stamp(), *cut, spec)
+    key = digest(FORMAT, "text", source.stamp(), *read.cut(config), spec)
 
     def build(folder: Path) -> dict[str, Any]:
-        corpus = Corpus(source, config, utf8=kind != "bytes")
+        corpus = read(source, config, utf8=kind != "bytes")
         fitted = tokenizer or fit_tokenizer(config.tokenizer, corpus.training_text())
         fitted.save(folder)
         return _encode(corpus, fitted, folder)
@@ -203,6 +207,7 @@ def load_text(source: Source, config: DataConfig, tokenizer: Tokenizer | None = 
         vocabulary=fitted.vocabulary,
         length=config.length,
         bytes_per_token=facts["validation_bytes"] / sizes[1],
+        unit=facts.get("unit", "byte"),
         split=_split(facts),
         fingerprint=digest(facts["fingerprint"], "packed")
         if config.packing
@@ -224,13 +229,22 @@ def encode_prompt(tokenizer: Tokenizer, prompt: str) -> Tensor:
         start = tokenizer.separator
         first = tokenizer.opening or (tokenizer.encode("\n") if start is None else [start])
         return torch.tensor([first])
-    if isinstance(tokenizer, CharTokenizer):
+    if tokenizer.characters is not None:
         strange = sorted(set(prompt) - set(tokenizer.characters))
         if strange:
+            mend = "leave them out, or train with --data.tokenizer bytes"
+            if set(prompt.upper()) <= set(tokenizer.characters):
+                mend = "write it in upper case"
             raise DataError(
                 f"the prompt has {', '.join(map(repr, strange[:8]))}, which the training text "
-                "never had; leave them out, or train with --data.tokenizer bytes"
+                f"never had; {mend}"
             )
+    if rest := tokenizer.loose(prompt):
+        raise DataError(
+            f"the end of the prompt, {prompt[-rest:]!r}, is no whole token of the tokenizer "
+            f"{tokenizer.name}, and would be read as the end of a sequence: give more letters, or "
+            "leave them out"
+        )
     return torch.tensor([[*tokenizer.opening, *tokenizer.encode(prompt)]])
 
 
@@ -248,7 +262,7 @@ def token_texts(tokenizer: Tokenizer, tokens: Iterable[int]) -> list[str]:
     return [tokenizer.decode([token]) if token < known else "[mask]" for token in tokens]
 
 
-def _encode(corpus: Corpus, tokenizer: Tokenizer, folder: Path) -> dict[str, Any]:
+def _encode(corpus: Documents, tokenizer: Tokenizer, folder: Path) -> dict[str, Any]:
     """Write both parts' tokens into ``folder``; give the facts."""
     encoders = StreamEncoder(tokenizer), StreamEncoder(tokenizer)
     hashes = hashlib.blake2b(digest_size=16), hashlib.blake2b(digest_size=16)
@@ -281,7 +295,8 @@ def _encode(corpus: Corpus, tokenizer: Tokenizer, folder: Path) -> dict[str, Any
     return {
         "train_tokens": tokens[0],
         "validation_tokens": tokens[1],
-        "validation_bytes": sizes[1],
+        "validation_bytes": sizes[1] - corpus.ends,
+        "unit": corpus.unit,
         "unknown": unknown,
         "documents": corpus.documents,
         "note": corpus.note,

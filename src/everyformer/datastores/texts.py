@@ -11,6 +11,7 @@ from everyformer.core.errors import DataError
 from everyformer.data.cache import digest
 from everyformer.data.config import DataConfig
 from everyformer.data.corpus import StreamEncoder, TextTables, checked
+from everyformer.data.sequence_files import SEQUENCES, read_records
 from everyformer.data.sources import Entry, Source
 from everyformer.data.tokenizers.base import Tokenizer
 
@@ -40,7 +41,8 @@ class Window(NamedTuple):
 
 @dataclass(frozen=True)
 class Texts:
-    """The documents of a source in the order of its files: each file one, of tables each row."""
+    """The documents of a source in the order of its files: each file one, of tables each row, of
+    biological sequences each record."""
 
     source: Source
     tokenizer: Tokenizer
@@ -54,7 +56,7 @@ class Texts:
         Raises:
             DataError: there is none.
         """
-        filled = [entry for entry in self.source.entries if entry.size > 0]
+        filled = [entry for entry in self.source.entries if self.source.size(entry) > 0]
         if not filled:
             raise DataError(f"every text in '{self.source.spec}' is empty; give some with content")
         return filled
@@ -82,7 +84,7 @@ class Texts:
     @property
     def size(self) -> int:
         """Bytes of all."""
-        return sum(entry.size for entry in self.entries)
+        return sum(map(self.source.size, self.entries))
 
     def __iter__(self) -> Iterator[TokenizedText]:
         for entry in self.entries:
@@ -90,6 +92,9 @@ class Texts:
                 for number, text in self.tables.texts(entry):
                     if text:
                         yield self._text(f"{entry.name}:{number}", [text.encode()])
+            elif entry.suffix in SEQUENCES:
+                for record in read_records(self.source, entry):
+                    yield self._text(f"{entry.name}:{record.name}", [record.letters])
             else:
                 chunks = checked(self.source, entry, self.tokenizer.kind != "bytes")
                 yield self._text(entry.name, chunks)

@@ -1,4 +1,4 @@
-"""Inputs as people give them: sentences, lines, tables, pictures and arrays, read as rows.
+"""Inputs as people give them: sentences, lines, tables, sequences, pictures, arrays, read as rows.
 
 A word is a file where there is one of that name, or where it looks like one (a known ending, or a
 slash), and else a sentence. Nothing is held in memory but the row that is read; arrays are.
@@ -22,6 +22,7 @@ from everyformer.data.config import DataConfig
 from everyformer.data.images import SUFFIXES as PICTURES
 from everyformer.data.layout import find_layout, without_notes
 from everyformer.data.pictures import opened, pillow, pixels_of
+from everyformer.data.sequence_files import SEQUENCES, read_records
 from everyformer.data.sources import Entry, Source, open_source, text_lines
 from everyformer.data.table import TABLES, DelimitedTable, JsonTable, Table
 from everyformer.data.tables import TableReader, labelled_reader, text_reader
@@ -30,13 +31,21 @@ from everyformer.prediction.records import CsvForm, Row
 from everyformer.system.files import expanded
 
 TEXTS = {".txt", ".md", ".text"}
-KNOWN = {*TABLES, *ARRAYS, *PICTURES, *TEXTS, ".zip"}
+KNOWN = {*TABLES, *ARRAYS, *PICTURES, *TEXTS, *SEQUENCES, ".zip", ".gz"}
 """endings by which a word is a file, whether it is there or not"""
 WILD = "*?["
 LINES = "-"
 """the word for lines of stdin"""
 
-Kind = Literal["sentences", "texts", "tables", "pictures", "arrays"]
+Kind = Literal["sentences", "texts", "tables", "sequences", "pictures", "arrays"]
+
+ENDINGS: dict[frozenset[str], Kind] = {
+    frozenset(TABLES): "tables",
+    frozenset(SEQUENCES): "sequences",
+    frozenset(PICTURES): "pictures",
+    frozenset(ARRAYS): "arrays",
+}
+"""kinds of files by their endings; all others are texts"""
 
 
 @dataclass(frozen=True)
@@ -99,6 +108,7 @@ def open_inputs(words: Sequence[str | Path], reader: Predictor, how: Reading) ->
         "sentences": _sentence,
         "texts": _texts,
         "tables": _table_rows,
+        "sequences": _sequences,
         "pictures": _pictures,
         "arrays": _arrays,
     }
@@ -151,8 +161,8 @@ def _held(source: Source) -> Kind:
     first: dict[Kind, Entry] = {}
     for entry in without_notes(source.entries):
         kind: Kind = "texts"
-        for suffixes, name in ((TABLES, "tables"), (PICTURES, "pictures"), (ARRAYS, "arrays")):
-            kind = name if entry.suffix in suffixes else kind  # type: ignore[assignment]
+        for suffixes, name in ENDINGS.items():
+            kind = name if entry.suffix in suffixes else kind
         first.setdefault(kind, entry)
     if len(first) > 1:
         result = " and ".join(f"{kind} ({entry.name})" for kind, entry in first.items())
@@ -163,7 +173,7 @@ def _held(source: Source) -> Kind:
 def _require_fit(word: str | Path, kind: Kind, reader: Predictor) -> None:
     """Refuse what the model does not read."""
     task = reader.task
-    able: tuple[Kind, ...] = ("sentences", "texts", "tables", "arrays")
+    able: tuple[Kind, ...] = ("sentences", "texts", "tables", "sequences", "arrays")
     if not task.embeds_text:
         able = ("pictures", "arrays") if task.pictures else ("arrays",)
     if kind not in able:
@@ -290,6 +300,13 @@ def _unique(table: Table) -> list[str]:
     for number, name in enumerate(table.names or [""] * table.width, 1):
         names.append(name if name and name not in names else f"column_{number}")
     return names
+
+
+def _sequences(word: str | Path, inputs: Inputs, reader: Predictor, how: Reading) -> Iterator[Row]:
+    with open_source(str(word)) as source:
+        for entry in without_notes(source.entries):
+            for record in read_records(source, entry):
+                yield Row(record.name, record.letters.decode("ascii", "replace"))
 
 
 def _pictures(word: str | Path, inputs: Inputs, reader: Predictor, how: Reading) -> Iterator[Row]:

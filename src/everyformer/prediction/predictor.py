@@ -27,7 +27,6 @@ from everyformer.data.dataset import Dataset
 from everyformer.data.labelled import cut
 from everyformer.data.text import encode_prompt
 from everyformer.data.tokenizers.base import Tokenizer
-from everyformer.data.tokenizers.plain import CharTokenizer
 from everyformer.models.base import Model, evaluating
 from everyformer.prediction.records import Candidate, Prediction, Row, ranked, share
 from everyformer.training.checkpoint import load_model
@@ -244,7 +243,7 @@ class Predictor:
         if self.task.continues:
             return encode_prompt(tokenizer, text)[0].numpy()
         hides = self.task.predicts == "hidden"
-        if isinstance(tokenizer, CharTokenizer):
+        if tokenizer.characters is not None:
             unknown = {*(MARKS.sub("", text) if hides else text)} - {*tokenizer.characters}
             self.counts["unknown"] += bool(unknown)
             self.unknown |= unknown

@@ -178,7 +178,7 @@ def draw_positions(results: Results, styles: Styles) -> Drawing | None:
 def _loss_unit(data: Mapping[str, Any], metric: Metric) -> tuple[float, str]:
     """From nats to the unit of the table, where it is one of loss."""
     per_token = data["bytes_per_token"]
-    if metric == "bits_per_byte" and per_token:
+    if metric.startswith("bits_per_") and per_token:
         return 1 / (math.log(2) * per_token), METRICS[metric].unit
     if metric == "bits_per_dim":
         return 1 / math.log(2), METRICS[metric].unit

@@ -63,12 +63,13 @@ def evaluate(
     Returns:
         ``loss`` (nats a scored target), ``loss_interval``, ``perplexity``, ``accuracy``,
         ``accuracy_interval``, ``top5`` (from five classes on), ``scored``, ``sequences``; with
-        depth that differs by token ``mean_depth`` (`everyformer.core.tally`); with
-        text ``bits_per_byte``, with pixels ``bits_per_dim``, each with its interval; with numbers
-        ``mae``, ``rmse``, ``r2`` and the same of answering the mean (``mean_mae`` ...); of
-        forecasts the measures of `ForecastErrors`; with classes the measures of `ClassErrors` and
-        ``always``, the commonest one; with text ``counting_loss`` and ``counting_bits_per_byte``,
-        those of counting tokens (`Dataset.counting`), likewise with pixels; with actions
+        depth that differs by token ``mean_depth`` (`everyformer.core.tally`); with text
+        ``bits_per_byte`` (of sequences base or residue: `Dataset.unit`), with pixels
+        ``bits_per_dim``, each with its interval; with numbers ``mae``, ``rmse``, ``r2`` and the
+        same of answering the mean (``mean_mae`` ...); of forecasts the measures of
+        `ForecastErrors`; with classes the measures of `ClassErrors` and ``always``, the commonest
+        one; with text ``counting_loss`` and ``counting_bits_per_byte``, those of counting tokens
+        (`Dataset.counting`), likewise with pixels; with actions
         ``action_loss`` in place of ``perplexity``. Of a policy, ``return``, ``steps`` and more of
         ``limit`` episodes, or of 20 (`everyformer.training.returns.played`), ``loss``, minus the
         return, and ``random_return``, that of acting at random. Intervals are normal over
@@ -193,17 +194,8 @@ def why_not_finite(model: nn.Module, loss: float) -> str:
 def in_words(evaluation: dict[str, Any]) -> str:
     """The main number of an evaluation and its interval, in one line."""
     parts = [] if "return" in evaluation else [f"validation loss {evaluation['loss']:.4f}"]
-    for name in (
-        "return",
-        "success",
-        "bits_per_byte",
-        "bits_per_dim",
-        "accuracy",
-        "rmse",
-        "r2",
-        "wql",
-        "mase",
-    ):
+    bits = (name for name in evaluation if name.startswith("bits_per_") and "interval" not in name)
+    for name in ("return", "success", *bits, "accuracy", "rmse", "r2", "wql", "mase"):
         if name in evaluation:
             around = evaluation.get(f"{name}_interval")
             span = "" if around is None else f" ({around[0]:.4f} to {around[1]:.4f})"
@@ -265,7 +257,7 @@ class _Losses:
             result |= {"accuracy": accuracy, "accuracy_interval": clipped}
         if self.top5:
             result["top5"] = five / n
-        unit, size = "bits_per_byte", dataset.bytes_per_token
+        unit, size = f"bits_per_{dataset.unit}", dataset.bytes_per_token
         if TASKS[dataset.task].draws:
             unit, size = "bits_per_dim", 1.0
         if size is not None:

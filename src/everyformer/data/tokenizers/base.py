@@ -28,6 +28,8 @@ class Tokenizer(ABC):
     """The token that ends a document, or None where the training text had just one."""
     mask: int | None = None
     """The token that hides others, where the vocabulary has one."""
+    characters: str | None = None
+    """All that it was made for, where that is not every text."""
     opening: tuple[int, ...] = ()
     """Tokens that a single text begins with, and every prompt."""
     closing: tuple[int, ...] = ()
@@ -65,6 +67,10 @@ class Tokenizer(ABC):
         """The text that the tokens ``ids`` add to that of those ``before`` them."""
         context = self.context(before)
         return self.decode([*context, *ids])[len(self.decode(context)) :]
+
+    def loose(self, text: str) -> int:
+        """How many characters at the end of ``text`` may make a token with what follows it."""
+        return 0
 
     def context(self, before: Iterable[int]) -> list[int]:
         """The tokens that the text of later ones depends on."""

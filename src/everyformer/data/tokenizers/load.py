@@ -5,9 +5,10 @@ from pathlib import Path
 from typing import Any
 
 from everyformer.core.errors import ConfigError, DataError
-from everyformer.data.config import tokenizer_parts
 from everyformer.data.tokenizers.base import Tokenizer
+from everyformer.data.tokenizers.kmer import KmerTokenizer
 from everyformer.data.tokenizers.marian import restored
+from everyformer.data.tokenizers.names import tokenizer_parts
 from everyformer.data.tokenizers.package import BPETokenizer, HubTokenizer
 from everyformer.data.tokenizers.plain import ByteTokenizer, CharTokenizer
 from everyformer.system.files import expanded, require_regular
@@ -20,10 +21,12 @@ def fit_tokenizer(spec: str, texts: Iterable[str]) -> Tokenizer:
     if kind == "hub":
         raise ConfigError(
             "the tokenizer 'hub' is the one that a converted checkpoint came with and cannot be "
-            "learned: start from that model (--from), or take bytes, chars or bpe:SIZE"
+            "learned: start from that model (--from), or take bytes, chars, bpe:SIZE or kmer:K"
         )
     if kind == "bytes":
         return ByteTokenizer()
+    if kind == "kmer":
+        return KmerTokenizer.fit(size, texts)
     return CharTokenizer.fit(texts) if kind == "chars" else BPETokenizer.fit(texts, size)
 
 
@@ -54,6 +57,8 @@ def _restored(saved: Any) -> Tokenizer:
             return ByteTokenizer()
         case {"kind": "chars", "characters": str(characters)}:
             return CharTokenizer(characters)
+        case {"kind": "kmer", "size": int(size), "plain": str(plain)}:
+            return KmerTokenizer(size, plain)
         case {"kind": "bpe", "size": int(size), "model": dict(model)}:
             return BPETokenizer(size, to_json(model))
         case {

@@ -34,6 +34,7 @@ class CharTokenizer(Tokenizer):
     kind = "chars"
     name = "chars"
     unknown = 0
+    characters: str
 
     def __init__(self, characters: str) -> None:
         self.characters = characters

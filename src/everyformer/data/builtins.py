@@ -1,0 +1,69 @@
+"""`BUILTINS`: the data that needs no files, by name."""
+
+from dataclasses import dataclass
+
+from everyformer.core.tasks import TaskName
+from everyformer.data.config import (
+    ContextOptions,
+    DataOptions,
+    DrawingOptions,
+    EpisodeOptions,
+    ForecastOptions,
+    PackingOptions,
+)
+
+
+@dataclass(frozen=True)
+class Builtin:
+    """Record of one built-in."""
+
+    about: str
+    tasks: tuple[TaskName, ...]
+    """those that it serves, the natural one first"""
+    reads: tuple[type[DataOptions], ...] = ()
+    """options that not all built-ins have a use for"""
+
+    def __str__(self) -> str:
+        return f"{self.about} ({', '.join(self.tasks)})"
+
+
+BUILTINS: dict[str, Builtin] = {
+    "stdlib": Builtin(
+        "the .py files of this Python's standard library, up to 10 MB of text",
+        ("lm", "mlm"),
+        (PackingOptions,),
+    ),
+    "digits": Builtin(
+        "1,797 grey 8x8 pictures of handwritten digits, from scikit-learn",
+        ("classify-image", "pixels", "super-resolution", "regress-image"),
+        (DrawingOptions,),
+    ),
+    "copy": Builtin(
+        "random tokens, a separator, then the same tokens, which alone are scored; or 10 to 20 "
+        "tokens and the same once more",
+        ("lm", "seq2seq"),
+    ),
+    "reverse": Builtin("10 to 20 random tokens and the same backwards", ("seq2seq",)),
+    "sort": Builtin("10 to 20 random tokens and the same in ascending order", ("seq2seq",)),
+    "recall": Builtin(
+        "key-value pairs, then the keys again in another order; the answers are scored", ("lm",)
+    ),
+    "listops": Builtin(
+        "nested MIN, MAX, MED and SM of digits; the class is the value",
+        ("classify-text", "regress-text"),
+    ),
+    "waves": Builtin(
+        "noisy series; the class is their shape, the number how often it repeats",
+        ("classify-series", "regress-series"),
+    ),
+    "walks": Builtin(
+        "1,000 random walks to one node of a graph of 20; a better one is a shorter one",
+        ("decision",),
+        (EpisodeOptions, ContextOptions),
+    ),
+    "sales": Builtin(
+        "24 made series of two years of days with a trend, a week, offers known ahead, and gaps",
+        ("forecast",),
+        (ForecastOptions, ContextOptions),
+    ),
+}

@@ -1,0 +1,43 @@
+"""Names of tokenizers, as the option is written; no torch and no numpy."""
+
+from everyformer.core.errors import ConfigError, nearest
+
+SMALLEST_BPE = 257
+"""All 256 bytes and one merge."""
+LARGEST_BPE = 1_000_000
+"""Several times the largest vocabulary in use; what trains them claims room for all at once."""
+KMERS = (*"12345678",)
+"""Letters of a k-mer; there are 65,536 of eight bases."""
+
+
+def tokenizer_parts(spec: str) -> tuple[str, int]:
+    """``"bpe:8000"`` -> ``("bpe", 8000)``; the size is 0 for bytes, which auto is, chars and hub.
+
+    Raises:
+        ConfigError: an unknown kind, a missing or unreadable size, a vocabulary too small.
+    """
+    kind, colon, size = spec.partition(":")
+    if kind not in ("auto", "bytes", "chars", "bpe", "kmer", "hub"):
+        known = ("bytes", "chars", "bpe:8000", "kmer:6")
+        raise ConfigError(f"unknown tokenizer '{spec}'; {nearest(kind, known)}")
+    if kind == "kmer":
+        if size not in KMERS:
+            raise ConfigError(
+                f"tokenizer '{spec}' needs the letters of a k-mer, {KMERS[0]} to {KMERS[-1]}, for "
+                "example kmer:6"
+            )
+        return kind, int(size)
+    if kind != "bpe":
+        if colon:
+            raise ConfigError(f"tokenizer '{kind}' takes no size; write '{kind}', not '{spec}'")
+        return "bytes" if kind == "auto" else kind, 0
+    if not size.isdecimal():
+        raise ConfigError(f"tokenizer '{spec}' needs a vocabulary size, for example bpe:8000")
+    if not size.isascii() or len(size) > 9 or int(size) > LARGEST_BPE:
+        raise ConfigError(f"tokenizer '{spec}': a vocabulary has at most {LARGEST_BPE:,} tokens")
+    if int(size) < SMALLEST_BPE:
+        raise ConfigError(
+            f"tokenizer '{spec}': a byte-level vocabulary has at least {SMALLEST_BPE} tokens "
+            "(256 bytes and a merge); take a larger one, or --data.tokenizer bytes"
+        )
+    return kind, int(size)
