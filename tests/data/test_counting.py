@@ -36,6 +36,15 @@ def test_counting_equals_loops(grams):
     assert counted_loss(train, held_out, 6, grams) == pytest.approx(min(losses[: grams + 1]))
 
 
+def test_pairs_fall_back_on_single_tokens_and_these_on_equal_chances():
+    train, held_out = [[1, 2] * 30 + [3]], [[1, 2, 1, 2, 3, 4]]
+    losses = by_loops(train, held_out, 6)
+    assert losses[2] == min(losses)
+    assert counted_loss([np.array(train[0])], [np.array(held_out[0])], 6) == pytest.approx(
+        losses[2]
+    )
+
+
 def test_tokens_that_follow_each_other_surely_cost_nearly_nothing_by_pairs():
     turns = np.tile([0, 1, 2], 4000)
     assert counted_loss([turns], [turns], 3) < 0.01

@@ -84,7 +84,11 @@ def test_forecasts_from_the_last_real_steps_are_those_of_one_pass(last):
     keep = torch.ones(2, 6, dtype=torch.bool)
     keep[1, :2] = False
     whole = made(x, mask=Mask(keep=keep)).logits
-    close(made(x, mask=Mask(keep=keep), last=last).logits, whole[:, -last:])
+    y = draw(2, 6, 4, seed=3)
+    ended = made(x, mask=Mask(keep=keep), targets=y, last=last)
+    close(ended.logits, whole[:, -last:])
+    each = quantile_losses(whole[:, -last:], y[:, -last:], made.config.quantiles)
+    close(ended.losses["task"], each.mean())
 
 
 def test_what_is_not_known_is_read_as_its_mean():

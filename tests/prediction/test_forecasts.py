@@ -107,6 +107,24 @@ def test_every_value_is_judged_once_by_what_was_read_before_it(name, tmp_path):
     assert ninth.value == read.series.values[read.series.bounds[1] + CONTEXT]
 
 
+def test_a_memory_holds_what_came_before_the_window(tmp_path):
+    data = ef_data(options(table(tmp_path, ahead=HORIZON)))
+    given = {k: v for k, v in data.model_options.items() if k not in ("vocabulary", "classes")}
+    made = build_model(
+        "transformer-xl", "forecast", width=8, layers=1, heads=2, slots=2 * CONTEXT, **given
+    )
+    torch.nn.init.normal_(made.head.weight, std=0.5)
+    reader = SeriesReader(made, data=options(tmp_path / "days.csv"), season=7, length=CONTEXT)
+    read = reader.read()
+    origin = read.series.ends[:1] - 1
+    state = made.init_state(1, dtype=torch.float64)
+    for back in (2, 1, 0):
+        state = (out := made(read.before(origin, back * CONTEXT).inputs, state=state)).state
+    np.testing.assert_allclose(
+        reader.quantiles(read, origin), read.in_units(out.logits[:, -1].detach().numpy(), origin)
+    )
+
+
 def test_an_outlier_is_unexpected_and_the_rate_is_that_of_held_out_values(reader, tmp_path):
     text = table(tmp_path, "other.csv").read_text(encoding="utf-8")
     (tmp_path / "other.csv").write_text(text.replace("-20,a,39,", "-20,a,290,"), encoding="utf-8")

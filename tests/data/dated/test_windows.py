@@ -66,6 +66,28 @@ def test_the_last_step_of_a_held_out_row_is_its_origin_and_its_targets_come_afte
     assert batch.scored == len(batch.targets) * HORIZON
 
 
+def test_scales_are_those_of_the_training_part_alone():
+    series = series_of(40, 25)
+    made = data(series)
+    later = np.concatenate([np.arange(n) + b for n, b in zip((40, 25), (0, 40), strict=True)])
+    held_out = later >= made.train_ends[[0] * 40 + [1] * 25]
+    other = DatedSeries(**{**vars(series), "values": np.where(held_out, 1e6, series.values)})
+    changed = data(other).scales
+    for name, expected in vars(made.scales).items():
+        np.testing.assert_array_equal(getattr(changed, name), expected)
+
+
+def test_a_first_step_is_real_and_what_is_known_ahead_is_its_own_series_s():
+    made = data(series_of(12, 12), validation=1)
+    batch = made.before(np.array([12 + CONTEXT - 1, 11]))
+    assert batch.keep is None
+    assert batch.inputs[0, 0, -HORIZON] == 1
+    # the last step of a series knows nothing of what comes, though another one follows
+    assert batch.inputs[1, -1, -HORIZON:].isnan().all()
+    short = made.before(np.array([12]))
+    assert short.keep.tolist() == [[False] * (CONTEXT - 1) + [True]]
+
+
 @pytest.mark.parametrize("how", ["train_batch", "segment", "validation"])
 def test_nothing_that_is_read_depends_on_values_that_come_later(how):
     series = series_of(40, 25, ahead=HORIZON)
