@@ -1,6 +1,7 @@
 """Episodes as data: windows, returns-to-go, what is held out, kept and refused."""
 
 import dataclasses
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -266,3 +267,22 @@ def test_what_is_no_episode_and_a_missing_package_are_refused(
     monkeypatch.setitem(__import__("sys").modules, "minari", None)
     with pytest.raises(MissingExtraError, match=r"everyformer\[rl\]"):
         load("minari:walks/mine-v0")
+
+
+@pytest.mark.parametrize("acted", [CHOICE, BOUNDED], ids=["choices", "numbers"])
+def test_a_constant_action_costs_what_the_training_part_says(
+    acted: Space, tmp_path: Path, loaded: Loaded
+) -> None:
+    data = loaded(write_trajectories(trajectories(acted=acted), tmp_path / "acted"))
+    train, held_out = (
+        np.concatenate([episode(n, LENGTHS[n], acted).actions for n in part])
+        for part in (data.train, data.held_out)
+    )
+    if acted.discrete:
+        # B = 4 counts are spread over the five actions; with few rows equal chances may be better
+        p = (np.bincount(train, minlength=5) + 4 / 5) / (len(train) + 4)
+        expected = min(math.log(5), -np.log(p[held_out]).mean())
+    else:
+        # in units of half the range: 2 of the first number, 0.5 of the second
+        expected = (((held_out - train.mean(0)) / [2.0, 0.5]) ** 2).mean()
+    assert data.counting == pytest.approx(expected, rel=1e-6)

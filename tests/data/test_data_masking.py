@@ -11,6 +11,7 @@ from data_files import Load, write
 from everyformer.core.errors import ConfigError, DataError
 from everyformer.data import DataConfig, load_dataset
 from everyformer.data.batch import IGNORED, Batch
+from everyformer.data.counting import counted_loss, sampled
 from everyformer.data.masking import (
     MASKED,
     RANDOM,
@@ -235,3 +236,10 @@ def test_the_natural_task_is_one_that_the_model_has(
     path = write(tmp_path, {"a.txt": WORDS * 40}) / "a.txt"
     config = DataConfig(source=str(path), cache=str(tmp_path / "cache"), length=16)
     assert load_dataset(config, able=able).task == expected
+
+
+def test_counting_is_of_single_tokens_since_the_one_before_may_be_hidden(load: Load, tmp_path):
+    data = load(write(tmp_path / "texts", DOCUMENTS), "mlm")
+    train, held_out = sampled(data.text.train), sampled(data.text.validation)
+    single = counted_loss(train, held_out, data.vocabulary, grams=1)
+    assert data.counting == single > data.text.counting

@@ -12,6 +12,7 @@ import torch
 from data_files import Files, Load, corpus, pack, write
 
 from everyformer.core.errors import ConfigError, DataError
+from everyformer.data.counting import counted_loss
 from everyformer.data.parallel import Buckets, ParallelDataset, encode_source
 
 EN = [f"the {word} runs" for word in ("dog", "cat", "boy", "fox", "cow", "man", "hen", "owl")]
@@ -367,3 +368,14 @@ def test_multi30k_is_read_as_it_lies(load: Load) -> None:
     assert data.languages == ("en", "de")
     assert "29,000 training and 1,014 validation pairs from en to de" in data.split
     assert data.held_out()[1][0].startswith("Eine Gruppe von Männern lädt Baumwolle")
+
+
+def test_counting_is_of_the_targets_each_by_itself(tmp_path: Path, load: Load) -> None:
+    one = {"train.de": "ab\n" * 6, "train.en": "xyxy\n" * 6, "val.de": "ab\n", "val.en": "xyxx\n"}
+    data = load(made(tmp_path, one), "seq2seq", tokenizer="chars")
+    train, held_out = (
+        [data.tokens[data.bounds[2 * row + 1] : data.bounds[2 * row + 2]] for row in rows]
+        for rows in (data.train_rows, data.validation_rows)
+    )
+    assert "".join(map(data.tokenizer.decode, held_out)).startswith("xyxx")
+    assert data.counting == pytest.approx(counted_loss(train, held_out, data.vocabulary))

@@ -44,7 +44,7 @@ def reader(tmp_path: Path) -> SeriesReader:
     data = options(table(tmp_path, ahead=HORIZON))
     loaded = ef_data(data)
     made = model(loaded)
-    return SeriesReader(made, data=data, season=7, step="daily", length=CONTEXT)
+    return SeriesReader(made, data=data, step="daily", length=CONTEXT)
 
 
 def ef_data(config: DataConfig):
@@ -93,7 +93,7 @@ def test_every_value_is_judged_once_by_what_was_read_before_it(name, tmp_path):
     given = {k: v for k, v in data.model_options.items() if k not in ("vocabulary", "classes")}
     made = build_model(name, "forecast", width=8, layers=1, heads=2, max_length=CONTEXT, **given)
     torch.nn.init.normal_(made.head.weight, std=0.5)
-    reader = SeriesReader(made, data=options(table(tmp_path)), season=7, length=CONTEXT)
+    reader = SeriesReader(made, data=options(table(tmp_path)), length=CONTEXT)
     read = reader.read()
     judged = reader.judged(read, batch=3)
     assert [one.series for one in judged] == ["a"] * 39 + ["b"] * 39
@@ -114,7 +114,7 @@ def test_a_memory_holds_what_came_before_the_window(tmp_path):
         "transformer-xl", "forecast", width=8, layers=1, heads=2, slots=2 * CONTEXT, **given
     )
     torch.nn.init.normal_(made.head.weight, std=0.5)
-    reader = SeriesReader(made, data=options(tmp_path / "days.csv"), season=7, length=CONTEXT)
+    reader = SeriesReader(made, data=options(tmp_path / "days.csv"), length=CONTEXT)
     read = reader.read()
     origin = read.series.ends[:1] - 1
     state = made.init_state(1, dtype=torch.float64)

@@ -173,15 +173,14 @@ class TrainedRun:
         return reading_data(self.config, self.path, dataset, say)
 
     def _as_trained(self, config: DataConfig) -> DataConfig:
-        """The horizon of the model and the season of its training, whatever the series."""
+        """The horizon of the model, whatever the series."""
         horizon = self.config.horizon
         if config.horizon not in (None, horizon):
             raise ConfigError(
                 f"the model in {self.path} forecasts {horizon} steps ahead: leave out --horizon "
                 f"{config.horizon}, or train one that does"
             )
-        season = config.season or self.values.get("data", {}).get("season")
-        return dataclasses.replace(config, horizon=horizon, season=season)
+        return dataclasses.replace(config, horizon=horizon)
 
     def _require_episodes(self, dataset: EpisodeDataset, what: str) -> None:
         """Refuse episodes of another environment than the run's, and longer than its table."""

@@ -77,7 +77,6 @@ class SeriesReader:
     Args:
         model: of the task forecast.
         data: how its tables are read (default: by their headers).
-        season: m of its training data (default: that of the table).
         step: how often its series have values, in words; others are refused.
         length: steps that are read of a series (default: as many as the model takes).
 
@@ -90,7 +89,6 @@ class SeriesReader:
         model: Model,
         *,
         data: DataConfig | None = None,
-        season: int | None = None,
         step: str | None = None,
         length: int | None = None,
     ) -> None:
@@ -101,7 +99,7 @@ class SeriesReader:
                 "rows, `generate` goes on with texts"
             )
         self.data = data or DataConfig()
-        self.season, self.step = season, step
+        self.step = step
         self.length = length or self.config.tokens
 
     @classmethod
@@ -120,7 +118,6 @@ class SeriesReader:
         return cls(
             model,
             data=from_dict(DataConfig, run["data"]) if isinstance(run, dict) else None,
-            season=facts.get("season"),
             step=facts.get("step"),
             length=facts.get("length"),
         )
@@ -139,7 +136,7 @@ class SeriesReader:
         else:
             with open_source(source) as opened:
                 series, name = read_series(opened, config), opened.name
-        season = self.season or config.season or series.step.season
+        season = config.season or series.step.season
         made = ForecastDataset(
             name=name,
             task="forecast",
