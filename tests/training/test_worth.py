@@ -4,6 +4,9 @@ from typing import Any
 
 import pytest
 
+from everyformer.data import DataConfig, load_dataset
+from everyformer.data.environments import EnvironmentDataset
+from everyformer.rl import collect, recipe
 from everyformer.training.worth import baseline, worth
 
 LOW, HIGH = "not surely better than ", "better than "
@@ -48,3 +51,10 @@ def test_a_result_is_told_beside_an_answer_without_a_model(
 ) -> None:
     assert worth(task, evaluation) == said
     assert (baseline(task, evaluation) is None) == (said is None)
+
+
+def test_a_policy_is_held_to_as_many_random_episodes_as_it_plays() -> None:
+    data = load_dataset(DataConfig(env="everyformer/MemoryTrack-v0"))
+    assert isinstance(data, EnvironmentDataset)
+    played = collect(data.environment, recipe("random", data.environment), 20)
+    assert data.random_return == pytest.approx(float(played.returns.mean()))
