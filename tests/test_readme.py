@@ -1,4 +1,4 @@
-"""The programs of the README run as they stand."""
+"""The programs of README and docs run as they stand, and every link leads somewhere."""
 
 import re
 from pathlib import Path
@@ -6,15 +6,39 @@ from pathlib import Path
 import pytest
 import torch
 
-README = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
-PROGRAMS = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+RUN = {"README.md": 1, "docs/python.md": 2, "docs/forecasting.md": 1}
+"""page -> how many of its programs run by themselves; the others speak of what a reader has"""
 
 
-def test_mixers_models_bodies_and_plans(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The last program is about a model of the reader's own."""
+def programs(page: str) -> list[str]:
+    return re.findall(r"```python\n(.*?)```", (ROOT / page).read_text("utf-8"), re.DOTALL)
+
+
+@pytest.mark.parametrize("page", RUN)
+def test_programs_run_as_they_stand(
+    page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
-    assert len(PROGRAMS) == 3
     q = torch.randn(1, 2, 300, 8)
     names = {"q": q, "k": q, "v": q}
-    for program in PROGRAMS[:2]:
-        exec(compile(program, "README.md", "exec"), names)
+    alone = [one for one in programs(page) if "runs/" not in one and "layer." not in one]
+    assert len(alone) == RUN[page]
+    for program in alone:
+        exec(compile(program, page, "exec"), names)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_lead_to_files_and_headings(page: Path) -> None:
+    text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+    for target in re.findall(r"\]\(([^)\s]+)\)", text):
+        if re.match(r"[a-z]+:", target):
+            continue
+        file, _, heading = target.partition("#")
+        linked = page if not file else (page.parent / file).resolve()
+        assert linked.exists(), target
+        if heading:
+            headings = re.findall(r"^#+ (.*)$", linked.read_text(encoding="utf-8"), re.MULTILINE)
+            slugs = [re.sub(r"[^\w\- ]", "", one.lower()).replace(" ", "-") for one in headings]
+            assert heading in slugs, target

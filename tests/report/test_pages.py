@@ -50,6 +50,9 @@ def test_the_pages_in_the_repository_are_up_to_date():
         path = DOCS / "members" / f"{gene}-{name}.md"
         assert path.read_text() == pages.gene_page(gene, name), f"run `make docs` ({path.name})"
     assert (DOCS / "members" / "README.md").read_text() == pages.overview(recorded)
+    readme = (DOCS.parent / "README.md").read_text(encoding="utf-8")
+    assert readme == pages.with_groups(readme), "run `make docs` (README.md)"
+    assert len(readme.splitlines()) <= 100
 
 
 def test_every_member_of_every_task_is_trained_at_its_defaults_with_three_seeds():

@@ -32,6 +32,8 @@ from everyformer.system.files import write_text
 from everyformer.system.plain import from_json
 from everyformer.verification.verify import LAWS, OF_LAYERS, exemption
 
+BEGIN, END = "<!-- made by `make docs` -->", "<!-- end -->"
+"""marks in the README, between which the table of members stands"""
 ABILITIES = ("causal", "strictly causal", "bidirectional", "cross", "streaming", "padding")
 
 
@@ -42,6 +44,9 @@ def write_pages(folder: Path) -> list[Path]:
     texts = {member.name: page(member, recorded, trained) for member in list_members()}
     texts |= {f"{gene}-{name}": gene_page(gene, name) for gene, name in around_layers()}
     texts["README"] = overview(recorded)
+    readme = folder.parent / "README.md"
+    if readme.exists():
+        write_text(readme, with_groups(readme.read_text(encoding="utf-8")))
     written = []
     for name, text in texts.items():
         written.append(folder / "members" / f"{name}.md")
@@ -147,6 +152,22 @@ def pattern(member: Member) -> Figure:
         max_length=64,
     )
     return draw_offered(offered(model, None)["masks"]())
+
+
+def groups() -> str:
+    """Members by group, a line each, for the README."""
+    lines = ["| group | members |", "|---|---|"]
+    named: dict[str, list[str]] = {}
+    for member in list_members():
+        named.setdefault(member.group, []).append(f"[{member.name}](docs/members/{member.name}.md)")
+    return "\n".join((*lines, *(f"| {g} | {', '.join(names)} |" for g, names in named.items())))
+
+
+def with_groups(readme: str) -> str:
+    """``readme`` with the table of `groups` between its marks."""
+    before, _, rest = readme.partition(BEGIN)
+    _, _, after = rest.partition(END)
+    return f"{before}{BEGIN}\n{groups()}\n{END}{after}"
 
 
 def overview(recorded: dict[str, dict[str, Any]]) -> str:
