@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 DEV := $(VENV)/.ready-dev
 
-.PHONY: demo test test-full lint types docs clean
+.PHONY: demo test test-full lint types docs dist clean
 
 demo: $(READY)
 	$(BIN)/everyformer compare attention aft-full aft-local aft-conv gmlp --data stdlib \
@@ -27,6 +27,13 @@ types: $(DEV)
 
 docs: $(DEV)
 	$(BIN)/python -m everyformer.report.pages docs
+
+# wheel and source archive, as they would be published
+dist: $(READY)
+	PIP_CONSTRAINT=constraints.txt $(BIN)/python -m pip install --quiet -e '.[ship]'
+	rm -rf dist
+	$(BIN)/python -m build
+	$(BIN)/twine check --strict dist/*
 
 # what `make demo` needs: the library alone
 $(READY): pyproject.toml constraints.txt
