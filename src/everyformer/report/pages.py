@@ -26,6 +26,7 @@ from everyformer.genes import GENES, named_genes
 from everyformer.genes.mixers import MIXERS
 from everyformer.models.build import create_model
 from everyformer.report.heatmaps import draw_offered
+from everyformer.report.influence import draw_influence
 from everyformer.report.positions import offered
 from everyformer.report.style import save_figure
 from everyformer.system.files import write_text
@@ -52,9 +53,7 @@ def write_pages(folder: Path) -> list[Path]:
         written.append(folder / "members" / f"{name}.md")
         write_text(written[-1], text, parents=True)
     for member in list_members():
-        if drawn_for(member) is not None:
-            file = folder / "patterns" / f"{member.name}.svg"
-            written.append(save_figure(pattern(member), file))
+        written.append(save_figure(pattern(member), folder / "patterns" / f"{member.name}.svg"))
     return written
 
 
@@ -91,8 +90,10 @@ def page(member: Member, recorded: dict[str, dict[str, Any]], trained: list[dict
     lines += [*_table_row(member), "", *_about(member)]
     for gene, choice in named_genes(member).items():
         lines += _options(gene, GENES[gene].typed(choice))
-    if drawn_for(member) is not None:
-        lines += ["## Who reads whom", "", f"![{member.name}](../patterns/{member.name}.svg)", ""]
+    lines += ["## Who reads whom", "", f"![{member.name}](../patterns/{member.name}.svg)", ""]
+    if drawn_for(member) is None:
+        lines += [str(pattern(member).get_label()), ""]
+    else:
         command = f"everyformer show {member.name} masks --task {drawn_for(member)}"
         lines += [f"{pattern(member).get_label()} `{command}` draws it.", ""]
     lines += ["## Laws", "", "Checked by `everyformer verify " + member.name + "`:", ""]
@@ -141,7 +142,9 @@ def drawn_for(member: Member) -> str | None:
 
 
 def pattern(member: Member) -> Figure:
-    """Pattern of a small model."""
+    """Pattern of a small model, or what its layers were seen to read."""
+    if drawn_for(member) is None:
+        return draw_influence(member)
     model = create_model(
         member.name,
         str(drawn_for(member)),
