@@ -12,7 +12,8 @@ def test_no_change_reaches_back_and_every_past_one_is_reachable(member):
     assert seen.shape == (LENGTH, LENGTH)
     assert (seen.diagonal() == 0).all()
     if member.strictly_causal is True:
-        assert (seen.triu(1) == 0).all()
+        # convolutions by Fourier transforms round by what comes later
+        assert seen.triu(1).max() < 1e-6 * seen.max()
     assert (seen.tril(-1).amax(1)[1:] > 0).all()
 
 

@@ -1,7 +1,7 @@
 """`make docs`: a page for each member, from what stands elsewhere, so that nothing is said twice.
 
-A page is made of the row in `family.py`, the text and options of the member's file, of sparse
-patterns a picture, the laws, and the recorded results of its experiments (``docs/results/*.json``
+A page is made of the row in `family.py`, the text and options of the member's file, a picture of
+who reads whom, the laws, and the recorded results of its experiments (``docs/results/*.json``
 with figures beside). Genes around the layers, which are no member's subject, have a page for each
 of their alternatives.
 """
