@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 DEV := $(VENV)/.ready-dev
 
-.PHONY: demo test test-full lint types docs dist clean
+.PHONY: demo test test-full lint types docs docs-site dist clean
 
 demo: $(READY)
 	$(BIN)/everyformer compare attention aft-full aft-local aft-conv gmlp --data stdlib \
@@ -27,6 +27,10 @@ types: $(DEV)
 
 docs: $(DEV)
 	$(BIN)/python -m everyformer.report.pages docs
+
+# the site in docs/_build/site, without a network; its notebooks and gallery are run
+docs-site: $(DEV)
+	cd docs && OMP_NUM_THREADS=1 $(abspath $(BIN))/sphinx-build -W --keep-going -b html . _build/site
 
 # wheel and source archive, as they would be published
 dist: $(READY)

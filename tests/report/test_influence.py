@@ -13,7 +13,7 @@ def test_no_change_reaches_back_and_every_past_one_is_reachable(member):
     assert (seen.diagonal() == 0).all()
     if member.strictly_causal is True:
         # convolutions by Fourier transforms round by what comes later
-        assert seen.triu(1).max() < 1e-6 * seen.max()
+        assert seen.triu(1).max() < 1e-5 * seen.max()
     assert (seen.tril(-1).amax(1)[1:] > 0).all()
 
 

@@ -1,0 +1,38 @@
+"""The site, built by Sphinx: `make docs-site`."""
+
+import os
+
+import everyformer
+
+os.environ["EVERYFORMER_CACHE"] = os.path.abspath("_build/cache")
+project, author, copyright = "everyformer", "The everyformer authors", "The everyformer authors"
+version = release = everyformer.__version__
+extensions = [
+    "myst_nb",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.autosummary",
+    "sphinx.ext.napoleon",
+    "sphinx_gallery.gen_gallery",
+]
+html_theme, html_title = "furo", "everyformer"
+exclude_patterns = ["_build", "gallery", "results/*.json", "conf.py", "Thumbs.db"]
+suppress_warnings = ["myst.header", "config.cache", "toc.not_included"]
+myst_heading_anchors = 3
+myst_enable_extensions = ["colon_fence"]
+nb_execution_mode = "cache"
+nb_execution_raise_on_error = True
+nb_execution_timeout = 300
+autodoc_typehints = "signature"
+autodoc_member_order = "bysource"
+autosummary_generate = True
+napoleon_google_docstring = True
+default_role = "code"
+sphinx_gallery_conf = {
+    "examples_dirs": "gallery",
+    "gallery_dirs": "_build/gallery",
+    "filename_pattern": r"/draw_",
+    "download_all_examples": False,
+    "show_memory": False,
+    "show_signature": False,
+    "min_reported_time": 10_000,
+}
