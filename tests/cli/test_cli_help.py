@@ -11,17 +11,25 @@ import pytest
 
 import everyformer
 from everyformer.cli import VERBS
+from everyformer.cli.names import MATTER
 from everyformer.core.tasks import TASKS
 from everyformer.family import list_members
 from everyformer.genes import GENES
 
 
+def flags_in(text: str) -> set[str]:
+    """The flags that help has rows for, as they are first spelled."""
+    boxes = text.partition("everywhere:")[0]
+    return set(re.findall(r"^.{0,2}(--[a-z][\w.-]*)", boxes, re.MULTILINE))
+
+
+@pytest.mark.parametrize("words", [["--help"], ["--help", "all"], ["all", "-h"]])
 @pytest.mark.parametrize("verb", VERBS)
-def test_help_explains_every_option_and_ends_in_two_examples(
-    verb: str, say: Callable, monkeypatch: pytest.MonkeyPatch
+def test_help_explains_options_and_ends_in_two_examples(
+    verb: str, words: list[str], say: Callable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "100")
-    code, out, err = say(verb, "--help")
+    code, out, err = say(verb, *words)
     assert (code, err) == (0, "")
     assert out.startswith(f"usage: everyformer {verb}")
     examples = out.rstrip().rpartition("examples:\n")[2].splitlines()
@@ -35,6 +43,28 @@ def test_help_explains_every_option_and_ends_in_two_examples(
         alone = row.startswith("--") and "  " not in row
         assert not alone or (below and not below.startswith("--")), f"{row} is not explained"
     assert max(map(len, out.splitlines())) <= 100
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_help_shows_what_matters_and_counts_the_others(
+    verb: str, say: Callable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "100")
+    short, whole = say(verb, "--help")[1], say(verb, "--help", "all")[1]
+    matter = {f"--{name}" for name in MATTER.get(verb, "").split()}
+    assert flags_in(short) == (matter or flags_in(whole))
+    assert flags_in(short) <= flags_in(whole)
+    told = re.search(rf"`everyformer {verb} --help all` shows the other (\d+)", short)
+    hidden = len(flags_in(whole) - flags_in(short))
+    assert hidden == (int(told[1]) if told else 0)
+    assert "shows the other" not in whole
+    assert len(flags_in(short)) <= (12 if matter else 20)
+
+
+def test_an_option_that_help_leaves_out_is_still_taken(say: Callable) -> None:
+    assert "clip" not in say("train", "--help")[1]
+    code, out, _ = say("train", "gmlp", "--training.clip", "0.5", "--print-config")
+    assert (code, json.loads(out)["training"]["clip"]) == (0, 0.5)
 
 
 def test_examples_in_help_are_understood(say: Callable, tree, trained: Callable) -> None:
@@ -54,10 +84,11 @@ def test_examples_in_help_are_understood(say: Callable, tree, trained: Callable)
 
 
 def test_a_members_own_options_stand_in_its_help(say: Callable) -> None:
-    assert "--mixer.window" in say("train", "aft-local", "--help")[1]
-    assert "--mixer.window" not in say("train", "gmlp", "--help")[1]
-    assert "--mixer." not in say("train", "--help")[1]
-    assert "--position.base" in say("train", "--help", "attention", "--position", "rope")[1]
+    assert "--mixer.window" in say("train", "aft-local", "--help", "all")[1]
+    assert "--mixer.window" not in say("train", "gmlp", "--help", "all")[1]
+    assert "--mixer." not in say("train", "--help", "all")[1]
+    rope = say("train", "--help", "all", "attention", "--position", "rope")[1]
+    assert "--position.base" in rope
 
 
 def test_help_and_import_do_not_wait_for_torch() -> None:

@@ -59,7 +59,7 @@ examples:
   everyformer compare attention aft-conv gmlp --data mytext.txt --budget-seconds 60
   everyformer train aft-local --data mytext.txt --steps 2000 --out runs/mine
 
-`everyformer VERB --help` explains each; `--debug` shows tracebacks; `--version` the version."""
+`everyformer VERB --help` explains each, `--help all` every option; `--version` the version."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -86,7 +86,7 @@ def read_run(words: Sequence[str]) -> tuple[SaidRun, TrainOptions]:
         raise ConfigError(f"name the member to train; one of: {', '.join(family.names())}")
     about, default = ABOUT, _nothing()
     if member is None:
-        about += " `everyformer train MEMBER --help` lists that member's own options too."
+        about += " `everyformer train MEMBER --help all` has that member's own too."
     else:
         data = {"env": line.peek("data.env")}
         first = Said({"member": member, "task": line.peek("task"), "data": data})
