@@ -11,6 +11,7 @@ from everyformer.training.names import ALIASES, HOMES, OTHER_NAMES
 
 ELSEWHERE: dict[str, str] = {
     "batch": "batchsize bsz",
+    "both-ways": "bidirectional",
     "budget-seconds": "minutes time",
     "data": "corpus dataset file input train",
     "device": "cuda gpu",
