@@ -1,10 +1,16 @@
 """What helps to choose a member: `list` with filters, `info` of several."""
 
 import json
+import re
+import shlex
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
+from everyformer.cli.proposals import three
+from everyformer.cli.verbs.list import bytes_of
+from everyformer.core.tasks import TASKS, Task
 from everyformer.family import info, list_members
 
 NAMES = [member.name for member in list_members()]
@@ -71,8 +77,6 @@ def test_layers_are_the_members_own_where_none_are_said(say: Callable) -> None:
     [("4GB", 4e9), ("1.5 GiB", 1.5 * 2**30), ("500mb", 5e8), ("2T", 2e12), ("12", 12), ("7B", 7)],
 )
 def test_sizes_are_read(text: str, count: float) -> None:
-    from everyformer.cli.verbs.list import bytes_of
-
     assert bytes_of(text) == count
 
 
@@ -134,3 +138,60 @@ def test_info_without_a_member_says_what_to_name(say: Callable) -> None:
     code, _, err = say("info")
     assert code == 2
     assert "name a member" in err
+
+
+@pytest.mark.parametrize("task", TASKS.values(), ids=TASKS)
+def test_three_members_are_proposed_for_every_task(task: Task) -> None:
+    proposed = three(task)
+    assert len({member.name for member in proposed}) == 3
+    assert all(task.name in member.tasks for member in proposed)
+    # one of them is for long rows
+    assert min(member.cost.time for member in proposed) == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "task", "made"),
+    [
+        ([], "lm", "gpt"),
+        (["--data", "text.txt", "--length", "32"], "lm", "gpt"),
+        (["--data", "text.txt", "--task", "mlm"], "mlm", "bert"),
+        (["--data", "rated.csv"], "classify-text", "bert"),
+        (["--data", "rated.csv", "--task", "regress"], "regress-text", "bert"),
+        (["--data", "pairs.tsv", "--data.languages", "en-de"], "seq2seq", "transformer"),
+        (["--data", "digits"], "classify-image", "vit"),
+        (["--data", "digits", "--task", "pixels"], "pixels", "attention"),
+        (["--data", "waves"], "classify-series", "attention"),
+        (["--env", "everyformer/TMaze-v0", "--env.number", "4"], "policy", "gtrxl"),
+    ],
+)
+def test_training_no_member_proposes_three_by_the_data(
+    words: list[str], task: str, made: str, say: Callable, tree: Path
+) -> None:
+    (tree / "rated.csv").write_text("text,label\nfine,1\nbad,0\nso so,1\nawful,0\n")
+    (tree / "pairs.tsv").write_text("en\tde\none\teins\ntwo\tzwei\n")
+    before = sorted(tree.iterdir())
+    code, out, err = say("train", *words)
+    assert (code, out) == (2, "")
+    assert f"for the task {task}; try one of these" in err
+    assert f"`everyformer list --task {task}` has all that can" in err
+    commands = re.findall(r"^  everyformer (train .*)$", err, re.MULTILINE)
+    assert [shlex.split(command)[1] for command in commands] == [
+        member.name for member in three(TASKS[task])
+    ]
+    assert commands[0].startswith(f"train {made}")
+    assert sorted(tree.iterdir()) == before
+    for command in commands:
+        code, out, err = say(*shlex.split(command), "--print-config")
+        assert code == 0, err
+
+
+def test_reasons_are_what_the_rows_say(say: Callable, tree: Path) -> None:
+    err = say("train", "--data", "text.txt")[2]
+    assert "Linear attention; time grows like L, its state stays as large" in err
+    assert "decoder-only language model; time grows like L^2, its state grows" in err
+    err = say("train", "--data", "digits")[2]
+    assert "Vision Transformer; time grows like L^2, reads both ways" in err
+
+
+def test_data_that_are_not_there_are_told_before_members(refused: Callable, tree: Path) -> None:
+    assert "there is no file or folder 'none.txt'" in refused("train", "--data", "none.txt")

@@ -63,6 +63,11 @@ class Cost:
         return layers * (value_of(formula, letters) + value_of(self.table, letters))
 
     @property
+    def growth(self) -> str:
+        """Growth of the time with the length, as a power of L."""
+        return "L" if self.time == 1 else f"L^{self.time:g}"
+
+    @property
     def grows(self) -> bool | None:
         """True if the state grows with the text; None where the row has no formula of it."""
         if self._state is None:
@@ -113,6 +118,13 @@ class Member:
     def is_mixer(self) -> bool:
         """True if `create_mixer` knows this name."""
         return self.genes["mixer"].name == self.name
+
+    @property
+    def state(self) -> str | None:
+        """'constant' or 'grows', what the state of a streamed text does; None where it does not
+        stream, or its row has no formula."""
+        grows = self.cost.grows if self.can("streaming") else None
+        return None if grows is None else "grows" if grows else "constant"
 
     @property
     def strictly_causal(self) -> bool | str:

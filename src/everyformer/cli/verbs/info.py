@@ -11,7 +11,7 @@ import tyro
 
 from everyformer.cli.console import emit, table
 from everyformer.cli.parsing import VerbOptions, verb
-from everyformer.cli.verbs.list import ABILITIES, describe, growth
+from everyformer.cli.verbs.list import ABILITIES, describe
 from everyformer.core.errors import ConfigError
 from everyformer.core.member import Member
 from everyformer.core.tasks import TASKS
@@ -61,7 +61,7 @@ def _facts(member: Member, genes: Sequence[str]) -> dict[str, str]:
         "title": member.title,
         "paper": f"{member.authors} {member.year}",
         "claim": member.claim,
-        "time like": growth(member.cost.time),
+        "time like": member.cost.growth,
         "time": member.cost.formula,
         "state": _state(member),
         "tasks": ", ".join(member.tasks),

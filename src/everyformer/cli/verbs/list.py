@@ -121,8 +121,8 @@ def run(options: ListOptions) -> int:
     rows = []
     for m in members:
         marks = ["yes" if able else "-" for able in (m.is_mixer, *map(m.can, ABILITIES))]
-        row = [m.name, m.title, str(m.year), *marks, growth(m.cost.time), state(m)]
-        rows.append([*row, *([_held(options.held(m))] if told else [])])
+        row = [m.name, m.title, str(m.year), *marks, m.cost.growth, m.state]
+        rows.append([*row, *([size(options.held(m))] if told else [])])
     print(table([*headers, *(["held"] if told else [])], rows))
     return 0
 
@@ -140,7 +140,7 @@ def _filters(options: ListOptions) -> list[tuple[str, Callable[[Member], bool]]]
     if options.mixers:
         asked.append(("--mixers", lambda m: m.is_mixer))
     if options.state is not None:
-        asked.append((f"--state {options.state}", lambda m: state(m) == options.state))
+        asked.append((f"--state {options.state}", lambda m: m.state == options.state))
     if options.growth is not None:
         most = float(options.growth.partition("^")[2] or 1)
         asked.append((f"--growth {options.growth}", lambda m: m.cost.time <= most))
@@ -183,23 +183,8 @@ def bytes_of(text: str) -> float:
     return float(parts[1]) * unit ** " KMGT".index(parts[2].upper() or " ")
 
 
-def growth(exponent: float) -> str:
-    """A power of the length L."""
-    return "L" if exponent == 1 else f"L^{exponent:g}"
-
-
-def state(member: Member) -> str:
-    """How the state grows, in a word; '-' where there is none, or no formula of it."""
-    grows = member.cost.grows if member.can("streaming") else None
-    return "-" if grows is None else "grows" if grows else "constant"
-
-
-def _held(count: float | None) -> str:
-    return "-" if count is None else size(count)
-
-
 def describe(member: Member) -> dict[str, object]:
     """A member's row as plain values."""
     values = dataclasses.asdict(member)
     derived = {"mixer": member.is_mixer, "strictly_causal": member.strictly_causal}
-    return {**values, **derived, "state": state(member)}
+    return {**values, **derived, "state": member.state}
