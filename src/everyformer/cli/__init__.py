@@ -59,7 +59,11 @@ examples:
   everyformer compare attention aft-conv gmlp --data mytext.txt --budget-seconds 60
   everyformer train aft-local --data mytext.txt --steps 2000 --out runs/mine
 
-`everyformer VERB --help` explains each, `--help all` every option; `--version` the version."""
+`everyformer VERB --help` explains each, `--help all` every option; `--version` the version;
+`everyformer --print-completion bash|zsh|fish` is a script for Tab (docs/command-line.md)."""
+
+
+COMPLETION = "--print-completion"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -137,6 +141,11 @@ def _run(words: Sequence[str]) -> int:
         from everyformer import __version__
 
         print(f"everyformer {__version__}")
+        return 0
+    if words[0] == COMPLETION:
+        from everyformer.cli.completion import script
+
+        print(script(words[1] if len(words) > 1 else "", VERBS))
         return 0
     if words[0] not in VERBS:
         raise unknown("verb", words[0], VERBS)

@@ -160,7 +160,7 @@ def arrange(
     for word in words:
         if is_flag(word):
             rest.append(word)
-            left = 0 if "=" in word or word == "-h" else _takes(word, flags)
+            left = 0 if "=" in word or word == "-h" else takes(word, flags)
         elif left and not (left > 1 and word in known):
             rest.append(word)
             left = 0 if word in NONE else left - 1
@@ -244,7 +244,7 @@ def is_flag(word: str) -> bool:
     return word == "-h" or (word.startswith("--") and len(word) > 2)
 
 
-def _takes(word: str, flags: Mapping[str, Option]) -> float:
+def takes(word: str, flags: Mapping[str, Option]) -> float:
     """Number of words that follow a flag at most: one, where nothing is known of it."""
     option = flags.get(named_flag(word, flags))
     if option is None:

@@ -27,6 +27,8 @@ from everyformer.training.names import OTHER_NAMES, in_full
 C = TypeVar("C")
 
 HELP, ALL = ("--help", "-h"), "all"
+LISTED = "--flags"
+"""with --help: the flags alone are asked for, by a program"""
 EVERYWHERE = """everywhere:
   --config FILE    read the options from a TOML or JSON file; flags override it
   --print-config   print what would run as JSON (which --config reads again), and end
@@ -36,6 +38,14 @@ EVERYWHERE = """everywhere:
 
 class Finished(SystemExit):
     """End of the program once all that was asked for has been printed; the one that is ours."""
+
+
+class Asked(Finished):
+    """End of a verb where its options were all that was asked for."""
+
+    def __init__(self, group: FlagGroup) -> None:
+        super().__init__()
+        self.group = group
 
 
 @dataclasses.dataclass(frozen=True)
@@ -112,6 +122,8 @@ class Line(Generic[C]):
         default = default or unset(self.kind)
         below = self._below(default)
         group = FlagGroup(over(default, below))
+        if self.helps and LISTED in self.words:
+            raise Asked(group)
         flags = group.flags()
         answer_with(flags)
         placed, rest = arrange(self.words, flags, self.names)
