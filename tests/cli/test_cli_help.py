@@ -1,5 +1,6 @@
 """What a newcomer reads first: help, lists, machine output, and how fast it comes."""
 
+import doctest
 import json
 import re
 import subprocess
@@ -121,6 +122,21 @@ def test_every_public_name_resolves() -> None:
         assert getattr(everyformer, name) is not None
     with pytest.raises(AttributeError, match="no attribute 'transform'"):
         _ = everyformer.transform
+
+
+def test_help_of_the_library_begins_with_calls_and_its_examples_run() -> None:
+    told = everyformer.__doc__
+    assert told is not None
+    first = told.split("\n\n")[1]
+    called = re.findall(r"ef\.(\w+)\(", first)
+    assert len(called) == len(set(called)) > 12
+    assert set(called) <= set(everyformer.__all__)
+    assert called[:3] == ["compare", "create_model", "create_mixer"]
+    # one line each, which says what it is
+    assert all(re.search(r"\)  +\w", line) for line in first.splitlines())
+    result = doctest.testmod(everyformer)
+    assert result.attempted > 5
+    assert result.failed == 0
 
 
 def test_members_are_listed_by_what_they_can_do(say: Callable) -> None:
