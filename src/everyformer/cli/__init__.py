@@ -31,7 +31,7 @@ from everyformer.system.waiting import wait_briefly
 
 VERBS: dict[str, str] = {
     "list": "see what exists, filtered by what you need",
-    "info": "one member: paper, genes, options, cost, claim",
+    "info": "one member: paper, genes, options, cost, claim; several side by side",
     "train": "train a member on your data",
     "eval": "measure a trained run, on its own or on other data",
     "predict": "what a trained run answers to texts, tables, pictures, series",
