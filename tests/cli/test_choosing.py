@@ -145,6 +145,7 @@ def test_three_members_are_proposed_for_every_task(task: Task) -> None:
     proposed = three(task)
     assert len({member.name for member in proposed}) == 3
     assert all(task.name in member.tasks for member in proposed)
+    assert proposed[2].name == ("rope" if task.forward_only else "gmlp")
     # one of them is for long rows
     assert min(member.cost.time for member in proposed) == 1
 
@@ -153,6 +154,7 @@ def test_three_members_are_proposed_for_every_task(task: Task) -> None:
     ("words", "task", "made"),
     [
         ([], "lm", "gpt"),
+        (["--print-config"], "lm", "gpt"),
         (["--data", "text.txt", "--length", "32"], "lm", "gpt"),
         (["--data", "text.txt", "--task", "mlm"], "mlm", "bert"),
         (["--data", "rated.csv"], "classify-text", "bert"),
