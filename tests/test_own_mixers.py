@@ -140,14 +140,48 @@ def test_a_mixer_that_is_causal_only_is_built_and_trained_as_such(mine: Path) ->
     )
 
 
-def test_one_that_does_not_say_so_breaks_a_law(mine: Path) -> None:
-    text = (mine / "mine.py").read_text(encoding="utf-8")
-    (mine / "mine.py").write_text(re.sub(r"    causal_only = .*\n", "", text), encoding="utf-8")
-    family.register_spec("mine.py:CumMean")
-    assert family.info("cum-mean").bidirectional is True
-    found = check_law(family.info("cum-mean"), "bidirectional")
-    assert found.status == "failed"
-    assert "no output depends on a later input, so it is causal alone" in found.detail
+IGNORES = "no output depends on a later token, so it is causal alone"
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ("", IGNORES),
+        ("    reads = 'both'\n", IGNORES),
+        # it obeys
+        ("    def mix(self, rows, state):\n"
+         "        mean = rows.x.mean(1, keepdim=True).expand_as(rows.x)\n"
+         "        return MixerOutput(super().mix(rows, state).y if self.causal else mean, None, {})"
+         "\n", True),
+        # it reads no other token, so nothing is found out
+        ("    def mix(self, rows, state):\n"
+         "        return MixerOutput(self.out(self.value(rows.x)), None, {})\n", True),
+        # each token reads the next one alone
+        ("    def mix(self, rows, state):\n"
+         "        return MixerOutput(rows.x.roll(-1, 1), None, {})\n", True),
+        ("    def build(self, max_length):\n"
+         "        super().build(max_length)\n"
+         "        if not self.causal:\n"
+         "            raise GeneError('it looks back')\n", "it looks back"),
+    ],
+)  # fmt: skip
+def test_what_is_both_ways_is_found_by_trying(
+    line: str, told: bool | str, mine: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = re.sub(
+        r"    causal_only = .*\n", "", (mine / "mine.py").read_text(encoding="utf-8")
+    ).replace("cum-mean", "base-mean")
+    head = "from everyformer.core.errors import GeneError\n"
+    more = f"\n\nclass Mine(CumMean):\n    name = 'mine'\n{line}"
+    (mine / "mine.py").write_text(head + text + more, encoding="utf-8")
+    family.register_spec("mine.py:Mine")
+    row = family.info("mine")
+    assert row.bidirectional == told
+    assert ("mlm" in row.tasks) == (told is True)
+    assert main(["list", "--both-ways"]) == 0
+    assert ("\nmine " in capsys.readouterr().out) == (told is True)
+    assert main(["list", "--causal"]) == 0
+    assert "\nmine " in capsys.readouterr().out
 
 
 def test_a_slow_import_has_a_name(mine: Path) -> None:

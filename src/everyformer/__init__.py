@@ -1,10 +1,38 @@
-"""everyformer: every member of the Transformer family under one interface.
+"""Every member of the Transformer family under one interface: `import everyformer as ef`.
 
-    import everyformer as ef
-    model = ef.create_model("aft-local", task="lm", width=128, layers=4, heads=4)
-    mixer = ef.create_mixer("attention", width=128, heads=4, causal=True)
+    ef.compare(["attention", "gmlp"], data="mytext.txt")   several on your data, on equal footing
+    ef.create_model("gpt", "lm", width=128)                a member as a whole model, of a task
+    ef.create_mixer("linear", width=64, causal=True)       its mixer alone: y, state, losses
+    ef.create_body("gtrxl", width=64, layers=3, heads=4)   its layers, for an agent of your own
+    ef.MultiheadAttention(256, 8, member="aft-local")      with the signature of torch's
+    ef.generate(model, prompt, tokens=100)                 new tokens behind a prompt
+    ef.stream(model, prompt)                               the same, each as it is drawn
+    ef.predict("runs/bert", ["a text"])                    answers of a trained run
+    ef.load("runs/gpt"), ef.save(model, "my-model")        weights and options of a model
+    ef.warm_start(model, "runs/gpt")                       what fits of another's weights
+    ef.verify(["linear"])                                  the laws that every member keeps
+    ef.list_members(task="lm"), ef.info("gmlp")            what there is, and what it claims
+    ef.register(MyMixer)                                   a mixer of yours as a member
 
-Names are imported when first used, so that `import everyformer` and `everyformer --help` are quick.
+A mixer reads a text at once, or in pieces with the same result:
+
+    >>> import torch, everyformer as ef
+    >>> mixer = ef.create_mixer("linear", width=16, heads=2, causal=True)
+    >>> x = torch.randn(2, 10, 16)
+    >>> state = mixer.init_state(2)
+    >>> for piece in x.split([7, 3], dim=1):
+    ...     y, state, losses = mixer(piece, state=state)
+    >>> torch.allclose(y, mixer(x).y[:, 7:], atol=1e-5)
+    True
+
+A language model goes on with a prompt of tokens:
+
+    >>> model = ef.create_model("gpt", "lm", width=16, layers=1, heads=2, vocabulary=256)
+    >>> ef.generate(model.eval(), torch.tensor([[104, 105]]), tokens=5).shape
+    torch.Size([1, 5])
+
+`everyformer --help` has the verbs of the command line. Names are imported when first used, so that
+`import everyformer` is quick.
 """
 
 from typing import TYPE_CHECKING

@@ -62,11 +62,15 @@ def test_exits_that_save_nothing_promise_nothing(say: Any, calm: str, threshold:
         ("eval", ("--sequences", "2")), ("generate", ("--tokens", "2"))
     )), say("show", calm, "certificate")[1]]  # fmt: skip
     for text in told:
-        assert "Exits save nothing: " in text
+        assert "No token ever leaves early, so exits save nothing: " in text
+        assert f"Lower --thresholds than {threshold} may let some" in text
         assert "The full model is used" in text
         assert "probability at least" not in text
         assert "splits" not in text
     assert "--exits.full" in out.splitlines()[-1]
+    # said before the table, and once
+    assert out.startswith("No token ever leaves early")
+    assert out.count("No token ever leaves early") == 1
 
 
 def test_a_threshold_by_which_no_token_left_is_not_asked_for(say: Any, calm: str) -> None:

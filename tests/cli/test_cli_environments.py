@@ -111,5 +111,5 @@ def test_an_episode_without_end_is_cut_and_said_to_be(
 
 @pytest.mark.parametrize("verb", ["train", "eval", "generate", "collect"])
 def test_help_has_the_limit_of_steps(verb: str, say: Say) -> None:
-    told = " ".join(say(verb, "--help")[1].replace("│", " ").split())
+    told = " ".join(say(verb, "--help", "all")[1].replace("│", " ").split())
     assert f"or {LIMIT} where it has none" in told

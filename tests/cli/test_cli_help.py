@@ -1,5 +1,6 @@
 """What a newcomer reads first: help, lists, machine output, and how fast it comes."""
 
+import doctest
 import json
 import re
 import subprocess
@@ -11,17 +12,25 @@ import pytest
 
 import everyformer
 from everyformer.cli import VERBS
+from everyformer.cli.names import MATTER
 from everyformer.core.tasks import TASKS
 from everyformer.family import list_members
 from everyformer.genes import GENES
 
 
+def flags_in(text: str) -> set[str]:
+    """The flags that help has rows for, as they are first spelled."""
+    boxes = text.partition("everywhere:")[0]
+    return set(re.findall(r"^.{0,2}(--[a-z][\w.-]*)", boxes, re.MULTILINE))
+
+
+@pytest.mark.parametrize("words", [["--help"], ["--help", "all"], ["all", "-h"]])
 @pytest.mark.parametrize("verb", VERBS)
-def test_help_explains_every_option_and_ends_in_two_examples(
-    verb: str, say: Callable, monkeypatch: pytest.MonkeyPatch
+def test_help_explains_options_and_ends_in_two_examples(
+    verb: str, words: list[str], say: Callable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "100")
-    code, out, err = say(verb, "--help")
+    code, out, err = say(verb, *words)
     assert (code, err) == (0, "")
     assert out.startswith(f"usage: everyformer {verb}")
     examples = out.rstrip().rpartition("examples:\n")[2].splitlines()
@@ -35,6 +44,28 @@ def test_help_explains_every_option_and_ends_in_two_examples(
         alone = row.startswith("--") and "  " not in row
         assert not alone or (below and not below.startswith("--")), f"{row} is not explained"
     assert max(map(len, out.splitlines())) <= 100
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_help_shows_what_matters_and_counts_the_others(
+    verb: str, say: Callable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "100")
+    short, whole = say(verb, "--help")[1], say(verb, "--help", "all")[1]
+    matter = {f"--{name}" for name in MATTER.get(verb, "").split()}
+    assert flags_in(short) == (matter or flags_in(whole))
+    assert flags_in(short) <= flags_in(whole)
+    told = re.search(rf"`everyformer {verb} --help all` shows the other (\d+)", short)
+    hidden = len(flags_in(whole) - flags_in(short))
+    assert hidden == (int(told[1]) if told else 0)
+    assert "shows the other" not in whole
+    assert len(flags_in(short)) <= (12 if matter else 20)
+
+
+def test_an_option_that_help_leaves_out_is_still_taken(say: Callable) -> None:
+    assert "clip" not in say("train", "--help")[1]
+    code, out, _ = say("train", "gmlp", "--training.clip", "0.5", "--print-config")
+    assert (code, json.loads(out)["training"]["clip"]) == (0, 0.5)
 
 
 def test_examples_in_help_are_understood(say: Callable, tree, trained: Callable) -> None:
@@ -54,10 +85,11 @@ def test_examples_in_help_are_understood(say: Callable, tree, trained: Callable)
 
 
 def test_a_members_own_options_stand_in_its_help(say: Callable) -> None:
-    assert "--mixer.window" in say("train", "aft-local", "--help")[1]
-    assert "--mixer.window" not in say("train", "gmlp", "--help")[1]
-    assert "--mixer." not in say("train", "--help")[1]
-    assert "--position.base" in say("train", "--help", "attention", "--position", "rope")[1]
+    assert "--mixer.window" in say("train", "aft-local", "--help", "all")[1]
+    assert "--mixer.window" not in say("train", "gmlp", "--help", "all")[1]
+    assert "--mixer." not in say("train", "--help", "all")[1]
+    rope = say("train", "--help", "all", "attention", "--position", "rope")[1]
+    assert "--position.base" in rope
 
 
 def test_help_and_import_do_not_wait_for_torch() -> None:
@@ -90,6 +122,21 @@ def test_every_public_name_resolves() -> None:
         assert getattr(everyformer, name) is not None
     with pytest.raises(AttributeError, match="no attribute 'transform'"):
         _ = everyformer.transform
+
+
+def test_help_of_the_library_begins_with_calls_and_its_examples_run() -> None:
+    told = everyformer.__doc__
+    assert told is not None
+    first = told.split("\n\n")[1]
+    called = re.findall(r"ef\.(\w+)\(", first)
+    assert len(called) == len(set(called)) > 12
+    assert set(called) <= set(everyformer.__all__)
+    assert called[:3] == ["compare", "create_model", "create_mixer"]
+    # one line each, which says what it is
+    assert all(re.search(r"\)  +\w", line) for line in first.splitlines())
+    result = doctest.testmod(everyformer)
+    assert result.attempted > 5
+    assert result.failed == 0
 
 
 def test_members_are_listed_by_what_they_can_do(say: Callable) -> None:

@@ -103,7 +103,7 @@ def test_collect_plays_a_run(home: Path, say: Say) -> None:
 
 @pytest.mark.parametrize("verb", ["train", "compare"])
 def test_help_tells_how_an_environment_is_named_in_short(verb: str, say: Say) -> None:
-    told = " ".join(say(verb, "--help")[1].replace("│", " ").split())
+    told = " ".join(say(verb, "--help", "all")[1].replace("│", " ").split())
     for short in ("--env NAME for", "--env.mask for", "--env.number for", "--env.NAME VALUE for"):
         assert f"{short} short" in told
 

@@ -6,6 +6,7 @@ import re
 import shutil
 import time
 import tomllib
+from importlib.metadata import metadata
 from pathlib import Path
 
 import pytest
@@ -71,3 +72,22 @@ def test_every_package_is_told_with_the_extra_that_installs_it(say: Say) -> None
     expected = {(re.split(r"[<>=; ]", p)[0], why) for why in packages for p in packages[why]}
     found = json.loads(say("doctor", "--json")[1])["packages"]
     assert {(name, why) for name, _, why in found} == expected
+
+
+def test_every_extra_is_told_with_what_it_is_for_and_how_it_comes(
+    say: Say, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known = doctor._version
+    absent = {"faiss-cpu", "ruff"}
+    monkeypatch.setattr(
+        doctor, "_version", lambda name: None if name in absent else known(name) or "1"
+    )
+    told = json.loads(say("doctor", "--json")[1])["extras"]
+    assert [row["extra"] for row in told] == metadata("everyformer").get_all("Provides-Extra")
+    assert all(row["for"] for row in told)
+    lacking = {row["extra"]: (row["here"], row["command"]) for row in told if row["here"] != "yes"}
+    assert lacking == {
+        "knn": ("no: faiss-cpu", "pip install 'everyformer[knn]'"),
+        "dev": ("no: ruff", "pip install 'everyformer[dev]'"),
+    }
+    assert "pip install 'everyformer[knn]'" in say("doctor")[1]

@@ -75,7 +75,7 @@ def test_a_comparison_without_a_result_names_its_runs(
 
 def test_help_of_eval_names_the_runs_own_data(trained: Callable[..., Path], say: Say) -> None:
     def default(*words: str) -> str:
-        page = " ".join(say("eval", *words, "--help")[1].replace("│", " ").split())
+        page = " ".join(say("eval", *words, "--help", "all")[1].replace("│", " ").split())
         return page.partition("--data STR")[2].partition("(default: ")[2].partition(")")[0]
 
     run = str(trained())

@@ -39,7 +39,7 @@ def test_the_first_suggestion_is_what_was_meant(
 
 def test_one_thing_has_one_name_in_all_verbs(say: Say, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "100")
-    pages = {verb: say(verb, "--help")[1] for verb in VERBS}
+    pages = {verb: say(verb, "--help", "all")[1] for verb in VERBS}
     for verb in ("train", "compare"):
         for short in (
             *("data", "length", "tokenizer", "steps", "batch", "lr", "seed", "width", "layers"),

@@ -146,7 +146,7 @@ def test_flags_out_of_bounds_are_refused_by_their_names(words: str, said: str) -
 
 def test_help_says_what_is_taken(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
-        read_run(["longformer", "--help"])
+        read_run(["longformer", "--help", "all"])
     told = " ".join(capsys.readouterr().out.replace("│", " ").split())
     assert "dropout on the weights in training (at least 0 and below 1; default: 0.0)" in told
     assert "peak learning rate (above 0; default: 0.001)" in told

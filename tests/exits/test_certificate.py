@@ -15,6 +15,8 @@ from everyformer.system.sealed import DamagedError, write_json
 LOST = {0.9: 0.0, 0.6: 0.01, 0.3: 0.2, 0.1: 0.3}
 """the loss of every prompt at each threshold; delta = 0.1 accepts those down to 0.6"""
 NONE_PASSES = {"lost": {threshold: loss + 0.2 for threshold, loss in LOST.items()}}
+UNSURE = {"lost": {threshold: loss + 0.09 for threshold, loss in LOST.items()}}
+ALL_PASS = {"lost": dict.fromkeys(LOST, 0.0), "depth": 1.0}
 
 
 def certificate(lost: dict[float, float] = LOST, **given: Any) -> Certificate:
@@ -90,6 +92,10 @@ def test_a_damaged_file_or_another_one_is_refused(tmp_path: Path) -> None:
         ({"consistency": "risk"}, 0.6, True, ["loss beyond the full model of", "200 prompts"]),
         (NONE_PASSES, None, False, ["save nothing: no threshold passed", "delta=0.1", "without"]),
         ({"depth": 1.0, "operations": 1.0}, None, False, ["threshold 0.6 passed", "no token"]),
+        (UNSURE, None, False, ["loss of 0.09 at 0.9 is below delta", "more --prompts than 200"]),
+        (NONE_PASSES, None, False, ["loss at 0.9 is 0.2: a larger --delta than that", "longer"]),
+        ({"depth": 1.0}, None, False, ["The loss at 0.3 is 0.2: a larger", "longer"]),
+        (ALL_PASS, None, False, ["No token ever leaves", "Lower --thresholds than 0.1 may let"]),
         ({"depth": 0.999, "operations": 1.0}, 0.6, False, ["They save nothing", "1.00 times the"]),
         ({"operations": 1.2}, 0.6, False, ["at most 0.1, with", "1.20 times the full"]),
         ({"depth": 0.9, "operations": 0.99}, 0.6, True, ["threshold 0.6 have", "at most 0.1"]),

@@ -31,7 +31,7 @@ from everyformer.system.waiting import wait_briefly
 
 VERBS: dict[str, str] = {
     "list": "see what exists, filtered by what you need",
-    "info": "one member: paper, genes, options, cost, claim",
+    "info": "one member: paper, genes, options, cost, claim; several side by side",
     "train": "train a member on your data",
     "eval": "measure a trained run, on its own or on other data",
     "predict": "what a trained run answers to texts, tables, pictures, series",
@@ -59,7 +59,11 @@ examples:
   everyformer compare attention aft-conv gmlp --data mytext.txt --budget-seconds 60
   everyformer train aft-local --data mytext.txt --steps 2000 --out runs/mine
 
-`everyformer VERB --help` explains each; `--debug` shows tracebacks; `--version` the version."""
+`everyformer VERB --help` explains each, `--help all` every option; `--version` the version;
+`everyformer --print-completion bash|zsh|fish` is a script for Tab (docs/command-line.md)."""
+
+
+COMPLETION = "--print-completion"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -137,6 +141,11 @@ def _run(words: Sequence[str]) -> int:
         from everyformer import __version__
 
         print(f"everyformer {__version__}")
+        return 0
+    if words[0] == COMPLETION:
+        from everyformer.cli.completion import script
+
+        print(script(words[1] if len(words) > 1 else "", VERBS))
         return 0
     if words[0] not in VERBS:
         raise unknown("verb", words[0], VERBS)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import types
 import typing
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Annotated, Any, TypeVar, get_args, get_origin
 
 import tyro
@@ -64,14 +64,26 @@ class Option:
 class FlagGroup:
     """Options that stand together: those of a dataclass, or of a gene's choice.
 
-    ``values`` is an instance, whose values are the defaults; ``prefix`` stands before their names.
+    ``values`` is an instance, whose values are the defaults; ``prefix`` stands before their names;
+    of a group that is for help alone, ``shown`` has the flags that there are (None: all).
     """
 
     values: Any
     prefix: str = ""
+    shown: Collection[str] | None = None
 
     def options(self) -> Iterator[tuple[str, Option | FlagGroup]]:
         """Every option, or group inside this one, by the name of its field."""
+        for name, part in self._every():
+            if self.shown is None:
+                yield name, part
+            elif isinstance(part, FlagGroup):
+                if not part.flags().keys().isdisjoint(self.shown):
+                    yield name, dataclasses.replace(part, shown=self.shown)
+            elif part.placed or part.flag in self.shown:
+                yield name, part
+
+    def _every(self) -> Iterator[tuple[str, Option | FlagGroup]]:
         values = self.values
         if isinstance(values, Choice):
             yield "name", Option("name", str | None, values.name, f"--{self.prefix[:-1]}")
@@ -148,7 +160,7 @@ def arrange(
     for word in words:
         if is_flag(word):
             rest.append(word)
-            left = 0 if "=" in word or word == "-h" else _takes(word, flags)
+            left = 0 if "=" in word or word == "-h" else takes(word, flags)
         elif left and not (left > 1 and word in known):
             rest.append(word)
             left = 0 if word in NONE else left - 1
@@ -232,7 +244,7 @@ def is_flag(word: str) -> bool:
     return word == "-h" or (word.startswith("--") and len(word) > 2)
 
 
-def _takes(word: str, flags: Mapping[str, Option]) -> float:
+def takes(word: str, flags: Mapping[str, Option]) -> float:
     """Number of words that follow a flag at most: one, where nothing is known of it."""
     option = flags.get(named_flag(word, flags))
     if option is None:

@@ -11,6 +11,7 @@ from everyformer.training.names import ALIASES, HOMES, OTHER_NAMES
 
 ELSEWHERE: dict[str, str] = {
     "batch": "batchsize bsz",
+    "both-ways": "bidirectional",
     "budget-seconds": "minutes time",
     "data": "corpus dataset file input train",
     "device": "cuda gpu",
@@ -33,6 +34,17 @@ ELSEWHERE: dict[str, str] = {
     "width": "dim dmodel embeddim hiddensize",
 }
 """option -> what people of the field call it elsewhere, without hyphens; the likelier first"""
+
+MATTER: dict[str, str] = {
+    "train": "data task length steps budget-seconds lr width layers from out resume",
+    "compare": "data task length budget-seconds seeds match lr-grid width layers out resume",
+    "eval": "data length sequences mode lengths store episodes average bleu out json",
+    "generate": "prompt tokens temperature top-k top-p seed beam state images episodes out",
+    "bench": "lengths decode width heads backward precision device threads peers json",
+    "calibrate": "data lines prompts tokens delta epsilon metric thresholds seed json",
+    "show": "task text length store data episodes others format out json",
+}
+"""verb -> the options that its --help shows; those of other verbs are few enough to be shown all"""
 
 _SHORT = {short: f"--{HOMES[cls]}.{name}" for (cls, name), short in ALIASES.items()}
 

@@ -14,7 +14,7 @@ import tyro
 
 from everyformer.cli.flags import FlagGroup, arrange, is_flag, named_flag, registry, unset
 from everyformer.cli.messages import answer_with, refuse_files
-from everyformer.cli.names import as_in_file, full_name, nearest_flags
+from everyformer.cli.names import MATTER, as_in_file, full_name, nearest_flags
 from everyformer.core.config import Options, Said, converted, to_dict
 from everyformer.core.errors import ConfigError, Spelled, unknown
 from everyformer.genes import GENES
@@ -26,7 +26,9 @@ from everyformer.training.names import OTHER_NAMES, in_full
 
 C = TypeVar("C")
 
-HELP = ("--help", "-h")
+HELP, ALL = ("--help", "-h"), "all"
+LISTED = "--flags"
+"""with --help: the flags alone are asked for, by a program"""
 EVERYWHERE = """everywhere:
   --config FILE    read the options from a TOML or JSON file; flags override it
   --print-config   print what would run as JSON (which --config reads again), and end
@@ -36,6 +38,14 @@ EVERYWHERE = """everywhere:
 
 class Finished(SystemExit):
     """End of the program once all that was asked for has been printed; the one that is ours."""
+
+
+class Asked(Finished):
+    """End of a verb where its options were all that was asked for."""
+
+    def __init__(self, group: FlagGroup) -> None:
+        super().__init__()
+        self.group = group
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,8 +73,11 @@ class Line(Generic[C]):
         self.kind, self.verb, self.names = kind, verb, names
         path, words = take(words, "--config")
         self.printing = "--print-config" in words
-        self.words = [word for word in words if word != "--print-config"]
+        words = [word for word in words if word != "--print-config"]
         self.helps = not set(HELP).isdisjoint(words)
+        # all of them behind --help, where the verb shows some
+        self.whole = self.helps and ALL in words
+        self.words = [word for word in words if not (self.whole and word == ALL)]
         table = {} if path is None else _read_config(path)
         try:
             self.file = Said(in_full(kind, table), file=path)
@@ -109,6 +122,8 @@ class Line(Generic[C]):
         default = default or unset(self.kind)
         below = self._below(default)
         group = FlagGroup(over(default, below))
+        if self.helps and LISTED in self.words:
+            raise Asked(group)
         flags = group.flags()
         answer_with(flags)
         placed, rest = arrange(self.words, flags, self.names)
@@ -157,6 +172,10 @@ class Line(Generic[C]):
     ) -> tuple[dict[str, Any], list[str]]:
         """Every value of ``group`` as nested plain values by field, and words that are none."""
         errors = io.StringIO()
+        every = group.flags()
+        if self.helps and not self.whole and self.verb in MATTER:
+            matter = {named_flag(f"--{name}", every) for name in MATTER[self.verb].split()}
+            group, words = dataclasses.replace(group, shown=matter), [HELP[0]]
         try:
             with contextlib.redirect_stderr(errors):
                 read: Any = tyro.cli(
@@ -174,6 +193,8 @@ class Line(Generic[C]):
             if stop.code not in (0, None):
                 raise Spelled(f"{_sentence(errors.getvalue())}; {self._help}") from stop
             lines = "\n".join(f"  {example}" for example in examples)
+            if hidden := len(every) - len(group.flags()):
+                print(f"\n`everyformer {self.verb} {HELP[0]} {ALL}` shows the other {hidden}")
             print(f"\n{EVERYWHERE}\n\nexamples:\n{lines}")
             raise Finished from stop
 

@@ -13,6 +13,7 @@ import tyro
 from everyformer import family
 from everyformer.cli.messages import refuse_files
 from everyformer.cli.parsing import Line, VerbOptions
+from everyformer.cli.proposals import propose
 from everyformer.core.config import Choice, NoOptions, Said, from_dict, part_of
 from everyformer.core.errors import CheckpointError, ConfigError, unknown
 from everyformer.core.wording import listed
@@ -68,11 +69,19 @@ class SaidRun:
         return resolve(TrainOptions, self.said, task, self.base)
 
 
-def read_run(words: Sequence[str]) -> tuple[SaidRun, TrainOptions]:
+def read_run(
+    words: Sequence[str], typed: Sequence[str] | None = None
+) -> tuple[SaidRun, TrainOptions]:
     """The words of a run, and its options as long as nothing is known of the data.
 
     The member, wherever it is named, decides which options there are, and so do the alternatives
     that are named for genes, the task, and the run that is resumed or started from.
+
+    Args:
+        typed: the words as they were typed, for commands that are proposed (default: ``words``).
+
+    Raises:
+        ConfigError: what is said is wrong, or no member is named; then three are proposed.
     """
     line = Line(TrainOptions, words, "train", family.names())
     member = _named_member(line)
@@ -83,10 +92,12 @@ def read_run(words: Sequence[str]) -> tuple[SaidRun, TrainOptions]:
     if base is not None:
         member = base.member
     if member is None and not line.helps:
-        raise ConfigError(f"name the member to train; one of: {', '.join(family.names())}")
+        # what data are meant, whoever learns from them
+        _, any_member = read_run(["attention", *(w for w in words if w != "--print-config")])
+        raise propose(words if typed is None else typed, any_member.data, any_member.task)
     about, default = ABOUT, _nothing()
     if member is None:
-        about += " `everyformer train MEMBER --help` lists that member's own options too."
+        about += " `everyformer train MEMBER --help all` has that member's own too."
     else:
         data = {"env": line.peek("data.env")}
         first = Said({"member": member, "task": line.peek("task"), "data": data})

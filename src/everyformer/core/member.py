@@ -1,10 +1,12 @@
 """Row of the family table about a member."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from everyformer.core.config import Choice
+from everyformer.core.formula import letters_in, value_of
 
 
 @dataclass(frozen=True)
@@ -37,7 +39,52 @@ class Cost:
     formula: str
     """in words of the paper; d width, s window, h heads"""
     state: str
-    """size of the streaming state after t tokens"""
+    """numbers of a layer's streaming state after t tokens: a formula up to the first comma or
+    semicolon, and what else there is to say; 'none' where there is no state"""
+    letters: Mapping[str, float | str] = field(default_factory=dict)
+    """what the letters of that formula are where no option is given, as numbers or formulas of
+    those before; known are t, d and h, N layers and L, the tokens of the longest text"""
+    table: str = "0"
+    """numbers of a layer's weights that are there for each place of the longest text"""
+
+    def held(self, *, t: float, d: float, h: float, layers: float) -> float | None:
+        """Numbers held by all layers after a text of ``t`` tokens was streamed: the state, and
+        weights by place; None where the row has no formula.
+
+        Args:
+            d: width. h: heads.
+        """
+        letters = {"t": t, "L": t, "d": d, "h": h, "N": layers}
+        formula = self._state
+        if formula is None:
+            return None
+        for letter, meaning in self.letters.items():
+            letters[letter] = value_of(str(meaning), letters)
+        return layers * (value_of(formula, letters) + value_of(self.table, letters))
+
+    @property
+    def growth(self) -> str:
+        """Growth of the time with the length, as a power of L."""
+        return "L" if self.time == 1 else f"L^{self.time:g}"
+
+    @property
+    def grows(self) -> bool | None:
+        """True if the state grows with the text; None where the row has no formula of it."""
+        if self._state is None:
+            return None
+        found = letters_in(self._state)
+        used = found.union(*(letters_in(str(v)) for k, v in self.letters.items() if k in found))
+        return not used.isdisjoint("tL")
+
+    @property
+    def _state(self) -> str | None:
+        """The formula, if it is one, of letters that are known."""
+        formula = re.split("[,;:]", self.state)[0]
+        try:
+            value_of(formula, dict.fromkeys([*"tdhLN", *self.letters], 1.0))
+        except (KeyError, ValueError):
+            return None
+        return formula
 
 
 @dataclass(frozen=True)
@@ -71,6 +118,13 @@ class Member:
     def is_mixer(self) -> bool:
         """True if `create_mixer` knows this name."""
         return self.genes["mixer"].name == self.name
+
+    @property
+    def state(self) -> str | None:
+        """'constant' or 'grows', what the state of a streamed text does; None where it does not
+        stream, or its row has no formula."""
+        grows = self.cost.grows if self.can("streaming") else None
+        return None if grows is None else "grows" if grows else "constant"
 
     @property
     def strictly_causal(self) -> bool | str:

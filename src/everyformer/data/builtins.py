@@ -22,6 +22,8 @@ class Builtin:
     """those that it serves, the natural one first"""
     reads: tuple[type[DataOptions], ...] = ()
     """options that not all built-ins have a use for"""
+    options: tuple[str, ...] | None = None
+    """of `GeneratedOptions`, those by which it is made; None: it is not generated without end"""
 
     def __str__(self) -> str:
         return f"{self.about} ({', '.join(self.tasks)})"
@@ -42,19 +44,28 @@ BUILTINS: dict[str, Builtin] = {
         "random tokens, a separator, then the same tokens, which alone are scored; or 10 to 20 "
         "tokens and the same once more",
         ("lm", "seq2seq"),
+        options=("symbols",),
     ),
-    "reverse": Builtin("10 to 20 random tokens and the same backwards", ("seq2seq",)),
-    "sort": Builtin("10 to 20 random tokens and the same in ascending order", ("seq2seq",)),
+    "reverse": Builtin(
+        "10 to 20 random tokens and the same backwards", ("seq2seq",), options=("symbols",)
+    ),
+    "sort": Builtin(
+        "10 to 20 random tokens and the same in ascending order", ("seq2seq",), options=("symbols",)
+    ),
     "recall": Builtin(
-        "key-value pairs, then the keys again in another order; the answers are scored", ("lm",)
+        "key-value pairs, then the keys again in another order; the answers are scored",
+        ("lm",),
+        options=("symbols", "pairs"),
     ),
     "listops": Builtin(
         "nested MIN, MAX, MED and SM of digits; the class is the value",
         ("classify-text", "regress-text"),
+        options=("depth",),
     ),
     "waves": Builtin(
         "noisy series; the class is their shape, the number how often it repeats",
         ("classify-series", "regress-series"),
+        options=(),
     ),
     "walks": Builtin(
         "1,000 random walks to one node of a graph of 20; a better one is a shorter one",

@@ -70,9 +70,9 @@ class Certificate(FixedSequence):
             )
             nobody = ", but no token of the prompts left by it" if self.accepted else ""
             return (
-                f"Exits save nothing: {passed} the test at delta={self.delta:g}, "
-                f"epsilon={self.epsilon:g} ({tested}){nobody}. The full model is used, without "
-                "exits."
+                f"No token ever leaves early, so exits save nothing: {passed} the test at "
+                f"delta={self.delta:g}, epsilon={self.epsilon:g} ({tested}){nobody}. The full "
+                f"model is used, without exits. {self._mend}"
             )
         risk = {"text": "distance from the full model's text", "risk": "loss beyond the full model"}
         more = (
@@ -86,6 +86,24 @@ class Certificate(FixedSequence):
             f"at most {self.delta:g}, with probability at least {1 - self.epsilon:g} over the "
             f"calibration prompts ({tested}, {self.tokens:,} tokens each, the likeliest).{more}"
         )
+
+    @property
+    def _mend(self) -> str:
+        """What may let tokens leave, where none does."""
+        failed = next(iter(self.steps[len(self.accepted) :]), None)
+        if failed is None:
+            mend = f"Lower --thresholds than {self.steps[-1].threshold:g} may let some"
+        elif failed.risk < self.delta:
+            mend = (
+                f"A loss of {failed.risk:.3g} at {failed.threshold:g} is below delta, but not "
+                f"surely: more --prompts than {self.n:,} may pass it, or a larger --delta"
+            )
+        else:
+            mend = (
+                f"The loss at {failed.threshold:g} is {failed.risk:.3g}: a larger --delta than "
+                "that may pass it"
+            )
+        return f"{mend}; training longer with exits makes layers sure earlier."
 
     def require(self, model: str) -> None:
         """Refuse to be used for another model, by its fingerprint, than it was made with.

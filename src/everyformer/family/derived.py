@@ -11,12 +11,15 @@ from everyformer.core.member import Cost, Genes, Member
 from everyformer.core.tasks import DECISION, FORECAST, LM, MLM, PIXELS, TASKS
 from everyformer.genes import plain_genes
 
+WIDTH = 16
+"""of the mixer that is built"""
+
 
 def row_of(mixer: type[Any]) -> Member:
     """Row derived from a mixer class, where nobody has written a row for it.
 
-    A small one is built both ways, unless it is causal only; a refusal is the reason why it cannot
-    be that.
+    A small one is built both ways, unless it is causal only, and read with where it is not causal;
+    a refusal, or that no output depends on a later token, is the reason why it cannot be that.
 
     Raises:
         ConfigError: it can be neither. PluginError: it cannot be built.
@@ -28,8 +31,8 @@ def row_of(mixer: type[Any]) -> Member:
             can[ability] = mixer.causal_only
             continue
         try:
-            built[ability] = mixer(width=16, heads=2, causal=causal, max_length=16)
-            can[ability] = True
+            built[ability] = mixer(width=WIDTH, heads=2, causal=causal, max_length=16)
+            can[ability] = True if causal else _reads_later(built[ability])
         except GeneError as error:
             can[ability] = str(error)
         except FAILURES as error:
@@ -57,6 +60,26 @@ def row_of(mixer: type[Any]) -> Member:
         Cost(2, 2, "not stated", "not stated"), "none is made", exempt=exempt, group="your own",
         **can,
     )  # fmt: skip
+
+
+def _reads_later(mixer: Any) -> bool | str:
+    """True, or that outputs depend on earlier tokens and on no later one.
+
+    One whose outputs depend on no other token, as it may be before it has learned, or that fails as
+    it reads, is taken at its word here: `verify` tries it further.
+    """
+    import torch
+
+    x = torch.randn(1, 8, WIDTH, generator=torch.Generator().manual_seed(0)).requires_grad_()
+    try:
+        with torch.enable_grad():
+            y = mixer.eval()(x).y[0]
+        rows = [torch.autograd.grad(out.sum(), x, retain_graph=True)[0][0] for out in y]
+    except FAILURES:
+        return True
+    seen = torch.stack([(row != 0).any(1) for row in rows])
+    alone = bool(seen.tril(-1).any()) and not bool(seen.triu(1).any())
+    return "no output depends on a later token, so it is causal alone" if alone else True
 
 
 def _overrides(mixer: type[Any], name: str) -> bool:

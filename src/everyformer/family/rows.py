@@ -36,7 +36,7 @@ _TEXT, _IMAGE, _SERIES = (TEXT, TEXT_NUMBER), (IMAGE, IMAGE_NUMBER), (SERIES, SE
 """what says one thing of a text, a picture, a series"""
 _SOFTMAX = Cost(2, 1, "O(L^2 d) time, O(L d) memory when fused", "2 t d")
 _NO_CROSS_DISTANCE = "distances are defined between tokens of one sequence"
-_KERNEL = Cost(1, 1, "O(L M d) time, O(L (M + d)) memory; M features a head", "M (d + h), constant")
+_KERNEL = ("O(L M d) time, O(L (M + d)) memory; M features a head", "M (d + h), constant")
 _MOVING_CHUNKS = (
     "later tokens move the borders of the chunks, and so which earlier ones a token sees (their "
     "content never enters)"
@@ -194,7 +194,7 @@ FAMILY: tuple[Member, ...] = (
               tasks={POLICY: _EXACT_SEGMENTS}),
         (LM, POLICY, FORECAST),
         Cost(2, 2, "O(L (L + M) d) time a segment of L with M remembered, L (L + M) flags",
-             "M d, constant"),
+             "2 M d, constant; M d in training", {"M": 128}),
         "the loss falls with a longer memory in evaluation than in training, and the first tokens "
         "of a segment lose no more than the others",
         bidirectional=_NO_PAST, cross=_NO_CROSS_DISTANCE,
@@ -207,7 +207,7 @@ FAMILY: tuple[Member, ...] = (
               model={"embedding_dropout": 0.1, "scale_embedding": True}),
         (LM, FORECAST),
         Cost(2, 1, "O(L (L + m + n) d) time a segment, m rows remembered and n compressed",
-             "(m + n) d, constant"),
+             "(m + n) d, constant", {"m": 128, "n": 128}),
         "recalls what lies further back than Transformer-XL with as many rows of memory reaches",
         bidirectional=_NO_PAST, cross=_NO_CROSS_DISTANCE,
         exempt={"chunks": "what is compressed when depends on where segments begin; equal segments "
@@ -221,7 +221,7 @@ FAMILY: tuple[Member, ...] = (
                wiring="gated", feedforward="relu", tasks={POLICY: _EXACT_SEGMENTS}),
         (LM, POLICY, FORECAST),
         Cost(2, 2, "O(L (L + M) d) time a segment of L with M remembered, 12 L d^2 for the gates",
-             "M d, constant"),
+             "2 M d, constant; M d in training", {"M": 128}),
         "at the start an output depends on its own token, no less than without gates and more "
         "than in post-norm layers",
         bidirectional=_NO_PAST, cross=_NO_CROSS_DISTANCE,
@@ -232,7 +232,9 @@ FAMILY: tuple[Member, ...] = (
         "2203.08913",
         _genes(position="t5-relative", memory="memorizing"), (LM, FORECAST),
         Cost(2, 2, "O(L (L + n) d) time a segment with a window of n, O(L M d) to look M keys up; "
-             "L (L + n) flags, blocks of products", "n d, and 2 M d in one layer; constant"),
+             "L (L + n) flags, blocks of products",
+             "2 n d + 3 M d / N, constant: one of N layers stores M, half as many to spare",
+             {"n": 128, "M": 8192}),
         "where definitions lie far back the loss falls with every growth of the store, and a model "
         "trained without one learns to use it in a few steps",
         bidirectional=_NO_PAST, cross=_NO_CROSS_DISTANCE,
@@ -254,7 +256,8 @@ FAMILY: tuple[Member, ...] = (
               block={"dropout": 0.1}, model={"embedding_dropout": 0.1, "scale_embedding": True}),
         (LM,),
         Cost(2, 2, "O(L (L + M) d) time, O(k d) a token for k neighbours, and their search; blocks "
-             "of scores", "M d, constant, and the store, n d on the disk"),
+             "of scores", "2 M d, constant; M d in training; and the store, n d on the disk",
+             {"M": 128}),
         "where rare facts come back it loses less than Transformer-XL, and its gate opens to "
         "neighbours on what they know",
         bidirectional=_NO_PAST, cross=_NO_CROSS_DISTANCE,
@@ -270,7 +273,7 @@ FAMILY: tuple[Member, ...] = (
               tasks={SEQ2SEQ: {"label_smoothing": 0.1, "smoothing_over": "others"}}),
         (LM, MLM, *_TEXT, *_SERIES, *_IMAGE, SEQ2SEQ, FORECAST),
         Cost(2, 1, "O(N L^2 d) time, O(N L d) memory when fused; N steps of a token on average",
-             "2 T t d; T steps at most"),
+             "2 T t d; T steps at most", {"T": 12}),
         "tokens that need more hops along a chain of pointers take more steps, and all take fewer "
         "as steps cost more",
         gene="depth", group="depth",
@@ -309,7 +312,7 @@ FAMILY: tuple[Member, ...] = (
         _genes(mixer="adaptive-span", position=None, wiring="post", feedforward="relu"),
         ALL_TASKS,
         Cost(1, 1, "O(L (R + z) d) time, O(L d) memory; z the learned spans, R their ramp",
-             "2 (R + z) d, constant"),
+             "2 (R + z) d, constant", {"R": 32, "z": 0}),
         "one head finds out that something far back comes again and looks that far, while the mean "
         "span stays small",
         cross=_NO_CROSS_DISTANCE,
@@ -326,7 +329,7 @@ FAMILY: tuple[Member, ...] = (
     Member(
         "aft-local", "Attention-free Transformer, local", "Zhai et al.", 2021, "2105.14103",
         _genes(mixer="aft-local"), ALL_TASKS,
-        Cost(1, 1, "O(L s d) time, O(L d) memory", "2 s d, constant"),
+        Cost(1, 1, "O(L s d) time, O(L d) memory", "2 s d, constant", {"s": 32}),
         "a local position bias addresses tokens that AFT-simple cannot, at linear cost",
         cross=_NO_CROSS_AFT,
         group="attention-free",
@@ -342,28 +345,30 @@ FAMILY: tuple[Member, ...] = (
     Member(
         "aft-conv", "Attention-free Transformer, convolutional", "Zhai et al.", 2021, "2105.14103",
         _genes(mixer="aft-conv"), ALL_TASKS,
-        Cost(1, 1, "O(L s d) time, O(L d) memory", "s (d + h), constant"),
+        Cost(1, 1, "O(L s d) time, O(L d) memory", "s (d + h), constant", {"s": 11}),
         "one shared kernel a head keeps the local bias at any length",
         cross=_NO_CROSS_AFT,
         group="attention-free",
     ),
     Member(
         "linear", "Linear attention", "Katharopoulos et al.", 2020, "2006.16236",
-        _genes(mixer="linear"), ALL_TASKS, _KERNEL,
+        _genes(mixer="linear"), ALL_TASKS, Cost(1, 1, *_KERNEL, {"M": "d / h"}),
         "copies a sequence that it has read into a state of constant size, at a cost for each "
         "token that does not grow with what was read",
         group="low rank and kernels",
     ),
     Member(
         "performer", "Performer: softmax attention by FAVOR+", "Choromanski et al.", 2021,
-        "2009.14794", _genes(mixer="performer", tasks={POLICY: _SAME_FEATURES}), ALL_TASKS, _KERNEL,
+        "2009.14794", _genes(mixer="performer", tasks={POLICY: _SAME_FEATURES}), ALL_TASKS,
+        Cost(1, 1, *_KERNEL, {"M": "d / h log(d / h)"}),
         "positive features estimate softmax attention better than trigonometric ones, orthogonal "
         "rows better than independent ones where norms are small, with an error like 1/M",
         group="low rank and kernels",
     ),
     Member(
         "rfa", "Random feature attention", "Peng et al.", 2021, "2103.02143",
-        _genes(mixer="rfa", tasks={POLICY: _SAME_FEATURES}), ALL_TASKS, _KERNEL,
+        _genes(mixer="rfa", tasks={POLICY: _SAME_FEATURES}), ALL_TASKS,
+        Cost(1, 1, *_KERNEL, {"M": 128}),
         "a language model with the gate needs fewer bits than without it and than linear attention "
         "with elu features; a token costs the same after any number of tokens",
         group="low rank and kernels",
@@ -373,7 +378,7 @@ FAMILY: tuple[Member, ...] = (
         _genes(mixer="routing"), (LM, MLM, *_TEXT, *_SERIES, *_IMAGE, PIXELS, ENLARGE, DECISION,
                                    POLICY, FORECAST),
         Cost(1.5, 1.5, "O(L K d + L w d) time and memory, K clusters of w: O(L^1.5 d)",
-             "2 K w d, constant"),
+             "2 K w d; K w is L unless it is said", {"K": "sqrt(L)", "w": "sqrt(L)"}),
         "finds what lies outside the windows of local heads, at O(L^1.5) operations",
         cross="a token's clusters are chosen among all queries, which a writing decoder has not",
         group="content-based",
@@ -382,7 +387,7 @@ FAMILY: tuple[Member, ...] = (
         "sinkhorn", "Sparse Sinkhorn attention", "Tay et al.", 2020, "2002.11296",
         _genes(mixer="sinkhorn"), ALL_TASKS,
         Cost(2, 1, "O(L s d + L^2 d / s) time, O(L (s h + d) + (L / s)^2 h) memory; blocks of s",
-             "2 t d + n t h / s, n steps of balancing"),
+             "2 t d + n t h / s, n steps of balancing", {"n": 1, "s": 64}),
         "copies from a far block, where local attention of the same cost cannot; its sort matrices "
         "sharpen",
         cross="blocks of one sequence are sorted for blocks of the same",
@@ -398,7 +403,7 @@ FAMILY: tuple[Member, ...] = (
                      POLICY: {"dropout": 0.0}}),
         (LM, MLM, *_TEXT, *_SERIES, *_IMAGE, PIXELS, ENLARGE, DECISION, POLICY, FORECAST),
         Cost(1, 1, "O(L (q + m) d) time, O(L d) memory; blocks of q with a memory of m",
-             "2 (q + m) d; 2-D: of q_h + m_h rows"),
+             "2 (q + m) d, constant; 2-D: of q_h + m_h rows", {"q": 256, "m": 256}),
         "the more pixels a block remembers, the fewer bits a dimension; of equal memory, "
         "rectangles beat stretches of the raster where pictures have vertical structure",
         cross="blocks are of one picture; in super-resolution plain attention reads the small one",
@@ -424,7 +429,8 @@ FAMILY: tuple[Member, ...] = (
         _genes(mixer="longformer"), (LM, MLM, *_TEXT, *_SERIES, SEQ2SEQ, DECISION, POLICY,
                                     FORECAST),
         Cost(1, 1, "O(L (w + g) d) time and O(L d) memory; window w, g global tokens",
-             "2 (w + g) d; global tokens in a causal one are this library's extension"),
+             "2 (w + g) d, constant; global tokens in a causal one are this library's extension",
+             {"w": 256, "g": 0}),
         "windows that grow from layer to layer model text better than windows of one size or that "
         "shrink; a position table that is repeated begins far better than one with fresh rows",
         cross="a window is of one sequence",
@@ -435,8 +441,8 @@ FAMILY: tuple[Member, ...] = (
         _genes(mixer="bigbird"), (LM, MLM, *_TEXT, *_SERIES, SEQ2SEQ, DECISION, POLICY, FORECAST),
         Cost(1, 1, "O(L (w + r + g) s d) time, O(L (r s + d)) memory; w, r and g blocks of s "
              "tokens in the window, at random and for all",
-             "2 n s d, n blocks that a later one may read; the causal form is this library's "
-             "extension"),
+             "2 n s d, n blocks that a later one may read, any of L / s; the causal form is this "
+             "library's extension", {"s": 64, "n": "L / s"}),
         "a needle anywhere in a text is found through random and global blocks, and not through a "
         "window of as many keys; paths between blocks are that much shorter",
         cross="blocks of one sequence read blocks of the same",
@@ -460,7 +466,7 @@ FAMILY: tuple[Member, ...] = (
         _genes(mixer="blockwise"), (LM, MLM, *_TEXT, *_SERIES, *_IMAGE, PIXELS, DECISION, POLICY,
                                    FORECAST),
         Cost(2, 1, "O(L^2 d / n) time, O(L d) memory; n blocks",
-             "2 (s + 1) d L / n; shifts to s"),
+             "2 (s + 1) d L / n; shifts to s", {"s": 1, "n": 2}),
         "scores fall to 1 / n of attention's; heads that read other blocks copy across them, which "
         "local heads alone cannot",
         cross="blocks of one sequence read blocks of the same",
@@ -482,7 +488,7 @@ FAMILY: tuple[Member, ...] = (
         "2006.04768", _genes(mixer=Choice("linformer", {"causal_chunk": 64})),
         (LM, *_TEXT, *_SERIES, PIXELS, ENLARGE, DECISION, POLICY, FORECAST),
         Cost(2, 2, "O(L (c + L k / c) d) time; segments of c tokens, k slots each",
-             "2 d (t k / c + c)"),
+             "2 d (t k / c + c)", {"k": 16, "c": 64}),
         "an extension of ours: exactly causal, with slots for segments that are complete",
         bidirectional="segments are for the causal form: use 'linformer'",
         cross="a text that is cut into segments reads no other",
@@ -491,7 +497,8 @@ FAMILY: tuple[Member, ...] = (
     Member(
         "gmlp", "gMLP: MLPs with a spatial gating unit", "Liu, Dai, So, Le", 2021, "2105.08050",
         _genes(mixer="gmlp", position=None), ALL_TASKS,
-        Cost(2, 2, "O(L^2 f) time, O(L f + L^2) memory; f hidden channels", "t f / 2"),
+        Cost(2, 2, "O(L^2 f) time, O(L f + L^2) memory; f hidden channels", "t f / 2",
+             {"f": "4 d"}, "L L"),
         "the learned spatial matrix becomes Toeplitz on a shift-invariant task (R^2 > 0.85)",
         cross=_NO_CROSS_SGU,
         group="attention-free",
@@ -499,7 +506,8 @@ FAMILY: tuple[Member, ...] = (
     Member(
         "amlp", "aMLP: gMLP with a tiny attention", "Liu, Dai, So, Le", 2021, "2105.08050",
         _genes(mixer="amlp", position=None), ALL_TASKS,
-        Cost(2, 2, "O(L^2 (f + a)) time; a channels of the tiny attention", "t (f / 2 + 2 a)"),
+        Cost(2, 2, "O(L^2 (f + a)) time; a channels of the tiny attention", "t (f / 2 + 2 a)",
+             {"f": "4 d", "a": 64}, "L L"),
         "one small head makes up for what a static matrix cannot align",
         cross=_NO_CROSS_SGU,
         group="attention-free",
@@ -518,7 +526,7 @@ FAMILY: tuple[Member, ...] = (
               model={"tie": False, "scale_embedding": True}),
         (LM, MLM, *_TEXT, *_SERIES, *_IMAGE, PIXELS, ENLARGE, DECISION),
         Cost(1, 1, "O(n L C d) time and, n rounds of chunks of C, O(n L d) memory; reversible: at "
-             "any depth", "2 t d and n h t buckets"),
+             "any depth", "2 t d + n h t, the last of them buckets", {"n": 4}),
         "more rounds of hashing come nearer to dense attention; depth costs no activations",
         cross="queries are keys too, so both come from one sequence",
         streaming=f"not exactly: {_MOVING_CHUNKS}; a state gives new tokens what a pass over those "

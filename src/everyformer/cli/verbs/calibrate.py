@@ -152,11 +152,13 @@ def _print(
          "yes" if step in accepted else "no", f"{depths[step.threshold]:.2f}"]
         for step in certificate.steps
     ]  # fmt: skip
+    if certificate.used is None:
+        print(f"{certificate.statement}\n")
     loss = "distance" if options.consistency == "text" else "further loss"
     print(table(["threshold", loss, "p", "passes", f"layers of {costs.layers}"], rows))
     print()
-    print(certificate.statement)
-    print()
+    if certificate.used is not None:
+        print(f"{certificate.statement}\n")
     share = costs.operations / costs.full_operations
     print(
         facts(

@@ -8,7 +8,7 @@ import platform
 import re
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
@@ -29,6 +29,23 @@ UNKNOWN = "unknown"
 """where the system does not tell"""
 SIDE, LONGEST = 512, 0.2
 """of the matrices that are multiplied, and seconds that each kind may take"""
+
+EXTRAS: dict[str, str] = {
+    "images": "pictures as data, and the built-in digits",
+    "text": "BPE tokenizers, BLEU and chrF",
+    "data": "parquet files and data sets of the hub",
+    "hf": "checkpoints of transformers, in and out",
+    "export": "ONNX files",
+    "knn": "approximate neighbours in large datastores",
+    "rl": "environments, policies, recorded episodes",
+    "log": "curves in TensorBoard",
+    "ray": "comparisons spread over a cluster",
+    "peers": "implementations of others, to measure beside",
+    "docs": "the site of the documentation",
+    "ship": "the wheel and the source archive",
+    "dev": "the tests of the library itself",
+}
+"""extra -> what it is for"""
 
 
 @dataclass(frozen=True)
@@ -65,6 +82,8 @@ def run(options: DoctorOptions) -> int:
     print("\n" + table(("unset", "is here", "since"), choices))
     rows = [(name, known or "missing", why) for name, known, why in report["packages"]]
     print("\n" + table(("package", "version", "for"), rows))
+    extras = [tuple(row.values()) for row in report["extras"]]
+    print("\n" + table(("extra", "for", "is here", "get it by"), extras))
     return 0 if all(known for _, known, why in report["packages"] if why == "core") else 1
 
 
@@ -82,8 +101,8 @@ def _ways(member: str, length: int, machine: bool) -> int:
 
 
 def examine() -> dict:
-    """Machine facts, speeds, what stands for unset options, and (package, version or None, core or
-    extra) for each package."""
+    """Machine facts, speeds, what stands for unset options, (package, version or None, core or
+    extra) for each package, and what is here of each extra."""
     import torch
 
     from everyformer import __version__
@@ -91,6 +110,7 @@ def examine() -> dict:
 
     device = pick_device("auto")
     speed = speeds(device)
+    packages = [(name, _version(name), of) for name, of in _required()]
     cuda = torch.cuda.is_available()
     return {
         "machine": {
@@ -105,8 +125,21 @@ def examine() -> dict:
         },
         "speed": speed,
         "choices": choices(device, speed),
-        "packages": [(name, _version(name), why) for name, why in _required()],
+        "packages": [one for one in packages if one[2] != _extra("dev")],
+        "extras": [_of_extra(name, packages) for name in EXTRAS],
     }
+
+
+def _extra(name: str) -> str:
+    return f"everyformer[{name}]"
+
+
+def _of_extra(name: str, packages: Sequence[tuple[str, str | None, str]]) -> dict[str, str]:
+    """What an extra is for, whether its packages are here, and how they come."""
+    lacking = [package for package, known, of in packages if of == _extra(name) and known is None]
+    here = f"no: {', '.join(lacking)}" if lacking else "yes"
+    command = f"pip install '{_extra(name)}'" if lacking else "-"
+    return {"extra": name, "for": EXTRAS[name], "here": here, "command": command}
 
 
 def _required() -> Iterator[tuple[str, str]]:
@@ -114,9 +147,8 @@ def _required() -> Iterator[tuple[str, str]]:
     for line in requires("everyformer") or ():
         name, _, condition = line.partition(";")
         extra = re.search(r"extra == .(\w+).", condition)
-        if extra is None or extra[1] != "dev":
-            of = "core" if extra is None else f"everyformer[{extra[1]}]"
-            yield re.split(r"[^\w.-]", name)[0], of
+        of = "core" if extra is None else _extra(extra[1])
+        yield re.split(r"[^\w.-]", name)[0], of
 
 
 def _version(package: str) -> str | None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from everyformer.cli.answers_table import answers_table
 from everyformer.cli.console import emit, facts, table
+from everyformer.cli.eval_data import for_source, refuse_idle
 from everyformer.cli.eval_options import EvalOptions
 from everyformer.cli.exit_search import search_exits
 from everyformer.cli.exits import settle_exits
@@ -81,6 +82,9 @@ def run(words: Sequence[str]) -> int:
             f"{options.run} holds a saved model, which does not know its data: say what to measure "
             "it on with --data"
         )
+    tokenizer = trained.tokenizer()
+    name = None if tokenizer is None else tokenizer.name
+    refuse_idle(options.data, default.data, trained.task, name)
     dataset = trained.dataset(options.data)
     say(f"{dataset.name}: {dataset.split}")
     model = trained.reading(options.average, options.store, options.knn, options.nearest)
@@ -98,7 +102,7 @@ def run(words: Sequence[str]) -> int:
     if options.sweep:
         return sweep_store(trained, model, dataset, options, rules)
     if options.lengths:
-        return _lengths(trained, model, options, rules)
+        return _lengths(trained, model, options, default, rules)
     if options.out is not None and not windowed:
         raise ConfigError(
             "--out is where the picture of --lengths, --mode or --sweep goes: leave it out"
@@ -125,6 +129,7 @@ def _default(line: Line[EvalOptions]) -> EvalOptions:
     """The options where nothing is said: the data are those of the run that the words name."""
     folder = next(iter(line.placed()), None) or line.peek("run")
     known = None if folder is None else _data_of(folder)
+    known = None if known is None else for_source(known, line.peek("data.source"))
     return EvalOptions(
         run=EvalOptions.missing if folder is None else folder,
         data=known or DataConfig(source=UNSAID if folder else OWN_DATA),
@@ -221,7 +226,13 @@ def _picture(trained: TrainedRun, options: EvalOptions, name: str) -> Path:
     return expanded(options.out) if options.out is not None else trained.path / f"{name}.png"
 
 
-def _lengths(trained: TrainedRun, model: Model, options: EvalOptions, rules: dict[str, Any]) -> int:
+def _lengths(
+    trained: TrainedRun,
+    model: Model,
+    options: EvalOptions,
+    default: EvalOptions,
+    rules: dict[str, Any],
+) -> int:
     """Evaluate at every length, print the table, draw the curve."""
     from everyformer.report.lengths import draw_lengths
 
@@ -229,6 +240,8 @@ def _lengths(trained: TrainedRun, model: Model, options: EvalOptions, rules: dic
         raise ConfigError(
             "--lengths measures a language model: leave out the translations and their search"
         )
+    if options.data.length != default.data.length:
+        raise ConfigError("--lengths says how long windows are: leave out --length")
     evaluations = []
     for length in sorted(set(options.lengths)):
         dataset = trained.dataset(dataclasses.replace(options.data, length=length))

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
 def run(words: Sequence[str]) -> int:
     """Train, and say where the results are."""
-    words = _from_a_run(environment_words(words))
-    said, options = read_run(words)
+    typed, words = words, _from_a_run(environment_words(words))
+    said, options = read_run(words, typed)
     folder = run_folder(options)
 
     from everyformer.comparison.advice import advice

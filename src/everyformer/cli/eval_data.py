@@ -1,0 +1,86 @@
+"""Options of data that an evaluation is given: those that it has no use for are refused."""
+
+from collections.abc import Iterator
+
+from everyformer.cli.names import spelled
+from everyformer.core.config import field_defaults
+from everyformer.core.errors import ConfigError
+from everyformer.core.tasks import TASKS
+from everyformer.data.builtins import BUILTINS
+from everyformer.data.config import (
+    DataConfig,
+    GeneratedOptions,
+    MaskOptions,
+    PartOptions,
+    PictureOptions,
+    RowOptions,
+    TableOptions,
+)
+from everyformer.data.sequence_files import SEQUENCES
+from everyformer.data.table import TABLES
+from everyformer.system.files import expanded
+
+ARRAYS = (".npy", ".npz", ".zip")
+"""endings of sources that may hold arrays, of which the held-out rows are drawn"""
+
+
+def for_source(config: DataConfig, source: str | None) -> DataConfig:
+    """The data of a run without what is said of its own files alone, where others are named."""
+    if source in (None, config.source):
+        return config
+    foreign = [*PartOptions.names()]
+    if expanded(str(source)).is_file() and expanded(str(source)).suffix not in TABLES:
+        foreign += [*TableOptions.names(), *RowOptions.names()]
+    usual = field_defaults(DataConfig)
+    kept = {name: getattr(config, name) for name in usual}
+    return DataConfig(**{**kept, **{name: usual[name] for name in foreign}})
+
+
+def refuse_idle(config: DataConfig, run: DataConfig, task: str, tokenizer: str | None) -> None:
+    """Refuse what would change nothing.
+
+    Args:
+        run: the options where nothing is said.
+        tokenizer: name of the run's.
+
+    Raises:
+        ConfigError: names the first of them, with the reason.
+    """
+    for name, why in _idle(config, task, tokenizer):
+        if getattr(config, name) != getattr(run, name):
+            raise ConfigError(
+                f"{spelled(f'--data.{name}')} changes nothing here: {why}; leave it out"
+            )
+
+
+def _idle(config: DataConfig, task: str, tokenizer: str | None) -> Iterator[tuple[str, str]]:
+    """Options that such an evaluation does not read, each with the reason."""
+    record, builtin = TASKS[task], BUILTINS.get(config.source)
+    if config.tokenizer != tokenizer:
+        reads = "no text" if tokenizer is None else f"text with the tokenizer {tokenizer}"
+        yield "tokenizer", f"the run reads {reads}"
+    made_by = None if builtin is None else builtin.options
+    for name in GeneratedOptions.names():
+        if name not in (made_by or ()):
+            yield name, f"'{config.source}' is not made by it"
+    if made_by is not None:
+        yield "validation", f"'{config.source}' is generated, and nothing of it is held out"
+    elif (
+        record.reads in ("text", "parallel text")
+        and record.predicts != "hidden"
+        and not config.source.removesuffix(".gz").endswith((*ARRAYS, *SEQUENCES))
+    ):
+        yield "seed", "nothing is drawn, the end of the texts is held out"
+    if record.predicts != "hidden":
+        for name in MaskOptions.names():
+            yield name, f"it is for mlm, and the task is {task}"
+    if not record.pictures:
+        for name in PictureOptions.names():
+            yield name, f"it is for pictures, and the task is {task}"
+    if record.forecasts:
+        yield "seed", "nothing is drawn, the end of the series is held out"
+    if record.pictures or record.acts or record.forecasts:
+        yield "length", f"it is for sequences, and the task is {task}"
+    yield "tokens", "it is of batches that are trained on"
+    for name in ("best", "scale"):
+        yield name, "it is of episodes that are trained on"
