@@ -11,11 +11,10 @@ extensions = [
     "myst_nb",
     "sphinx.ext.autodoc",
     "sphinx.ext.autosummary",
-    "sphinx.ext.napoleon",
     "sphinx_gallery.gen_gallery",
 ]
 html_theme, html_title = "furo", "everyformer"
-exclude_patterns = ["_build", "gallery", "results/*.json", "conf.py", "Thumbs.db"]
+exclude_patterns = ["_build", "gallery", "gallery-drawn/*.ipynb", "**sg_execution_times.rst"]
 suppress_warnings = ["myst.header", "config.cache", "toc.not_included"]
 myst_heading_anchors = 3
 myst_enable_extensions = ["colon_fence"]
@@ -25,11 +24,20 @@ nb_execution_timeout = 300
 autodoc_typehints = "signature"
 autodoc_member_order = "bysource"
 autosummary_generate = True
-napoleon_google_docstring = True
-default_role = "code"
+
+
+def as_written(app, what, name, obj, options, lines):
+    """Docstrings are plain text, as `help` shows them."""
+    lines[:] = [".. code-block:: text", "", *(f"   {line}" for line in lines), ""]
+
+
+def setup(app):
+    app.connect("autodoc-process-docstring", as_written)
+
+
 sphinx_gallery_conf = {
     "examples_dirs": "gallery",
-    "gallery_dirs": "_build/gallery",
+    "gallery_dirs": "gallery-drawn",
     "filename_pattern": r"/draw_",
     "download_all_examples": False,
     "show_memory": False,
