@@ -7,7 +7,6 @@ What a query (row) may see (dark) as the Sparse Transformer, Longformer and BigB
 
 import matplotlib.pyplot as plt
 
-import everyformer as ef
 from everyformer.engines.sparse.patterns import GlobalKeys, GlobalQueries, Near
 from everyformer.engines.sparse.plan import SparsePlan
 

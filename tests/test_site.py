@@ -1,0 +1,40 @@
+"""The site: every page is in it, and it builds without a warning, notebooks and gallery run."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+DOCS = Path(__file__).parents[1] / "docs"
+
+
+def test_every_page_of_docs_is_in_the_site():
+    named = re.findall(r"^[\w/-]+$", (DOCS / "index.md").read_text("utf-8"), re.MULTILINE)
+    pages = {page.stem for page in DOCS.glob("*.md")} - {"index"}
+    assert pages <= {*named}
+    assert all((DOCS / f"{name}.md").exists() for name in named if "gallery" not in name)
+
+
+@pytest.mark.full("builds the site, a minute or more")
+def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
+    words = ["-m", "sphinx", "-W", "--keep-going", "-q", "-b", "html"]
+    command = [sys.executable, *words, "-d", str(tmp_path / "trees"), ".", str(tmp_path / "site")]
+    done = subprocess.run(command, cwd=DOCS, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert (tmp_path / "site" / "notebooks" / "own-mixer.html").exists()
+    assert (tmp_path / "site" / "gallery-drawn" / "draw_alibi.html").exists()
+
+
+@pytest.mark.parametrize(
+    "script", sorted((DOCS / "gallery").glob("draw_*.py")), ids=lambda p: p.stem
+)
+def test_a_script_of_the_gallery_runs(script: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import matplotlib.pyplot as plt
+
+    plt.switch_backend("Agg")
+    monkeypatch.setattr(plt, "show", lambda: None)
+    exec(compile(script.read_text("utf-8"), str(script), "exec"), {})
+    assert plt.get_fignums()
+    plt.close("all")
