@@ -25,7 +25,7 @@ for name, features in (
         projection = torch.randn(count, 16)
         products = features(q, projection) @ features(k, projection).T
         scale = exact.norm() / products.norm()
-        errors.append((scale * products - exact).norm() / exact.norm())
+        errors.append(((scale * products - exact).norm() / exact.norm()).item())
     axes.loglog(counts, errors, marker="o", label=name)
 axes.set(xlabel="features", ylabel="relative error of the weights")
 axes.legend()

@@ -15,6 +15,6 @@ turned = ef.functional.rotate(ones, torch.arange(513)[None])
 products = (turned[0, 0, 256] * turned[0, 0]).sum(-1) / 128
 
 figure, axes = plt.subplots(figsize=(6, 3.2), layout="constrained")
-axes.plot(torch.arange(-256, 257), products)
+axes.plot(range(-256, 257), products.numpy())
 axes.set(xlabel="distance", ylabel="product of equal vectors")
 plt.show()

@@ -10,7 +10,7 @@ import torch
 
 import everyformer as ef
 
-waves = ef.functional.sinusoid(torch.arange(64), 128)
+waves = ef.functional.sinusoid(torch.arange(64), 128).numpy()
 
 figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.2), layout="constrained")
 left.imshow(waves, cmap="RdBu_r", aspect="auto")

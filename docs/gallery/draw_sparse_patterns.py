@@ -20,6 +20,6 @@ plans = {
 }
 figure, panels = plt.subplots(1, len(plans), figsize=(12, 3.4), layout="constrained")
 for axes, (name, plan) in zip(panels, plans.items(), strict=True):
-    axes.imshow(plan.mask(48)[0], cmap="Blues")
+    axes.imshow(plan.mask(48)[0].numpy(), cmap="Blues")
     axes.set_title(f"{name}\n{plan.density(48):.0%} of all pairs", fontsize=9)
 plt.show()
