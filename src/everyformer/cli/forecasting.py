@@ -108,8 +108,14 @@ def _write(rows: list[dict[str, Any]], form: str, out: str | None, anomalies: bo
         elif form == "jsonl":
             stream.writelines(to_json(row, ensure_ascii=False) + "\n" for row in rows)
         else:
-            shown = [row for row in rows if row["anomaly"]] if anomalies else rows
+            shown = sorted(filter(_excess, rows), key=_excess, reverse=True) if anomalies else rows
             lines = [[*row.values()] for row in shown[:SHOWN]]
             print(table([*rows[0]], lines), file=stream)
             if len(shown) > SHOWN:
                 say(f"{len(shown) - SHOWN:,} rows more: --out FILE.csv has all")
+
+
+def _excess(row: dict[str, Any]) -> float:
+    """How far a value lies outside of its interval, in widths of that; 0 inside."""
+    beyond = max(row["low"] - row["value"], row["value"] - row["high"], 0.0)
+    return beyond / (row["high"] - row["low"] or 1.0)
