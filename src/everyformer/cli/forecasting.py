@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import csv
-import sys
+import io
 from collections.abc import Sequence
-from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 from everyformer.cli.console import emit, table
 from everyformer.cli.parsing import say
 from everyformer.core.errors import ConfigError
 from everyformer.core.wording import counted
-from everyformer.system.files import expanded, file_written_whole
+from everyformer.system.files import expanded, write_text
 from everyformer.system.plain import to_json
 
 if TYPE_CHECKING:
@@ -76,8 +75,10 @@ def predict_series(
             rows = [row for one in reader.forecasts(data, batch) for row in one.rows()]
     if form == "json":
         emit({"run": str(run.path), "anomalies" if anomalies else "forecasts": rows})
+    elif out is None:
+        print(_text(rows, form, anomalies), end="")
     else:
-        _write(rows, form, out, anomalies)
+        write_text(expanded(out), _text(rows, form, anomalies), parents=True)
     for note in data.series.notes:
         say(note)
     if anomalies:
@@ -95,24 +96,19 @@ def predict_series(
     return 0
 
 
-def _write(rows: list[dict[str, Any]], form: str, out: str | None, anomalies: bool) -> None:
-    with ExitStack() as stack:
-        stream = sys.stdout
-        if out is not None:
-            path = stack.enter_context(file_written_whole(expanded(out), parents=True))
-            stream = stack.enter_context(path.open("w", encoding="utf-8", newline=""))
-        if form == "csv":
-            writer = csv.DictWriter(stream, list(rows[0]), lineterminator="\n")
-            writer.writeheader()
-            writer.writerows(rows)
-        elif form == "jsonl":
-            stream.writelines(to_json(row, ensure_ascii=False) + "\n" for row in rows)
-        else:
-            shown = sorted(filter(_excess, rows), key=_excess, reverse=True) if anomalies else rows
-            lines = [[*row.values()] for row in shown[:SHOWN]]
-            print(table([*rows[0]], lines), file=stream)
-            if len(shown) > SHOWN:
-                say(f"{len(shown) - SHOWN:,} rows more: --out FILE.csv has all")
+def _text(rows: list[dict[str, Any]], form: str, anomalies: bool) -> str:
+    if form == "csv":
+        made = io.StringIO(newline="")
+        writer = csv.DictWriter(made, list(rows[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+        return made.getvalue()
+    if form == "jsonl":
+        return "".join(to_json(row, ensure_ascii=False) + "\n" for row in rows)
+    shown = sorted(filter(_excess, rows), key=_excess, reverse=True) if anomalies else rows
+    if len(shown) > SHOWN:
+        say(f"{len(shown) - SHOWN:,} rows more: --out FILE.csv has all")
+    return table([*rows[0]], [[*row.values()] for row in shown[:SHOWN]]) + "\n"
 
 
 def _excess(row: dict[str, Any]) -> float:
