@@ -90,7 +90,7 @@ def test_a_signal_ends_an_evaluation_after_training_with_the_last_step_saved(
     scripted(monkeypatch, length=None, move=move)
     code, _, err = say(*TRAIN, "--out", str(run))
     assert code == 130
-    assert "stopped after step 1; go on with: --resume" in err
+    assert "stopped after step 1; go on with: everyformer train --resume --out" in err
     assert kept == ["step-00000001"]
     # the other rows end the step in which the signal came
     assert len(calls) == 2 + 3

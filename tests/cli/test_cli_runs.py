@@ -2,6 +2,8 @@
 
 import json
 import os
+import re
+import shlex
 import signal
 from pathlib import Path
 from typing import Any
@@ -147,16 +149,16 @@ def test_a_stopped_run_says_how_to_go_on_and_does(
     words = ("--data", "text.txt", "--length", "16", "--width", "16", "--layers", "1")
     train = ("train", "gmlp", *words, "--batch", "4", "--steps", "4", "--training.threads", "1")
     monkeypatch.setattr(loop._Job, "_step", stopped)
-    given, out, err = say(*train, "--out", "cut")
+    given, out, err = say(*train, "--out", "cut it")
     assert (given, out) == (code, "")
-    assert "go on with: --resume --out" in err
+    [printed] = re.findall(r"go on with: everyformer (.*)", err)
     monkeypatch.undo()
     monkeypatch.chdir(tree)
-    assert say("train", "--resume", "--out", "cut")[0] == 0
+    assert say(*shlex.split(printed))[0] == 0
     assert say(*train, "--out", "whole")[0] == 0
     last = [
         [json.loads(line) for line in (tree / run / "metrics.jsonl").read_text().splitlines()][-1]
-        for run in ("cut", "whole")
+        for run in ("cut it", "whole")
     ]
     assert last[0] == last[1]
 

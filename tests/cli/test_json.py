@@ -10,7 +10,7 @@ from commands import Say
 
 from everyformer.benchmark.points import Point
 from everyformer.cli import VERBS
-from everyformer.comparison.compare import Comparison
+from everyformer.comparison.compare import Outcome
 
 SMALL = "--length 16 --batch 4 --width 16 --layers 1 --heads 2 --threads 1"
 LINES: dict[str, tuple[str, ...]] = {
@@ -44,7 +44,7 @@ def test_every_verb_prints_one_document(
     monkeypatch.setattr("everyformer.experiments.base.perform", lambda *_: found)
     point = Point("gmlp", 8, seconds=1.0, quartiles=(1.0, 1.0))
     monkeypatch.setattr("everyformer.cli.verbs.bench.bench", lambda *_, **__: [point])
-    compared = Comparison([], cast(Any, {"rows": []}), Path(run))
+    compared = Outcome([], cast(Any, {"rows": []}), Path(run))
     monkeypatch.setattr("everyformer.comparison.compare.run_comparison", lambda *_, **__: compared)
     assert LINES.keys() == VERBS.keys()
     for verb, lines in LINES.items():

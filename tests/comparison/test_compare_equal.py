@@ -138,7 +138,7 @@ def test_everything_is_on_record(compare: Compare, monkeypatch: pytest.MonkeyPat
     for row in results["rows"]:
         low, high = row["interval"]
         assert low < row["quality"] < high
-        assert row["decode_ms"].keys() == {"4", "8"}
+        assert row["decode_ms"].keys() == row["decode_bytes"].keys() == {"4", "8", "16"}
         assert row["seconds_to_slowest"] <= max(run["seconds"] for run in done.runs(row["member"]))
     for run in results["runs"]:
         assert [r["step"] for r in run["training"]] == [1, 2, 3, 4]

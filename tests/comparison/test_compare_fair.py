@@ -18,7 +18,14 @@ from everyformer.cli import main
 from everyformer.comparison import calibration, timing
 from everyformer.comparison import rounds as rounds_of
 from everyformer.comparison.config import CompareConfig
-from everyformer.comparison.estimate import PAGE, START, Estimate
+from everyformer.comparison.decoding import Decoded
+from everyformer.comparison.estimate import (
+    PAGE,
+    PAGE_OF_MEMBER,
+    PAGE_SO_FAR,
+    START,
+    Estimate,
+)
 from everyformer.comparison.plan import Entrant, job
 from everyformer.comparison.verdict import letters, same_functions, verdict
 from everyformer.data.config import DataConfig
@@ -128,7 +135,9 @@ def test_all_speeds_are_of_rounds_in_turn_whatever_the_budget_is(
     monkeypatch.setattr(rounds_of, "time_steps", time_steps)
     writing = iter(range(1, 100))
     monkeypatch.setattr(
-        rounds_of, "decoding_times", lambda config: ({"4": next(writing) / 1000}, 12)
+        rounds_of,
+        "decode",
+        lambda config, **given: Decoded({"4": next(writing) / 1000}, {"4": 12}),
     )
     done = compare("aft-simple", "gmlp", *budget)
     assert {run["steps"] for run in done.results["runs"]} == {2}
@@ -402,6 +411,7 @@ class Batches:
 
 HELD_OUT: Any = Batches()
 SPEED: Any = {
+    "rounds": [0.1, 0.05, 9.0],
     "seconds": 0.1,
     "steps": 10,
     "state_bytes": 4,
@@ -412,17 +422,17 @@ SPEED: Any = {
 @pytest.mark.parametrize(
     ("member", "training", "speed", "seconds"),
     [
-        # 10 steps; a row is read in 0.4 / 16 of a step: 32 in an evaluation, 32 by position; 200
-        # tokens of 5 ms are written
-        ("gmlp", {}, {}, 1.0 + 64 * 0.0025 + 1.0),
-        ("gmlp", {"evaluate_every": 4}, {}, 1.0 + 128 * 0.0025 + 1.0),
-        ("gmlp", {"evaluate_sequences": 8}, {}, 1.0 + 40 * 0.0025 + 1.0),
-        ("gmlp", {"batch": 4}, {}, 1.0 + 64 * 0.01 + 1.0),
-        # every token reads a quarter of a window again, which takes longer than after 8 tokens
-        ("gmlp", {"batch": 1}, {"state_bytes": None}, 1.0 + 64 * 0.04 + 200 * 0.01),
-        ("gmlp", {}, {"state_bytes": None}, 1.0 + 64 * 0.0025 + 1.0),
+        # 10 steps of the median round; a row is read in 0.4 / 16 of a step: 32 in an evaluation, 32
+        # by position; three quarters of a window are written, a token in 2 ms
+        ("gmlp", {}, {}, 1.0 + 64 * 0.0025 + 0.096),
+        ("gmlp", {"evaluate_every": 4}, {}, 1.0 + 128 * 0.0025 + 0.096),
+        ("gmlp", {"evaluate_sequences": 8}, {}, 1.0 + 40 * 0.0025 + 0.096),
+        ("gmlp", {"batch": 4}, {}, 1.0 + 64 * 0.01 + 0.096),
+        # every token reads a quarter of a window again, which takes longer than after 4 tokens
+        ("gmlp", {"batch": 1}, {"state_bytes": None}, 1.0 + 64 * 0.04 + 48 * 0.01),
+        ("gmlp", {}, {"state_bytes": None}, 1.0 + 64 * 0.0025 + 0.096),
         # 65,536 tokens are stored, read in windows of 64 that overlap by half
-        ("knn-lm", {}, {}, 1.0 + (64 + 2048) * 0.0025 + 1.0),
+        ("knn-lm", {}, {}, 1.0 + (64 + 2048) * 0.0025 + 0.096),
     ],
 )
 def test_an_estimate_counts_steps_evaluations_what_is_read_and_written(
@@ -431,7 +441,11 @@ def test_an_estimate_counts_steps_evaluations_what_is_read_and_written(
     config = CompareConfig(members=(member,), training=TrainingConfig(steps=10, **training))
     ready = [Entrant(member, None, configure(member, "lm", max_length=64), 1)]
     found = Estimate(config, ready, HELD_OUT, {member: SPEED | speed})
-    assert found.seconds == pytest.approx(START + seconds + PAGE)
+    around = START + PAGE_SO_FAR + PAGE + PAGE_OF_MEMBER
+    assert found.seconds == pytest.approx(around + seconds)
+    assert found.left == found.seconds
+    timed = Estimate(config, ready, HELD_OUT, {member: SPEED | speed}, {512: 3.0, 1024: 7.0})
+    assert timed.left == pytest.approx(found.seconds + 10.0)
 
 
 def test_the_parts_of_the_whole_follow_one_another() -> None:
@@ -452,15 +466,77 @@ def test_the_parts_of_the_whole_follow_one_another() -> None:
         estimate.over(planned, seconds=estimate._each[entrant.member])
 
 
-def test_what_is_left_follows_what_it_really_took() -> None:
+def of_two_seeds(layers: dict[int, float]) -> tuple[Estimate, list[Any]]:
+    """An estimate of two trainings that could not be timed, and the trainings."""
     config = CompareConfig(members=("gmlp",), seeds=2, training=TrainingConfig(steps=10))
     ready = [Entrant("gmlp", preset("gmlp"), configure("gmlp", "lm", max_length=8), 1)]
-    estimate = Estimate(config, ready, HELD_OUT, {})
-    first, second = (job(config, ready[0], seed, 0.001) for seed in (0, 1))
+    estimate = Estimate(config, ready, HELD_OUT, {}, layers)
+    return estimate, [job(config, ready[0], seed, 0.001) for seed in (0, 1)]
+
+
+def test_what_is_left_follows_what_it_really_took() -> None:
+    estimate, (first, second) = of_two_seeds({})
     expected = estimate._each["gmlp"]
     estimate.over(first, seconds=3 * expected)
     rest = estimate.seconds - 2 * expected
     assert estimate.part(second).after == pytest.approx(3 * rest)
+    assert estimate.left == pytest.approx(3 * (rest + expected))
+
+
+def test_each_kind_of_work_is_corrected_by_its_own() -> None:
+    estimate, (first, _) = of_two_seeds({512: 3.0, 1024: 7.0})
+    trainings = estimate.left - 10.0
+    estimate.timed(512, 6.0)
+    assert estimate.left == pytest.approx(trainings + 14.0)
+    estimate.over(first)  # in an earlier sitting: it says nothing of the speed of this one
+    assert estimate.left == pytest.approx(trainings - estimate._each["gmlp"] + 14.0)
+
+
+def test_what_was_said_of_the_time_is_corrected_where_it_was_far_off(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = [100.0]
+    clock = SimpleNamespace(perf_counter=lambda: now[0])
+    monkeypatch.setattr("everyformer.comparison.estimate.time", clock)
+    estimate, _ = of_two_seeds({512: 30.0, 1024: 70.0})
+    whole = estimate.told()
+    now[0] += 33.0
+    estimate.timed(512, 33.0)  # 1.1 of what was expected
+    assert estimate.news() is None
+    estimate, _ = of_two_seeds({512: 30.0, 1024: 70.0})
+    estimate.told()
+    now[0] += 60.0
+    estimate.timed(512, 60.0)
+    assert estimate.news() == pytest.approx(whole - 100.0 + 140.0)
+    assert estimate.news() is None
+
+
+def test_layers_are_foretold_by_what_a_short_length_took(
+    tree: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now, asked = [0.0], []
+
+    def measured(names: list[str], length: int, **given: Any) -> Any:
+        asked.append(length)
+        now[0] += 20.0
+        return [Point(name, length, seconds=0.5) for name in names]
+
+    monkeypatch.setattr(timing, "bench_together", measured)
+    monkeypatch.setattr(timing, "time", SimpleNamespace(perf_counter=lambda: now[0]))
+    config = CompareConfig(members=("linear",), lengths=(4096, 2048), model={"width": 512})
+    times = timing.LayerTimes(config, ["linear"], tree)
+    times.pilot()
+    # 12 calls of each took 12 s, and 8 s went by beside them; half of a call at 1,024 tokens and
+    # width 512 mixes, which is quadratic in attention
+    assert times.expected() == pytest.approx(
+        {
+            2048: 8 + 12 * (0.5 * 2 + 0.5 * (2 + 4) / 2),
+            4096: 8 + 12 * (0.5 * 4 + 0.5 * (4 + 16) / 2),
+        }
+    )
+    assert [*times.measure()] == [(4096, 20.0), (2048, 20.0)]
+    assert asked == [1024, 4096, 2048]
+    assert (times.expected(), {p.length for p in times.points}) == ({}, {4096, 2048})
 
 
 def test_a_page_is_written_after_every_member(
@@ -531,7 +607,8 @@ def test_the_next_commands_name_paths_that_are_there(
     monkeypatch.setattr("everyformer.comparison.summary.baseline", lambda *given: None)
     done = compare("--resume", small=False)
     commands = dict(done.results["next"])
-    assert list(commands) == ["use gmlp", "look into it", longer]
+    use = "use gmlp, first in bits per byte after 2 steps"
+    assert list(commands) == [use, "look into it", longer]
     assert all(command in done.out for command in commands.values())
     words = commands[longer].split()
     assert words[-2:] == ["--steps", "4"]

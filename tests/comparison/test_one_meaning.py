@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal, get_args, get_origin
 
 import pytest
 
+import everyformer as ef
 from everyformer.cli import main
 from everyformer.cli.flags import FlagGroup
 from everyformer.cli.names import spelled
@@ -17,15 +18,15 @@ from everyformer.cli.parsing import Line
 from everyformer.cli.verbs.compare import CompareOptions
 from everyformer.comparison.plan import entrants
 from everyformer.core.bounds import Bounds
-from everyformer.core.config import to_dict
-from everyformer.core.errors import ConfigError
+from everyformer.core.config import Choice, to_dict
+from everyformer.core.errors import CheckpointError, ConfigError
 from everyformer.data import load_dataset
 from everyformer.data.config import DataConfig
+from everyformer.genes import GENES
 from everyformer.report.compare import described
 
 APART = {"--json"}
 """of the terminal alone"""
-THREE_WAYS = {"--model.causal", "--model.scale_embedding"}
 WORDS: dict[str, Any] = {
     "task": "lm",
     "options": ["gmlp.gate=split"],
@@ -50,33 +51,87 @@ def value_of(flag: str, hint: Any) -> Any:
         return value_of(flag, next(kind for kind in arguments if kind is not types.NoneType))
     if origin is Literal:
         return arguments[-1]
+    if origin is tuple and get_origin(arguments[0]) is tuple:
+        return None
     if origin is tuple:
         several = 2 if arguments[-1] is Ellipsis else len(arguments)
         return [value_of(flag, arguments[0])] * several
+    if dataclasses.is_dataclass(hint):
+        return None
     return {bool: True, int: 3, float: 0.75, str: "x"}[hint]
 
 
-def cases() -> Iterator[tuple[str, Any]]:
-    for flag, option in FlagGroup(CompareOptions()).flags().items():
-        if flag not in APART and "." not in flag[2:].partition(".")[2]:
-            yield flag, value_of(flag, option.hint)
-
-
-def words_of(flag: str, value: Any) -> list[str]:
+def words_of(hint: Any, value: Any) -> list[str]:
     if isinstance(value, list):
-        return [str(v) for v in value]
+        return [word for v in value for word in words_of(None, v)]
+    while get_origin(hint) is Annotated:
+        hint = get_args(hint)[0]
     # what may be none takes a word, other switches take none
-    return [] if value is True and flag not in THREE_WAYS else [str(value)]
+    return [] if value is True and hint is bool else [str(value)]
 
 
-@pytest.mark.parametrize(("flag", "value"), [*cases()])
+def cases() -> Iterator[tuple[str, Any, list[str]]]:
+    """Every flag of a comparison, with a value for Python and files, and its words."""
+    for flag, option in FlagGroup(CompareOptions()).flags().items():
+        if flag not in APART:
+            value = value_of(flag, option.hint)
+            yield flag, value, words_of(option.hint, value)
+
+
+def cases_of_genes() -> Iterator[Any]:
+    """Options that an alternative of a gene has, each with the alternative; drawn by the day."""
+    for gene, record in GENES.items():
+        for name in record.alternatives.names():
+            options = record.typed(Choice(name)).options
+            for flag, option in FlagGroup(Choice(name, options), f"{gene}.").flags().items():
+                if flag != f"--{gene}" and get_origin(option.hint) is not dict:
+                    value = value_of(flag, option.hint)
+                    words = words_of(option.hint, value)
+                    yield pytest.param(gene, name, flag, value, words, id=f"{flag}-{name}")
+
+
+def nested(flag: str, value: Any) -> dict[str, Any]:
+    """``value`` in the tables that the flag names."""
+    for part in reversed(flag[2:].split(".")):
+        value = {part: value}
+    table: dict[str, Any] = value
+    return table
+
+
+@pytest.mark.full("some 700 options, a second each")
+@pytest.mark.parametrize(("gene", "name", "flag", "value", "words"), [*cases_of_genes()])
+def test_an_option_of_a_gene_means_the_same_as_a_flag_and_in_python(
+    gene: str,
+    name: str,
+    flag: str,
+    value: Any,
+    words: list[str],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    code = main(
+        ["compare", "gmlp", f"--{gene}", name, flag.replace("_", "-"), *words, "--print-config"]
+    )
+    table = nested(flag, value)
+    table[gene] = {"name": name, **table[gene]}
+    try:
+        config = to_dict(described(["gmlp"], **table))
+    except ConfigError:
+        assert code == 2
+        return
+    assert code == 0
+    assert json.loads(capsys.readouterr().out) == json.loads(json.dumps(config | {"json": False}))
+
+
+@pytest.mark.parametrize(("flag", "value", "words"), [*cases()])
 def test_an_option_means_the_same_as_a_flag_in_a_file_and_in_python(
-    flag: str, value: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    flag: str,
+    value: Any,
+    words: list[str],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     short = spelled(flag)[2:].replace("-", "_")
-    table, _, inner = flag[2:].rpartition(".")
-    nested = {table: {inner: value}} if table else {inner: value}
-    given: list[dict[str, Any]] = [nested]
+    given = [nested(flag, value)]
     if "." not in short:
         given.append({short: value})
 
@@ -86,7 +141,7 @@ def test_an_option_means_the_same_as_a_flag_in_a_file_and_in_python(
         said = capsys.readouterr()
         return json.loads(said.out) if code == 0 else said.err.partition("\n")[0]
 
-    by_flag = printed("gmlp", flag.replace("_", "-"), *words_of(flag, value))
+    by_flag = printed("gmlp", flag.replace("_", "-"), *words)
     for values in given:
         file = tmp_path / "run.json"
         file.write_text(json.dumps({"members": ["gmlp"], **values}), encoding="utf-8")
@@ -133,6 +188,31 @@ def test_what_is_said_later_is_laid_over_what_was_said_before(tmp_path: Path) ->
         assert built is not None
         assert (built.width, built.layers, built.heads) == (8, layers, 4)
         assert (built.block.dropout, built.block.norm_eps) == (dropout, 0.5)
+
+
+def test_a_word_for_none_and_a_single_name_are_read_as_flags_are(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["compare", "gmlp", "--position", "none", "--print-config"]) == 0
+    by_flag = json.loads(capsys.readouterr().out)
+    for given in ("gmlp", ["gmlp"]):
+        for word in (None, "none"):
+            config = to_dict(described(given, position=word))
+            assert json.loads(json.dumps(config | {"json": False})) == by_flag
+
+
+def test_a_comparison_in_python_goes_on_without_repeating_anything(
+    compare: Any, tree: Path, launched: list[str]
+) -> None:
+    done = compare("gmlp", "--steps", "2", "--seeds", "2")
+    launched.clear()
+    again = ef.compare(resume=True, out="made")
+    assert launched == []
+    assert [row["quality"] for row in again.rows] == [done.row("gmlp")["quality"]]
+    with pytest.raises(CheckpointError, match="there is no comparison in elsewhere to resume"):
+        ef.compare(resume=True, out="elsewhere")
+    with pytest.raises(ConfigError, match=r"begun with other options \(seeds: 2 -> 3\)"):
+        ef.compare(resume=True, out="made", seeds=3)
 
 
 def test_whoever_gives_a_budget_has_chosen_it() -> None:

@@ -19,14 +19,17 @@ PRAISE = re.compile(r"\b(best|ahead|first|fastest|leads|lowest|wins|winner|tie|m
 def test_distinct_intervals_name_a_winner() -> None:
     text = answer(made_up(qualities=(2.0, 2.5)))
     assert text.startswith(
-        "attention is best with 2.000 bits per byte (lower is better); gmlp follows with 2.500, "
+        "attention is best after 60 seconds of training, with 2.000 bits per byte (lower is "
+        "better); gmlp follows with 2.500, "
         "and no 95% interval overlaps with that of the best."
     )
 
 
 def test_accuracy_ranks_high_first() -> None:
     text = answer(made_up(metric="accuracy", qualities=(0.5, 0.9), half=0.01))
-    assert "gmlp is best with 90.0% of the validation set right" in text
+    assert (
+        "gmlp is best after 60 seconds of training, with 90.0% of the validation set right" in text
+    )
 
 
 @pytest.mark.parametrize("half", [0.25, 0.3])
@@ -57,7 +60,7 @@ def test_equal_numbers_are_a_tie_however_narrow_their_intervals(half: float) -> 
     results = made_up(members, metric="accuracy", qualities=qualities, half=half)
     text = answer(results)
     assert text.startswith("attention and linear tie at 50.0% of the validation set right")
-    assert not re.search("ahead|follows|best with", text)
+    assert not re.search("ahead|follows|best after", text)
     assert winners(results) == []
 
 
@@ -77,10 +80,10 @@ def test_equal_losses_are_one_function() -> None:
     same(results, "longformer", "bigbird", "attention")
     text = answer(results)
     assert text.startswith(
-        "attention, longformer and bigbird share the first place with 2.000 bits per byte "
-        "(lower is better); gmlp follows with 3.000, and no 95% interval overlaps with that of "
-        "theirs. attention, longformer and bigbird gave the same loss to the last digit: at this "
-        "length they compute the same function."
+        "attention, longformer and bigbird share the first place after 60 seconds of training, "
+        "with 2.000 bits per byte (lower is better); gmlp follows with 3.000, and no 95% interval "
+        "overlaps with that of theirs. attention, longformer and bigbird gave the same loss to the "
+        "last digit: at this length they compute the same function."
     )
     assert text.count("same function") == 1
 
@@ -154,6 +157,29 @@ def test_two_names_of_one_function_are_never_told_apart_by_speed() -> None:
     assert "fastest" not in answer(alone)
 
 
+@pytest.mark.parametrize(
+    ("kept", "said"),
+    [
+        ((3072, 1024, 2048), "gmlp keeps least memory a stream after 1,024 tokens, 1.0 KiB."),
+        # no exact state: no number
+        ((3072, None, 2048), "linear keeps least memory a stream after 1,024 tokens, 2.0 KiB."),
+        # nothing sets one apart
+        ((1024, 1024, 1024), None),
+        ((1024, 1024, 2048), None),
+        ((None, None, 2048), None),
+    ],
+)
+def test_least_memory_is_said_with_its_length_where_most_need_more(
+    kept: tuple[int | None, ...], said: str | None
+) -> None:
+    results = made_up(("attention", "gmlp", "linear"), qualities=(2.0, 2.5, 3.0))
+    for row, count in zip(results["rows"], kept, strict=True):
+        row["decode_bytes"] = {"64": 1} | ({} if count is None else {"1024": count})
+    text = answer(results)
+    assert said in text if said is not None else "memory" not in text
+    assert "memory" not in answer(results | {"waiting": ["rope"]})
+
+
 def test_what_could_not_be_timed_is_never_the_fastest() -> None:
     results = made_up()
     results["rows"][1] |= {"tokens_per_second": None, "speed_spread": None, "decode_ms": {}}
@@ -173,7 +199,7 @@ def test_nothing_no_better_than_a_constant_answer_is_best(
     text = answer(results)
     assert judged["useful"] == settled
     if settled:
-        assert text.startswith("gmlp is best with 95.0%")
+        assert text.startswith("gmlp is best after 60 seconds of training, with 95.0%")
     else:
         reason = "no member is surely better than always answering '5 stars'"
         assert text.startswith(f"Not settled: {reason} (accuracy 95.2%). In the order")

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 from report_results import made_up, many, same
 
-from everyformer.cli.comparison_table import render
 from everyformer.report.selection import styles_of
 from everyformer.report.table import table
+from everyformer.report.terminal import render
 
 
 def _table(results: Any) -> str:
@@ -27,7 +27,8 @@ def test_columns_speak_and_have_units() -> None:
         "seconds until it is as good as the last",
         "writing after 64 tokens (ms per token)",
         "writing after 1,024 tokens (ms per token)",
-        "memory of a text as it is written",
+        "memory a stream after 64 tokens",
+        "memory a stream after 1,024 tokens",
         "faster than attention from (tokens)",
     ]
 
@@ -91,6 +92,40 @@ def test_numbers_stand_with_their_spread() -> None:
     assert "0.6<small>0.55 to 0.65</small>" in text
     assert "2.000<small>1.900 to 2.100</small>" in text
     assert "130,000<small>1.30 x the first</small>" in text
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "from_", "cell"),
+    [
+        (0.9, 1.1, 512, "512"),
+        # the quartiles of 512 tokens overlap with those of attention, 1.8 to 2.2 times 1.3 ms
+        (0.9, 2.3, None, "not settled up to 512"),
+        (3.0, 4.0, None, "not up to 512"),
+    ],
+)
+def test_a_crossover_is_a_length_or_not_settled_or_not_reached(
+    low: float, high: float, from_: int | None, cell: str
+) -> None:
+    results: Any = made_up()
+    for point in results["bench"]:
+        if point["member"] == "gmlp" and point["length"] == 512:
+            point["quartiles"] = [low * point["seconds"], high * point["seconds"]]
+    results["rows"][1]["beats_attention_from"] = from_
+    assert f"<td>{cell}</td></tr>" in _table(results)
+    assert re.search(rf"^gmlp .* {cell}$", render(results), re.MULTILINE)
+    results["bench"] = [p for p in results["bench"] if p["member"] == "gmlp"]
+    assert "<td>not measured</td></tr>" in _table(results)
+
+
+def test_a_member_whose_tables_end_says_so_in_place_of_its_time() -> None:
+    results: Any = made_up()
+    gmlp = results["rows"][1]
+    gmlp |= {"decode_ms": {"64": 1.5}, "decode_bytes": {"64": 2048}, "longest": 256}
+    text = _table(results)
+    assert "<td>-<small>reads at most 256</small></td>" in text
+    assert re.search(r"^gmlp .* 1.5 \(0.45 to 0.55\) +reads at most 256 ", render(results), re.M)
+    gmlp["longest"] = 1024  # it could, and yet there is no number
+    assert "reads at most" not in _table(results)
 
 
 def test_bold_is_what_can_be_told_from_the_rest() -> None:

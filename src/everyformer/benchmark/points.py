@@ -80,20 +80,39 @@ def crossover(
 
     ``what``: the field of `Point` that is compared.
     """
-    passes = [p for p in points if p.source == "everyformer" and p.work == "pass"]
-    known = [(p, ends) for p in passes if (ends := _range(p, what)) is not None]
-    member_ranges, base_ranges = (
-        {p.length: ends for p, ends in known if p.member == name} for name in (member, base)
-    )
     start = None
-    for length in sorted(member_ranges.keys() & base_ranges.keys(), reverse=True):
-        if member_ranges[length][1] >= base_ranges[length][0]:
+    for length, (member_range, base_range) in _shared(points, member, base, what):
+        if member_range[1] >= base_range[0]:
             break
         start = length
     return start
 
 
-def _range(point: Point, what: str) -> tuple[float, float] | None:
+def is_settled(
+    points: Iterable[Point], member: str, base: str = BASELINE, what: str = "seconds"
+) -> bool | None:
+    """True if ``member`` and ``base`` can be told apart at the longest length at which both are
+    measured: their ranges have no value in common there. None: there is no such length."""
+    for _, (one, other) in _shared(points, member, base, what):
+        return one[1] < other[0] or other[1] < one[0]
+    return None
+
+
+Range = tuple[float, float]
+
+
+def _shared(
+    points: Iterable[Point], member: str, base: str, what: str
+) -> list[tuple[int, tuple[Range, Range]]]:
+    """The ranges of both at each length at which both are measured, the longest first."""
+    passes = [p for p in points if p.source == "everyformer" and p.work == "pass"]
+    known = [(p, ends) for p in passes if (ends := _range(p, what)) is not None]
+    one, other = ({p.length: ends for p, ends in known if p.member == n} for n in (member, base))
+    lengths = sorted(one.keys() & other.keys(), reverse=True)
+    return [(length, (one[length], other[length])) for length in lengths]
+
+
+def _range(point: Point, what: str) -> Range | None:
     """Between which numbers repeated measurements lay; a single one is both; None: no number."""
     value = getattr(point, what)
     around = {"seconds": point.quartiles, "peak_bytes": point.peak_range}[what]

@@ -1,9 +1,11 @@
 """The run that a path means: a run's own directory, a training of a comparison, or a comparison."""
 
+import shlex
 from pathlib import Path
 from typing import Any
 
 from everyformer.core.errors import CheckpointError
+from everyformer.core.plugins import command
 from everyformer.system.files import expanded
 
 CONFIG, INSIDE = "config.json", "run"
@@ -32,7 +34,7 @@ def found_run(folder: str) -> tuple[str, str | None]:
     if best is None:
         there = sorted(str(run.parent.parent) for run in path.glob(f"runs/*/{INSIDE}/{CONFIG}"))
         named = f"one of its runs: {', '.join(there)}" if there else "it has no run yet"
-        go_on = f"everyformer compare --resume --out {folder}"
+        go_on = command(f"compare --resume --out {shlex.quote(folder)}")
         raise CheckpointError(
             f"{folder} is a comparison that has not come to a result: go on with `{go_on}`, or "
             + (f"give {named}" if there else f"wait, since {named}")

@@ -26,7 +26,7 @@ from everyformer.comparison.processes import ended, launch, stopped_by
 from everyformer.comparison.results import Calibrated, Interval
 from everyformer.comparison.rounds import Sheet, Timing
 from everyformer.core.config import to_dict
-from everyformer.core.errors import CheckpointError
+from everyformer.core.errors import CheckpointError, ConfigError
 from everyformer.data.dataset import Dataset
 from everyformer.system.plain import to_json
 from everyformer.system.stopping import Gentle
@@ -53,6 +53,7 @@ def calibrate(
         budget=config.training.budget,
         fingerprint=dataset.fingerprint,
         runs={name: every[name] for name in timed.values()},
+        decode=config.decode,
     )
     sheet.measured.update(_earlier(folder, sheet))
     if not sheet.complete:
@@ -115,7 +116,8 @@ def _earlier(folder: Path, sheet: Sheet) -> dict[str, Timing]:
     """
     try:
         earlier = Sheet.read(folder)
-    except CheckpointError:
+    except (CheckpointError, ConfigError):
+        # there is none, or an earlier version wrote it
         return {}
     if (earlier.rounds, earlier.fingerprint) != (sheet.rounds, sheet.fingerprint):
         return {}
@@ -130,7 +132,8 @@ def _earlier(folder: Path, sheet: Sheet) -> dict[str, Timing]:
         if timing.error is None and before[name] == now.get(name)
     }
     together = min((len(timing.rounds) for timing in known.values()), default=0)
-    count = together if len(known) == len(sheet.runs) else 0
+    same = len(known) == len(sheet.runs) and earlier.decode == sheet.decode
+    count = together if same else 0
     return {n: dataclasses.replace(one, rounds=one.rounds[:count]) for n, one in known.items()}
 
 
@@ -155,9 +158,10 @@ def _calibrated(timing: Timing, training: TrainingConfig) -> Calibrated:
     assert quiet is not None
     kind, amount = training.budget
     speed, speed_spread = _summary([one.cost["tokens"] / one.cost["seconds"] for one in each])
+    token = each[-1].decoding
     decoding = {
-        context: _summary([1000 * one.decoding[context] for one in each])
-        for context in each[0].decoding
+        context: _summary([1000 * one.decoding.seconds[context] for one in each])
+        for context in token.seconds
     }
     return {
         "seconds": quiet["seconds"],
@@ -169,7 +173,9 @@ def _calibrated(timing: Timing, training: TrainingConfig) -> Calibrated:
         "speed_spread": speed_spread,
         "decode_ms": {context: ms for context, (ms, _) in decoding.items()},
         "decode_spread": {context: ends for context, (_, ends) in decoding.items() if ends},
-        "state_bytes": timing.state_bytes,
+        "decode_bytes": token.state_bytes,
+        "state_bytes": next(reversed(token.state_bytes.values()), None),
+        "longest": token.longest,
     }
 
 

@@ -4,7 +4,7 @@ import csv
 import io
 import shlex
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 from everyformer.benchmark.points import Point, crossover
 from everyformer.comparison.advice import advice
@@ -12,7 +12,15 @@ from everyformer.comparison.config import CompareConfig
 from everyformer.comparison.metrics import METRICS
 from everyformer.comparison.plan import Entrant, preset_changes
 from everyformer.comparison.playing import mean_of
-from everyformer.comparison.results import Calibrated, FailedRow, Results, Run, TableRow
+from everyformer.comparison.results import (
+    Calibrated,
+    FailedRow,
+    Metric,
+    Results,
+    Run,
+    TableRow,
+    Verdict,
+)
 from everyformer.comparison.summary import curve, member_row, quality_metric, rank, time_to
 from everyformer.comparison.trainings import Finished
 from everyformer.comparison.verdict import letters, same_functions, verdict
@@ -106,35 +114,76 @@ def collect(
         "bench": [to_dict(point) for point in points],
         "verdict": judged,
         "waiting": [name for name in config.members if name in able - trained],
-        "next": next_steps(complete, runs, dataset.task, folder, judged["useful"]),
+        "next": next_steps(
+            complete, runs, dataset.task, folder, purpose=_purpose(metric, config, judged)
+        ),
     }
 
 
 def write(results: Results, folder: Path) -> None:
     """results.json and results.csv."""
     write_json(folder / "results.json", dict(results))
-    columns = ["member", "status", "parameters", "seeds", "quality", "tokens_per_second"]
-    columns += ["peak_bytes", "tokens", "flops", "steps", "seconds_to_slowest"]
-    columns += ["beats_attention_from", "state_bytes", "error"]
+    columns, lines = as_lines(results)
     table = io.StringIO(newline="")
+    columns = [*dict.fromkeys(columns), "error"]
     writer = csv.DictWriter(table, columns, extrasaction="ignore")
     writer.writeheader()
-    writer.writerows(results["rows"])
+    writer.writerows(lines)
     write_text(folder / "results.csv", table.getvalue())
 
 
+def as_lines(results: Results) -> tuple[list[str], list[dict[str, Any]]]:
+    """The columns of results.csv and its lines, one a member."""
+    lines = [_line(row) if row["status"] == "done" else dict(row) for row in results["rows"]]
+    columns = ["member", "status", "parameters", "seeds", "quality", "quality_low", "quality_high"]
+    columns += ["tokens_per_second", "tokens_per_second_low", "tokens_per_second_high"]
+    columns += ["peak_bytes", "tokens", "flops", "steps", "seconds_to_slowest"]
+    columns += ["beats_attention_from"]
+    columns += dict.fromkeys(key for line in lines for key in line if "_after_" in key)
+    return [*columns, "error"], lines
+
+
+def _line(row: TableRow) -> dict[str, Any]:
+    """A row with a column each for the ends of intervals, and for each number of tokens before one
+    that is timed."""
+    line: dict[str, Any] = dict(row)
+    ends = {"quality": row["interval"], "tokens_per_second": row["speed_spread"]}
+    for context, value in row["decode_ms"].items():
+        line[name := f"ms_after_{context}"] = value
+        ends[name] = row["decode_spread"].get(context)
+    for name, spread in ends.items():
+        line[f"{name}_low"], line[f"{name}_high"] = spread or (None, None)
+    for context, size in row.get("decode_bytes", {}).items():
+        line[f"state_bytes_after_{context}"] = size
+    return line
+
+
+def _purpose(metric: Metric, config: CompareConfig, judged: Verdict) -> str | None:
+    """Words for what the first of the table is good for; None where it is for nothing."""
+    if not judged["useful"]:
+        return None
+    return f"first in {METRICS[metric].unit} after {config.training.budget_words}"
+
+
 def next_steps(
-    rows: list[TableRow], runs: list[Run], task: str, folder: Path, useful: bool
+    rows: list[TableRow], runs: list[Run], task: str, folder: Path, purpose: str | None
 ) -> list[list[str]]:
-    """Next steps with the best member: [in words, the command]; one that is no
-    better than an answer without a model can only be trained for longer."""
+    """Next steps with the first of the table: [in words, the command].
+
+    Args:
+        purpose: what it may be used for; None: it is no better than an answer without a model, and
+            can only be trained for longer.
+    """
     if not rows:
         return []
     best = next(run for run in runs if run["member"] == rows[0]["member"])
     assert best["status"] == "done"
     place = shlex.quote(str(folder / best["folder"] / "run"))
-    use = TASKS[task].use.format(run=place)
+    steps = {}
+    if purpose is not None:
+        if not rows[0]["leaks"]:
+            steps[f"use {best['member']}, {purpose}"] = TASKS[task].use.format(run=place)
+        steps["look into it"] = f"show {place} all"
     train = f"train {best['member']} --resume --out {place} --steps {2 * best['steps']}"
-    steps = {f"use {best['member']}": use, "look into it": f"show {place} all"} if useful else {}
     steps[f"train {best['member']} twice as long"] = train
     return [[words, plugins.command(step)] for words, step in steps.items()]

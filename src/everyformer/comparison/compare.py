@@ -8,6 +8,7 @@ and a page are written; what is finished is saved: a comparison that was stopped
 """
 
 import dataclasses
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,14 +17,15 @@ from typing import cast
 from everyformer.comparison.calibration import calibrate
 from everyformer.comparison.collect import collect, write
 from everyformer.comparison.config import CompareConfig
+from everyformer.comparison.decoding import LONGEST
 from everyformer.comparison.estimate import Estimate
 from everyformer.comparison.folder import check_folder, opened
 from everyformer.comparison.plan import Entrant, entrants, own_options
 from everyformer.comparison.results import Calibrated, FailedRow, Results, TableRow
 from everyformer.comparison.timing import LayerTimes
-from everyformer.comparison.trainings import Finished, Say, Trainings
-from everyformer.core.tasks import ALL_TASKS
-from everyformer.core.wording import counted, few
+from everyformer.comparison.trainings import Finished, Say, Trainings, say_news
+from everyformer.core.tasks import ALL_TASKS, TASKS
+from everyformer.core.wording import counted, duration, few
 from everyformer.data import load_dataset
 from everyformer.family import info
 from everyformer.system.memory import size
@@ -35,8 +37,8 @@ Report = Callable[..., object]
 
 
 @dataclass(frozen=True)
-class Comparison:
-    """Result of a comparison; the same as results.json."""
+class Outcome:
+    """End of a comparison; the same as results.json."""
 
     rows: list[TableRow | FailedRow]
     """one a member, best first"""
@@ -50,7 +52,7 @@ class Comparison:
 
 def run_comparison(
     config: CompareConfig, report: Report, *, say: Say = print, command: str = ""
-) -> Comparison:
+) -> Outcome:
     """Run or go on with the comparison that ``config`` describes.
 
     Args:
@@ -59,6 +61,7 @@ def run_comparison(
         say: takes the news, a line at a time.
         command: the words that began it.
     """
+    start = time.perf_counter()
     for member in config.members:
         info(member)
     own_options(config)
@@ -67,6 +70,11 @@ def run_comparison(
         dataset = load_dataset(config.data, config.task, able=common_tasks(config.members))
         config.training.check_task(dataset.task)
     say(f"{dataset.name}: {dataset.split}")
+    if config.decode is None and TASKS[dataset.task].continues and dataset.length > LONGEST:
+        say(
+            f"a token is timed after up to {LONGEST:,} others, not the {dataset.length:,} of a "
+            "text, which may take long: --decode N measures more"
+        )
     with doing("building the members"):
         ready = entrants(config, dataset)
     for entrant in ready:
@@ -75,15 +83,21 @@ def run_comparison(
     with opened(config, dataset.fingerprint, command) as folder:
         finished, results = Finished(), cast(Results, {})
         times = LayerTimes(config, [e.member for e in ready if e.config is not None], folder)
-        times.measure()
-        with Gentle() as stop:
+        times.pilot()
+        with (stop := Gentle()):
             calibrated = calibrate(config, ready, dataset, folder, stop, say)
-            if config.training.budget_seconds is not None:
-                ready = [_with_steps(entrant, calibrated) for entrant in ready]
-            estimate = Estimate(config, ready, dataset, calibrated)
-            if stop.received is None:
-                say(announced(config, ready, calibrated, estimate))
-            trainings = Trainings(config, dataset, folder, say, stop, estimate)
+        if config.training.budget_seconds is not None:
+            ready = [_with_steps(entrant, calibrated) for entrant in ready]
+        estimate = Estimate(config, ready, dataset, calibrated, times.expected())
+        trainings = Trainings(config, dataset, folder, say, stop, estimate)
+        trainings.note_saved(ready)
+        if stop.received is None:
+            gone = time.perf_counter() - start
+            say(announced(config, ready, calibrated, estimate, gone))
+            for length, seconds in times.measure():
+                estimate.timed(length, seconds)
+                say_news(estimate, say)
+        with stop:
 
             def collected(finished: Finished) -> Results:
                 """Results so far, in their files."""
@@ -99,13 +113,13 @@ def run_comparison(
                 with doing("drawing the page so far"):
                     report(results, folder, complete=False)
         if stop.received:
-            return Comparison(results.get("rows", []), results, folder, stop.received)
+            return Outcome(results.get("rows", []), results, folder, stop.received)
         if not finished:
             results = collected([])
         # a stop from this point on loses nothing that was trained, so it may come at once
         with doing("drawing the page"):
             report(results, folder, complete=True)
-        return Comparison(results["rows"], results, folder)
+        return Outcome(results["rows"], results, folder)
 
 
 def announced(
@@ -113,18 +127,23 @@ def announced(
     ready: list[Entrant],
     calibrated: dict[str, Calibrated],
     estimate: Estimate,
+    gone: float,
 ) -> str:
-    """Plan of the comparison with its time and memory, in one sentence."""
+    """Plan of the comparison with its time and memory, in one sentence.
+
+    Args:
+        gone: seconds that were spent before.
+    """
     able = [entrant.member for entrant in ready if entrant.config is not None]
     steps = [f"{name} {calibrated[name]['steps']:,}" for name in able if name in calibrated]
     training = config.training
     in_steps = "" if training.budget[0] == "steps" else f" (steps: {few(steps)})"
     memory = max((known["peak_bytes"] or 0 for known in calibrated.values()), default=0)
-    minutes, seconds = divmod(round(estimate.seconds), 60)
+    whole = gone + estimate.told()
     many = f"{counted(estimate.trainings, 'training')} of {training.budget_words}{in_steps}"
     return (
-        f"{many}{' each' * (estimate.trainings != 1)}, with evaluations and the page about "
-        f"{f'{minutes} min ' * (minutes > 0)}{seconds} s in all"
+        f"{many}{' each' * (estimate.trainings != 1)}, with timing, evaluations and the page about "
+        f"{duration(whole)} in all ({duration(gone)} of them are over)"
         + (f"; up to {size(memory)} of memory" if memory else "")
     )
 

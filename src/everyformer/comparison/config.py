@@ -67,6 +67,9 @@ class CompareConfig(Options):
     """learning rates tried for each member with the first seed; the best one is kept"""
     lengths: Annotated[tuple[Count, ...], Idle] = (256, 512, 1024, 2048)
     """lengths at which time and memory of one layer are measured; none given skips it"""
+    decode: Annotated[tuple[Count, ...] | None, Idle] = None
+    """tasks that write texts: tokens before the one whose time, and whose memory of the text, are
+    measured (default: 64, 1024, and the --length of the texts if that is longer, up to 16384)"""
     launcher: Annotated[Literal["local", "ray"], Idle] = "local"
     """one training after the other here, or spread over a Ray cluster"""
     out: Annotated[str, Idle] = "runs/compare"

@@ -3,13 +3,13 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from filelock import FileLock, Timeout
 
 from everyformer.comparison.config import CompareConfig
 from everyformer.core.config import affects, differences, field_types, from_dict, to_dict
-from everyformer.core.errors import ConfigError
+from everyformer.core.errors import CheckpointError, ConfigError
 from everyformer.system.files import empty, expanded, visible_files
 from everyformer.system.plain import from_json, to_json
 from everyformer.system.sealed import read_json, write_json
@@ -27,6 +27,30 @@ def recorded_options(folder: Path) -> dict[str, Any] | None:
         return None
     options: dict[str, Any] = read_json(record, FORMAT)["options"]
     return options
+
+
+C = TypeVar("C", bound=CompareConfig)
+
+
+def begun(kind: type[C], out: str, *, named: bool) -> C | None:
+    """What the comparison in ``out`` was begun with, to go on with it; None where there is none.
+
+    Args:
+        kind: `CompareConfig`, or one with more options.
+        named: whether there are members to begin one with.
+
+    Raises:
+        CheckpointError: there is none, and no members.
+    """
+    values = recorded_options(expanded(out))
+    if values is not None:
+        return from_dict(kind, {**values, "out": out, "resume": False, "overwrite": False})
+    if not named:
+        raise CheckpointError(
+            f"there is no comparison in {out} to resume: give its 'out', or leave out 'resume' to "
+            "begin one"
+        )
+    return None
 
 
 def first_command(folder: Path) -> str | None:

@@ -87,8 +87,12 @@ class Calibrated(TypedDict):
     """milliseconds a token by tokens before it, the median round"""
     decode_spread: dict[str, Interval]
     """quartiles of those milliseconds"""
+    decode_bytes: dict[str, int]
+    """memory of a text as it is written, by its tokens; none where there is no exact state"""
     state_bytes: int | None
-    """of a text of the longer context; None where there is no exact state"""
+    """of the longest of them"""
+    longest: int | None
+    """tokens that its tables can hold; None: any number"""
 
 
 # a word of Python's is a key
@@ -193,7 +197,12 @@ class TableRow(TypedDict):
     peak_bytes: int | None
     decode_ms: dict[str, float]
     """milliseconds a token, by tokens before it"""
+    decode_bytes: NotRequired[dict[str, int]]
+    """memory of a text by its tokens"""
     state_bytes: int | None
+    """of the longest of them"""
+    longest: NotRequired[int | None]
+    """tokens that its tables can hold"""
     mean_depth: NotRequired[float | None]
     """steps of layers that a held-out token takes, where that differs by token"""
     mean_span: NotRequired[float | None]

@@ -14,16 +14,20 @@ from __future__ import annotations
 import dataclasses
 import math
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from everyformer.benchmark.measure import LEAST_SAMPLES, peak_of
-from everyformer.comparison.decoding import decoding_times
+from everyformer.comparison.decoding import Decoded, Filled, contexts, decode
+from everyformer.core.bounds import Count
 from everyformer.core.config import from_dict, to_dict
 from everyformer.core.foreign import FAILURES, describe
 from everyformer.core.tasks import TASKS
 from everyformer.data.dataset import Dataset
+from everyformer.genes.config import ModelConfig
 from everyformer.system.allocator import keep_freed_memory, return_freed_memory
 from everyformer.system.pulse import doing
 from everyformer.system.sealed import read_json, write_json
@@ -55,8 +59,7 @@ class Round:
     """One timing of one member."""
 
     cost: Cost
-    decoding: dict[str, float]
-    """seconds a token, by tokens before it"""
+    decoding: Decoded
     spent: float
     """seconds that the timing took"""
 
@@ -70,7 +73,6 @@ class Timing:
     """of a row of a step; 0 where that is not known"""
     first: Cost = field(default_factory=dict)
     peak_bytes: int | None = None
-    state_bytes: int | None = None
     rounds: tuple[Round, ...] = ()
     quiet: Cost | None = None
     """of a step while the machine is quiet, settled once for all sittings"""
@@ -96,6 +98,8 @@ class Sheet:
     fingerprint: str
     """of the data"""
     runs: dict[str, RunSpec]
+    decode: tuple[Count, ...] | None = None
+    """tokens before those that are timed, as they were asked for"""
     measured: dict[str, Timing] = field(default_factory=dict)
     at: str | None = None
     """the member that is being timed, so that a crash is known as its"""
@@ -108,7 +112,8 @@ class Sheet:
             CheckpointError: there is none, or it is damaged.
         """
         values = read_json(folder / FILE, FORMAT)
-        return from_dict(cls, {f.name: values[f.name] for f in dataclasses.fields(cls)})
+        known = {f.name for f in dataclasses.fields(cls)}
+        return from_dict(cls, {name: value for name, value in values.items() if name in known})
 
     def write(self, folder: Path, at: str | None = None) -> None:
         """Write it, while the member ``at`` is being timed."""
@@ -140,7 +145,8 @@ def main(folder: Path) -> int:
 
     sheet = Sheet.read(folder)
     first = next(iter(sheet.runs.values()))
-    dataset = load_dataset(first.data, first.task)
+    dataset, filled = load_dataset(first.data, first.task), Filled()
+    lengths = contexts(sheet.decode, dataset)
     # before any thread has a heap of its own
     return_freed_memory()
     with Gentle("stopping") as stop:
@@ -157,7 +163,8 @@ def main(folder: Path) -> int:
                 try:
                     with doing(f"timing a few steps of {name}"):
                         known = sheet.measured.get(name)
-                        sheet.measured[name] = _measure(known, run, dataset, sheet.budget)
+                        write = partial(decode, contexts=lengths, filled=filled)
+                        sheet.measured[name] = _measure(known, run, dataset, sheet.budget, write)
                 except Stopped as stopped:
                     return 128 + stopped.number
         sheet.write(folder)
@@ -165,17 +172,23 @@ def main(folder: Path) -> int:
 
 
 def _measure(
-    known: Timing | None, run: RunSpec, dataset: Dataset, budget: tuple[str, float]
+    known: Timing | None,
+    run: RunSpec,
+    dataset: Dataset,
+    budget: tuple[str, float],
+    write: Callable[[ModelConfig], Decoded],
 ) -> Timing:
-    """The measurements of a member with a round more, or why it failed."""
+    """The measurements of a member with a round more, or why it failed; ``write`` times tokens."""
     start = time.perf_counter()
     try:
         if known is None:
-            return _first(run, dataset)
+            first = _first(run, dataset)
+            write(model_config(run, dataset))  # which fills states, for all rounds
+            return first
         seconds = min(max(SHARE * known.training_seconds(budget), SHORTEST), LONGEST)
         steps = max(FEWEST_STEPS, math.ceil(seconds / known.first["seconds"]))
         cost = _few_steps(run, dataset, min(steps, MOST_STEPS), known.row_seconds)
-        decoding = _decoding(run, dataset)[0]
+        decoding = write(model_config(run, dataset))
     except FAILURES as error:  # its own training will say it again, with all details
         return Timing(describe(error))
     one = Round(cost, decoding, time.perf_counter() - start)
@@ -190,8 +203,7 @@ def _first(run: RunSpec, dataset: Dataset) -> Timing:
     peak = peak_of(
         lambda: timed.append(_few_steps(run, dataset, FEWEST_STEPS, row_seconds)), device
     )
-    state_bytes = _decoding(run, dataset)[1]
-    return Timing(None, row_seconds, timed[0], peak, state_bytes)
+    return Timing(None, row_seconds, timed[0], peak)
 
 
 def _row_seconds(run: RunSpec, dataset: Dataset) -> float:
@@ -213,13 +225,6 @@ def _few_steps(run: RunSpec, dataset: Dataset, steps: int, row_seconds: float) -
     about = round(row_seconds * run.training.batch)
     with doing(f"timing one step of {run.member}, about {about} s"):
         return time_steps(run, dataset, 1, warm_up=0)
-
-
-def _decoding(run: RunSpec, dataset: Dataset) -> tuple[dict[str, float], int | None]:
-    """`decoding_times` of a model that writes texts."""
-    if not TASKS[dataset.task].continues:
-        return {}, None
-    return decoding_times(model_config(run, dataset))
 
 
 def time_steps(run: RunSpec, dataset: Dataset, steps: int, warm_up: int = 1) -> Cost:

@@ -3,7 +3,8 @@
 At every length all members are measured in turn in one process, plain attention among them.
 """
 
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from everyformer.comparison.config import CompareConfig
 from everyformer.comparison.plan import own_options
 from everyformer.core.config import to_dict
 from everyformer.core.errors import CheckpointError
+from everyformer.family import info
 from everyformer.system.plain import from_json, to_json
 from everyformer.system.pulse import doing
 from everyformer.system.sealed import read_json, write_json
@@ -20,6 +22,10 @@ from everyformer.system.sealed import read_json, write_json
 FILE, FORMAT = "layers.json", "everyformer-layer-times"
 SECONDS = 0.2
 """least time spent on the repetitions of a point"""
+PILOT = 1024
+"""tokens of the first measurement, by which the others are foretold; fewer where fewer are asked"""
+START, CALLS = 1.0, 12
+"""seconds until a process measures; calls of a layer at a length, for peaks and times"""
 SIZES = ("width", "heads", "layers", "max_length")
 """what a benchmark of one layer sets itself"""
 
@@ -36,6 +42,7 @@ class LayerTimes:
         self._members = list(dict.fromkeys((BASELINE, *members))) if members else []
         self._sizes: dict[str, Any] = {size: config.model[size] for size in ("width", "heads")}
         self._known = self._read()
+        self._spent: dict[int, float] = {}
 
     @property
     def points(self) -> list[Point]:
@@ -47,17 +54,57 @@ class LayerTimes:
             if str(length) in self._known
         ]
 
-    def measure(self) -> None:
-        """Measure at every length that is not known yet; a stop ends it at once."""
-        for length in self._lengths if self._members else ():
-            if str(length) in self._known:
-                continue
-            with doing(f"timing one layer of {len(self._members)} members at {length:,} tokens"):
-                points = bench_together(
-                    self._members, length, options=self._own, seconds=SECONDS, **self._sizes
-                )
-            self._known[str(length)] = {point.member: to_dict(point) for point in points}
-            self._write()
+    def pilot(self) -> None:
+        """Measure at a short length, so that the others can be foretold."""
+        if missing := self._missing():
+            self._measure(min(PILOT, *missing, *map(int, self._known)))
+
+    def expected(self) -> dict[int, float]:
+        """About how many seconds each length will take that is not known yet.
+
+        Of a call, what is linear in length grows so, and what mixes as its member claims: at
+        length L and width d about L of 2 d + L.
+        """
+        missing = self._missing()
+        if not missing:
+            return {}
+        first = min(map(int, self._known))
+        calls = {name: point["seconds"] or 0.0 for name, point in self._known[str(first)].items()}
+        usual = START + 2 * SECONDS * len(calls)
+        fixed = max(usual, self._spent.get(first, 0.0) - CALLS * sum(calls.values()))
+        mixing = first / (2 * self._sizes["width"] + first)
+
+        def grown(name: str, ratio: float) -> float:
+            mixed: float = ratio ** info(name).cost.time
+            return calls[name] * ((1 - mixing) * ratio + mixing * mixed)
+
+        return {
+            length: fixed + CALLS * sum(grown(name, length / first) for name in calls)
+            for length in missing
+        }
+
+    def measure(self) -> Iterator[tuple[int, float]]:
+        """Measure at every length that is not known yet, and tell each with the seconds that it
+        took; a stop ends it at once."""
+        for length in self._missing():
+            self._measure(length)
+            yield length, self._spent[length]
+
+    def _missing(self) -> list[int]:
+        lengths = self._lengths if self._members else ()
+        return [length for length in lengths if str(length) not in self._known]
+
+    def _measure(self, length: int) -> None:
+        if str(length) in self._known:
+            return
+        start = time.perf_counter()
+        with doing(f"timing one layer of {len(self._members)} members at {length:,} tokens"):
+            points = bench_together(
+                self._members, length, options=self._own, seconds=SECONDS, **self._sizes
+            )
+        self._spent[length] = time.perf_counter() - start
+        self._known[str(length)] = {point.member: to_dict(point) for point in points}
+        self._write()
 
     def _read(self) -> dict[str, dict[str, Any]]:
         """Measurements of an earlier sitting, of the same members at the same sizes."""

@@ -19,12 +19,20 @@ from everyformer.comparison.processes import ended, launch, stopped_by
 from everyformer.comparison.results import Result
 from everyformer.core.config import to_dict
 from everyformer.core.errors import MissingExtraError
+from everyformer.core.wording import duration
 from everyformer.data.dataset import Dataset
 from everyformer.system.plain import from_json, to_json
 from everyformer.system.stopping import Gentle
 
 Say = Callable[[str], None]
 Finished = list[tuple[Job, Result]]
+
+
+def say_news(estimate: Estimate, say: Say) -> None:
+    """Correct what was said of the time, where that was far off."""
+    left = estimate.news()
+    if left is not None:
+        say(f"about {duration(left)} left by what the finished parts took")
 
 
 @dataclass
@@ -38,6 +46,13 @@ class Trainings:
     stop: Gentle
     estimate: Estimate
     _tried: set[str] = field(default_factory=set)
+
+    def note_saved(self, ready: list[Entrant]) -> None:
+        """Let the estimate know of what earlier sittings have finished."""
+        for planned in jobs(self.config, ready):
+            saved = self._saved(planned, self.folder / planned.folder)
+            if saved is not None and saved["status"] == "done":
+                self.estimate.over(planned)
 
     def run(self, ready: list[Entrant]) -> Iterator[Finished]:
         """All jobs of one member after the other with their results, until a signal stops them."""
@@ -93,6 +108,7 @@ class Trainings:
             result = {"status": "failed", "error": ended(code)}
             write_result(folder, result)
         self.estimate.over(planned, time.perf_counter() - start)
+        say_news(self.estimate, self.say)
         if result["status"] != "done":
             self.say(f"{planned.member}: failed: {result['error']}")
         return result

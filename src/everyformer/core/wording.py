@@ -21,3 +21,12 @@ def few(names: Sequence[str], most: int = MOST_NAMES) -> str:
 def counted(count: int, what: str) -> str:
     """1 row, 2,000 rows."""
     return f"{count:,} {what}{'s' * (count != 1)}"
+
+
+def duration(seconds: float) -> str:
+    """45 s, 3 min 20 s, 2 h 5 min."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, left = divmod(minutes, 60)
+    if hours:
+        return f"{hours:,} h {left} min"
+    return f"{minutes} min {rest} s" if minutes else f"{rest} s"

@@ -10,11 +10,12 @@ from everyformer.comparison.metrics import METRICS
 from everyformer.comparison.results import Interval, Results, TableRow, finished
 from everyformer.comparison.summary import NOT_WRITING
 from everyformer.core.wording import few, listed
-from everyformer.report.words import apart, brief, quality, several
+from everyformer.report.words import apart, brief, budget, contexts_of, quality, several
+from everyformer.system.memory import size
 
 
 def answer(results: Results) -> str:
-    """The best member, whether that is settled, and the fastest one."""
+    """The best member and for what: quality after the budget, speed, cost of a token when long."""
     rows = finished(results)
     if not rows:
         return progress(results) or (
@@ -97,6 +98,7 @@ def _standing(results: Results, rows: list[TableRow]) -> str:
     metric = METRICS[results["metric"]]
     first, best = rows[0], winners(results)
     top = metric.sentence(first["quality"])
+    spent = f"after {budget(results['config'])} of training"
     if not decided(results):
         reasons = doubts(results)
         order = [f"{row['member']} {metric.written(row['quality'])}" for row in rows]
@@ -107,6 +109,7 @@ def _standing(results: Results, rows: list[TableRow]) -> str:
         return f"Only {first['member']} was trained to the end: {top}."
     if best:
         who = f"{best[0]} is best" if len(best) == 1 else f"{listed(best)} share the first place"
+        who += f" {spent},"
         others = [row for row in rows if row["member"] not in best]
         if not others:
             return f"{who} with {top}."
@@ -139,7 +142,8 @@ def _unsettled(results: Results, rows: list[TableRow]) -> str:
 
 
 def _fastest(rows: list[TableRow]) -> Iterator[str]:
-    """Fastest members in training and in writing, where measurements tell it from all others."""
+    """Fastest members in training and in writing, where measurements tell it from all others, and
+    those that keep least of a long text."""
     timed = [row for row in rows if row["tokens_per_second"] is not None]
     trained = _first(
         timed, lambda row: row["speed_spread"], lambda row: -(row["tokens_per_second"] or 0.0)
@@ -147,7 +151,7 @@ def _fastest(rows: list[TableRow]) -> Iterator[str]:
     if trained:
         speed = f"{trained[0]['tokens_per_second']:,.0f} tokens per second"
         yield f"{_names(trained)} {_verb(trained, 'train')} fastest, at {speed}."
-    contexts = sorted({c for row in rows for c in row["decode_ms"]}, key=int)
+    contexts = contexts_of(rows)
     if not contexts:
         return
     long = contexts[-1]
@@ -160,6 +164,14 @@ def _fastest(rows: list[TableRow]) -> Iterator[str]:
         yield (
             f"{_names(writes)} {_verb(writes, 'write')} fastest after {int(long):,} tokens, "
             f"{spent} ms each."
+        )
+    kept = {row["member"]: row.get("decode_bytes", {}).get(long) for row in rows}
+    sizes = {member: count for member, count in kept.items() if count is not None}
+    least = [member for member, count in sizes.items() if count == min(sizes.values())]
+    if least and 2 * len(least) <= len(sizes):
+        yield (
+            f"{few(least)} {several(least, 'keeps', 'keep')} least memory a stream after "
+            f"{int(long):,} tokens, {size(sizes[least[0]])}."
         )
 
 

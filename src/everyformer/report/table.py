@@ -8,14 +8,12 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from everyformer.benchmark.points import BASELINE
 from everyformer.comparison.metrics import METRICS
 from everyformer.comparison.results import (
     Interval,
     Results,
     TableRow,
     finished,
-    points,
     reported,
     reported_means,
 )
@@ -23,7 +21,17 @@ from everyformer.core.wording import listed
 from everyformer.report.headline import decided
 from everyformer.report.selection import baseline, crowded, grouped
 from everyformer.report.style import Styles
-from everyformer.report.words import apart, brief, interval, quality, returned_between, safe
+from everyformer.report.words import (
+    apart,
+    brief,
+    contexts_of,
+    faster_from,
+    interval,
+    quality,
+    returned_between,
+    safe,
+    token_cost,
+)
 from everyformer.system.memory import size
 
 MINUS = "\u2212"
@@ -180,9 +188,7 @@ def _columns(results: Results) -> list[Column]:
             "lower",
         ),
     ]
-    columns += [
-        _decoding(context) for context in sorted({c for r in rows for c in r["decode_ms"]}, key=int)
-    ]
+    columns += [_decoding(context) for context in contexts_of(rows)]
     if any(row.get("played") for row in rows):
         columns.append(
             Column(
@@ -194,16 +200,12 @@ def _columns(results: Results) -> list[Column]:
                 lambda row: played["interval"] if (played := row.get("played")) else None,
             )
         )
-    if any(row["state_bytes"] is not None for row in rows):
-        columns.append(
-            Column(
-                "memory of a text as it is written", lambda row: row["state_bytes"], size, "lower"
-            )
-        )
+    columns += [_stream(context) for context in contexts_of(rows) if _kept(rows, context)]
     for mean in reported_means(rows):
         columns.append(Column(mean.title, partial(reported, mean=mean), "{:.2f}".format))
     if results["bench"]:
-        columns.append(Column("faster than attention from (tokens)", lambda r: _from(r, results)))
+        title = "faster than attention from (tokens)"
+        columns.append(Column(title, lambda row: faster_from(row, results)))
     return columns
 
 
@@ -213,8 +215,25 @@ def _decoding(context: str) -> Column:
         lambda row: row["decode_ms"].get(context),
         brief,
         "lower",
-        lambda row: _quartiles(row["decode_spread"].get(context), brief),
+        lambda row: _limit(row, context) or _quartiles(row["decode_spread"].get(context), brief),
         lambda row: row["decode_spread"].get(context),
+    )
+
+
+def _limit(row: TableRow, context: str) -> str:
+    return "" if context in row["decode_ms"] else token_cost(row, context).removeprefix("-")
+
+
+def _kept(rows: list[TableRow], context: str) -> bool:
+    return any(context in row.get("decode_bytes", {}) for row in rows)
+
+
+def _stream(context: str) -> Column:
+    return Column(
+        f"memory a stream after {int(context):,} tokens",
+        lambda row: row.get("decode_bytes", {}).get(context),
+        size,
+        "lower",
     )
 
 
@@ -237,16 +256,6 @@ def _ratio(row: TableRow) -> str:
 
 def _quartiles(spread: Interval | None, written: Callable[[float], str]) -> str:
     return "" if spread is None else f"{written(spread[0])} to {written(spread[1])}"
-
-
-def _from(row: TableRow, results: Results) -> str:
-    if row["member"] == BASELINE:
-        return "baseline"
-    timed = [p for p in points(results) if p.work == "pass" and p.seconds]
-    if len({p.member for p in timed} & {row["member"], BASELINE}) < 2:
-        return "not measured"
-    start = row["beats_attention_from"]
-    return f"{start:,}" if start else f"not up to {max(p.length for p in timed):,}"
 
 
 def _best(rows: list[TableRow], column: Column) -> set[str]:

@@ -4,8 +4,9 @@ import html
 from collections.abc import Sequence
 from typing import Any
 
+from everyformer.benchmark.points import BASELINE, is_settled
 from everyformer.comparison.metrics import METRICS
-from everyformer.comparison.results import Interval, Metric, Results, TableRow
+from everyformer.comparison.results import Interval, Metric, Results, TableRow, points
 from everyformer.core.tasks import TASKS
 from everyformer.core.wording import listed
 
@@ -21,6 +22,35 @@ def interval(row: TableRow, metric: Metric) -> str:
         return "unknown"
     low, high = row["interval"]
     return f"{quality(low, metric)} to {quality(high, metric)}"
+
+
+def faster_from(row: TableRow, results: Results) -> str:
+    """The length from which one layer of a member is surely faster than attention, or why none."""
+    if row["member"] == BASELINE:
+        return "baseline"
+    measured = points(results)
+    settled = is_settled(measured, row["member"])
+    if settled is None:
+        return "not measured"
+    start = row.get("beats_attention_from")
+    if start:
+        return f"{start:,}"
+    longest = max(p.length for p in measured if p.member == row["member"] and p.seconds)
+    return f"not up to {longest:,}" if settled else f"not settled up to {longest:,}"
+
+
+def token_cost(row: TableRow, context: str) -> str:
+    """Milliseconds of a token after so many others, or why there are none."""
+    value, longest = row["decode_ms"].get(context), row.get("longest")
+    if value is not None:
+        return brief(value)
+    known = longest is not None and longest < int(context)
+    return f"reads at most {longest:,}" if known else "-"
+
+
+def contexts_of(rows: Sequence[TableRow]) -> list[str]:
+    """Numbers of tokens after which some of ``rows`` were timed, ascending."""
+    return sorted({context for row in rows for context in row["decode_ms"]}, key=int)
 
 
 def returned(row: TableRow) -> str | None:

@@ -6,6 +6,7 @@ the same CPU and threads, as one that was not (with ``budget_seconds`` the clock
 """
 
 import math
+import shlex
 import signal
 import time
 from contextlib import nullcontext
@@ -15,6 +16,7 @@ import torch
 from torch import nn
 
 from everyformer.core.errors import ConfigError, DivergedError, UnsupportedError
+from everyformer.core.plugins import command
 from everyformer.data.batch import Batch
 from everyformer.data.dataset import Dataset
 from everyformer.system.pulse import doing
@@ -151,6 +153,10 @@ class _Job:
         path = records.path.parent if records.path and records.path.name == "run" else records.path
         label = self.dataset.name if path is None else path.name
         self.progress = Progress(label, self._done(), part=part, show=self.show)
+        # what is part of a comparison goes on with it, and another program has words of its own
+        self.again: str | None = None
+        if records.path is not None and part is None and "run" in extra:
+            self.again = command(f"train --resume --out {shlex.quote(str(records.path))}")
         at = f", going on from step {self.state.steps}" if self.state.steps else ""
         if records.changed:
             self.progress.say(f"changed since the run began: {'; '.join(records.changed)}")
@@ -161,8 +167,7 @@ class _Job:
         while True:
             if self._should_stop():
                 self._save()
-                where = self.records.path
-                hint = f"; go on with: --resume --out {where}" if where is not None else ""
+                hint = f"; go on with: {self.again}" if self.again else ""
                 self.progress.say(f"stopped after step {self.state.steps}{hint}")
                 return
             if not self._milestone():

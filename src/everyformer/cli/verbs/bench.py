@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import tyro
 
 from everyformer.benchmark.bench import bench
-from everyformer.benchmark.points import BASELINE, Point, Setting, crossover
+from everyformer.benchmark.points import BASELINE, Point, Setting, crossover, is_settled
 from everyformer.cli.console import emit, table
 from everyformer.cli.parsing import say, verb
 from everyformer.core.bounds import Count, Part, Whole
@@ -142,5 +142,10 @@ def render(points: list[Point]) -> str:
         start = crossover(points, name)
         if start is not None:
             lines.append(f"{name} is faster than attention from length {start} on")
+        elif name != BASELINE and is_settled(points, name) is False:
+            lines.append(
+                f"whether {name} is faster than attention at the longest of these lengths is not "
+                "settled: their quartiles overlap"
+            )
     lines += [f"{p.member} ({p.source}) at {p.length}: {p.detail}" for p in points if p.detail]
     return "\n".join(lines)

@@ -6,15 +6,14 @@ from collections.abc import Sequence
 
 import tyro
 
-from everyformer.cli.comparison_table import render
 from everyformer.cli.console import emit
 from everyformer.cli.parsing import Line, say, take
 from everyformer.cli.playing import environment_words
 from everyformer.comparison.config import CompareConfig, usual_training
 from everyformer.core import plugins as own
-from everyformer.core.config import from_dict, part_of
-from everyformer.core.errors import CheckpointError
+from everyformer.core.config import part_of
 from everyformer.family import names
+from everyformer.report.terminal import render
 from everyformer.system.files import expanded
 
 
@@ -88,16 +87,7 @@ def _options_of_folder(line: Line[CompareOptions]) -> CompareOptions | None:
     """
     if "--resume" not in line.words or line.helps:
         return None
-    from everyformer.comparison.folder import recorded_options
+    from everyformer.comparison.folder import begun
 
     out = line.peek("out") or CompareOptions.out
-    values = recorded_options(expanded(out))
-    if values is not None:
-        values_now = {**values, "out": out, "resume": False, "overwrite": False}
-        return from_dict(CompareOptions, values_now)
-    if not line.placed() and line.file.file is None:
-        raise CheckpointError(
-            f"there is no comparison in {out} to resume: give its --out, or leave out --resume to "
-            "begin one"
-        )
-    return None
+    return begun(CompareOptions, out, named=bool(line.placed() or line.file.file))

@@ -1,9 +1,8 @@
-"""A comparison in a terminal: what it allows to say, the table, and what to do next."""
+"""A comparison as text: what it allows to say, the table, and what to do next."""
 
 from typing import Any
 
 from everyformer.benchmark.points import BASELINE
-from everyformer.cli.console import table
 from everyformer.comparison.metrics import METRICS
 from everyformer.comparison.results import (
     Interval,
@@ -14,28 +13,27 @@ from everyformer.comparison.results import (
     reported_means,
 )
 from everyformer.comparison.summary import NOT_WRITING
+from everyformer.core.columns import shown, table
 from everyformer.core.wording import listed
 from everyformer.report.headline import answer
 from everyformer.report.notes import baseline_notes, drifts
-from everyformer.report.words import brief, interval, quality, returned
+from everyformer.report.words import (
+    brief,
+    contexts_of,
+    faster_from,
+    interval,
+    quality,
+    returned,
+    safe,
+    token_cost,
+)
 from everyformer.system.memory import size
 
 
 def render(results: Results) -> str:
     """The one table that a person can decide from."""
     metric, done = results["metric"], finished(results)
-    contexts = sorted({c for row in done for c in row["decode_ms"]}, key=int)
-    headers = ["member", "tier", METRICS[metric].unit, "95% interval", "parameters", "steps"]
-    headers += ["tokens/s in training", "memory", "s until as good as the last"]
-    headers += [f"ms a token after {c}" for c in contexts]
-    if any(row.get("played") for row in done):
-        headers.append("mean return")
-    headers += [mean.brief for mean in reported_means(done)]
-    if results["bench"]:
-        headers.append(f"faster than {BASELINE} from")
-    rows = [_cells(row, results, contexts) for row in done]
     failed = [row for row in results["rows"] if row["status"] != "done"]
-    rows += [[row["member"], "failed", *[None] * (len(headers) - 2)] for row in failed]
     leaks = [row for row in done if row.get("leaks")]
     notes = [f"* {row['member']}: {NOT_WRITING}: {row['leaks']}" for row in leaks]
     limits = dict.fromkeys(limit for row in done for limit in row["limits"])
@@ -50,11 +48,42 @@ def render(results: Results) -> str:
         "quartiles"
     )
     notes += [*baseline_notes(done, metric), *drifts(done)]
-    lines = [answer(results), "", table(headers, rows), better, *notes]
+    lines = [answer(results), "", table(*cells(results)), better, *notes]
     if results["next"]:
         widest = max(len(words) for words, _ in results["next"])
         lines += ["", *(f"{words:<{widest}}  {command}" for words, command in results["next"])]
     return "\n".join(lines)
+
+
+def cells(results: Results) -> tuple[list[str], list[list[Any]]]:
+    """The headers and the rows of the table, members that failed last."""
+    metric, done = results["metric"], finished(results)
+    contexts = contexts_of(done)
+    headers = ["member", "tier", METRICS[metric].unit, "95% interval", "parameters", "steps"]
+    headers += ["tokens/s in training", "memory", "s until as good as the last"]
+    headers += [f"ms a token after {int(c):,}" for c in contexts]
+    headers += [f"memory a stream after {int(c):,}" for c in contexts]
+    if any(row.get("played") for row in done):
+        headers.append("mean return")
+    headers += [mean.brief for mean in reported_means(done)]
+    if results["bench"]:
+        headers.append(f"faster than {BASELINE} from (tokens)")
+    rows = [_cells(row, results, contexts) for row in done]
+    failed = [row["member"] for row in results["rows"] if row["status"] != "done"]
+    return headers, rows + [[name, "failed", *[None] * (len(headers) - 2)] for name in failed]
+
+
+def as_html(results: Results) -> str:
+    """The same answer and table for a notebook."""
+    headers, rows = cells(results)
+    head = "".join(f"<th>{safe(header)}</th>" for header in headers)
+    body = "".join(
+        f"<tr>{''.join(f'<td>{safe(shown(value))}</td>' for value in row)}</tr>" for row in rows
+    )
+    return (
+        f"<p>{safe(answer(results))}</p><table><thead><tr>{head}</tr></thead>"
+        f"<tbody>{body}</tbody></table>"
+    )
 
 
 def _cells(row: TableRow, results: Results, contexts: list[str]) -> list[Any]:
@@ -72,15 +101,15 @@ def _cells(row: TableRow, results: Results, contexts: list[str]) -> list[Any]:
     ]
     cells += [
         _spread(row["decode_ms"].get(context), row["decode_spread"].get(context))
+        or token_cost(row, context)
         for context in contexts
     ]
+    cells += [size(row.get("decode_bytes", {}).get(context)) for context in contexts]
     if any(other.get("played") for other in finished(results)):
         cells.append(returned(row))
     cells += [reported(row, mean) for mean in reported_means(finished(results))]
     if results["bench"]:
-        start = row.get("beats_attention_from")
-        reached = f"{start:,} tokens" if start else "not reached"
-        cells.append("is it" if row["member"] == BASELINE else reached)
+        cells.append(faster_from(row, results))
     return cells
 
 
