@@ -132,5 +132,5 @@ def _caption(results: Results, place: str) -> str:
 
 def _plain(text: str, escapes: dict[int, str]) -> str:
     """One line of what can be printed, escaped."""
-    line = "".join(c for c in " ".join(text.split()) if c.isprintable())
-    return line.translate(escapes)
+    shown = "".join(c if c.isprintable() else " " for c in text)
+    return " ".join(shown.split()).translate(escapes)
