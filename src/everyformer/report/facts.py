@@ -42,6 +42,8 @@ def now(results: Results) -> tuple[str, str]:
     if results["waiting"]:
         command = f"everyformer compare --resume --out {shlex.quote(str(results['config']['out']))}"
         return "go on with it", command
+    words, command = results["next"][0] if results["next"] else ("", "")
     if doubts(results):
-        return remedies(results)[0][1], ""
-    return (results["next"][0][0], results["next"][0][1]) if results["next"] else ("", "")
+        # of what is no better than nothing the first step is a longer training
+        return remedies(results)[0][1], "" if results["verdict"]["useful"] else command
+    return words, command

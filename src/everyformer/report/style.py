@@ -214,7 +214,7 @@ def save_figure(figure: Figure, path: Path) -> Path:
     """Write as PNG, PDF or SVG, by the name's end, on white."""
     with file_written_whole(path, parents=True) as new:
         _settle(figure)
-        figure.savefig(new, dpi=200, facecolor="white", metadata=_no_date(path.suffix))
+        figure.savefig(new, dpi=300, facecolor="white", metadata=_no_date(path.suffix))
     return path
 
 

@@ -20,8 +20,6 @@ def run(words: Sequence[str]) -> int:
         examples=(
             "everyformer show attention encodings --format svg --out pictures",
             "everyformer show runs/compare all --format pdf",
-            "everyformer show runs/compare table --format tex",
-            "everyformer show runs/decision-transformer returns --target 25 50 100 200",
         ),
     )
     if options.out is not None:
