@@ -2,18 +2,23 @@
 
 import re
 import xml.etree.ElementTree as ElementTree
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import matplotlib
+import numpy as np
 import pytest
+from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
-from report_results import made_up
+from matplotlib.text import Text
+from report_results import made_up, many
 
 from everyformer.core.errors import UnsavedError
+from everyformer.family import info, list_members
 from everyformer.report.comparison import write_report
-from everyformer.report.figures import draw_all
+from everyformer.report.figures import FIGURES, draw_all
 from everyformer.report.style import (
     Styles,
     inline_svg,
@@ -26,10 +31,7 @@ from everyformer.report.style import (
 
 def test_every_figure_is_drawn_with_units() -> None:
     drawings = {drawing.name: drawing for drawing in draw_all(made_up())}
-    assert list(drawings) == [
-        "quality", "loss-seconds", "loss-tokens", "loss-flops",
-        "positions", "time", "memory", "decoding",
-    ]  # fmt: skip
+    assert tuple(drawings) == FIGURES
     for drawing in drawings.values():
         axes = drawing.figure.axes[0]
         assert axes.get_xlabel()
@@ -76,6 +78,7 @@ def test_figures_without_numbers_are_left_out() -> None:
     results["bench"] = []
     for row in results["rows"]:
         row |= {"decode_ms": {}, "by_position": None, "interval": None}
+    results["rows"][0]["tokens_per_second"] = None
     names = [drawing.name for drawing in draw_all(results)]
     assert names == ["quality", "loss-seconds", "loss-tokens", "loss-flops"]
     assert draw_all(made_up((), qualities=(), failed={"gmlp": "no"})) == []
@@ -89,14 +92,82 @@ def test_a_member_evaluated_too_late_is_not_compared() -> None:
     assert "No two members were evaluated" in loss.caption
 
 
-def test_members_differ_in_colour_or_marker() -> None:
-    looks = Styles([str(n) for n in range(20)])
-    assert len({looks[str(n)] for n in range(20)}) == 20
+@pytest.mark.parametrize("form", ["pdf", "svg"])
+def test_text_in_a_vector_file_is_text(tmp_path: Path, form: str) -> None:
+    """Journals refuse Type 3 fonts; a reader searches and a typesetter changes words."""
+    figure, axes = styled(new_figure)()
+    axes.set_xlabel("training tokens")
+    path = save_figure(figure, tmp_path / f"a.{form}")
+    if form == "svg":
+        assert ">training tokens</text>" in path.read_text("utf-8")
+    else:
+        assert b"/CIDFontType2" in path.read_bytes()
+        assert b"/Type3" not in path.read_bytes()
 
 
-def test_colours_follow_members_not_ranks() -> None:
-    looks, others = Styles(["a", "b"]), Styles(["a", "b"])
-    assert looks["b"] == others["b"] != looks["a"]
+def test_figures_are_one_column_wide_and_nothing_is_cut() -> None:
+    for drawing in draw_all(many(12)):
+        figure = drawing.figure
+        assert 3.3 <= figure.get_figwidth() <= 3.5
+        styled(figure.draw_without_rendering)()
+        names = [*figure.axes[0].texts, *figure.axes[0].get_yticklabels()]
+        for box in map(Text.get_window_extent, names):
+            assert figure.bbox.x0 - 1 <= box.x0, drawing.name
+            assert box.x1 <= figure.bbox.x1 + 1, drawing.name
+
+
+NAMES = [member.name for member in list_members()]
+
+
+def test_a_member_looks_the_same_whoever_else_is_there() -> None:
+    alone = {name: Styles([name])[name] for name in NAMES}
+    for names in (NAMES[:2], NAMES[::-1][:12], NAMES):
+        together = Styles(names)
+        for name in names:
+            assert replace(together[name], about="") == replace(alone[name], about="")
+
+
+def test_members_differ_in_shade_marker_or_dashes() -> None:
+    looks = {replace(Styles([name])[name], about="") for name in NAMES}
+    assert len(looks) == len(NAMES)
+    # without the dashes too, as points of a scatter
+    assert len({(look.colour, look.marker) for look in looks}) == len(NAMES)
+
+
+def test_a_family_has_one_hue_and_is_told_apart_by_colour_blind_readers() -> None:
+    families = Styles(NAMES).families
+    assert list(families) == list(dict.fromkeys(info(name).group for name in NAMES))
+    seen = [_simulated(colour, sight) for sight in SIGHTS for colour in [*families.values()]]
+    hues = np.array(seen).reshape(len(SIGHTS), len(families), 3)
+    apart = np.linalg.norm(hues[:, :, None] - hues[:, None], axis=-1)
+    assert apart[:, *np.triu_indices(len(families), 1)].min() > 15
+
+
+def test_other_names_take_the_looks_that_are_left() -> None:
+    names = ["rope", *(f"k={n}" for n in range(20)), "gmlp"]
+    looks = Styles(names)
+    assert len({(looks[name].colour, looks[name].marker) for name in names}) == 22
+    assert replace(looks["gmlp"], about="") == replace(Styles(["gmlp"])["gmlp"], about="")
+
+
+SIGHTS = {
+    "usual": np.eye(3),
+    # Machado et al. 2009, full severity, on linear RGB
+    "protanopia": np.array([[0.152286, 1.052583, -0.204868], [0.114503, 0.786281, 0.099216],
+                            [-0.003882, -0.048116, 1.051998]]),
+    "deuteranopia": np.array([[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413],
+                              [-0.011820, 0.042940, 0.968881]]),
+}  # fmt: skip
+
+
+def _simulated(colour: str, sight: str) -> np.ndarray:
+    """CIELAB of a colour as one sees it."""
+    values = np.array(to_rgb(colour))
+    linear = np.where(values > 0.04045, ((values + 0.055) / 1.055) ** 2.4, values / 12.92)
+    linear = np.clip(SIGHTS[sight] @ linear, 0, 1)
+    to_xyz = [[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1192, 0.9505]]
+    x, y, z = np.cbrt(np.array(to_xyz) @ linear / [0.9505, 1.0, 1.089])
+    return np.array([116 * y - 16, 500 * (x - y), 200 * (y - z)])
 
 
 @styled
@@ -148,8 +219,8 @@ def test_a_figure_is_rendered_once_for_its_file_and_for_the_page(
     )  # fmt: skip
     write_report(made_up(), tmp_path)
     files = list((tmp_path / "figures").iterdir())
-    assert len(files) == len(laid_out) == 8
-    assert calls == ["savefig"] * 8
+    assert len(files) == len(laid_out) == len(FIGURES)
+    assert calls == ["savefig"] * len(FIGURES)
     assert {file.suffix for file in files} == {".svg"}
     path = re.compile(r'<path d="[^"]+"')
     page = set(path.findall((tmp_path / "report.html").read_text("utf-8")))
@@ -166,7 +237,7 @@ def test_drawing_leaves_no_trace_in_matplotlib() -> None:
     assert dict(matplotlib.rcParams) == before
 
 
-@pytest.mark.parametrize("form", ["png", "svg"])
+@pytest.mark.parametrize("form", ["png", "pdf", "svg"])
 def test_the_same_figure_is_the_same_file(tmp_path: Path, form: str) -> None:
     for name in ("a", "b"):
         figure, axes = new_figure()

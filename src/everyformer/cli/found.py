@@ -1,12 +1,15 @@
 """The run that a path means: a run's own directory, a training of a comparison, or a comparison."""
 
-import shlex
+from __future__ import annotations
+
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 from everyformer.core.errors import CheckpointError
-from everyformer.core.plugins import command
 from everyformer.system.files import expanded
+
+if TYPE_CHECKING:
+    from everyformer.comparison.results import Results
 
 CONFIG, INSIDE = "config.json", "run"
 """what a run holds; the folder that it has in that of a comparison's training"""
@@ -26,34 +29,58 @@ def found_run(folder: str) -> tuple[str, str | None]:
         return folder, None
     if (path / INSIDE / CONFIG).exists():
         return str(path / INSIDE), None
-    from everyformer.comparison.folder import RECORD
-
-    if not (path / RECORD).exists():
+    if not is_comparison(folder):
         return folder, None
     best = _best(path)
     if best is None:
-        there = sorted(str(run.parent.parent) for run in path.glob(f"runs/*/{INSIDE}/{CONFIG}"))
-        named = f"one of its runs: {', '.join(there)}" if there else "it has no run yet"
-        go_on = command(f"compare --resume --out {shlex.quote(folder)}")
-        raise CheckpointError(
-            f"{folder} is a comparison that has not come to a result: go on with `{go_on}`, or "
-            + (f"give {named}" if there else f"wait, since {named}")
-        )
+        raise _unfinished(folder)
     return (
         str(path / best["folder"] / INSIDE),
         f"{folder} is a comparison: its best, {best['member']} (seed {best['seed']}), is taken",
     )
 
 
+def is_comparison(folder: str) -> bool:
+    """True for the folder of a comparison."""
+    from everyformer.comparison.folder import RECORD
+
+    path = expanded(folder)
+    return (path / RECORD).exists() and not (path / CONFIG).exists()
+
+
+def compared(folder: str) -> Results:
+    """Results of a comparison, of an unfinished one those of the members so far.
+
+    Raises:
+        CheckpointError: it has none yet; the runs that there are are named.
+    """
+    from everyformer.comparison.collect import FORMAT
+    from everyformer.system.sealed import read_json
+
+    path = expanded(folder) / "results.json"
+    if not path.exists():
+        raise _unfinished(folder)
+    return cast("Results", read_json(path, FORMAT))
+
+
+def _unfinished(folder: str) -> CheckpointError:
+    runs = expanded(folder).glob(f"runs/*/{INSIDE}/{CONFIG}")
+    there = sorted(str(run.parent.parent) for run in runs)
+    named = f"one of its runs: {', '.join(there)}" if there else "it has no run yet"
+    go_on = command(f"compare --resume --out {shlex.quote(folder)}")
+    return CheckpointError(
+        f"{folder} is a comparison that has not come to a result: go on with `{go_on}`, or "
+        + (f"give {named}" if there else f"wait, since {named}")
+    )
+
+
 def _best(folder: Path) -> dict[str, Any] | None:
     """The run of the first row with the best evaluation; None in an unfinished comparison."""
-    from everyformer.comparison.collect import FORMAT
     from everyformer.comparison.metrics import METRICS
-    from everyformer.system.sealed import read_json
 
     if not (folder / "results.json").exists():
         return None
-    results = read_json(folder / "results.json", FORMAT)
+    results: Any = compared(str(folder))
     rows = [row for row in results["rows"] if row["status"] == "done"]
     if not rows or results.get("waiting"):
         return None

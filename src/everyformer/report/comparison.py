@@ -16,17 +16,22 @@ from everyformer.comparison.results import Results, TableRow, finished
 from everyformer.core.config import to_dict
 from everyformer.core.errors import UnknownNameError
 from everyformer.family import info
+from everyformer.report.facts import facts, now
 from everyformer.report.figures import draw_all
 from everyformer.report.headline import answer
-from everyformer.report.learned import FEW, learned_of_all, pictured
+from everyformer.report.learned import learned_of_all, pictured
 from everyformer.report.notes import notes
+from everyformer.report.remedies import remedies
 from everyformer.report.selection import crowded, styles_of
-from everyformer.report.style import Styles, inline_svg, save_svg, svg_text
+from everyformer.report.style import Styles, inline_svg, save_svg, svg_text, swatch
 from everyformer.report.table import table
 from everyformer.report.words import brief, budget, count, question, safe, title
 from everyformer.system.files import write_text
 from everyformer.system.plain import to_json
+from everyformer.training.config import BUDGETS
 
+MAIN = ("quality", "cost-training", "cost-writing")
+"""figures that stand above the fold, beside the curve of the loss against the budget"""
 ROOMY = 6.5
 """inches from which a picture takes the whole width of the page"""
 TALL = 3.6
@@ -52,43 +57,83 @@ def write_report(results: Results, folder: Path, *, complete: bool = True) -> Pa
             the table and the curves of losses, without a look into any model.
     """
     folder = Path(folder)
+    path = folder / "report.html"
+    text = page(results, folder, complete=complete, figures=folder / "figures")
+    write_text(path, text, parents=True)
+    return path
+
+
+def page(
+    results: Results, folder: Path, *, complete: bool = True, figures: Path | None = None
+) -> str:
+    """The page as one text that loads nothing.
+
+    Args:
+        folder: of the comparison, whose runs are looked into.
+        complete: as of `write_report`.
+        figures: where each figure is written as SVG too; None: nowhere.
+    """
     styles = styles_of(results)
-    sections = [_next(results), _figures(results, folder, styles, complete)]
+    main, more = _figures(results, figures, styles, complete)
+    sections = [main, _next(results), more]
     if complete:
-        sections += [_samples(results), _learned(results, folder)]
-    sections += [_data(results), _environment(results), _repeat(results), _config(results)]
-    folder_of_page = files("everyformer.report")
-    page = Template((folder_of_page / "page.html").read_text(encoding="utf-8")).substitute(
+        sections += [_samples(results), _learned(results, folder, figures)]
+    sections += [_budget(results), _environment(results), _repeat(results), _config(results)]
+    package = files("everyformer.report")
+    return Template((package / "page.html").read_text(encoding="utf-8")).substitute(
         title=safe(f"everyformer: {title(results)}"),
-        style=(folder_of_page / "page.css").read_text(encoding="utf-8") + _filters(styles),
+        style=(package / "page.css").read_text(encoding="utf-8") + _filters(styles),
+        script=(package / "page.js").read_text(encoding="utf-8"),
         kicker=safe(title(results)),
         question=safe(question(results)),
         answer=safe(answer(results)),
-        filter=_filter(styles),
+        facts=_first_facts(results),
+        data=_data(results),
+        sure=_sure(results),
+        filter=_filter(styles) if crowded(results) else "",
         table=table(results, styles),
         notes=_list(notes(results)),
         sections="\n".join(filter(None, sections)),
         version=safe(results["environment"]["packages"].get("everyformer") or ""),
     )
-    path = folder / "report.html"
-    write_text(path, page, parents=True)
-    return path
+
+
+def _first_facts(results: Results) -> str:
+    """What is read without scrolling, below the answer."""
+    words, command = now(results)
+    items = [(name, _code(safe(text))) for name, text in facts(results)]
+    if words:
+        command = f'<pre class="wrap">{safe(command)}</pre>' if command else ""
+        items.append(("What now", _code(safe(words)) + command))
+    inner = "".join(f"<div><dt>{safe(name)}</dt><dd>{text}</dd></div>" for name, text in items)
+    return f'<dl class="facts">{inner}</dl>' if inner else ""
+
+
+def _sure(results: Results) -> str:
+    items = "".join(
+        f"<li>{safe(_capital(doubt))}. <strong>{_code(safe(_capital(remedy)))}.</strong></li>"
+        for doubt, remedy in remedies(results)
+    )
+    return _section(
+        "sure", "Doubts, and what helps", f'<ul class="doubts">{items}</ul>' if items else ""
+    )
 
 
 def _filter(styles: Styles) -> str:
-    """A box for each group, which shows or hides its members; '' where all are in one list."""
+    """A box for each family, which shows or hides its members; it needs no script."""
     boxes = "".join(
-        f'<label><input type="checkbox" id="show{n}" checked> {safe(group)}</label>'
-        for n, group in enumerate(styles.groups)
+        f'<label><input type="checkbox" id="show{n}" checked> '
+        f"{swatch(colour)}{safe(family)}</label>"
+        for n, (family, colour) in enumerate(styles.families.items())
     )
-    return f'<fieldset class="filter"><legend>Show</legend>{boxes}</fieldset>' if boxes else ""
+    return f'<fieldset class="filter"><legend>Show</legend>{boxes}</fieldset>'
 
 
 def _filters(styles: Styles) -> str:
     """Rules of the boxes for rows of the table and lines of the figures."""
     return "\n".join(
         f"body:has(#show{n}:not(:checked)) :is(.group{n}, [id*='-group{n}-']) {{ display: none; }}"
-        for n in range(len(styles.groups))
+        for n in range(len(styles.families))
     )
 
 
@@ -100,23 +145,32 @@ def _next(results: Results) -> str:
     return _section("next", "What now", f'<ul class="next">{items}</ul>' if items else "")
 
 
-def _figures(results: Results, folder: Path, styles: Styles, complete: bool) -> str:
-    parts = []
+def _figures(
+    results: Results, folder: Path | None, styles: Styles, complete: bool
+) -> tuple[str, str]:
+    """The main figures, and the others below a fold."""
+    main: list[str] = []
+    more: list[str] = []
+    training = results["config"]["training"]
+    spent = next((one for one in BUDGETS if training[f"budget_{one}"] is not None), "tokens")
     for n, drawing in enumerate(draw_all(results, complete=complete)):
         svg = svg_text(drawing.figure)
-        save_svg(svg, folder / "figures" / f"{drawing.name}.svg")
+        if folder is not None:
+            save_svg(svg, folder / f"{drawing.name}.svg")
         picture = inline_svg(svg, f"f{n}", drawing.caption, styles.titles())
         rows = min(3, round(drawing.figure.get_figheight() / TALL))
         kind = f"rows{rows}" if rows > 1 else ""
-        parts.append(_figure(drawing.title, picture, drawing.caption, kind))
+        place = main if drawing.name in (*MAIN, f"loss-{spent}") else more
+        place.append(_figure(drawing.title, picture, drawing.caption, kind))
     about = ""
-    if crowded(results) and parts:
+    if crowded(results) and main:
         about = (
-            '<p class="why">The best few and the baseline are named; the other members are grey, '
-            "each named where the pointer rests on its line.</p>"
+            '<p class="why">Colours are those of the families. The best few and the baseline are '
+            "named; the other members are pale, each named where the pointer rests on it.</p>"
         )
-    inner = f'{about}<div class="figures">{"".join(parts)}</div>' if parts else ""
-    return _section("figures", "The figures", inner)
+    inner = f'{about}<div class="figures">{"".join(main)}</div>' if main else ""
+    rest = f'<div class="figures">{"".join(more)}</div>' if more else ""
+    return _section("figures", "The figures", inner), _fold("more", "More figures", rest)
 
 
 def _samples(results: Results) -> str:
@@ -129,7 +183,7 @@ def _samples(results: Results) -> str:
     inner = f'{about}<div class="samples">{first}</div>' if first else ""
     if rest:
         inner += _folded("Samples of the other members", f'<div class="samples">{rest}</div>')
-    return _section("samples", "Samples", inner)
+    return _fold("samples", "Samples", inner)
 
 
 def _sample(row: TableRow) -> str:
@@ -142,7 +196,7 @@ def _sample(row: TableRow) -> str:
     )
 
 
-def _learned(results: Results, folder: Path) -> str:
+def _learned(results: Results, folder: Path, figures: Path | None) -> str:
     parts = []
     for n, learned in enumerate(learned_of_all(results, folder)):
         parts.append(f'<div class="member"><h3>{safe(learned.member)}</h3>{_paper(learned.member)}')
@@ -156,12 +210,13 @@ def _learned(results: Results, folder: Path) -> str:
             title = PICTURE_TITLES.get(kind, kind.replace("-", " ").capitalize())
             title += f",{rest}" if rest else ""
             svg = svg_text(figure)
-            save_svg(svg, folder / "figures" / f"{stem}-{name}.svg")
+            if figures is not None:
+                save_svg(svg, figures / f"{stem}-{name}.svg")
             full = "full" if figure.get_figwidth() > ROOMY else ""
             parts.append(_figure(title, inline_svg(svg, f"p{n}-{name}", caption), caption, full))
         parts.append("</div>")
     parts.append(_unseen(results))
-    return _section("learned", "What each member learned", "".join(parts))
+    return _fold("learned", "What each member learned", "".join(parts))
 
 
 def _unseen(results: Results) -> str:
@@ -191,23 +246,26 @@ def _paper(member: str) -> str:
 
 
 def _data(results: Results) -> str:
+    """What the data is, in short; the rest stands below (`_budget`)."""
     data = results["data"]
-    rows = [("data", data["name"]), ("split", data["split"]), ("task", data["task"])]
-    if data["tokenizer"] is not None:
-        rows.append(("tokenizer", f"{data['tokenizer']}, {data['vocabulary']:,} tokens"))
+    rows = [("data", data["name"]), ("read as", data["split"])]
     if data["classes"]:
         rows.append(("classes", ", ".join(data["classes"])))
+    return _section("data", "The data", _facts(rows))
+
+
+def _budget(results: Results) -> str:
+    data = results["data"]
+    rows = [("task", data["task"])]
+    if data["tokenizer"] is not None:
+        rows.append(("tokenizer", f"{data['tokenizer']}, {data['vocabulary']:,} tokens"))
     if data["image"] is not None:
         rows.append(("images", " x ".join(map(str, data["image"])) + " (channels, rows, columns)"))
     rows.append(("sequence", f"{data['length']:,} tokens"))
     rows.append(("budget", f"{budget(results['config'])} for each training"))
     rows.append(("fingerprint", data["fingerprint"]))
-    used = [(row["member"], _used(row)) for row in finished(results)]
-    inner = _facts(rows)
-    if used:
-        spent = "What each training used"
-        inner += _folded(spent, _facts(used), opened=len(used) <= FEW)
-    return _section("data", "Data and budget", inner)
+    rows += [(f"{row['member']} used", _used(row)) for row in finished(results)]
+    return _fold("budget", "Data and budget, and what each training used", _facts(rows))
 
 
 def _used(row: TableRow) -> str:
@@ -239,7 +297,7 @@ def _environment(results: Results) -> str:
         ("packages", packages),
         ("git revision", revision + (" with changes" if used["git_changes"] else "")),
     ]
-    return _section("environment", "Environment", _facts(rows))
+    return _fold("environment", "Environment", _facts(rows))
 
 
 def _repeat(results: Results) -> str:
@@ -269,13 +327,18 @@ def _config(results: Results) -> str:
     return _folded("The full configuration", f"<pre>{safe(text)}</pre>")
 
 
-def _folded(summary: str, inner: str, *, opened: bool = False) -> str:
-    state = " open" if opened else ""
-    return f"<details{state}><summary>{safe(summary)}</summary>{inner}</details>"
+def _folded(summary: str, inner: str) -> str:
+    return f"<details><summary>{safe(summary)}</summary>{inner}</details>"
 
 
 def _section(name: str, title: str, inner: str) -> str:
     return f'<section id="{name}"><h2>{title}</h2>{inner}</section>' if inner else ""
+
+
+def _fold(name: str, title: str, inner: str) -> str:
+    """A section that is opened by who wants it."""
+    opening = f'<details id="{name}"><summary>{title}</summary>'
+    return f"{opening}{inner}</details>" if inner else ""
 
 
 def _figure(title: str, svg: str, caption: str, kind: str = "") -> str:
@@ -288,7 +351,14 @@ def _facts(rows: Iterable[tuple[str, Any]]) -> str:
 
 
 def _list(items: list[str]) -> str:
-    if not items:
-        return ""
-    marked = (re.sub(r"--[a-z-]+", r"<code>\g<0></code>", safe(item)) for item in items)
-    return f'<ul class="notes">{"".join(f"<li>{item}</li>" for item in marked)}</ul>'
+    inner = "".join(f"<li>{_code(safe(item))}</li>" for item in items)
+    return f'<ul class="notes">{inner}</ul>' if items else ""
+
+
+def _capital(words: str) -> str:
+    return words[:1].upper() + words[1:]
+
+
+def _code(text: str) -> str:
+    """Escaped words with the flags in them, and their numbers, as code."""
+    return re.sub(r"--[a-z-]+(?: \d[\d.e+]*\b)?", r"<code>\g<0></code>", text)

@@ -103,7 +103,7 @@ class Quantity:
 
 def label_counts(axes: Axes) -> None:
     """Write large counts along the x axis as 200k, 1.5M, 3e+11."""
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: _short(value)))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: short(value)))
 
 
 def _at_equal(runs: list[CompletedRun], axis: Axis, drawn: Quantity, settled: bool) -> str:
@@ -188,7 +188,7 @@ def _loss_unit(data: Mapping[str, Any], metric: Metric) -> tuple[float, str]:
     return 1.0, f"nats per {'example' if task.classifies else 'token'}"
 
 
-def _short(value: float) -> str:
+def short(value: float) -> str:
     """Ticks of large counts: 200k, 1.5M, 3e+11."""
     for size, letter in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
         if value >= size:

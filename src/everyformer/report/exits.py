@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from everyformer.exits.learn_then_test import Guarantee
 from everyformer.exits.resplits import Realised, resplit
 from everyformer.exits.search import Tried
-from everyformer.report.style import new_figure, save_figure, styled
+from everyformer.report.style import WIDE, new_figure, save_figure, styled
 
 DELTAS = (0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3)
 """risks that are asked for in the last picture"""
@@ -19,33 +19,33 @@ DELTAS = (0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3)
 
 @styled
 def draw_certificate(record: dict[str, Any], threshold: float | None, path: Path) -> Path:
-    """Three pictures in a row.
+    """Three pictures, one below the other.
 
     Args:
         record: what `everyformer calibrate` kept: losses and depths by threshold, and the promise.
-        threshold: what passed. path: .png or .svg; written whole.
+        threshold: what passed. path: .png, .pdf or .svg; written whole.
     """
     losses = {float(key): values for key, values in record["losses"].items()}
     tried = sorted(losses, reverse=True)
     risks = [float(np.mean(losses[key])) for key in tried]
     depths = [record["depths"][f"{key}"] for key in tried]
-    figure = Figure(figsize=(10, 3.2), layout="constrained")
-    left, middle, right = figure.subplots(1, 3)
-    left.plot(tried, risks, marker="o", markersize=3)
-    left.axhline(record["delta"], color="grey", linestyle=":")
+    figure = Figure(figsize=(WIDE, 2.2 * 3), layout="constrained")
+    first, second, third = figure.subplots(3, 1)
+    first.plot(tried, risks, marker="o", markersize=3)
+    first.axhline(record["delta"], color="grey", linestyle=":")
     if threshold is not None:
-        left.axvline(threshold, color="C1", linestyle="--")
-    left.invert_xaxis()
-    left.set(xlabel="threshold", ylabel=f"risk ({record['metric']})")
-    middle.plot(depths, risks, marker="o", markersize=3)
-    middle.axhline(record["delta"], color="grey", linestyle=":")
-    middle.set(xlabel=f"layers a token, of {record['costs']['layers']}", ylabel="risk")
+        first.axvline(threshold, color="C1", linestyle="--")
+    first.invert_xaxis()
+    first.set(xlabel="threshold", ylabel=f"risk ({record['metric']})")
+    second.plot(depths, risks, marker="o", markersize=3)
+    second.axhline(record["delta"], color="grey", linestyle=":")
+    second.set(xlabel=f"layers a token, of {record['costs']['layers']}", ylabel="risk")
     result = realised(record)
     if result:
-        _draw_realised(right, result)
+        _draw_realised(third, result)
     else:
-        right.text(0.5, 0.5, "too few prompts\nto split", ha="center", va="center")
-        right.set_axis_off()
+        third.text(0.5, 0.5, "too few prompts\nto split", ha="center", va="center")
+        third.set_axis_off()
     return save_figure(figure, path)
 
 

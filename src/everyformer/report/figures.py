@@ -6,12 +6,24 @@ from typing import Any
 from everyformer.comparison.metrics import METRICS
 from everyformer.comparison.results import Results, TableRow, finished
 from everyformer.core.wording import few, listed
+from everyformer.report.cost import COSTS, draw_cost
 from everyformer.report.curves import AXES, draw_loss, draw_positions
 from everyformer.report.headline import decided, winners
 from everyformer.report.scaling import draw_scaling
 from everyformer.report.selection import styles_of
 from everyformer.report.style import Drawing, Styles, label_decades, ranked_figure, styled
 from everyformer.report.words import brief, interval, quality
+
+FIGURES = (
+    "quality",
+    *(f"cost-{what}" for what in COSTS),
+    *(f"loss-{axis}" for axis in AXES),
+    "positions",
+    "time",
+    "memory",
+    "decoding",
+)
+"""names of all that `draw_all` may draw"""
 
 
 def draw_all(results: Results, *, complete: bool = True) -> list[Drawing]:
@@ -22,6 +34,8 @@ def draw_all(results: Results, *, complete: bool = True) -> list[Drawing]:
     """
     styles = styles_of(results)
     drawings: list[Drawing | None] = [draw_quality(results, styles)]
+    if complete:
+        drawings += [draw_cost(results, styles, what) for what in COSTS]
     drawings += [draw_loss(results, styles, axis) for axis in AXES]
     if complete:
         drawings.append(draw_positions(results, styles))
@@ -41,8 +55,8 @@ def draw_quality(results: Results, styles: Styles) -> Drawing | None:
         style, value = styles[row["member"]], metric.scale * row["quality"]
         low, high = (metric.scale * bound for bound in row["interval"] or [row["quality"]] * 2)
         reach = [[value - low], [high - value]]
-        look: dict[str, Any] = {"color": style.colour, "marker": style.marker or "o"}
-        size = 6 if style.named else 3.5
+        look: dict[str, Any] = {"color": style.colour, "marker": style.marker}
+        size = 5 if style.named else 3
         axes.errorbar(value, line, xerr=reach, capsize=size / 1.5, markersize=size, **look)
         if len(row["values"]) > 1:
             every = [metric.scale * one for one in row["values"]]

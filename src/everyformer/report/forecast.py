@@ -33,7 +33,7 @@ def draw_fans(fans: Sequence[Fan], levels: Sequence[float], path: Path) -> Path:
 
     Args:
         levels: of the quantiles, ascending.
-        path: .png or .svg; written whole.
+        path: .png, .pdf or .svg; written whole.
     """
     columns = min(2, len(fans))
     rows = -(-len(fans) // columns)

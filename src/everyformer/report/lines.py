@@ -1,4 +1,4 @@
-"""Curves of members in one figure, named where they end; those of many others are grey.
+"""Curves of members in one figure, named where they end; those of many others are pale.
 
 Names stand right of the axes, as near to the ends of their curves as the others allow.
 """
@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 
 from everyformer.report.style import INK, Styles
 
-LINE = 10.5
+LINE = 9.5
 """points from one name to the next"""
 AROUND = 50.0
 """points of a figure's height that lie outside its axes, at least"""
@@ -39,7 +39,11 @@ class Lines:
         style = self.styles[member]
         self.axes.plot(x, y, gid=self.id_of(member), **style.line)
         if style.named:
-            self._ends.setdefault(member, (x[-1], y[-1]))
+            self.named(member, x[-1], y[-1])
+
+    def named(self, member: str, x: float, y: float) -> None:
+        """A name for what is drawn at this place, if ``member`` has none yet."""
+        self._ends.setdefault(member, (x, y))
 
     def faint(self, member: str, x: Sequence[float], y: Sequence[float]) -> None:
         """A thin curve behind, of a named member alone."""
@@ -72,12 +76,12 @@ class Lines:
                 xytext=(NAMES_AT, height),
                 textcoords="axes fraction",
                 va="center",
-                fontsize=8,
+                fontsize=7.5,
                 color=INK,
                 annotation_clip=False,
                 arrowprops={
-                    "arrowstyle": "-", "color": self.styles[member].colour, "linewidth": 0.7,
-                    "shrinkA": 2, "shrinkB": 2, "relpos": (0, 0.5),
+                    "arrowstyle": "-", "color": self.styles[member].colour, "linewidth": 0.5,
+                    "alpha": 0.6, "shrinkA": 2, "shrinkB": 2, "relpos": (0, 0.5),
                 },
             )  # fmt: skip
             text.set_gid(self.id_of(member))

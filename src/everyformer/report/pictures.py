@@ -26,6 +26,7 @@ from everyformer.genes import GENES
 from everyformer.models.base import Model, evaluating
 from everyformer.models.pixels import DrawingModel
 from everyformer.report.confusion import MEASURED, Measured
+from everyformer.report.figures import FIGURES
 from everyformer.report.heatmaps import draw_offered
 from everyformer.report.inside import COMPARED, KINDS, View
 from everyformer.report.positions import draw_distances, offered, positions_of
@@ -34,10 +35,10 @@ from everyformer.system.files import file_written_whole, named_as
 
 PICTURES = (*KINDS, "encodings", "rotary", "distances", "masks", *MEASURED)
 """those that all know; parts of a model may offer others"""
-PAGES = ("neighbours", "returns", "film", "attended", "curves")
+PAGES = ("neighbours", "returns", "film", "attended", "curves", "table", "page", *FIGURES)
 """what is drawn of a model and a text as a page of its own (`everyformer.report.neighbours`), of
-episodes that a model plays (`everyformer.report.episodes`), or of several trainings
-(`everyformer.report.seeds`)"""
+episodes that a model plays (`everyformer.report.episodes`), of several trainings
+(`everyformer.report.seeds`), or of a comparison"""
 
 
 @dataclass(eq=False)

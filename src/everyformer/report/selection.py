@@ -1,4 +1,4 @@
-"""Selection among many members: the best few and the baseline, and the groups of all."""
+"""Selection among many members: the best few and the baseline."""
 
 from everyformer.benchmark.points import BASELINE
 from everyformer.comparison.results import Results, TableRow, finished
@@ -28,22 +28,12 @@ def best_few(results: Results, most: int) -> list[TableRow]:
     return [row for n, row in enumerate(rows) if n < most or row is base]
 
 
-def grouped(results: Results) -> dict[str, list[TableRow]]:
-    """The rows of each group, that of the best row first."""
-    groups: dict[str, list[TableRow]] = {}
-    for row in finished(results):
-        groups.setdefault(row["group"], []).append(row)
-    return groups
-
-
 def styles_of(results: Results) -> Styles:
-    """Styles of the members: of many the best few and the baseline in colour, the rest grey."""
+    """Styles of the members: of many the best few and the baseline are named, the rest is pale."""
     members = results["config"]["members"]
     if not crowded(results):
         return Styles(members)
-    coloured = best_few(results, NAMED)
-    if len(coloured) > NAMED:
-        coloured = best_few(results, NAMED - 1)
-    named = [row["member"] for row in coloured]
-    groups = {row["member"]: name for name, rows in grouped(results).items() for row in rows}
-    return Styles(members, named, groups)
+    named = best_few(results, NAMED)
+    if len(named) > NAMED:
+        named = best_few(results, NAMED - 1)
+    return Styles(members, [row["member"] for row in named])

@@ -1,14 +1,19 @@
 """One style for every figure: colours, sizes, and the ways to files and into a page.
 
 No pyplot, so no state: figures are made by `styled` functions and die with their last reference.
-Colours are those of Okabe and Ito, told apart by colour-blind readers too; markers differ as well.
+Each is as wide as a column of a paper, its text is text in every vector format.
+
+A member looks the same in all figures of all comparisons: the hue is that of its family, the shade,
+the marker and the dashes say which of the family it is (`looks_of_family`). Hues are those of Okabe
+and Ito and a few between them, told apart by colour-blind readers too.
 """
 
 import html
 import io
+import itertools
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,18 +23,39 @@ from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
+from everyformer.family import list_members
+from everyformer.family.rows import BASELINES
 from everyformer.system.files import file_written_whole, write_text
 
 INK = "#1b1f24"
 """text and frames; a page puts its own text colour in this one's place"""
 MANY = 8
 """members that are told apart by colour and named in every figure; of more only the best few are"""
-WIDE, HIGH = 4.0, 2.9
-"""inches: shown 340 pixels wide, on a phone, 9 point are still 10 pixels"""
+WIDE, HIGH = 3.4, 2.6
+"""inches: one column of a paper; on a phone, shown 340 pixels wide, 8 point are 11 pixels"""
 
-_COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8a6bbe", "#a07040")
+_HUES = (
+    (INK, "#7a828c"),
+    ("#0072b2", "#56b4e9"),
+    ("#d55e00", "#f09a62"),
+    ("#009e73", "#5cc4a3"),
+    ("#cc79a7", "#8f4a72"),
+    ("#e69f00", "#a87400"),
+    ("#b59be0", "#7d5bb8"),
+    ("#8c5a2b", "#c08a52"),
+    ("#00565e", "#4fa3ab"),
+    ("#a8003a", "#dd6d92"),
+)
+"""of the families in their order, each in two shades; the last is of all that are not ours"""
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
+_DASHES = ("-", "--", "-.", ":")
 _OUTSIDER = "#808890"
+_STEPS = (
+    (12.0, (1.0, 2.0, 5.0)),
+    (4.0, (1.0, 2.0, 3.0, 5.0)),
+    (0.0, (1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 7.0)),
+)
+"""labels of a decade, by how many times its low end the high end of an axis is"""
 _XML = '<?xml version="1.0" encoding="utf-8" standalone="no"?>\n'
 
 _RC: dict[Any, Any] = {
@@ -39,25 +65,27 @@ _RC: dict[Any, Any] = {
     "axes.linewidth": 0.6,
     "axes.spines.right": False,
     "axes.spines.top": False,
+    "figure.dpi": 200,
     "figure.facecolor": "none",
     "axes.facecolor": "none",
-    "font.size": 9,
-    "axes.titlesize": 9,
+    "font.size": 8,
+    "axes.titlesize": 8,
     "grid.color": "#8a8f98",
     "grid.alpha": 0.3,
     "grid.linewidth": 0.5,
-    "legend.fontsize": 8,
+    "legend.fontsize": 7.5,
     "legend.frameon": False,
-    "lines.linewidth": 1.6,
-    "lines.markersize": 4.5,
+    "lines.linewidth": 1.4,
+    "lines.markersize": 4,
+    "pdf.fonttype": 42,
     "svg.fonttype": "none",
     "svg.hashsalt": "everyformer",
     "text.color": INK,
     "text.parse_math": False,
     "xtick.color": INK,
     "ytick.color": INK,
-    "xtick.labelsize": 8,
-    "ytick.labelsize": 8,
+    "xtick.labelsize": 7.5,
+    "ytick.labelsize": 7.5,
 }
 
 styled = matplotlib.rc_context(_RC)
@@ -70,61 +98,74 @@ class Style:
 
     colour: str
     marker: str
+    dashes: str = "-"
     named: bool = True
-    """else one of many: thin and grey, without a name of its own in figures"""
+    """else one of many: thin and pale, without a name of its own in figures"""
     about: str = ""
     """begins the ids of its lines, by which a page shows and hides them"""
 
     @property
     def line(self) -> dict[str, Any]:
         """Arguments of `Axes.plot`."""
+        line = {"color": self.colour, "linestyle": self.dashes}
         if self.named:
-            return {"color": self.colour, "marker": self.marker, "zorder": 3}
-        return {"color": self.colour, "linewidth": 0.7, "alpha": 0.6, "zorder": 2}
+            return {**line, "marker": self.marker, "zorder": 3}
+        return {**line, "linewidth": 0.7, "alpha": 0.45, "zorder": 2}
+
+
+def look(family: int, number: int) -> Style:
+    """Look of the member of that number in the family of that number, both from 0: up to 16
+    members of a family all differ."""
+    hue = _HUES[min(family, len(_HUES) - 1)]
+    marker = _MARKERS[(family + number + number // 8) % 8]
+    return Style(hue[number % 2], marker, _DASHES[number // 2 % 4])
+
+
+def looks_of_family() -> dict[str, tuple[str, Style]]:
+    """Family and fixed look of all members and baselines, by name."""
+    families: dict[str, list[str]] = {}
+    for member in (*list_members(), *BASELINES):
+        families.setdefault(member.group, []).append(member.name)
+    return {
+        name: (family, look(at, number))
+        for at, (family, names) in enumerate(families.items())
+        for number, name in enumerate(names)
+    }
 
 
 class Styles:
-    """The style of each member of a comparison, the same in all of its figures.
+    """Styles of the members of a figure: fixed ones, and for other names those that are left.
 
     Args:
-        members: in the order of their colours.
-        named: those that stand out (default: all); the others are grey.
-        groups: of each member, in words.
+        members: what is drawn, in its order.
+        named: those that stand out (default: all).
     """
 
-    def __init__(
-        self,
-        members: Iterable[str],
-        named: Iterable[str] | None = None,
-        groups: Mapping[str, str] | None = None,
-    ) -> None:
-        everyone = list(dict.fromkeys(members))
+    def __init__(self, members: Iterable[str], named: Iterable[str] | None = None) -> None:
+        known, everyone = looks_of_family(), list(dict.fromkeys(members))
         named_members = set(everyone if named is None else named)
-        groups = groups or {}
-        self.groups = list(dict.fromkeys(groups.values()))
+        here = {known[member][0] for member in everyone if member in known}
+        self.families: dict[str, str] = {}
+        """hue of each family that takes part"""
+        for family, style in known.values():
+            if family in here:
+                self.families.setdefault(family, style.colour)
+        order = list(self.families)
+        taken = {known[member][1] for member in everyone if member in known}
+        left = (look(1 + n % 8, n // 8) for n in itertools.count())
         self._styles: dict[str, Style] = {}
-        coloured = 0
         for n, member in enumerate(everyone):
-            group = self.groups.index(groups[member]) if member in groups else "x"
-            about = f"member{n}-group{group}-"
-            if member in named_members:
-                marker = _MARKERS[(coloured + coloured // 8) % 8]
-                self._styles[member] = Style(_COLOURS[coloured % 8], marker, about=about)
-                coloured += 1
-            else:
-                self._styles[member] = Style(_OUTSIDER, "", named=False, about=about)
+            family, style = known.get(member) or ("", next(s for s in left if s not in taken))
+            about = f"member{n}-group{order.index(family) if family else 'x'}-"
+            self._styles[member] = replace(style, named=member in named_members, about=about)
 
     def __getitem__(self, member: str) -> Style:
-        """Grey for a baseline that does not take part itself."""
+        """Grey for what does not take part itself."""
         return self._styles.get(member, Style(_OUTSIDER, "x"))
 
     def titles(self) -> dict[str, str]:
         """Members by what begins the ids of their lines."""
         return {style.about: member for member, style in self._styles.items()}
-
-
-NARROW = 12
-"""times the smallest value: a log axis that reaches no further gets more labels"""
 
 
 @dataclass(frozen=True)
@@ -139,10 +180,10 @@ class Drawing:
 
 
 def label_decades(axis: Any, words: Callable[[float], str], base: int = 10) -> None:
-    """Labels at 1, 2 and 5 of every decade, or closer; at the powers of another base."""
+    """Labels at 1, 2 and 5 of every decade, closer on a short axis; at powers of another base."""
     low, high = axis.get_view_interval()
-    few = (1.0, 2.0, 5.0) if high / low > NARROW else (1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 7.0)
-    axis.set_major_locator(LogLocator(base, subs=few if base == 10 else (1.0,)))
+    steps = next(steps for reach, steps in _STEPS if high / low > reach)
+    axis.set_major_locator(LogLocator(base, subs=steps if base == 10 else (1.0,)))
     axis.set_major_formatter(FuncFormatter(lambda value, _: words(value)))
     axis.set_minor_formatter(NullFormatter())
 
@@ -155,19 +196,25 @@ def new_figure(height: float = HIGH) -> tuple[Figure, Axes]:
 
 def ranked_figure(names: Sequence[str], height: float) -> tuple[Figure, Axes]:
     """A figure with a line for each of ``names``, the first on top."""
-    figure, axes = new_figure(height + (0.34 if len(names) <= MANY else 0.2) * len(names))
+    figure, axes = new_figure(height + (0.3 if len(names) <= MANY else 0.18) * len(names))
     axes.set_yticks(range(len(names)), names)
     axes.set_ylim(len(names) - 0.5, -0.6)
     axes.grid(axis="y", visible=False)
     return figure, axes
 
 
+def swatch(colour: str) -> str:
+    """A spot of a colour before a name on a page; `INK` is that of the page's text."""
+    shown = "currentColor" if colour == INK else colour
+    return f'<span class="swatch" style="background:{shown}"></span>'
+
+
 @styled
 def save_figure(figure: Figure, path: Path) -> Path:
-    """Write as PNG or SVG, by the name's end, on white."""
+    """Write as PNG, PDF or SVG, by the name's end, on white."""
     with file_written_whole(path, parents=True) as new:
         _settle(figure)
-        figure.savefig(new, dpi=160, facecolor="white", metadata=_no_date(path.suffix))
+        figure.savefig(new, dpi=300, facecolor="white", metadata=_no_date(path.suffix))
     return path
 
 
@@ -227,4 +274,5 @@ def _settle(figure: Figure) -> None:
 
 def _no_date(suffix: str) -> dict[str, str | None]:
     """Metadata without a date, so that the same figure is the same file."""
-    return {"Date": None} if suffix == ".svg" else {}
+    dates = {".svg": "Date", ".pdf": "CreationDate"}
+    return {dates[suffix]: None} if suffix in dates else {}

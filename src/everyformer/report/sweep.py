@@ -16,7 +16,7 @@ def draw_sweep(sweep: Sweep, path: Path) -> Path:
     """A curve for each k at its best temperature, with the best lambda marked; the best k named.
 
     Args:
-        path: .png or .svg; written whole.
+        path: .png, .pdf or .svg; written whole.
     """
     figure, axes = new_figure(3.4)
     best: dict[int, Cell] = {}
@@ -31,8 +31,13 @@ def draw_sweep(sweep: Sweep, path: Path) -> Path:
             if (other.k, other.temperature) == (k, cell.temperature) and other.loss < float("inf")
         ]
         style = styles[names[k]]
-        axes.plot(*zip(*sorted(curve), strict=True), color=style.colour, label=names[k])
-        axes.plot(cell.weight, cell.loss, style.marker or "o", color=style.colour)
+        axes.plot(
+            *zip(*sorted(curve), strict=True),
+            color=style.colour,
+            linestyle=style.dashes,
+            label=names[k],
+        )
+        axes.plot(cell.weight, cell.loss, style.marker, color=style.colour)
     axes.axhline(sweep.plain["loss"], color="grey", linestyle=":")
     low, high = sweep.tuned[0].loss, sweep.plain["loss"]
     room = max(high - low, 0.05 * high)

@@ -1,4 +1,4 @@
-"""The table to decide from: one list, or of many members a list for each group.
+"""The table to decide from, best first: what its cells hold, and as HTML.
 
 Each cell may have a second line: intervals, quartiles, ratios. What members cannot stands below.
 """
@@ -19,8 +19,8 @@ from everyformer.comparison.results import (
 )
 from everyformer.core.wording import listed
 from everyformer.report.headline import decided
-from everyformer.report.selection import baseline, crowded, grouped
-from everyformer.report.style import Styles
+from everyformer.report.selection import baseline, crowded
+from everyformer.report.style import Styles, swatch
 from everyformer.report.words import (
     apart,
     brief,
@@ -51,62 +51,82 @@ class Column:
     """a second line"""
     spread: Callable[[TableRow], Interval | None] = lambda row: None
     """how sure the value is"""
+    unit: str = ""
+    """of the bare value, where the written one brings its own"""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A cell of a member's row."""
+
+    value: Any
+    """None: unknown"""
+    text: str
+    below: str
+    spread: Interval | None
+    best: bool
+    """whether it may be called the best of its column, with all that cannot be told from it"""
+
+
+def cells(results: Results) -> tuple[list[Column], list[tuple[TableRow, list[Cell]]]]:
+    """Columns behind the members' names, and each trained member's row."""
+    columns, rows = _columns(results), finished(results)
+    marked = [_best(rows, column) if decided(results) else set() for column in columns]
+    lines = [
+        (row, [_cell(row, *each) for each in zip(columns, marked, strict=True)]) for row in rows
+    ]
+    return columns, lines
 
 
 def table(results: Results, styles: Styles) -> str:
     """The table as HTML, with what explains it below."""
-    columns = _columns(results)
-    marked = [_best(finished(results), column) if decided(results) else set() for column in columns]
+    columns, rows = cells(results)
     limits = _limits(results)
-    head = "".join(f'<th scope="col">{safe(column.title)}</th>' for column in columns)
-    bodies = []
-    for group, rows in _sections(results).items():
-        lines = [_line(row, columns, marked, styles, limits.get(row["member"], [])) for row in rows]
-        if group:
-            span = f'class="group" scope="rowgroup" colspan="{len(columns) + 1}"'
-            lines.insert(0, f"<tr><th {span}><span>{safe(group)}</span></th></tr>")
-        attribute = f' class="group{styles.groups.index(group)}"' if group in styles.groups else ""
-        bodies.append(f"<tbody{attribute}>{''.join(lines)}</tbody>")
+    titles = ["member", *(column.title for column in columns)]
+    head = "".join(f'<th scope="col">{safe(title)}</th>' for title in titles)
+    families = [*styles.families] if crowded(results) else []
+    lines = "".join(_line(row, own, styles, limits[row["member"]], families) for row, own in rows)
     failed = "".join(
         f'<tr><th scope="row">{_name(row["member"], styles)}</th>'
         f'<td class="failed" colspan="{len(columns)}">failed: {safe(row["error"])}</td></tr>'
         for row in results["rows"]
         if row["status"] == "failed"
     )
-    if failed:
-        bodies.append(f"<tbody>{failed}</tbody>")
+    bodies = f'<tbody class="trained">{lines}</tbody>' if lines else ""
+    bodies += f"<tbody>{failed}</tbody>" if failed else ""
     return (
-        f'<div class="scroll" tabindex="0"><table><thead><tr><th scope="col">member</th>{head}</tr>'
-        f"</thead>{''.join(bodies)}</table></div>{_about(results, limits)}"
+        f'<div class="scroll" tabindex="0"><table><thead><tr>{head}</tr></thead>{bodies}</table>'
+        f"</div>{_about(results, limits)}"
     )
 
 
-def _sections(results: Results) -> dict[str, list[TableRow]]:
-    """Rows by group where there are many, else all in one list; none where nothing is trained."""
-    rows = finished(results)
-    if crowded(results):
-        return grouped(results)
-    return {"": rows} if rows else {}
+def _cell(row: TableRow, column: Column, best: set[str]) -> Cell:
+    value = column.value(row)
+    text = "-" if value is None else column.written(value)
+    return Cell(value, text, column.below(row), column.spread(row), row["member"] in best)
 
 
 def _line(
-    row: TableRow, columns: list[Column], marked: list[set[str]], styles: Styles, limits: list[int]
+    row: TableRow, own: list[Cell], styles: Styles, limits: list[int], families: list[str]
 ) -> str:
-    cells = []
-    for column, best in zip(columns, marked, strict=True):
-        value, below = column.value(row), column.below(row)
-        text = safe("-" if value is None else column.written(value))
-        text += f"<small>{safe(below)}</small>" if below else ""
-        mark = ' class="best"' if row["member"] in best else ""
-        cells.append(f"<td{mark}>{text}</td>")
     name = _name(row["member"], styles) + ("*" if row["leaks"] else "")
     name += f"<sup>{', '.join(map(str, limits))}</sup>" if limits else ""
-    return f'<tr><th scope="row">{name}</th>{"".join(cells)}</tr>'
+    family, shown = row["group"], ""
+    if family in families:
+        name += f"<small>{safe(family)}</small>"
+        shown = f' class="group{families.index(family)}"'
+    return f'<tr{shown}><th scope="row">{name}</th>{"".join(map(_html, own))}</tr>'
+
+
+def _html(cell: Cell) -> str:
+    below = f"<small>{safe(cell.below)}</small>" if cell.below else ""
+    number = f' data-value="{cell.value}"' if isinstance(cell.value, int | float) else ""
+    mark = ' class="best"' if cell.best else ""
+    return f"<td{mark}{number}>{safe(cell.text)}{below}</td>"
 
 
 def _name(member: str, styles: Styles) -> str:
-    colour = styles[member].colour
-    return f'<span class="swatch" style="background:{colour}"></span>{safe(member)}'
+    return swatch(styles[member].colour) + safe(member)
 
 
 def _limits(results: Results) -> dict[str, list[int]]:
@@ -137,7 +157,7 @@ def _about(results: Results, limits: dict[str, list[int]]) -> str:
         words.append("Bold: best of its column, with all that cannot be told from it.")
     base = baseline(results)
     if crowded(results) and base is not None:
-        words.append(f"Differences are to {base['member']}, the baseline of every group.")
+        words.append(f"Differences are to {base['member']}, the baseline.")
     text = f'<p class="why">{safe(" ".join(words))}'
     text += '<span class="narrow"> The table scrolls sideways.</span></p>'
     notes = _footnotes(results)
@@ -180,7 +200,7 @@ def _columns(results: Results) -> list[Column]:
             lambda row: _quartiles(row["speed_spread"], "{:,.0f}".format),
             lambda row: row["speed_spread"],
         ),
-        Column("memory of training", lambda row: row["peak_bytes"], size, "lower"),
+        Column("memory of training", lambda row: row["peak_bytes"], size, "lower", unit="bytes"),
         Column(
             "seconds until it is as good as the last",
             lambda row: row["seconds_to_slowest"],
@@ -234,6 +254,7 @@ def _stream(context: str) -> Column:
         lambda row: row.get("decode_bytes", {}).get(context),
         size,
         "lower",
+        unit="bytes",
     )
 
 

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from everyformer.cli.found import found_run
+from everyformer.cli.found import compared, found_run, is_comparison
 from everyformer.cli.show.options import ShowOptions, folder_of, tell
 from everyformer.core.errors import ConfigError
 from everyformer.system.files import expanded
 from everyformer.system.plain import to_json
 
 if TYPE_CHECKING:
-    from everyformer.comparison.results import Curve, Metric, Results
+    from everyformer.comparison.results import Curve, Metric
 
 CURVES = "curves"
 
@@ -66,12 +66,10 @@ def _trainings(source: str) -> list[Training]:
         CheckpointError: neither is there.
     """
     from everyformer.cli.trained import open_run
-    from everyformer.comparison.folder import RECORD
     from everyformer.comparison.summary import curve, quality_metric
 
-    path = expanded(source)
-    if (path / RECORD).exists():
-        return _compared(source, path)
+    if is_comparison(source):
+        return _compared(source)
     trained = open_run(source)
     if trained.saved:
         raise ConfigError(f"{source} is a saved model, which does not know how it was trained")
@@ -85,13 +83,10 @@ def _trainings(source: str) -> list[Training]:
     return [Training(trained.config.member, kind, source, values["data"], metric, rows)]
 
 
-def _compared(source: str, path: Path) -> list[Training]:
-    from everyformer.comparison.collect import FORMAT
-    from everyformer.system.sealed import read_json
-
-    # says what to do where there is no result yet
+def _compared(source: str) -> list[Training]:
+    # says what to do where there is no whole result yet
     found_run(source)
-    results = cast("Results", read_json(path / "results.json", FORMAT))
+    results = compared(source)
     return [
         Training(
             run["member"],

@@ -14,14 +14,16 @@ from everyformer.generation.config import PlayConfig
 from everyformer.genes.retrieval import KnnOptions
 from everyformer.system.files import expanded
 
+Format = Literal["png", "pdf", "svg", "md", "tex", "csv", "html"]
+
 
 @dataclass(frozen=True, kw_only=True)
 class ShowOptions(VerbOptions, PlayConfig):
     """The words of `everyformer show`."""
 
     run: tyro.conf.Positional[str]
-    """directory of a trained run or folder of a saved model, or a member's name to see what it
-    starts from"""
+    """directory of a trained run, folder of a saved model or of a comparison, or a member's name to
+    see what it starts from"""
     what: tyro.conf.Positional[str] = "all"
     """one picture: weights, masks, encodings, ..., of classifiers confusion and calibration (a name
     that there is not lists all that the model knows), or all that applies; or neighbours, a page
@@ -30,13 +32,16 @@ class ShowOptions(VerbOptions, PlayConfig):
     that act, which play for it: returns, what is reached (for what is asked for), film, a
     strip of an episode, and attended, the steps of episodes that are read, by memory too;
     forecast, held-out forecasts of series with their intervals, and what came; curves,
-    how trainings went, of several seeds (--others) their mean"""
+    how trainings went, of several seeds (--others) their mean; of a comparison all is its
+    figures (quality, cost-training, ...), table its table, page its page, and any other name a
+    picture of its best run"""
     task: Literal["lm", "mlm", "classify-image", "pixels"] | None = None
     """what an untrained member is made for; mlm reads both sides (default: lm, or what it can)"""
     out: str | None = None
     """folder of the pictures (default: RUN/pictures or pictures/MEMBER)"""
-    format: Literal["png", "svg"] = "png"
-    """kind of files"""
+    format: Format | None = None
+    """kind of files: of pictures png, pdf or svg, of a table md, tex (booktabs) or csv, of a page
+    html or pdf (default: the first of these)"""
     others: tuple[str, ...] = ()
     """curves: further runs, or folders of comparisons, that are drawn too; those that differ by
     their seeds alone are one curve with its interval"""

@@ -1,18 +1,27 @@
 """`PICTURES`: the function that draws a picture of `everyformer show`, by the picture's name."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, NamedTuple
 
+from everyformer.cli.found import is_comparison
 from everyformer.cli.messages import changed
 from everyformer.cli.playing import PLAYED, PREFIX
+from everyformer.cli.show.comparison import (
+    PAGE,
+    TABLE,
+    draw_figures,
+    draw_page,
+    draw_table,
+)
 from everyformer.cli.show.curves import CURVES, draw_curves
 from everyformer.cli.show.episodes import EPISODES, draw_episodes
 from everyformer.cli.show.forecast import FORECAST, draw_forecast
 from everyformer.cli.show.inside import draw_inside
 from everyformer.cli.show.neighbours import NEIGHBOURS, draw_neighbours
-from everyformer.cli.show.options import ShowOptions
+from everyformer.cli.show.options import Format, ShowOptions
 from everyformer.cli.show.saved import SAVED, draw_saved
-from everyformer.core.errors import ConfigError
+from everyformer.core.errors import ConfigError, Spelled
 from everyformer.core.wording import listed
 
 
@@ -22,11 +31,17 @@ class ShownPicture(NamedTuple):
     draw: Callable[[ShowOptions, dict[str, Any]], int]
     reads: frozenset[str]
     """options besides run, picture, --out and --json"""
+    formats: tuple[Format, ...] = ("png", "pdf", "svg")
+    """the first where none is said"""
 
 
 INSIDE = ShownPicture(draw_inside, frozenset({"format", "task", "text", "length"}))
 """the inside of a model, which itself says what can be drawn of it"""
+COMPARED = ShownPicture(draw_figures, frozenset({"format"}))
+"""the figures of a comparison"""
 PICTURES: dict[str, ShownPicture] = {
+    TABLE: ShownPicture(draw_table, frozenset({"format"}), ("md", "tex", "csv")),
+    PAGE: ShownPicture(draw_page, frozenset({"format"}), ("html", "pdf")),
     **dict.fromkeys(SAVED, ShownPicture(draw_saved, frozenset({"format"}))),
     **dict.fromkeys(EPISODES, ShownPicture(draw_episodes, PLAYED | {"format"})),
     CURVES: ShownPicture(draw_curves, frozenset({"format", "others"})),
@@ -41,9 +56,11 @@ def draw(options: ShowOptions, of_environment: dict[str, Any]) -> int:
     """Draw ``options.what`` and print where it is; the exit code.
 
     Raises:
-        ConfigError: an option that belongs to other pictures.
+        ConfigError: an option that belongs to other pictures, or a format that it is not drawn in.
     """
     picture = PICTURES.get(options.what, INSIDE)
+    if picture is INSIDE and is_comparison(options.run) and _of_comparison(options.what):
+        picture = COMPARED
     said = list(changed(options, ShowOptions(run=options.run)))
     said += [("env", f"{PREFIX}{name}") for name in of_environment]
     for name, flag in said:
@@ -54,4 +71,14 @@ def draw(options: ShowOptions, of_environment: dict[str, Any]) -> int:
                 f"{flag} is of {listed([*inside, *able], 'and')}, not of '{options.what}': leave "
                 "it out"
             )
+    if options.format is not None and options.format not in picture.formats:
+        kinds = listed(picture.formats, "or")
+        raise Spelled(f"'{options.what}' is written as {kinds}, not as {options.format}")
+    options = replace(options, format=options.format or picture.formats[0])
     return picture.draw(options, of_environment)
+
+
+def _of_comparison(what: str) -> bool:
+    from everyformer.report.figures import FIGURES
+
+    return what in ("all", *FIGURES)

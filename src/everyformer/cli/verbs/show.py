@@ -1,4 +1,4 @@
-"""`everyformer show RUN|MODEL|MEMBER PICTURE`: a picture of a run, or of a fresh member."""
+"""`everyformer show RUN|MODEL|COMPARISON|MEMBER PICTURE`: a picture, or what goes into a paper."""
 
 from collections.abc import Sequence
 
@@ -16,10 +16,10 @@ def run(words: Sequence[str]) -> int:
         ShowOptions,
         rest,
         verb="show",
-        about="Draw what a run has learned, or what a member starts from.",
+        about="Draw what a run has learned, what a comparison found, or what a member starts from.",
         examples=(
             "everyformer show attention encodings --format svg --out pictures",
-            "everyformer show runs/decision-transformer returns --target 25 50 100 200",
+            "everyformer show runs/compare all --format pdf",
         ),
     )
     if options.out is not None:

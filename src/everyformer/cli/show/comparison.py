@@ -1,0 +1,75 @@
+"""Figures, table and page of `everyformer show COMPARISON`, for a paper."""
+
+from typing import Any
+
+from everyformer.cli.console import emit
+from everyformer.cli.found import compared, is_comparison
+from everyformer.cli.show.options import ShowOptions, folder_of, tell
+from everyformer.core.errors import ConfigError, Spelled
+from everyformer.core.wording import listed
+from everyformer.system.files import expanded, write_text
+
+TABLE, PAGE = "table", "page"
+
+
+def draw_table(options: ShowOptions, of_environment: dict[str, Any]) -> int:
+    """Write the table of a comparison, and print where it is."""
+    from everyformer.report.table_text import table_text
+    from everyformer.report.words import question
+
+    results = _required(options)
+    path = folder_of(options, expanded(options.run)) / f"{TABLE}.{options.format}"
+    write_text(path, table_text(results, str(options.format)), parents=True)
+    return tell(options, path, question(results))
+
+
+def draw_page(options: ShowOptions, of_environment: dict[str, Any]) -> int:
+    """Write the page of a comparison as one file, and print where it is."""
+    from everyformer.report.booklet import write_booklet
+    from everyformer.report.comparison import page
+    from everyformer.report.headline import answer
+
+    results, folder = _required(options), expanded(options.run)
+    path = folder_of(options, folder) / f"{PAGE}.{options.format}"
+    if options.format == "pdf":
+        write_booklet(results, path)
+    else:
+        write_text(path, page(results, folder), parents=True)
+    return tell(options, path, answer(results))
+
+
+def draw_figures(options: ShowOptions, of_environment: dict[str, Any]) -> int:
+    """Draw all figures of a comparison, or the one that is named, and print where they are.
+
+    Raises:
+        ConfigError: it has no numbers for them.
+    """
+    from everyformer.report.figures import draw_all
+    from everyformer.report.style import save_figure
+
+    drawings = {drawing.name: drawing for drawing in draw_all(_required(options))}
+    if not drawings:
+        raise ConfigError(f"{options.run} has no figures, since no member was trained to the end")
+    if options.what not in ("all", *drawings):
+        raise Spelled(
+            f"{options.run} has no numbers for '{options.what}'; it has {listed([*drawings])}"
+        )
+    folder, drawn = folder_of(options, expanded(options.run)), []
+    for name in drawings if options.what == "all" else [options.what]:
+        path = save_figure(drawings[name].figure, folder / f"{name}.{options.format}")
+        drawn.append({"picture": str(path), "shows": drawings[name].caption})
+        if not options.json:
+            print(f"{path}\n    {drawings[name].caption}")
+    if options.json:
+        emit({"target": options.run, "pictures": drawn})
+    return 0
+
+
+def _required(options: ShowOptions) -> Any:
+    """The results of the comparison that is named."""
+    if not is_comparison(options.run):
+        raise Spelled(
+            f"'{options.what}' is of a comparison, and '{options.run}' is no folder of one: "
+            "`everyformer compare` makes one"
+        )
+    return compared(options.run)
