@@ -54,7 +54,8 @@ def _write(results: dict[str, Any], folder: Path) -> tuple[str, _Page]:
 def nasty(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str, _Page]:
     folder = tmp_path_factory.mktemp("nasty")
     error = f'{NASTY} a "very" long reason ' + "x" * 200
-    results = made_up(("attention", NASTY), failed={"gmlp": error})
+    doubt = f"no member is surely better; {NASTY}"
+    results = made_up(("attention", NASTY), failed={"gmlp": error}, doubts=(doubt,))
     results["data"]["name"] = NASTY
     results["data"]["split"] = f"{NASTY} $split ${{split}}"
     results["config"]["data"]["source"] = "</details>" + NASTY
@@ -293,17 +294,17 @@ def test_browser_shows_32_members(crowd: Path, tmp_path: Path, width: int) -> No
     const after = shown();
     d.getElementById("show0").click();
     const column = n => all("tbody.trained tr").map(e => e.cells[n].firstChild.textContent);
-    const button = d.querySelectorAll("thead th button")[2], ranked = column(2);
+    const button = d.querySelectorAll("thead th button")[4];
     button.click();
-    const up = column(2);
+    const up = column(4);
     button.click();
-    const down = column(2);
+    const down = column(4);
     const find = d.querySelector("input[type=search]");
     find.value = "AFT-";
     find.dispatchEvent(new Event("input"));
     const found = all("tbody.trained tr").filter(e => box(e).height).map(e => e.cells[0].innerText);
     return {{ page: d.documentElement.scrollWidth, wide: {WIDE}, box: box(scroll).right, over,
-      stays, before, after, names, ranked, up, down, found }};"""
+      stays, before, after, names, up, down, found }};"""
     seen = _look(crowd, width, script, tmp_path)
     assert seen["page"] <= width
     assert seen["wide"] == []
@@ -315,7 +316,7 @@ def test_browser_shows_32_members(crowd: Path, tmp_path: Path, width: int) -> No
     assert lines > 5
     assert seen["after"][1] == 0
     assert 0 < seen["after"][0] < rows
-    assert seen["up"] == seen["ranked"] == sorted(seen["ranked"], key=float)
+    assert seen["up"] == [f"{100_000 + 30_000 * n:,}" for n in range(32)]
     assert seen["down"] == seen["up"][::-1]
     assert len(seen["found"]) == 4
     assert all(name.startswith("aft-") for name in seen["found"])

@@ -117,6 +117,7 @@ def test_the_page_as_pdf_has_texts_tables_and_a_page_for_each_figure(
     paths = [write_booklet(results, tmp_path / f"{n}.pdf") for n in range(2)]
     first, again = (path.read_bytes() for path in paths)
     assert first == again
+    assert b"CreationDate" not in first
     assert len(re.findall(rb"/Type /Page\b", first)) == 1 + tables + 10
     assert b"/Type3" not in first
 
