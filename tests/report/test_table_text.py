@@ -33,7 +33,7 @@ def _rows(latex: str) -> list[list[str]]:
 def test_markdown_has_the_cells_of_the_page_with_intervals_and_bold() -> None:
     head, rule, first, second, *_ = table_text(made_up(), "md").splitlines()
     assert head.startswith("| member | tier | bits per byte (lower is better) | parameters |")
-    assert rule == "| --- |" + " ---: |" * 10
+    assert rule == "| --- |" + " ---: |" * 11
     assert first.startswith("| attention | a | **2.000** (1.900 to 2.100) | 100,000 | 1,000 (990")
     assert second.startswith("| gmlp | b | 2.500 (2.400 to 2.600) | 130,000 (1.30 x the first) |")
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from everyformer.core.errors import CheckpointError
+from everyformer.core.plugins import command
 from everyformer.system.files import expanded
 
 if TYPE_CHECKING:
