@@ -18,6 +18,7 @@ from small_comparisons import SMALL, Compared
 from everyformer.cli import main
 from everyformer.comparison import plan, trainings, worker
 from everyformer.system.stopping import Gentle
+from everyformer.training import loop
 from everyformer.training.logging import read_metrics
 
 Compare = Callable[..., Compared]
@@ -334,6 +335,25 @@ def test_train_goes_on_with_a_training_of_a_comparison(
     assert read_metrics(run / "metrics.jsonl")[-1]["step"] == 3
 
 
+def test_a_training_that_is_stopped_goes_on_with_its_comparison(
+    compare: Compare, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    step = loop._Job._step
+
+    def stopped(job: loop._Job) -> None:
+        step(job)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(loop._Job, "_step", stopped)
+        done = compare("gmlp", "--steps", "3")
+    assert done.code == 143
+    hints = re.findall(r"go on with: everyformer (.*)", done.err)
+    assert hints == ["compare --resume --out made"]
+    assert main(shlex.split(hints[0])) == 0
+    assert done.runs("gmlp")[0]["steps"] == 3
+
+
 @pytest.mark.usefixtures("forgotten")
 def test_a_comparison_of_own_mixers_goes_on_by_the_words_that_are_printed(
     compare: Compare, launched: list[str], tree: Path, monkeypatch: pytest.MonkeyPatch
@@ -350,7 +370,6 @@ def test_a_comparison_of_own_mixers_goes_on_by_the_words_that_are_printed(
         patch.setattr(trainings, "launch", stopped)
         done = compare("halves", "gmlp", "--plugin", "mine.py:Halves", "--steps", "1")
     assert done.code == 143
-    # a training of a comparison has no words of its own
     [hint] = re.findall(r"go on with: everyformer (.*)", done.err)
     monkeypatch.setenv("EVERYFORMER_PLUGINS", "")
     assert main([*shlex.split(hint), "--budget-tokens", "64"]) == 2  # another kind of budget

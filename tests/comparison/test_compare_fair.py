@@ -511,6 +511,23 @@ def test_what_was_said_of_the_time_is_corrected_where_it_was_far_off(
     assert estimate.news() is None
 
 
+def test_what_earlier_sittings_finished_is_not_foretold(
+    compare: Compare, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left: list[float] = []
+    told = Estimate.told
+
+    def noted(estimate: Estimate) -> float:
+        left.append(told(estimate))
+        return left[-1]
+
+    monkeypatch.setattr(Estimate, "told", noted)
+    compare("gmlp", "--steps", "1", "--seeds", "2")
+    compare("--resume", small=False)
+    assert left[0] > 2 * START
+    assert left[1] == pytest.approx(PAGE + PAGE_OF_MEMBER)
+
+
 def test_layers_are_foretold_by_what_a_short_length_took(
     tree: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
