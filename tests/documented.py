@@ -32,11 +32,12 @@ VALUES = {
     "--tokens": "4",
     "--images": "2",
     "--prompts": "60",
+    "--data": {"stdlib": "mytext.txt"},
     "--data.size": "4",
     "--data.small": "2",
     "--data.tokens": "64",
     "--tokenizer": {"bpe:8000": "bpe:300", "kmer:6": "kmer:2"},
-    "--env.number": "2",
+    "--env.number": "4",
     "--retrieval.size": "128",
     "--model.policy.horizon": "16",
     "--model.policy.segment": "8",
@@ -44,22 +45,22 @@ VALUES = {
     "--average": "1",
     "--length": "32",
     "--memory.slots": "16",
-    "--stride": "64",
     "--depth.first-exit": "1",
     "--depth.every": "1",
 }
 """what stands behind these options while commands run, whatever the page says there"""
+BUDGETS = {"train": ("--steps", "2"), "compare": ("--budget-seconds", "1")}
+"""what ends a training where the page gives no budget"""
 QUICK = (
-    *("--heads", "2", "--training.threads", "1"),
-    *("--training.evaluate-sequences", "2", "--overwrite"),
+    *(("--width", "8"), ("--heads", "2"), ("--layers", "2"), ("--batch", "4"), ("--overwrite",)),
+    *(("--training.threads", "1"), ("--training.evaluate-sequences", "2")),
 )
 ADDED = {
-    "train": {"--steps": "2", "--width": "8", "--layers": "2", "--batch": "4", "": QUICK},
-    "compare": {"--width": "8", "--layers": "1", "--batch": "4", "": (*QUICK, "--lengths")},
-    "generate": {"--tokens": "4"},
-    "calibrate": {"--prompts": "60", "--tokens": "4"},
+    "train": QUICK,
+    "compare": (*QUICK, ("--lengths",)),
+    "calibrate": (("--prompts", "60"), ("--tokens", "4")),
 }
-"""options of a verb that are added where the page does not have them; "": in any case"""
+"""options that a verb gets besides, where the page does not give the first of them"""
 
 
 ANY = {
@@ -99,16 +100,11 @@ def shown(page: str) -> Iterator[Command]:
                 piped = " ".join(words[1:]) if words[:1] == ["echo"] else ""
 
 
-def blocks_but_sh(page: str) -> str:
+def other_blocks(page: str) -> str:
     """Blocks of a page that are not said to be commands."""
     text = (ROOT / page).read_text(encoding="utf-8")
-    return "".join(
-        re.findall(
-            r"```(?!sh\n)\w*(\n.*?)```",
-            re.sub(r"```sh\n.*?```", "", text, flags=re.DOTALL),
-            re.DOTALL,
-        )
-    )
+    text = re.sub(r"```sh\n.*?```", "", text, flags=re.DOTALL)
+    return "".join(re.findall(r"```.*?```", text, re.DOTALL))
 
 
 def mentioned(page: str) -> Iterator[Command]:
@@ -130,29 +126,36 @@ def smaller(words: tuple[str, ...]) -> list[str]:
     for word in words:
         value = VALUES.get(small[-1]) if small else None
         small.append(value.get(word, word) if isinstance(value, dict) else value or word)
-    for flag, given in ADDED.get(words[0], {}).items():
-        if not flag or flag not in small:
-            small += [flag, given] if isinstance(given, str) else given
+    budget = any(word in ("--steps", "--budget-seconds", "--budget-tokens") for word in small)
+    small += [] if budget else BUDGETS.get(words[0], ())
+    for option in ADDED.get(words[0], ()):
+        small += [] if option[0] in small else option
     return small
 
 
 # ------------------------------------------------------------------ what commands read
 
 
-def write_stand_ins(place: Path) -> None:
-    """Every file and folder that a documented command reads, a few rows each."""
+def write_stand_ins(place: Path, page: str) -> None:
+    """Every file and folder that the commands of a page read, a few rows each."""
     write_data(place)
     draw = random.Random(0)
     words = ("It", "was", "the", "best", "of", "times", "a", "warm", "tree", "two", "dull", "hours")
     text = " ".join(draw.choices(words, k=600))
-    for name in ("mytext", "other", "plays", "book", "validation", "test", "new"):
+    for name in ("mytext", "plays"):  # of whose last tenth prompts are cut
+        (place / f"{name}.txt").write_text(" ".join(draw.choices(words, k=8000)), encoding="utf-8")
+    for name in ("other", "book", "validation", "test", "new"):
         (place / f"{name}.txt").write_text(text, encoding="utf-8")
     for name in ("books/emma.txt", "books/b.txt", "more/c.txt", "texts/d.txt"):
         _write(place / name, text)
     for part in ("good", "bad"):
         for n in range(6):
             _write(place / "reviews" / part / f"{n}.txt", f"a {part} film {n}")
-    _write(place / "reviews.csv", _table("review_body,stars_given,stars", _reviews(draw)))
+    reviews = _reviews(draw)
+    if page == "docs/data.md":
+        _write(place / "reviews.csv", _table("review_body,stars_given,stars", reviews))
+    else:
+        _write(place / "reviews.csv", _table("text,label", [row[:2] for row in reviews]))
     _write(place / "new.csv", _table("text", [(f"a film {n}",) for n in range(5)]))
     days = [f"2024-{1 + n // 28:02d}-{1 + n % 28:02d},{n % 7},{2 * n}" for n in range(320)]
     for name in ("sales", "today"):
@@ -212,9 +215,7 @@ def _write_articles(path: Path, text: str) -> None:
     import pyarrow
     from pyarrow import parquet
 
-    parquet.write_table(
-        pyarrow.table({"body": [text[n : n + 300] for n in range(0, 3000, 300)]}), path
-    )
+    parquet.write_table(pyarrow.table({"body": [text] * 5}), path)
 
 
 def _write_arrays(place: Path) -> None:
@@ -232,7 +233,7 @@ def _write_arrays(place: Path) -> None:
 def _write_pictures(place: Path) -> None:
     def picture() -> bytes:
         file = io.BytesIO()
-        pixels = np.random.default_rng(0).integers(0, 256, (32, 32, 3), dtype=np.uint8)
+        pixels = np.random.default_rng(0).integers(0, 256, (8, 8, 3), dtype=np.uint8)
         Image.fromarray(pixels).save(file, "png")
         return file.getvalue()
 
