@@ -15,6 +15,7 @@ from everyformer.comparison.playing import mean_of
 from everyformer.comparison.results import (
     Calibrated,
     FailedRow,
+    Interval,
     Metric,
     Results,
     Run,
@@ -125,7 +126,6 @@ def write(results: Results, folder: Path) -> None:
     write_json(folder / "results.json", dict(results))
     columns, lines = as_lines(results)
     table = io.StringIO(newline="")
-    columns = [*dict.fromkeys(columns), "error"]
     writer = csv.DictWriter(table, columns, extrasaction="ignore")
     writer.writeheader()
     writer.writerows(lines)
@@ -147,12 +147,15 @@ def _line(row: TableRow) -> dict[str, Any]:
     """A row with a column each for the ends of intervals, and for each number of tokens before one
     that is timed."""
     line: dict[str, Any] = dict(row)
-    ends = {"quality": row["interval"], "tokens_per_second": row["speed_spread"]}
+
+    def put(name: str, value: float | None, spread: Interval | None) -> None:
+        low, high = spread or (None, None)
+        line.update({name: value, f"{name}_low": low, f"{name}_high": high})
+
+    put("quality", row["quality"], row["interval"])
+    put("tokens_per_second", row["tokens_per_second"], row["speed_spread"])
     for context, value in row["decode_ms"].items():
-        line[name := f"ms_after_{context}"] = value
-        ends[name] = row["decode_spread"].get(context)
-    for name, spread in ends.items():
-        line[f"{name}_low"], line[f"{name}_high"] = spread or (None, None)
+        put(f"ms_after_{context}", value, row["decode_spread"].get(context))
     for context, size in row.get("decode_bytes", {}).items():
         line[f"state_bytes_after_{context}"] = size
     return line
