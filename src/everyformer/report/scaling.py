@@ -69,7 +69,7 @@ def _scaling_caption(
     elif crossings:
         first = f"Than plain attention {verb}: {few(crossings)} (ringed)."
     else:
-        first = f"None {verb} than plain attention up to {lengths[-1]:,} tokens."
+        first = f"None surely {verb} than plain attention up to {lengths[-1]:,} tokens."
     return f"{first} One layer, one row, forward and backward" + (
         "; bands: quartiles of repeated calls." if what == "time" else "."
     )
