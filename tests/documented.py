@@ -60,9 +60,8 @@ ADDED = {
     "compare": (*QUICK, ("--lengths",)),
     "calibrate": (("--prompts", "60"), ("--tokens", "4")),
 }
-"""options that a verb gets besides, where the page does not give the first of them"""
-
-
+"""options that a verb gets besides, where the page does not give the first of them; --overwrite,
+since a page may show two ways to a run of one name"""
 ANY = {
     "RUN": "runs/rope",
     "ENV": "CartPole-v1",
