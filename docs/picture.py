@@ -1,4 +1,4 @@
-"""The README's picture: the page of a comparison in light and dark, `python docs/picture.py FOLDER`.
+"""The picture of the README, a page in light and dark: `python docs/picture.py FOLDER`.
 
 Needs Chromium. The one shown is of
 
