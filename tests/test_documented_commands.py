@@ -76,7 +76,7 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folders = {
         word for one in every for word in one.words if re.match("(runs|models)/|mixed$", word)
     }
-    for folder in folders:
+    for folder in sorted(folders):
         chosen: dict[str, Any] = {"member": "rope", "task": "lm", **STARTS.get(folder, {})}
         ef.save(
             ef.create_model(chosen.pop("member"), chosen.pop("task"), **sizes, **chosen),

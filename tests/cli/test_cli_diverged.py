@@ -47,7 +47,8 @@ def test_weights_that_are_not_finite_are_refused(
 def test_a_loss_that_overflows_is_refused(tree: Path, refused: Refused) -> None:
     place = saved(tree / "model", 3e38)
     for more in ((), ("--lengths", "8", "16"), ("--mode", "sliding")):
-        words = (place, "--data", "text.txt", "--length", "16", "--sequences", "4", "--json", *more)
+        length = () if "--lengths" in more else ("--length", "16")
+        words = (place, "--data", "text.txt", *length, "--sequences", "4", "--json", *more)
         told = refused("eval", *words, code=1)
         assert (
             "its weights are finite, the largest is 3e+38, but what it computes with them is not"

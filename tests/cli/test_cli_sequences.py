@@ -31,7 +31,7 @@ def test_a_genome_is_trained_on_evaluated_and_continued_in_bits_per_base(
     assert code == 0, err
     assert "bits_per_base" in out
     assert "counting_bits_per_base" in out
-    assert "counting how often each token occurs (bits per base" in out
+    assert "counting tokens (bits per base" in out
     assert "byte" not in out
     assert "DNA by their letters, 720 bases" in err
     code, out, err = say("generate", run, "--prompt", "ACGT", "--tokens", "20")

@@ -1,11 +1,11 @@
 """`eval RUN --data ...`: what is said of the data is obeyed, or refused with the reason."""
 
+import random
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from conftest import corpus
 from everyformer.core.config import field_defaults
 from everyformer.data.config import DataConfig
 
@@ -22,6 +22,7 @@ RUNS = {
     "series": ("gmlp", "--data", "waves"),
     "generated": ("attention", "--data", "recall", "--length", "64"),
     "episodes": ("decision-transformer", "--data", "walks"),
+    "forecast": ("gmlp", "--data", "sales", "--context", "8"),
 }
 OTHER: dict[str, tuple[str, ...]] = {
     "validation": ("0.3",), "seed": ("7",), "tokenizer": ("chars",), "length": ("12",),
@@ -31,7 +32,10 @@ OTHER: dict[str, tuple[str, ...]] = {
     "small": ("4",), "mask_rate": ("0.4",), "mask_words": (), "packing": (), "context": ("3",),
     "best": ("0.5",), "delayed": (), "scale": ("3",), "env": ("CartPole-v1",), "env_mask": ("1",),
     "env_number": ("2",), "env_options": ("a=1",), "symbols": ("40",), "pairs": ("4",),
-    "depth": ("3",), "options": ("a=1",),
+    "depth": ("3",), "options": ("a=1",), "alphabet": ("dna",), "strands": ("both",),
+    "encoding": ("utf-16",), "split": ("group", "text"), "horizon": ("3",), "season": ("5",),
+    "stride": ("2",), "time_column": ("text",), "series_column": ("text",),
+    "value_column": ("label",), "known_column": ("more",), "past_column": ("more",),
 }  # fmt: skip
 """another value of every option"""
 OBEYED = {
@@ -43,10 +47,15 @@ OBEYED = {
     "series": "seed length",
     "generated": "seed pairs",
     "episodes": "validation seed delayed context",
+    "forecast": "validation seed season stride context",
 }
 """options that a measurement depends on"""
 SILENT = {("classify", "unlabelled")}
 """what need not show, since no row lacks its label"""
+
+
+def corpus(words: int) -> str:
+    return " ".join(random.Random(0).choices(("a", "warm", "tree", "and", "the", "fox"), k=words))
 
 
 @pytest.fixture

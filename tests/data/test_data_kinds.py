@@ -142,6 +142,7 @@ REFUSED: dict[str, dict[str, Any]] = {
     "EpisodeOptions": {"best": 0.5},
     "ContextOptions": {"context": 3},
     "ForecastOptions": {"season": 3},
+    "SeriesOptions": {"time_column": "x"},
     "SequenceOptions": {"alphabet": "dna"},
     "EnvironmentOptions": {"env_number": 3},
     "PluginOptions": {"options": ("a=b",)},

@@ -77,7 +77,7 @@ def _idle(config: DataConfig, task: str, tokenizer: str | None) -> Iterator[tupl
     if not record.pictures:
         for name in PictureOptions.names():
             yield name, f"it is for pictures, and the task is {task}"
-    if record.forecasts:
+    if record.forecasts and builtin is None:
         yield "seed", "nothing is drawn, the end of the series is held out"
     if record.pictures or record.acts or record.forecasts:
         yield "length", f"it is for sequences, and the task is {task}"

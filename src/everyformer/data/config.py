@@ -266,6 +266,14 @@ class ForecastOptions(DataOptions):
     stride: Count | None = None
     """forecast: steps from one held-out forecast to the next. Unset: the horizon, so that none is
     measured twice."""
+
+
+@dataclass(frozen=True)
+class SeriesOptions(DataOptions):
+    """Columns of tables of series with times."""
+
+    elsewhere: ClassVar[str] = ForecastOptions.elsewhere
+
     time_column: str | None = None
     """forecast: the column with the times, by its name or its number from 1. Unset: the one that is
     called like a time (time, date, ds ...), or holds dates."""
@@ -328,6 +336,7 @@ class DataConfig(
     PluginOptions,
     GeneratedOptions,
     EnvironmentOptions,
+    SeriesOptions,
     ForecastOptions,
     ContextOptions,
     EpisodeOptions,

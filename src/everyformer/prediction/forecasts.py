@@ -134,7 +134,7 @@ class SeriesReader:
             assert isinstance(own, ForecastDataset)
             series, name = own.series, own.name
         else:
-            with open_source(source) as opened:
+            with open_source(source, config.encoding) as opened:
                 series, name = read_series(opened, config), opened.name
         season = config.season or series.step.season
         made = ForecastDataset(

@@ -177,3 +177,13 @@ def test_what_cannot_be_read_is_named_in_one_sentence(read, fault):
 def test_a_text_is_no_table(read):
     with pytest.raises(DataError, match="is no table"):
         read("hello", "text.txt")
+
+
+def test_an_encoding_that_is_no_utf_8_is_guessed_and_said(tmp_path: Path) -> None:
+    path = tmp_path / "orte.csv"
+    rows = "date,Köln,Bern\n2024-01-01,1,2\n2024-01-02,3,4\n"
+    path.write_bytes(rows.encode("windows-1252"))
+    with open_source(str(path)) as source:
+        series = read_series(source, DataConfig(source=str(path)))
+    assert series.names == ("Köln", "Bern")
+    assert any(note.startswith("read as windows-1252") for note in series.notes)

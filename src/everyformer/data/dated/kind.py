@@ -6,7 +6,9 @@ from everyformer.core.tasks import FORECAST, TASKS, TaskName
 from everyformer.data.config import (
     ContextOptions,
     DataConfig,
+    EncodingOptions,
     ForecastOptions,
+    SeriesOptions,
     SharedOptions,
     TableOptions,
 )
@@ -19,7 +21,14 @@ class DatedTables(Kind):
     """Tables of series, one a column or one below the other."""
 
     name = "series with times"
-    reads = (SharedOptions, ForecastOptions, ContextOptions, TableOptions)
+    reads = (
+        SharedOptions,
+        ForecastOptions,
+        SeriesOptions,
+        ContextOptions,
+        TableOptions,
+        EncodingOptions,
+    )
 
     @classmethod
     def recognises(cls, request: Request) -> bool:
@@ -30,7 +39,7 @@ class DatedTables(Kind):
         if FORECAST not in request.able:
             return False
         defaults = field_defaults(DataConfig)
-        said = (*ForecastOptions.names(), "context")
+        said = (*ForecastOptions.names(), *SeriesOptions.names(), "context")
         if any(getattr(request.config, name) != defaults[name] for name in said):
             return True
         return shows_series(request.source, request.config)

@@ -112,7 +112,7 @@ def read_series(source: Source, config: DataConfig) -> DatedSeries:
             rows.append(cells)
             places.append((table, number))
     grouped = _Rows(first, columns, rows, places)
-    return grouped.series([*notes, *first.notes])
+    return grouped.series([*notes, *first.notes, *source.readings])
 
 
 def _said(config: DataConfig) -> dict[str, Sequence[str]]:
