@@ -52,8 +52,8 @@ def advice(evaluation: Mapping[str, Any], curve: Curve, lr: float) -> str:
     if end < before * (1 - FALLING):
         return f"the training loss was still falling ({before:.3g} to {end:.3g}): give more --steps"
     return (
-        f"the training loss came to rest at {end:.3g}, as the learning rate did: give more --steps, "
-        f"a larger model (--width, --layers) or another learning rate (--lr {lr * 3:.1g})"
+        f"the training loss came to rest at {end:.3g}, as the learning rate did: give more "
+        f"--steps, a larger model (--width, --layers) or another learning rate (--lr {lr * 3:.1g})"
     )
 
 
