@@ -8,8 +8,8 @@ DEV := $(VENV)/.ready-dev
 .PHONY: demo test test-full lint types docs docs-site dist clean
 
 demo: $(READY)
-	$(BIN)/everyformer compare attention aft-full aft-local aft-conv gmlp --data stdlib \
-		--budget-seconds 20 --out runs/demo --overwrite
+	$(BIN)/everyformer compare attention aft-conv gmlp --data stdlib --budget-seconds 40 \
+		--out runs/demo --overwrite
 
 test: lint types
 	$(BIN)/python -m pytest -n 2 --dist worksteal
