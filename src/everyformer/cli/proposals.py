@@ -55,7 +55,7 @@ def propose(words: Sequence[str], config: DataConfig, word: str | None) -> Confi
 
 
 def _why(member: Member, task: Task) -> str:
-    """What its row says of it that matters for a task."""
+    """The facts of its row that matter for a task, in words."""
     told = f"time grows like {member.cost.growth}"
     if not task.forward_only:
         return f"{told}, reads both ways" if member.can("bidirectional") else told

@@ -52,7 +52,7 @@ def contexts(asked: Sequence[int] | None, dataset: Dataset) -> tuple[int, ...]:
 
 @dataclass(frozen=True)
 class Decoded:
-    """What a token costs, by the number of tokens before it, one row."""
+    """The cost of a token, by the number of tokens before it, one row."""
 
     seconds: dict[str, float] = field(default_factory=dict)
     """median of a few tokens, the first ones not counted; of what the tables can hold"""

@@ -33,7 +33,7 @@ C = TypeVar("C", bound=CompareConfig)
 
 
 def begun(kind: type[C], out: str, *, named: bool) -> C | None:
-    """What the comparison in ``out`` was begun with, to go on with it; None where there is none.
+    """The options that the comparison in ``out`` was begun with; None where there is none.
 
     Args:
         kind: `CompareConfig`, or one with more options.

@@ -54,7 +54,7 @@ class Documents(ABC):
     @property
     @abstractmethod
     def notes(self) -> str:
-        """What else was read and guessed, each with a semicolon before it."""
+        """Remarks on what else was read and guessed, each with a semicolon before it."""
 
     @abstractmethod
     def parts(self) -> Iterator[tuple[bool, bytes]]:

@@ -65,7 +65,7 @@ class Dataset(ABC):
     """Mean bytes, or other units, of a validation token: nats per token / ln 2 / this = bits per
     byte. None when that has no meaning."""
     unit: Unit = "byte"
-    """What bits are told by: byte; of biological sequences base or residue, without their ends."""
+    """The unit of bits: a byte; of biological sequences a base or residue, without their ends."""
     split: str
     """One sentence: what there is of labels, how training and validation were separated, with their
     sizes, which columns are read, what was guessed and left out."""

@@ -102,7 +102,7 @@ class LabelledTexts(ABC):
 
     @property
     def notes(self) -> Sequence[str]:
-        """What was read and guessed, half a sentence each."""
+        """Remarks on what was read and guessed, half a sentence each."""
         return () if self.table is None else self.table.notes
 
     def read(self) -> Iterator[tuple[bool, str, str, str]]:

@@ -89,7 +89,7 @@ class Certificate(FixedSequence):
 
     @property
     def _mend(self) -> str:
-        """What may let tokens leave, where none does."""
+        """Remedies where no token leaves."""
         failed = next(iter(self.steps[len(self.accepted) :]), None)
         if failed is None:
             mend = f"Lower --thresholds than {self.steps[-1].threshold:g} may let some"

@@ -200,8 +200,8 @@ class SeriesReader:
         rows: list[tuple[int, int]] = []
         for first, start, end in zip(firsts, series.bounds, series.ends, strict=False):
             # the last origin of each window, and from which on it is the one that speaks
-            last, speaks = max(int(start), int(first) - 1), max(int(start), int(first) - 1)
-            last = min(last + length - 1, int(end) - 2)
+            speaks = max(int(start), int(first) - 1)
+            last = min(speaks + length - 1, int(end) - 2)
             while speaks <= end - 2:
                 rows.append((last, speaks))
                 speaks, last = last + 1, min(last + stride, int(end) - 2)

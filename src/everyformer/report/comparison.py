@@ -99,7 +99,7 @@ def page(
 
 
 def _first_facts(results: Results) -> str:
-    """What is read without scrolling, below the answer."""
+    """Facts that are read without scrolling, below the answer."""
     words, command = now(results)
     items = [(name, _code(safe(text))) for name, text in facts(results)]
     if words:
@@ -246,7 +246,7 @@ def _paper(member: str) -> str:
 
 
 def _data(results: Results) -> str:
-    """What the data is, in short; the rest stands below (`_budget`)."""
+    """The data in short; the rest stands below (`_budget`)."""
     data = results["data"]
     rows = [("data", data["name"]), ("read as", data["split"])]
     if data["classes"]:

@@ -38,7 +38,7 @@ def facts(results: Results) -> list[tuple[str, str]]:
 
 
 def now(results: Results) -> tuple[str, str]:
-    """What to do now, and its command: go on, mend the first doubt, or use the best."""
+    """The next step, and its command: go on, mend the first doubt, or use the best."""
     if results["waiting"]:
         command = f"everyformer compare --resume --out {shlex.quote(str(results['config']['out']))}"
         return "go on with it", command

@@ -116,7 +116,7 @@ def _name(row: TableRow) -> str:
 
 
 def _caption(results: Results, place: str) -> str:
-    """What is asked, what stands beside numbers, and who is missing."""
+    """Lines on the question, on the marks beside numbers, and on who is missing."""
     rows = finished(results)
     words = [question(results)]
     words.append(f"{place}: the 95% interval over {rows[0]['interval_of']}, of speeds quartiles.")

@@ -135,7 +135,7 @@ def _extra(name: str) -> str:
 
 
 def _of_extra(name: str, packages: Sequence[tuple[str, str | None, str]]) -> dict[str, str]:
-    """What an extra is for, whether its packages are here, and how they come."""
+    """The row of an extra: its use, whether its packages are here, and how they come."""
     lacking = [package for package, known, of in packages if of == _extra(name) and known is None]
     here = f"no: {', '.join(lacking)}" if lacking else "yes"
     command = f"pip install '{_extra(name)}'" if lacking else "-"

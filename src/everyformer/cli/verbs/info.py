@@ -54,7 +54,7 @@ def run(chosen: InfoOptions) -> int:
 
 
 def _facts(member: Member, genes: Sequence[str]) -> dict[str, str]:
-    """What members are compared by, each fact in words."""
+    """The facts that members are compared by, in words."""
     abilities = {name: getattr(member, ability) for ability, name in ABILITIES.items()}
     return {
         "": member.name,

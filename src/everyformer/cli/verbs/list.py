@@ -128,7 +128,7 @@ def run(options: ListOptions) -> int:
 
 
 def _filters(options: ListOptions) -> list[tuple[str, Callable[[Member], bool]]]:
-    """What was asked for, in words, and which members have it."""
+    """The abilities that were asked for, in words, each with a test of a member."""
     asked: list[tuple[str, Callable[[Member], bool]]] = []
     if options.task is not None:
         called = next(iter(tasks_called(options.task)))
@@ -156,7 +156,7 @@ def _filters(options: ListOptions) -> list[tuple[str, Callable[[Member], bool]]]
 
 
 def _order(options: ListOptions) -> Callable[[Member], Any]:
-    """What members are sorted by."""
+    """The key that members are sorted by."""
 
     def by_state(member: Member) -> float:
         held = options.held(member)
