@@ -203,6 +203,42 @@ def test_a_rate_of_its_own_and_a_loss_of_its_own_take_the_place_of_the_usual_one
     assert seen == [(0, 3), (1, 3), (2, 3)]
 
 
+class Constant(torch.nn.Module):
+    """One weight, whatever the inputs are."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.zeros(()))
+
+    def forward(self, inputs, targets):
+        return ModelOutput(inputs, self.weight.square(), {}, None)
+
+
+def test_a_training_stands_beside_its_commonest_target_and_how_common_each_is():
+    study = Study(StudySetting(seeds=2, say=lambda text: None), "tried")
+
+    def four_symbols(generator):
+        return torch.zeros(1, 5), torch.tensor([[0, 0, 3, 5, -100]])
+
+    for _ in study.seeds():
+        study.fit(Constant(), four_symbols, 3)
+        study.fit(Constant(), lambda generator: (torch.zeros(2), torch.rand(2)), 2)
+    beside = study.outcome(True, "").beside
+    assert beside == {
+        "always the commonest of four symbols, right": [0.5, 0.5],
+        "counting four symbols, nats": pytest.approx([1.5 * math.log(2)] * 2),
+    }
+
+
+def test_a_training_on_data_stands_beside_counting_its_tokens():
+    study = Study(StudySetting(seeds=1, scale=0.002, say=lambda text: None), "tried")
+    data = load("lm", source="copy", length=6, symbols=4)
+    how = {"width": 8, "layers": 1, "heads": 1}
+    for _, _ in study.models({"attention": {}}, (data, 4), 1000, **how):
+        pass
+    assert study.beside[f"counting {data.name}, nats"] == [data.counting]
+
+
 def test_the_rate_of_lags_rises_and_falls_by_equal_amounts():
     rates = [memories.falling(step, 40) for step in (0, 1, 2, 3, 39)]
     assert rates == pytest.approx([1e-3, 0.00195, 0.00285, 0.002775, 0.000075])

@@ -68,6 +68,7 @@ def perform(experiment: Experiment, setting: StudySetting, folder: Path) -> dict
         "holds": outcome.holds,
         "sentence": outcome.sentence,
         "numbers": {name: summary(values) for name, values in outcome.numbers.items()},
+        "beside": {name: summary(values) for name, values in outcome.beside.items()},
         "figures": pictures,
         "minutes": round((time.perf_counter() - start) / 60, 2),
         "environment": {

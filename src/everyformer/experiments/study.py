@@ -28,6 +28,7 @@ from everyformer.training.config import TrainingConfig
 from everyformer.training.loop import train
 from everyformer.training.optimiser import clip_gradients, set_learning_rate
 from everyformer.training.result import TrainResult
+from everyformer.training.worth import baseline
 
 Say = Callable[[str], None]
 Batches = Callable[[torch.Generator], tuple[Tensor, Tensor]]
@@ -35,6 +36,8 @@ Loss = Callable[[Any, Tensor, Tensor], Tensor]
 Schedule = Callable[[int, int], float]
 """learning rate of a step, from 0, of so many steps"""
 Arm = TypeVar("Arm")
+COUNTED = 20
+"""first steps of a training whose targets are counted, for `Outcome.beside`"""
 
 
 @dataclass(frozen=True)
@@ -67,6 +70,8 @@ class Outcome:
     """the result in words, with its numbers"""
     figures: dict[str, Figure] = field(default_factory=dict)
     """pictures by name"""
+    beside: dict[str, list[float]] = field(default_factory=dict)
+    """what an answer reaches that reads nothing of the inputs, one value for each training"""
 
 
 @dataclass(frozen=True)
@@ -98,6 +103,7 @@ class Study:
         self.steps = setting.steps
         self.numbers: dict[str, list[float]] = {}
         self.losses: dict[str, list[float]] = {}
+        self.beside: dict[str, list[float]] = {}
 
     def order(self, names: Iterable[str]) -> None:
         """Numbers that come first, in another order than that in which they are measured."""
@@ -140,7 +146,7 @@ class Study:
             batches: fresh ones, or a dataset and the rows of a step.
             loss_of: loss of model, inputs and targets (default: the model's).
         """
-        steps, losses = self.steps(steps), []
+        steps, losses, answers = self.steps(steps), [], torch.zeros(0)
         generator = torch.Generator().manual_seed(1000 + self.seed)
         schedule = lr if callable(lr) else functools.partial(cosine, lr)
         groups = [
@@ -158,6 +164,8 @@ class Study:
                 inputs, targets = batch.inputs, batch.targets
             else:
                 inputs, targets = batches(generator)
+            if step < COUNTED:
+                answers = _added(answers, targets)
             loss: Tensor = (loss_of or _loss)(model, inputs, targets)
             optimiser.zero_grad()
             loss.backward()
@@ -167,7 +175,23 @@ class Study:
                 parts.end_step()
             losses.append(loss.item())
         model.eval()
+        self._commonest(batches, answers)
         return losses
+
+    def _commonest(self, batches: Batches | tuple[Dataset, int], counts: Tensor) -> None:
+        """Keep what always answering the commonest target reaches, and knowing how common each is,
+        or each after the one or two before it."""
+        data = batches[0] if isinstance(batches, tuple) else None
+        name = data.name if data else getattr(batches, "__name__", "targets").replace("_", " ")
+        reached: dict[str, Any] = {}
+        if counts.numel():
+            shares = counts / counts.sum()
+            reached[f"always the commonest of {name}, right"] = shares.max()
+            reached[f"counting {name}, nats"] = torch.special.entr(shares).sum()
+        if data is not None and data.counting is not None:
+            reached[f"counting {name}, nats"] = data.counting
+        for answer, value in reached.items():
+            self.beside.setdefault(answer, []).append(float(value))
 
     def models(
         self,
@@ -204,7 +228,10 @@ class Study:
         config = TrainingConfig(
             steps=self.steps(steps), seed=self.seed, evaluate_every=None, **options
         )
-        finished(train(model, data, config, show=False))
+        evaluation = finished(train(model, data, config, show=False)).evaluation
+        if (base := baseline(data.task, evaluation or {})) is not None:
+            name = f"{base.words}, {base.metric.replace('_', ' ')} on {data.name}"
+            self.beside.setdefault(name, []).append(base.value)
         return model.eval()
 
     def keep(self, name: str, value: float, said: str = "") -> None:
@@ -248,13 +275,22 @@ class Study:
             return format(self.mean(match[1]), match[2])
 
         said = re.sub(r"\[([^\[|]+)\|([^\]]+)\]", number, sentence)
-        return Outcome(self.numbers, bool(holds), said, figures)
+        return Outcome(self.numbers, bool(holds), said, figures, self.beside)
 
 
 def cosine(peak: float, step: int, steps: int) -> float:
     """Learning rate that rises over a twentieth of the steps, and falls as half a cosine does."""
     rise = min(1.0, (step + 1) / max(1, steps // 20))
     return peak * (rise * 0.5 * (1 + math.cos(math.pi * step / steps)))
+
+
+def _added(counts: Tensor, targets: Tensor) -> Tensor:
+    """``counts`` and those of the targets that are scored; numbers have none."""
+    if targets.is_floating_point():
+        return counts
+    new = targets[targets >= 0].bincount(minlength=len(counts)).float()
+    new[: len(counts)] += counts
+    return new
 
 
 def _loss(model: Any, inputs: Tensor, targets: Tensor) -> Tensor:

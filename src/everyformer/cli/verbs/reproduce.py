@@ -60,7 +60,7 @@ def run(options: ReproduceOptions) -> int:
         print(f"\n{result['experiment']}: {'seen' if result['holds'] else 'NOT seen'}")
         print(f"{result['sentence']}\nclaim: {result['claim']}")
         rows = []
-        for name, values in result["numbers"].items():
+        for name, values in (result["numbers"] | result["beside"]).items():
             low, high = values["interval"] or (None, None)
             span = None if low is None else f"{low:.4g} to {high:.4g}"
             rows.append((name, values["mean"], span))
