@@ -119,6 +119,20 @@ def test_losses_are_marked_where_later_tokens_decide_who_is_seen(causal, options
         assert not honest or moved < 1e-12
 
 
+def test_a_text_longer_than_the_single_chunk_it_was_made_for_marks_the_losses():
+    mixer = make(True, chunk=6, max_length=6)
+    mixer(draw(1, 6, WIDTH))
+    assert mixer.leaks is None
+    state = mixer(draw(1, 4, WIDTH), state=mixer.init_state(1)).state
+    mixer(draw(1, 2, WIDTH), state=state)
+    assert mixer.leaks is None
+    mixer(draw(1, 3, WIDTH), state=state)
+    assert mixer.leaks is not None
+    mixer = make(False, chunk=6, max_length=6)
+    mixer(draw(1, 7, WIDTH))
+    assert mixer.leaks is None
+
+
 STATES = [
     {},
     {"wrap": "circular"},

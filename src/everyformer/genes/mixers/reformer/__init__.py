@@ -138,6 +138,12 @@ def _limits(make: Make) -> list[Pair]:
     ]
 
 
+LEAKS = (
+    "which earlier tokens a token sees depends on how many later ones hash before it; their "
+    "content is never read"
+)
+
+
 @MIXERS.register("reformer")
 class Reformer(HeadMixer):
     """Reformer's attention over (B, L, width): every head hashes by itself.
@@ -175,10 +181,7 @@ class Reformer(HeadMixer):
         )  # fmt: skip
         self.factors = _factors(o, max_length)
         if causal and (max_length is None or max_length > o.chunk):
-            self.leaks = (
-                "which earlier tokens a token sees depends on how many later ones hash before it; "
-                "their content is never read"
-            )
+            self.leaks = LEAKS
         self.rounds = o.evaluation_rounds or o.rounds
         # not a buffer: it follows from the seed, and has to survive every dtype and device alike
         rounds = max(self.rounds, o.rounds)
@@ -193,6 +196,8 @@ class Reformer(HeadMixer):
 
     def mix(self, rows: Rows, state: State | None) -> MixerOutput:
         (qk, v), keep = self._project(rows.x), rows.keep
+        if self.leaks is None and self.causal and self._length(rows, state) > self.options.chunk:
+            self.leaks = LEAKS  # a text longer than it was made for is no single chunk
         if state is None:
             # drawn outside of the choice, which a repetition does not make
             rotations = self._rotations(fixed=not self.training, like=qk)
@@ -205,6 +210,11 @@ class Reformer(HeadMixer):
         y = self._continue(qk, after)
         y = y if keep is None else y.masked_fill(~keep[:, None, :, None], 0.0)
         return MixerOutput(self.merge(y), after, {})
+
+    @staticmethod
+    def _length(rows: Rows, state: State | None) -> int:
+        before = state.buckets.shape[-1] if isinstance(state, ReformerState) else 0
+        return rows.x.shape[1] + before
 
     def text_reference(self, text: Rows) -> Tensor:
         qk, v = self._project(text.x)
