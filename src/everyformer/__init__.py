@@ -11,6 +11,7 @@
     ef.load("runs/gpt"), ef.save(model, "my-model")        weights and options of a model
     ef.warm_start(model, "runs/gpt")                       what fits of another's weights
     ef.verify(["linear"])                                  the laws that every member keeps
+    ef.check(your_model)                                   laws for any module of torch
     ef.list_members(task="lm"), ef.info("gmlp")            what there is, and what it claims
     ef.register(MyMixer)                                   a mixer of yours as a member
 
@@ -56,6 +57,7 @@ if TYPE_CHECKING:
     from everyformer.generation.sampling import generate as generate
     from everyformer.generation.sampling import stream as stream
     from everyformer.interop.multihead import MultiheadAttention as MultiheadAttention
+    from everyformer.laws.judging import check as check
     from everyformer.models.body import create_body as create_body
     from everyformer.models.build import create_mixer as create_mixer
     from everyformer.models.build import create_model as create_model
@@ -80,6 +82,7 @@ _HOMES = {
     "ModelOutput": "core.outputs",
     "State": "core.state",
     "trace": "core.trace",
+    "check": "laws.judging",
     "compare": "report.compare",
     "Member": "core.member",
     "info": "family",

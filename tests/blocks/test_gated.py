@@ -17,8 +17,8 @@ from everyformer.genes.wirings import WIRINGS
 from everyformer.genes.wirings._gates import GATES
 from everyformer.report.pictures import draw_pictures
 from everyformer.verification.cases import Case
+from everyformer.verification.check import Check
 from everyformer.verification.conditions import CARRIED, WHOLE, Layers, Trial
-from everyformer.verification.result import Check
 from helpers import build_model, close, draw, shifted
 
 WIDTH = 6

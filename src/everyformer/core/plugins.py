@@ -104,17 +104,27 @@ def _specs() -> list[str]:
 @functools.cache
 def _load(spec: str) -> type[Any]:
     """The class that a spec tells."""
-    path, colon, name = spec.rpartition(":")
-    if not colon or not path or not name:
-        raise ConfigError(f"the plugin '{spec}' names no class: {HOW}")
-    with _importing(f"the plugin '{spec}'"):
-        module = _file(Path(path)) if path.endswith(".py") else import_named(path)
-    cls = getattr(module, name, None)
-    if cls is None:
-        known = [known for known, value in vars(module).items() if isinstance(value, type)]
-        raise ConfigError(f"the plugin '{spec}' has no '{name}'; {nearest(name, known)}")
+    cls: type[Any] = named(spec, f"the plugin '{spec}'")
     _check(cls, f"the plugin '{spec}'")
     return cls
+
+
+def named(spec: str, what: str) -> Any:
+    """What ``module:name`` or ``file.py:name`` tells; ``what`` begins errors.
+
+    Raises:
+        ConfigError: there is no such thing. PluginError: it cannot be imported.
+    """
+    path, colon, name = spec.rpartition(":")
+    if not colon or not path or not name:
+        raise ConfigError(f"{what} names no class: {HOW}")
+    with _importing(what):
+        module = _file(Path(path)) if path.endswith(".py") else import_named(path)
+    value = getattr(module, name, None)
+    if value is None:
+        known = [known for known, value in vars(module).items() if callable(value)]
+        raise ConfigError(f"{what} has no '{name}'; {nearest(name, known)}")
+    return value
 
 
 @contextmanager

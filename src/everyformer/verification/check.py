@@ -1,26 +1,9 @@
-"""Verdicts of a law on a member: held, failed with the reason, or not applicable and why."""
-
-from dataclasses import dataclass
-from typing import Literal
+"""`Check`: comparisons inside a law on a member."""
 
 import torch
 from torch import Tensor
 
-
-@dataclass(frozen=True)
-class LawResult:
-    """One law, one member."""
-
-    member: str
-    law: str
-    status: Literal["held", "failed", "exempt"]
-    detail: str
-    """what was checked and the largest error seen, or what went wrong, or why it does not apply"""
-    seconds: float = 0.0
-
-
-class LawBroken(AssertionError):
-    """Raised inside a law, with where and by how much."""
+from everyformer.laws.verdict import LawBroken
 
 
 class Check:

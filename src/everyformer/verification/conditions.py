@@ -27,7 +27,7 @@ from everyformer.genes import GENES
 from everyformer.models.base import Model
 from everyformer.models.build import configure_layers
 from everyformer.verification.cases import Case, cases, draw, stir
-from everyformer.verification.result import Check
+from everyformer.verification.check import Check
 
 WHOLE = ("left", "right", "between", "packed", "scaled", "layers", "long")
 """conditions of texts that are read at once"""

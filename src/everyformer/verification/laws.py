@@ -18,8 +18,8 @@ from everyformer.core.mixer import Mixer
 from everyformer.core.trials import HEADS, LENGTH, LONGEST, WIDTH
 from everyformer.models.build import create_mixer, create_model
 from everyformer.verification.cases import LENGTHS, cases, draw, known, stir
+from everyformer.verification.check import Check
 from everyformer.verification.conditions import together
-from everyformer.verification.result import Check
 
 # About 2^14 roundings of the dtype: enough for sums over lengths <= 40 through a few products.
 TOLERANCE = {torch.float64: 1e-10, torch.float32: 5e-5, torch.bfloat16: 6e-2, torch.float16: 1e-2}

@@ -21,10 +21,11 @@ from everyformer.core.mixer import Mixer
 from everyformer.core.trials import WIDTH
 from everyformer.engines.flops import count_flops
 from everyformer.genes.config import ModelConfig
+from everyformer.laws.verdict import LawBroken
 from everyformer.training.checkpoint import load_model, save_model
 from everyformer.verification.cases import Case, cases, draw, small_model
+from everyformer.verification.check import Check
 from everyformer.verification.laws import TOLERANCE
-from everyformer.verification.result import Check, LawBroken
 
 # Wide and long enough that tensors outgrow the 2 MB of scratch that torch's fused attention takes.
 COST_WIDTH, COST_LENGTHS = 96, (2048, 4096)

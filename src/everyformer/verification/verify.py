@@ -9,8 +9,9 @@ from everyformer.core.errors import unknown
 from everyformer.core.foreign import FAILURES, describe
 from everyformer.core.member import Member
 from everyformer.family import info, list_members
+from everyformer.laws.verdict import LawBroken, LawResult
 from everyformer.verification import laws, machine
-from everyformer.verification.result import Check, LawBroken, LawResult
+from everyformer.verification.check import Check
 
 Law = Callable[[Member, Check, str, torch.dtype], None]
 LAWS: dict[str, Law] = {

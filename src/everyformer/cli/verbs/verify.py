@@ -1,9 +1,11 @@
-"""`everyformer verify [NAMES]`: every law, on this machine."""
+"""`everyformer verify [NAMES]`: every law, on this machine, of members and of models of anyone."""
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import tyro
@@ -11,10 +13,11 @@ import tyro
 from everyformer.cli.console import emit, table
 from everyformer.cli.parsing import say, verb
 from everyformer.core.config import Options
+from everyformer.core.errors import ConfigError
 from everyformer.family import info, list_members
 
 if TYPE_CHECKING:
-    from everyformer.verification.result import LawResult
+    from everyformer.laws.verdict import LawResult
 
 
 @dataclass(frozen=True)
@@ -22,10 +25,12 @@ class VerifyOptions(Options):
     """The words of `everyformer verify`."""
 
     members: tyro.conf.Positional[tuple[str, ...]] = ()
-    """members to check (default: all)"""
+    """members to check (default: all), or models of anyone: file.py:factory, module:factory,
+    hf:NAME, onnx:FILE"""
     laws: tuple[str, ...] = ()
     """laws to check (default: all): equation, causality, chunks, padding, limits, numbers, cost,
-    compiles, keeps, reproducible, bidirectional"""
+    compiles, keeps, reproducible, bidirectional; of models of anyone: causality, streaming,
+    padding, batch, lengths, numbers, gradients, order, determinism, saving, compiles, growth"""
     device: str = "cpu"
     """where tensors live: cpu, cuda ..."""
     precision: Literal["float64", "float32", "bfloat16"] = "float64"
@@ -33,45 +38,93 @@ class VerifyOptions(Options):
     full: bool = False
     """also capture every choice of options as one graph, and run the real compiler on every member
     (minutes)"""
+    causal: bool | None = None
+    """of a model of anyone: it claims that outputs depend on earlier inputs alone (default: what
+    its kind says; of a module of your own that it does)"""
+    vocabulary: int | None = None
+    """of a model of anyone: it reads token ids below this (default: found by trying)"""
+    width: int | None = None
+    """of a model of anyone: it reads features of so many channels (default: found by trying)"""
+    claims: str | None = None
+    """of a model of anyone: growth with length that it claims: constant, linear, quadratic, or an
+    exponent"""
     json: bool = False
     """machine output"""
+    junit: str | None = None
+    """file for the verdicts as JUnit XML, which continuous integration shows as tests"""
 
 
 @verb(
     VerifyOptions,
-    about="Check every law of the members on this machine.",
-    examples=("everyformer verify", "everyformer verify aft-local gmlp --precision float32"),
+    about="Check every law, of members or of models of anyone, on this machine.",
+    examples=(
+        "everyformer verify",
+        "everyformer verify aft-local gmlp --precision float32",
+        "everyformer verify mymodel.py:Net",
+        "everyformer verify hf:gpt2 --laws causality streaming padding",
+    ),
     default=VerifyOptions(),
     names=[member.name for member in list_members()],
 )
 def run(options: VerifyOptions) -> int:
     """Check the laws; exit code 1 if one is broken."""
-    for name in options.members:
-        info(name)
-    from everyformer.verification.verify import verify
-
-    where = {"device": options.device, "dtype": options.precision}
     results = []
-    for result in verify(options.members, laws=options.laws, full=options.full, **where):
+    for result in _verdicts(options):
         results.append(result)
         say(f"{result.member:<12} {result.law:<13} {result.status:<7} {result.detail}")
-    failed = [r for r in results if r.status == "failed"]
+    if options.junit is not None:
+        from everyformer.laws.junit import write_junit
+
+        write_junit(results, Path(options.junit).expanduser())
     if options.json:
         emit([dataclasses.asdict(r) for r in results])
     else:
         _print(results)
-    return 1 if failed else 0
+    return 1 if any(r.status == "failed" for r in results) else 0
+
+
+def _verdicts(options: VerifyOptions) -> Iterator[LawResult]:
+    """Members first, by their own laws; then models of anyone."""
+    from everyformer.laws.targets import is_target, target
+
+    foreign = [name for name in options.members if is_target(name)]
+    members = [name for name in options.members if name not in foreign]
+    for name in members:
+        info(name)
+    if members and foreign and options.laws:
+        raise ConfigError(
+            f"--laws has other names for members ({members[0]}) than for models of anyone "
+            f"({foreign[0]}): check them in two calls"
+        )
+    if members or not foreign:
+        from everyformer.verification.verify import verify
+
+        where = {"device": options.device, "dtype": options.precision}
+        yield from verify(members, laws=options.laws, full=options.full, **where)
+    for name in foreign:
+        from everyformer.laws.judging import judge, known_claim, known_laws
+
+        laws, claim = known_laws(options.laws), known_claim(options.claims)
+        reads = {"vocabulary": options.vocabulary, "width": options.width}
+        yield from judge(target(name, causal=options.causal, **reads), laws, claim)
 
 
 def _print(results: list[LawResult]) -> None:
     members = list(dict.fromkeys(r.member for r in results))
     laws = list(dict.fromkeys(r.law for r in results))
-    signs = {"held": "ok", "exempt": "-", "failed": "FAIL"}
+    signs = {"held": "ok", "exempt": "-", "undecided": "?", "said": "*", "failed": "FAIL"}
     marks = {(r.member, r.law): signs[r.status] for r in results}
-    print(table(("member", *laws), [(m, *(marks[m, law] for law in laws)) for m in members]))
-    for status, mark in (("exempt", "-"), ("failed", "FAILED")):
+    rows = [(m, *(marks.get((m, law), "") for law in laws)) for m in members]
+    print(table(("member", *laws), rows))
+    for status, mark in signs.items():
         for r in results:
-            if r.status == status:
-                print(f"{mark} {r.member}, {r.law}: {r.detail}")
+            if r.status == status != "held":
+                print(f"{mark.replace('FAIL', 'FAILED')} {r.member}, {r.law}: {r.detail}")
+                if r.reproduction:
+                    print(f"\n{r.reproduction}\n")
     count = {status: sum(r.status == status for r in results) for status in signs}
-    print(f"{count['held']} held, {count['failed']} failed, {count['exempt']} do not apply")
+    print(
+        f"{count['held']} held, {count['failed']} failed, {count['exempt']} do not apply"
+        + (f", {count['undecided']} not judged" if count["undecided"] else "")
+        + (f", {count['said']} said" if count["said"] else "")
+    )

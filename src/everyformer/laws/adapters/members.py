@@ -1,0 +1,58 @@
+"""Mixers of everyformer: a `Mask`, and a `State` that goes on."""
+
+from typing import Any
+
+from torch import Tensor, nn
+
+from everyformer.core.mask import Mask
+from everyformer.core.mixer import Mixer
+from everyformer.laws.subject import Inputs, Subject
+
+
+class MemberMixer(Subject):
+    """A mixer, which streams where it `continues`."""
+
+    masks = ("right", "left", "holes")
+
+    @property
+    def streams(self) -> bool:  # type: ignore[override]
+        """Whether it has an exact state."""
+        return bool(getattr(self.model, "continues", False))
+
+    def call(self, model: nn.Module, x: Tensor, keep: Tensor | None = None) -> Tensor:
+        """One pass."""
+        y: Tensor = model(x, mask=None if keep is None else Mask(keep=keep)).y
+        return y
+
+    def call_code(self, x: str, keep: str | None = None) -> str:
+        """The Python of it."""
+        given = "" if keep is None else f", mask=ef.Mask(keep={keep})"
+        return f"model({x}{given}).y"
+
+    def feed(self, model: Any, x: Tensor, cache: Any) -> tuple[Tensor, Any]:
+        """Outputs, and the state behind them."""
+        state = model.init_state(len(x)) if cache is None else cache
+        y, state, _ = model(x, state=state)
+        return y, state
+
+    def feed_code(self) -> list[str]:
+        """The Python of it."""
+        return [
+            "def feed(x, state):",
+            "    y, state, _ = model(x, state=state or model.init_state(len(x)))",
+            "    return y, state",
+        ]
+
+    def rows_of(self, cache: Any, rows: Tensor) -> Any:
+        """The state of the rows in another order."""
+        return cache.reorder(rows)
+
+
+def member(model: nn.Module, name: str, **known: Any) -> Subject | None:
+    """The subject of a mixer of everyformer."""
+    if not isinstance(model, Mixer):
+        return None
+    known["causal"] = model.causal
+    made = known.get("build") or ("model = ...  # yours",)
+    known["build"] = ("import everyformer as ef", *made)
+    return MemberMixer(model, name, Inputs(width=model.width), **known)

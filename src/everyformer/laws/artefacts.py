@@ -1,0 +1,175 @@
+"""Numbers, saving and compiling: the model in other dtypes, from a file, and as one graph."""
+
+import io
+import warnings
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+
+from everyformer.core.foreign import cut
+from everyformer.laws.subject import Subject
+from everyformer.laws.verdict import LawBroken, NotJudged
+
+HALF = 2.0**16
+"""of the rounding of float32, that of bfloat16"""
+
+
+def numbers(subject: Subject) -> str:
+    """Finite outputs for features of 1e4 and in bfloat16, which leaves at least one digit right.
+
+    bfloat16 rounds 2^16 times as coarsely as float32; what it is off by is said beside that.
+
+    Raises:
+        LawBroken: an output is not finite, or in bfloat16 no nearer to the output in float64 than
+            outputs are to each other.
+    """
+    subject.require_weights()
+    x, said = subject.inputs.draw(2, subject.usual()), []
+    if subject.inputs.vocabulary is None:
+        with torch.no_grad():
+            large = subject.run(subject.copy(torch.float32), 1e4 * x)
+        if not torch.isfinite(large).all():
+            raise LawBroken(
+                "features of 1e4 give outputs that are not finite",
+                subject.code(
+                    subject.inputs.code(2, x.shape[1]).replace("float64", "float32"),
+                    f"print({subject.call_code('1e4 * x')}.isfinite().all())  # False",
+                    double=False,
+                ),
+            )
+        said.append("finite at 1e4")
+    y, one = subject.exact(x), subject.bound(x)
+    half = in_half(subject, x)
+    if half is None:
+        return ", ".join([*said, "it does not run in bfloat16"])
+    if not torch.isfinite(half).all():
+        raise LawBroken(
+            "outputs in bfloat16 are not finite",
+            subject.code(
+                "model = model.bfloat16()",
+                subject.inputs.code(2, x.shape[1]).replace("float64", "bfloat16"),
+                f"print({subject.call_code('x')}.isfinite().all())  # False",
+                double=False,
+            ),
+        )
+    off, spread = float((half - y).abs().median()), float((y - y.mean()).abs().median())
+    if off > spread > one:
+        raise LawBroken(f"bfloat16 is off by {off:.2g}, outputs differ by {spread:.2g} themselves")
+    said.append(f"bfloat16 is off by {off:.1g} where outputs differ by {spread:.1g}")
+    return ", ".join(said)
+
+
+def in_half(subject: Subject, x: Tensor) -> Tensor | None:
+    """Outputs in bfloat16, as float64; None where the model does not run in it on this device."""
+    half = x.bfloat16() if x.is_floating_point() else x
+    try:
+        with torch.no_grad():
+            return subject.run(subject.copy(torch.bfloat16), half).double()
+    except RuntimeError:  # an operation that this device lacks in this dtype
+        return None
+
+
+def saving(subject: Subject) -> str:
+    """Weights written by ``state_dict`` and read into a model that differs give equal outputs.
+
+    Raises:
+        LawBroken: outputs differ, or the model does not take its own state.
+    """
+    subject.require_weights()
+    x = subject.inputs.draw(2, subject.usual())
+    made, other = subject.copy(), subject.copy()
+    lines = [subject.inputs.code(2, x.shape[1])]
+    if subject.make is None:
+        lines += ["import copy", "other = copy.deepcopy(model)"]
+        lines += ["[p.data.add_(1) for p in other.parameters()]"]
+        _stir(other)
+    else:
+        torch.manual_seed(1)
+        other = subject.make().to(torch.float64).eval()
+        made_anew = [f"other{line.removeprefix('model')}" for line in subject.build[-1:]]
+        lines += ["torch.manual_seed(1)", *made_anew, "other = other.double().eval()"]
+    file = io.BytesIO()
+    try:
+        torch.save(made.state_dict(), file)
+        file.seek(0)
+        other.load_state_dict(torch.load(file, weights_only=True))
+    except Exception as error:  # what a model says of its own state
+        says = f"{type(error).__name__}: {cut(str(error))[:150]}"
+        raise LawBroken(
+            f"its own state_dict cannot be read back: {says}",
+            subject.code(*lines, "other.load_state_dict(model.state_dict())"),
+        ) from error
+    with torch.no_grad():
+        wide = x.double() if x.is_floating_point() else x
+        off = float((subject.run(other, wide) - subject.run(made, wide)).abs().max())
+    if off > subject.bound(x):
+        raise LawBroken(
+            f"another that read the state_dict gives outputs that are off by {off:.2g}: something "
+            "that outputs depend on is not in it",
+            subject.code(
+                *lines,
+                "other.load_state_dict(model.state_dict())",
+                f"y = {subject.call_code('x')}",
+                "model = other",
+                f"print(({subject.call_code('x')} - y).abs().max())  # not 0",
+            ),
+        )
+    return f"{len(made.state_dict())} tensors, read into one whose weights were others"
+
+
+def _stir(model: nn.Module) -> None:
+    """Move all weights, and all buffers of numbers that are no function of the configuration."""
+    with torch.no_grad():
+        kept = {id(t) for t in model.state_dict(keep_vars=True).values()}
+        buffers = [b for b in model.buffers() if id(b) in kept and b.is_floating_point()]
+        for tensor in (*model.parameters(), *buffers):
+            tensor += 1.0
+
+
+def compiles(subject: Subject) -> str:
+    """One graph, captured by `torch.compile` and by `torch.export`, with the same outputs.
+
+    Raises:
+        LawBroken: outputs differ from those without it.
+        NotJudged: the model is no single graph: that is said, with the reason.
+    """
+    subject.require_weights()
+    lengths = [n for n in subject.lengths() if n > 1][-2:] or subject.lengths()[-1:]
+    x = [subject.inputs.draw(2, length) for length in lengths]
+    model = subject.copy(torch.float32)
+    torch._dynamo.reset()
+    compiled = cast(nn.Module, torch.compile(model, backend="aot_eager", fullgraph=True))
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for inputs in x:
+            try:
+                got = subject.run(compiled, inputs)
+            except torch._dynamo.exc.TorchDynamoException as error:
+                reason = cut(str(error).partition("\n")[0])
+                raise NotJudged(f"not one graph: {reason}", "said") from error
+            plain = subject.run(model, inputs)
+            off = float((got.double() - plain.double()).abs().max())
+            # float32 of both: what rounds there, with as much room as elsewhere
+            if off > subject.bound(inputs) * 2.0**29:
+                raise LawBroken(
+                    f"compiled outputs are off by {off:.2g} at length {inputs.shape[1]}",
+                    subject.code(
+                        subject.inputs.code(2, inputs.shape[1]),
+                        f"y = {subject.call_code('x')}",
+                        "model = torch.compile(model, backend='aot_eager')",
+                        f"print(({subject.call_code('x')} - y).abs().max())  # not 0",
+                    ),
+                )
+    return f"one graph, equal at lengths {', '.join(map(str, lengths))}; {exports(subject, x[-1])}"
+
+
+def exports(subject: Subject, x: Tensor) -> str:
+    """Whether `torch.export` takes the model as it is: said."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            torch.export.export(subject.copy(torch.float32), (x,))
+    except Exception as error:  # whatever the exporter says
+        return f"not exported: {type(error).__name__}: {cut(str(error))[:100]}"
+    return "exported"

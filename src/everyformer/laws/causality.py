@@ -1,0 +1,188 @@
+"""Causality: an output depends on its own and earlier inputs alone.
+
+Tried in two ways, which find different faults: by changing what comes later, which also finds
+discrete choices (sorting, hashing, routing), and by gradients, which also find what is too small or
+saturated to be seen in one change. In evaluation and in training, where dropout draws the same
+numbers; with a mask that says that all is real, where one is taken; at lengths around blocks and
+windows; and in every way in which the model can compute the same.
+"""
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from everyformer.laws.rounding import doubled
+from everyformer.laws.subject import Subject
+from everyformer.laws.verdict import LawBroken, NotJudged
+
+
+class Condition(NamedTuple):
+    """How one look is taken."""
+
+    length: int
+    training: bool = False
+    masked: bool = False
+    way: str = ""
+
+    def __str__(self) -> str:
+        words = [f"length {self.length}", "in training" if self.training else "in evaluation"]
+        words += ["with a mask of ones"] * self.masked + [self.way] * bool(self.way)
+        return ", ".join(words)
+
+
+def causality(subject: Subject) -> str:
+    """No output changes, or has a gradient, by what comes later.
+
+    Raises:
+        LawBroken: the first output that does, what moves it and by how much.
+        NotJudged: the model does not claim it.
+    """
+    if not subject.causal:
+        raise NotJudged("it reads both ways")
+    looks = 0
+    for way, model in subject.variants():
+        for condition in conditions(model, way):
+            changes(model, condition)
+            looks += 1
+    looks += gradients(subject)
+    return f"{looks} looks: every later input changed, in evaluation and training; gradients"
+
+
+def conditions(subject: Subject, way: str) -> Iterator[Condition]:
+    """Three lengths that the model takes, and those around its blocks, in each mode."""
+    every = [length for length in subject.lengths() if length > 1]
+    if not every:
+        raise NotJudged("it takes no length from 2 to 65", "undecided")
+    marks = {n for mark in subject.marks() for n in (mark, mark + 1, 2 * mark + 1)}
+    some = {every[len(every) // 3], every[len(every) // 2], every[-1]} | (marks & {*every})
+    for length in sorted(some):
+        yield Condition(length, way=way)
+        if subject.doubles:
+            yield Condition(length, training=True, way=way)
+        if subject.masks:
+            yield Condition(length, masked=True, way=way)
+
+
+def changes(subject: Subject, condition: Condition) -> None:
+    """Change all inputs behind each position in turn: no output up to it moves."""
+    x = subject.inputs.draw(1, condition.length)
+    keep = torch.ones(x.shape[:2], dtype=torch.bool) if condition.masked else None
+    bound = subject.bound(x, keep, training=condition.training)
+    y = subject.exact(x, keep, training=condition.training)
+    for last in range(condition.length - 1):
+        moved = _moved(subject, condition, x, y, slice(last + 1, None))[: last + 1]
+        if bool((moved > bound).any()):
+            raise _broken(subject, condition, x, y, bound, last)
+
+
+def gradients(subject: Subject) -> int:
+    """The gradient of each output to later inputs is zero; how many looks that took."""
+    lengths = [length for length in subject.lengths() if 1 < length <= 33]
+    looks = 0
+    for length in lengths[-2:]:
+        x = subject.inputs.draw(1, length)
+        if not subject.doubles:
+            return 0
+        share = subject.share(x)
+        with doubled():
+            leaf, y = subject.differentiable(subject.copy(), x)
+            if leaf is None:
+                return looks
+            weight = torch.randn(y.shape[-1], generator=torch.Generator().manual_seed(1))
+            for t in range(length - 1):
+                later = _gradient((y[0, t] * weight).sum(), leaf)
+                size, at = later[t + 1 :].max(0)
+                if float(size) > share * float(later.max()):
+                    raise LawBroken(
+                        f"output {t} has a gradient of {float(size):.2g} to input "
+                        f"{t + 1 + int(at)} (its largest: {float(later.max()):.2g}), at length "
+                        f"{length}",
+                        _gradient_code(subject, length, t, t + 1 + int(at)),
+                    )
+        looks += 1
+    return looks
+
+
+def _gradient(output: Tensor, leaf: Tensor) -> Tensor:
+    """(L,), the largest gradient of an output to each input."""
+    (gradient,) = torch.autograd.grad(output, leaf, retain_graph=True, allow_unused=True)
+    return torch.zeros(leaf.shape[1]) if gradient is None else gradient[0].abs().amax(-1)
+
+
+def _moved(subject: Subject, how: Condition, x: Tensor, y: Tensor, part: Any) -> Tensor:
+    """(L,), how far outputs move when the inputs of ``part`` are others."""
+    changed = x.clone()
+    changed[:, part] = subject.inputs.other(x[:, part])
+    keep = torch.ones(x.shape[:2], dtype=torch.bool) if how.masked else None
+    return (subject.exact(changed, keep, training=how.training) - y)[0].abs().amax(-1)
+
+
+def _broken(
+    subject: Subject, how: Condition, x: Tensor, y: Tensor, bound: float, last: int
+) -> LawBroken:
+    """The first input that moves an output before it, alone or with all behind it."""
+    single = torch.stack([_moved(subject, how, x, y, slice(s, s + 1)) for s in range(how.length)])
+    pairs = ((single > bound) & torch.ones_like(single).tril(-1).bool()).nonzero().tolist()
+    if pairs:
+        s, t = min(pairs, key=lambda pair: (pair[0] - pair[1], pair))
+        size, part = float(single[s, t]), f"{s}:{s + 1}"
+        of = how.length * (how.length - 1) // 2
+        count = f"; {len(pairs)} of {of} pairs"
+        by = f"input {s} is another"
+    else:
+        moved = _moved(subject, how, x, y, slice(last + 1, None))[: last + 1]
+        size, t, s = float(moved.max()), int(moved.argmax()), last + 1
+        part, count = f"{s}:", ""
+        by = f"all inputs from {s} on are others"
+    finding = (
+        f"output {t} moves by {size:.2g} when {by} (outputs reach {float(y.abs().max()):.2g}, "
+        f"rounding {bound:.0e}{count}), at {how}"
+    )
+    return LawBroken(finding + _reason(subject, how, t, s), _change_code(subject, how, part, t))
+
+
+def _reason(subject: Subject, how: Condition, t: int, s: int) -> str:
+    """What can be seen of the cause."""
+    norms = [m for m in subject.model.modules() if isinstance(m, _BatchNorm)]
+    if how.training and norms:
+        return f"; {type(norms[0]).__name__} takes its means over positions"
+    with doubled():
+        leaf, y = subject.differentiable(
+            subject.copy(training=how.training), subject.inputs.draw(1, how.length)
+        )
+        if leaf is None or float(_gradient(y[0, t].sum(), leaf)[s]) > 0:
+            return ""
+    return "; no gradient flows there: a choice does it (sorting, hashing, routing)"
+
+
+def _change_code(subject: Subject, how: Condition, part: str, t: int) -> str:
+    keep = "torch.ones(x.shape[:2], dtype=torch.bool)" if how.masked else None
+    return subject.code(
+        subject.inputs.code(1, how.length),
+        "other = x.clone()",
+        f"other[:, {part}] = ({subject.inputs.other_code()})[:, {part}]",
+        "torch.manual_seed(0)",
+        f"y = {subject.call_code('x', keep)}",
+        "torch.manual_seed(0)",
+        f"print(({subject.call_code('other', keep)} - y)[0, {t}].abs().max())  # not 0",
+        training=how.training,
+    )
+
+
+def _gradient_code(subject: Subject, length: int, t: int, s: int) -> str:
+    lines = [subject.inputs.code(1, length)]
+    if subject.inputs.vocabulary is None:
+        lines += ["x.requires_grad_()", f"y = {subject.call_code('x')}"]
+    else:
+        lines += [
+            "table = next(m for m in model.modules() if isinstance(m, torch.nn.Embedding))",
+            "kept = []",
+            "table.register_forward_hook(lambda m, i, o: kept.append(o.retain_grad() or o))",
+            f"y = {subject.call_code('x')}",
+        ]
+    leaf = "x" if subject.inputs.vocabulary is None else "kept[0]"
+    lines += [f"y[0, {t}].sum().backward()", f"print({leaf}.grad[0, {s}].abs().max())  # not 0"]
+    return subject.code(*lines)

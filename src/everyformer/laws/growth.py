@@ -1,0 +1,113 @@
+"""Growth: operations, bytes and seconds against length, as an exponent with its interval."""
+
+import functools
+import math
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from everyformer.engines.flops import count_flops
+from everyformer.laws.subject import Subject
+from everyformer.laws.verdict import LawBroken, NotJudged
+
+LENGTHS = (16, 32, 64, 128, 256, 512, 1024, 2048)
+ROUNDS = 5
+CLAIMS = {"constant": 0.0, "linear": 1.0, "quadratic": 2.0}
+"""names of exponents that may be claimed"""
+
+
+class _Bytes(TorchDispatchMode):
+    """Counts the bytes of all results, and of the largest."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.total = self.largest = 0
+
+    def __torch_dispatch__(
+        self,
+        func: Callable[..., Any],
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        result = func(*args, **(kwargs or {}))
+        for part in result if isinstance(result, (tuple, list)) else (result,):
+            if isinstance(part, Tensor) and not part._is_view():
+                size = part.numel() * part.element_size()
+                self.total, self.largest = self.total + size, max(self.largest, size)
+        return result
+
+
+def growth(subject: Subject, claim: float | None = None) -> str:
+    """Exponents of operations, bytes and seconds of one pass between the two longest lengths.
+
+    Args:
+        claim: the exponent that operations and bytes must not exceed.
+
+    Raises:
+        LawBroken: they do.
+        NotJudged: without a claim the exponents are `said`.
+    """
+    model = subject.copy(torch.float32, training=False)
+    lengths = [n for n in LENGTHS if _runs(subject, model, n)]
+    if len(lengths) < 2:
+        raise NotJudged(f"it takes fewer than two of the lengths {LENGTHS}", "undecided")
+    counted: dict[str, list[int]] = {"operations": [], "largest tensor": [], "bytes written": []}
+    for length in lengths:
+        x = subject.inputs.draw(1, length)
+        with torch.no_grad():
+            operations = count_flops(functools.partial(subject.run, model, x))
+            with _Bytes() as written:
+                subject.run(model, x)
+        counted["operations"].append(operations)
+        counted["largest tensor"].append(written.largest)
+        counted["bytes written"].append(written.total)
+    last = lengths[-2:]
+    found = {what: exponent(last, values[-2:]) for what, values in counted.items() if all(values)}
+    low, middle, high = timed(subject, model, last)
+    words = [f"{what} L^{value:.2f}" for what, value in found.items()]
+    words.append(f"seconds L^{middle:.1f} (quartiles {low:.1f} to {high:.1f})")
+    detail = f"{', '.join(words)} from {last[0]} to {last[1]}"
+    if claim is None:
+        raise NotJudged(detail, "said")
+    # twice the length makes a claim of 1 no more than 2.1 times as much
+    over = [what for what, value in found.items() if value > claim + math.log2(1.05)]
+    if over:
+        raise LawBroken(f"{' and '.join(over)} grow faster than claimed (L^{claim:g}): {detail}")
+    return f"{detail}; claimed: L^{claim:g}"
+
+
+def _runs(subject: Subject, model: nn.Module, length: int) -> bool:
+    try:
+        with torch.no_grad():
+            subject.run(model, subject.inputs.draw(1, length))
+    except Exception:  # the law of lengths tells how a length is refused
+        return False
+    return True
+
+
+def exponent(lengths: Sequence[int], values: Sequence[float]) -> float:
+    """The power of the length by which the last of two values grew."""
+    return math.log(values[1] / values[0]) / math.log(lengths[1] / lengths[0])
+
+
+def timed(subject: Subject, model: nn.Module, lengths: Sequence[int]) -> tuple[float, float, float]:
+    """Lower quartile, median and upper quartile of the exponent of seconds, over rounds in which
+    both lengths take turns; the first round warms up."""
+    exponents = []
+    for _ in range(ROUNDS + 1):
+        seconds = []
+        for length in lengths:
+            x = subject.inputs.draw(1, length)
+            start = time.perf_counter()
+            with torch.no_grad():
+                subject.run(model, x)
+            seconds.append(time.perf_counter() - start)
+        exponents.append(exponent(lengths, seconds))
+    low, middle, high = statistics.quantiles(exponents[1:], n=4)
+    return low, middle, high

@@ -1,0 +1,102 @@
+"""Streaming: what a cache carries from piece to piece gives what one pass gives."""
+
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from everyformer.laws.rounding import doubled
+from everyformer.laws.subject import Subject
+from everyformer.laws.verdict import LawBroken, NotJudged
+
+
+def streaming(subject: Subject) -> str:
+    """Any split of a text into pieces, one input at a time, rows in another order half-way.
+
+    Raises:
+        LawBroken: the first position that differs from one pass.
+        NotJudged: the model offers no cache.
+    """
+    if not subject.streams:
+        raise NotJudged("it offers no cache")
+    if not subject.causal:
+        raise NotJudged("it reads both ways: nothing can be given before all is read")
+    lengths = [length for length in subject.lengths() if length >= 5]
+    tried = 0
+    for length in {lengths[0], lengths[-1]} if lengths else ():
+        for cuts in splits(length):
+            pieces(subject, length, cuts)
+            tried += 1
+    if not tried:
+        raise NotJudged("it takes no length from 5 to 65", "undecided")
+    return f"{tried} splits, of one input at a time and more; {reordered(subject, lengths[0])}"
+
+
+def splits(length: int) -> list[tuple[int, ...]]:
+    """Ends of pieces: one input at a time, two pieces, uneven ones, and a long one first."""
+    half, third = length // 2, max(1, length // 3)
+    return [
+        tuple(range(length + 1)),
+        (0, half, length),
+        (0, 1, third + 1, length - 1, length),
+        (0, length - 1, length),
+    ]
+
+
+def fed(subject: Subject, x: Tensor, cuts: tuple[int, ...], cache: Any = None) -> list[Tensor]:
+    """Outputs of each piece in float64."""
+    model, outputs = subject.copy(), []
+    with torch.no_grad(), doubled():
+        for start, end in pairwise(cuts):
+            torch.manual_seed(0)
+            y, cache = subject.feed(model, x[:, start:end], cache)
+            outputs.append(y.flatten(2))
+    return outputs
+
+
+def pieces(subject: Subject, length: int, cuts: tuple[int, ...]) -> None:
+    """One split equals one pass."""
+    x = subject.inputs.draw(2, length)
+    x = x.double() if x.is_floating_point() else x
+    y, bound = subject.exact(x), subject.bound(subject.inputs.draw(2, length))
+    off = (torch.cat(fed(subject, x, cuts), 1) - y).abs().amax((0, 2))
+    if not bool((off <= bound).all()):
+        at = int((~(off <= bound)).nonzero()[0])
+        raise LawBroken(
+            f"output {at} is off by {float(off[at]):.2g} when the {length} inputs come in pieces "
+            f"that end at {', '.join(map(str, cuts[1:][:6]))}{' ...' if len(cuts) > 7 else ''} "
+            f"(outputs reach {float(y.abs().max()):.2g}, rounding {bound:.0e})",
+            subject.code(
+                subject.inputs.code(2, length),
+                *subject.feed_code(),
+                "cache, pieces = None, []",
+                f"cuts = {'range(' + str(length + 1) + ')' if len(cuts) > length else cuts}",
+                "for start, end in zip(cuts, cuts[1:]):",
+                "    y, cache = feed(x[:, start:end], cache)",
+                "    pieces.append(y)",
+                f"print((torch.cat(pieces, 1) - {subject.call_code('x')})[:, {at}].abs().max())",
+            ),
+        )
+
+
+def reordered(subject: Subject, length: int) -> str:
+    """Rows that change places half-way (as beams do) go on as the rows that they are now."""
+    x, rows, half = subject.inputs.draw(3, length), torch.tensor([2, 0, 0]), length // 2
+    x = x.double() if x.is_floating_point() else x
+    model = subject.copy()
+    with torch.no_grad(), doubled():
+        _, cache = subject.feed(model, x[:, :half], None)
+        try:
+            cache = subject.rows_of(cache, rows)
+        except NotJudged as reason:
+            return str(reason)
+        y, _ = subject.feed(model, x[rows][:, half:], cache)
+    expected = subject.exact(x[rows])[:, half:]
+    off = float((y.flatten(2) - expected).abs().max())
+    if not off <= subject.bound(subject.inputs.draw(3, length)):
+        raise LawBroken(
+            f"after its rows were put in the order {rows.tolist()} at {half} of {length} inputs, "
+            f"the cache gives outputs that are off by {off:.2g}"
+        )
+    return "rows in another order half-way"

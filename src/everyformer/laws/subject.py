@@ -1,0 +1,323 @@
+"""A model under test, as the laws see it: inputs, one pass, and how both are written in Python."""
+
+import ast
+import copy
+import dataclasses
+import functools
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Self
+
+import torch
+from torch import Tensor, nn
+
+from everyformer.core.errors import ConfigError, ShapeError
+from everyformer.laws.rounding import EPS32, GAP, doubled, rounding
+from everyformer.laws.verdict import NotJudged
+
+TRIED = (1, 2, 3, 5, 8, 9, 12, 16, 17, 24, 32, 33, 64, 65)
+"""lengths of which a model takes some or all"""
+_MARKS = re.compile("window|block|chunk|bucket|span|stride|segment")
+_SPANS = re.compile("^(max_?(seq|position|len|source|target)|block_size|context_|n_positions|seq_)")
+
+
+@dataclasses.dataclass(frozen=True)
+class Inputs:
+    """What a model reads: token ids (B, L), or features (B, L, d).
+
+    ``vocabulary`` is None for features, ``width`` None for tokens.
+    """
+
+    vocabulary: int | None = None
+    width: int | None = None
+    first: int = 0
+    """smallest token that is drawn: below it are those with a meaning of their own"""
+
+    def draw(self, rows: int, length: int, seed: int = 0) -> Tensor:
+        """Inputs of (rows, length), the same for the same seed."""
+        generator = torch.Generator().manual_seed(seed)
+        if self.vocabulary is None:
+            shape = (rows, length, self.width or 1)
+            return torch.randn(shape, generator=generator, dtype=torch.float64).float()
+        return torch.randint(self.first, self.vocabulary, (rows, length), generator=generator)
+
+    def other(self, x: Tensor) -> Tensor:
+        """Inputs that differ from ``x`` everywhere, and much: 5 - 3 x of features."""
+        if self.vocabulary is None:
+            return 5 - 3 * x
+        span = self.vocabulary - self.first
+        return (x - self.first + max(1, span // 3)) % span + self.first
+
+    def code(self, rows: int, length: int) -> str:
+        """The Python of `draw` with seed 0."""
+        shape, seeded = f"({rows}, {length}", "generator=torch.Generator().manual_seed(0)"
+        if self.vocabulary is None:
+            return f"x = torch.randn({shape}, {self.width}), {seeded}, dtype=torch.float64)"
+        return f"x = torch.randint({self.first}, {self.vocabulary}, {shape}), {seeded})"
+
+    def other_code(self) -> str:
+        """The Python of `other`, of ``x``."""
+        if self.vocabulary is None:
+            return "5 - 3 * x"
+        span = self.vocabulary - self.first
+        return f"(x - {self.first} + {max(1, span // 3)}) % {span} + {self.first}"
+
+
+class Subject:
+    """A module that is called with its inputs alone; other ways to call derive from it.
+
+    Args:
+        model: it; the laws work on copies.
+        name: of the model in verdicts.
+        inputs: what it reads.
+        causal: whether an output may depend on earlier inputs and its own alone.
+        build: lines of Python that make ``model``; none for a module that someone holds.
+        place: of the outputs in what it gives, as `place` says.
+        make: makes another one with other random weights, where that can be done.
+    """
+
+    masks: tuple[str, ...] = ()
+    """where padding may stand: "right", "left", "holes"; (): none is taken"""
+    streams: bool = False
+    """whether `feed` goes on with a cache"""
+    doubles: bool = True
+    """whether it computes in the dtype of its inputs and weights, and with gradients"""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        name: str,
+        inputs: Inputs,
+        *,
+        causal: bool = True,
+        build: Sequence[str] = (),
+        place: str = "",
+        make: Callable[[], nn.Module] | None = None,
+    ) -> None:
+        self.model, self.name, self.inputs, self.causal = model, name, inputs, causal
+        self.build = tuple(build) or ("model = ...  # yours",)
+        self.place, self.make = place, make
+        self._bounds: dict[tuple[int, ...], float] = {}
+        self._copies: dict[bool, nn.Module] = {}
+
+    def call(self, model: nn.Module, x: Tensor, keep: Tensor | None = None) -> Any:
+        """What the model gives for inputs, of which ``keep`` (B, L) are no padding."""
+        return model(x)
+
+    def call_code(self, x: str, keep: str | None = None) -> str:
+        """The Python of `run`: an expression that is a tensor."""
+        return f"model({x}){self.place}"
+
+    def feed(self, model: nn.Module, x: Tensor, cache: Any) -> tuple[Tensor, Any]:
+        """Outputs of the next inputs, and the cache behind them; None begins.
+
+        Raises:
+            NotJudged: the model has no cache.
+        """
+        raise NotJudged("it offers no cache")
+
+    def feed_code(self) -> list[str]:
+        """The Python of `feed`: lines that define ``feed(x, cache)``."""
+        return []
+
+    def rows_of(self, cache: Any, rows: Tensor) -> Any:
+        """A cache whose row n is what row ``rows[n]`` was.
+
+        Raises:
+            NotJudged: the model has no way to do that.
+        """
+        raise NotJudged("its cache cannot be reordered")
+
+    def variants(self) -> Iterator[tuple[str, Self]]:
+        """The model in each way in which it can compute the same, with a word for each."""
+        yield "", self
+
+    def settings(self) -> Iterator[tuple[str, Any]]:
+        """Names and values that the model and its parts were configured with."""
+        for module in self.model.modules():
+            config = getattr(module, "config", None)
+            known = vars(config) if hasattr(config, "__dict__") else {}
+            yield from {**known, **vars(module)}.items()
+
+    def marks(self) -> list[int]:
+        """Sizes of windows, blocks and the like, around which errors sit."""
+        named = ((k, v) for k, v in self.settings() if _MARKS.search(k) and type(v) is int)
+        return sorted({value for _, value in named if 1 < value <= 64})
+
+    def max_length(self) -> int | None:
+        """The longest input that the model was made for, where it says so."""
+        named = (v for k, v in self.settings() if _SPANS.search(k) and type(v) is int and v > 1)
+        return min(named, default=None)
+
+    @functools.cached_property
+    def _lengths(self) -> list[int]:
+        around = [n for mark in self.marks() for n in (mark - 1, mark, mark + 1, 2 * mark + 1)]
+        every = sorted({*TRIED, *around, *(n for n in [self.max_length()] if n and n <= 129)})
+        return [length for length in every if self.takes(length)]
+
+    def lengths(self) -> list[int]:
+        """Lengths that the model takes, of 1 to 65 and those around `marks`."""
+        return self._lengths
+
+    def usual(self) -> int:
+        """A length that it takes, of 9 or more where there is one.
+
+        Raises:
+            NotJudged: there is none up to 65.
+        """
+        every = self.lengths()
+        if not every:
+            raise NotJudged("it takes no length from 1 to 65", "undecided")
+        return next((length for length in every if length >= 9), every[-1])
+
+    def takes(self, length: int) -> bool:
+        """Whether it takes inputs of a length."""
+        try:
+            self.run(self.copy(torch.float32), self.inputs.draw(1, length))
+        except Exception:  # a model may refuse a length in any way; the law of lengths says how
+            return False
+        return True
+
+    def copy(self, dtype: torch.dtype = torch.float64, training: bool = False) -> nn.Module:
+        """A copy of the model in a dtype, for evaluation or for training."""
+        if not self.doubles:
+            return self.model
+        try:
+            made = copy.deepcopy(self.model).to(dtype)
+        except Exception as error:
+            raise NotJudged(f"it cannot be copied: {error}", "undecided") from error
+        return made.train(training).requires_grad_()
+
+    def require_weights(self) -> None:
+        """Raise `NotJudged` where the model is as a file has it."""
+        if not self.doubles:
+            raise NotJudged("its file has one dtype and no gradients")
+
+    def run(self, model: nn.Module, x: Tensor, keep: Tensor | None = None) -> Tensor:
+        """Outputs (B, L, channels) of one pass; random numbers are the same at each.
+
+        Raises:
+            ShapeError: the model gives another number of rows or positions.
+        """
+        torch.manual_seed(0)
+        return self.called(model, x, keep)
+
+    def called(self, model: nn.Module, x: Tensor, keep: Tensor | None = None) -> Tensor:
+        """`run` with random numbers as they come."""
+        y = first(self.call(model, x, keep))
+        if y.shape[:2] != x.shape[:2]:
+            raise ShapeError(
+                f"{self.name} gives {tuple(y.shape)} for inputs of (rows, positions) "
+                f"{tuple(x.shape[:2])}: the laws need an output at each position"
+            )
+        return y.flatten(2) if y.dim() > 2 else y[..., None]
+
+    def exact(self, x: Tensor, keep: Tensor | None = None, *, training: bool = False) -> Tensor:
+        """Outputs in float64, without gradients, of the model as it was made."""
+        if not self.doubles:
+            return self.run(self.model, x, keep).double()
+        with torch.no_grad(), doubled():
+            return self.run(self._fresh(training), _wide(x), keep)
+
+    def _fresh(self, training: bool) -> nn.Module:
+        """A copy in float64 whose buffers are those of the model: in training they move."""
+        if training not in self._copies:
+            self._copies[training] = self.copy(training=training)
+        made = self._copies[training]
+        for name, buffer in self.model.named_buffers() if training else ():
+            made.get_buffer(name).copy_(buffer)
+        return made
+
+    def bound(self, x: Tensor, keep: Tensor | None = None, *, training: bool = False) -> float:
+        """The largest difference in float64 that may be rounding (`everyformer.laws.rounding`)."""
+        key = (*x.shape, training, keep is not None)
+        if key not in self._bounds:
+            y = self.exact(x, keep, training=training)
+            if not torch.isfinite(y).all():
+                raise NotJudged("its outputs are not finite: see the law of numbers", "undecided")
+            if not torch.equal(y, self.exact(x, keep, training=training)):
+                raise NotJudged("outputs differ from run to run: see determinism", "undecided")
+            if self.doubles:
+                with torch.no_grad():
+                    single = self.run(self.copy(torch.float32, training), x, keep)
+                self._bounds[key] = GAP * rounding(single, y)
+            else:
+                self._bounds[key] = EPS32 / GAP * float(y.abs().max())
+        return self._bounds[key]
+
+    def share(self, x: Tensor) -> float:
+        """`bound` as a share of the largest output."""
+        return self.bound(x) / max(float(self.exact(x).abs().max()), 1e-300)
+
+    def differentiable(self, model: nn.Module, x: Tensor) -> tuple[Tensor | None, Tensor]:
+        """Vectors (B, L, d) that the model reads, and outputs that can be differentiated by them.
+
+        Of tokens these are rows of the first embedding that is given them; None where there is
+        none.
+        """
+        if not self.doubles:
+            return None, self.run(model, x)
+        if self.inputs.vocabulary is None:
+            leaf = _wide(x).requires_grad_()
+            return leaf, self.run(model, leaf)
+        leaves: list[Tensor] = []
+
+        def keep(module: nn.Module, inputs: tuple[Any, ...], output: Tensor) -> Tensor | None:
+            if leaves or not inputs or not torch.equal(inputs[0], x):
+                return None
+            leaves.append(output.detach().requires_grad_())
+            return leaves[0]
+
+        tables = [m for m in model.modules() if isinstance(m, nn.Embedding)]
+        hooks = [table.register_forward_hook(keep) for table in tables]
+        y = self.run(model, x)
+        for hook in hooks:
+            hook.remove()
+        return (leaves[0] if leaves and leaves[0].dim() == 3 else None), y
+
+    def code(self, *lines: str, double: bool = True, training: bool = False) -> str:
+        """A program: the model, and ``lines`` that use ``model`` and `call_code`."""
+        mode = "train()" if training else "eval()"
+        start = [line for line in self.build if line.startswith(("import ", "from "))]
+        made = [line for line in self.build if line not in start]
+        dtype = "double()." if double else ""
+        steps = ["import torch", *start, "torch.manual_seed(0)", *made]
+        return "\n".join([*steps, f"model = model.{dtype}{mode}", *lines])
+
+
+def place(result: Any) -> str:
+    """The Python behind a call that reaches the outputs in its result: "" where that is a tensor,
+    else the logits, the last hidden state, or the first tensor of two dimensions or more.
+
+    Raises:
+        ConfigError: there are none.
+    """
+    if isinstance(result, Tensor):
+        return ""
+    for name in ("logits", "last_hidden_state"):
+        if isinstance(getattr(result, name, None), Tensor):
+            return f".{name}"
+        if isinstance(result, Mapping) and isinstance(result.get(name), Tensor):
+            return f"[{name!r}]"
+    parts: Iterable[tuple[Any, Any]] = result.items() if isinstance(result, Mapping) else ()
+    if isinstance(result, (tuple, list)):
+        parts = enumerate(result)
+    for key, part in parts:
+        if isinstance(part, Tensor) and part.dim() > 1:
+            return f"[{key!r}]"
+    raise ConfigError(
+        f"a {type(result).__name__} is no output that is known: expected a tensor, a tuple that "
+        "begins with one, or a mapping with 'logits' or 'last_hidden_state'"
+    )
+
+
+def first(result: Any) -> Tensor:
+    """The outputs in what a model gives, at their `place`."""
+    where = place(result)
+    if where.startswith("."):
+        return getattr(result, where[1:])
+    return result[ast.literal_eval(where[1:-1])] if where else result
+
+
+def _wide(x: Tensor) -> Tensor:
+    return x.double() if x.is_floating_point() else x

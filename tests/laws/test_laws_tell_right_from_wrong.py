@@ -1,0 +1,56 @@
+"""Laws for models of anyone: a right one keeps all, each wrong one is caught by exactly its law."""
+
+import functools
+
+import pytest
+import torch
+from right_and_wrong import Bare, Right
+
+from everyformer.laws import LAWS, check
+from everyformer.laws.adapters import subject_of
+
+WRONG = [
+    ("causality", Bare, "a diagonal too far"),
+    ("causality", Bare, "tokens in the order of their scores"),
+    ("causality", Right, "batch norm"),
+    ("streaming", Right, "positions begin anew"),
+    ("streaming", Right, "the oldest forgotten"),
+    ("streaming", Right, "rows share a cache"),
+    ("padding", Right, "mask ignored"),
+    ("padding", Right, "mask of queries, not keys"),
+    ("batch", Bare, "a mean over the batch"),
+    ("batch", Bare, "the number of rows"),
+    ("lengths", Bare, "one token squeezed"),
+    ("lengths", Bare, "a table that ends"),
+    ("numbers", Right, "too large for half"),
+    ("numbers", Right, "no digit in half"),
+    ("gradients", Right, "a layer that nothing uses"),
+    ("gradients", Right, "detached"),
+    ("determinism", Right, "a call counted"),
+    ("determinism", Right, "noise of the process"),
+    ("saving", Right, "layers in a list"),
+    ("saving", Right, "a weight that is no parameter"),
+    ("compiles", Right, "compiled otherwise"),
+    ("compiles", Right, "dropped when compiled"),
+]
+FAST = tuple(law for law in LAWS if law not in ("compiles", "growth"))
+
+
+def judged(kind: type[Right], wrong: str = "", laws: tuple[str, ...] = FAST):
+    torch.manual_seed(0)
+    make = functools.partial(kind, wrong)
+    return check(subject_of(make(), "it", make=make), laws=laws)
+
+
+def test_a_right_model_keeps_every_law():
+    verdicts = {one.law: one for one in judged(Right, laws=())}
+    assert {law for law, one in verdicts.items() if one.status == "said"} == {"order", "growth"}
+    others = [one.status for law, one in verdicts.items() if law not in ("order", "growth")]
+    assert others == ["held"] * 10, verdicts
+
+
+@pytest.mark.parametrize(("law", "kind", "wrong"), WRONG, ids=lambda value: str(value))
+def test_a_wrong_model_is_caught_by_exactly_its_law(law, kind, wrong):
+    laws = FAST if law in FAST else (*FAST, law)
+    failed = {one.law: one.detail for one in judged(kind, wrong, laws) if one.status == "failed"}
+    assert list(failed) == [law], failed
