@@ -128,7 +128,7 @@ def lsh_weights_reference(
                     continue
                 count = (times[i] > 0).to(qk) if pattern.once else times[i]
                 top = score[visible].max().detach()
-                row = torch.where(visible, count * (score - top).clamp(max=0).exp(), 0)
+                row = count * torch.where(visible, score - top, -torch.inf).exp()
                 weights[b, h, i] = row / row.sum()
     return weights
 
