@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from traceback import walk_tb
 from typing import Any
 
 import torch
@@ -119,9 +120,23 @@ def judge(subject: Subject, laws: Sequence[str], claim: float | None = None) -> 
         except NotJudged as reason:
             status, detail = reason.status, str(reason)
         except FAILURES as error:
+            if is_ours(error):
+                raise
             status, detail = "failed", f"it fails: {describe(error)}"
         seconds = time.perf_counter() - start
         yield LawResult(subject.name, name, status, detail, seconds, code)
+
+
+def is_ours(error: BaseException) -> bool:
+    """Whether an error rose in a law itself, and not in the model that it called."""
+    named = (str(frame.f_globals.get("__name__")) for frame, _ in walk_tb(error.__traceback__))
+    between = ("torch.", "contextlib", "everyformer.laws.rounding")
+    last = [name for name in named if not name.startswith(between)][-1]
+    return last.startswith("everyformer.laws") and not last.startswith(CALLS)
+
+
+CALLS = ("everyformer.laws.adapters", "everyformer.laws.subject")
+"""where models are called"""
 
 
 @contextmanager

@@ -51,6 +51,11 @@ def fed(subject: Subject, x: Tensor, cuts: tuple[int, ...], cache: Any = None) -
         for start, end in pairwise(cuts):
             torch.manual_seed(0)
             y, cache = subject.feed(model, x[:, start:end], cache)
+            if y.shape[:2] != (len(x), end - start):
+                raise LawBroken(
+                    f"{end - start} inputs behind {start} give outputs of {tuple(y.shape)}: "
+                    f"expected {end - start} of them for each of {len(x)} rows"
+                )
             outputs.append(y.flatten(2))
     return outputs
 

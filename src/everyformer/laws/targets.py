@@ -18,6 +18,7 @@ from everyformer.core.errors import ConfigError, PluginError
 from everyformer.core.foreign import FAILURES, describe
 from everyformer.core.plugins import named
 from everyformer.laws.adapters import subject_of
+from everyformer.laws.adapters.transformers import hugging_face
 from everyformer.laws.subject import Subject
 
 
@@ -34,8 +35,6 @@ def target(name: str, **known: Any) -> Subject:
         PluginError: its code fails.
     """
     if name.startswith("hf:"):
-        from everyformer.laws.adapters.transformers import hugging_face
-
         with foreign(name):
             return hugging_face(name[3:], **known)
     if name.startswith("onnx:") or name.endswith((".pt2", ".onnx")):

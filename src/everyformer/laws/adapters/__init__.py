@@ -13,9 +13,10 @@ from everyformer.core.errors import ConfigError
 from everyformer.laws.adapters.members import member
 from everyformer.laws.adapters.plain import plain
 from everyformer.laws.adapters.torch_layers import encoder, recurrent
+from everyformer.laws.adapters.transformers import pretrained
 from everyformer.laws.subject import Inputs, Subject
 
-ADAPTERS: tuple[Callable[..., Subject | None], ...] = (member, encoder, recurrent)
+ADAPTERS: tuple[Callable[..., Subject | None], ...] = (member, encoder, recurrent, pretrained)
 
 
 def subject_of(

@@ -1,0 +1,223 @@
+"""Models of transformers: masks and positions by their words, caches, and each way to attend.
+
+A name is a kind of model (``gpt2``), a class (``GPT2LMHeadModel``), or a local folder; it is built
+from a small configuration (`small_configs`) with random weights, so that nothing is downloaded.
+"""
+
+import copy
+import inspect
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Self
+
+import torch
+from torch import Tensor, nn
+
+from everyformer.core.errors import ConfigError, nearest
+from everyformer.core.foreign import cut
+from everyformer.laws.adapters.small_configs import small
+from everyformer.laws.subject import Inputs, Subject
+from everyformer.laws.verdict import NotJudged
+from everyformer.system.extras import extra_module
+
+LARGEST = 8_000_000
+"""parameters of a model that is built: a configuration that was not made small is refused"""
+CACHES = ("past_key_values", "cache_params", "state")
+"""what a cache is called"""
+ATTENDS = ("eager", "sdpa")
+
+
+class PreTrained(Subject):
+    """A model of transformers."""
+
+    def __init__(self, model: nn.Module, name: str, inputs: Inputs, **known: Any) -> None:
+        super().__init__(model, name, inputs, **known)
+        self.words = frozenset(inspect.signature(model.forward).parameters)
+        if "attention_mask" in self.words:
+            self.masks = ("right", "left", "holes")
+        self.cache_word = next((word for word in CACHES if word in self.words), "")
+        self.streams = self.causal and "use_cache" in self.words and bool(self.cache_word)
+
+    def call(self, model: nn.Module, x: Tensor, keep: Tensor | None = None) -> Any:
+        """One pass without a cache; positions count what is real."""
+        return model(**self._reads(x), **self._told(keep))
+
+    def call_code(self, x: str, keep: str | None = None) -> str:
+        """The Python of it."""
+        cache = ", use_cache=False" if "use_cache" in self.words else ""
+        mask = "" if keep is None else f", attention_mask={keep}.long()"
+        if keep is not None and "position_ids" in self.words:
+            mask += f", position_ids=({keep}.cumsum(1) - 1).clamp(0)"
+        word = "input_ids" if self.inputs.vocabulary is not None else "inputs_embeds"
+        return f"model({word}={x}{cache}{mask}){self.place}"
+
+    def _reads(self, x: Tensor) -> dict[str, Any]:
+        word = "input_ids" if self.inputs.vocabulary is not None else "inputs_embeds"
+        return {word: x, **({"use_cache": False} if "use_cache" in self.words else {})}
+
+    def _told(self, keep: Tensor | None) -> dict[str, Tensor]:
+        if keep is None:
+            return {}
+        told = {"attention_mask": keep.long()}
+        if "position_ids" in self.words:
+            told["position_ids"] = (keep.cumsum(1) - 1).clamp(min=0)
+        return told
+
+    def feed(self, model: nn.Module, x: Tensor, cache: Any) -> tuple[Tensor, Any]:
+        """Outputs, and the cache behind them."""
+        result = model(**{**self._reads(x), "use_cache": True, self.cache_word: cache})
+        after = getattr(result, self.cache_word, None)
+        if after is None:
+            raise NotJudged(f"it gives no {self.cache_word}")
+        return result.logits if hasattr(result, "logits") else result.last_hidden_state, after
+
+    def feed_code(self) -> list[str]:
+        """The Python of it."""
+        return [
+            "def feed(x, cache):",
+            f"    result = model(x, {self.cache_word}=cache, use_cache=True)",
+            f"    return result{self.place}, result.{self.cache_word}",
+        ]
+
+    def rows_of(self, cache: Any, rows: Tensor) -> Any:
+        """The cache with its rows in another order, in place."""
+        if not hasattr(cache, "reorder_cache"):
+            raise NotJudged("its cache cannot be reordered")
+        cache.reorder_cache(rows)
+        return cache
+
+    def variants(self) -> Iterator[tuple[str, Self]]:
+        """The model with each implementation of attention that it takes."""
+        for way in ATTENDS:
+            other = copy.copy(self)
+            other.model, other._bounds, other._copies = copy.deepcopy(self.model), {}, {}
+            try:
+                other.model.set_attn_implementation(way)  # type: ignore[operator]
+            except Exception:  # it has no other way: it is tried as it is
+                if way == ATTENDS[0]:
+                    yield "", self
+                return
+            if getattr(self.model.config, "_attn_implementation", None) != way:
+                other.build = (*self.build, f"model.set_attn_implementation({way!r})")
+            yield f"attention {way}", other
+
+
+def pretrained(model: nn.Module, name: str, **known: Any) -> Subject | None:
+    """The subject of a live model of transformers."""
+    config: Any = getattr(model, "config", None)
+    if not hasattr(config, "get_text_config"):
+        return None
+    if known.get("causal") is None:
+        known["causal"] = reads_one_way(type(model).__name__, config)
+    text = config.get_text_config()
+    special = [
+        value
+        for key, value in text.to_dict().items()
+        if key.endswith("token_id") and type(value) is int and 0 <= value < text.vocab_size // 2
+    ]
+    inputs = Inputs(vocabulary=text.vocab_size, first=max(special, default=-1) + 1)
+    subject = PreTrained(model, name, inputs, **known)
+    with torch.no_grad():
+        result = subject.call(subject.copy(torch.float32), inputs.draw(1, 8))
+    subject.place = ".logits" if hasattr(result, "logits") else ".last_hidden_state"
+    return subject
+
+
+def reads_one_way(name: str, config: Any) -> bool:
+    """Whether a class claims to be causal: it writes, and its configuration does not deny it."""
+    writes = name.endswith(("ForCausalLM", "LMHeadModel", "DoubleHeadsModel"))
+    return writes and getattr(config, "is_decoder", True) is not False
+
+
+def hugging_face(name: str, causal: bool | None = None, **_: Any) -> Subject:
+    """The subject of a kind, a class or a folder.
+
+    Raises:
+        ConfigError: there is no such thing, or no small model can be made of it.
+        MissingExtraError: transformers is not installed.
+    """
+    library = extra_module("transformers", "hf", "a model of transformers")
+    kind, settings = _class(library, name)
+    config, words = small_config(kind, settings)
+    size = _parameters(kind, config)
+    if size > LARGEST:
+        raise ConfigError(
+            f"a small '{name}' would have {size:,} parameters (at most {LARGEST:,}): its "
+            "configuration has sizes that are not known; give a function that makes it, as "
+            "file.py:make"
+        )
+
+    expert = any("expert" in word for word in config.to_dict())
+
+    def make() -> nn.Module:
+        model: Any = kind(config)
+        if expert:  # grouped products know no float64
+            model.set_experts_implementation("eager")
+        return model
+
+    torch.manual_seed(0)
+    build = [
+        "import transformers",
+        f"config = transformers.{type(config).__name__}(**{words!r})",
+        f"model = transformers.{kind.__name__}(config)",
+    ]
+    if expert:
+        build.append("model.set_experts_implementation('eager')")
+    made = pretrained(make(), name, causal=causal, build=build, make=make)
+    assert made is not None
+    return made
+
+
+def _class(library: Any, name: str) -> tuple[Any, dict[str, Any] | None]:
+    """A class by its name, by a kind of model, which writes where it can, or by a folder, with the
+    settings that this has."""
+    from transformers.models.auto import modeling_auto as auto
+
+    writing, reading = auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, auto.MODEL_MAPPING_NAMES
+    if Path(name).expanduser().is_dir():
+        config = library.AutoConfig.from_pretrained(Path(name).expanduser())
+        named = (config.architectures or [writing.get(config.model_type)])[0]
+        return getattr(library, str(named)), config.to_dict()
+    found: Any = writing.get(name) or reading.get(name)
+    found = found[0] if isinstance(found, tuple) else found
+    kind = getattr(library, found or name, None)
+    if isinstance(kind, type) and getattr(kind, "config_class", None) is not None:
+        return kind, None
+    if "/" in name:
+        raise ConfigError(
+            f"there is no folder '{name}', and nothing is downloaded: give a kind of model "
+            "(hf:gpt2), a class (hf:GPT2LMHeadModel) or a local folder"
+        )
+    known = [*writing, *reading]
+    raise ConfigError(f"transformers has no model '{name}'; {nearest(name, known)}")
+
+
+def small_config(kind: Any, settings: dict[str, Any] | None) -> tuple[Any, dict[str, Any]]:
+    """A configuration of which a small model can be built and run, and its arguments.
+
+    Two layers are enough for most; kinds whose layers differ have four or six.
+
+    Raises:
+        ConfigError: none of these runs; with what the last attempt says.
+    """
+    settings = settings or kind.config_class().to_dict()
+    error: Exception | None = None
+    for layers in (2, 4, 6):
+        words = {k: v for k, v in small(settings, layers).items() if settings.get(k) != v}
+        if "is_decoder" in settings and reads_one_way(kind.__name__, None):
+            words["is_decoder"] = True
+        try:
+            config = kind.config_class(**words)
+            if _parameters(kind, config) <= LARGEST:
+                with torch.no_grad():
+                    kind(config).eval()(torch.full((2, 12), 5))
+            return config, words
+        except Exception as problem:  # whatever a configuration or a model refuses
+            error = problem
+    says = f"{type(error).__name__}: {cut(str(error))[:200]}"
+    raise ConfigError(f"no small {kind.__name__} can be made: {says}") from error
+
+
+def _parameters(kind: Any, config: Any) -> int:
+    with torch.device("meta"):
+        return sum(weight.numel() for weight in kind(config).parameters())
