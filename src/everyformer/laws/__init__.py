@@ -6,49 +6,56 @@
     check_causality(model)     raises AssertionError with the positions, the size and a program
 
 A model is any `torch.nn.Module` that reads token ids (B, L) or features (B, L, d) and gives an
-output at each position. Nothing of everyformer's members is needed or imported.
+output at each position. Nothing of everyformer's members is needed. In pytest the fixture
+``everyformer_laws`` does the same (`everyformer.laws.pytest_plugin`). Names are imported when first
+used.
 """
 
-from everyformer.laws.asserts import (
-    check_batch as check_batch,
-)
-from everyformer.laws.asserts import (
-    check_causality as check_causality,
-)
-from everyformer.laws.asserts import (
-    check_compiles as check_compiles,
-)
-from everyformer.laws.asserts import (
-    check_determinism as check_determinism,
-)
-from everyformer.laws.asserts import (
-    check_gradients as check_gradients,
-)
-from everyformer.laws.asserts import (
-    check_growth as check_growth,
-)
-from everyformer.laws.asserts import (
-    check_lengths as check_lengths,
-)
-from everyformer.laws.asserts import (
-    check_numbers as check_numbers,
-)
-from everyformer.laws.asserts import (
-    check_order as check_order,
-)
-from everyformer.laws.asserts import (
-    check_padding as check_padding,
-)
-from everyformer.laws.asserts import (
-    check_saving as check_saving,
-)
-from everyformer.laws.asserts import (
-    check_streaming as check_streaming,
-)
-from everyformer.laws.judging import LAWS as LAWS
-from everyformer.laws.judging import Checked as Checked
-from everyformer.laws.judging import check as check
-from everyformer.laws.subject import Inputs as Inputs
-from everyformer.laws.subject import Subject as Subject
-from everyformer.laws.verdict import LawBroken as LawBroken
-from everyformer.laws.verdict import LawResult as LawResult
+from typing import TYPE_CHECKING
+
+from everyformer.system.lazy import late_names
+
+if TYPE_CHECKING:
+    from everyformer.laws.asserts import check_batch as check_batch
+    from everyformer.laws.asserts import check_causality as check_causality
+    from everyformer.laws.asserts import check_compiles as check_compiles
+    from everyformer.laws.asserts import check_determinism as check_determinism
+    from everyformer.laws.asserts import check_gradients as check_gradients
+    from everyformer.laws.asserts import check_growth as check_growth
+    from everyformer.laws.asserts import check_lengths as check_lengths
+    from everyformer.laws.asserts import check_numbers as check_numbers
+    from everyformer.laws.asserts import check_order as check_order
+    from everyformer.laws.asserts import check_padding as check_padding
+    from everyformer.laws.asserts import check_saving as check_saving
+    from everyformer.laws.asserts import check_streaming as check_streaming
+    from everyformer.laws.judging import LAWS as LAWS
+    from everyformer.laws.judging import Checked as Checked
+    from everyformer.laws.judging import check as check
+    from everyformer.laws.subject import Inputs as Inputs
+    from everyformer.laws.subject import Subject as Subject
+    from everyformer.laws.verdict import LawBroken as LawBroken
+    from everyformer.laws.verdict import LawResult as LawResult
+
+_HOMES = {
+    "LAWS": "judging",
+    "Checked": "judging",
+    "check": "judging",
+    "Inputs": "subject",
+    "Subject": "subject",
+    "LawBroken": "verdict",
+    "LawResult": "verdict",
+    "check_batch": "asserts",
+    "check_causality": "asserts",
+    "check_compiles": "asserts",
+    "check_determinism": "asserts",
+    "check_gradients": "asserts",
+    "check_growth": "asserts",
+    "check_lengths": "asserts",
+    "check_numbers": "asserts",
+    "check_order": "asserts",
+    "check_padding": "asserts",
+    "check_saving": "asserts",
+    "check_streaming": "asserts",
+}
+__all__ = list(_HOMES)
+__getattr__ = late_names(__name__, _HOMES)

@@ -1,0 +1,70 @@
+"""The fixture for pytest and the files that continuous integration reads."""
+
+import subprocess
+import sys
+from pathlib import Path
+from xml.etree import ElementTree
+
+from everyformer.laws.junit import write_junit
+from everyformer.laws.verdict import LawResult
+
+HERE = Path(__file__).parent
+TESTS = """
+import pytest
+from right_and_wrong import Bare, Right
+
+def test_right(everyformer_laws):
+    verdicts = everyformer_laws(Right(), laws=["causality", "streaming"])
+    assert [one.status for one in verdicts] == ["held", "held"]
+
+def test_wrong(everyformer_laws):
+    everyformer_laws(Bare("a diagonal too far"), laws=["causality", "batch"])
+
+@pytest.mark.exempt_laws(causality="it is told to leak")
+def test_exempt(everyformer_laws):
+    verdicts = everyformer_laws(Bare("a diagonal too far"), laws=["causality", "batch"])
+    assert [one.law for one in verdicts] == ["batch"]
+
+@pytest.mark.exempt_laws(causalty="misspelt")
+def test_a_law_that_there_is_not(everyformer_laws):
+    everyformer_laws(Right())
+"""
+
+
+def test_the_fixture_fails_with_the_evidence_and_leaves_out_what_is_exempt(tmp_path):
+    (tmp_path / "test_mine.py").write_text(TESTS)
+    (tmp_path / "conftest.py").write_text(f"import sys; sys.path.insert(0, {str(HERE)!r})")
+    words = ["-m", "pytest", "-q", "--strict-markers", "-p", "no:cacheprovider", "-p", "no:xdist"]
+    done = subprocess.run(
+        [sys.executable, *words, "--rootdir", str(tmp_path), "-c", "/dev/null", str(tmp_path)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "2 failed, 2 passed" in done.stdout, done.stdout + done.stderr
+    assert "Bare breaks causality: output" in done.stdout
+    assert "other[:, " in done.stdout, "the reproduction"
+    assert "causalty" in done.stdout
+    assert "did you mean" in done.stdout.lower() or "causality" in done.stdout
+
+
+def test_importing_the_plugin_imports_no_torch():
+    code = "import everyformer.laws.pytest_plugin, sys; print('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
+
+
+def test_verdicts_are_tests_of_junit(tmp_path):
+    results = [
+        LawResult("Net", "causality", "failed", "output 3 moves <far>", 0.5, "import torch"),
+        LawResult("Net", "batch", "held", "alone"),
+        LawResult("Net", "padding", "exempt", "it takes no mask"),
+    ]
+    write_junit(results, tmp_path / "laws.xml")
+    suite = ElementTree.parse(tmp_path / "laws.xml").getroot()
+    assert (suite.get("tests"), suite.get("failures")) == ("3", "1")
+    failed, held, exempt = suite.findall("testcase")
+    assert failed.find("failure").get("message") == "output 3 moves <far>"
+    assert failed.find("failure").text == "import torch"
+    assert held.find("failure") is None
+    assert exempt.find("skipped").get("message") == "exempt: it takes no mask"
