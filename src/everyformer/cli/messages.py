@@ -16,6 +16,7 @@ from everyformer.core.config import Choice, NoOptions, differences, to_dict
 from everyformer.core.errors import ConfigError
 from everyformer.family import list_members
 from everyformer.genes import GENES
+from everyformer.laws.names import is_target
 from everyformer.system.files import expanded
 from everyformer.training.names import HOMES, OTHER_NAMES
 from everyformer.training.spec import RunSpec
@@ -132,5 +133,7 @@ def refuse_files(words: Sequence[str], verb: str) -> None:
     known = [member.name for member in list_members()]
     members = [word for word in words if word in known]
     for word in words:
+        if verb == "verify" and is_target(word):
+            continue
         if word not in known and (refused := file_for_member(word, verb, members)) is not None:
             raise refused

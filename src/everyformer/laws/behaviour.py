@@ -139,6 +139,7 @@ def gradients(subject: Subject) -> str:
                 subject.inputs.code(4, x.shape[1]),
                 f"{subject.call_code('x')}.square().sum().backward()",
                 "print([n for n, p in model.named_parameters() if p.grad is None])",
+                gradients=True,
             ),
         )
     return f"{len(asked)} parameters get a gradient"

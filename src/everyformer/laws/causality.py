@@ -167,7 +167,7 @@ def _change_code(subject: Subject, how: Condition, part: str, t: int) -> str:
         "torch.manual_seed(0)",
         f"y = {subject.call_code('x', keep)}",
         "torch.manual_seed(0)",
-        f"print(({subject.call_code('other', keep)} - y)[0, {t}].abs().max())  # not 0",
+        f"print(float(({subject.call_code('other', keep)} - y)[0, {t}].abs().max()))  # not 0",
         training=how.training,
     )
 
@@ -185,4 +185,4 @@ def _gradient_code(subject: Subject, length: int, t: int, s: int) -> str:
         ]
     leaf = "x" if subject.inputs.vocabulary is None else "kept[0]"
     lines += [f"y[0, {t}].sum().backward()", f"print({leaf}.grad[0, {s}].abs().max())  # not 0"]
-    return subject.code(*lines)
+    return subject.code(*lines, gradients=True)

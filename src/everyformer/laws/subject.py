@@ -186,7 +186,7 @@ class Subject:
             made = copy.deepcopy(self.model).to(dtype)
         except Exception as error:
             raise NotJudged(f"it cannot be copied: {error}", "undecided") from error
-        return made.train(training).requires_grad_()
+        return made.train(training)
 
     def require_weights(self) -> None:
         """Raise `NotJudged` where the model is as a file has it."""
@@ -275,14 +275,16 @@ class Subject:
             hook.remove()
         return (leaves[0] if leaves and leaves[0].dim() == 3 else None), y
 
-    def code(self, *lines: str, double: bool = True, training: bool = False) -> str:
+    def code(
+        self, *lines: str, double: bool = True, training: bool = False, gradients: bool = False
+    ) -> str:
         """A program: the model, and ``lines`` that use ``model`` and `call_code`."""
         mode = "train()" if training else "eval()"
         start = [line for line in self.build if line.startswith(("import ", "from "))]
         made = [line for line in self.build if line not in start]
-        dtype = "double()." if double else ""
-        steps = ["import torch", *start, "torch.manual_seed(0)", *made]
-        return "\n".join([*steps, f"model = model.{dtype}{mode}", *lines])
+        ready = f"model = model.{'double().' * double}{mode}.requires_grad_({gradients})"
+        head = ["import torch", *start, "torch.manual_seed(0)", *made, ready]
+        return "\n".join([*head, *lines])
 
 
 def place(result: Any) -> str:

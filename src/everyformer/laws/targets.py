@@ -22,11 +22,6 @@ from everyformer.laws.adapters.transformers import hugging_face
 from everyformer.laws.subject import Subject
 
 
-def is_target(name: str) -> bool:
-    """Whether a name is one of these, and none of a member."""
-    return ":" in name or name.endswith((".pt2", ".onnx"))
-
-
 def target(name: str, **known: Any) -> Subject:
     """The subject of a name; ``known`` is what `subject_of` takes.
 

@@ -15,6 +15,7 @@ from everyformer.cli.parsing import say, verb
 from everyformer.core.config import Options
 from everyformer.core.errors import ConfigError
 from everyformer.family import info, list_members
+from everyformer.laws.names import is_target
 
 if TYPE_CHECKING:
     from everyformer.laws.verdict import LawResult
@@ -85,8 +86,6 @@ def run(options: VerifyOptions) -> int:
 
 def _verdicts(options: VerifyOptions) -> Iterator[LawResult]:
     """Members first, by their own laws; then models of anyone."""
-    from everyformer.laws.targets import is_target, target
-
     foreign = [name for name in options.members if is_target(name)]
     members = [name for name in options.members if name not in foreign]
     for name in members:
@@ -103,6 +102,7 @@ def _verdicts(options: VerifyOptions) -> Iterator[LawResult]:
         yield from verify(members, laws=options.laws, full=options.full, **where)
     for name in foreign:
         from everyformer.laws.judging import judge, known_claim, known_laws
+        from everyformer.laws.targets import target
 
         laws, claim = known_laws(options.laws), known_claim(options.claims)
         reads = {"vocabulary": options.vocabulary, "width": options.width}

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
-from everyformer.core.errors import ConfigError
+from everyformer.core.errors import ConfigError, ShapeError
 from everyformer.core.foreign import cut
 from everyformer.laws.subject import Inputs, Subject, place
 from everyformer.laws.verdict import NotJudged
@@ -79,7 +79,8 @@ def plain(
     """The subject of a module: what it reads is ``given``, or found by trying.
 
     Raises:
-        ConfigError: it takes nothing that was tried, or gives no output at each position.
+        ConfigError: it takes nothing that was tried.
+        ShapeError: it gives no output at each position.
     """
     tried: list[str] = []
     for inputs in [given] if given is not None else [*guesses(model)]:
@@ -91,7 +92,7 @@ def plain(
                     result = subject.call(subject.copy(torch.float32), x)
                 subject.place = place(result)
                 subject.run(subject.copy(torch.float32), x)
-            except ConfigError:
+            except (ConfigError, ShapeError):
                 raise
             except Exception as error:  # whatever a model says of inputs that are not its own
                 tried.append(f"{_words(x)}: {type(error).__name__}: {cut(str(error))[:120]}")

@@ -1,0 +1,7 @@
+"""Names of models of anyone, told from those of members without importing anything."""
+
+
+def is_target(name: str) -> bool:
+    """Whether a name is ``file.py:factory``, ``module:factory``, ``hf:NAME``, ``onnx:FILE`` or a
+    file of a program."""
+    return ":" in name or name.endswith((".pt2", ".onnx"))

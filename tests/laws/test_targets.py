@@ -1,0 +1,207 @@
+"""Models by name: what is not ours fails in its own name, in one sentence."""
+
+import json
+
+import pytest
+import torch
+from torch import nn
+
+from everyformer.cli import main
+from everyformer.core.errors import ConfigError, PluginError, ShapeError
+from everyformer.laws import check, check_growth, check_streaming
+from everyformer.laws.names import is_target
+from everyformer.laws.targets import target
+
+FILE = """
+import sys
+import torch
+from torch import nn
+
+
+class Net(nn.Module):
+    def __init__(self, width=8):
+        super().__init__()
+        self.embed = nn.Embedding(16, width)
+        self.head = nn.Linear(width, 16)
+
+    def forward(self, x):
+        return self.head(self.embed(x).cumsum(1))
+
+
+class Wants(Net):
+    def __init__(self, width, depth, *, heads):
+        super().__init__(width)
+
+
+class Short(Net):
+    def forward(self, x):
+        return super().forward(x)[:, :-1]
+
+
+class Pooled(Net):
+    def forward(self, x):
+        return super().forward(x).mean(1)
+
+
+class Named(Net):
+    def forward(self, x):
+        return {"scores": super().forward(x)[0, 0, 0], "last_hidden_state": super().forward(x)}
+
+
+class Text(nn.Module):
+    def forward(self, x):
+        return "text"
+
+
+class Two(Net):
+    def forward(self, x, context):
+        return super().forward(x)
+
+
+class Endless(Net):
+    def forward(self, x):
+        return super().forward(x) / 0
+
+
+class Fails(Net):
+    def forward(self, x):
+        if x.shape[0] == 4:
+            raise ValueError("four rows are not for me")
+        return super().forward(x)
+
+
+def raises():
+    raise RuntimeError("no weights today")
+
+
+def ends():
+    sys.exit(3)
+
+
+def no_module():
+    return {"a": 1}
+
+
+def talks():
+    print("making it")
+    return Net()
+"""
+
+
+@pytest.fixture
+def file(tmp_path):
+    (tmp_path / "mine.py").write_text(FILE)
+    return tmp_path / "mine.py"
+
+
+WRONG = [
+    ("raises", PluginError, "RuntimeError: no weights today"),
+    ("ends", PluginError, "SystemExit: 3"),
+    ("no_module", ConfigError, "gives a dict, which is no model"),
+    ("Wants", ConfigError, "wants width, depth, heads: name a function without arguments"),
+    ("Two", ConfigError, "cannot be guessed.*missing 1 required positional argument"),
+    ("Short", ShapeError, "gives .2, 11, 16. for inputs of .rows, positions. .2, 12."),
+    ("Pooled", ShapeError, "gives .2, 16. for inputs"),
+    ("Text", ConfigError, "no embedding and no width"),
+    ("Nett", ConfigError, "has no 'Nett'.*Net"),
+]
+
+
+@pytest.mark.parametrize(("name", "kind", "words"), WRONG, ids=[name for name, *_ in WRONG])
+def test_a_model_that_cannot_be_made_or_read_is_refused_in_its_name(file, name, kind, words):
+    with pytest.raises(kind, match=words) as caught:
+        target(f"{file}:{name}")
+    assert name.rstrip("t") in str(caught.value) or "it" in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("hf:gpt3", "no model 'gpt3'.*gpt2"),
+        ("hf:openai-community/gpt2", "nothing is downloaded"),
+        ("onnx:nowhere.onnx", "no file 'nowhere.onnx'"),
+        ("nowhere.py:Net", "no file 'nowhere.py'"),
+    ],
+)
+def test_a_name_of_nothing_says_what_there_is(name, words):
+    assert is_target(name)
+    with pytest.raises(ConfigError, match=words):
+        target(name)
+
+
+def test_names_of_members_are_no_targets():
+    assert not is_target("linear")
+
+
+def test_outputs_are_found_in_mappings(file):
+    subject = target(f"{file}:Named")
+    assert subject.call_code("x") == "model(x)['last_hidden_state']"
+
+
+def test_prints_of_a_model_go_to_stderr(file, capfd):
+    assert main(["verify", f"{file}:talks", "--laws", "batch", "--json"]) == 0
+    out, err = capfd.readouterr()
+    assert "making it" in err
+    assert [one["status"] for one in json.loads(out)] == ["held"]
+
+
+def test_a_model_that_fails_breaks_the_law_that_ran_it(file, capfd):
+    assert main(["verify", f"{file}:Fails", "--laws", "batch", "gradients"]) == 1
+    out = capfd.readouterr().out
+    assert "FAILED Fails, gradients: it fails: " in out
+    assert "in Fails.forward: ValueError: four rows are not for me" in out
+    assert "Traceback" not in out
+
+
+def test_outputs_that_are_not_finite_are_not_judged(file):
+    verdicts = {one.law: one for one in check(target(f"{file}:Endless"), laws=["batch", "numbers"])}
+    assert verdicts["batch"].status == "undecided"
+    assert "not finite" in verdicts["batch"].detail
+    assert verdicts["numbers"].status in ("failed", "undecided")
+
+
+def test_streaming_of_a_model_without_a_cache_does_not_apply(file):
+    assert check_streaming(target(f"{file}:Net")).startswith("exempt: it offers no cache")
+
+
+def test_a_program_shows_what_went_wrong_as_it_stands(file, tmp_path):
+    """What is printed with a broken law runs, and does not print 0."""
+    (tmp_path / "leaky.py").write_text(FILE.replace("cumsum(1)", "flip(1).cumsum(1)"))
+    (verdict,) = check(target(f"{tmp_path / 'leaky.py'}:Net"), laws=["causality"])
+    assert verdict.status == "failed"
+    printed: list[torch.Tensor] = []
+    exec(verdict.reproduction, {"print": printed.append})
+    assert float(printed[0]) > 0.01
+
+
+def test_what_a_model_reads_can_be_said():
+    class Features(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight = nn.Parameter(torch.eye(6))
+
+        def forward(self, x):
+            return x @ self.weight
+
+    with pytest.raises(ConfigError, match="width=D for features"):
+        check(Features())
+    for known in ({"width": 6}, {"inputs": torch.randn(2, 5, 6)}):
+        (verdict,) = check(Features(), laws=["causality"], **known)
+        assert verdict.status == "held"
+    with pytest.raises(ConfigError, match="expected token ids"):
+        check(Features(), inputs=torch.randn(2, 5))
+
+
+def test_claims_of_growth_have_names_and_numbers():
+    linear = nn.Sequential(nn.Linear(8, 8))
+    assert "claimed: L^1" in check_growth(linear, "linear")
+    assert "claimed: L^1.5" in check_growth(linear, 1.5)
+    with pytest.raises(AssertionError, match="grow faster than claimed"):
+        check_growth(linear, "constant")
+    with pytest.raises(ConfigError, match="linear"):
+        check_growth(linear, "liner")
+
+
+def test_laws_of_members_and_of_others_are_not_mixed(file):
+    assert main(["verify", "linear", f"{file}:Net", "--laws", "causality"]) == 2
