@@ -59,10 +59,8 @@ class VerifyOptions(Options):
     VerifyOptions,
     about="Check every law, of members or of models of anyone, on this machine.",
     examples=(
-        "everyformer verify",
         "everyformer verify aft-local gmlp --precision float32",
-        "everyformer verify mymodel.py:Net",
-        "everyformer verify hf:gpt2 --laws causality streaming padding",
+        "everyformer verify mymodel.py:Net hf:gpt2",
     ),
     default=VerifyOptions(),
     names=[member.name for member in list_members()],
