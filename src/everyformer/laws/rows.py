@@ -66,7 +66,9 @@ def alone(subject: Subject, length: int, side: str) -> str:
     keep, x = real(length, side), subject.inputs.draw(2, length)
     part = slice(None, -2) if side == "right" else slice(2, None)
     y = subject.exact(x, keep)[1:, part]
-    off = (subject.exact(x[1:, part]) - y).abs().amax((0, 2))
+    # all of it is real: said, since some count positions otherwise where nothing is said
+    single = subject.exact(x[1:, part], torch.ones_like(keep[1:, part]))
+    off = (single - y).abs().amax((0, 2))
     bound = subject.bound(x, keep)
     if bool((off <= bound).all()):
         return f"a row padded on the {side} is the row alone"
@@ -80,7 +82,8 @@ def alone(subject: Subject, length: int, side: str) -> str:
             subject.inputs.code(2, length),
             f"keep = torch.tensor({keep.int().tolist()}).bool()",
             f"padded = {subject.call_code('x', 'keep')}[1:, :-2]",
-            f"print((padded - {subject.call_code('x[1:, :-2]')}).abs().max())  # not 0",
+            "ones = torch.ones_like(keep[1:, :-2])",
+            f"print((padded - {subject.call_code('x[1:, :-2]', 'ones')}).abs().max())  # not 0",
         ),
     )
 

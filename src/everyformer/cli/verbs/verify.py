@@ -5,17 +5,18 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import tyro
 
 from everyformer.cli.console import emit, table
 from everyformer.cli.parsing import say, verb
+from everyformer.core.bounds import Count, Positive
 from everyformer.core.config import Options
 from everyformer.core.errors import ConfigError
 from everyformer.family import info, list_members
 from everyformer.laws.names import is_target
+from everyformer.system.files import expanded
 
 if TYPE_CHECKING:
     from everyformer.laws.verdict import LawResult
@@ -27,7 +28,7 @@ class VerifyOptions(Options):
 
     members: tyro.conf.Positional[tuple[str, ...]] = ()
     """members to check (default: all), or models of anyone: file.py:factory, module:factory,
-    hf:NAME, onnx:FILE"""
+    hf:NAME, onnx:FILE; hf:all, hf:causal and hf:encoders are all that transformers has"""
     laws: tuple[str, ...] = ()
     """laws to check (default: all): equation, causality, chunks, padding, limits, numbers, cost,
     compiles, keeps, reproducible, bidirectional; of models of anyone: causality, streaming,
@@ -49,6 +50,12 @@ class VerifyOptions(Options):
     claims: str | None = None
     """of a model of anyone: growth with length that it claims: constant, linear, quadratic, or an
     exponent"""
+    out: str = "runs/laws"
+    """of hf:all: folder of the verdicts, with which it goes on where it ended"""
+    seconds: Positive = 300.0
+    """of hf:all: after so many a model is given up"""
+    jobs: Count = 2
+    """of hf:all: processes at a time"""
     json: bool = False
     """machine output"""
     junit: str | None = None
@@ -74,7 +81,7 @@ def run(options: VerifyOptions) -> int:
     if options.junit is not None:
         from everyformer.laws.junit import write_junit
 
-        write_junit(results, Path(options.junit).expanduser())
+        write_junit(results, expanded(options.junit))
     if options.json:
         emit([dataclasses.asdict(r) for r in results])
     else:
@@ -100,9 +107,14 @@ def _verdicts(options: VerifyOptions) -> Iterator[LawResult]:
         yield from verify(members, laws=options.laws, full=options.full, **where)
     for name in foreign:
         from everyformer.laws.judging import judge, known_claim, known_laws
+        from everyformer.laws.sweep import GROUPS, classes, sweep
         from everyformer.laws.targets import target
 
         laws, claim = known_laws(options.laws), known_claim(options.claims)
+        if name in GROUPS:
+            folder, limit = expanded(options.out), options.seconds
+            yield from sweep(classes(name), folder, laws, seconds=limit, jobs=options.jobs)
+            continue
         reads = {"vocabulary": options.vocabulary, "width": options.width}
         yield from judge(target(name, causal=options.causal, **reads), laws, claim)
 

@@ -6,6 +6,7 @@ from a small configuration (`small_configs`) with random weights, so that nothin
 
 import copy
 import inspect
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Self
@@ -136,7 +137,7 @@ def hugging_face(name: str, causal: bool | None = None, **_: Any) -> Subject:
         ConfigError: there is no such thing, or no small model can be made of it.
         MissingExtraError: transformers is not installed.
     """
-    library = extra_module("transformers", "hf", "a model of transformers")
+    library = quiet_library("a model of transformers")
     kind, settings = _class(library, name)
     config, words = small_config(kind, settings)
     size = _parameters(kind, config)
@@ -166,6 +167,12 @@ def hugging_face(name: str, causal: bool | None = None, **_: Any) -> Subject:
     made = pretrained(make(), name, causal=causal, build=build, make=make)
     assert made is not None
     return made
+
+
+def quiet_library(purpose: str) -> Any:
+    """transformers, which then neither downloads nor warns, here and in processes begun later."""
+    os.environ |= {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_VERBOSITY": "error"}
+    return extra_module("transformers", "hf", purpose)
 
 
 def _class(library: Any, name: str) -> tuple[Any, dict[str, Any] | None]:

@@ -1,0 +1,105 @@
+"""All classes of transformers, each in a process of its own: `everyformer verify hf:all`.
+
+What is known of a class lies in one file of a folder, so that a sweep goes on where it ended. A
+class that ends its process, or takes too long, has that for a verdict.
+"""
+
+import dataclasses
+import time
+from collections.abc import Iterator, Sequence
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Any
+
+from everyformer.core.errors import EveryformerError
+from everyformer.laws.adapters.transformers import quiet_library
+from everyformer.laws.verdict import LawResult
+from everyformer.system.children import start
+from everyformer.system.files import write_text
+from everyformer.system.plain import from_json, to_json
+
+GROUPS = ("hf:all", "hf:causal", "hf:encoders")
+IMPORTS = ("torch", "transformers", "everyformer.laws.targets", "everyformer.laws.judging")
+BUILD = "build"
+"""stands for a law where no model could be made"""
+
+
+def classes(group: str) -> list[str]:
+    """``hf:`` and the class, of all that write text, that read it both ways, or of both."""
+    quiet_library("a sweep over transformers")
+    from transformers.models.auto import modeling_auto as auto
+
+    writing = auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+    reading = {
+        **auto.MODEL_FOR_TEXT_ENCODING_MAPPING_NAMES,
+        **auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES,
+    }
+    chosen: list[Any] = [] if group == "hf:encoders" else [*writing.values()]
+    if group != "hf:causal":
+        chosen += reading.values()
+    names = [name[0] if isinstance(name, tuple) else name for name in chosen]
+    return [f"hf:{name}" for name in dict.fromkeys(names)]
+
+
+def sweep(
+    names: Sequence[str], folder: Path, laws: Sequence[str], *, seconds: float, jobs: int
+) -> Iterator[LawResult]:
+    """The verdicts of all, those that ``folder`` has first, then each as its process ends.
+
+    Args:
+        seconds: after which a model's process is ended. jobs: processes at a time.
+    """
+    waiting = []
+    for name in names:
+        path = folder / f"{name.partition(':')[2]}.json"
+        if path.exists():
+            yield from read(path)
+        else:
+            waiting.append((name, path))
+    running: dict[BaseProcess, tuple[str, Path, float]] = {}
+    while waiting or running:
+        while waiting and len(running) < jobs:
+            name, path = waiting.pop(0)
+            child = start(judge_one, name, str(path), tuple(laws), imports=IMPORTS, daemon=True)
+            running[child] = name, path, time.monotonic()
+        time.sleep(0.05)
+        for child, (name, path, began) in list(running.items()):
+            took = time.monotonic() - began
+            if child.is_alive() and took < seconds:
+                continue
+            del running[child]
+            if child.is_alive():
+                child.kill()
+                _write(path, [_failed(name, f"it was not done in {seconds:.0f} s", took)])
+            child.join()
+            if not path.exists():
+                _write(path, [_failed(name, f"its process ended with {child.exitcode}", took)])
+            yield from read(path)
+
+
+def judge_one(name: str, path: str, laws: Sequence[str]) -> int:
+    """Write the verdicts of one model; its process does nothing else."""
+    from everyformer.laws.judging import judge
+    from everyformer.laws.targets import target
+
+    began = time.monotonic()
+    try:
+        results = list(judge(target(name), laws))
+    except EveryformerError as error:
+        took = time.monotonic() - began
+        results = [LawResult(name.partition(":")[2], BUILD, "undecided", str(error), took)]
+    _write(Path(path), results)
+    return 0
+
+
+def _failed(name: str, words: str, seconds: float) -> LawResult:
+    return LawResult(name.partition(":")[2], BUILD, "failed", words, seconds)
+
+
+def _write(path: Path, results: Sequence[LawResult]) -> None:
+    write_text(path, to_json([dataclasses.asdict(one) for one in results]) + "\n", parents=True)
+
+
+def read(path: Path) -> list[LawResult]:
+    """Verdicts as `sweep` wrote them."""
+    return [LawResult(**one) for one in from_json(path.read_text(encoding="utf-8"))]
