@@ -236,7 +236,7 @@ def test_a_training_on_data_stands_beside_counting_its_tokens():
     how = {"width": 8, "layers": 1, "heads": 1}
     for _, _ in study.models({"attention": {}}, (data, 4), 1000, **how):
         pass
-    assert study.beside[f"counting {data.name}, nats"] == [data.counting]
+    assert study.beside[f"counting {data.name} (lm), nats"] == [data.counting]
 
 
 def test_the_rate_of_lags_rises_and_falls_by_equal_amounts():

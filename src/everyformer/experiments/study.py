@@ -182,7 +182,10 @@ class Study:
         """Keep what always answering the commonest target reaches, and knowing how common each is,
         or each after the one or two before it."""
         data = batches[0] if isinstance(batches, tuple) else None
-        name = data.name if data else getattr(batches, "__name__", "targets").replace("_", " ")
+        if data is not None:
+            name = f"{data.name} ({data.task})"
+        else:
+            name = getattr(batches, "__name__", "batches").replace("_", " ")
         reached: dict[str, Any] = {}
         if counts.numel():
             shares = counts / counts.sum()
