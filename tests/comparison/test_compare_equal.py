@@ -12,7 +12,7 @@ from small_comparisons import SMALL
 
 from everyformer.benchmark.points import Point
 from everyformer.comparison import timing, worker
-from everyformer.comparison.summary import student_quantile
+from everyformer.comparison.student import quantile, within
 from everyformer.data.dataset import Dataset
 from everyformer.report.notes import notes
 
@@ -203,7 +203,9 @@ def test_the_python_call_gives_what_the_files_hold(
 @pytest.mark.parametrize("degrees", [*range(1, 40), 99, 100, 999, 1000])
 def test_quantiles_are_students(degrees: int) -> None:
     stats = pytest.importorskip("scipy.stats")
-    assert student_quantile(degrees) == pytest.approx(stats.t.ppf(0.975, degrees), rel=1e-10)
+    assert within(1.3, degrees) == pytest.approx(2 * stats.t.cdf(1.3, degrees) - 1, rel=1e-10)
+    assert quantile(degrees, 0.99) == pytest.approx(stats.t.ppf(0.995, degrees), rel=1e-9)
+    assert quantile(degrees) == pytest.approx(stats.t.ppf(0.975, degrees), rel=1e-10)
 
 
 def test_presets_that_differ_in_more_than_their_gene_are_named(compare: Compare) -> None:

@@ -1,9 +1,11 @@
 """The results of a comparison as `collect` returns them, made up: no training."""
 
+import itertools
 from typing import Any
 
 from everyformer.comparison.config import CompareConfig
-from everyformer.comparison.verdict import letters, verdict
+from everyformer.comparison.contrasts import letters
+from everyformer.comparison.verdict import verdict
 from everyformer.core.config import to_dict
 from everyformer.family import info, list_members
 
@@ -16,7 +18,7 @@ def made_up(
     metric: str = "bits_per_byte",
     qualities: tuple[float, ...] = (2.0, 2.5),
     half: float = 0.1,
-    seeds: int = 1,
+    seeds: int = 3,
     failed: dict[str, str] | None = None,
     waiting: tuple[str, ...] = (),
     doubts: tuple[str, ...] = (),
@@ -35,7 +37,8 @@ def made_up(
     for member, error in (failed or {}).items():
         rows.append({"member": member, "status": "failed", "error": error})
     trained = [row for row in rows if row["status"] == "done"]
-    for row, own in zip(trained, letters(trained), strict=True):
+    told = [] if seeds == 1 else [_contrast(a, b) for a, b in itertools.combinations(trained, 2)]
+    for row, own in zip(trained, letters(trained, told), strict=True):
         row["letters"] = own
     everyone = [*members, *(failed or {}), *waiting]
     judged: Any = verdict(trained, metric, in_seconds=False, cores=2)  # type: ignore[arg-type]
@@ -74,9 +77,26 @@ def made_up(
         "rows": rows,
         "runs": runs,
         "bench": bench,
+        "contrasts": told,
         "verdict": judged | {"doubts": [*judged["doubts"], *doubts]},
         "waiting": list(waiting),
         "next": [["look into it", "everyformer show 'runs/a b' all"]],
+    }
+
+
+def _contrast(better: Any, worse: Any) -> dict[str, Any]:
+    """Two members, told apart where their intervals have no value in common."""
+    low, high = (
+        pick(row["interval"][n] for row in (better, worse)) for n, pick in ((0, max), (1, min))
+    )
+    apart = low > high
+    return {
+        "better": better["member"],
+        "worse": worse["member"],
+        "difference": abs(worse["quality"] - better["quality"]),
+        "interval": [0.01, 0.5],
+        "probability": 0.012 if apart else 0.4,
+        "apart": apart,
     }
 
 

@@ -1,11 +1,14 @@
 """The headline of a comparison names a winner only where its numbers allow one."""
 
 import re
+import statistics
 from typing import Any
 
 import pytest
 from report_results import made_up, many, same
 
+from everyformer.comparison.contrasts import seeds_for, smallest_seen
+from everyformer.comparison.metrics import METRICS
 from everyformer.comparison.verdict import verdict
 from everyformer.report.figures import draw_all
 from everyformer.report.headline import answer, winners
@@ -13,7 +16,7 @@ from everyformer.report.notes import notes
 
 BUSY = "the machine had other work (a load of 3.2 beside 2 threads of training on 2 cores)"
 SHORT = "fewer than 50 steps were made (gmlp 45)"
-PRAISE = re.compile(r"\b(best|ahead|first|fastest|leads|lowest|wins|winner|tie|most)\b")
+PRAISE = re.compile(r"\b(best|ahead|first(?! seed)|fastest|leads|lowest|wins|winner|tie|most)\b")
 
 
 def test_distinct_intervals_name_a_winner() -> None:
@@ -21,8 +24,32 @@ def test_distinct_intervals_name_a_winner() -> None:
     assert text.startswith(
         "attention is best after 60 seconds of training, with 2.000 bits per byte (lower is "
         "better); gmlp follows with 2.500, "
-        "and no 95% interval overlaps with that of the best."
+        "and every other is told apart from the best (3 seeds, p = 0.012)."
     )
+
+
+def test_one_training_each_names_no_winner() -> None:
+    """Whatever their intervals over validation sequences are."""
+    results = made_up(qualities=(2.0, 9.0), half=0.001, seeds=1)
+    text = answer(results)
+    assert text.startswith(
+        "Not settled: one training each says nothing of training's luck (--seeds 3 does). In the "
+        "order of this table: attention 2.000 and gmlp 9.000"
+    )
+    assert winners(results) == []
+    assert "would not show" not in text
+
+
+def test_the_smallest_difference_that_would_have_shown_is_said() -> None:
+    results = made_up()
+    rows = results["rows"]
+    rows[0]["values"], rows[1]["values"] = [2.0, 2.1, 2.0], [2.5, 2.5, 2.5]
+    results["verdict"]["smallest"] = seen = smallest_seen(rows, "bits_per_byte")
+    assert seen == pytest.approx(4.3027 * statistics.stdev([0.5, 0.4, 0.5]) / 3**0.5, rel=1e-4)
+    more = seeds_for(rows, "bits_per_byte", seen / 2) - 3
+    said = f"With 3 seeds a difference below 0.14 bits per byte would not show; {more} more for"
+    assert f"{said} 0.072 bits per byte." in answer(results)
+    assert METRICS["accuracy"].difference(0.0123) == "1.2 points"
 
 
 def test_accuracy_ranks_high_first() -> None:
@@ -37,7 +64,7 @@ def test_intervals_that_touch_or_overlap_leave_it_open(half: float) -> None:
     results = made_up(qualities=(2.0, 2.5), half=half)
     text = answer(results)
     assert text.startswith(
-        "Not settled between attention and gmlp: their 95% intervals overlap. attention stands "
+        "Not settled between attention and gmlp: 3 seeds do not tell them apart. attention stands "
         "first in the table"
     )
     assert winners(results) == []
@@ -49,7 +76,7 @@ def test_a_tier_is_not_settled_between_its_members() -> None:
     text = answer(made_up(members, qualities=(2.0, 2.05, 3.0)))
     assert text.startswith("Not settled between attention and gmlp:")
     everyone = answer(made_up(members, qualities=(2.0, 2.05, 2.1)))
-    assert "between attention, gmlp and linear: the 95% intervals of the others over" in everyone
+    assert everyone.startswith("Not settled between attention, gmlp and linear: 3 seeds do not")
 
 
 @pytest.mark.parametrize("half", [0.1, 1e-6])
@@ -68,8 +95,8 @@ def test_members_near_a_tie_are_named_beside_it() -> None:
     members = ("attention", "linear", "gmlp", "rope")
     text = answer(made_up(members, qualities=(2.0, 2.0, 2.1, 3.0)))
     assert text.startswith(
-        "attention and linear tie at 2.000 bits per byte (lower is better), and the 95% interval "
-        "of gmlp overlaps with theirs: which of them is best is not settled by this run."
+        "attention and linear tie at 2.000 bits per byte (lower is better), and gmlp is not told "
+        "apart from them: which of them is best is not settled by this run."
     )
 
 
@@ -81,9 +108,10 @@ def test_equal_losses_are_one_function() -> None:
     text = answer(results)
     assert text.startswith(
         "attention, longformer and bigbird share the first place after 60 seconds of training, "
-        "with 2.000 bits per byte (lower is better); gmlp follows with 3.000, and no 95% interval "
-        "overlaps with that of theirs. attention, longformer and bigbird gave the same loss to the "
-        "last digit: at this length they compute the same function."
+        "with 2.000 bits per byte (lower is better); gmlp follows with 3.000, and every other is "
+        "told apart from theirs (3 seeds, p = 0.012, corrected for 6 pairs). attention, longformer "
+        "and bigbird gave the same loss to the last digit: at this length they compute the same "
+        "function."
     )
     assert text.count("same function") == 1
 

@@ -9,6 +9,7 @@ from typing import Any, cast
 from everyformer.benchmark.points import Point, crossover
 from everyformer.comparison.advice import advice
 from everyformer.comparison.config import CompareConfig
+from everyformer.comparison.contrasts import contrasts, letters
 from everyformer.comparison.metrics import METRICS
 from everyformer.comparison.plan import Entrant, preset_changes
 from everyformer.comparison.playing import mean_of
@@ -24,7 +25,7 @@ from everyformer.comparison.results import (
 )
 from everyformer.comparison.summary import curve, member_row, quality_metric, rank, time_to
 from everyformer.comparison.trainings import Finished
-from everyformer.comparison.verdict import letters, same_functions, verdict
+from everyformer.comparison.verdict import same_functions, verdict
 from everyformer.core import plugins
 from everyformer.core.config import to_dict
 from everyformer.core.tasks import TASKS
@@ -81,7 +82,9 @@ def collect(
             runs.append(cast(Run, {**which, **values, **lines}))
     ranked = rank(rows, metric)
     complete = [row for row in ranked if row["status"] == "done"]
-    together = zip(complete, letters(complete), same_functions(complete, runs), strict=True)
+    told = contrasts(complete, metric)
+    tiers, same = letters(complete, told), same_functions(complete, runs)
+    together = zip(complete, tiers, same, strict=True)
     for row, own_letters, equals in together:
         row["letters"], row["same_as"] = own_letters, equals
     qualities = [row["quality"] for row in complete]
@@ -113,6 +116,7 @@ def collect(
         "rows": ranked,
         "runs": runs,
         "bench": [to_dict(point) for point in points],
+        "contrasts": told,
         "verdict": judged,
         "waiting": [name for name in config.members if name in able - trained],
         "next": next_steps(

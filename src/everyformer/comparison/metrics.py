@@ -39,6 +39,10 @@ class MetricInfo:
         """A value as a table shows it."""
         return format(value, self.format)
 
+    def difference(self, value: float) -> str:
+        """A difference between two values, to two digits, with its unit."""
+        return f"{100 * value:.2g} points" if self.share else f"{value:.2g} {self.unit}"
+
     def sentence(self, value: float) -> str:
         """A value as a sentence says it."""
         return self.said.format(self.written(value))

@@ -247,6 +247,21 @@ class TableRow(TypedDict):
     """what was reached by acting; None where it was not tried"""
 
 
+class Contrast(TypedDict):
+    """Two members, the one with the better mean first (`everyformer.comparison.contrasts`)."""
+
+    better: str
+    worse: str
+    difference: float
+    """mean over seeds"""
+    interval: Interval
+    """that holds with those of all pairs in 95% of comparisons"""
+    probability: float
+    """of a difference as large between equal members, corrected for the number of pairs"""
+    apart: bool
+    """whether they are told apart"""
+
+
 class Verdict(TypedDict):
     """Order that the numbers support."""
 
@@ -256,6 +271,8 @@ class Verdict(TypedDict):
     """why no winner may be named, in sentences without a full stop"""
     useful: bool
     """whether the first of the table surely beats an answer that reads nothing of the input"""
+    smallest: float | None
+    """the smallest difference that would have told two members apart; None: one training each"""
 
 
 class Results(TypedDict):
@@ -274,6 +291,8 @@ class Results(TypedDict):
     runs: list[Run]
     bench: list[dict[str, Any]]
     """see `points`"""
+    contrasts: list[Contrast]
+    """all pairs; none with one training each"""
     verdict: Verdict
     waiting: list[str]
     """members whose trainings are still to come; none in a finished comparison"""

@@ -3,8 +3,6 @@
 What only the whole table tells of a row (its tiers, its equals) is added when all rows are known.
 """
 
-import functools
-import math
 import statistics
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -23,6 +21,7 @@ from everyformer.comparison.results import (
     interval_of,
     quality_of,
 )  # fmt: skip
+from everyformer.comparison.student import mean_interval
 from everyformer.core.tasks import TASKS
 from everyformer.family import info
 from everyformer.training.logging import read_metrics
@@ -99,39 +98,6 @@ def _mean(values: Iterable[float | None]) -> float | None:
     """Mean of the runs that tell it; None: no run does."""
     known = [value for value in values if value is not None]
     return statistics.mean(known) if known else None
-
-
-def mean_interval(values: Sequence[float]) -> list[float]:
-    """Student's 95% interval of the mean of at least two values."""
-    n, mean = len(values), statistics.mean(values)
-    half = student_quantile(n - 1) * statistics.stdev(values) / math.sqrt(n)
-    return [mean - half, mean + half]
-
-
-@functools.cache
-def student_quantile(degrees: int) -> float:
-    """The t that Student's distribution leaves 95% between -t and t, for 1, 2, ... degrees.
-
-    With angle a = atan(t / sqrt(n)) the share between is, of odd n,
-    2 / pi (a + sin a (cos a + 2/3 cos^3 a + ... up to cos^(n-2))), and of even n
-    sin a (1 + 1/2 cos^2 a + 1 3 / (2 4) cos^4 a + ...): Abramowitz and Stegun 26.7.3 and 26.7.4.
-    """
-
-    def between(angle: float) -> float:
-        cosine, odd = math.cos(angle), degrees % 2
-        term = cosine if odd else 1.0
-        total = term if degrees > 1 else 0.0
-        for k in range(2 + odd, degrees - 1, 2):
-            term *= (k - 1) / k * cosine * cosine
-            total += term
-        total *= math.sin(angle)
-        return 2 / math.pi * (angle + total) if odd else total
-
-    low, high = 0.0, math.pi / 2
-    for _ in range(60):
-        middle = (low + high) / 2
-        low, high = (middle, high) if between(middle) < 0.95 else (low, middle)
-    return math.sqrt(degrees) * math.tan(low)
 
 
 def curve(run: Path, last: int | None = None) -> Curve:

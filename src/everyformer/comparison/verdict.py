@@ -1,11 +1,11 @@
-"""Statements that a table supports: tiers that its intervals support, equal functions, the verdict.
+"""Statements that a table supports: equal functions, the verdict.
 
 No winner is named where the machine was too busy to share seconds fairly or a member hardly began.
 """
 
 from collections.abc import Iterator, Sequence
-from string import ascii_lowercase
 
+from everyformer.comparison.contrasts import smallest_seen
 from everyformer.comparison.metrics import METRICS
 from everyformer.comparison.results import Metric, Run, TableRow, Verdict
 from everyformer.core.wording import few
@@ -16,27 +16,6 @@ FEWEST_STEPS = 50
 """of a training that says something of a member"""
 IDLE_LOAD = 0.5
 """threads beyond one a core that do not disturb a training"""
-
-
-def letters(rows: Sequence[TableRow]) -> list[list[str]]:
-    """The tiers of each row: rows with a letter in common have intervals with a value in common.
-
-    Every letter stands for one largest set of intervals that all share a value; so rows of one
-    letter cannot be told apart, and rows without a common one are. Sets are lettered best first, as
-    ``rows`` are. An unknown interval is that of its value alone.
-    """
-    spans = [row["interval"] or [row["quality"]] * 2 for row in rows]
-    # intervals that share a value share the low end of one of them
-    sharing = [{n for n, span in enumerate(spans) if span[0] <= low <= span[1]} for low, _ in spans]
-    largest = [one for one in sharing if not any(one < other for other in sharing)]
-    tiers = sorted({tuple(sorted(one)) for one in largest})
-    return [[_letter(i) for i, tier in enumerate(tiers) if n in tier] for n in range(len(rows))]
-
-
-def _letter(index: int) -> str:
-    """a, b ... z, a1, b1 ..."""
-    rounds, within = divmod(index, len(ascii_lowercase))
-    return ascii_lowercase[within] + (str(rounds) if rounds else "")
 
 
 def same_functions(rows: Sequence[TableRow], runs: Sequence[Run]) -> list[list[str]]:
@@ -72,7 +51,7 @@ def verdict(rows: Sequence[TableRow], metric: Metric, *, in_seconds: bool, cores
         cores: of the machine.
     """
     if not rows:
-        return {"best": [], "doubts": [], "useful": False}
+        return {"best": [], "doubts": [], "useful": False, "smallest": None}
     useful = rows[0]["beats_baseline"] is not False
     first = set(rows[0]["letters"])
     best = [row["member"] for row in rows if first & set(row["letters"])]
@@ -81,7 +60,8 @@ def verdict(rows: Sequence[TableRow], metric: Metric, *, in_seconds: bool, cores
     short = [f"{row['member']} {row['steps']:,.0f}" for row in rows if row["steps"] < FEWEST_STEPS]
     if short:
         doubts.append(f"fewer than {FEWEST_STEPS} steps were made ({few(short)})")
-    return {"best": best, "doubts": doubts, "useful": useful}
+    smallest = smallest_seen(rows, metric)
+    return {"best": best, "doubts": doubts, "useful": useful, "smallest": smallest}
 
 
 def _useless(row: TableRow, metric: Metric) -> str:

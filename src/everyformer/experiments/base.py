@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from everyformer.comparison.summary import mean_interval
+from everyformer.comparison.student import mean_interval
 from everyformer.core.errors import ConfigError, unknown
 from everyformer.experiments.measures import mean
 from everyformer.experiments.study import KNOWN, Experiment, StudySetting

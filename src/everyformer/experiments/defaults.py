@@ -24,7 +24,7 @@ from filelock import FileLock
 
 from everyformer.comparison.config import CompareConfig
 from everyformer.comparison.plan import Entrant, entrants, preset_changes
-from everyformer.comparison.summary import mean_interval
+from everyformer.comparison.student import mean_interval
 from everyformer.core.errors import EveryformerError
 from everyformer.data import load_dataset
 from everyformer.data.config import DataConfig

@@ -74,15 +74,12 @@ def _leading(results: Results, rows: list[TableRow]) -> str:
     best, metric = winners(results), results["metric"]
     if best:
         at = f"{quality(rows[0]['quality'], metric)} ({interval(rows[0], metric)})"
-        return (
-            f"{listed(best)} {'is' if len(best) == 1 else 'are'} first with {at}. No other "
-            "interval reaches that."
-        )
+        return f"{listed(best)} {'is' if len(best) == 1 else 'are'} first with {at}."
     if not decided(results):
         return "The order is that of the table; it is not settled."
     shared = results["verdict"]["best"]
     if len(shared) > 1:
-        return f"Not settled between {few(shared)}: their intervals overlap."
+        return f"Not settled between {few(shared)}."
     return "The order is that of the table."
 
 

@@ -6,6 +6,7 @@ first tier, or where the numbers that are shown do not differ.
 
 from collections.abc import Callable, Iterator, Sequence
 
+from everyformer.comparison.contrasts import seeds_for
 from everyformer.comparison.metrics import METRICS
 from everyformer.comparison.results import Interval, Results, TableRow, finished
 from everyformer.comparison.summary import NOT_WRITING
@@ -29,6 +30,7 @@ def answer(results: Results) -> str:
         if row["member"] in best
         for limit in row["limits"]
     ]
+    sentences.append(_smallest(results, rows))
     if decided(results):
         sentences += _fastest(rows)
     return " ".join(filter(None, sentences))
@@ -115,29 +117,56 @@ def _standing(results: Results, rows: list[TableRow]) -> str:
             return f"{who} with {top}."
         second = f"{others[0]['member']} follows with {metric.written(others[0]['quality'])}"
         of = "the best" if len(best) == 1 else "theirs"
-        return f"{who} with {top}; {second}, and no 95% interval overlaps with that of {of}."
+        sure = f"every other is told apart from {of} ({_sure(results)})"
+        return f"{who} with {top}; {second}, and {sure}."
     return _unsettled(results, rows)
+
+
+def _sure(results: Results) -> str:
+    """How surely the first tier is apart from the others."""
+    pairs, best = results["contrasts"], results["verdict"]["best"]
+    largest = max(
+        one["probability"] for one in pairs if (one["better"] in best) != (one["worse"] in best)
+    )
+    seeds = finished(results)[0]["seeds"]
+    family = f", corrected for {len(pairs)} pairs" if len(pairs) > 1 else ""
+    return f"{seeds} seeds, p {'< 0.001' if largest < 0.001 else f'= {largest:.2g}'}{family}"
+
+
+def _smallest(results: Results, rows: list[TableRow]) -> str:
+    """The smallest difference that would have shown, and what half of it would take; '' where
+    nothing is known of training's luck."""
+    seen, metric = results["verdict"]["smallest"], results["metric"]
+    if not seen:
+        return ""
+    seeds = rows[0]["seeds"]
+    written = METRICS[metric].difference
+    half = seeds_for(rows, metric, seen / 2)
+    more = f"; {half - seeds} more for {written(seen / 2)}" if half else ""
+    return f"With {seeds} seeds a difference below {written(seen)} would not show{more}."
 
 
 def _unsettled(results: Results, rows: list[TableRow]) -> str:
     """Members that share the first tier; equal numbers are a tie."""
     metric, best = METRICS[results["metric"]], results["verdict"]["best"]
     first = rows[0]
+    if not results["contrasts"]:
+        order = few([f"{row['member']} {metric.written(row['quality'])}" for row in rows])
+        return (
+            "Not settled: one training each says nothing of training's luck (--seeds 3 does). In "
+            f"the order of this table: {order} ({metric.unit}, {metric.better} is better)."
+        )
     number = metric.written(first["quality"])
     tied = [row["member"] for row in rows if metric.written(row["quality"]) == number]
     near = [row["member"] for row in rows if row["member"] in best and row["member"] not in tied]
     if len(tied) > 1:
         text = f"{few(tied)} tie at {metric.sentence(first['quality'])}"
         if near:
-            text += f", and the 95% {several(near, 'interval', 'intervals')} of {few(near)} "
-            text += f"{several(near, 'overlaps', 'overlap')} with theirs"
+            text += f", and {few(near)} {several(near, 'is', 'are')} not told apart from them"
         return f"{text}: which of them is best is not settled by this run."
-    whose = "their 95% intervals overlap"
-    if len(best) > 2:
-        whose = f"the 95% intervals of the others overlap with that of {first['member']}"
     return (
-        f"Not settled between {few(best)}: {whose}. {first['member']} stands first in the table "
-        f"with {metric.sentence(first['quality'])}."
+        f"Not settled between {few(best)}: {first['seeds']} seeds do not tell them apart. "
+        f"{first['member']} stands first in the table with {metric.sentence(first['quality'])}."
     )
 
 

@@ -67,8 +67,8 @@ def _interval_notes(rows: list[TableRow]) -> Iterator[str]:
     letters = [letter for row in rows for letter in row["letters"]]
     if len(set(letters)) < len(letters):
         yield (
-            "Tiers: members with a letter in common cannot be told apart, because their 95% "
-            "intervals overlap; those of members without one do not."
+            "Tiers: members with a letter in common cannot be told apart; others are, seed for "
+            "seed (Student's paired test, corrected for all pairs as by Holm)."
         )
     if rows and rows[0]["interval_of"] != "seeds":
         yield (

@@ -7,7 +7,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from everyformer.comparison.results import Axis, Curve
-from everyformer.comparison.summary import mean_interval
+from everyformer.comparison.student import mean_interval
 from everyformer.core.errors import ConfigError
 from everyformer.report.curves import Quantity, label_counts
 from everyformer.report.lines import Lines

@@ -1,0 +1,131 @@
+"""Which members are told apart: paired by seed, corrected for all pairs, and how often in error."""
+
+import itertools
+import random
+import statistics
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from everyformer.comparison.contrasts import contrasts, holm, letters, seeds_for, smallest_seen
+from everyformer.comparison.student import p_value, quantile
+
+
+def row(member: str, *values: float) -> Any:
+    return {"member": member, "values": [*values], "quality": statistics.mean(values)}
+
+
+def told(*rows: Any, metric: Any = "loss") -> dict[str, bool]:
+    return {one["better"] + one["worse"]: one["apart"] for one in contrasts(rows, metric)}
+
+
+def test_probabilities_are_those_of_students_paired_test() -> None:
+    a, b = [2.1, 2.3, 2.2, 2.6], [2.4, 2.4, 2.5, 2.7]
+    (one,) = contrasts([row("a", *a), row("b", *b)], "loss")
+    assert one["probability"] == pytest.approx(stats.ttest_rel(b, a).pvalue, rel=1e-9)
+    assert one["difference"] == pytest.approx(0.2)
+    around = stats.ttest_rel(b, a).confidence_interval(0.95)
+    assert one["interval"] == pytest.approx([around.low, around.high], rel=1e-6)
+    assert p_value([0.0, 0.0]) == 1
+    assert p_value([0.1, 0.1]) == 0
+
+
+def test_what_is_better_follows_the_metric() -> None:
+    (one,) = contrasts([row("a", 0.9, 0.92), row("b", 0.8, 0.83)], "accuracy")
+    assert (one["better"], one["difference"]) == ("a", pytest.approx(0.095))
+
+
+def test_seeds_are_paired() -> None:
+    """Luck that all members share in a seed hides nothing."""
+    luck = [0.0, 1.0, -1.0, 0.5]
+    a = row("a", *(2.0 + each for each in luck))
+    b = row("b", *(2.1 + each + 0.01 * n for n, each in enumerate(luck)))
+    assert told(a, b) == {"ab": True}
+    b["values"].reverse()
+    assert told(a, b) == {"ab": False}
+
+
+@pytest.mark.parametrize(
+    ("given", "corrected"),
+    [
+        ([0.01], [0.01]),
+        ([0.04, 0.01, 0.03], [0.06, 0.03, 0.06]),
+        ([0.5, 0.4, 0.001], [0.8, 0.8, 0.003]),
+        ([0.01, 0.02], [0.02, 0.02]),
+        ([], []),
+    ],
+)
+def test_holm(given: list[float], corrected: list[float]) -> None:
+    """Each times the number of those that are no smaller, never below a smaller one."""
+    assert holm(given) == pytest.approx(corrected)
+
+
+def test_one_training_each_tells_nothing_apart() -> None:
+    rows = [row("a", 1.0), row("b", 9.0)]
+    assert contrasts(rows, "loss") == []
+    assert letters(rows, []) == [["a"], ["a"]]
+    assert smallest_seen(rows, "loss") is None
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_members_share_a_letter_if_and_only_if_they_are_not_apart(seed: int) -> None:
+    draw = random.Random(seed)
+    rows = [row(f"m{n}", n, n) for n in range(draw.randint(1, 9))]
+    pairs: Any = [
+        {"better": a["member"], "worse": b["member"], "apart": draw.random() < 0.5}
+        for a, b in itertools.combinations(rows, 2)
+    ]
+    own = dict(zip([r["member"] for r in rows], letters(rows, pairs), strict=True))
+    for one in pairs:
+        assert bool({*own[one["better"]]} & {*own[one["worse"]]}) != one["apart"]
+    assert all(own.values())
+    assert "a" in own["m0"]
+
+
+def test_the_smallest_difference_is_where_a_pair_begins_to_be_apart() -> None:
+    a = np.array([2.0, 2.2, 2.1])
+    scatter = np.array([0.03, -0.02, -0.01])
+    seen = smallest_seen([row("a", *a), row("b", *(a + scatter))], "loss")
+    assert seen is not None
+    for factor, apart in ((0.99, False), (1.01, True)):
+        assert told(row("a", *a), row("b", *(a + scatter + factor * seen))) == {"ab": apart}
+
+
+def test_more_seeds_see_smaller_differences() -> None:
+    rows = [row("a", 2.0, 2.2, 2.1), row("b", 2.1, 2.2, 2.3)]
+    now = smallest_seen(rows, "loss")
+    assert now is not None
+    count = seeds_for(rows, "loss", now / 4)
+    assert count is not None
+    before, after = (smallest_seen(rows, "loss", n) for n in (count - 1, count))
+    assert before is not None
+    assert after is not None
+    assert after <= now / 4 < before
+    assert seeds_for(rows, "loss", 1e-6) is None
+
+
+@pytest.mark.parametrize(("members", "seeds"), [(2, 3), (2, 2), (4, 3), (5, 4)])
+def test_equal_members_are_told_apart_in_one_of_twenty_comparisons(
+    members: int, seeds: int
+) -> None:
+    """The rate lies within four deviations of 5%, whatever luck the members share in a seed."""
+    draw, trials, wrong = np.random.default_rng(members * seeds), 4000, 0
+    for _ in range(trials):
+        luck = draw.normal(size=seeds)
+        rows = [row(f"m{n}", *(luck + draw.normal(size=seeds))) for n in range(members)]
+        wrong += any(one["apart"] for one in contrasts(rows, "loss"))
+    deviation = (0.05 * 0.95 / trials) ** 0.5
+    assert wrong / trials < 0.05 + 4 * deviation
+    if members == 2:
+        assert wrong / trials > 0.05 - 4 * deviation
+
+
+def test_intervals_hold_together() -> None:
+    """Those of three pairs are as wide as for a 95% chance that all are right."""
+    rows = [row("a", 1.0, 1.1, 1.2), row("b", 1.3, 1.2, 1.5), row("c", 2.0, 2.2, 2.0)]
+    one = contrasts(rows, "loss")[0]
+    half = (one["interval"][1] - one["interval"][0]) / 2
+    scatter = statistics.stdev(b - a for a, b in zip(*(r["values"] for r in rows[:2]), strict=True))
+    assert half == pytest.approx(quantile(2, 1 - 0.05 / 3) * scatter / 3**0.5)
