@@ -172,12 +172,12 @@ def test_columns_are_chosen_by_name_by_number_or_are_obvious(
             "no column 'mod' for --data.label-column, but the columns text, mood, x; did you mean "
             "'mood'",
         ),
-        ("text,label\na,b\n", {"text_column": "zzz"}, "columns text, label; known: label, text"),
+        ("text,label\na,b\n", {"text_column": "zzz"}, "for --data.text-column, but the columns text, label$"),
         ("text,label\na,b\n", {"text_column": "3"}, "no column '3'"),
         (
             "long words " * 9 + ",,b\na,b,c\n",
             {"text_column": "x"},
-            r"columns long.{,40}\[...\], '', b;",
+            r"columns long.{,40}\[...\], '', b$",
         ),
         (
             "a b,c\na d,c\n",

@@ -102,9 +102,9 @@ def column_called(table: Table, value: str, flag: str) -> int:
     if value.isdecimal() and 1 <= int(value) <= table.width:
         return int(value) - 1
     hint = nearest(value.lower(), names) if names else "number them from 1"
-    raise ConfigError(
-        f"{table.where} has no column '{value}' for {flag}, but {table.columns}; {hint}"
-    )
+    # without a close name all would be listed once more
+    more = "" if hint.startswith("known: ") else f"; {hint}"
+    raise ConfigError(f"{table.where} has no column '{value}' for {flag}, but {table.columns}{more}")
 
 
 class TableReader:
