@@ -124,9 +124,16 @@ def test_irregular_times_are_counted_and_it_is_said(read, times):
 FAULTS = {
     "no times": ("a,b\n1,2\n3,4\n", {}, ConfigError, "none holds dates or is called like a time"),
     "a time that is none": (
-        WIDE.replace("2024-01-03", "soon"), {}, DataError, "line 4: 'soon' in 'date' is no time",
+        WIDE.replace("2024-01-03", "soon"), {}, DataError, 
+        "line 4: 'soon' in 'date' is no time like those before it; write",
     ),
-    "an empty time": (WIDE.replace("2024-01-03", ""), {}, DataError, "line 4 has no time"),
+    "nothing like a time": (
+        WIDE.replace("2024-01-0", "reading "), {"time_column": "date"}, DataError,
+        "line 2: 'reading 1' in 'date' is no time; write all",
+    ),
+    "an empty time": (
+        WIDE.replace("2024-01-03", ""), {}, DataError, "line 4 has no time .* leave the row out$",
+    ),
     "a time twice": (
         WIDE.replace("2024-01-03", "2024-01-02"), {}, DataError,
         "line 4: the time 2024-01-02 comes twice; name the column that tells series apart",

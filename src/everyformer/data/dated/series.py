@@ -273,13 +273,16 @@ class _Rows:
         where = self.table.column(self.columns.time)
         for (table, number), cell in zip(self.places, cells, strict=True):
             if _is_empty(cell):
-                raise DataError(f"{table.at(number)} has no time in {where}: give it, or leave out")
+                raise DataError(
+                    f"{table.at(number)} has no time in {where}: give it, or leave the row out"
+                )
         times = read_times(cells)
         if isinstance(times, int):
             table, number = self.places[times]
+            like = " like those before it" if times else ""
             raise DataError(
-                f"{table.at(number)}: '{cells[times]}' in {where} is no time like those before it; "
-                "write all in one form, best as 2024-01-31 or 2024-01-31 12:00"
+                f"{table.at(number)}: '{cells[times]}' in {where} is no time{like}; write all in "
+                "one form, best as 2024-01-31 or 2024-01-31 12:00"
             )
         return times
 
