@@ -138,9 +138,13 @@ FAULTS = {
         WIDE.replace("2024-01-03", "2024-01-02"), {}, DataError,
         "line 4: the time 2024-01-02 comes twice; name the column that tells series apart",
     ),
+    "an hour twice": (
+        "time,a\n2024-10-27 02:00,1\n2024-10-27 02:30,2\n2024-10-27 02:00,3\n", {}, DataError,
+        r"T02:00:00 comes twice; .*, or, where clocks went back, write the zone .* \(\+01:00\)$",
+    ),
     "a time twice in a series": (
         LONG.replace("2024-01-03", "2024-01-02"), {}, DataError,
-        "the time 2024-01-02 of the series 'a' comes twice",
+        "the time 2024-01-02 of the series 'a' comes twice; .* rows out$",
     ),
     "words for numbers": (
         WIDE.replace("3,\n", "3,many\n"), {"value_column": ("b",)}, DataError,

@@ -16,7 +16,7 @@ import numpy as np
 from everyformer.core.errors import ConfigError, DataError
 from everyformer.core.wording import counted, listed
 from everyformer.data.config import DataConfig
-from everyformer.data.dated.times import Step, Times, read_times, step_of, written
+from everyformer.data.dated.times import DAY, Step, Times, read_times, step_of, written
 from everyformer.data.headers import DATES
 from everyformer.data.layout import without_notes
 from everyformer.data.sources import Source
@@ -316,9 +316,12 @@ class _Rows:
             table, number = self.places[at[same[0] + 1]]
             of = f" of the series '{key}'" if key else ""
             more = "other columns too" if key else "the column that tells series apart"
+            clocks = times.dated and bool((stamps % DAY).any())
+            back = ", or, where clocks went back, write the zone behind every time (+01:00)"
             raise DataError(
                 f"{table.at(number)}: the time {written(stamps[same[:1]], times.dated)[0]}{of} "
                 f"comes twice; name {more} with --data.series-column, or leave one of the rows out"
+                f"{back * clocks}"
             )
         return at
 
