@@ -172,7 +172,11 @@ def test_columns_are_chosen_by_name_by_number_or_are_obvious(
             "no column 'mod' for --data.label-column, but the columns text, mood, x; did you mean "
             "'mood'",
         ),
-        ("text,label\na,b\n", {"text_column": "zzz"}, "for --data.text-column, but the columns text, label$"),
+        (
+            "text,label\na,b\n",
+            {"text_column": "zzz"},
+            "for --data.text-column, but the columns text, label$",
+        ),
         ("text,label\na,b\n", {"text_column": "3"}, "no column '3'"),
         (
             "long words " * 9 + ",,b\na,b,c\n",

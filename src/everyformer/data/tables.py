@@ -104,7 +104,9 @@ def column_called(table: Table, value: str, flag: str) -> int:
     hint = nearest(value.lower(), names) if names else "number them from 1"
     # without a close name all would be listed once more
     more = "" if hint.startswith("known: ") else f"; {hint}"
-    raise ConfigError(f"{table.where} has no column '{value}' for {flag}, but {table.columns}{more}")
+    raise ConfigError(
+        f"{table.where} has no column '{value}' for {flag}, but {table.columns}{more}"
+    )
 
 
 class TableReader:

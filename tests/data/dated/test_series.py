@@ -121,10 +121,18 @@ def test_irregular_times_are_counted_and_it_is_said(read, times):
     assert any(note.startswith("times are irregular") for note in series.notes)
 
 
+def test_a_series_with_rarer_values_has_gaps_and_it_is_said(read):
+    days = "".join(f"2024-01-{day:02},a,1\n" for day in range(1, 16))
+    series = read(f"date,shop,x\n{days}2024-01-01,b,1\n2024-01-08,b,2\n2024-01-15,b,3\n")
+    assert str(series.step) == "daily"
+    assert "read daily, with gaps between the values of b (weekly)" in series.notes
+    assert not any("gaps" in note for note in read(LONG).notes)
+
+
 FAULTS = {
     "no times": ("a,b\n1,2\n3,4\n", {}, ConfigError, "none holds dates or is called like a time"),
     "a time that is none": (
-        WIDE.replace("2024-01-03", "soon"), {}, DataError, 
+        WIDE.replace("2024-01-03", "soon"), {}, DataError,
         "line 4: 'soon' in 'date' is no time like those before it; write",
     ),
     "nothing like a time": (

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from everyformer.core.errors import ConfigError, DataError
-from everyformer.core.wording import counted, listed
+from everyformer.core.wording import counted, few, listed
 from everyformer.data.config import DataConfig
 from everyformer.data.dated.times import DAY, Step, Times, read_times, step_of, written
 from everyformer.data.headers import DATES
@@ -234,7 +234,7 @@ class _Rows:
             groups.setdefault(key, []).append(number)
         ordered = {key: self._in_order(key, rows, times, notes) for key, rows in groups.items()}
         step, grids = self._grids(
-            {key: times.values[rows] for key, rows in ordered.items()}, times.dated
+            {key: times.values[rows] for key, rows in ordered.items()}, times.dated, notes
         )
         if step.unit == "row":
             notes.append(
@@ -325,18 +325,23 @@ class _Rows:
             )
         return at
 
-    def _grids(self, series: dict[str, np.ndarray], dated: bool) -> tuple[Step, list[np.ndarray]]:
+    def _grids(
+        self, series: dict[str, np.ndarray], dated: bool, notes: list[str]
+    ) -> tuple[Step, list[np.ndarray]]:
         """The step that all series have, and the numbers of theirs, from 0; rows are counted where
         there is no grid, or nearly all of it would be empty."""
         step = step_of([*series.values()], dated)
+        own = {key: step_of([times], dated) for key, times in series.items() if len(times) > 2}
         if step.unit != "row":
             indices = [step.index(times) for times in series.values()]
             grids = [np.rint(index - index[0]).astype(np.int64) for index in indices]
             if sum(int(grid[-1]) + 1 for grid in grids) <= SPARSE * sum(map(len, grids)):
+                same = ((key, one) for key, one in own.items() if one.unit == step.unit)
+                if rare := [f"{key} ({one})" for key, one in same if one.count > step.count]:
+                    notes.append(f"read {step}, with gaps between the values of {few(rare)}")
                 return step, grids
-        own = {key: str(step_of([times], dated)) for key, times in series.items() if len(times) > 2}
-        odd = str(Step("row", 1.0))
-        if len(several := {words: key for key, words in own.items() if words != odd}) > 1:
+        several = {str(one): key for key, one in own.items() if one.unit != "row"}
+        if len(several) > 1:
             (one, first), (other, second), *_ = several.items()
             raise DataError(
                 f"{self.table.where} holds series of different frequency: '{first}' is {one}, "
