@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from statistics import mean
 from typing import Any
 
-from everyformer.core.wording import counted
 from everyformer.comparison.results import Curve
+from everyformer.core.wording import counted
 
 MOVED = 0.02
 """of a loss: what is less is no change"""
