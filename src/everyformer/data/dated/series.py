@@ -238,7 +238,8 @@ class _Rows:
         )
         if step.unit == "row":
             notes.append(
-                "times are irregular, so steps are counted, and not how far apart they lie"
+                "times are irregular, so steps are counted, and not how far apart they lie (round "
+                "times that are meant to be even)"
             )
         parts = list(self._parts(ordered, grids, step, times, numbers))
         bounds = np.cumsum([0, *(len(part[1]) for part in parts)])
