@@ -14,6 +14,7 @@ import everyformer
 from everyformer.cli import VERBS
 from everyformer.cli.names import MATTER
 from everyformer.core.tasks import TASKS
+from everyformer.data.builtins import BUILTINS
 from everyformer.family import list_members
 from everyformer.genes import GENES
 
@@ -22,6 +23,11 @@ def flags_in(text: str) -> set[str]:
     """The flags that help has rows for, as they are first spelled."""
     boxes = text.partition("everywhere:")[0]
     return set(re.findall(r"^.{0,2}(--[a-z][\w.-]*)", boxes, re.MULTILINE))
+
+
+def test_every_built_in_is_named_where_data_is_asked_for(say: Callable) -> None:
+    named = say("train", "--help")[1].partition("built-in:")[2].partition("Episodes")[0]
+    assert set(BUILTINS) <= set(re.findall(r"\w+", named))
 
 
 @pytest.mark.parametrize("words", [["--help"], ["--help", "all"], ["all", "-h"]])

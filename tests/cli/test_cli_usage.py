@@ -1,8 +1,10 @@
 """Wrong usage and wrong configuration: one sentence on stderr that names the thing, exit code 2."""
 
+import sys
 from pathlib import Path
 
 import pytest
+import tyro
 from commands import Refused
 
 from everyformer.cli import main
@@ -56,6 +58,19 @@ def test_wrong_words_are_named_with_a_mend(
 ) -> None:
     assert told in refused(*words)
     assert [path.name for path in tree.iterdir()] == ["text.txt"]
+
+
+def test_a_word_meanwhile_is_no_part_of_the_refusal(
+    refused: Refused, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    quiet, read = refused("train", "gmlp", "--steps", "many"), tyro.cli
+
+    def slow(*args, **options):
+        print("everyformer train is at work (4 s)", file=sys.stderr)
+        return read(*args, **options)
+
+    monkeypatch.setattr(tyro, "cli", slow)
+    assert refused("train", "gmlp", "--steps", "many") == quiet
 
 
 @pytest.mark.parametrize(

@@ -7,12 +7,16 @@ from everyformer.comparison.advice import advice
 
 STEPS = np.arange(40)
 CURVES = {
-    "too short": ([3.0, 2.9], 2.9, "too short to say why (2 steps are logged)"),
+    "too short": ([3.0], 3.0, "too short to say why (1 logged step): train longer (--steps or --b"),
     "rose": (np.where(STEPS < 20, 3 - 0.05 * STEPS, 1 + 0.1 * STEPS), 4.0, "rose again"),
     "never moved": (3 + 0.001 * np.sin(STEPS), 3.0, "stayed where it began (3 to 3): try another"),
     "by heart": (3 * 0.9**STEPS, 3.5, "rows were learned by heart, so give more data"),
-    "still falling": (3 - 0.05 * STEPS, 1.1, "was still falling (1.62 to 1.22): give more --steps"),
-    "at rest": (1 + 2 * 0.6**STEPS, 1.0, "came to rest at 1, as the learning rate did: give more"),
+    "still falling": (3 - 0.05 * STEPS, 1.1, "was still falling (1.62 to 1.22): train longer"),
+    "at rest": (
+        1 + 2 * 0.6**STEPS,
+        1.0,
+        "came to rest at 1, as the learning rate did: train longer",
+    ),
 }
 
 

@@ -74,7 +74,7 @@ def test_a_table_with_a_text_is_asked_for_its_columns(
 ) -> None:
     rows = TEXTS[name]
     path = write(tmp_path, {"a.csv": delimited(rows)}) / "a.csv"
-    with pytest.raises(EveryformerError, match=r"called like a .*; choose it with --data\."):
+    with pytest.raises(EveryformerError, match=r"called like a .*; choose (it|them) with --data\."):
         load(path)
     data = load(path, text_column=rows[0][1], label_column=rows[0][2])
     assert len(data.labels) == len(N)

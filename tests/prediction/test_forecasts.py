@@ -132,6 +132,8 @@ def test_an_outlier_is_unexpected_and_the_rate_is_that_of_held_out_values(reader
     [outlier] = [one for one in judged if one.value == 290]
     assert outlier.unexpected
     assert outlier.row()["anomaly"] is True
+    [echo] = [one for one in judged if one.echo]
+    assert (echo.series, echo.time, echo.unexpected) == ("a", "2024-01-27", True)
     assert reader.stated_rate == pytest.approx(0.2)
     rate, count = reader.held_out_rate()
     data = ef_data(reader.data)

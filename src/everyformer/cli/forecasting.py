@@ -85,6 +85,9 @@ def predict_series(
         strange = sum(row["anomaly"] for row in rows)
         say(f"{strange:,} of {len(rows):,} values leave their interval, {strange / len(rows):.1%}, "
             f"where {reader.stated_rate:.1%} should")  # fmt: skip
+        if echoes := sum(row["echo"] for row in rows):
+            say(f"{echoes:,} of these may be an echo: their interval follows a value that left its "
+                f"own {counted(data.season, 'step')} before")  # fmt: skip
         checked = reader.held_out_rate(batch)
         say(
             "no held-out data of the run is there to check that rate on"
@@ -105,10 +108,15 @@ def _text(rows: list[dict[str, Any]], form: str, anomalies: bool) -> str:
         return made.getvalue()
     if form == "jsonl":
         return "".join(to_json(row, ensure_ascii=False) + "\n" for row in rows)
-    shown = sorted(filter(_excess, rows), key=_excess, reverse=True) if anomalies else rows
+    shown = sorted(filter(_excess, rows), key=_rank) if anomalies else rows
     if len(shown) > SHOWN:
         say(f"{len(shown) - SHOWN:,} rows more: --out FILE.csv has all")
     return table([*rows[0]], [[*row.values()] for row in shown[:SHOWN]]) + "\n"
+
+
+def _rank(row: dict[str, Any]) -> tuple[bool, float]:
+    """Echoes behind all others, each the furthest outside first."""
+    return row["echo"], -_excess(row)
 
 
 def _excess(row: dict[str, Any]) -> float:

@@ -241,7 +241,10 @@ def verb(
 def _sentence(box: str) -> str:
     """Refusal of tyro, in a box of several lines, as one."""
     plain = re.sub(r"\x1b\[[\d;]*m", "", box)
-    lines = [line.strip("╭╮╰╯│ ") for line in plain.splitlines()[1:]]
+    lines = [line.strip("╭╮╰╯│ ") for line in plain.splitlines()]
+    # before the title, or the rule below it, stands what else was said meanwhile, as by a pulse
+    title = next((n for n, line in enumerate(lines) if "──" in line or "---" in line), 0)
+    lines = lines[title + 1 :]
     # below the title: the first paragraph, up to an empty line or a rule
     said = itertools.dropwhile(_is_rule, lines)
     text = " ".join(itertools.takewhile(lambda line: not _is_rule(line), said)).rstrip(". ")

@@ -5,6 +5,7 @@ from statistics import mean
 from typing import Any
 
 from everyformer.comparison.results import Curve
+from everyformer.core.wording import counted
 
 MOVED = 0.02
 """of a loss: what is less is no change"""
@@ -14,6 +15,8 @@ APART = 1.15
 """held-out loss over training loss from which on a model has learned its rows by heart"""
 FEW = 8
 """logged steps from which on a curve says something"""
+
+LONGER = "train longer (--steps or --budget-seconds)"
 
 
 def advice(evaluation: Mapping[str, Any], curve: Curve, lr: float) -> str:
@@ -25,10 +28,8 @@ def advice(evaluation: Mapping[str, Any], curve: Curve, lr: float) -> str:
     """
     losses = [float(row["loss"]) for row in curve["training"] if "loss" in row]
     if len(losses) < FEW:
-        return (
-            f"the training was too short to say why ({len(losses)} steps are logged): give more "
-            "--steps"
-        )
+        logged = counted(len(losses), "logged step")
+        return f"the training was too short to say why ({logged}): {LONGER}"
     fifth = max(1, len(losses) // 5)
     start, before, end = losses[0], mean(losses[-2 * fifth : -fifth]), mean(losses[-fifth:])
     lowest, held_out = min(_smooth(losses, fifth)), float(evaluation["loss"])
@@ -50,10 +51,10 @@ def advice(evaluation: Mapping[str, Any], curve: Curve, lr: float) -> str:
             "and look whether targets belong to their rows"
         )
     if end < before * (1 - FALLING):
-        return f"the training loss was still falling ({before:.3g} to {end:.3g}): give more --steps"
+        return f"the training loss was still falling ({before:.3g} to {end:.3g}): {LONGER}"
     return (
-        f"the training loss came to rest at {end:.3g}, as the learning rate did: give more "
-        f"--steps, a larger model (--width, --layers) or another learning rate (--lr {lr * 3:.1g})"
+        f"the training loss came to rest at {end:.3g}, as the learning rate did: {LONGER}, or take "
+        f"a larger model (--width, --layers) or another learning rate (--lr {lr * 3:.1g})"
     )
 
 

@@ -169,7 +169,8 @@ def _purpose(metric: Metric, config: CompareConfig, judged: Verdict) -> str | No
     """Words for what the first of the table is good for; None where it is for nothing."""
     if not judged["useful"]:
         return None
-    return f"first in {METRICS[metric].unit} after {config.training.budget_words}"
+    unsettled = ", though not settled" if judged["doubts"] else ""
+    return f"first in {METRICS[metric].unit} after {config.training.budget_words}{unsettled}"
 
 
 def next_steps(

@@ -37,9 +37,9 @@ class SharedOptions(DataOptions):
 
     source: str = "stdlib"
     """A file (.gz too), folder, zip or glob: text, tables, sequences (FASTA, FASTQ, GenBank),
-    pictures, arrays; or a built-in: stdlib, digits, copy, reverse, sort, recall, listops. A
-    built-in name wins over a file of that name; write ./copy for the file. Episodes: a folder that
-    was recorded, or minari:ID."""
+    pictures, arrays; or a built-in: stdlib, digits, copy, reverse, sort, recall, listops, waves,
+    walks, sales. A built-in name wins over a file of that name; write ./copy for the file.
+    Episodes: a folder that was recorded, or minari:ID."""
     validation: Part = 0.1
     """Fraction held out when the source brings no split of its own: the end of a corpus, a seeded
     draw within each class of labelled data, and of whole records of biological sequences. 1 holds

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from everyformer.core.errors import ConfigError, DataError, nearest
+from everyformer.core.wording import listed
 from everyformer.data.config import DataConfig
 from everyformer.data.headers import FEW, FIELDS, LABELS, LANGUAGES, TEXTS, is_number, two_languages
 from everyformer.data.sources import Entry, Source
@@ -67,12 +68,16 @@ class Role:
         index = self.chosen(table, config)
         return self.obvious(table, taken) if index is None else index
 
-    def require(self, table: Table, index: int | None) -> int:
-        """The column, which must be known by now."""
+    def require(self, table: Table, index: int | None, *others: "Role") -> int:
+        """The column, which must be known by now; ``others`` are asked for with it."""
         if index is None:
+            asked, value = (self, *others), "NAME" if table.names else "NUMBER"
             raise ConfigError(
-                f"{table.where} has {table.columns}, and none is called like {self.about}; choose "
-                f"it with {self.flag} {'NAME' if table.names else 'NUMBER, from 1'}"
+                f"{table.where} has {table.columns}, and none is called like "
+                f"{listed([role.about for role in asked], 'or')}; choose "
+                f"{'them' if others else 'it'} with "
+                f"{listed([f'{role.flag} {value}' for role in asked])}"
+                f"{'' if table.names else ', from 1'}"
             )
         return index
 
@@ -102,8 +107,10 @@ def column_called(table: Table, value: str, flag: str) -> int:
     if value.isdecimal() and 1 <= int(value) <= table.width:
         return int(value) - 1
     hint = nearest(value.lower(), names) if names else "number them from 1"
+    # without a close name all would be listed once more
+    more = "" if hint.startswith("known: ") else f"; {hint}"
     raise ConfigError(
-        f"{table.where} has no column '{value}' for {flag}, but {table.columns}; {hint}"
+        f"{table.where} has no column '{value}' for {flag}, but {table.columns}{more}"
     )
 
 
@@ -243,7 +250,8 @@ def labelled_columns(table: Table, config: DataConfig) -> tuple[int, int]:
             label = _likely_label(table)
         text = 1 - label if text is None and label is not None else text
         label = 1 - text if label is None and text is not None else label
-    label, text = LABEL.require(table, label), TEXT.require(table, text)
+    label = LABEL.require(table, label, *([TEXT] if text is None else []))
+    text = TEXT.require(table, text)
     if text == label:
         raise ConfigError(
             f"text and label are both {table.column(text)} of {table.where}; choose two columns "

@@ -60,6 +60,9 @@ class Judged:
     low: float
     high: float
     """the outermost quantiles"""
+    echo: bool = False
+    """whether it leaves its interval on the other side than the value a season before did, which
+    this interval follows"""
 
     @property
     def unexpected(self) -> bool:
@@ -205,7 +208,8 @@ class SeriesReader:
             while speaks <= end - 2:
                 rows.append((last, speaks))
                 speaks, last = last + 1, min(last + stride, int(end) - 2)
-        results = []
+        results: list[Judged] = []
+        outside: dict[tuple[int, int], int] = {}
         for number in range(0, len(rows), batch):
             chunk = rows[number : number + batch]
             origins = np.array([last for last, _ in chunk])
@@ -215,14 +219,21 @@ class SeriesReader:
                 made = data.in_units(own[at - last + length - 1], at)[:, 0]
                 values = series.values[at + 1]
                 times = written(series.times[at + 1], series.step.dated)
-                name = series.names[int(data.owner(at[:1])[0])]
+                owner = int(data.owner(at[:1])[0])
+                # 1 above its interval, -1 below
+                sides = (values > made[:, -1]).astype(int) - (values < made[:, 0])
+                places = [(owner, place) for place in (at + 1).tolist()]
+                outside |= dict(zip(places, sides.tolist(), strict=True))
                 results += [
-                    Judged(name, time, value, quantiles[0], quantiles[-1])
-                    for time, value, quantiles in zip(
-                        times, values.tolist(), made.tolist(), strict=True
+                    Judged(
+                        series.names[owner], time, value, quantiles[0], quantiles[-1],
+                        outside[place] * outside.get((owner, place[1] - data.season), 0) < 0,
+                    )
+                    for place, time, value, quantiles in zip(
+                        places, times, values.tolist(), made.tolist(), strict=True
                     )
                     if value == value
-                ]
+                ]  # fmt: skip
         return results
 
     def held_out_rate(self, batch: int = 16) -> tuple[float, int] | None:

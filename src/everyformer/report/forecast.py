@@ -12,6 +12,9 @@ from everyformer.report.style import HIGH, INK, WIDE, save_figure, styled
 SHADES = (0.16, 0.24, 0.32, 0.4)
 """opacity of the intervals, from the widest on"""
 
+DOTTED = 40
+"""steps up to which a value has a dot, which of more would hide the forecast"""
+
 
 class Fan(NamedTuple):
     """One forecast of one series."""
@@ -53,7 +56,8 @@ def draw_fans(fans: Sequence[Fan], levels: Sequence[float], path: Path) -> Path:
         middle = fan.quantiles[:, list(levels).index(0.5)]
         axes.plot(after, middle, color="#0072b2", label="forecast")
         axes.plot(before, fan.past, color=INK, linewidth=1)
-        axes.plot(after, fan.truth, color="#d55e00", marker="o", markersize=2.5, label="true")
+        dots = "o" if len(fan.truth) <= DOTTED else ""
+        axes.plot(after, fan.truth, color="#d55e00", marker=dots, markersize=2.5, label="true")
         axes.axvline(0.5, color="grey", linestyle=":", linewidth=0.8)
         axes.set_title(fan.series, loc="left")
         axes.set_xlabel(f"steps from {fan.origin}")

@@ -62,7 +62,7 @@ def evaluate(
 
     Returns:
         ``loss`` (nats a scored target), ``loss_interval``, ``perplexity``, ``accuracy``,
-        ``accuracy_interval``, ``top5`` (from five classes on), ``scored``, ``sequences``; with
+        ``accuracy_interval``, ``top5`` (of more than five classes), ``scored``, ``sequences``; with
         depth that differs by token ``mean_depth`` (`everyformer.core.tally`); with text
         ``bits_per_byte`` (of sequences base or residue: `Dataset.unit`), with pixels
         ``bits_per_dim``, each with its interval; with numbers ``mae``, ``rmse``, ``r2`` and the
@@ -214,7 +214,7 @@ class _Losses:
         """Take in a batch: of each sequence n scored targets, s loss, c hits, and top 5."""
         out, targets = read.out, read.batch.targets
         self.guesses = self.guesses and out.each is None
-        self.top5 = self.top5 and self.guesses and out.logits.shape[-1] >= 5
+        self.top5 = self.top5 and self.guesses and out.logits.shape[-1] > 5
         if out.each is not None:
             n, s = (each.cpu().double().sum(1) for each in (read.batch.counted, out.each))
             c = five = torch.zeros_like(n)

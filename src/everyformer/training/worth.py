@@ -47,9 +47,13 @@ def baseline(task: str, evaluation: Mapping[str, Any]) -> Baseline | None:
 
 
 def is_better(evaluation: Mapping[str, Any], base: Baseline) -> bool:
-    """True if an evaluation surely beats the baseline: its whole 95% interval does, where known."""
+    """True if an evaluation surely beats the baseline: its whole 95% interval does, where known; of
+    one row nothing is sure."""
     sign = _KNOWN[base.metric][2]
-    ends = evaluation.get(f"{base.metric}_interval") or (evaluation[base.metric],)
+    around = evaluation.get(f"{base.metric}_interval")
+    if around is None and evaluation.get("sequences") == 1:
+        return False
+    ends = around or (evaluation[base.metric],)
     return all(sign * (end - base.value) > 0 for end in ends)
 
 

@@ -118,22 +118,41 @@ def test_irregular_times_are_counted_and_it_is_said(read, times):
     series = read(f"time,a\n{rows}\n")
     assert values(series) == {"a": [0, 1, 2]}
     assert series.step.unit == "row"
-    assert any(note.startswith("times are irregular") for note in series.notes)
+    assert any(re.match("times are irregular.*round times", note) for note in series.notes)
+
+
+def test_a_series_with_rarer_values_has_gaps_and_it_is_said(read):
+    days = "".join(f"2024-01-{day:02},a,1\n" for day in range(1, 16))
+    series = read(f"date,shop,x\n{days}2024-01-01,b,1\n2024-01-08,b,2\n2024-01-15,b,3\n")
+    assert str(series.step) == "daily"
+    assert "read daily, with gaps between the values of b (weekly)" in series.notes
+    assert not any("gaps" in note for note in read(LONG).notes)
 
 
 FAULTS = {
     "no times": ("a,b\n1,2\n3,4\n", {}, ConfigError, "none holds dates or is called like a time"),
     "a time that is none": (
-        WIDE.replace("2024-01-03", "soon"), {}, DataError, "line 4: 'soon' in 'date' is no time",
+        WIDE.replace("2024-01-03", "soon"), {}, DataError,
+        "line 4: 'soon' in 'date' is no time like those before it; write",
     ),
-    "an empty time": (WIDE.replace("2024-01-03", ""), {}, DataError, "line 4 has no time"),
+    "nothing like a time": (
+        WIDE.replace("2024-01-0", "reading "), {"time_column": "date"}, DataError,
+        "line 2: 'reading 1' in 'date' is no time; write all",
+    ),
+    "an empty time": (
+        WIDE.replace("2024-01-03", ""), {}, DataError, "line 4 has no time .* leave the row out$",
+    ),
     "a time twice": (
         WIDE.replace("2024-01-03", "2024-01-02"), {}, DataError,
         "line 4: the time 2024-01-02 comes twice; name the column that tells series apart",
     ),
+    "an hour twice": (
+        "time,a\n2024-10-27 02:00,1\n2024-10-27 02:30,2\n2024-10-27 02:00,3\n", {}, DataError,
+        r"T02:00:00 comes twice; .*, or, where clocks went back, write the zone .* \(\+01:00\)$",
+    ),
     "a time twice in a series": (
         LONG.replace("2024-01-03", "2024-01-02"), {}, DataError,
-        "the time 2024-01-02 of the series 'a' comes twice",
+        "the time 2024-01-02 of the series 'a' comes twice; .* rows out$",
     ),
     "words for numbers": (
         WIDE.replace("3,\n", "3,many\n"), {"value_column": ("b",)}, DataError,

@@ -43,6 +43,21 @@ def test_days_are_the_same_in_every_form(cells):
 
 
 @pytest.mark.parametrize(
+    "cells",
+    [
+        ["2024-01-31T00:30:00+01:00", "2024-01-31T01:30:00+01:00"],
+        [datetime.datetime(2024, 1, 30, hour, 30, tzinfo=datetime.UTC) for hour in (23, 0)],
+    ],
+    ids=str,
+)
+def test_times_with_a_zone_are_told_in_utc_and_it_is_said(cells):
+    times = read(cells)
+    assert times.note == "times are told in UTC"
+    assert written(times.values, True)[0] == "2024-01-30T23:30:00"
+    assert read(["2024-01-30T23:30:00"]).note is None
+
+
+@pytest.mark.parametrize(
     ("cells", "words", "season", "following"),
     [
         (JANUARY, "daily", 7, ["2024-02-02", "2024-02-03"]),

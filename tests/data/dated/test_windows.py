@@ -174,6 +174,13 @@ def test_origins_are_a_stride_apart_and_their_targets_all_held_out(stride):
     assert made.origins[-1] + HORIZON < made.series.ends[0]
 
 
+@pytest.mark.parametrize("count", [1, 2])
+def test_forecasts_to_check_are_counted_in_words(count):
+    made = data(series_of(40), validation=count * HORIZON / 40)
+    assert len(made.origins) == count
+    assert f" {count} forecast{'s' * (count - 1)} to check" in made.split
+
+
 def test_a_horizon_longer_than_the_series_is_refused():
     with pytest.raises(DataError, match="has 9 steps, too few to hold out 8"):
         data(series_of(9), horizon=8)

@@ -96,7 +96,7 @@ def run(words: Sequence[str]) -> int:
             rows = {name: rows[name] for name in ("run", "loss", "worth", "advice") if name in rows}
         if options.data.unlabelled == "predict" and here.rank == 0:
             rows |= _unlabelled(folder, options)
-        rows["trained"] = f"{result.steps} steps, {result.seconds:.1f} s{speed}"
+        rows["trained"] = f"{counted(result.steps, 'step')}, {result.seconds:.1f} s{speed}"
         task = TASKS[dataset.task]
         use = task.use if dataset.tokenizer is not None or dataset.kind != "text" else "eval {run}"
         rows["next"] = own.command(use.format(run=shlex.quote(str(folder))))

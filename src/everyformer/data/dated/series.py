@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 
 from everyformer.core.errors import ConfigError, DataError
-from everyformer.core.wording import counted, listed
+from everyformer.core.wording import counted, few, listed
 from everyformer.data.config import DataConfig
-from everyformer.data.dated.times import Step, Times, read_times, step_of, written
+from everyformer.data.dated.times import DAY, Step, Times, read_times, step_of, written
 from everyformer.data.headers import DATES
 from everyformer.data.layout import without_notes
 from everyformer.data.sources import Source
@@ -234,11 +234,12 @@ class _Rows:
             groups.setdefault(key, []).append(number)
         ordered = {key: self._in_order(key, rows, times, notes) for key, rows in groups.items()}
         step, grids = self._grids(
-            {key: times.values[rows] for key, rows in ordered.items()}, times.dated
+            {key: times.values[rows] for key, rows in ordered.items()}, times.dated, notes
         )
         if step.unit == "row":
             notes.append(
-                "times are irregular, so steps are counted, and not how far apart they lie"
+                "times are irregular, so steps are counted, and not how far apart they lie (round "
+                "times that are meant to be even)"
             )
         parts = list(self._parts(ordered, grids, step, times, numbers))
         bounds = np.cumsum([0, *(len(part[1]) for part in parts)])
@@ -273,13 +274,16 @@ class _Rows:
         where = self.table.column(self.columns.time)
         for (table, number), cell in zip(self.places, cells, strict=True):
             if _is_empty(cell):
-                raise DataError(f"{table.at(number)} has no time in {where}: give it, or leave out")
+                raise DataError(
+                    f"{table.at(number)} has no time in {where}: give it, or leave the row out"
+                )
         times = read_times(cells)
         if isinstance(times, int):
             table, number = self.places[times]
+            like = " like those before it" if times else ""
             raise DataError(
-                f"{table.at(number)}: '{cells[times]}' in {where} is no time like those before it; "
-                "write all in one form, best as 2024-01-31 or 2024-01-31 12:00"
+                f"{table.at(number)}: '{cells[times]}' in {where} is no time{like}; write all in "
+                "one form, best as 2024-01-31 or 2024-01-31 12:00"
             )
         return times
 
@@ -313,24 +317,32 @@ class _Rows:
             table, number = self.places[at[same[0] + 1]]
             of = f" of the series '{key}'" if key else ""
             more = "other columns too" if key else "the column that tells series apart"
+            clocks = times.dated and bool((stamps % DAY).any())
+            back = ", or, where clocks went back, write the zone behind every time (+01:00)"
             raise DataError(
                 f"{table.at(number)}: the time {written(stamps[same[:1]], times.dated)[0]}{of} "
                 f"comes twice; name {more} with --data.series-column, or leave one of the rows out"
+                f"{back * clocks}"
             )
         return at
 
-    def _grids(self, series: dict[str, np.ndarray], dated: bool) -> tuple[Step, list[np.ndarray]]:
+    def _grids(
+        self, series: dict[str, np.ndarray], dated: bool, notes: list[str]
+    ) -> tuple[Step, list[np.ndarray]]:
         """The step that all series have, and the numbers of theirs, from 0; rows are counted where
         there is no grid, or nearly all of it would be empty."""
         step = step_of([*series.values()], dated)
+        own = {key: step_of([times], dated) for key, times in series.items() if len(times) > 2}
         if step.unit != "row":
             indices = [step.index(times) for times in series.values()]
             grids = [np.rint(index - index[0]).astype(np.int64) for index in indices]
             if sum(int(grid[-1]) + 1 for grid in grids) <= SPARSE * sum(map(len, grids)):
+                same = ((key, one) for key, one in own.items() if one.unit == step.unit)
+                if rare := [f"{key} ({one})" for key, one in same if one.count > step.count]:
+                    notes.append(f"read {step}, with gaps between the values of {few(rare)}")
                 return step, grids
-        own = {key: str(step_of([times], dated)) for key, times in series.items() if len(times) > 2}
-        odd = str(Step("row", 1.0))
-        if len(several := {words: key for key, words in own.items() if words != odd}) > 1:
+        several = {str(one): key for key, one in own.items() if one.unit != "row"}
+        if len(several) > 1:
             (one, first), (other, second), *_ = several.items()
             raise DataError(
                 f"{self.table.where} holds series of different frequency: '{first}' is {one}, "

@@ -43,7 +43,7 @@ class Times:
     dated: bool
     """whether they are dates"""
     note: str | None = None
-    """a guess at their form"""
+    """a guess at their form, or that they are told in another"""
 
 
 @dataclass(frozen=True)
@@ -111,7 +111,7 @@ def read_times(cells: Sequence[Any]) -> Times | int:
     """Times of a column of text, numbers, or dates of Parquet; or the number of the first cell
     that is none in any form that reads the others."""
     if cells and all(isinstance(cell, datetime.date) for cell in cells):
-        return Times(np.array([_stamp(cell) for cell in cells]), True)
+        return Times(np.array([_stamp(cell) for cell in cells]), True, _zone(cells[0]))
     words = [str(cell).strip() for cell in cells]
     try:
         return _numbers(np.array([float(word) for word in words]), words)
@@ -121,7 +121,7 @@ def read_times(cells: Sequence[Any]) -> Times | int:
     for form in (_iso, _quarter):
         result, good = _parsed(words, form)
         if result is not None:
-            return Times(result, True)
+            return Times(result, True, _zone(form(words[0])))
         furthest = max(furthest, good)
     able = []
     for date, clock in itertools.product(DATES, CLOCKS):
@@ -207,6 +207,11 @@ def _stamp(time: datetime.date) -> float:
     if time.tzinfo is None:
         time = time.replace(tzinfo=datetime.UTC)
     return time.timestamp()
+
+
+def _zone(time: datetime.date) -> str | None:
+    """A remark on times with a zone, which are not written as they were read."""
+    return "times are told in UTC" if getattr(time, "tzinfo", None) is not None else None
 
 
 def _iso(word: str) -> datetime.datetime:

@@ -22,7 +22,7 @@ import numpy as np
 import torch
 
 from everyformer.core.errors import DataError
-from everyformer.core.wording import few
+from everyformer.core.wording import counted, few
 from everyformer.data.batch import Batch
 from everyformer.data.cache import digest
 from everyformer.data.config import DataConfig
@@ -343,7 +343,8 @@ def forecast_dataset(series: DatedSeries, config: DataConfig, name: str) -> Fore
     seasonal = f"a season of {season}" if season > 1 else "no season"
     parts = [
         f"{series.values_at} ({few(series.names)}), {seasonal}, {horizon} steps ahead",
-        f"{words}: {trained:,} steps to learn from, {len(result.origins):,} forecasts to check",
+        f"{words}: {trained:,} steps to learn from, "
+        f"{counted(len(result.origins), 'forecast')} to check",
         *series.notes,
         *_doubts(result),
     ]
