@@ -184,6 +184,24 @@ def test_what_is_both_ways_is_found_by_trying(
     assert "\nmine " in capsys.readouterr().out
 
 
+def test_the_loss_of_one_that_looks_ahead_is_said_to_measure_nothing(
+    mine: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code = (mine / "mine.py").read_text(encoding="utf-8")
+    (mine / "mine.py").write_text(code.replace("self.value(rows.x)", "self.value(rows.x.flip(1))"))
+    plugin = ("--plugin", "mine.py:CumMean")
+    for words in (
+        ("train", "cum-mean", "--data", "text.txt", *SIZES, "--out", "run"),
+        ("eval", "run"),
+    ):
+        assert main([*words, *plugin]) == 0
+        out, err = capsys.readouterr()
+        assert re.search("^worth +not strictly autoregressive", out, re.MULTILINE)
+        assert "better than" not in out
+        said = r"output 0 of the mixer 'cum-mean' \(.*mine.py, line \d+\) changes"
+        assert re.search(said, out + err)
+
+
 def test_a_slow_import_has_a_name(mine: Path) -> None:
     text = (mine / "mine.py").read_text(encoding="utf-8")
     seen = "from everyformer.system.pulse import _works\nWORKS = [what for what, _ in _works]\n"

@@ -335,12 +335,6 @@ class Mixer(nn.Module):
             )
 
 
-def leak_of(model: nn.Module) -> str | None:
-    """Reason of the first mixer of ``model`` that leaks; None where evaluation is honest."""
-    mixers = (part for part in model.modules() if isinstance(part, Mixer))
-    return next((mixer.leaks for mixer in mixers if mixer.leaks is not None), None)
-
-
 def heads_divide(width: int, heads: int, member: str) -> int:
     """Channels a head, or an error that names both numbers."""
     if heads < 1 or width < 1 or width % heads:
