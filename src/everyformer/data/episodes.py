@@ -109,7 +109,7 @@ class EpisodeDataset(Dataset):
         )
 
     @cached_property
-    def counting(self) -> float:
+    def counting(self) -> float | None:
         """Of the training part's commonest actions, or the squared distance from their mean."""
         train, held_out = (
             np.concatenate([self.actions[a : a + n] for a, n in self._spans(part)])
