@@ -49,6 +49,15 @@ def test_the_page_s_mixer_keeps_every_law(mine: Path, capsys: pytest.CaptureFixt
     }
 
 
+def test_the_page_s_state_goes_on_from_any_piece(mine: Path) -> None:
+    code = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+    (mine / "mine.py").write_text("\n".join(c for c in code if "ef.register" not in c))
+    family.register_spec("mine.py:StreamingMean")
+    for law in ("chunks", "padding", "causality", "compiles"):
+        result = check_law(family.info("streaming-mean"), law)
+        assert result.status == "held", result.detail
+
+
 @pytest.mark.parametrize("spec", ["mine.py:CumMean", "mine:CumMean"])
 def test_every_verb_knows_it(spec: str, mine: Path, capsys: pytest.CaptureFixture[str]) -> None:
     data, plugin = ("--data", "text.txt"), ("--plugin", spec)
