@@ -91,6 +91,12 @@ NO_KEYWORDS = """class M(Mixer):
     def forward(self, x, **given):
         return MixerOutput(x, None, {})
 """
+DEAF = """
+    causal_only = "the past"
+
+    def __init__(self, width, heads=1, **others):
+        super().__init__(width=width, heads=heads)
+"""
 EXTRA = 'from everyformer.system.extras import extra_module\nextra_module("nothing", "knn", "it")\n'
 ZERO = r"ZeroDivisionError: division by zero"
 ENDED = r"the program was ended \(SystemExit: 0\)"
@@ -129,6 +135,10 @@ KNOWN = [
     (
         "ends as built", BUILD, "        sys.exit(0)  # here\n", 1,
         f"{NOT_BUILT}{AT}M.build: {ENDED}",
+    ),
+    (
+        "loses its direction", BUILD, BUILD + DEAF, 2,
+        r"neither causal \(.*\) nor bidirectional \(the past\): an __init__ of its own must take",
     ),
     ("has no keywords", CLASS, f"{NO_KEYWORDS}\nclass N(StreamingMixer):\n", 1, NOT_BUILT + "Type"),
 ]  # fmt: skip

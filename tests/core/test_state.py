@@ -26,7 +26,7 @@ def test_a_state_counts_tokens_and_bytes():
 def test_a_reset_of_the_wrong_shape_is_refused():
     _, state = held_state()
     wrong = (torch.tensor([True]), torch.tensor([1, 0, 1]), torch.ones(3, 1, dtype=torch.bool))
-    for where in wrong:
+    for where in (*wrong, [1], 1, [True, False, True]):
         with pytest.raises(ShapeError, match="one bool for each of the state's 3 rows"):
             state.reset(where)
 

@@ -56,6 +56,12 @@ def test_where_counts_mislead_equal_chances_are_better():
     assert counted_loss([zeros], [ones], 2) == pytest.approx(math.log(2))
 
 
+def test_who_has_counted_nothing_is_no_baseline():
+    nothing, some = np.zeros(0, np.int64), np.ones(50, np.int64)
+    assert counted_loss([nothing], [some], 2) is None
+    assert counted_loss([], [some], 2) is None
+
+
 def test_of_large_parts_stretches_are_counted():
     tokens = np.arange(STRETCHES * STRETCH + 7)
     parts = sampled(tokens)

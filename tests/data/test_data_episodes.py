@@ -286,3 +286,13 @@ def test_a_constant_action_costs_what_the_training_part_says(
         # in units of half the range: 2 of the first number, 0.5 of the second
         expected = (((held_out - train.mean(0)) / [2.0, 0.5]) ** 2).mean()
     assert data.counting == pytest.approx(expected, rel=1e-6)
+
+
+@pytest.mark.parametrize("acted", [CHOICE, BOUNDED], ids=["choices", "numbers"])
+def test_where_all_episodes_are_held_out_no_constant_action_is_known(
+    acted: Space, tmp_path: Path, loaded: Loaded
+) -> None:
+    folder = write_trajectories(trajectories(acted=acted), tmp_path / "acted")
+    data = loaded(folder, validation=1.0)
+    assert len(data.held_out) == len(LENGTHS)
+    assert data.counting is None

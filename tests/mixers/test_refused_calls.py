@@ -92,6 +92,17 @@ def test_states_of_others_are_refused(name: str) -> None:
         mixer(x, state=other)
 
 
+@pytest.mark.parametrize("name", ["rope", "sinusoidal", "aft-conv"])
+def test_models_refuse_states_of_others(name: str) -> None:
+    model = create_model(name, width=16, heads=2, layers=1, max_length=8)
+    tokens, own = torch.zeros(2, 3, dtype=torch.long), model.init_state(3)
+    with pytest.raises(ShapeError, match="the state has 3 rows and x has 2"):
+        model(tokens, state=own)
+    for other in (own.layers[0].reorder(torch.tensor([0, 1])), True):
+        with pytest.raises(ShapeError, match=f"StackState, not from a {type(other).__name__}"):
+            model(tokens, state=other)
+
+
 @pytest.mark.parametrize("task", ["lm", "mlm", "classify-text"])
 def test_models_refuse_batches_of_no_rows(task: str) -> None:
     model = create_model("attention", task, width=16, heads=2, layers=1)

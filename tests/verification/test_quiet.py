@@ -1,5 +1,6 @@
-"""What torch's profiler says of itself stays out of `verify`'s stderr; all else comes through."""
+"""What torch's profiler and compiler say stays out of `verify`'s stderr; all else comes through."""
 
+import logging
 import os
 
 import pytest
@@ -8,7 +9,12 @@ import torch
 from everyformer.core.trials import WIDTH
 from everyformer.family import info
 from everyformer.verification.cases import Case
-from everyformer.verification.machine import _without_profiler_lines, largest_allocation
+from everyformer.verification.machine import (
+    _one_graph,
+    _without_profiler_lines,
+    largest_allocation,
+)
+from everyformer.verification.result import LawBroken
 
 
 def test_the_profiler_says_nothing(capfd: pytest.CaptureFixture[str]) -> None:
@@ -22,3 +28,20 @@ def test_other_lines_are_passed_on(capfd: pytest.CaptureFixture[str]) -> None:
         os.write(2, b"USDT:2026-01-01 profiler_start\na warning\n")
     os.write(2, b"later\n")
     assert capfd.readouterr().err == "a warning\nlater\n"
+
+
+def test_a_law_s_sentence_stands_for_the_compiler_s_traceback(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    said: list[logging.LogRecord] = []
+    monkeypatch.setattr(logging.Logger, "callHandlers", lambda self, record: said.append(record))
+
+    def looping(x: torch.Tensor) -> torch.Tensor:
+        return torch.stack([x[:, t] for t in range(x.shape[1])], 1)
+
+    x = torch.ones(2, 9)
+    torch._dynamo.reset()
+    torch._dynamo.mark_dynamic(x, 1)
+    with pytest.raises(LawBroken, match="as of a loop over tokens"), _one_graph("L=9"):
+        torch.compile(looping, backend="eager", fullgraph=True)(x)
+    assert not [record for record in said if record.levelno >= logging.WARNING]

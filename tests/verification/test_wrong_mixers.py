@@ -57,6 +57,16 @@ def forgotten(right):
     return last
 
 
+def miscounting(right):
+    """Every call counts as one token."""
+
+    def forward(self, x, *, state=None, **more):
+        out = right(self, x, state=state, **more)
+        return out if state is None else out._replace(state=replace(out.state, seen=state.seen + 1))
+
+    return forward
+
+
 def of_the_past(right):
     """Running sums in both forms."""
 
@@ -156,7 +166,8 @@ WRONG = (
         "forward", output(lambda self, x, y: y + 1e-6 * x.detach().mean(1, keepdim=True)),
     ),
     softmax(
-        "chunks", "a state that drops a token", "off by", KeyValueState, "last", forgotten,
+        "chunks", "a state that drops a token", "pieces of 3 + 1 + 7 tokens are not one pass",
+        KeyValueState, "last", forgotten,
     ),
     softmax(
         "chunks", "a reset that clears nothing", "a reset row remembers", KeyValueState, "reset",
@@ -167,6 +178,10 @@ WRONG = (
         lambda right: lambda self, k, v, keep, state: right(
             self, k, v, keep, replace(state, lse=state.lse.clamp(max=0.0))
         ),
+    ),
+    simple(
+        "chunks", "a count of calls in the place of tokens", "tokens the state has seen [1, 1]",
+        "forward", miscounting,
     ),
     Wrong(
         "chunks", "rows that stay where they were", "reorder", "aft-simple", SimpleState,

@@ -98,7 +98,8 @@ class LayerTimes:
         if str(length) in self._known:
             return
         start = time.perf_counter()
-        with doing(f"timing one layer of {len(self._members)} members at {length:,} tokens"):
+        members = f"{len(self._members)} members at {length:,} tokens"
+        with doing(f"timing one layer of {members} (--lengths chooses them, or none)"):
             points = bench_together(
                 self._members, length, options=self._own, seconds=SECONDS, **self._sizes
             )

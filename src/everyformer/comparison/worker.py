@@ -18,7 +18,8 @@ from everyformer.comparison.results import Evaluation, Result, Trained
 from everyformer.core.config import from_dict, to_dict
 from everyformer.core.errors import DataError, EveryformerError
 from everyformer.core.foreign import FAILURES, describe
-from everyformer.core.mixer import Mixer, leak_of
+from everyformer.core.leaks import leak_of
+from everyformer.core.mixer import Mixer
 from everyformer.core.position import Position
 from everyformer.core.tasks import TASKS
 from everyformer.data import load_dataset

@@ -16,7 +16,7 @@ from everyformer.core.mask import Mask, packed_with_state
 from everyformer.core.outputs import MixerOutput
 from everyformer.core.panels import Pictures, Recorded
 from everyformer.core.returned import check_output, check_state
-from everyformer.core.state import State
+from everyformer.core.state import State, check_batch
 from everyformer.core.trials import Trials
 
 DROPOUT = "attention_dropout"
@@ -318,11 +318,7 @@ class Mixer(nn.Module):
                 f"{self.name} goes on from its own state ({known}), not from a "
                 f"{type(state).__name__}: begin with init_state() of this mixer"
             )
-        if state.seen.shape[0] != x.shape[0]:
-            raise ShapeError(
-                f"the state has {state.seen.shape[0]} rows and x has {x.shape[0]}: make one of as "
-                "many, or pick its rows with reorder()"
-            )
+        check_batch(state, x.shape[0])
 
     @final
     def check_length(self, longest: int) -> None:
@@ -333,12 +329,6 @@ class Mixer(nn.Module):
                 f"positions), but position {longest - 1} was asked for: build it with "
                 f"max_length={longest} or more, or use a member without a table"
             )
-
-
-def leak_of(model: nn.Module) -> str | None:
-    """Reason of the first mixer of ``model`` that leaks; None where evaluation is honest."""
-    mixers = (part for part in model.modules() if isinstance(part, Mixer))
-    return next((mixer.leaks for mixer in mixers if mixer.leaks is not None), None)
 
 
 def heads_divide(width: int, heads: int, member: str) -> int:

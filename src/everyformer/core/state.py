@@ -135,13 +135,27 @@ def filled(like: Any, tensors: dict[str, Tensor], path: str = "") -> Any:
     return tensors.get(path[1:])
 
 
+def check_batch(carried: State, batch: int) -> None:
+    """Refuse the state of another number of rows."""
+    if carried.seen.shape[0] != batch:
+        raise ShapeError(
+            f"the state has {carried.seen.shape[0]} rows and x has {batch}: make one of as "
+            "many, or pick its rows with reorder()"
+        )
+
+
 def check_rows(where: Tensor, seen: Tensor) -> None:
     """Refuse anything but one flag for each batch row of a state."""
-    if where.dtype != torch.bool or where.shape != seen.shape:
-        raise ShapeError(
-            f"a reset takes one bool for each of the state's {seen.shape[0]} rows, not "
-            f"{tuple(where.shape)} {str(where.dtype).removeprefix('torch.')}"
-        )
+    if isinstance(where, Tensor):
+        if where.dtype == torch.bool and where.shape == seen.shape:
+            return
+        given = f"{tuple(where.shape)} {str(where.dtype).removeprefix('torch.')}"
+    else:
+        given = repr(where)
+    raise ShapeError(
+        f"a reset takes a tensor with one bool for each of the state's {seen.shape[0]} rows, not "
+        f"{given}"
+    )
 
 
 @state

@@ -24,12 +24,15 @@ STRETCHES, STRETCH = 64, 1 << 16
 
 def counted_loss(
     train: Sequence[np.ndarray], held_out: Sequence[np.ndarray], vocabulary: int, grams: int = GRAMS
-) -> float:
-    """Nats of a held-out token, by the best count of up to ``grams`` tokens.
+) -> float | None:
+    """Nats of a held-out token, by the best count of up to ``grams`` tokens; None where the
+    training part has none to count, as where everything is held out.
 
     Args:
         train, held_out: runs of tokens, counted each by itself.
     """
+    if not any(map(len, train)):
+        return None
     p = np.full(sum(map(len, held_out)), 1 / vocabulary)
     losses = [float(-np.log(p).mean())]
     for order in range(grams):

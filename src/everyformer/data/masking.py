@@ -67,7 +67,7 @@ class MaskedTextDataset(Dataset):
         return replace(self.hide(windows.inputs.numpy(), random), documents=windows.documents)
 
     @cached_property
-    def counting(self) -> float:
+    def counting(self) -> float | None:
         """Of single tokens: the one before may be hidden too."""
         train, held_out = sampled(self.text.train), sampled(self.text.validation)
         return counted_loss(train, held_out, self.vocabulary, grams=1)

@@ -124,7 +124,7 @@ class ParallelDataset(Dataset):
             yield self._batch(rows[first : first + size])
 
     @cached_property
-    def counting(self) -> float:
+    def counting(self) -> float | None:
         """Of target tokens, each sentence by itself."""
         train, held_out = (
             [self.tokens[self.bounds[2 * row + 1] : self.bounds[2 * row + 2]] for row in rows]

@@ -107,7 +107,7 @@ class TextDataset(OrderedDataset):
             yield ahead, batch
 
     @cached_property
-    def counting(self) -> float:
+    def counting(self) -> float | None:
         return counted_loss(sampled(self.train), sampled(self.validation), self.vocabulary)
 
     def window_starts(self, limit: int | None) -> tuple[np.ndarray, np.ndarray]:

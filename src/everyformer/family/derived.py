@@ -41,7 +41,11 @@ def row_of(mixer: type[Any]) -> Member:
                 f"with 2 heads, for 16 tokens: {describe(error)}"
             ) from error
     if not built:
-        raise ConfigError(f"the mixer '{mixer.name}' can be built neither causal nor not: {can}")
+        raise ConfigError(
+            f"the mixer '{mixer.name}' ({source(mixer)}) can be built neither causal "
+            f"({can['causal']}) nor bidirectional ({can['bidirectional']}): an __init__ of its own "
+            "must take 'causal' and hand it on"
+        )
     streams = "causal" in built and built["causal"].continues
     can["streaming"] = streams or "it does not say how a state begins (empty_state)"
     can["cross"] = mixer.crosses or "it has no cross form"

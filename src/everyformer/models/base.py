@@ -15,7 +15,7 @@ from everyformer.core.mask import Mask, positions_of
 from everyformer.core.mixer import Mixer
 from everyformer.core.outputs import ModelOutput, StackOutput
 from everyformer.core.position import Position
-from everyformer.core.state import StackState, State
+from everyformer.core.state import StackState, State, check_batch
 from everyformer.genes.config import ModelConfig
 from everyformer.genes.positions import POSITION
 from everyformer.models.deep import OUTPUTS, deep_weights, linear_parts, residual_outputs
@@ -181,6 +181,13 @@ class Model(nn.Module):
 
         ``position`` replaces the model's own (an encoder's, in an encoder-decoder).
         """
+        if state is not None:
+            if not isinstance(state, StackState):
+                raise ShapeError(
+                    f"a model goes on from a StackState, not from a {type(state).__name__}: begin "
+                    "with init_state() of this model"
+                )
+            check_batch(state, x.shape[0])
         position = position or self.position
         if position is not None:
             seen = None if state is None else state.seen

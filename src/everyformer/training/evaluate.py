@@ -251,7 +251,8 @@ class _Losses:
             clipped = around and [max(0.0, around[0]), min(1.0, around[1])]
             if TASKS[dataset.task].recorded:
                 result |= {"action_loss": loss, "action_loss_interval": interval}
-                result["counting_action_loss"] = dataset.counting
+                if dataset.counting is not None:
+                    result["counting_action_loss"] = dataset.counting
             else:
                 result["perplexity"] = perplexity(loss)
             result |= {"accuracy": accuracy, "accuracy_interval": clipped}

@@ -99,9 +99,13 @@ def chunks(member: Member, check: Check, device: str, dtype: torch.dtype) -> Non
             mask, real, seen = _holes(length, dtype, device, padded)
             whole = mixer(x, mask=mask).y
             parts = run_chunks(mixer, x, split, real)
-            check.close(parts * seen, whole * seen, TOLERANCE[dtype], f"{case} {split} {padded}")
+            sizes = " + ".join(str(b - a) for a, b in itertools.pairwise(split))
+            where = f"{case}: {'padded ' * padded}pieces of {sizes} tokens are not one pass"
+            check.close(parts * seen, whole * seen, TOLERANCE[dtype], where)
         state = mixer(x, state=mixer.init_state(2)).state
         assert state is not None
+        counted = f"{case}: after {length} tokens the state has seen {state.seen.tolist()}"
+        check.true(state.seen.tolist() == [length, length], counted)
         rows = torch.tensor([True, False], device=device)
         y = mixer(x, state=state.reset(rows)).y
         check.close(y[0], mixer(x[:1]).y[0], TOLERANCE[dtype], f"{case}: a reset row remembers")

@@ -1,5 +1,6 @@
 """Laws 7 to 10: cost, compiles, keeps, reproducible: what the member does on the machine."""
 
+import logging
 import os
 import sys
 import tempfile
@@ -154,17 +155,25 @@ def _compiles(
 def _one_graph(where: str) -> Iterator[None]:
     """A block in which code that is not one graph breaks the law, by a branch on numbers, say.
 
-    A graph may compute all pairs: it says so, and the law asks for its results alone.
+    A graph may compute all pairs: it says so, and the law asks for its results alone. Before torch
+    raises that lengths are fixed it logs the traceback, which the law's own sentence replaces.
     """
+    logger = logging.getLogger("torch._guards")
+    level = logger.level
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", AllPairsWarning)
+        logger.setLevel(logging.CRITICAL)
         try:
             yield
         except TorchDynamoException as error:
             reason, _, _ = str(error).partition("\n")
             raise LawBroken(f"{where}: not one graph: {reason}") from error
         except ConstraintViolationError as error:
-            raise LawBroken(f"{where}: other graphs for other lengths") from error
+            raise LawBroken(
+                f"{where}: other graphs for other lengths, as of a loop over tokens"
+            ) from error
+        finally:
+            logger.setLevel(level)
 
 
 def exports(member: Member, check: Check, device: str) -> None:

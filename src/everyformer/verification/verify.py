@@ -67,6 +67,8 @@ def check_law(
     except FAILURES as error:  # a crash inside a law is a broken law, and is shown as one
         detail = str(error) if isinstance(error, LawBroken) else describe(error)
         return LawResult(member.name, law, "failed", detail, time.perf_counter() - start)
+    if not check.count:
+        return LawResult(member.name, law, "exempt", "it states nothing that could be checked")
     return LawResult(member.name, law, "held", check.summary(), time.perf_counter() - start)
 
 

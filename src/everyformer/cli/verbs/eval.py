@@ -70,7 +70,7 @@ def run(words: Sequence[str]) -> int:
     check_sweep(options, windowed)
     from everyformer.cli.trained import open_run
     from everyformer.comparison.summary import NOT_WRITING
-    from everyformer.core.mixer import leak_of
+    from everyformer.core.leaks import leak_of
     from everyformer.training.evaluate import evaluate
 
     trained = open_run(options.run)
@@ -121,7 +121,7 @@ def run(words: Sequence[str]) -> int:
     if options.json:
         emit({"run": options.run, "data": dataset.summary(), "evaluation": evaluation})
     else:
-        _print(evaluation, trained, dataset)
+        _print(evaluation, trained, dataset, leak and NOT_WRITING)
     return 0
 
 
@@ -136,9 +136,11 @@ def _default(line: Line[EvalOptions]) -> EvalOptions:
     )
 
 
-def _print(evaluation: dict[str, Any], trained: TrainedRun, dataset: Dataset) -> None:
-    """An evaluation for people."""
-    its_worth = worth(trained.task, evaluation)
+def _print(
+    evaluation: dict[str, Any], trained: TrainedRun, dataset: Dataset, nothing: str | None
+) -> None:
+    """An evaluation for people; ``nothing``: why it is worth nothing, where that was said."""
+    its_worth = nothing or worth(trained.task, evaluation)
     if TASKS[trained.task].answers:
         print(answers_table(evaluation, dataset.classes))
         if its_worth is not None:

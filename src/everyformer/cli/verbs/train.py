@@ -34,7 +34,8 @@ def run(words: Sequence[str]) -> int:
     folder = run_folder(options)
 
     from everyformer.comparison.advice import advice
-    from everyformer.comparison.summary import curve
+    from everyformer.comparison.summary import NOT_WRITING, curve
+    from everyformer.core.leaks import leak_of
     from everyformer.data import load_dataset
     from everyformer.datastores.runs import train_run
     from everyformer.training import RunDirectory
@@ -91,6 +92,8 @@ def run(words: Sequence[str]) -> int:
         if value is not None and value.startswith(NOT_BETTER):
             curves = curve(folder)
             rows["advice"] = advice(result.evaluation or {}, curves, options.training.lr)
+        if leak := leak_of(model):
+            rows["worth"] = f"{NOT_WRITING}: {leak}"
         if TASKS[dataset.task].forecasts and not options.json:
             print(f"{forecast_table(result.evaluation or {}, None)}\n")
             rows = {name: rows[name] for name in ("run", "loss", "worth", "advice") if name in rows}
