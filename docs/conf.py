@@ -35,9 +35,15 @@ def setup(app):
     app.connect("autodoc-process-docstring", as_written)
 
 
+SECTIONS = (
+    *("attention", "positions", "memory", "depth", "sparse", "content", "kernels", "mixers"),
+    "acting",
+)
 sphinx_gallery_conf = {
     "examples_dirs": "gallery",
     "gallery_dirs": "gallery-drawn",
+    "subsection_order": [f"gallery/{name}" for name in SECTIONS],
+    "within_subsection_order": "FileNameSortKey",
     "filename_pattern": r"/draw_",
     "download_all_examples": False,
     "show_memory": False,
