@@ -14,7 +14,7 @@ extensions = [
     "sphinx_gallery.gen_gallery",
 ]
 html_theme, html_title = "furo", "everyformer"
-exclude_patterns = ["_build", "gallery", "gallery-drawn/*.ipynb", "**sg_execution_times.rst"]
+exclude_patterns = ["_build", "gallery", "gallery-drawn/**.ipynb", "**sg_execution_times.rst"]
 suppress_warnings = ["myst.header", "config.cache", "toc.not_included"]
 myst_heading_anchors = 3
 myst_enable_extensions = ["colon_fence"]
