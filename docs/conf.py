@@ -14,6 +14,7 @@ extensions = [
     "sphinx_gallery.gen_gallery",
 ]
 html_theme, html_title = "furo", "everyformer"
+html_static_path, html_css_files = ["style"], ["site.css"]
 exclude_patterns = ["_build", "gallery", "gallery-drawn/**.ipynb", "**sg_execution_times.rst"]
 suppress_warnings = ["myst.header", "config.cache", "toc.not_included"]
 myst_heading_anchors = 3
@@ -22,6 +23,7 @@ nb_execution_mode = "cache"
 nb_execution_raise_on_error = True
 nb_execution_timeout = 300
 autodoc_typehints = "signature"
+autodoc_preserve_defaults = True
 autodoc_member_order = "bysource"
 autosummary_generate = True
 

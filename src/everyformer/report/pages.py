@@ -164,12 +164,12 @@ def overview(recorded: dict[str, dict[str, Any]]) -> str:
         paper, tasks = f"{m.title}, {m.authors} {m.year}", ", ".join(m.tasks)
         cost = f"{m.cost.formula} | {m.cost.state}"
         lines.append(f"| [{m.name}]({m.name}.md) | {paper} | {cost} | {tasks} |")
-    lines += ["", "# Around the layers", "", "| gene | alternative |", "|---|---|"]
+    lines += ["", "## Around the layers", "", "| gene | alternative |", "|---|---|"]
     for gene, name in around_layers():
         about = _first(sys.modules[GENES[gene].alternatives.get(name).__module__])
         lines.append(f"| {gene} | [{name}]({gene}-{name}.md): {about} |")
     columns = "| experiment | seen here | what was found |"
-    lines += ["", "# Experiments", "", columns, "|---|---|---|"]
+    lines += ["", "## Experiments", "", columns, "|---|---|---|"]
     for experiment in experiments():
         result = recorded.get(experiment.name)
         seen = "not recorded" if result is None else "yes" if result["holds"] else "**no**"
