@@ -23,7 +23,6 @@ nb_execution_mode = "cache"
 nb_execution_raise_on_error = True
 nb_execution_timeout = 300
 autodoc_typehints = "signature"
-autodoc_preserve_defaults = True
 autodoc_member_order = "bysource"
 autosummary_generate = True
 
@@ -33,7 +32,13 @@ def as_written(app, what, name, obj, options, lines):
     lines[:] = [".. code-block:: text", "", *(f"   {line}" for line in lines), ""]
 
 
+def without_lambda(app, what, name, obj, options, signature, returned):
+    """A default that is no expression would leave the whole signature unparsed."""
+    return signature and signature.replace("<function <lambda>>", "..."), returned
+
+
 def setup(app):
+    app.connect("autodoc-process-signature", without_lambda)
     app.connect("autodoc-process-docstring", as_written)
 
 

@@ -32,7 +32,8 @@ def test_programs_run_as_they_stand(
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_links_lead_to_files_and_headings(page: Path) -> None:
     text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
-    for target in re.findall(r"\]\(([^)\s]+)\)", text):
+    markdown = re.findall(r"\]\(([^)\s]+)\)", text)
+    for target in (*markdown, *re.findall(r'(?:src|srcset|href)="([^"]+)"', text)):
         if re.match(r"[a-z]+:", target):
             continue
         file, _, heading = target.partition("#")

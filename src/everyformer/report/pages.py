@@ -159,11 +159,10 @@ def with_groups(readme: str) -> str:
 def overview(recorded: dict[str, dict[str, Any]]) -> str:
     """The index: one line a member, one line an experiment."""
     lines = ["# Members", "", "Made by `make docs` from `family.py` and the members' files.", ""]
-    lines += ["| member | paper | time | state | tasks |", "|---|---|---|---|---|"]
+    lines += ["| member | paper | time | state |", "|---|---|---|---|"]
     for m in list_members():
-        paper, tasks = f"{m.title}, {m.authors} {m.year}", ", ".join(m.tasks)
-        cost = f"{m.cost.formula} | {m.cost.state}"
-        lines.append(f"| [{m.name}]({m.name}.md) | {paper} | {cost} | {tasks} |")
+        paper, cost = f"{m.title}, {m.authors} {m.year}", f"{m.cost.formula} | {m.cost.state}"
+        lines.append(f"| [{m.name}]({m.name}.md) | {paper} | {cost} |")
     lines += ["", "## Around the layers", "", "| gene | alternative |", "|---|---|"]
     for gene, name in around_layers():
         about = _first(sys.modules[GENES[gene].alternatives.get(name).__module__])
