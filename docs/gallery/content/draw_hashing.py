@@ -4,7 +4,8 @@ Attention by hashing
 
 Queries that point the same way fall into one bucket. The weights of all pairs, in order and sorted
 by bucket; what is left of them where a token sees its bucket alone; and where a chunk of the sorted
-tokens sees itself and the chunk before it, which needs no bucket to be known (Kitaev et al. 2020).
+tokens sees itself and the chunk before it, all of one size whatever the buckets are (Kitaev et al.
+2020).
 """
 
 import matplotlib.pyplot as plt
