@@ -14,7 +14,8 @@ extensions = [
     "sphinx_gallery.gen_gallery",
 ]
 html_theme, html_title = "furo", "everyformer"
-exclude_patterns = ["_build", "gallery", "gallery-drawn/*.ipynb", "**sg_execution_times.rst"]
+html_static_path, html_css_files = ["style"], ["site.css"]
+exclude_patterns = ["_build", "gallery", "gallery-drawn/**.ipynb", "**sg_execution_times.rst"]
 suppress_warnings = ["myst.header", "config.cache", "toc.not_included"]
 myst_heading_anchors = 3
 myst_enable_extensions = ["colon_fence"]
@@ -31,13 +32,25 @@ def as_written(app, what, name, obj, options, lines):
     lines[:] = [".. code-block:: text", "", *(f"   {line}" for line in lines), ""]
 
 
+def without_lambda(app, what, name, obj, options, signature, returned):
+    """A default that is no expression would leave the whole signature unparsed."""
+    return signature and signature.replace("<function <lambda>>", "..."), returned
+
+
 def setup(app):
+    app.connect("autodoc-process-signature", without_lambda)
     app.connect("autodoc-process-docstring", as_written)
 
 
+SECTIONS = (
+    *("attention", "positions", "memory", "depth", "sparse", "content", "kernels", "mixers"),
+    "acting",
+)
 sphinx_gallery_conf = {
     "examples_dirs": "gallery",
     "gallery_dirs": "gallery-drawn",
+    "subsection_order": [f"gallery/{name}" for name in SECTIONS],
+    "within_subsection_order": "FileNameSortKey",
     "filename_pattern": r"/draw_",
     "download_all_examples": False,
     "show_memory": False,

@@ -8,7 +8,7 @@ import torch
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
-RUN = {"README.md": 1, "docs/python.md": 2, "docs/forecasting.md": 1}
+RUN = {"README.md": 1, "docs/python.md": 2, "docs/forecasting.md": 1, "docs/stream.md": 1}
 """page -> how many of its programs run by themselves; the others speak of what a reader has"""
 
 
@@ -32,7 +32,8 @@ def test_programs_run_as_they_stand(
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_links_lead_to_files_and_headings(page: Path) -> None:
     text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
-    for target in re.findall(r"\]\(([^)\s]+)\)", text):
+    markdown = re.findall(r"\]\(([^)\s]+)\)", text)
+    for target in (*markdown, *re.findall(r'(?:src|srcset|href)="([^"]+)"', text)):
         if re.match(r"[a-z]+:", target):
             continue
         file, _, heading = target.partition("#")

@@ -1,4 +1,4 @@
-"""The site: every page is in it, and it builds without a warning, notebooks and gallery run."""
+"""The site: every page is in it, it builds without a warning, and loads nothing from elsewhere."""
 
 import re
 import subprocess
@@ -24,16 +24,23 @@ def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
     done = subprocess.run(command, cwd=DOCS, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
     assert (tmp_path / "site" / "notebooks" / "own-mixer.html").exists()
-    assert (tmp_path / "site" / "gallery-drawn" / "draw_alibi.html").exists()
+    assert (tmp_path / "site" / "gallery-drawn" / "positions" / "draw_alibi.html").exists()
+    loads = r'<(?:script|img|link|iframe|source|object)\b[^>]*(?:src|href|data)="(?:\w+:)?//[^"]*"'
+    pages = [*(tmp_path / "site").rglob("*.html")]
+    assert len(pages) > 100
+    assert not [found for page in pages for found in re.findall(loads, page.read_text("utf-8"))]
+    styles = [*(tmp_path / "site").rglob("*.css")]
+    assert not [css for css in styles if re.search(r"url\(.?(?:\w+:)?//", css.read_text("utf-8"))]
 
 
 @pytest.mark.parametrize(
-    "script", sorted((DOCS / "gallery").glob("draw_*.py")), ids=lambda p: p.stem
+    "script", sorted((DOCS / "gallery").rglob("draw_*.py")), ids=lambda p: p.stem
 )
 def test_a_script_of_the_gallery_runs(script: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import matplotlib.pyplot as plt
 
     plt.switch_backend("Agg")
+    monkeypatch.chdir(script.parent)  # as the site runs it
     monkeypatch.setattr(plt, "show", lambda: None)
     exec(compile(script.read_text("utf-8"), str(script), "exec"), {})
     assert plt.get_fignums()

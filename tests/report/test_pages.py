@@ -5,6 +5,7 @@ from pathlib import Path
 import everyformer as ef
 from everyformer.core.tasks import TASKS
 from everyformer.experiments import defaults
+from everyformer.genes import named_genes
 from everyformer.report import pages
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -18,12 +19,14 @@ def test_every_member_has_a_page_with_its_options_laws_and_experiments(tmp_path)
         assert member.cost.formula in text
         assert "## Laws" in text
         assert "### " in text, "an experiment"
-        for option in member.genes["mixer"].options:
-            assert f"`{option}`" in text
+        for gene, choice in named_genes(member).items():
+            if choice.name and pages.home(gene, choice.name) == member.name:
+                assert all(f"| `{option}` |" in text for option in choice.options)
 
 
 def test_genes_that_are_no_members_subject_have_a_page_for_each_alternative():
     index = pages.overview({})
+    assert ("wiring", "gated") not in pages.around_layers()
     for gene, name in (("depth", "repeat"), ("wiring", "reversible"), ("wiring", "pre")):
         assert f"[{name}]({gene}-{name}.md)" in index
         text = pages.gene_page(gene, name)
@@ -49,6 +52,9 @@ def test_the_pages_in_the_repository_are_up_to_date():
     for gene, name in pages.around_layers():
         path = DOCS / "members" / f"{gene}-{name}.md"
         assert path.read_text() == pages.gene_page(gene, name), f"run `make docs` ({path.name})"
+    there = {path.stem for path in (DOCS / "members").glob("*.md")} - {"README"}
+    alone = {f"{gene}-{name}" for gene, name in pages.around_layers()}
+    assert there == {member.name for member in ef.list_members()} | alone
     assert (DOCS / "members" / "README.md").read_text() == pages.overview(recorded)
     readme = (DOCS.parent / "README.md").read_text(encoding="utf-8")
     assert readme == pages.with_groups(readme), "run `make docs` (README.md)"

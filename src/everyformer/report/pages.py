@@ -1,9 +1,9 @@
 """`make docs`: a page for each member, from what stands elsewhere, so that nothing is said twice.
 
 A page is made of the row in `family.py`, the text and options of the member's file, a picture of
-who reads whom, the laws, and the recorded results of its experiments (``docs/results/*.json``
-with figures beside). Genes around the layers, which are no member's subject, have a page for each
-of their alternatives.
+who reads whom, the laws that do not apply, and the recorded results of its experiments
+(``docs/results/*.json`` with figures beside). Text and options of an alternative stand on the page
+of the member whose subject it is, or on one of its own; all others link there.
 """
 
 import dataclasses
@@ -35,6 +35,7 @@ from everyformer.verification.verify import LAWS, OF_LAYERS, exemption
 
 BEGIN, END = "<!-- made by `make docs` -->", "<!-- end -->"
 """marks in the README, between which the table of members stands"""
+LAWS_LINK = "All [laws](../trust.md#eleven-laws)"
 ABILITIES = ("causal", "strictly causal", "bidirectional", "cross", "streaming", "padding")
 
 
@@ -58,9 +59,16 @@ def write_pages(folder: Path) -> list[Path]:
 
 
 def around_layers() -> list[tuple[str, str]]:
-    """Gene and name of every alternative that is no member's subject."""
+    """Gene and name of every alternative around the layers that is no member's subject."""
     genes = [gene for gene in GENES.values() if gene.footing]
-    return [(gene.name, name) for gene in genes for name in gene.alternatives.names()]
+    both = [(gene.name, name) for gene in genes for name in gene.alternatives.names()]
+    return [(gene, name) for gene, name in both if home(gene, name) == f"{gene}-{name}"]
+
+
+def home(gene: str, name: str) -> str:
+    """The page with the text and options of an alternative."""
+    subject = (m.name for m in list_members() if m.gene == gene and m.genes[gene].name == name)
+    return next(subject, f"{gene}-{name}")
 
 
 def results(folder: Path) -> dict[str, dict[str, Any]]:
@@ -73,41 +81,28 @@ def results(folder: Path) -> dict[str, dict[str, Any]]:
 def page(member: Member, recorded: dict[str, dict[str, Any]], trained: list[dict[str, Any]]) -> str:
     """The page of one member; ``trained`` are the rows of `everyformer.experiments.defaults`."""
     source = f"arXiv [{member.arxiv}](https://arxiv.org/abs/{member.arxiv})" if member.arxiv else ""
-    lines = [
-        f"# {member.title} (`{member.name}`)",
-        "",
-        ", ".join(part for part in (f"{member.authors} {member.year}", source) if part) + ".",
-        "",
-        f"**Claim.** {member.claim[0].upper()}{member.claim[1:]}.",
-        "",
-    ]
+    paper = ", ".join(part for part in (f"{member.authors} {member.year}", source) if part)
+    lines = [f"# {member.title} (`{member.name}`)", "", f"{paper}.", ""]
+    lines += [f"**Claim.** {member.claim[0].upper()}{member.claim[1:]}.", ""]
     calls = [f'model = ef.create_model("{member.name}", task="{member.tasks[0]}")']
-    if member.is_mixer:
-        calls.append(
-            f'mixer = ef.create_mixer("{member.name}", width=256, heads=4, max_length=1024)'
-        )
+    sizes = "width=256, heads=4, max_length=1024"
+    calls += [f'mixer = ef.create_mixer("{member.name}", {sizes})'] if member.is_mixer else []
     lines += _usage(calls, f"everyformer train {member.name} {TASKS[member.tasks[0]].train}")
-    lines += [*_table_row(member), "", *_about(member)]
-    for gene, choice in named_genes(member).items():
-        lines += _options(gene, GENES[gene].typed(choice))
+    lines += [*_table_row(member), "", *_about(member), *_genes(member)]
     lines += ["## Who reads whom", "", f"![{member.name}](../patterns/{member.name}.svg)", ""]
-    if drawn_for(member) is None:
-        lines += [str(pattern(member).get_label()), ""]
-    else:
-        command = f"everyformer show {member.name} masks --task {drawn_for(member)}"
-        lines += [f"{pattern(member).get_label()} `{command}` draws it.", ""]
-    lines += ["## Laws", "", "Checked by `everyformer verify " + member.name + "`:", ""]
-    for law, check in LAWS.items():
-        reason = exemption(member, law)
-        lines.append(f"- *{law}*: " + (f"does not apply ({reason})" if reason else _first(check)))
+    shown = f" `everyformer show {member.name} masks --task {drawn_for(member)}` draws it."
+    lines += [f"{pattern(member).get_label()}{shown if drawn_for(member) else ''}", ""]
+    reasons = {law: reason for law in LAWS if (reason := exemption(member, law))}
+    lines += ["## Laws", "", f"{LAWS_LINK}, by `everyformer verify {member.name}`"]
+    lines[-1] += ", but for:" if reasons else "."
+    lines += ["", *(f"- *{law}*: {reason}" for law, reason in reasons.items())]
     lines += ["", "## At its defaults", ""]
     about = "Nats on held-out data after a short training, mean over seeds"
-    lines.append(f"{about} ([all members](../results/defaults.md)):")
-    lines += ["", *defaults.of_member(member.name, trained)]
-    lines += ["", "## Experiments", ""]
-    of_member = [e for e in experiments() if member.name in e.members]
-    for experiment in of_member:
-        lines += _experiment(experiment, recorded.get(experiment.name))
+    lines += [f"{about} ([all members](../results/defaults.md)):", ""]
+    lines += [*defaults.of_member(member.name, trained), "", "## Experiments", ""]
+    for experiment in experiments():
+        if member.name in experiment.members:
+            lines += _experiment(experiment, recorded.get(experiment.name))
     return "\n".join(lines).rstrip() + "\n"
 
 
@@ -121,17 +116,12 @@ def gene_page(gene: str, name: str) -> str:
     usual = " It is the default." if record.default == name else f" Default: `{record.default}`."
     members = [m.name for m in list_members() if m.genes[gene].name == name]
     who = ", ".join(f"[{member}]({member}.md)" for member in members) or "none"
-    lines = [
-        f"# The {gene} `{name}`",
-        "",
-        f"{record.question[0].upper()}{record.question[1:]}.{usual}",
-        "",
-    ]
+    asked = f"{record.question[0].upper()}{record.question[1:]}.{usual}"
+    lines = [f"# The {gene} `{name}`", "", asked, ""]
     lines += _usage([f"model = {call})"], f"everyformer train attention {TASKS[LM].train} {flags}")
-    lines += _text(gene, name)
-    lines += _options(gene, record.typed(Choice(name)))
-    lines += ["## Laws", "", "Drawn for the layers of every member on which these are checked:", ""]
-    lines += [f"- *{law}*: {_first(LAWS[law])}" for law in OF_LAYERS]
+    lines += [*_text(gene, name), *_options(gene, record.typed(Choice(name)))]
+    drawn = " and ".join(f"*{law}*" for law in OF_LAYERS)
+    lines += ["## Laws", "", f"{LAWS_LINK}: {drawn} try it around the layers of every member."]
     lines += ["", "## Members", "", f"Those that have it: {who}."]
     return "\n".join(lines) + "\n"
 
@@ -145,15 +135,8 @@ def pattern(member: Member) -> Figure:
     """Pattern of a small model, or what its layers were seen to read."""
     if drawn_for(member) is None:
         return draw_influence(member)
-    model = create_model(
-        member.name,
-        str(drawn_for(member)),
-        width=32,
-        layers=2,
-        heads=4,
-        vocabulary=8,
-        max_length=64,
-    )
+    sizes = {"width": 32, "layers": 2, "heads": 4, "vocabulary": 8, "max_length": 64}
+    model = create_model(member.name, str(drawn_for(member)), **sizes)
     return draw_offered(offered(model, None)["masks"]())
 
 
@@ -176,19 +159,16 @@ def with_groups(readme: str) -> str:
 def overview(recorded: dict[str, dict[str, Any]]) -> str:
     """The index: one line a member, one line an experiment."""
     lines = ["# Members", "", "Made by `make docs` from `family.py` and the members' files.", ""]
-    lines += ["| member | paper | time | state | tasks |", "|---|---|---|---|---|"]
+    lines += ["| member | paper | time | state |", "|---|---|---|---|"]
     for m in list_members():
-        tasks = ", ".join(m.tasks)
-        lines.append(
-            f"| [{m.name}]({m.name}.md) | {m.title}, {m.authors} {m.year} | {m.cost.formula} "
-            f"| {m.cost.state} | {tasks} |"
-        )
-    lines += ["", "# Around the layers", "", "| gene | alternative |", "|---|---|"]
+        paper, cost = f"{m.title}, {m.authors} {m.year}", f"{m.cost.formula} | {m.cost.state}"
+        lines.append(f"| [{m.name}]({m.name}.md) | {paper} | {cost} |")
+    lines += ["", "## Around the layers", "", "| gene | alternative |", "|---|---|"]
     for gene, name in around_layers():
         about = _first(sys.modules[GENES[gene].alternatives.get(name).__module__])
         lines.append(f"| {gene} | [{name}]({gene}-{name}.md): {about} |")
     columns = "| experiment | seen here | what was found |"
-    lines += ["", "# Experiments", "", columns, "|---|---|---|"]
+    lines += ["", "## Experiments", "", columns, "|---|---|---|"]
     for experiment in experiments():
         result = recorded.get(experiment.name)
         seen = "not recorded" if result is None else "yes" if result["holds"] else "**no**"
@@ -217,7 +197,25 @@ def _about(member: Member) -> list[str]:
     if all(TASKS[task].acts for task in member.tasks):
         module = TASKS[member.tasks[0]].model.partition(":")[0]
         return _head(importlib.import_module(f"everyformer.models.{module}"))
-    return _text(member.gene, str(member.genes[member.gene].name))
+    own = str(member.genes[member.gene].name)
+    return _text(member.gene, own) if home(member.gene, own) == member.name else []
+
+
+def _genes(member: Member) -> list[str]:
+    """What a member is made of, with links, and the options of what is its own."""
+    lines = ["## Genes", "", "| gene | choice | options set |", "|---|---|---|"]
+    own: list[str] = []
+    for gene, choice in named_genes(member).items():
+        if choice.name is None:
+            lines.append(f"| {gene} | none |  |")
+            continue
+        page = home(gene, choice.name)
+        typed, usual = GENES[gene].typed(choice), GENES[gene].typed(Choice(choice.name))
+        names = [f.name for f in dataclasses.fields(typed.options)]
+        told = [f"`{n}={typed.get(n)}`" for n in names if typed.get(n) != usual.get(n)]
+        lines.append(f"| {gene} | [{choice.name}]({page}.md) | {', '.join(told)} |")
+        own += _options(gene, typed) if page == member.name else []
+    return [*lines, "", *own]
 
 
 def _text(gene: str, name: str) -> list[str]:
@@ -270,8 +268,7 @@ def _experiment(experiment: Experiment, result: dict[str, Any] | None) -> list[s
         facts[-1] += f" on {used['torch_threads']} of {used['cores']} cores"
     if torch := used.get("packages", {}).get("torch"):
         facts.append(f"torch {torch}")
-    lines.append(f"`{result['command']}`: {', '.join(facts)}.")
-    return [*lines, ""]
+    return [*lines, f"`{result['command']}`: {', '.join(facts)}.", ""]
 
 
 if __name__ == "__main__":
