@@ -257,7 +257,7 @@ def _experiment(experiment: Experiment, result: dict[str, Any] | None) -> list[s
     verdict = "Seen" if result["holds"] else "**Not seen at this size**"
     lines += [f"{verdict}. {result['sentence']}", ""]
     lines += ["| measured | mean | 95% interval over seeds |", "|---|---|---|"]
-    for name, values in result["numbers"].items():
+    for name, values in (result["numbers"] | result.get("beside", {})).items():
         low, high = values["interval"] or (None, None)
         span = "-" if low is None else f"{low:.4g} to {high:.4g}"
         lines.append(f"| {name} | {values['mean']:.4g} | {span} |")

@@ -24,7 +24,9 @@ def soft_weights(
     x = at[:, None] - at
     far = reach.farthest
     visible = (x <= far) & (x >= (-far if reach.both else 1))
-    m = ((ends[..., None] - (x.abs() - reach.near)) / ramp).clamp(0, 1) * visible
+    slope = (ends[..., None] - (x.abs() - reach.near)) / ramp
+    # both ends of the ramp have its gradient, which torch's clamp gave them before 2.14
+    m = torch.where((slope >= 0) & (slope <= 1), slope, slope.detach().clamp(0, 1)) * visible
     if keep is not None:
         m = m * keep[:, None, None]
     known = table[(far - x).clamp(0, len(table) - 1)]
