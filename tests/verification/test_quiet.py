@@ -5,6 +5,7 @@ import os
 
 import pytest
 import torch
+from everyformer.verification.result import LawBroken
 
 from everyformer.core.trials import WIDTH
 from everyformer.family import info
@@ -14,7 +15,6 @@ from everyformer.verification.machine import (
     _without_profiler_lines,
     largest_allocation,
 )
-from everyformer.verification.result import LawBroken
 
 
 def test_the_profiler_says_nothing(capfd: pytest.CaptureFixture[str]) -> None:
