@@ -52,6 +52,15 @@ def test_the_smallest_difference_that_would_have_shown_is_said() -> None:
     assert METRICS["accuracy"].difference(0.0123) == "1.2 points"
 
 
+def test_a_winner_is_as_sure_as_its_least_sure_difference() -> None:
+    results = made_up(("attention", "gmlp", "linear"), qualities=(2.0, 2.5, 3.0))
+    for one, p in zip(results["contrasts"], (0.03, 0.0001, 0.045), strict=True):
+        one["probability"] = p
+    assert "(3 seeds, p = 0.03, corrected for 3 pairs)" in answer(results)
+    results["contrasts"][0]["probability"] = 0.0002
+    assert "(3 seeds, p < 0.001, corrected for 3 pairs)" in answer(results)
+
+
 def test_accuracy_ranks_high_first() -> None:
     text = answer(made_up(metric="accuracy", qualities=(0.5, 0.9), half=0.01))
     assert (
