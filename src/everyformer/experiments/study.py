@@ -185,7 +185,8 @@ class Study:
         if data is not None:
             name = f"{data.name} ({data.task})"
         else:
-            name = getattr(batches, "__name__", "batches").replace("_", " ")
+            name = getattr(batches, "__name__", "targets").replace("_", " ")
+            name = "targets" if name == "batches" else name
         reached: dict[str, Any] = {}
         if counts.numel():
             shares = counts / counts.sum()
