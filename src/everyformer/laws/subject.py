@@ -4,10 +4,12 @@ import ast
 import copy
 import dataclasses
 import functools
+import random
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Self
 
+import numpy
 import torch
 from torch import Tensor, nn
 
@@ -82,6 +84,9 @@ class Subject:
     """whether `feed` goes on with a cache"""
     doubles: bool = True
     """whether it computes in the dtype of its inputs and weights, and with gradients"""
+
+    idle: re.Pattern[str] | None = None
+    """names of parameters that its inputs do not reach, since they read others"""
 
     def __init__(
         self,
@@ -199,7 +204,7 @@ class Subject:
         Raises:
             ShapeError: the model gives another number of rows or positions.
         """
-        torch.manual_seed(0)
+        seed(0)
         return self.called(model, x, keep)
 
     def called(self, model: nn.Module, x: Tensor, keep: Tensor | None = None) -> Tensor:
@@ -285,6 +290,13 @@ class Subject:
         ready = f"model = model.{'double().' * double}{mode}.requires_grad_({gradients})"
         head = ["import torch", *start, "torch.manual_seed(0)", *made, ready]
         return "\n".join([*head, *lines])
+
+
+def seed(number: int) -> None:
+    """Begin the random numbers of torch, numpy and Python anew."""
+    torch.manual_seed(number)
+    numpy.random.seed(number)
+    random.seed(number)
 
 
 def place(result: Any) -> str:

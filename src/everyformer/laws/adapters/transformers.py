@@ -6,7 +6,9 @@ from a small configuration (`small_configs`) with random weights, so that nothin
 
 import copy
 import inspect
+import itertools
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Self
@@ -23,6 +25,8 @@ from everyformer.system.extras import extra_module
 
 LARGEST = 8_000_000
 """parameters of a model that is built: a configuration that was not made small is refused"""
+OTHERS = re.compile("encoder_attn|cross_?att|vision|visual|image|audio|multi_?modal|projector")
+"""parameters that read what comes from an encoder, pictures or sound, which no text gives"""
 CACHES = ("past_key_values", "cache_params", "state")
 """what a cache is called"""
 ATTENDS = ("eager", "sdpa")
@@ -36,6 +40,8 @@ class PreTrained(Subject):
         self.words = frozenset(inspect.signature(model.forward).parameters)
         if "attention_mask" in self.words:
             self.masks = ("right", "left", "holes")
+        if self.words & {"encoder_hidden_states", "pixel_values", "input_features"}:
+            self.idle = OTHERS
         self.cache_word = next((word for word in CACHES if word in self.words), "")
         self.streams = self.causal and "use_cache" in self.words and bool(self.cache_word)
 
@@ -126,8 +132,12 @@ def pretrained(model: nn.Module, name: str, **known: Any) -> Subject | None:
 
 def reads_one_way(name: str, config: Any) -> bool:
     """Whether a class claims to be causal: it writes, and its configuration does not deny it."""
-    writes = name.endswith(("ForCausalLM", "LMHeadModel", "DoubleHeadsModel"))
-    return writes and getattr(config, "is_decoder", True) is not False
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES as WRITING
+
+    ends = ("ForCausalLM", "LMHeadModel", "DoubleHeadsModel")
+    known = (one if isinstance(one, tuple) else (one,) for one in WRITING.values())
+    writes = name.endswith(ends) or any(name in names for names in known)
+    return writes and not any(getattr(config, w, True) is False for w in ("is_decoder", "causal"))
 
 
 def hugging_face(name: str, causal: bool | None = None, **_: Any) -> Subject:
@@ -209,20 +219,29 @@ def small_config(kind: Any, settings: dict[str, Any] | None) -> tuple[Any, dict[
     """
     settings = settings or kind.config_class().to_dict()
     error: Exception | None = None
-    for layers in (2, 4, 6):
-        words = {k: v for k, v in small(settings, layers).items() if settings.get(k) != v}
+    for fill, kinds, layers in itertools.product((False, True), (True, False), (2, 4, 6)):
+        words = small(settings, layers, kinds=kinds, fill=fill)
         if "is_decoder" in settings and reads_one_way(kind.__name__, None):
             words["is_decoder"] = True
+        if kind.__name__.endswith("EncoderModel") and "is_encoder_decoder" in settings:
+            words["is_encoder_decoder"] = False
         try:
             config = kind.config_class(**words)
             if _parameters(kind, config) <= LARGEST:
                 with torch.no_grad():
-                    kind(config).eval()(torch.full((2, 12), 5))
+                    model = kind(config).eval()
+                    model(torch.full((2, 12), 5), **no_cache(model))
             return config, words
         except Exception as problem:  # whatever a configuration or a model refuses
             error = problem
     says = f"{type(error).__name__}: {cut(str(error))[:200]}"
     raise ConfigError(f"no small {kind.__name__} can be made: {says}") from error
+
+
+def no_cache(model: nn.Module) -> dict[str, bool]:
+    """The word that a model takes for a pass that keeps nothing."""
+    takes = "use_cache" in inspect.signature(model.forward).parameters
+    return {"use_cache": False} if takes else {}
 
 
 def _parameters(kind: Any, config: Any) -> int:
