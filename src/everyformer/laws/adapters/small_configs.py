@@ -9,10 +9,15 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
+from everyformer.core.errors import ConfigError
+
 LAYERS = -1
 """stands for a number of layers"""
 SIZES: tuple[tuple[str, int], ...] = (
-    (r"^(hidden_size|d_model|n_embd|dim|emb(ed|edding)?_dim|embedding_size|d_latents|word_embed_proj_dim)$", 32),
+    (
+        r"^(hidden_size|d_model|n_embd|dim|emb(ed|edding)?_dim|embedding_size|d_latents|word_embed_proj_dim)$",
+        32,
+    ),
     (r"^(attention_hidden_size|hidden_dim|attention_dim|out_hidden_size|hidden_size_global)$", 32),
     (r"(intermediate|ffn|dff|d_ff|dim_ff|ffn_hidden|feed_?forward).*$", 64),
     (r"^n_inner$", 64),
@@ -150,11 +155,17 @@ def by_layer(settings: dict[str, Any]) -> dict[str, list[Any]]:
 
 
 def one_of_each(lists: Sequence[Sequence[Any]], layers: int) -> list[int]:
-    """Places, in order, of layers that differ in any list, and of others up to ``layers``."""
+    """Places, in order, of layers that differ in any list, and of others up to ``layers``.
+
+    Raises:
+        ConfigError: there are more kinds of layers than that.
+    """
     found: dict[tuple[Any, ...], int] = {}
     for at, kind in enumerate(zip(*lists, strict=True)):
         found.setdefault(kind, at)
     most = len(lists[0]) if lists else 0
-    places = sorted(found.values())[:layers]
+    if len(found) > layers:
+        raise ConfigError(f"{len(found)} kinds of layers are more than {layers}")
+    places = sorted(found.values())
     rest = [at for at in range(most) if at not in places]
     return sorted(places + rest[: layers - len(places)])

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from everyformer.core.errors import ConfigError, nearest
 from everyformer.core.foreign import cut
+from everyformer.laws.adapters.plain import loss_in
 from everyformer.laws.adapters.small_configs import small
 from everyformer.laws.subject import Inputs, Subject
 from everyformer.laws.verdict import NotJudged
@@ -43,6 +44,8 @@ class PreTrained(Subject):
         if self.words & {"encoder_hidden_states", "pixel_values", "input_features"}:
             self.idle = OTHERS
         self.cache_word = next((word for word in CACHES if word in self.words), "")
+        if self.causal and "position_ids" in self.words:
+            self.packs, self.separates = "position_ids", False
         self.streams = self.causal and "use_cache" in self.words and bool(self.cache_word)
 
     def call(self, model: nn.Module, x: Tensor, keep: Tensor | None = None) -> Any:
@@ -92,6 +95,35 @@ class PreTrained(Subject):
             raise NotJudged("its cache cannot be reordered")
         cache.reorder_cache(rows)
         return cache
+
+    def take_back(self, model: nn.Module, x: Tensor, cache: Any) -> Any:
+        """As any; windows and states are told before to keep what was."""
+        if not getattr(cache, "is_croppable", True):
+            raise NotJudged("its cache says that it cannot be cut")
+        if hasattr(cache, "activate_past_recording"):
+            cache.activate_past_recording()
+        return super().take_back(model, x, cache)
+
+    def record_code(self) -> list[str]:
+        """The Python of it."""
+        return ["cache.activate_past_recording()"]
+
+    def loss(self, model: nn.Module, x: Tensor, labels: Tensor, keep: Tensor) -> Tensor:
+        """Its ``loss``."""
+        if "labels" not in self.words:
+            raise NotJudged("it takes no labels")
+        return loss_in(model(**self._reads(x), **self._told(keep), labels=labels))
+
+    def packed(self, model: nn.Module, x: Tensor, documents: Tensor) -> Any:
+        """One pass, with positions that begin anew in each document."""
+        before = torch.searchsorted(documents, documents)
+        places = torch.arange(x.shape[1]) - before
+        return model(**self._reads(x), position_ids=places)
+
+    def packed_code(self) -> str:
+        """The Python of it."""
+        places = "torch.arange(x.shape[1]) - torch.searchsorted(documents, documents)"
+        return super().packed_code().replace("=documents)", f"={places})")
 
     def variants(self) -> Iterator[tuple[str, Self]]:
         """The model with each implementation of attention that it takes."""
@@ -220,7 +252,10 @@ def small_config(kind: Any, settings: dict[str, Any] | None) -> tuple[Any, dict[
     settings = settings or kind.config_class().to_dict()
     error: Exception | None = None
     for fill, kinds, layers in itertools.product((False, True), (True, False), (2, 4, 6)):
-        words = small(settings, layers, kinds=kinds, fill=fill)
+        try:
+            words = small(settings, layers, kinds=kinds, fill=fill)
+        except ConfigError:  # more kinds of layers than layers
+            continue
         if "is_decoder" in settings and reads_one_way(kind.__name__, None):
             words["is_decoder"] = True
         if kind.__name__.endswith("EncoderModel") and "is_encoder_decoder" in settings:
