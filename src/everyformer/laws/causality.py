@@ -18,7 +18,6 @@ from everyformer.laws.rounding import doubled
 from everyformer.laws.subject import TRIED, Subject
 from everyformer.laws.verdict import LawBroken, NotJudged
 
-
 BATCH = 2**20
 """numbers that a batch may give: rows of it are looked at together"""
 

@@ -90,7 +90,7 @@ def alone(subject: Subject, length: int, side: str) -> str:
 
 
 def losses(subject: Subject, length: int) -> list[str]:
-    """The loss of a padded batch is the mean over the targets of its rows alone, 4 and 2 of them."""
+    """The loss of a padded batch is the mean over the targets of its rows: 4 and 2 of them."""
     keep, x, short = real(length, "right"), subject.inputs.draw(2, length), length - 2
     if subject.inputs.vocabulary is None or short < 7:
         return []

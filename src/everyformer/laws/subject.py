@@ -341,7 +341,7 @@ class Subject:
 def seed(number: int) -> None:
     """Begin the random numbers of torch, numpy and Python anew."""
     torch.manual_seed(number)
-    numpy.random.seed(number)
+    numpy.random.seed(number)  # noqa: NPY002 - what models draw from, if not from torch
     random.seed(number)
 
 
