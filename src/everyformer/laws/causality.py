@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from everyformer.core.foreign import FAILURES, describe
 from everyformer.laws.rounding import doubled
 from everyformer.laws.subject import TRIED, Subject
 from everyformer.laws.verdict import LawBroken, NotJudged
@@ -50,8 +51,13 @@ def causality(subject: Subject) -> str:
         for condition in conditions(model, way):
             changes(model, condition)
             looks += 1
-    looks += gradients(subject)
-    return f"{looks} looks: every later input changed, in evaluation and training; gradients"
+    said = f"{looks} looks: every later input changed, in evaluation and training"
+    try:
+        return f"{said}; {gradients(subject)} by gradients"
+    except LawBroken:
+        raise
+    except FAILURES as error:  # some cannot be differentiated in evaluation
+        return f"{said}; no gradients: {describe(error)}"
 
 
 def conditions(subject: Subject, way: str) -> Iterator[Condition]:
@@ -114,7 +120,8 @@ def gradients(subject: Subject) -> int:
             return 0
         share = subject.share(x)
         with doubled():
-            leaf, y = subject.differentiable(subject.copy(), x)
+            model = subject.copy()  # held: hooks of some do not outlive it
+            leaf, y = subject.differentiable(model, x)
             if leaf is None:
                 return looks
             weight = torch.randn(y.shape[-1], generator=torch.Generator().manual_seed(1))
@@ -176,9 +183,8 @@ def _reason(subject: Subject, how: Condition, t: int, s: int) -> str:
     if how.training and norms:
         return f"; {type(norms[0]).__name__} takes its means over positions"
     with doubled():
-        leaf, y = subject.differentiable(
-            subject.copy(training=how.training), subject.inputs.draw(1, how.length)
-        )
+        model = subject.copy(training=how.training)
+        leaf, y = subject.differentiable(model, subject.inputs.draw(1, how.length))
         if leaf is None or float(_gradient(y[0, t].sum(), leaf)[s]) > 0:
             return ""
     return "; no gradient flows there: a choice does it (sorting, hashing, routing)"

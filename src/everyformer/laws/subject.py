@@ -286,7 +286,9 @@ class Subject:
             y = self.exact(x, keep, training=training)
             if not torch.isfinite(y).all():
                 raise NotJudged("its outputs are not finite: see the law of numbers", "undecided")
-            if not torch.equal(y, self.exact(x, keep, training=training)):
+            again = [self.exact(x, keep, training=training) for _ in range(2)]
+            y = again[0]  # the first pass of some builds what they pass through
+            if not torch.equal(*again):
                 raise NotJudged("outputs differ from run to run: see determinism", "undecided")
             if self.doubles:
                 with torch.no_grad():
