@@ -1,9 +1,6 @@
 """Models of other libraries, small, each made by a function without arguments."""
 
-from typing import Any
-
-import torch
-from torch import Tensor, nn
+from torch import nn
 
 VOCABULARY, WIDTH, LONGEST = 32, 32, 64
 
@@ -13,22 +10,6 @@ def x_transformers() -> nn.Module:
 
     layers = Decoder(dim=WIDTH, depth=2, heads=4, attn_dim_head=8, rotary_pos_emb=True)
     return TransformerWrapper(num_tokens=VOCABULARY, max_seq_len=LONGEST, attn_layers=layers)
-
-
-class Intermediates(nn.Module):
-    """x-transformers with its intermediates as the cache."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.net = x_transformers()
-
-    def forward(self, x: Tensor, mask: Tensor | None = None, cache: Any = None):
-        if cache is None:
-            return self.net(x, mask=mask, return_intermediates=True)
-        before, seen = cache
-        whole = torch.cat((seen, x), 1)
-        y, after = self.net(whole, cache=before, return_intermediates=True)
-        return y[:, -x.shape[1] :], (after, whole)
 
 
 def performer() -> nn.Module:

@@ -4,6 +4,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from everyformer.core.foreign import FAILURES, describe
 from everyformer.laws.rounding import GAP, doubled, rounding
 from everyformer.laws.subject import Subject, seed
 from everyformer.laws.verdict import LawBroken, NotJudged
@@ -110,6 +111,8 @@ def losses(subject: Subject, length: int) -> list[str]:
             one, two = given(model, slice(0, 1), length), given(model, slice(1, 2), short)
     except NotJudged as reason:
         return [str(reason)]
+    except FAILURES as error:  # labels of another shape, or of pictures
+        return [f"no loss of labels (rows, positions): {describe(error)}"]
     off, bound = float((whole - (4 * one + 2 * two) / 6).abs()), GAP * rounding(single, whole)
     if off <= bound:
         return ["its loss is the mean over targets"]

@@ -57,6 +57,9 @@ KINDS: dict[str, dict[str, Any]] = {
     "bamba": {"mamba_n_heads": 8, "mamba_d_head": 8, "attn_layer_indices": [1]},
     "cohere_compass_text": {"rope_parameters": {"full_attention": _ROPE}},
     "dbrx": {"attn_config": {"kv_n_heads": 2, "rope_theta": 10000.0, "clip_qkv": 8.0}},
+    "deepseek_v4": {
+        "compress_rates": {"compressed_sparse_attention": 4, "heavily_compressed_attention": 8}
+    },
     "dots1": {"n_shared_experts": 1},
     "gemma3n_text": {
         "num_hidden_layers": 4,
@@ -72,6 +75,7 @@ KINDS: dict[str, dict[str, Any]] = {
         "num_hidden_layers": 2,
         "layer_types": ["linear_attention", "full_attention"],
     },
+    "jamba": {"attn_layer_period": 2, "attn_layer_offset": 1},
     "lfm2_moe": {"layer_types": ["conv", "full_attention"]},
     "longcat_flash": {"qk_nope_head_dim": 4, "qk_rope_head_dim": 4, "head_dim": 4},
     "mamba2": {"num_heads": 8, "head_dim": 8, "n_groups": 1},
