@@ -27,6 +27,8 @@ from everyformer.cli import main
 from everyformer.core.errors import UnknownNameError
 from everyformer.experiments.base import find
 from everyformer.family import info
+from everyformer.laws.judging import LAWS as THEIRS
+from everyformer.laws.names import is_target
 from everyformer.verification.verify import FULL, LAWS
 
 COMMANDS = {page: [*shown(page)] for page in PAGES}
@@ -103,12 +105,15 @@ def read(
         named = [*options.get("members", ()), options.get("member")]
         try:
             for name in filter(None, named):
-                info(name)
+                if not is_target(name):
+                    info(name)
             if words[0] == "reproduce":
                 find(options["name"])
         except UnknownNameError as error:
             return str(error)
-        return "".join(law for law in options.get("laws", ()) if law not in {**LAWS, **FULL})
+        return "".join(
+            law for law in options.get("laws", ()) if law not in {**LAWS, **FULL, **THEIRS}
+        )
 
     return read
 

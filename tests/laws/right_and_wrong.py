@@ -96,7 +96,8 @@ class Kept(list):
         self.wrong = wrong
 
     def reorder_cache(self, rows: Tensor) -> None:
-        self[:] = [(k[rows], v[rows]) for k, v in self]
+        if self.wrong != "rows that stay":
+            self[:] = [(k[rows], v[rows]) for k, v in self]
 
     def crop(self, count: int) -> None:
         count += self.wrong == "cut one too few"

@@ -18,6 +18,7 @@ WRONG = [
     ("streaming", Right, "rows share a cache"),
     ("padding", Right, "mask ignored"),
     ("padding", Right, "mask of queries, not keys"),
+    ("streaming", Right, "rows that stay"),
     ("streaming", Right, "cut one too few"),
     ("streaming", Right, "only the first layer cut"),
     ("padding", Right, "a loss over padding"),

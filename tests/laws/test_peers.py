@@ -14,6 +14,10 @@ READ_BOTH_WAYS = ("linformer",)
 BROKEN = {
     # reformer_pytorch.py: chunks of what is sorted by hash: what comes later moves their borders
     ("reformer", "causality"): "output 3 moves by",
+    # routing_transformer.py: the best positions of each cluster are chosen over the whole row
+    ("routing", "causality"): "output 1 moves by",
+    # routing_transformer.py:332: a backward pass before means were found asks for them
+    ("routing", "gradients"): "new kmeans has not been supplied",
     # performer_pytorch.py:113: exp(x - max over all positions) + eps, of which the max is no factor
     ("performer", "causality"): "output 0 moves by .*no gradient flows there",
     # linformer.py:167: a table of positions that ends
@@ -23,6 +27,7 @@ BROKEN = {
 }
 
 
+@pytest.mark.filterwarnings("ignore")  # of theirs
 @pytest.mark.full("seconds for each library")
 @pytest.mark.parametrize("name", PEERS)
 def test_a_peer_keeps_the_laws_but_those_known_to_be_broken(name):
