@@ -22,11 +22,20 @@ class Right(nn.Module):
         self.plain = torch.randn(WIDTH) if wrong == "a weight that is no parameter" else None
         self.calls = itertools.count()
 
-    def forward(self, x: Tensor, mask: Tensor | None = None, cache: list | None = None):
+    def forward(
+        self,
+        x: Tensor,
+        mask: Tensor | None = None,
+        cache: list | None = None,
+        labels: Tensor | None = None,
+        documents: Tensor | None = None,
+    ):
         h = self.embed(x)
         caches = cache or [None] * len(self.layers)
         start = 0 if cache is None else caches[0][0].shape[1]
         seen = torch.arange(start, start + x.shape[1], device=x.device)
+        if documents is not None and self.wrong != "places that go on":
+            seen = seen - torch.searchsorted(documents, documents)[0]
         h = h + torch.sin(seen[:, None] / 7 + torch.arange(WIDTH)).to(h)
         if self.wrong == "positions begin anew" and start:
             h = self.embed(x) + torch.sin((seen - start)[:, None] / 7 + torch.arange(WIDTH)).to(h)
@@ -46,7 +55,9 @@ class Right(nn.Module):
             h = h + 0.01 * torch.rand(1, generator=torch.Generator().manual_seed(next(self.calls)))
         after = []
         for layer, before in zip(self.layers, caches, strict=True):
-            h, kept = layer(h, mask, before)
+            h, kept = layer(h, mask, before, documents)
+            if self.wrong == "documents of the first layer":
+                documents = None
             after.append(kept)
         for extra in self.many:
             h = h + extra.to(h)(h)
@@ -63,7 +74,35 @@ class Right(nn.Module):
             y = y * 1e30 * 1e30
         if self.wrong == "no digit in half":
             y = (y + 1000) - 1000
-        return y, after
+        if labels is not None:
+            return {"logits": y, "loss": self.loss(y, labels)}
+        return y, Kept(after, self.wrong)
+
+    def loss(self, y: Tensor, labels: Tensor) -> Tensor:
+        each = nn.functional.cross_entropy(y[:, :-1].mT, labels[:, 1:], reduction="none")
+        real = (labels[:, 1:] != -100).to(y)
+        if self.wrong == "a loss over padding":
+            return each.mean()
+        if self.wrong == "a mean of means":
+            return (each.sum(1) / real.sum(1)).mean()
+        return each.sum() / real.sum()
+
+
+class Kept(list):
+    """A cache that can be cut."""
+
+    def __init__(self, layers: list, wrong: str) -> None:
+        super().__init__(layers)
+        self.wrong = wrong
+
+    def reorder_cache(self, rows: Tensor) -> None:
+        if self.wrong != "rows that stay":
+            self[:] = [(k[rows], v[rows]) for k, v in self]
+
+    def crop(self, count: int) -> None:
+        count += self.wrong == "cut one too few"
+        rest = 1 if self.wrong == "only the first layer cut" else len(self)
+        self[:rest] = [(k[:, :count], v[:, :count]) for k, v in self[:rest]]
 
 
 class Bare(Right):
@@ -84,7 +123,7 @@ class Layer(nn.Module):
         self.out = nn.Linear(WIDTH, WIDTH)
         self.over_text = nn.BatchNorm1d(WIDTH) if wrong == "batch norm" else None
 
-    def forward(self, h: Tensor, mask: Tensor | None, cache: tuple | None):
+    def forward(self, h: Tensor, mask, cache: tuple | None, documents: Tensor | None = None):
         q, k, v = self.qkv(self.norm(h)).chunk(3, -1)
         if self.over_text is not None:
             v = self.over_text(v.mT).mT
@@ -101,6 +140,8 @@ class Layer(nn.Module):
         if mask is not None and self.wrong != "mask ignored":
             of_queries = self.wrong == "mask of queries, not keys"
             seen = seen & (mask[:, :, None] if of_queries else mask[:, None, :])
+        if documents is not None:
+            seen = seen & (documents[:, :, None] == documents[:, None, :])
         scores = (q @ k.mT / WIDTH**0.5).masked_fill(~seen, -1e30)
         if self.wrong == "scores without their maximum":
             weights = scores.exp()

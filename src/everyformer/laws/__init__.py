@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from everyformer.laws.asserts import check_lengths as check_lengths
     from everyformer.laws.asserts import check_numbers as check_numbers
     from everyformer.laws.asserts import check_order as check_order
+    from everyformer.laws.asserts import check_packing as check_packing
     from everyformer.laws.asserts import check_padding as check_padding
     from everyformer.laws.asserts import check_saving as check_saving
     from everyformer.laws.asserts import check_streaming as check_streaming
@@ -53,6 +54,7 @@ _HOMES = {
     "check_lengths": "asserts",
     "check_numbers": "asserts",
     "check_order": "asserts",
+    "check_packing": "asserts",
     "check_padding": "asserts",
     "check_saving": "asserts",
     "check_streaming": "asserts",

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from everyformer.core.foreign import cut
+from everyformer.laws.rounding import doubled
 from everyformer.laws.subject import Subject
 from everyformer.laws.verdict import LawBroken, NotJudged
 
@@ -100,7 +101,7 @@ def saving(subject: Subject) -> str:
             f"its own state_dict cannot be read back: {says}",
             subject.code(*lines, "other.load_state_dict(model.state_dict())"),
         ) from error
-    with torch.no_grad():
+    with torch.no_grad(), doubled():
         wide = x.double() if x.is_floating_point() else x
         off = float((subject.run(other, wide) - subject.run(made, wide)).abs().max())
     if off > subject.bound(x):

@@ -33,6 +33,11 @@ def check_padding(model: Model, **known: Any) -> str:
     return _held("padding", model, known)
 
 
+def check_packing(model: Model, **known: Any) -> str:
+    """A document in a row of several is the document alone."""
+    return _held("packing", model, known)
+
+
 def check_batch(model: Model, **known: Any) -> str:
     """A row is what it is in any company and order."""
     return _held("batch", model, known)

@@ -3,11 +3,11 @@
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from everyformer.core.foreign import cut
+from everyformer.core.foreign import FAILURES, cut
 from everyformer.laws.rounding import doubled
-from everyformer.laws.subject import TRIED, Subject
+from everyformer.laws.subject import TRIED, Subject, seed
 from everyformer.laws.verdict import LawBroken, NotJudged
 
 
@@ -102,7 +102,7 @@ def determinism(subject: Subject) -> str:
 
 def random(subject: Subject, x: Tensor) -> bool:
     """Whether outputs in evaluation depend on random numbers."""
-    seed, ys = torch.manual_seed, []
+    ys = []
     for number in (0, 1):
         with torch.no_grad(), doubled():
             model, wide = subject.copy(), x.double() if x.is_floating_point() else x
@@ -118,18 +118,15 @@ def gradients(subject: Subject) -> str:
         LawBroken: names of parameters without.
     """
     subject.require_weights()
-    model, x = subject.copy(), subject.inputs.draw(4, subject.usual())
-    with torch.no_grad():
-        generator = torch.Generator().manual_seed(0)
-        for weight in model.parameters():  # zeros at the start would hide what is behind them
-            noise = torch.randn(weight.shape, generator=generator, dtype=torch.float64)
-            weight.add_(0.02 * noise.to(weight))
-    with doubled():
-        torch.manual_seed(0)
-        result = subject.call(model, x.double() if x.is_floating_point() else x)
-        parts = [part for part in _tensors(result) if part.requires_grad]
-        torch.autograd.backward([(part * part.detach().cos()).sum() for part in parts])
-    asked = {n: p for n, p in model.named_parameters() if p.requires_grad}
+    most = max(subject.usual(), *(n for n in subject.lengths() if n <= TRIED[-1]))
+    x = subject.inputs.draw(4, most)  # beyond windows and blocks
+    try:
+        model = differentiated(subject, x, training=False)
+    except FAILURES:  # some can be differentiated in training alone
+        model = differentiated(subject, x, training=True)
+    every = {n: p for n, p in model.named_parameters() if p.requires_grad}
+    idle = subject.idle
+    asked = {n: p for n, p in every.items() if idle is None or idle.search(n) is None}
     missing = [n for n, p in asked.items() if p.grad is None or not p.grad.any()]
     if missing:
         shown = ", ".join(missing[:4]) + (f" and {len(missing) - 4} more" * (len(missing) > 4))
@@ -142,7 +139,25 @@ def gradients(subject: Subject) -> str:
                 gradients=True,
             ),
         )
-    return f"{len(asked)} parameters get a gradient"
+    rest = len(every) - len(asked)
+    others = f"; {rest} read what no text gives (an encoder, pictures, sound)" if rest else ""
+    return f"{len(asked)} parameters get a gradient{others}"
+
+
+def differentiated(subject: Subject, x: Tensor, *, training: bool) -> nn.Module:
+    """A model whose weights have left their start, with gradients of all that it gives."""
+    model = subject.copy(training=training)
+    with torch.no_grad():
+        generator = torch.Generator().manual_seed(0)
+        for weight in model.parameters():  # zeros at the start would hide what is behind them
+            noise = torch.randn(weight.shape, generator=generator, dtype=torch.float64)
+            weight.add_(0.02 * noise.to(weight))
+    with doubled():
+        seed(0)
+        result = subject.call(model, x.double() if x.is_floating_point() else x)
+        parts = [part for part in _tensors(result) if part.requires_grad]
+        torch.autograd.backward([(part * part.detach().cos()).sum() for part in parts])
+    return model
 
 
 def _tensors(result: Any) -> list[Tensor]:

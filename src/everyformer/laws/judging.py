@@ -21,6 +21,7 @@ LAWS: dict[str, Law] = {
     "causality": causality.causality,
     "streaming": streaming.streaming,
     "padding": rows.padding,
+    "packing": rows.packing,
     "batch": rows.batch,
     "lengths": behaviour.lengths,
     "numbers": artefacts.numbers,

@@ -4,8 +4,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from everyformer.laws.rounding import doubled
-from everyformer.laws.subject import Subject
+from everyformer.core.foreign import FAILURES, describe
+from everyformer.laws.rounding import GAP, doubled, rounding
+from everyformer.laws.subject import Subject, seed
 from everyformer.laws.verdict import LawBroken, NotJudged
 
 
@@ -27,6 +28,7 @@ def padding(subject: Subject) -> str:
     said = [f"what stands in padding ({', '.join(subject.masks)}) changes nothing"]
     if subject.takes(length - 2):
         said += [alone(subject, length, s) for s in ("right", "left") if s in subject.masks]
+        said += losses(subject, length)
     return "; ".join(said)
 
 
@@ -86,6 +88,99 @@ def alone(subject: Subject, length: int, side: str) -> str:
             f"print((padded - {subject.call_code('x[1:, :-2]', 'ones')}).abs().max())  # not 0",
         ),
     )
+
+
+def losses(subject: Subject, length: int) -> list[str]:
+    """The loss of a padded batch is the mean over the targets of its rows: 4 and 2 of them."""
+    keep, x, short = real(length, "right"), subject.inputs.draw(2, length), length - 2
+    if subject.inputs.vocabulary is None or short < 7:
+        return []
+    labels = torch.full_like(x, -100)
+    labels[0, 2:6], labels[1, 3:5] = x[0, 2:6], x[1, 3:5]
+
+    def given(model: nn.Module, rows: slice, end: int) -> Tensor:
+        part = rows, slice(end)
+        seed(0)
+        return subject.loss(model, x[part], labels[part], keep[part]).detach()
+
+    try:
+        single = given(subject.copy(torch.float32), slice(None), length)
+        with doubled():
+            model = subject.copy()
+            whole = given(model, slice(None), length)
+            one, two = given(model, slice(0, 1), length), given(model, slice(1, 2), short)
+    except NotJudged as reason:
+        return [str(reason)]
+    except FAILURES as error:  # labels of another shape, or of pictures
+        return [f"no loss of labels (rows, positions): {describe(error)}"]
+    off, bound = float((whole - (4 * one + 2 * two) / 6).abs()), GAP * rounding(single, whole)
+    if off <= bound:
+        return ["its loss is the mean over targets"]
+    part = ("[:1]", "[1:, :-2]")
+    alone = [subject.loss_code(f"x{p}", f"labels{p}", f"torch.ones_like(keep{p})") for p in part]
+    raise LawBroken(
+        f"the loss of a padded batch, {float(whole):.6g}, is off by {off:.2g} from the mean over "
+        f"the targets of its rows alone ({float(one):.6g} of 4 and {float(two):.6g} of 2), "
+        f"rounding {bound:.0e}",
+        subject.code(
+            subject.inputs.code(2, length),
+            f"keep = torch.tensor({keep.int().tolist()}).bool()",
+            "labels = torch.full_like(x, -100)",
+            "labels[0, 2:6], labels[1, 3:5] = x[0, 2:6], x[1, 3:5]",
+            f"one = {alone[0]}",
+            f"two = {alone[1]}",
+            f"print({subject.loss_code('x', 'labels', 'keep')} - (4 * one + 2 * two) / 6)  # not 0",
+        ),
+    )
+
+
+def packing(subject: Subject) -> str:
+    """A document in a row of several is the document alone.
+
+    Raises:
+        LawBroken: the first position that differs.
+        NotJudged: the model is told of no documents; `said`: positions that begin anew, which some
+            libraries take for documents, do not keep them apart.
+    """
+    if not subject.packs:
+        raise NotJudged("it is told of no documents")
+    length = max(n for n in subject.lengths() if n <= 33)
+    first = length // 2 - 1
+    if first < 1 or not (subject.takes(first) and subject.takes(length - first)):
+        raise NotJudged("it does not take rows and documents of half their length", "undecided")
+    x = subject.inputs.draw(1, length)
+    documents = (torch.arange(length) >= first).long()[None]
+    alone = torch.cat((subject.exact(x[:, :first]), subject.exact(x[:, first:])), 1)
+    bound, y = subject.bound(x), _packed(subject, x, documents)
+    off = (y - alone)[0].abs().amax(-1)
+    if bool((off <= bound).all()):
+        return f"documents of {first} and {length - first} in a row, told by {subject.packs}"
+    other = x.clone()
+    other[:, :first] = subject.inputs.other(x[:, :first])
+    seen = float((_packed(subject, other, documents) - y)[0, first:].abs().max())
+    if seen > bound and not subject.separates:
+        raise NotJudged(f"{subject.packs} that begin anew do not separate documents", "said")
+    at = int((~(off <= bound)).nonzero()[0])
+    by = f"it moves by {seen:.2g} with the document before" if seen > bound else "none sees another"
+    raise LawBroken(
+        f"output {at} is off by {float(off[at]):.2g} from that of its document alone where two, of "
+        f"{first} and {length - first}, stand in a row and are told by {subject.packs}; {by}",
+        subject.code(
+            subject.inputs.code(1, length),
+            f"documents = (torch.arange({length}) >= {first}).long()[None]",
+            f"y = {subject.packed_code()}",
+            f"alone = {subject.call_code(f'x[:, :{first}]')}, "
+            f"{subject.call_code(f'x[:, {first}:]')}",
+            f"print((y - torch.cat(alone, 1))[0, {at}].abs().max())  # not 0",
+        ),
+    )
+
+
+def _packed(subject: Subject, x: Tensor, documents: Tensor) -> Tensor:
+    with torch.no_grad(), doubled():
+        seed(0)
+        wide = x.double() if x.is_floating_point() else x
+        return subject.outputs(subject.packed(subject.copy(), wide, documents), x)
 
 
 def batch(subject: Subject) -> str:

@@ -12,7 +12,8 @@ from everyformer.laws.verdict import LawBroken, NotJudged
 
 
 def streaming(subject: Subject) -> str:
-    """Any split of a text into pieces, one input at a time, rows in another order half-way.
+    """Any split of a text into pieces, one input at a time; half-way rows in another order, and
+    inputs that are taken back.
 
     Raises:
         LawBroken: the first position that differs from one pass.
@@ -30,7 +31,8 @@ def streaming(subject: Subject) -> str:
             tried += 1
     if not tried:
         raise NotJudged("it takes no length from 5 to 65", "undecided")
-    return f"{tried} splits, of one input at a time and more; {reordered(subject, lengths[0])}"
+    more = reordered(subject, lengths[0]), taken_back(subject, lengths[0], lengths[-1])
+    return f"{tried} splits, of one input at a time and more; {'; '.join(more)}"
 
 
 def splits(length: int) -> list[tuple[int, ...]]:
@@ -105,3 +107,38 @@ def reordered(subject: Subject, length: int) -> str:
             f"the cache gives outputs that are off by {off:.2g}"
         )
     return "rows in another order half-way"
+
+
+def taken_back(subject: Subject, *lengths: int) -> str:
+    """Inputs that are cut off again (as rejected drafts are) leave no trace in the cache."""
+    for length in lengths:
+        x, half = subject.inputs.draw(2, length), length // 2
+        draft = subject.inputs.other(x)[:, half : half + 3]
+        wide = [t.double() if t.is_floating_point() else t for t in (x, draft)]
+        model = subject.copy()
+        with torch.no_grad(), doubled():
+            _, cache = subject.feed(model, wide[0][:, :half], None)
+            try:
+                cache = subject.take_back(model, wide[1], cache)
+            except NotJudged as reason:
+                return str(reason)
+            y, _ = subject.feed(model, wide[0][:, half:], cache)
+        off = (y.flatten(2) - subject.exact(x)[:, half:]).abs().amax((0, 2))
+        if not bool((off <= subject.bound(x)).all()):
+            at = int((~(off <= subject.bound(x))).nonzero()[0])
+            raise LawBroken(
+                f"output {half + at} is off by {float(off[at]):.2g} after {draft.shape[1]} inputs "
+                f"behind {half} were taken back with crop (length {length})",
+                subject.code(
+                    subject.inputs.code(2, length),
+                    f"other = {subject.inputs.other_code()}",
+                    *subject.feed_code(),
+                    f"_, cache = feed(x[:, :{half}], None)",
+                    *subject.record_code(),
+                    f"_, cache = feed(other[:, {half}:{half + 3}], cache)",
+                    f"cache.crop(-{draft.shape[1]})",
+                    f"y, _ = feed(x[:, {half}:], cache)",
+                    f"print((y - {subject.call_code('x')}[:, {half}:])[:, {at}].abs().max())",
+                ),
+            )
+    return "inputs taken back"

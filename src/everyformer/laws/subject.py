@@ -4,10 +4,12 @@ import ast
 import copy
 import dataclasses
 import functools
+import random
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Self
 
+import numpy
 import torch
 from torch import Tensor, nn
 
@@ -80,8 +82,15 @@ class Subject:
     """where padding may stand: "right", "left", "holes"; (): none is taken"""
     streams: bool = False
     """whether `feed` goes on with a cache"""
+    packs: str = ""
+    """word by which it is told of documents that stand side by side in a row; "": by none"""
+    separates: bool = True
+    """whether it claims to keep them apart, where `packs` may mean something else"""
     doubles: bool = True
     """whether it computes in the dtype of its inputs and weights, and with gradients"""
+
+    idle: re.Pattern[str] | None = None
+    """names of parameters that its inputs do not reach, since they read others"""
 
     def __init__(
         self,
@@ -127,6 +136,44 @@ class Subject:
             NotJudged: the model has no way to do that.
         """
         raise NotJudged("its cache cannot be reordered")
+
+    def take_back(self, model: nn.Module, x: Tensor, cache: Any) -> Any:
+        """The cache after inputs that it was given and that were cut off again.
+
+        Raises:
+            NotJudged: the cache has no ``crop(-n)``.
+        """
+        if not hasattr(cache, "crop"):
+            raise NotJudged("its cache cannot be cut")
+        _, cache = self.feed(model, x, cache)
+        cache.crop(-x.shape[1])
+        return cache
+
+    def record_code(self) -> list[str]:
+        """The Python that readies ``cache`` to be cut: none."""
+        return []
+
+    def loss(self, model: nn.Module, x: Tensor, labels: Tensor, keep: Tensor) -> Tensor:
+        """What it gives for a loss of labels (B, L), of which -100 are none.
+
+        Raises:
+            NotJudged: it takes no labels.
+        """
+        raise NotJudged("it takes no labels")
+
+    def loss_code(self, x: str, labels: str, keep: str) -> str:
+        """The Python of it."""
+        return f"{self.call_code(x, keep).removesuffix(self.place)[:-1]}, labels={labels}).loss"
+
+    def packed(self, model: nn.Module, x: Tensor, documents: Tensor) -> Any:
+        """What the model gives for rows in which several documents (B, L), by number, stand."""
+        return model(x, **{self.packs: documents})
+
+    def packed_code(self) -> str:
+        """The Python of it, of ``x`` and ``documents``."""
+        return f"{self.call_code('x').removesuffix(self.place)[:-1]}, {self.packs}=documents)" + (
+            self.place
+        )
 
     def variants(self) -> Iterator[tuple[str, Self]]:
         """The model in each way in which it can compute the same, with a word for each."""
@@ -199,12 +246,16 @@ class Subject:
         Raises:
             ShapeError: the model gives another number of rows or positions.
         """
-        torch.manual_seed(0)
+        seed(0)
         return self.called(model, x, keep)
 
     def called(self, model: nn.Module, x: Tensor, keep: Tensor | None = None) -> Tensor:
         """`run` with random numbers as they come."""
-        y = first(self.call(model, x, keep))
+        return self.outputs(self.call(model, x, keep), x)
+
+    def outputs(self, result: Any, x: Tensor) -> Tensor:
+        """Outputs (B, L, channels) in what the model gave."""
+        y = first(result)
         if y.shape[:2] != x.shape[:2]:
             raise ShapeError(
                 f"{self.name} gives {tuple(y.shape)} for inputs of (rows, positions) "
@@ -235,7 +286,9 @@ class Subject:
             y = self.exact(x, keep, training=training)
             if not torch.isfinite(y).all():
                 raise NotJudged("its outputs are not finite: see the law of numbers", "undecided")
-            if not torch.equal(y, self.exact(x, keep, training=training)):
+            again = [self.exact(x, keep, training=training) for _ in range(2)]
+            y = again[0]  # the first pass of some builds what they pass through
+            if not torch.equal(*again):
                 raise NotJudged("outputs differ from run to run: see determinism", "undecided")
             if self.doubles:
                 with torch.no_grad():
@@ -259,14 +312,14 @@ class Subject:
             return None, self.run(model, x)
         if self.inputs.vocabulary is None:
             leaf = _wide(x).requires_grad_()
-            return leaf, self.run(model, leaf)
+            return leaf, self.run(model, leaf.clone())
         leaves: list[Tensor] = []
 
         def keep(module: nn.Module, inputs: tuple[Any, ...], output: Tensor) -> Tensor | None:
             if leaves or not inputs or not torch.equal(inputs[0], x):
                 return None
             leaves.append(output.detach().requires_grad_())
-            return leaves[0]
+            return leaves[0].clone()  # which may be changed in place
 
         tables = [m for m in model.modules() if isinstance(m, nn.Embedding)]
         hooks = [table.register_forward_hook(keep) for table in tables]
@@ -285,6 +338,13 @@ class Subject:
         ready = f"model = model.{'double().' * double}{mode}.requires_grad_({gradients})"
         head = ["import torch", *start, "torch.manual_seed(0)", *made, ready]
         return "\n".join([*head, *lines])
+
+
+def seed(number: int) -> None:
+    """Begin the random numbers of torch, numpy and Python anew."""
+    torch.manual_seed(number)
+    numpy.random.seed(number)  # noqa: NPY002 - what models draw from, if not from torch
+    random.seed(number)
 
 
 def place(result: Any) -> str:

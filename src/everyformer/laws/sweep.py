@@ -1,7 +1,8 @@
 """All classes of transformers, each in a process of its own: `everyformer verify hf:all`.
 
-What is known of a class lies in one file of a folder, so that a sweep goes on where it ended. A
-class that ends its process, or takes too long, has that for a verdict.
+What is known of a class lies in one file of a folder, so that a sweep goes on where it ended; all
+of it in words is ``table.md`` beside them. A class that ends its process, or takes too long, has
+that for a verdict.
 """
 
 import dataclasses
@@ -22,6 +23,7 @@ GROUPS = ("hf:all", "hf:causal", "hf:encoders")
 IMPORTS = ("torch", "transformers", "everyformer.laws.targets", "everyformer.laws.judging")
 BUILD = "build"
 """stands for a law where no model could be made"""
+SIGNS = {"held": "ok", "failed": "**no**", "exempt": "-", "undecided": "?", "said": "*"}
 
 
 def classes(group: str) -> list[str]:
@@ -75,6 +77,7 @@ def sweep(
             if not path.exists():
                 _write(path, [_failed(name, f"its process ended with {child.exitcode}", took)])
             yield from read(path)
+    write_text(folder / "table.md", table(folder))
 
 
 def judge_one(name: str, path: str, laws: Sequence[str]) -> int:
@@ -103,3 +106,43 @@ def _write(path: Path, results: Sequence[LawResult]) -> None:
 def read(path: Path) -> list[LawResult]:
     """Verdicts as `sweep` wrote them."""
     return [LawResult(**one) for one in from_json(path.read_text(encoding="utf-8"))]
+
+
+def table(folder: Path) -> str:
+    """All verdicts of a folder in Markdown: a row for each class, then what is broken, with the
+    program that shows it, and what could not be made."""
+    import torch
+    import transformers
+
+    read_all = [read(path) for path in sorted(folder.glob("*.json"))]
+    results = [one for verdicts in read_all for one in verdicts if one.law != BUILD]
+    laws = list(dict.fromkeys(one.law for one in results))
+    lines = [
+        f"torch {torch.__version__.partition('+')[0]}, transformers {transformers.__version__}: "
+        f"{len(read_all)} classes, {len({one.member for one in results})} of them made small.",
+        "ok: held; **no**: broken; -: does not apply; ?: not judged; *: a finding that is neither "
+        "right nor wrong.",
+        "",
+        f"| class | {' | '.join(laws)} |",
+        f"|---|{'---|' * len(laws)}",
+    ]
+    for verdicts in read_all:
+        signs = {one.law: SIGNS[one.status] for one in verdicts}
+        if BUILD not in signs:
+            row = " | ".join(signs.get(law, "") for law in laws)
+            lines.append(f"| {verdicts[0].member} | {row} |")
+    lines += ["", "## Broken"]
+    for one in results:
+        if one.status == "failed":
+            lines += ["", f"### {one.member}, {one.law}", "", _plain(one.detail)]
+            if one.reproduction:
+                lines += ["", "```python", one.reproduction, "```"]
+    lines += ["", "## Not made", ""]
+    every = [one for verdicts in read_all for one in verdicts]
+    lines += [f"- {one.member}: {_plain(one.detail)}" for one in every if one.law == BUILD]
+    return "\n".join(lines) + "\n"
+
+
+def _plain(words: str) -> str:
+    """Words of which Markdown makes nothing of its own."""
+    return words.replace("<", "\\<").replace("_", "\\_").replace("*", "\\*")

@@ -32,7 +32,8 @@ class VerifyOptions(Options):
     laws: tuple[str, ...] = ()
     """laws to check (default: all): equation, causality, chunks, padding, limits, numbers, cost,
     compiles, keeps, reproducible, bidirectional; of models of anyone: causality, streaming,
-    padding, batch, lengths, numbers, gradients, order, determinism, saving, compiles, growth"""
+    padding, packing, batch, lengths, numbers, gradients, order, determinism, saving, compiles,
+    growth"""
     device: str = "cpu"
     """where tensors live: cpu, cuda ..."""
     precision: Literal["float64", "float32", "bfloat16"] = "float64"

@@ -1,12 +1,12 @@
 """Modules of one's own: what they read is found by trying, what else they take by its name."""
 
 import inspect
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_map
+from torch.utils._pytree import tree_leaves, tree_map
 
 from everyformer.core.errors import ConfigError, ShapeError
 from everyformer.core.foreign import cut
@@ -34,6 +34,8 @@ class Plain(Subject):
         if self.mask_word is not None:
             self.masks = ("right", "left", "holes")
         self.streams = self.cache_word is not None
+        self.packs = takes(model, "document_ids", "documents", "segment_ids", "seq_idx") or ""
+        self.labelled = takes(model, "labels") is not None
 
     def call(self, model: nn.Module, x: Tensor, keep: Tensor | None = None) -> object:
         """One pass."""
@@ -44,6 +46,13 @@ class Plain(Subject):
         """The Python of it."""
         given = "" if keep is None else f", {self.mask_word}={keep}"
         return f"model({x}{given}){self.place}"
+
+    def loss(self, model: nn.Module, x: Tensor, labels: Tensor, keep: Tensor) -> Tensor:
+        """What is called ``loss`` in what it gives."""
+        if not self.labelled:
+            raise NotJudged("it takes no labels")
+        given = {} if self.mask_word is None else {self.mask_word: keep}
+        return loss_in(model(x, labels=labels, **given))
 
     def feed(self, model: nn.Module, x: Tensor, cache: Any) -> tuple[Tensor, Any]:
         """Outputs, and the cache behind them.
@@ -62,8 +71,29 @@ class Plain(Subject):
         return [f"feed = lambda x, cache: model(x, {self.cache_word}=cache{asks})"]
 
     def rows_of(self, cache: Any, rows: Tensor) -> Any:
-        """A cache of tensors, whose first dimension is rows, in another order."""
+        """A cache with ``reorder_cache(rows)``, or of tensors whose first dimension is rows.
+
+        Raises:
+            NotJudged: it is neither.
+        """
+        if hasattr(cache, "reorder_cache"):
+            cache.reorder_cache(rows)
+            return cache
+        if not all(isinstance(leaf, Tensor | int | None) for leaf in tree_leaves(cache)):
+            raise NotJudged("its cache cannot be reordered")
         return tree_map(lambda t: t[rows] if isinstance(t, Tensor) else t, cache)
+
+
+def loss_in(result: Any) -> Tensor:
+    """The loss in what a model gave for labels.
+
+    Raises:
+        NotJudged: there is none.
+    """
+    loss = result.get("loss") if isinstance(result, Mapping) else getattr(result, "loss", None)
+    if not isinstance(loss, Tensor) or loss.dim():
+        raise NotJudged("for labels it gives no loss")
+    return loss
 
 
 def plain(

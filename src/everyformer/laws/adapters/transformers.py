@@ -6,7 +6,9 @@ from a small configuration (`small_configs`) with random weights, so that nothin
 
 import copy
 import inspect
+import itertools
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Self
@@ -16,6 +18,7 @@ from torch import Tensor, nn
 
 from everyformer.core.errors import ConfigError, nearest
 from everyformer.core.foreign import cut
+from everyformer.laws.adapters.plain import loss_in
 from everyformer.laws.adapters.small_configs import small
 from everyformer.laws.subject import Inputs, Subject
 from everyformer.laws.verdict import NotJudged
@@ -23,6 +26,8 @@ from everyformer.system.extras import extra_module
 
 LARGEST = 8_000_000
 """parameters of a model that is built: a configuration that was not made small is refused"""
+OTHERS = re.compile("encoder_attn|cross_?att|vision|visual|image|audio|multi_?modal|projector")
+"""parameters that read what comes from an encoder, pictures or sound, which no text gives"""
 CACHES = ("past_key_values", "cache_params", "state")
 """what a cache is called"""
 ATTENDS = ("eager", "sdpa")
@@ -36,7 +41,11 @@ class PreTrained(Subject):
         self.words = frozenset(inspect.signature(model.forward).parameters)
         if "attention_mask" in self.words:
             self.masks = ("right", "left", "holes")
+        if self.words & {"encoder_hidden_states", "pixel_values", "input_features"}:
+            self.idle = OTHERS
         self.cache_word = next((word for word in CACHES if word in self.words), "")
+        if self.causal and "position_ids" in self.words:
+            self.packs, self.separates = "position_ids", False
         self.streams = self.causal and "use_cache" in self.words and bool(self.cache_word)
 
     def call(self, model: nn.Module, x: Tensor, keep: Tensor | None = None) -> Any:
@@ -87,6 +96,35 @@ class PreTrained(Subject):
         cache.reorder_cache(rows)
         return cache
 
+    def take_back(self, model: nn.Module, x: Tensor, cache: Any) -> Any:
+        """As any; windows and states are told before to keep what was."""
+        if not getattr(cache, "is_croppable", True):
+            raise NotJudged("its cache says that it cannot be cut")
+        if hasattr(cache, "activate_past_recording"):
+            cache.activate_past_recording()
+        return super().take_back(model, x, cache)
+
+    def record_code(self) -> list[str]:
+        """The Python of it."""
+        return ["cache.activate_past_recording()"]
+
+    def loss(self, model: nn.Module, x: Tensor, labels: Tensor, keep: Tensor) -> Tensor:
+        """Its ``loss``."""
+        if "labels" not in self.words:
+            raise NotJudged("it takes no labels")
+        return loss_in(model(**self._reads(x), **self._told(keep), labels=labels))
+
+    def packed(self, model: nn.Module, x: Tensor, documents: Tensor) -> Any:
+        """One pass, with positions that begin anew in each document."""
+        before = torch.searchsorted(documents, documents)
+        places = torch.arange(x.shape[1]) - before
+        return model(**self._reads(x), position_ids=places)
+
+    def packed_code(self) -> str:
+        """The Python of it."""
+        places = "torch.arange(x.shape[1]) - torch.searchsorted(documents, documents)"
+        return super().packed_code().replace("=documents)", f"={places})")
+
     def variants(self) -> Iterator[tuple[str, Self]]:
         """The model with each implementation of attention that it takes."""
         for way in ATTENDS:
@@ -126,8 +164,12 @@ def pretrained(model: nn.Module, name: str, **known: Any) -> Subject | None:
 
 def reads_one_way(name: str, config: Any) -> bool:
     """Whether a class claims to be causal: it writes, and its configuration does not deny it."""
-    writes = name.endswith(("ForCausalLM", "LMHeadModel", "DoubleHeadsModel"))
-    return writes and getattr(config, "is_decoder", True) is not False
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES as WRITING
+
+    ends = ("ForCausalLM", "LMHeadModel", "DoubleHeadsModel")
+    known = (one if isinstance(one, tuple) else (one,) for one in WRITING.values())
+    writes = name.endswith(ends) or any(name in names for names in known)
+    return writes and not any(getattr(config, w, True) is False for w in ("is_decoder", "causal"))
 
 
 def hugging_face(name: str, causal: bool | None = None, **_: Any) -> Subject:
@@ -209,20 +251,32 @@ def small_config(kind: Any, settings: dict[str, Any] | None) -> tuple[Any, dict[
     """
     settings = settings or kind.config_class().to_dict()
     error: Exception | None = None
-    for layers in (2, 4, 6):
-        words = {k: v for k, v in small(settings, layers).items() if settings.get(k) != v}
+    for fill, kinds, layers in itertools.product((False, True), (True, False), (2, 4, 6)):
+        try:
+            words = small(settings, layers, kinds=kinds, fill=fill)
+        except ConfigError:  # more kinds of layers than layers
+            continue
         if "is_decoder" in settings and reads_one_way(kind.__name__, None):
             words["is_decoder"] = True
+        if kind.__name__.endswith("EncoderModel") and "is_encoder_decoder" in settings:
+            words["is_encoder_decoder"] = False
         try:
             config = kind.config_class(**words)
             if _parameters(kind, config) <= LARGEST:
                 with torch.no_grad():
-                    kind(config).eval()(torch.full((2, 12), 5))
+                    model = kind(config).eval()
+                    model(torch.full((2, 12), 5), **no_cache(model))
             return config, words
         except Exception as problem:  # whatever a configuration or a model refuses
             error = problem
     says = f"{type(error).__name__}: {cut(str(error))[:200]}"
     raise ConfigError(f"no small {kind.__name__} can be made: {says}") from error
+
+
+def no_cache(model: nn.Module) -> dict[str, bool]:
+    """The word that a model takes for a pass that keeps nothing."""
+    takes = "use_cache" in inspect.signature(model.forward).parameters
+    return {"use_cache": False} if takes else {}
 
 
 def _parameters(kind: Any, config: Any) -> int:

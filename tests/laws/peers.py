@@ -1,0 +1,60 @@
+"""Models of other libraries, small, each made by a function without arguments."""
+
+from torch import nn
+
+VOCABULARY, WIDTH, LONGEST = 32, 32, 64
+
+
+def x_transformers() -> nn.Module:
+    from x_transformers import Decoder, TransformerWrapper
+
+    layers = Decoder(dim=WIDTH, depth=2, heads=4, attn_dim_head=8, rotary_pos_emb=True)
+    return TransformerWrapper(num_tokens=VOCABULARY, max_seq_len=LONGEST, attn_layers=layers)
+
+
+def performer() -> nn.Module:
+    from performer_pytorch import PerformerLM
+
+    sizes = {"num_tokens": VOCABULARY, "max_seq_len": LONGEST, "dim": WIDTH, "depth": 2}
+    return PerformerLM(**sizes, heads=4, dim_head=8, causal=True, nb_features=16)
+
+
+def routing() -> nn.Module:
+    from routing_transformer import RoutingTransformerLM
+
+    sizes = {"num_tokens": VOCABULARY, "max_seq_len": LONGEST, "dim": WIDTH, "depth": 2}
+    return RoutingTransformerLM(**sizes, heads=4, window_size=16, causal=True)
+
+
+def sinkhorn() -> nn.Module:
+    from sinkhorn_transformer import SinkhornTransformerLM
+
+    sizes = {"num_tokens": VOCABULARY, "max_seq_len": LONGEST, "dim": WIDTH, "depth": 2}
+    return SinkhornTransformerLM(**sizes, heads=4, bucket_size=8, causal=True)
+
+
+def linformer() -> nn.Module:
+    from linformer import LinformerLM
+
+    sizes = {"num_tokens": VOCABULARY, "seq_len": LONGEST, "dim": WIDTH, "depth": 2}
+    return LinformerLM(**sizes, heads=4, k=16)
+
+
+def reformer() -> nn.Module:
+    from reformer_pytorch import ReformerLM
+
+    sizes = {"num_tokens": VOCABULARY, "max_seq_len": LONGEST, "dim": WIDTH, "depth": 2}
+    return ReformerLM(**sizes, heads=4, bucket_size=8, n_hashes=2, causal=True)
+
+
+def local_attention() -> nn.Module:
+    from local_attention import LocalTransformer
+
+    sizes = {"num_tokens": VOCABULARY, "max_seq_len": LONGEST, "dim": WIDTH, "depth": 2}
+    return LocalTransformer(**sizes, heads=4, dim_head=8, local_attn_window_size=8, causal=True)
+
+
+PEERS = {
+    f.__name__: f
+    for f in (x_transformers, performer, routing, sinkhorn, linformer, reformer, local_attention)
+}
