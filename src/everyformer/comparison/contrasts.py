@@ -4,46 +4,81 @@ Trainings of one seed share the order of data and the held-out items, so that me
 by their differences seed for seed (Student's paired test). All pairs are one family of tests: the
 probabilities are corrected (Holm 1979), so that in 95% of comparisons of equal members no pair is
 told apart. One training each says nothing of training's luck: then no pair is.
+
+Where seeds are added until a comparison is settled, it is judged at several looks that were planned
+before. Each may err by its part of the 5% (Bonferroni over looks), so that whichever is the last,
+and whichever pairs go on after a look, all of them together tell equal members apart in 5% at most.
 """
 
 import itertools
 import math
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from string import ascii_lowercase
 
 from everyformer.comparison.metrics import METRICS
 from everyformer.comparison.results import Contrast, Metric, TableRow
-from everyformer.comparison.student import mean_interval, p_value, quantile
+from everyformer.comparison.student import mean_interval, p_value, power, quantile
 
 ERROR = 0.05
 """share of comparisons of equal members in which some pair may be told apart"""
+POWER = 0.8
+"""of comparisons in which a difference is seen that one has seeds enough for"""
 MOST_SEEDS = 200
+SEEDS = range(2, MOST_SEEDS + 1)
 
 
-def contrasts(rows: Sequence[TableRow], metric: Metric, error: float = ERROR) -> list[Contrast]:
+def contrasts(
+    rows: Sequence[TableRow], metric: Metric, looks: Sequence[int] = ()
+) -> list[Contrast]:
     """All pairs of ``rows`` (best first), the better named first, with corrected probabilities.
 
     [] where there is one training each.
+
+    Args:
+        looks: seeds of each planned look; a pair that was told apart at one of them stays so
+            (default: all seeds are judged once).
     """
     if len(rows) < 2 or min(len(row["values"]) for row in rows) < 2:
         return []
-    sign = METRICS[metric].sign
-    pairs = list(itertools.combinations(rows, 2))
-    by_seed = [_differences(a, b, sign) for a, b in pairs]
-    corrected = holm([p_value(each) for each in by_seed])
-    level = 1 - error / len(pairs)
-    return [
-        {
-            "better": a["member"],
-            "worse": b["member"],
-            "difference": statistics.mean(each),
-            "interval": mean_interval(each, level),
+    most = max(len(row["values"]) for row in rows)
+    told: list[Contrast] = []
+    for seeds in [n for n in looks if n <= most] or [most]:
+        now = _judged(rows, metric, seeds, max(1, len(looks)))
+        told = [old if old["apart"] else new for old, new in zip(told or now, now, strict=True)]
+    return told
+
+
+def _judged(rows: Sequence[TableRow], metric: Metric, seeds: int, looks: int) -> list[Contrast]:
+    """All pairs by their first ``seeds``, at one of so many ``looks``."""
+    sign, pairs = METRICS[metric].sign, list(itertools.combinations(rows, 2))
+    by_seed = [_differences(a, b, sign)[:seeds] for a, b in pairs]
+    corrected = [min(1.0, looks * p) for p in holm([p_value(each) for each in by_seed])]
+    level = level_of(len(rows), looks)
+    told: list[Contrast] = []
+    for (a, b), each, p in zip(pairs, by_seed, corrected, strict=True):
+        # where one has more seeds than another, the means of the rows are not of the same seeds
+        better, worse = (a, b) if statistics.mean(each) >= 0 else (b, a)
+        shared = _differences(better, worse, sign)[:seeds]
+        one: Contrast = {
+            "better": better["member"],
+            "worse": worse["member"],
+            "difference": statistics.mean(shared),
+            "interval": mean_interval(shared, level),
             "probability": p,
-            "apart": p < error,
+            "apart": p < ERROR,
         }
-        for (a, b), each, p in zip(pairs, by_seed, corrected, strict=True)
-    ]
+        told.append(one)
+    return told
+
+
+def level_of(members: int, looks: int = 1, sides: int = 1) -> float:
+    """The level of an interval of one pair, so that those of all pairs at all looks hold together.
+
+    Args:
+        sides: 2 of two one-sided tests, each of which may err as much as one with two sides.
+    """
+    return 1 - sides * ERROR / (math.comb(members, 2) * max(1, looks))
 
 
 def _differences(better: TableRow, worse: TableRow, sign: int) -> list[float]:
@@ -61,29 +96,71 @@ def holm(probabilities: Sequence[float]) -> list[float]:
     return corrected
 
 
-def smallest_seen(
-    rows: Sequence[TableRow], metric: Metric, seeds: int | None = None
-) -> float | None:
-    """The smallest difference that tells two of ``rows`` apart with so many ``seeds`` (default:
-    those that there are), at the scatter of their differences; None with one training each."""
+def within_margin(
+    rows: Sequence[TableRow], among: Sequence[str], metric: Metric, margin: float, looks: int = 1
+) -> bool:
+    """True if all members ``among`` those of ``rows`` are shown to differ by less than ``margin``.
+
+    Each pair by two one-sided tests (Schuirmann 1987), which is that its interval lies within the
+    margin. Wrong in 5% of comparisons at most, whichever members are looked at.
+    """
+    sign, level = METRICS[metric].sign, level_of(len(rows), looks, sides=2)
+    chosen = [row for row in rows if row["member"] in among]
+    ends = [
+        mean_interval(_differences(a, b, sign), level)
+        for a, b in itertools.combinations(chosen, 2)
+        if min(len(a["values"]), len(b["values"])) > 1
+    ]
+    return bool(ends) and all(-margin < low and high < margin for low, high in ends)
+
+
+def scatter(rows: Sequence[TableRow], metric: Metric) -> float | None:
+    """The standard deviation of a seed's differences, the usual of all pairs of ``rows``; None with
+    one training each."""
     if len(rows) < 2 or min(len(row["values"]) for row in rows) < 2:
         return None
-    sign, pairs = METRICS[metric].sign, list(itertools.combinations(rows, 2))
+    sign, pairs = METRICS[metric].sign, itertools.combinations(rows, 2)
     variances = [statistics.variance(_differences(a, b, sign)) for a, b in pairs]
-    count = seeds or min(len(row["values"]) for row in rows)
-    scatter = math.sqrt(statistics.mean(variances) / count)
-    return quantile(count - 1, 1 - ERROR / len(pairs)) * scatter
+    return math.sqrt(statistics.mean(variances))
 
 
-def seeds_for(rows: Sequence[TableRow], metric: Metric, difference: float) -> int | None:
+def smallest_seen(
+    rows: Sequence[TableRow], metric: Metric, seeds: int | None = None, looks: int = 1
+) -> float | None:
+    """The smallest difference that tells two of ``rows`` apart with so many ``seeds`` (default:
+    the most that there are), at their `scatter`; None with one training each."""
+    spread = scatter(rows, metric)
+    if spread is None:
+        return None
+    count = seeds or max(len(row["values"]) for row in rows)
+    return quantile(count - 1, level_of(len(rows), looks)) * spread / math.sqrt(count)
+
+
+def seeds_for(
+    rows: Sequence[TableRow], metric: Metric, difference: float, looks: int = 1
+) -> int | None:
     """Seeds with which a ``difference`` would show; None: more than `MOST_SEEDS`, or unknown."""
-    for seeds in range(2, MOST_SEEDS + 1):
-        seen = smallest_seen(rows, metric, seeds)
-        if seen is None:
-            return None
-        if seen <= difference:
-            return seeds
-    return None
+    seen = (smallest_seen(rows, metric, seeds, looks) for seeds in SEEDS)
+    return _first(value is not None and value <= difference for value in seen)
+
+
+def seeds_to_see(
+    rows: Sequence[TableRow], metric: Metric, difference: float, looks: int = 1
+) -> int | None:
+    """Seeds with which members that differ by ``difference`` are told apart in `POWER` of
+    comparisons, at their `scatter`; None: more than `MOST_SEEDS`, or unknown."""
+    spread = scatter(rows, metric)
+    if spread is None:
+        return None
+    level = level_of(len(rows), looks)
+    return _first(
+        spread == 0 or power(difference / spread, seeds, level) >= POWER for seeds in SEEDS
+    )
+
+
+def _first(enough: Iterable[bool]) -> int | None:
+    """The first of `SEEDS` that is enough."""
+    return next((seeds for seeds, one in zip(SEEDS, enough, strict=False) if one), None)
 
 
 def letters(rows: Sequence[TableRow], told: Sequence[Contrast]) -> list[list[str]]:

@@ -94,13 +94,46 @@ def own_options(config: CompareConfig) -> dict[str, dict[str, Any]]:
     return chosen
 
 
-def jobs(config: CompareConfig, ready: list[Entrant]) -> list[Job]:
-    """Every training: members by seeds, or by the learning rates of the grid for the first seed."""
+def check_design(config: CompareConfig) -> None:
+    """Refuse what says nothing about a comparison of this kind.
+
+    Raises:
+        ConfigError: names what does not go together.
+    """
+    for option in ("until_settled", "power"):
+        if getattr(config, option) is not None and len(config.members) < 2:
+            raise ConfigError(
+                f"'{option}' is about a difference between members, and {config.members[0]} is the "
+                f"only one: name another, or it again as {config.members[0]}@again"
+            )
+    most = config.until_settled
+    if config.margin is not None and most is None:
+        raise ConfigError("'margin' says when to stop with 'until_settled': give the most seeds")
+    if most is not None and config.lr_grid:
+        raise ConfigError(
+            "'until_settled' judges every seed alike, but 'lr_grid' chooses a rate by the first: "
+            "compare with the grid, then give the rate that was chosen and other seeds"
+        )
+    if most is not None and config.seeds > most:
+        raise ConfigError(
+            f"'until_settled' is the most seeds, {most}, but 'seeds' are {config.seeds} already: "
+            "give more of the one or fewer of the other"
+        )
+
+
+def jobs(config: CompareConfig, ready: list[Entrant], seeds: int | None = None) -> list[Job]:
+    """Every training: members by ``seeds`` (default: those that all have), or by the learning rates
+    of the grid for the first seed."""
     rates = config.lr_grid or (config.training.lr,)
     first = config.training.seed
-    seeds = range(first, first + (1 if config.lr_grid else config.seeds))
+    count = 1 if config.lr_grid else seeds or config.first_seeds
     able = [entrant for entrant in ready if entrant.config is not None]
-    return [job(config, e, seed, lr) for e in able for seed in seeds for lr in rates]
+    return [
+        job(config, e, seed, lr)
+        for e in able
+        for seed in range(first, first + count)
+        for lr in rates
+    ]
 
 
 def job(config: CompareConfig, entrant: Entrant, seed: int, lr: float) -> Job:
