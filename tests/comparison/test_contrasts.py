@@ -140,7 +140,7 @@ def test_intervals_hold_together() -> None:
 
 
 @pytest.mark.parametrize("count", [2, 3, 5, 12, 100])
-@pytest.mark.parametrize("shift", [0.0, 0.3, -1.0, 2.0])
+@pytest.mark.parametrize("shift", [0.0, 0.3, -1.0])
 def test_the_power_is_that_of_the_noncentral_distribution(count: int, shift: float) -> None:
     for level in (0.95, 0.99):
         t, away = stats.t.ppf(0.5 + level / 2, count - 1), shift * count**0.5

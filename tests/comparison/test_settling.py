@@ -4,6 +4,7 @@ import json
 import signal
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -12,12 +13,23 @@ import pytest
 from everyformer.comparison import trainings, worker
 from everyformer.comparison.config import CompareConfig
 from everyformer.comparison.contrasts import contrasts, letters, within_margin
-from everyformer.comparison.plan import check_design
+from everyformer.comparison.estimate import Estimate
+from everyformer.comparison.plan import Entrant, check_design
 from everyformer.comparison.summary import rank
-from everyformer.comparison.verdict import Design, verdict
+from everyformer.comparison.verdict import verdict
 from everyformer.core.errors import ConfigError
+from everyformer.models.build import configure
 
 Compare = Callable[..., Any]
+
+
+def planned(*looks: int, margin: float | None = None) -> CompareConfig:
+    """A comparison that doubles its seeds from the first of ``looks`` to the last."""
+    if not looks:
+        return CompareConfig()
+    design = CompareConfig(seeds=looks[0], until_settled=looks[-1], margin=margin)
+    assert design.looks == looks
+    return design
 
 
 def row(member: str, values: Any) -> Any:
@@ -26,7 +38,7 @@ def row(member: str, values: Any) -> Any:
     return known | own | {"beats_baseline": None}
 
 
-def judged(values: dict[str, Any], design: Design) -> tuple[Any, Any]:
+def judged(values: dict[str, Any], design: CompareConfig) -> tuple[Any, Any]:
     """Contrasts and verdict of members, as `collect` comes to them."""
     rows: Any = rank([row(name, own) for name, own in values.items()], "loss")
     told = contrasts(rows, "loss", design.looks)
@@ -35,7 +47,7 @@ def judged(values: dict[str, Any], design: Design) -> tuple[Any, Any]:
     return told, verdict(rows, "loss", in_seconds=False, cores=2, design=design)
 
 
-def settled(draws: dict[str, Any], design: Design) -> tuple[Any, Any]:
+def settled(draws: dict[str, Any], design: CompareConfig) -> tuple[Any, Any]:
     """Contrasts and verdict at the end of the design, each member with as many of its draws as it
     was given."""
     seeds = dict.fromkeys(draws, design.looks[0])
@@ -68,9 +80,7 @@ def test_seeds_double_from_look_to_look(
     assert config.first_seeds == (looks or (seeds,))[0]
 
 
-@pytest.mark.parametrize(
-    ("members", "looks", "trials"), [(2, (3, 6, 12), 1000), (4, (2, 4, 8), 200)]
-)
+@pytest.mark.parametrize(("members", "looks", "trials"), [(2, (3, 6, 12), 1000), (4, (3, 6), 200)])
 def test_equal_members_are_told_apart_in_one_of_twenty_comparisons_of_all_looks_together(
     members: int, looks: tuple[int, ...], trials: int
 ) -> None:
@@ -79,7 +89,7 @@ def test_equal_members_are_told_apart_in_one_of_twenty_comparisons_of_all_looks_
     for _ in range(trials):
         luck = draw.normal(size=looks[-1])
         draws = {f"m{n}": luck + draw.normal(size=looks[-1]) for n in range(members)}
-        told, _ = settled(draws, Design(looks))
+        told, _ = settled(draws, planned(*looks))
         wrong += any(one["apart"] for one in told)
     assert wrong / trials < 0.05 + 4 * (0.05 * 0.95 / trials) ** 0.5
     assert wrong > 0
@@ -90,7 +100,7 @@ def test_members_that_differ_by_the_margin_are_called_equal_in_one_of_twenty(
     scatter: float,
 ) -> None:
     draw, trials, looks = np.random.default_rng(1), 300, (3, 6, 12)
-    design, ends = Design(looks, margin=0.3), []
+    design, ends = planned(*looks, margin=0.3), []
     for _ in range(trials):
         a, b = draw.normal(size=(2, looks[-1])) * scatter
         ends.append(settled({"a": a, "b": b + 0.3}, design)[1]["ended"])
@@ -106,7 +116,7 @@ def test_one_of_three_things_ends_it(
     difference: float, margin: float | None, ended: str, best: int
 ) -> None:
     ones = np.array([0.1, -0.1, 0.05, 0.02, -0.08, 0.01])
-    _, said = settled({"a": ones, "b": ones[::-1] + difference}, Design((3, 6), margin))
+    _, said = settled({"a": ones, "b": ones[::-1] + difference}, planned(3, 6, margin=margin))
     assert (said["ended"], len(said["best"])) == (ended, best)
 
 
@@ -114,7 +124,7 @@ def test_members_of_one_function_need_no_more_seeds() -> None:
     rows = [row("a", [1.0, 1.1, 1.2]), row("b", [1.0, 1.1, 1.2])]
     for one, other in ((0, 1), (1, 0)):
         rows[one] |= {"letters": ["a"], "same_as": [rows[other]["member"]]}
-    said = verdict(rows, "loss", in_seconds=False, cores=2, design=Design((3, 6)))
+    said = verdict(rows, "loss", in_seconds=False, cores=2, design=planned(3, 6))
     assert said["ended"] == "winner"
 
 
@@ -123,16 +133,16 @@ def test_a_pair_that_was_told_apart_stays_so() -> None:
     early = {"a": [1.0, 1.01, 1.0], "b": [2.0, 2.0, 2.01]}
     late = {"a": [*early["a"], 9.0, -9.0, 3.0], "b": [*early["b"], 1.0, 1.0, 1.0]}
     for values in (early, late):
-        (one,), _ = judged(values, Design((3, 6)))
+        (one,), _ = judged(values, planned(3, 6))
         assert (one["better"], one["apart"]) == ("a", True)
-    (one,), _ = judged(late, Design())
+    (one,), _ = judged(late, planned())
     assert not one["apart"]
 
 
 def test_looks_share_what_may_be_erred() -> None:
     values = {"a": [1.0, 1.1, 1.0], "b": [1.3, 1.3, 1.35]}
-    (once,), _ = judged(values, Design())
-    (first,), _ = judged(values, Design((3, 6, 12)))
+    (once,), _ = judged(values, planned())
+    (first,), _ = judged(values, planned(3, 6, 12))
     assert first["probability"] == pytest.approx(3 * once["probability"])
     widths = [one["interval"][1] - one["interval"][0] for one in (once, first)]
     assert widths[1] > widths[0]
@@ -289,3 +299,21 @@ def test_the_power_asked_for_is_in_the_results_and_said(
     assert (other["difference"], launched) == (0.5, [])
     assert other["seeds"] < asked["seeds"]
     assert json.loads(json.dumps(other)) == other
+
+
+def test_trainings_that_come_too_are_told_with_the_others() -> None:
+    """Once each, however often they are announced."""
+    ready = [
+        Entrant(name, None, configure(name, "lm", max_length=8), 1) for name in ("gmlp", "gpt")
+    ]
+    data = SimpleNamespace(task="classify-text", length=8, validation_batches=lambda *sizes: ())
+    config = CompareConfig(members=("gmlp", "gpt"), until_settled=12)
+    found: Any = Estimate(config, ready, data, {})  # type: ignore[arg-type]
+    before = found.seconds
+    assert found.trainings == 6
+    for _ in range(2):
+        found.more(["gmlp"], 6)
+        assert found.trainings == 9
+    assert found.seconds - before == pytest.approx(3 * found._each["gmlp"])
+    found.more(["gmlp", "gpt"], 12)
+    assert found.trainings == 24

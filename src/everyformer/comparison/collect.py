@@ -25,7 +25,7 @@ from everyformer.comparison.results import (
 )
 from everyformer.comparison.summary import curve, member_row, quality_metric, rank, time_to
 from everyformer.comparison.trainings import Finished
-from everyformer.comparison.verdict import Design, same_functions, verdict
+from everyformer.comparison.verdict import same_functions, verdict
 from everyformer.core import plugins
 from everyformer.core.config import to_dict
 from everyformer.core.tasks import TASKS
@@ -101,7 +101,7 @@ def collect(
         metric,
         in_seconds=config.training.budget_seconds is not None,
         cores=cores(),
-        design=Design(config.looks, config.margin, config.power),
+        design=config,
     )
     waiting = [name for name in config.members if name in able - trained]
     if waiting:

@@ -21,7 +21,7 @@ from everyformer.comparison.config import CompareConfig
 from everyformer.comparison.decoding import LONGEST
 from everyformer.comparison.estimate import Estimate
 from everyformer.comparison.folder import check_folder, opened
-from everyformer.comparison.plan import Entrant, check_design, entrants, jobs, own_options
+from everyformer.comparison.plan import Entrant, check_design, entrants, own_options
 from everyformer.comparison.results import Calibrated, FailedRow, Results, TableRow
 from everyformer.comparison.timing import LayerTimes
 from everyformer.comparison.trainings import Finished, Say, Trainings, say_news
@@ -119,7 +119,7 @@ def run_comparison(
                 if stop.received or not first or results["verdict"].get("ended"):
                     break
                 again = [entrant for entrant in ready if entrant.member in first]
-                estimate.more(jobs(config, again, seeds))
+                estimate.more(first, seeds)
                 left = duration(estimate.told())
                 say(f"not settled: {few(first)} get {seeds} seeds each, in about {left}")
                 more = [*itertools.chain(*trainings.run(again, seeds))]

@@ -13,7 +13,7 @@ and whichever pairs go on after a look, all of them together tell equal members 
 import itertools
 import math
 import statistics
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from string import ascii_lowercase
 
 from everyformer.comparison.metrics import METRICS
@@ -39,10 +39,9 @@ def contrasts(
         looks: seeds of each planned look; a pair that was told apart at one of them stays so
             (default: all seeds are judged once).
     """
-    if len(rows) < 2 or min(len(row["values"]) for row in rows) < 2:
+    if not _repeated(rows):
         return []
-    most = max(len(row["values"]) for row in rows)
-    told: list[Contrast] = []
+    most, told = max(len(row["values"]) for row in rows), list[Contrast]()
     for seeds in [n for n in looks if n <= most] or [most]:
         now = _judged(rows, metric, seeds, max(1, len(looks)))
         told = [old if old["apart"] else new for old, new in zip(told or now, now, strict=True)]
@@ -54,31 +53,29 @@ def _judged(rows: Sequence[TableRow], metric: Metric, seeds: int, looks: int) ->
     sign, pairs = METRICS[metric].sign, list(itertools.combinations(rows, 2))
     by_seed = [_differences(a, b, sign)[:seeds] for a, b in pairs]
     corrected = [min(1.0, looks * p) for p in holm([p_value(each) for each in by_seed])]
-    level = level_of(len(rows), looks)
-    told: list[Contrast] = []
-    for (a, b), each, p in zip(pairs, by_seed, corrected, strict=True):
-        # where one has more seeds than another, the means of the rows are not of the same seeds
-        better, worse = (a, b) if statistics.mean(each) >= 0 else (b, a)
-        shared = _differences(better, worse, sign)[:seeds]
-        one: Contrast = {
-            "better": better["member"],
-            "worse": worse["member"],
-            "difference": statistics.mean(shared),
-            "interval": mean_interval(shared, level),
+    # where one has more seeds than another, the means of the rows are not of the same seeds
+    turned = [statistics.mean(each) < 0 for each in by_seed]
+    return [
+        {
+            "better": (b if turn else a)["member"],
+            "worse": (a if turn else b)["member"],
+            "difference": abs(statistics.mean(each)),
+            "interval": mean_interval([-d if turn else d for d in each], level_of(rows, looks)),
             "probability": p,
             "apart": p < ERROR,
         }
-        told.append(one)
-    return told
+        for (a, b), each, p, turn in zip(pairs, by_seed, corrected, turned, strict=True)
+    ]
 
 
-def level_of(members: int, looks: int = 1, sides: int = 1) -> float:
-    """The level of an interval of one pair, so that those of all pairs at all looks hold together.
+def level_of(rows: Sequence[TableRow], looks: int = 1) -> float:
+    """The level of an interval of a pair, so that those of all pairs at all looks hold together."""
+    return 1 - ERROR / (math.comb(len(rows), 2) * max(1, looks))
 
-    Args:
-        sides: 2 of two one-sided tests, each of which may err as much as one with two sides.
-    """
-    return 1 - sides * ERROR / (math.comb(members, 2) * max(1, looks))
+
+def _repeated(rows: Sequence[TableRow]) -> bool:
+    """True if there are differences, and of each at least two."""
+    return len(rows) > 1 and min(len(row["values"]) for row in rows) > 1
 
 
 def _differences(better: TableRow, worse: TableRow, sign: int) -> list[float]:
@@ -104,20 +101,17 @@ def within_margin(
     Each pair by two one-sided tests (Schuirmann 1987), which is that its interval lies within the
     margin. Wrong in 5% of comparisons at most, whichever members are looked at.
     """
-    sign, level = METRICS[metric].sign, level_of(len(rows), looks, sides=2)
-    chosen = [row for row in rows if row["member"] in among]
-    ends = [
-        mean_interval(_differences(a, b, sign), level)
-        for a, b in itertools.combinations(chosen, 2)
-        if min(len(a["values"]), len(b["values"])) > 1
-    ]
+    # each side may err as much as two sides do elsewhere
+    sign, level = METRICS[metric].sign, 2 * level_of(rows, looks) - 1
+    pairs = itertools.combinations([row for row in rows if row["member"] in among], 2)
+    ends = [mean_interval(_differences(a, b, sign), level) for a, b in pairs if _repeated((a, b))]
     return bool(ends) and all(-margin < low and high < margin for low, high in ends)
 
 
 def scatter(rows: Sequence[TableRow], metric: Metric) -> float | None:
     """The standard deviation of a seed's differences, the usual of all pairs of ``rows``; None with
     one training each."""
-    if len(rows) < 2 or min(len(row["values"]) for row in rows) < 2:
+    if not _repeated(rows):
         return None
     sign, pairs = METRICS[metric].sign, itertools.combinations(rows, 2)
     variances = [statistics.variance(_differences(a, b, sign)) for a, b in pairs]
@@ -133,15 +127,17 @@ def smallest_seen(
     if spread is None:
         return None
     count = seeds or max(len(row["values"]) for row in rows)
-    return quantile(count - 1, level_of(len(rows), looks)) * spread / math.sqrt(count)
+    return quantile(count - 1, level_of(rows, looks)) * spread / math.sqrt(count)
 
 
 def seeds_for(
     rows: Sequence[TableRow], metric: Metric, difference: float, looks: int = 1
 ) -> int | None:
     """Seeds with which a ``difference`` would show; None: more than `MOST_SEEDS`, or unknown."""
-    seen = (smallest_seen(rows, metric, seeds, looks) for seeds in SEEDS)
-    return _first(value is not None and value <= difference for value in seen)
+    if scatter(rows, metric) is None:
+        return None
+    enough = (n for n in SEEDS if (smallest_seen(rows, metric, n, looks) or 0.0) <= difference)
+    return next(enough, None)
 
 
 def seeds_to_see(
@@ -150,17 +146,10 @@ def seeds_to_see(
     """Seeds with which members that differ by ``difference`` are told apart in `POWER` of
     comparisons, at their `scatter`; None: more than `MOST_SEEDS`, or unknown."""
     spread = scatter(rows, metric)
-    if spread is None:
-        return None
-    level = level_of(len(rows), looks)
-    return _first(
-        spread == 0 or power(difference / spread, seeds, level) >= POWER for seeds in SEEDS
-    )
-
-
-def _first(enough: Iterable[bool]) -> int | None:
-    """The first of `SEEDS` that is enough."""
-    return next((seeds for seeds, one in zip(SEEDS, enough, strict=False) if one), None)
+    if not spread:
+        return None if spread is None else SEEDS[0]
+    shift, level = difference / spread, level_of(rows, looks)
+    return next((seeds for seeds in SEEDS if power(shift, seeds, level) >= POWER), None)
 
 
 def letters(rows: Sequence[TableRow], told: Sequence[Contrast]) -> list[list[str]]:

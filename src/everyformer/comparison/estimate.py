@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from everyformer.comparison.config import CompareConfig
 from everyformer.comparison.decoding import POSITION_SEQUENCES, PROMPT_SHARE, SAMPLE_TOKENS
-from everyformer.comparison.plan import Entrant, Job, jobs
+from everyformer.comparison.plan import Entrant, Job
 from everyformer.comparison.results import Calibrated
 from everyformer.core.tasks import TASKS
 from everyformer.data.dataset import Dataset
@@ -64,7 +64,7 @@ class Estimate:
         self._layers = dict(layers or {})
         self.seconds = each * sum(self._each.values()) + self._page
         """of all trainings and the page"""
-        self._planned = {one.folder for one in jobs(config, ready)}
+        self._seeds = dict.fromkeys(self._each, config.first_seeds)
         self._done: dict[str, float] = {}
         """trainings that are over, with what was estimated of them"""
         self._paces: dict[str, tuple[float, float]] = {}
@@ -80,12 +80,12 @@ class Estimate:
             trainings + self._page
         ) * self._pace("trainings")
 
-    def more(self, planned: Sequence[Job]) -> None:
-        """Note that these trainings come too, if they are not over."""
-        new = [one for one in planned if one.folder not in self._planned]
-        self._planned.update(one.folder for one in new)
-        self.trainings += len(new)
-        self.seconds += sum(self._each[one.member] for one in new)
+    def more(self, members: Sequence[str], seeds: int) -> None:
+        """Note that ``members`` will have so many seeds."""
+        for member in members:
+            new, self._seeds[member] = seeds - self._seeds[member], seeds
+            self.trainings += new
+            self.seconds += new * self._each[member]
 
     def part(self, planned: Job) -> Part:
         """Share of a training in the whole."""

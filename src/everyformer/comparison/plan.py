@@ -100,25 +100,24 @@ def check_design(config: CompareConfig) -> None:
     Raises:
         ConfigError: names what does not go together.
     """
-    for option in ("until_settled", "power"):
-        if getattr(config, option) is not None and len(config.members) < 2:
-            raise ConfigError(
-                f"'{option}' is about a difference between members, and {config.members[0]} is the "
-                f"only one: name another, or it again as {config.members[0]}@again"
-            )
-    most = config.until_settled
-    if config.margin is not None and most is None:
-        raise ConfigError("'margin' says when to stop with 'until_settled': give the most seeds")
-    if most is not None and config.lr_grid:
-        raise ConfigError(
-            "'until_settled' judges every seed alike, but 'lr_grid' chooses a rate by the first: "
-            "compare with the grid, then give the rate that was chosen and other seeds"
-        )
-    if most is not None and config.seeds > most:
-        raise ConfigError(
-            f"'until_settled' is the most seeds, {most}, but 'seeds' are {config.seeds} already: "
-            "give more of the one or fewer of the other"
-        )
+    most, first = config.until_settled, config.members[0]
+    asked = "power" if most is None else "until_settled"
+    alone = getattr(config, asked) is not None and len(config.members) < 2
+    wrong = {
+        f"'{asked}' is about a difference between members, and {first} is the only one: name "
+        f"another, or it again as {first}@again": alone,
+        "'margin' says when to stop with 'until_settled': give the most seeds": (
+            config.margin is not None and most is None
+        ),
+        "'until_settled' judges every seed alike, but 'lr_grid' chooses a rate by the first: "
+        "compare with the grid, then give the rate that was chosen and other seeds": (
+            most is not None and bool(config.lr_grid)
+        ),
+        f"'until_settled' is the most seeds, {most}, but 'seeds' are {config.seeds} already: give "
+        "more of the one or fewer of the other": most is not None and config.seeds > most,
+    }
+    for words in (words for words, there in wrong.items() if there):
+        raise ConfigError(words)
 
 
 def jobs(config: CompareConfig, ready: list[Entrant], seeds: int | None = None) -> list[Job]:

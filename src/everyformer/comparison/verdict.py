@@ -4,9 +4,9 @@ No winner is named where the machine was too busy to share seconds fairly or a m
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Literal
 
+from everyformer.comparison.config import CompareConfig
 from everyformer.comparison.contrasts import seeds_to_see, smallest_seen, within_margin
 from everyformer.comparison.metrics import METRICS
 from everyformer.comparison.results import Metric, Power, Run, TableRow, Verdict
@@ -16,6 +16,7 @@ SCATTER = 0.25
 """of a member's speed between rounds of the calibration, or between that and its training"""
 FEWEST_STEPS = 50
 """of a training that says something of a member"""
+USUAL = CompareConfig()
 IDLE_LOAD = 0.5
 """threads beyond one a core that do not disturb a training"""
 
@@ -43,26 +44,13 @@ def same_functions(rows: Sequence[TableRow], runs: Sequence[Run]) -> list[list[s
     ]
 
 
-@dataclass(frozen=True)
-class Design:
-    """What was planned of a comparison's seeds, and asked about its differences."""
-
-    looks: tuple[int, ...] = ()
-    """seeds of each; () where their number is fixed"""
-    margin: float | None = None
-    power: float | None = None
-
-
-FIXED = Design()
-
-
 def verdict(
     rows: Sequence[TableRow],
     metric: Metric,
     *,
     in_seconds: bool,
     cores: int,
-    design: Design = FIXED,
+    design: CompareConfig = USUAL,
 ) -> Verdict:
     """Members of the first tier of ranked ``rows``, and why none may be called the best.
 
@@ -71,6 +59,7 @@ def verdict(
         metric: that they are ranked by.
         in_seconds: whether the budget was one of seconds, which a busy machine shares unevenly.
         cores: of the machine.
+        design: says what was planned of its seeds, and asked about its differences.
     """
     if not rows:
         return {"best": [], "doubts": [], "useful": False, "smallest": None, "ended": None}
@@ -99,7 +88,7 @@ def verdict(
 
 
 def _ended(
-    rows: Sequence[TableRow], best: Sequence[str], metric: Metric, design: Design
+    rows: Sequence[TableRow], best: Sequence[str], metric: Metric, design: CompareConfig
 ) -> Literal["winner", "margin", "seeds"] | None:
     """Why no further seeds are needed, or None."""
     looks, margin = design.looks, design.margin

@@ -55,8 +55,8 @@ def info(name: str) -> Member:
         return replace(rows[member], name=name)
     if (member := name.partition("@")[0]) in rows:
         raise ConfigError(
-            f"'{name}' is no member, nor a twin of {member}, which has one word of letters, "
-            f"digits, _ and - behind @: {member}@again"
+            f"'{name}' is no twin of {member}, which has one word of letters, digits, _ and - "
+            f"behind @: {member}@again"
         )
     error = unknown("member", member, rows)
     raise type(error)(f"{error}; a mixer of your own is known by --plugin or ef.register")
