@@ -176,6 +176,20 @@ def test_within_a_margin_is_an_interval_of_two_one_sided_tests() -> None:
     assert not within_margin([row("a", [1.0]), row("b", [1.0])], ["a", "b"], "loss", 5.0)
 
 
+def test_the_margin_of_a_look_has_its_part_of_the_error() -> None:
+    """What one look alone would call equal, the first of two does not yet."""
+    a, b = [1.0, 1.1, 1.0], [1.05, 1.1, 1.04]
+    rows = [row("a", a), row("b", b)]
+    once = next(m / 1000 for m in range(999) if within_margin(rows, ["a", "b"], "loss", m / 1000))
+    twice = next(
+        m / 1000 for m in range(999) if within_margin(rows, ["a", "b"], "loss", m / 1000, looks=2)
+    )
+    assert once < twice
+    for margin, ended in ((once, None), (twice, "margin")):
+        said = judged({"a": a, "b": b}, planned(3, 6, margin=margin))[1]
+        assert said["ended"] == ended
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [

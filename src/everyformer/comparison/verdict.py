@@ -16,9 +16,9 @@ SCATTER = 0.25
 """of a member's speed between rounds of the calibration, or between that and its training"""
 FEWEST_STEPS = 50
 """of a training that says something of a member"""
-USUAL = CompareConfig()
 IDLE_LOAD = 0.5
 """threads beyond one a core that do not disturb a training"""
+USUAL = CompareConfig()
 
 
 def same_functions(rows: Sequence[TableRow], runs: Sequence[Run]) -> list[list[str]]:

@@ -183,21 +183,20 @@ def outcome_of(study: Study) -> Outcome:
         for worse in {arm.partition(", ")[0] for arm in arms}
     ]
     each = "; ".join(
-        f"{WORSE[worse]} on {kind} [found, {worse}, {kind}|.0%] (foreseen "
-        f"[foreseen, {worse}, {kind}|.0%], the difference [{RATIO.format(f'{worse}, {kind}')}|.2f] "
-        "times the smallest that shows)"
-        for worse, _, kind in (arm.partition(", ") for arm in arms)
+        f"{WORSE[worse]} on {kind} [found, {arm}|.0%] ([foreseen, {arm}|.0%])"
+        for arm in arms
+        for worse, _, kind in [arm.partition(", ")]
     )
     load = "; ".join(
-        f"{m}: [told apart, {m}|.1%], while [{WANTED.format(m)}|.1f] threads wanted a core"
+        f"{m}, [{WANTED.format(m)}|.1f] threads wanting a core: [told apart, {m}|.1%]"
         for m in MACHINES
         if WANTED.format(m) in study.numbers
     )
     sentence = (
         f"Of {sum(study.numbers['trials: named, 3 seeds']):,.0f} comparisons of attention with "
         f"itself {shares[0]} named a winner with {SEEDS} seeds, and with one seed {shares[1]} did; "
-        f"{shares[2]} told the twins apart ({load}). What is worse was found with {SEEDS} seeds: "
-        f"{each}."
+        f"{shares[2]} told the twins apart ({load}). What is worse was found with {SEEDS} seeds "
+        f"(in brackets, foreseen from the scatter): {each}."
     )
     holds = max(named[1], apart[1]) <= ERROR and alone[0] == 0 and min(found, default=0) > apart[2]
     return study.outcome(holds, sentence, rates=drawn(study, arms))
