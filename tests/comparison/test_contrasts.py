@@ -9,8 +9,16 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from everyformer.comparison.contrasts import contrasts, holm, letters, seeds_for, smallest_seen
-from everyformer.comparison.student import p_value, quantile
+from everyformer.comparison.contrasts import (
+    POWER,
+    contrasts,
+    holm,
+    letters,
+    seeds_for,
+    seeds_to_see,
+    smallest_seen,
+)
+from everyformer.comparison.student import p_value, power, quantile
 
 
 def row(member: str, *values: float) -> Any:
@@ -129,3 +137,32 @@ def test_intervals_hold_together() -> None:
     half = (one["interval"][1] - one["interval"][0]) / 2
     scatter = statistics.stdev(b - a for a, b in zip(*(r["values"] for r in rows[:2]), strict=True))
     assert half == pytest.approx(quantile(2, 1 - 0.05 / 3) * scatter / 3**0.5)
+
+
+@pytest.mark.parametrize("count", [2, 3, 5, 12, 100])
+@pytest.mark.parametrize("shift", [0.0, 0.3, -1.0])
+def test_the_power_is_that_of_the_noncentral_distribution(count: int, shift: float) -> None:
+    for level in (0.95, 0.99):
+        t, away = stats.t.ppf(0.5 + level / 2, count - 1), shift * count**0.5
+        known = stats.nct.sf(t, count - 1, away) + stats.nct.cdf(-t, count - 1, away)
+        assert power(shift, count, level) == pytest.approx(known, abs=1e-3)
+
+
+def test_seeds_that_see_a_difference_do_so_in_eight_of_ten_comparisons() -> None:
+    """With those and no fewer, by drawing it."""
+    rows = [row("a", 2.0, 2.2, 2.1), row("b", 2.1, 2.2, 2.3)]
+    scatter = statistics.stdev([0.1, 0.0, 0.2])
+    seeds = seeds_to_see(rows, "loss", 0.1)
+    assert seeds is not None
+    draw, trials = np.random.default_rng(0), 1500
+    for count, enough in ((seeds, True), (seeds - 2, False)):
+        found = sum(
+            p_value((0.1 + scatter * draw.normal(size=count)).tolist()) < 0.05
+            for _ in range(trials)
+        )
+        assert (found / trials > POWER - 0.02) is enough
+    assert seeds > (seeds_for(rows, "loss", 0.1) or 0)
+    assert seeds_to_see(rows, "loss", 0.1, looks=4) > seeds
+    assert seeds_to_see(rows, "loss", 1e-4) is None
+    assert seeds_to_see([row("a", 1.0), row("b", 2.0)], "loss", 1.0) is None
+    assert seeds_to_see([row("a", 1.0, 2.0), row("b", 2.0, 3.0)], "loss", 0.1) == 2

@@ -261,3 +261,41 @@ def test_nothing_finished() -> None:
     results = made_up((), qualities=(), failed={"gmlp": "no memory"})
     assert "No member could be trained" in answer(results)
     assert notes(results) == []
+
+
+@pytest.mark.parametrize(
+    ("seeds", "found", "said"),
+    [
+        (3, 7, "To see 0.1 bits per byte in 80% of comparisons takes 7 seeds, 4 more."),
+        (3, 2, "To see 0.1 bits per byte in 80% of comparisons takes 2 seeds, which it had."),
+        (3, None, "To see 0.1 bits per byte takes more than 200 seeds."),
+        (1, None, "How many seeds see 0.1 bits per byte is not known from one training each"),
+    ],
+)
+def test_how_many_seeds_see_a_difference_is_said(seeds: int, found: int | None, said: str) -> None:
+    results = made_up(seeds=seeds)
+    results["verdict"]["power"] = {"difference": 0.1, "seeds": found}
+    assert said in answer(results)
+
+
+@pytest.mark.parametrize(
+    ("ended", "said"),
+    [
+        ("winner", "No more seeds were added after 3 of 12, since the winner is settled."),
+        ("seeds", "All 12 seeds are spent, and the winner is not settled."),
+        (
+            "margin",
+            "No more seeds were added after 3 of 12, since attention and gmlp are shown to be "
+            "within 0.4 bits per byte of each other (two one-sided tests).",
+        ),
+    ],
+)
+def test_what_ended_it_is_said(ended: str, said: str) -> None:
+    results = made_up(qualities=(2.0, 2.01))
+    results["config"] |= {"until_settled": 12, "margin": 0.4}
+    results["verdict"]["ended"] = ended
+    text = answer(results)
+    assert said in text
+    equal = "attention and gmlp are as good as equal, within 0.4 bits per byte"
+    assert text.startswith(equal) is (ended == "margin")
+    assert winners(results) == []

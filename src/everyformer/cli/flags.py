@@ -25,6 +25,7 @@ from tyro.constructors import (
 from everyformer.cli.names import full_name
 from everyformer.core.bounds import bounds_of
 from everyformer.core.config import Choice, docs_of, field_types, from_dict, part_marked
+from everyformer.core.twins import twin
 from everyformer.genes import GENES
 from everyformer.genes.gene import NONE
 from everyformer.training.names import ALIASES, OTHER_NAMES
@@ -161,7 +162,7 @@ def arrange(
         if is_flag(word):
             rest.append(word)
             left = 0 if "=" in word or word == "-h" else takes(word, flags)
-        elif left and not (left > 1 and word in known):
+        elif left and not (left > 1 and twin(word)[0] in known):
             rest.append(word)
             left = 0 if word in NONE else left - 1
         else:

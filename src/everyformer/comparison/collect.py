@@ -82,7 +82,7 @@ def collect(
             runs.append(cast(Run, {**which, **values, **lines}))
     ranked = rank(rows, metric)
     complete = [row for row in ranked if row["status"] == "done"]
-    told = contrasts(complete, metric)
+    told = contrasts(complete, metric, config.looks)
     tiers, same = letters(complete, told), same_functions(complete, runs)
     together = zip(complete, tiers, same, strict=True)
     for row, own_letters, equals in together:
@@ -97,8 +97,15 @@ def collect(
         config_of = next(e.config for e in ready if e.member == row["member"])
         row["preset"] = {} if config_of is None else preset_changes(config_of)
     judged = verdict(
-        complete, metric, in_seconds=config.training.budget_seconds is not None, cores=cores()
+        complete,
+        metric,
+        in_seconds=config.training.budget_seconds is not None,
+        cores=cores(),
+        design=config,
     )
+    waiting = [name for name in config.members if name in able - trained]
+    if waiting:
+        judged["ended"] = None
     if complete and not judged["useful"]:
         best = next(run for run in runs if run["member"] == complete[0]["member"])
         assert best["status"] == "done"
@@ -118,7 +125,7 @@ def collect(
         "bench": [to_dict(point) for point in points],
         "contrasts": told,
         "verdict": judged,
-        "waiting": [name for name in config.members if name in able - trained],
+        "waiting": waiting,
         "next": next_steps(
             complete, runs, dataset.task, folder, purpose=_purpose(metric, config, judged)
         ),

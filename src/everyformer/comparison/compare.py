@@ -8,6 +8,7 @@ and a page are written; what is finished is saved: a comparison that was stopped
 """
 
 import dataclasses
+import itertools
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -20,7 +21,7 @@ from everyformer.comparison.config import CompareConfig
 from everyformer.comparison.decoding import LONGEST
 from everyformer.comparison.estimate import Estimate
 from everyformer.comparison.folder import check_folder, opened
-from everyformer.comparison.plan import Entrant, entrants, own_options
+from everyformer.comparison.plan import Entrant, check_design, entrants, own_options
 from everyformer.comparison.results import Calibrated, FailedRow, Results, TableRow
 from everyformer.comparison.timing import LayerTimes
 from everyformer.comparison.trainings import Finished, Say, Trainings, say_news
@@ -65,6 +66,7 @@ def run_comparison(
     for member in config.members:
         info(member)
     own_options(config)
+    check_design(config)
     check_folder(config)
     with doing(f"reading {config.data.source}"):
         dataset = load_dataset(config.data, config.task, able=common_tasks(config.members))
@@ -112,6 +114,18 @@ def run_comparison(
                 results = collected(finished)
                 with doing("drawing the page so far"):
                     report(results, folder, complete=False)
+            for seeds in config.looks[1:]:
+                first = results["verdict"]["best"] if finished else []
+                if stop.received or not first or results["verdict"].get("ended"):
+                    break
+                again = [entrant for entrant in ready if entrant.member in first]
+                estimate.more(first, seeds)
+                left = duration(estimate.told())
+                say(f"not settled: {few(first)} get {seeds} seeds each, in about {left}")
+                more = [*itertools.chain(*trainings.run(again, seeds))]
+                if stop.received is None:
+                    finished = [one for one in finished if one[0].member not in first] + more
+                    results = collected(finished)
         if stop.received:
             return Outcome(results.get("rows", []), results, folder, stop.received)
         if not finished:
@@ -140,10 +154,12 @@ def announced(
     in_steps = "" if training.budget[0] == "steps" else f" (steps: {few(steps)})"
     memory = max((known["peak_bytes"] or 0 for known in calibrated.values()), default=0)
     whole = gone + estimate.told()
+    most = config.until_settled
+    until = f", and more until it is settled, up to {most} seeds" if most else ""
     many = f"{counted(estimate.trainings, 'training')} of {training.budget_words}{in_steps}"
     return (
         f"{many}{' each' * (estimate.trainings != 1)}, with timing, evaluations and the page about "
-        f"{duration(whole)} in all ({duration(gone)} of them are over)"
+        f"{duration(whole)} in all ({duration(gone)} of them are over){until}"
         + (f"; up to {size(memory)} of memory" if memory else "")
     )
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, Literal
 
-from everyformer.core.bounds import Affects, Count, Positive, Repeats
+from everyformer.core.bounds import Affects, Count, Positive, Repeats, Several
 from everyformer.core.config import Choice, NoOptions, Options, PartOf
 from everyformer.core.errors import ConfigError
 from everyformer.core.tasks import TASKS, tasks_that
@@ -16,6 +16,8 @@ OWN = "member"
 """for a gene: each member has its own"""
 POLICY_STEPS = 100_000
 """steps of an environment that every policy may play"""
+FIRST_LOOK = 3
+"""seeds at least after which a comparison with more to come is judged"""
 
 
 def own_genes() -> dict[str, Choice]:
@@ -43,7 +45,7 @@ class CompareConfig(Options):
     choices_in: ClassVar[str | None] = "genes"
 
     members: tuple[str, ...] = ("attention", "aft-local", "gmlp")
-    """members to compare (`everyformer list`)"""
+    """members to compare (`everyformer list`); one may be there again, as NAME@LABEL"""
     task: str | None = None
     """lm, mlm, seq2seq, pixels or super-resolution; classify or regress, of what the data holds:
     text, images or series (default: what the data suggests, of what all members can do)"""
@@ -61,6 +63,16 @@ class CompareConfig(Options):
     """a member's own options, as member.option=value (aft-local.window=64)"""
     seeds: Repeats = 1
     """trainings of each member, with this many seeds from `training.seed` on"""
+    until_settled: Several | None = None
+    """the most seeds: after --seeds of them (at least 3), and each time that they have doubled,
+    those that share the first tier get more, until the winner is settled, they are shown to be
+    within --margin, or so many are spent"""
+    margin: Positive | None = None
+    """with --until-settled: a difference, in the metric of the table (0.01 of accuracy is a point),
+    below which members are as good as equal"""
+    power: Annotated[Positive | None, Idle] = None
+    """a difference that matters, in the metric of the table: how many seeds it takes to see it in 8
+    of 10 comparisons is said with the result"""
     match: Literal["width", "parameters"] = "width"
     """what is equal: width, or parameters to within 10% of the first member's"""
     lr_grid: tuple[Positive, ...] = ()
@@ -100,3 +112,19 @@ class CompareConfig(Options):
             raise ConfigError(f"members named twice: {', '.join(sorted(doubled))}")
         if self.resume and self.overwrite:
             raise ConfigError("resume and overwrite contradict each other: give one of them")
+
+    @property
+    def looks(self) -> tuple[int, ...]:
+        """Seeds after which it is judged, the last the most that there may be; () where their
+        number is fixed."""
+        if self.until_settled is None:
+            return ()
+        looks = [max(self.seeds, min(FIRST_LOOK, self.until_settled))]
+        while looks[-1] < self.until_settled:
+            looks.append(min(2 * looks[-1], self.until_settled))
+        return tuple(looks)
+
+    @property
+    def first_seeds(self) -> int:
+        """Seeds that all members have."""
+        return self.looks[0] if self.looks else self.seeds

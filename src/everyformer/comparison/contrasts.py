@@ -4,6 +4,10 @@ Trainings of one seed share the order of data and the held-out items, so that me
 by their differences seed for seed (Student's paired test). All pairs are one family of tests: the
 probabilities are corrected (Holm 1979), so that in 95% of comparisons of equal members no pair is
 told apart. One training each says nothing of training's luck: then no pair is.
+
+Where seeds are added until a comparison is settled, it is judged at several looks that were planned
+before. Each may err by its part of the 5% (Bonferroni over looks), so that whichever is the last,
+and whichever pairs go on after a look, all of them together tell equal members apart in 5% at most.
 """
 
 import itertools
@@ -14,36 +18,64 @@ from string import ascii_lowercase
 
 from everyformer.comparison.metrics import METRICS
 from everyformer.comparison.results import Contrast, Metric, TableRow
-from everyformer.comparison.student import mean_interval, p_value, quantile
+from everyformer.comparison.student import mean_interval, p_value, power, quantile
 
 ERROR = 0.05
 """share of comparisons of equal members in which some pair may be told apart"""
+POWER = 0.8
+"""of comparisons in which a difference is seen that one has seeds enough for"""
 MOST_SEEDS = 200
+SEEDS = range(2, MOST_SEEDS + 1)
 
 
-def contrasts(rows: Sequence[TableRow], metric: Metric, error: float = ERROR) -> list[Contrast]:
+def contrasts(
+    rows: Sequence[TableRow], metric: Metric, looks: Sequence[int] = ()
+) -> list[Contrast]:
     """All pairs of ``rows`` (best first), the better named first, with corrected probabilities.
 
     [] where there is one training each.
+
+    Args:
+        looks: seeds of each planned look; a pair that was told apart at one of them stays so
+            (default: all seeds are judged once).
     """
-    if len(rows) < 2 or min(len(row["values"]) for row in rows) < 2:
+    if not _repeated(rows):
         return []
-    sign = METRICS[metric].sign
-    pairs = list(itertools.combinations(rows, 2))
-    by_seed = [_differences(a, b, sign) for a, b in pairs]
-    corrected = holm([p_value(each) for each in by_seed])
-    level = 1 - error / len(pairs)
+    most, told = max(len(row["values"]) for row in rows), list[Contrast]()
+    for seeds in [n for n in looks if n <= most] or [most]:
+        now = _judged(rows, metric, seeds, max(1, len(looks)))
+        told = [old if old["apart"] else new for old, new in zip(told or now, now, strict=True)]
+    return told
+
+
+def _judged(rows: Sequence[TableRow], metric: Metric, seeds: int, looks: int) -> list[Contrast]:
+    """All pairs by their first ``seeds``, at one of so many ``looks``."""
+    sign, pairs = METRICS[metric].sign, list(itertools.combinations(rows, 2))
+    by_seed = [_differences(a, b, sign)[:seeds] for a, b in pairs]
+    corrected = [min(1.0, looks * p) for p in holm([p_value(each) for each in by_seed])]
+    # where one has more seeds than another, the means of the rows are not of the same seeds
+    turned = [statistics.mean(each) < 0 for each in by_seed]
     return [
         {
-            "better": a["member"],
-            "worse": b["member"],
-            "difference": statistics.mean(each),
-            "interval": mean_interval(each, level),
+            "better": (b if turn else a)["member"],
+            "worse": (a if turn else b)["member"],
+            "difference": abs(statistics.mean(each)),
+            "interval": mean_interval([-d if turn else d for d in each], level_of(rows, looks)),
             "probability": p,
-            "apart": p < error,
+            "apart": p < ERROR,
         }
-        for (a, b), each, p in zip(pairs, by_seed, corrected, strict=True)
+        for (a, b), each, p, turn in zip(pairs, by_seed, corrected, turned, strict=True)
     ]
+
+
+def level_of(rows: Sequence[TableRow], looks: int = 1) -> float:
+    """The level of an interval of a pair, so that those of all pairs at all looks hold together."""
+    return 1 - ERROR / (math.comb(len(rows), 2) * max(1, looks))
+
+
+def _repeated(rows: Sequence[TableRow]) -> bool:
+    """True if there are differences, and of each at least two."""
+    return len(rows) > 1 and min(len(row["values"]) for row in rows) > 1
 
 
 def _differences(better: TableRow, worse: TableRow, sign: int) -> list[float]:
@@ -61,29 +93,63 @@ def holm(probabilities: Sequence[float]) -> list[float]:
     return corrected
 
 
+def within_margin(
+    rows: Sequence[TableRow], among: Sequence[str], metric: Metric, margin: float, looks: int = 1
+) -> bool:
+    """True if all members ``among`` those of ``rows`` are shown to differ by less than ``margin``.
+
+    Each pair by two one-sided tests (Schuirmann 1987), which is that its interval lies within the
+    margin. Wrong in 5% of comparisons at most, whichever members are looked at.
+    """
+    # each side may err as much as two sides do elsewhere
+    sign, level = METRICS[metric].sign, 2 * level_of(rows, looks) - 1
+    pairs = itertools.combinations([row for row in rows if row["member"] in among], 2)
+    ends = [mean_interval(_differences(a, b, sign), level) for a, b in pairs if _repeated((a, b))]
+    return bool(ends) and all(-margin < low and high < margin for low, high in ends)
+
+
+def scatter(rows: Sequence[TableRow], metric: Metric) -> float | None:
+    """The standard deviation of a seed's differences, the usual of all pairs of ``rows``; None with
+    one training each."""
+    if not _repeated(rows):
+        return None
+    sign, pairs = METRICS[metric].sign, itertools.combinations(rows, 2)
+    variances = [statistics.variance(_differences(a, b, sign)) for a, b in pairs]
+    return math.sqrt(statistics.mean(variances))
+
+
 def smallest_seen(
-    rows: Sequence[TableRow], metric: Metric, seeds: int | None = None
+    rows: Sequence[TableRow], metric: Metric, seeds: int | None = None, looks: int = 1
 ) -> float | None:
     """The smallest difference that tells two of ``rows`` apart with so many ``seeds`` (default:
-    those that there are), at the scatter of their differences; None with one training each."""
-    if len(rows) < 2 or min(len(row["values"]) for row in rows) < 2:
+    the most that there are), at their `scatter`; None with one training each."""
+    spread = scatter(rows, metric)
+    if spread is None:
         return None
-    sign, pairs = METRICS[metric].sign, list(itertools.combinations(rows, 2))
-    variances = [statistics.variance(_differences(a, b, sign)) for a, b in pairs]
-    count = seeds or min(len(row["values"]) for row in rows)
-    scatter = math.sqrt(statistics.mean(variances) / count)
-    return quantile(count - 1, 1 - ERROR / len(pairs)) * scatter
+    count = seeds or max(len(row["values"]) for row in rows)
+    return quantile(count - 1, level_of(rows, looks)) * spread / math.sqrt(count)
 
 
-def seeds_for(rows: Sequence[TableRow], metric: Metric, difference: float) -> int | None:
+def seeds_for(
+    rows: Sequence[TableRow], metric: Metric, difference: float, looks: int = 1
+) -> int | None:
     """Seeds with which a ``difference`` would show; None: more than `MOST_SEEDS`, or unknown."""
-    for seeds in range(2, MOST_SEEDS + 1):
-        seen = smallest_seen(rows, metric, seeds)
-        if seen is None:
-            return None
-        if seen <= difference:
-            return seeds
-    return None
+    if scatter(rows, metric) is None:
+        return None
+    enough = (n for n in SEEDS if (smallest_seen(rows, metric, n, looks) or 0.0) <= difference)
+    return next(enough, None)
+
+
+def seeds_to_see(
+    rows: Sequence[TableRow], metric: Metric, difference: float, looks: int = 1
+) -> int | None:
+    """Seeds with which members that differ by ``difference`` are told apart in `POWER` of
+    comparisons, at their `scatter`; None: more than `MOST_SEEDS`, or unknown."""
+    spread = scatter(rows, metric)
+    if not spread:
+        return None if spread is None else SEEDS[0]
+    shift, level = difference / spread, level_of(rows, looks)
+    return next((seeds for seeds in SEEDS if power(shift, seeds, level) >= POWER), None)
 
 
 def letters(rows: Sequence[TableRow], told: Sequence[Contrast]) -> list[list[str]]:

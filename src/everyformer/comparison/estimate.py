@@ -3,7 +3,7 @@
 import math
 import statistics
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from everyformer.comparison.config import CompareConfig
 from everyformer.comparison.decoding import POSITION_SEQUENCES, PROMPT_SHARE, SAMPLE_TOKENS
@@ -51,7 +51,7 @@ class Estimate:
     ) -> None:
         able = [entrant for entrant in ready if entrant.config is not None]
         # of the grid, the best rate is also that of the first seed
-        each = config.seeds + max(len(config.lr_grid) - 1, 0)
+        each = config.first_seeds + max(len(config.lr_grid) - 1, 0)
         self._each = {
             entrant.member: _training_seconds(
                 config.training, entrant, dataset, calibrated.get(entrant.member)
@@ -64,6 +64,7 @@ class Estimate:
         self._layers = dict(layers or {})
         self.seconds = each * sum(self._each.values()) + self._page
         """of all trainings and the page"""
+        self._seeds = dict.fromkeys(self._each, config.first_seeds)
         self._done: dict[str, float] = {}
         """trainings that are over, with what was estimated of them"""
         self._paces: dict[str, tuple[float, float]] = {}
@@ -78,6 +79,13 @@ class Estimate:
         return sum(self._layers.values()) * self._pace("layers") + (
             trainings + self._page
         ) * self._pace("trainings")
+
+    def more(self, members: Sequence[str], seeds: int) -> None:
+        """Note that ``members`` will have so many seeds."""
+        for member in members:
+            new, self._seeds[member] = seeds - self._seeds[member], seeds
+            self.trainings += new
+            self.seconds += new * self._each[member]
 
     def part(self, planned: Job) -> Part:
         """Share of a training in the whole."""

@@ -94,13 +94,45 @@ def own_options(config: CompareConfig) -> dict[str, dict[str, Any]]:
     return chosen
 
 
-def jobs(config: CompareConfig, ready: list[Entrant]) -> list[Job]:
-    """Every training: members by seeds, or by the learning rates of the grid for the first seed."""
+def check_design(config: CompareConfig) -> None:
+    """Refuse what says nothing about a comparison of this kind.
+
+    Raises:
+        ConfigError: names what does not go together.
+    """
+    most, first = config.until_settled, config.members[0]
+    asked = "power" if most is None else "until_settled"
+    alone = getattr(config, asked) is not None and len(config.members) < 2
+    wrong = {
+        f"'{asked}' is about a difference between members, and {first} is the only one: name "
+        f"another, or it again as {first}@again": alone,
+        "'margin' says when to stop with 'until_settled': give the most seeds": (
+            config.margin is not None and most is None
+        ),
+        "'until_settled' judges every seed alike, but 'lr_grid' chooses a rate by the first: "
+        "compare with the grid, then give the rate that was chosen and other seeds": (
+            most is not None and bool(config.lr_grid)
+        ),
+        f"'until_settled' is the most seeds, {most}, but 'seeds' are {config.seeds} already: give "
+        "more of the one or fewer of the other": most is not None and config.seeds > most,
+    }
+    for words in (words for words, there in wrong.items() if there):
+        raise ConfigError(words)
+
+
+def jobs(config: CompareConfig, ready: list[Entrant], seeds: int | None = None) -> list[Job]:
+    """Every training: members by ``seeds`` (default: those that all have), or by the learning rates
+    of the grid for the first seed."""
     rates = config.lr_grid or (config.training.lr,)
     first = config.training.seed
-    seeds = range(first, first + (1 if config.lr_grid else config.seeds))
+    count = 1 if config.lr_grid else seeds or config.first_seeds
     able = [entrant for entrant in ready if entrant.config is not None]
-    return [job(config, e, seed, lr) for e in able for seed in seeds for lr in rates]
+    return [
+        job(config, e, seed, lr)
+        for e in able
+        for seed in range(first, first + count)
+        for lr in rates
+    ]
 
 
 def job(config: CompareConfig, entrant: Entrant, seed: int, lr: float) -> Job:

@@ -262,6 +262,14 @@ class Contrast(TypedDict):
     """whether they are told apart"""
 
 
+class Power(TypedDict):
+    """How many seeds it takes to see a difference."""
+
+    difference: float
+    seeds: int | None
+    """that see it in 8 of 10 comparisons; None: too many, or unknown from one training each"""
+
+
 class Verdict(TypedDict):
     """Order that the numbers support."""
 
@@ -273,6 +281,13 @@ class Verdict(TypedDict):
     """whether the first of the table surely beats an answer that reads nothing of the input"""
     smallest: float | None
     """the smallest difference that would have told two members apart; None: one training each"""
+    power: NotRequired[Power | None]
+    """what was asked of a difference that matters"""
+    looks: NotRequired[int]
+    """that were planned, among which the 5% by which it may err are shared"""
+    ended: NotRequired[Literal["winner", "margin", "seeds"] | None]
+    """why no further seeds were added: the winner is settled, those of the first tier differ by
+    less than the margin, or all seeds are spent; None: more come, or their number was fixed"""
 
 
 class Results(TypedDict):

@@ -2,8 +2,12 @@
 
 import functools
 import math
+import operator
 import statistics
 from collections.abc import Sequence
+
+POINTS = 500
+"""of a numerical integral"""
 
 
 def mean_interval(values: Sequence[float], level: float = 0.95) -> list[float]:
@@ -48,3 +52,20 @@ def quantile(degrees: int, level: float = 0.95) -> float:
         below = within(math.sqrt(degrees) * math.tan(middle), degrees) < level
         low, high = (middle, high) if below else (low, middle)
     return math.sqrt(degrees) * math.tan(low)
+
+
+def power(shift: float, count: int, level: float = 0.95) -> float:
+    """How probably ``count`` values of this mean, in standard deviations, are told apart from 0.
+
+    With k = count - 1 degrees of freedom and s the ratio of the deviation that is measured to the
+    true one, whose density goes with s^(k-1) exp(-k s^2 / 2), it is the mean over s of
+    Phi(shift sqrt(count) - s t) + Phi(-shift sqrt(count) - s t).
+    """
+    k, t, away = count - 1, quantile(count - 1, level), abs(shift) * math.sqrt(count)
+    wide = 1 + 8 / math.sqrt(2 * k)
+    ratios = [wide * (n + 0.5) / POINTS for n in range(POINTS)]
+    logs = [(k - 1) * math.log(s) - k * (s * s - 1) / 2 for s in ratios]
+    weights = [math.exp(each - max(logs)) for each in logs]
+    normal = statistics.NormalDist().cdf
+    chances = (normal(away - s * t) + normal(-away - s * t) for s in ratios)
+    return math.fsum(map(operator.mul, weights, chances)) / math.fsum(weights)

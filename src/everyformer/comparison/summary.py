@@ -136,9 +136,11 @@ def time_to(target: float, evaluations: Sequence[Logged], metric: Metric) -> flo
 
 
 def rank(rows: list[TableRow | FailedRow], metric: Metric) -> list[TableRow | FailedRow]:
-    """Best first; members that failed are last."""
+    """Best first, those that were given more seeds before those that were left behind; members that
+    failed are last."""
     sign = METRICS[metric].sign
     done = sorted(
-        (row for row in rows if row["status"] == "done"), key=lambda row: sign * row["quality"]
+        (row for row in rows if row["status"] == "done"),
+        key=lambda row: (-row["seeds"], sign * row["quality"]),
     )
     return [*done, *(row for row in rows if row["status"] != "done")]

@@ -54,17 +54,21 @@ class Trainings:
             if saved is not None and saved["status"] == "done":
                 self.estimate.over(planned)
 
-    def run(self, ready: list[Entrant]) -> Iterator[Finished]:
-        """All jobs of one member after the other with their results, until a signal stops them."""
+    def run(self, ready: list[Entrant], seeds: int | None = None) -> Iterator[Finished]:
+        """All jobs of one member after the other with their results, until a signal stops them.
+
+        ``seeds``: of each (default: those that all have); what is trained already is read.
+        """
+        count = seeds or self.config.first_seeds
         if self.config.launcher == "ray":
-            self._on_ray(ready)
+            self._on_ray(jobs(self.config, ready, count))
         for entrant in ready:
             if entrant.config is not None and self.stop.received is None:
-                results = self._entrant(entrant)
-                if len(results) == self.config.seeds:
+                results = self._entrant(entrant, count)
+                if len(results) == count:
                     yield results
 
-    def _entrant(self, entrant: Entrant) -> Finished:
+    def _entrant(self, entrant: Entrant, seeds: int) -> Finished:
         """Trainings of one member: its learning rate first, then every seed."""
         config, finished = self.config, Finished()
         lr, best = (*config.lr_grid, config.training.lr)[0], math.inf
@@ -74,7 +78,7 @@ class Trainings:
                 return finished
             if result["status"] == "done" and result["evaluation"]["loss"] < best:
                 lr, best = tried, result["evaluation"]["loss"]
-        for number in range(config.seeds):
+        for number in range(seeds):
             planned = job(config, entrant, config.training.seed + number, lr)
             result = self._job(planned)
             if result is None:
@@ -127,8 +131,8 @@ class Trainings:
         done = read_job(folder)["run"]["training"]
         return saved if done == from_json(to_json(to_dict(planned.run.training))) else None
 
-    def _on_ray(self, ready: list[Entrant]) -> None:
-        """All jobs at once over a Ray cluster that shares this file system; results are files."""
+    def _on_ray(self, every: list[Job]) -> None:
+        """These jobs at once over a Ray cluster that shares this file system; results are files."""
         try:
             import ray
         except ImportError as error:
@@ -138,7 +142,7 @@ class Trainings:
         ray.init(ignore_reinit_error=True)
         remote = ray.remote(main)
         waiting = []
-        for planned in jobs(self.config, ready):
+        for planned in every:
             folder = (self.folder / planned.folder).absolute()
             saved = self._saved(planned, folder)
             if saved is None or saved["status"] != "done":

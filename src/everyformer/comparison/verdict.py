@@ -4,10 +4,12 @@ No winner is named where the machine was too busy to share seconds fairly or a m
 """
 
 from collections.abc import Iterator, Sequence
+from typing import Literal
 
-from everyformer.comparison.contrasts import smallest_seen
+from everyformer.comparison.config import CompareConfig
+from everyformer.comparison.contrasts import seeds_to_see, smallest_seen, within_margin
 from everyformer.comparison.metrics import METRICS
-from everyformer.comparison.results import Metric, Run, TableRow, Verdict
+from everyformer.comparison.results import Metric, Power, Run, TableRow, Verdict
 from everyformer.core.wording import few
 
 SCATTER = 0.25
@@ -16,6 +18,7 @@ FEWEST_STEPS = 50
 """of a training that says something of a member"""
 IDLE_LOAD = 0.5
 """threads beyond one a core that do not disturb a training"""
+USUAL = CompareConfig()
 
 
 def same_functions(rows: Sequence[TableRow], runs: Sequence[Run]) -> list[list[str]]:
@@ -41,7 +44,14 @@ def same_functions(rows: Sequence[TableRow], runs: Sequence[Run]) -> list[list[s
     ]
 
 
-def verdict(rows: Sequence[TableRow], metric: Metric, *, in_seconds: bool, cores: int) -> Verdict:
+def verdict(
+    rows: Sequence[TableRow],
+    metric: Metric,
+    *,
+    in_seconds: bool,
+    cores: int,
+    design: CompareConfig = USUAL,
+) -> Verdict:
     """Members of the first tier of ranked ``rows``, and why none may be called the best.
 
     Args:
@@ -49,9 +59,10 @@ def verdict(rows: Sequence[TableRow], metric: Metric, *, in_seconds: bool, cores
         metric: that they are ranked by.
         in_seconds: whether the budget was one of seconds, which a busy machine shares unevenly.
         cores: of the machine.
+        design: says what was planned of its seeds, and asked about its differences.
     """
     if not rows:
-        return {"best": [], "doubts": [], "useful": False, "smallest": None}
+        return {"best": [], "doubts": [], "useful": False, "smallest": None, "ended": None}
     useful = rows[0]["beats_baseline"] is not False
     first = set(rows[0]["letters"])
     best = [row["member"] for row in rows if first & set(row["letters"])]
@@ -60,8 +71,35 @@ def verdict(rows: Sequence[TableRow], metric: Metric, *, in_seconds: bool, cores
     short = [f"{row['member']} {row['steps']:,.0f}" for row in rows if row["steps"] < FEWEST_STEPS]
     if short:
         doubts.append(f"fewer than {FEWEST_STEPS} steps were made ({few(short)})")
-    smallest = smallest_seen(rows, metric)
-    return {"best": best, "doubts": doubts, "useful": useful, "smallest": smallest}
+    looks, asked = len(design.looks), None
+    if design.power is not None:
+        asked = Power(
+            difference=design.power, seeds=seeds_to_see(rows, metric, design.power, looks)
+        )
+    return {
+        "best": best,
+        "doubts": doubts,
+        "useful": useful,
+        "smallest": smallest_seen(rows, metric, looks=looks),
+        "power": asked,
+        "looks": max(1, looks),
+        "ended": _ended(rows, best, metric, design),
+    }
+
+
+def _ended(
+    rows: Sequence[TableRow], best: Sequence[str], metric: Metric, design: CompareConfig
+) -> Literal["winner", "margin", "seeds"] | None:
+    """Why no further seeds are needed, or None."""
+    looks, margin = design.looks, design.margin
+    if not looks:
+        return None
+    if set(best) <= {rows[0]["member"], *rows[0]["same_as"]}:
+        return "winner"
+    if margin is not None and within_margin(rows, best, metric, margin, len(looks)):
+        return "margin"
+    spent = all(len(row["values"]) >= looks[-1] for row in rows if row["member"] in best)
+    return "seeds" if spent else None
 
 
 def _useless(row: TableRow, metric: Metric) -> str:

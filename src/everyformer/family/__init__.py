@@ -5,6 +5,7 @@ Other packages add rows through the entry-point group ``everyformer.members``, e
 """
 
 import functools
+from dataclasses import replace
 from importlib.metadata import entry_points
 from typing import Any
 
@@ -12,6 +13,7 @@ from everyformer.core import plugins
 from everyformer.core.errors import ConfigError, unknown
 from everyformer.core.member import Member
 from everyformer.core.tasks import tasks_called
+from everyformer.core.twins import twin
 from everyformer.family.derived import row_of
 from everyformer.family.rows import BASELINES, FAMILY
 from everyformer.genes import GENES
@@ -39,12 +41,25 @@ def names() -> list[str]:
 
 
 def info(name: str) -> Member:
-    """The row of one member, or baseline; an unknown name is an error that offers the nearest."""
+    """The row of one member, baseline or twin (`core.twins`), under that name.
+
+    Raises:
+        UnknownNameError: there is none; offers the nearest.
+        ConfigError: the label of a twin is no word.
+    """
     rows = _known() | {row.name: row for row in BASELINES}
-    if name not in rows:
-        error = unknown("member", name, rows)
-        raise type(error)(f"{error}; a mixer of your own is known by --plugin or ef.register")
-    return rows[name]
+    if name in rows:
+        return rows[name]
+    member, _ = twin(name)
+    if member in rows:
+        return replace(rows[member], name=name)
+    if (member := name.partition("@")[0]) in rows:
+        raise ConfigError(
+            f"'{name}' is no twin of {member}, which has one word of letters, digits, _ and - "
+            f"behind @: {member}@again"
+        )
+    error = unknown("member", member, rows)
+    raise type(error)(f"{error}; a mixer of your own is known by --plugin or ef.register")
 
 
 def register(mixer: type[Any], row: Member | None = None) -> Member:

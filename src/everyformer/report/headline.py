@@ -6,7 +6,7 @@ first tier, or where the numbers that are shown do not differ.
 
 from collections.abc import Callable, Iterator, Sequence
 
-from everyformer.comparison.contrasts import seeds_for
+from everyformer.comparison.contrasts import MOST_SEEDS, POWER, seeds_for
 from everyformer.comparison.metrics import METRICS
 from everyformer.comparison.results import Interval, Results, TableRow, finished
 from everyformer.comparison.summary import NOT_WRITING
@@ -23,6 +23,7 @@ def answer(results: Results) -> str:
             "No member could be trained: the table gives the reason for each."
         )
     sentences = [progress(results), _standing(results, rows), *same_functions(rows)]
+    sentences.append(_ended(results, rows))
     best = winners(results)
     sentences += [
         f"{row['member']} {limit}."
@@ -30,7 +31,7 @@ def answer(results: Results) -> str:
         if row["member"] in best
         for limit in row["limits"]
     ]
-    sentences.append(_smallest(results, rows))
+    sentences += [_smallest(results, rows), _power(results, rows)]
     if decided(results):
         sentences += _fastest(rows)
     return " ".join(filter(None, sentences))
@@ -141,9 +142,42 @@ def _smallest(results: Results, rows: list[TableRow]) -> str:
         return ""
     seeds = rows[0]["seeds"]
     written = METRICS[metric].difference
-    half = seeds_for(rows, metric, seen / 2)
+    half = seeds_for(rows, metric, seen / 2, results["verdict"].get("looks", 1))
     more = f"; {half - seeds} more for {written(seen / 2)}" if half else ""
     return f"With {seeds} seeds a difference below {written(seen)} would not show{more}."
+
+
+def _power(results: Results, rows: list[TableRow]) -> str:
+    """How many seeds it takes to see the difference that was asked about; '' if none was."""
+    asked = results["verdict"].get("power")
+    if not asked or len(rows) < 2:
+        return ""
+    written = METRICS[results["metric"]].difference(asked["difference"])
+    seeds, now = asked["seeds"], rows[0]["seeds"]
+    if not results["contrasts"]:
+        return f"How many seeds see {written} is not known from one training each (--seeds 3)."
+    if seeds is None:
+        return f"To see {written} takes more than {MOST_SEEDS} seeds."
+    more = f", {seeds - now} more" if seeds > now else ", which it had"
+    return f"To see {written} in {POWER:.0%} of comparisons takes {seeds} seeds{more}."
+
+
+def _ended(results: Results, rows: list[TableRow]) -> str:
+    """Which of three things ended a comparison that was given seeds until it was settled."""
+    why = results["verdict"].get("ended")
+    if why is None:
+        return ""
+    most, margin = results["config"]["until_settled"], results["config"]["margin"]
+    seeds, best = rows[0]["seeds"], results["verdict"]["best"]
+    if why == "winner":
+        return f"No more seeds were added after {seeds} of {most}, since the winner is settled."
+    if why == "seeds":
+        return f"All {most} seeds are spent, and the winner is not settled."
+    within = METRICS[results["metric"]].difference(margin)
+    return (
+        f"No more seeds were added after {seeds} of {most}, since {listed(best)} are shown to be "
+        f"within {within} of each other (two one-sided tests)."
+    )
 
 
 def _unsettled(results: Results, rows: list[TableRow]) -> str:
@@ -159,6 +193,12 @@ def _unsettled(results: Results, rows: list[TableRow]) -> str:
     number = metric.written(first["quality"])
     tied = [row["member"] for row in rows if metric.written(row["quality"]) == number]
     near = [row["member"] for row in rows if row["member"] in best and row["member"] not in tied]
+    if results["verdict"].get("ended") == "margin":
+        within = metric.difference(results["config"]["margin"])
+        return (
+            f"{listed(best)} are as good as equal, within {within}: {first['member']} stands first "
+            f"in the table with {metric.sentence(first['quality'])}."
+        )
     if len(tied) > 1:
         text = f"{few(tied)} tie at {metric.sentence(first['quality'])}"
         if near:

@@ -12,6 +12,7 @@ from everyformer.comparison.results import Results, TableRow, finished
 from everyformer.core.config import from_dict
 from everyformer.core.errors import EveryformerError
 from everyformer.core.tasks import TASKS
+from everyformer.core.twins import seed_of
 from everyformer.report.selection import best_few
 
 LONGEST = 64
@@ -59,7 +60,7 @@ def rebuilt(values: dict[str, Any]) -> Any:
     from everyformer.training.checkpoint import build_from_values
 
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(values["training"]["seed"])
+        torch.manual_seed(seed_of(values["training"]["seed"], values["model"]["member"]))
         return build_from_values(values["model"])
 
 

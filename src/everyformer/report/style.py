@@ -23,6 +23,7 @@ from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
+from everyformer.core.twins import twin
 from everyformer.family import list_members
 from everyformer.family.rows import BASELINES
 from everyformer.system.files import file_written_whole, write_text
@@ -133,6 +134,20 @@ def looks_of_family() -> dict[str, tuple[str, Style]]:
     }
 
 
+def _with_twins(
+    known: dict[str, tuple[str, Style]], members: Sequence[str]
+) -> dict[str, tuple[str, Style]]:
+    """The looks of members, and of their twins: those of the family that none has here."""
+    families = list(dict.fromkeys(family for family, _ in known.values()))
+    for other in (name for name in members if name not in known and twin(name)[0] in known):
+        family = known[twin(other)[0]][0]
+        taken = {known[name][1] for name in members if name in known}
+        looks = (look(families.index(family), number) for number in range(16))
+        free = (one for one in looks if one not in taken)
+        known[other] = family, next(free, known[twin(other)[0]][1])
+    return known
+
+
 class Styles:
     """Styles of the members of a figure: fixed ones, and for other names those that are left.
 
@@ -142,7 +157,8 @@ class Styles:
     """
 
     def __init__(self, members: Iterable[str], named: Iterable[str] | None = None) -> None:
-        known, everyone = looks_of_family(), list(dict.fromkeys(members))
+        everyone = list(dict.fromkeys(members))
+        known = _with_twins(looks_of_family(), everyone)
         named_members = set(everyone if named is None else named)
         here = {known[member][0] for member in everyone if member in known}
         self.families: dict[str, str] = {}

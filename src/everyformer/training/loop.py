@@ -17,6 +17,7 @@ from torch import nn
 
 from everyformer.core.errors import ConfigError, DivergedError, UnsupportedError
 from everyformer.core.plugins import command
+from everyformer.core.twins import seed_of
 from everyformer.data.batch import Batch
 from everyformer.data.dataset import Dataset
 from everyformer.system.pulse import doing
@@ -119,6 +120,9 @@ class _Job:
         weigh_classes(model, dataset, config)
         check_footprint(model, dataset, config, world)
         self.model, self.dataset, self.config = model, dataset, config
+        known: Any = getattr(model, "config", None)
+        # the order of the data is that of all, what is dropped that of a twin
+        self.seed = seed_of(config.seed, getattr(known, "member", ""))
         self.pieces = 1
         self.world, self.stop = world, stop
         self.records = Records(run, world)
@@ -216,7 +220,7 @@ class _Job:
         carry, dataset = self.carry, self.dataset
         batch = dataset.train_batch(*rows) if carry is None else carry.batch(dataset, *rows)
         batch = self._staged(batch)
-        seed_step(config.seed, state.steps + 1, self.world.rank)
+        seed_step(self.seed, state.steps + 1, self.world.rank)
         lr = learning_rate(config, self._done(), state.steps + 1)
         set_learning_rate(self.optimiser, lr)
         self.optimiser.zero_grad()

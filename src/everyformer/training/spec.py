@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 from everyformer.core.config import Choice, Options, Said, from_dict, part_of, to_dict
 from everyformer.core.errors import ConfigError
 from everyformer.core.tasks import TASKS, tasks_that
+from everyformer.core.twins import seed_of
 from everyformer.data.config import DataConfig
 from everyformer.family import info
 from everyformer.genes import GENES, plain_genes
@@ -198,7 +199,7 @@ def build_run(spec: RunSpec, dataset: Dataset, origin: ModelConfig | None = None
     from everyformer.models.build import build_model
 
     config = model_config(spec, dataset, origin)
-    torch.manual_seed(spec.training.seed)
+    torch.manual_seed(seed_of(spec.training.seed, spec.member))
     return build_model(config)
 
 
