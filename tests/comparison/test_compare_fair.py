@@ -595,7 +595,7 @@ def test_layers_are_timed_once(compare: Compare, monkeypatch: pytest.MonkeyPatch
 def test_the_next_commands_name_paths_that_are_there(
     compare: Compare, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    longer = "train gmlp twice as long"
+    longer = "train gmlp longer, for 100 steps"
     done = compare("gmlp", "--steps", "2")
     # no better than counting tokens: not recommended
     assert [words for words, _ in done.results["next"]] == [longer]
@@ -606,7 +606,7 @@ def test_the_next_commands_name_paths_that_are_there(
     assert list(commands) == [use, "look into it", longer]
     assert all(command in done.out for command in commands.values())
     words = commands[longer].split()
-    assert words[-2:] == ["--steps", "4"]
+    assert words[-2:] == ["--steps", "100"]
     assert main(words[1:]) == 0
     again = compare("--resume", small=False)
     assert again.runs("gmlp")[0]["steps"] == 2

@@ -43,7 +43,7 @@ def write_booklet(results: Results, path: Path) -> Path:
 def _texts(results: Results) -> list[Figure]:
     """The first pages: the question, the answer, what is to be known, and doubts with remedies."""
     doubts = [f"{doubt}. Remedy: {remedy}." for doubt, remedy in remedies(results)]
-    parts = [("", [question(results), answer(results)])]
+    parts = [("", [question(results), answer(results, short=True)])]
     parts += [(name, [text]) for name, text in facts(results)]
     parts += [("Data", [str(results["data"]["split"])]), ("Doubts", doubts)]
     parts += [("To be known", notes(results))]

@@ -73,8 +73,7 @@ def _interval_notes(rows: list[TableRow]) -> Iterator[str]:
     if rows and rows[0]["interval_of"] != "seeds":
         yield (
             "One seed only: the interval is over validation sequences. It says how sure the "
-            "measurement of this one trained model is, not how another training would turn out. "
-            "Repeat with --seeds 3 before you rely on a small difference."
+            "measurement of this one trained model is, not how another training would turn out."
         )
     elif rows:
         yield (
