@@ -102,7 +102,7 @@ def test_what_a_reader_needs_is_there(nasty: tuple[Path, str, _Page]) -> None:
         "One seed",
     ):
         assert part in text
-    assert "faster than attention from (tokens)" in text
+    assert "layer faster than attention from (tokens)" in text
     assert "arXiv 1706.03762" in text
     assert "no example could be read from the data" in text
     assert (folder / "figures" / "quality.svg").stat().st_size > 1000

@@ -36,11 +36,6 @@ def notes(results: Results) -> list[str]:
             f"{few(unfinished)} still improved over the last third of training by more than the "
             "measurement is unsure: a longer budget can change the order."
         )
-    if results["bench"]:
-        sentences.append(
-            "“Faster than attention from” is measured on one layer with a batch of one row, "
-            "forward and backward, on the machine below; the other columns are of the whole model."
-        )
     return sentences
 
 

@@ -153,6 +153,17 @@ def _about(results: Results, limits: dict[str, list[int]]) -> str:
             "Speeds and memory were measured in rounds in which all members take turns; below a "
             "speed: its quartiles."
         )
+    if len(rows) > 1:
+        words.append(
+            "Seconds to match the last row: of training, until a member was as good as the last "
+            "one in the table is at its end."
+        )
+    if results["bench"]:
+        words.append(
+            "Layer faster than attention: measured on one layer, forward and backward with a "
+            "batch of one row; from this length on it surely takes less time. The other columns "
+            "are of the whole model."
+        )
     if decided(results) and len(rows) > 1:
         words.append("Bold: best of its column, with all that cannot be told from it.")
     base = baseline(results)
@@ -202,7 +213,7 @@ def _columns(results: Results) -> list[Column]:
         ),
         Column("memory of training", lambda row: row["peak_bytes"], size, "lower", unit="bytes"),
         Column(
-            "seconds until it is as good as the last",
+            "seconds to match the last row",
             lambda row: row["seconds_to_slowest"],
             brief,
             "lower",
@@ -224,7 +235,7 @@ def _columns(results: Results) -> list[Column]:
     for mean in reported_means(rows):
         columns.append(Column(mean.title, partial(reported, mean=mean), "{:.2f}".format))
     if results["bench"]:
-        title = "faster than attention from (tokens)"
+        title = "layer faster than attention from (tokens)"
         columns.append(Column(title, lambda row: faster_from(row, results)))
     return columns
 
