@@ -25,6 +25,7 @@ from everyformer.comparison.student import mean_interval
 from everyformer.core.tasks import TASKS
 from everyformer.family import info
 from everyformer.training.logging import read_metrics
+from everyformer.training.returns import cut
 from everyformer.training.worth import baseline, is_better
 
 NOT_WRITING = "not strictly autoregressive, so no measure of what it writes"
@@ -53,6 +54,9 @@ def member_row(
         interval = mean_interval(values)
         if METRICS[metric].share:
             interval = [max(0.0, interval[0]), min(1.0, interval[1])]
+        if metric == "return":
+            known: list[Any] = [run["evaluation"].get("return_ends", (None, None)) for run in runs]
+            interval = cut(interval, known)
     speed: Any = calibrated or {}
     base = baseline(task, first["evaluation"])
     return {
