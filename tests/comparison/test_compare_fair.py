@@ -534,6 +534,28 @@ def test_layers_are_foretold_by_what_a_short_length_took(
     assert (times.expected(), {p.length for p in times.points}) == ({}, {4096, 2048})
 
 
+def test_layers_are_foretold_by_how_they_grew_where_a_row_claims_less(
+    tree: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a mixer of one's own a claim may be wrong: 10 minutes were said that became 16."""
+    now = [0.0]
+
+    def measured(names: list[str], length: int, **given: Any) -> Any:
+        seconds = {name: 1e-6 * length ** (2 if name == "linear" else 1) for name in names}
+        now[0] += 12 * sum(seconds.values()) + 5
+        return [Point(name, length, seconds=seconds[name]) for name in names]
+
+    monkeypatch.setattr(timing, "bench_together", measured)
+    monkeypatch.setattr(timing, "time", SimpleNamespace(perf_counter=lambda: now[0]))
+    config = CompareConfig(members=("linear",), lengths=(256, 512, 1024, 2048))
+    times = timing.LayerTimes(config, ["linear"], tree)
+    times.pilot()
+    said = times.expected()
+    assert [*said] == [1024, 2048]
+    took = dict(times.measure())
+    assert took == pytest.approx(said, rel=0.02)
+
+
 def test_a_page_is_written_after_every_member(
     compare: Compare, monkeypatch: pytest.MonkeyPatch
 ) -> None:
