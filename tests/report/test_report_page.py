@@ -200,6 +200,18 @@ def test_a_page_says_what_to_do_now(undrawn: None, tmp_path: Path) -> None:
     assert "other work. <strong>What helps stands above.</strong>" in text
 
 
+def test_a_table_wider_than_its_place_says_so_and_lines_part_its_names(
+    undrawn: None, tmp_path: Path
+) -> None:
+    """Of 12 members the last column was out of sight at a desk; a name that stays in place when
+    the table is scrolled loses borders that its neighbours share."""
+    text, _ = _write(many(12), tmp_path)
+    assert 'class="narrow"> The table scrolls sideways.' in text
+    assert "place.scrollWidth > place.clientWidth) hint.style.display" in text
+    assert "position: sticky" in text
+    assert "border-collapse: separate" in text
+
+
 def test_an_advice_stands_once_on_a_page(undrawn: None, tmp_path: Path) -> None:
     """Doubts come after what was found, in their first words, and one advice helps against all."""
     results = made_up(
