@@ -36,8 +36,8 @@ def test_columns_speak_and_have_units() -> None:
 
 def test_columns_that_need_it_are_explained_below() -> None:
     text = _table(made_up())
-    assert "Seconds to match the last row: of training, until a member was as good" in text
-    assert "Layer faster than attention: measured on one layer" in text
+    assert "Seconds to match the last row: of training, until as good as that one" in text
+    assert "Layer faster than attention: one layer, forward" in text
     alone = _table(made_up(("gmlp",), qualities=(2.0,)) | {"bench": []})
     assert "match the last row:" not in alone
     assert "Layer faster" not in alone

@@ -36,12 +36,8 @@ def returns_of(model: Model, dataset: Dataset, seed: int) -> Played | None:
     target = dataset.returns.return_max if reads else None
     options = PlayConfig(episodes=EPISODES, seed=seed)
     returns = played(play(acting, environment, target, options, delayed=dataset.delayed))
-    return {
-        "return": returns["return"],
-        "interval": returns["return_interval"],
-        "target": target,
-        "ends": returns["return_ends"],
-    }
+    interval, ends = returns["return_interval"], returns["return_ends"]
+    return {"return": returns["return"], "interval": interval, "target": target, "ends": ends}
 
 
 def mean_of(each: Sequence[Played]) -> Played:

@@ -27,8 +27,6 @@ PILOT = 1024
 """tokens of the first measurement, by which the others are foretold; fewer where fewer are asked"""
 START, CALLS = 1.0, 12
 """seconds until a process measures; calls of a layer at a length, for peaks and times"""
-STEEPEST = 2.0
-"""exponent of length that a measured growth counts as at most, since short calls scatter"""
 SIZES = ("width", "heads", "layers", "max_length")
 """what a benchmark of one layer sets itself"""
 
@@ -85,10 +83,11 @@ class LayerTimes:
         def grown(name: str, ratio: float) -> float:
             mixed: float = ratio ** info(name).cost.time
             claimed = (1 - mixing) * ratio + mixing * mixed
-            if ratio < 1 or not shorter.get(name) or not calls[name]:
-                return calls[name] * claimed
-            seen = math.log(calls[name] / shorter[name]) / math.log(first / before[-1])
-            return calls[name] * max(claimed, ratio ** min(seen, STEEPEST))
+            if ratio > 1 and shorter.get(name):
+                # short calls scatter, so that no more than squares are believed
+                seen = math.log(max(calls[name] / shorter[name], 1), first / before[-1])
+                claimed = max(claimed, ratio ** min(seen, 2.0))
+            return calls[name] * claimed
 
         return {
             length: fixed + CALLS * sum(grown(name, length / first) for name in calls)

@@ -43,18 +43,12 @@ def write_booklet(results: Results, path: Path) -> Path:
 
 def _texts(results: Results) -> list[Figure]:
     """The first pages: the question, the answer, what is to be known, and doubts with remedies."""
-    doubts = [f"{doubt}. Remedy: {remedy}." for doubt, remedy in remedies(results)]
-    parts = [("", [question(results), answer(results, short=True)])]
-    parts += [(name, [text]) for name, text in facts(results)]
-    parts += [("Data", [str(results["data"]["split"])]), ("Doubts", doubts)]
-    parts += [("To be known", notes(results))]
-    paragraphs = [
-        textwrap.wrap(
-            f"{name}: " * (bool(name) and n == 0) + text, LETTERS, subsequent_indent="    "
-        )
-        for name, texts in parts
-        for n, text in enumerate(texts)
-    ]
+    texts = [question(results), answer(results, short=True)]
+    texts += [f"{name}: {text}" for name, text in facts(results)]
+    texts.append(f"Data: {results['data']['split']}")
+    texts += [f"Doubt: {doubt}. Remedy: {remedy}." for doubt, remedy in remedies(results)]
+    texts += [f"To be known: {note}" for note in notes(results)]
+    paragraphs = [textwrap.wrap(text, LETTERS, subsequent_indent="    ") for text in texts]
     result = []
     for body in _pages(paragraphs):
         figure = Figure(figsize=PAPER)

@@ -106,7 +106,9 @@ def _standing(results: Results, rows: list[TableRow], short: bool) -> str:
     top = metric.sentence(first["quality"])
     spent = f"after {budget(results['config'])} of training"
     if not decided(results):
-        reasons = [_first_words(doubt) if short else doubt for doubt in doubts(results)]
+        reasons = doubts(results)
+        if short:
+            reasons = [re.sub(r" \(.*?\)", "", one.partition("; ")[0]) for one in reasons]
         order = [f"{row['member']} {metric.written(row['quality'])}" for row in rows]
         text = f" Not settled: {'; '.join(reasons)}." if reasons else ""
         numbers = f"{metric.unit}, {metric.better} is better"
@@ -124,11 +126,6 @@ def _standing(results: Results, rows: list[TableRow], short: bool) -> str:
         sure = f"every other is told apart from {of} ({_sure(results)})"
         return f"{who} with {top}; {second}, and {sure}."
     return _unsettled(results, rows, short)
-
-
-def _first_words(doubt: str) -> str:
-    """A doubt without its numbers and its advice."""
-    return re.sub(r" \(.*?\)", "", doubt.partition("; ")[0])
 
 
 def _sure(results: Results) -> str:

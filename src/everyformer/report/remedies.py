@@ -41,25 +41,20 @@ def _times(results: Results) -> int:
 
 
 def _longer(results: Results) -> str:
-    """A budget in which the slowest makes enough steps; a smaller model too, where it made hardly
-    any."""
+    """A budget in which the slowest makes enough steps; a smaller model too, whose step takes about
+    an eighth of the time, where it made hardly any."""
     times, training = _times(results), results["config"]["training"]
     if times == 1:
         return "train for longer, or larger models"
     kind = next((kind for kind in BUDGETS if training[f"budget_{kind}"] is not None), None)
-    if kind is None:
-        said = f"give more steps: --steps {times * training['steps']}"
-    else:
+    said = f"give more steps: --steps {times * (training['steps'] or 0)}"
+    if kind is not None:
         amount = times * training[f"budget_{kind}"]
         said = f"give {times} times the budget: --budget-{kind} {amount:g}"
-    return said if times < HARDLY else f"{said}, or a smaller model: {_smaller(results)}"
-
-
-def _smaller(results: Results) -> str:
-    """Sizes at which a step takes about an eighth of the time."""
-    sizes: dict[str, int] = results["config"]["model"]
-    heads, layers = sizes["heads"], max(1, sizes["layers"] // 2)
-    return f"--width {heads * max(1, sizes['width'] // heads // 2)} --layers {layers}"
+    sizes, heads = results["config"]["model"], results["config"]["model"]["heads"]
+    width, layers = heads * max(1, sizes["width"] // heads // 2), max(1, sizes["layers"] // 2)
+    smaller = f", or a smaller model: --width {width} --layers {layers}"
+    return said + (smaller if times >= HARDLY else "")
 
 
 _REMEDIES: dict[str, Callable[[Results], str]] = {

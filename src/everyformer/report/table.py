@@ -155,14 +155,12 @@ def _about(results: Results, limits: dict[str, list[int]]) -> str:
         )
     if len(rows) > 1:
         words.append(
-            "Seconds to match the last row: of training, until a member was as good as the last "
-            "one in the table is at its end."
+            "Seconds to match the last row: of training, until as good as that one at its end."
         )
     if results["bench"]:
         words.append(
-            "Layer faster than attention: measured on one layer, forward and backward with a "
-            "batch of one row; from this length on it surely takes less time. The other columns "
-            "are of the whole model."
+            "Layer faster than attention: one layer, forward and backward with a batch of one row, "
+            "surely takes less time from this length on; other columns are of the whole model."
         )
     if decided(results) and len(rows) > 1:
         words.append("Bold: best of its column, with all that cannot be told from it.")

@@ -113,8 +113,7 @@ def played(episodes: Trajectories) -> dict[str, Any]:
     95% intervals; ``success``, where it is told, with Wilson's; ``normalised``, the return as a
     share of the way from random to good play, where the environment says how they do.
 
-    ``return_ends``: the lowest and the highest return, where several episodes share it, else None:
-    no environment states what it gives at most, and the interval ends where they do.
+    ``return_ends``, beyond which no interval goes: lowest and highest, or None of one episode's.
     """
     values = {"return": episodes.returns, "steps": episodes.lengths.astype(float)}
     summary: dict[str, Any] = {"episodes": len(episodes)}
@@ -141,12 +140,10 @@ def played(episodes: Trajectories) -> dict[str, Any]:
 def cut(interval: list[float] | None, ends: Sequence[Sequence[float | None]]) -> Any:
     """An interval of mean returns within the ``return_ends`` of all that were played; an end that
     is not known of each is none."""
-    if interval is None:
-        return None
     lows, highs = zip(*ends, strict=True)
     low = -math.inf if None in lows else min(lows)
     high = math.inf if None in highs else max(highs)
-    return [max(low, interval[0]), min(high, interval[1])]
+    return interval and [max(low, interval[0]), min(high, interval[1])]
 
 
 def reference(environment: EnvironmentConfig | None) -> tuple[float, float] | None:

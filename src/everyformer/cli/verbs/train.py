@@ -97,10 +97,9 @@ def run(words: Sequence[str]) -> int:
             rows["worth"] = f"{NOT_WRITING}: {leak}"
         task = TASKS[dataset.task]
         if (task.forecasts or task.answers) and result.evaluation and not options.json:
-            if task.forecasts:
-                print(f"{forecast_table(result.evaluation, None)}\n")
-            else:
-                print(f"{answers_table(result.evaluation, dataset.classes)}\n")
+            measured, classes = result.evaluation, dataset.classes
+            forecasts = task.forecasts and forecast_table(measured, None)
+            print(f"{forecasts or answers_table(measured, classes)}\n")
             rows = {name: rows[name] for name in ("run", "loss", "worth", "advice") if name in rows}
         if options.data.unlabelled == "predict" and here.rank == 0:
             rows |= _unlabelled(folder, options)

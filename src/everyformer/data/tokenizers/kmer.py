@@ -27,13 +27,6 @@ from everyformer.data.tokenizers.names import LARGEST_BPE
 BYTES = 256
 
 
-def _upper(letters: set[str]) -> str:
-    """Advice where letters are those of an alphabet but for their case, which is read as it is
-    everywhere but in files of sequences."""
-    known = alphabet_of({letter.upper() for letter in letters}) is not None
-    return " in upper case (lower case is read so in FASTA, not in tables)" if known else ""
-
-
 class KmerTokenizer(Tokenizer):
     """K-mers of ``plain`` letters side by side, and bytes for all else: nothing is unknown.
 
@@ -68,10 +61,12 @@ class KmerTokenizer(Tokenizer):
         seen -= {SEPARATOR, *string.whitespace}
         alphabet = alphabet_of(seen)
         if alphabet is None:
+            known = alphabet_of({letter.upper() for letter in seen}) is not None
+            mend = " in upper case (lower case is read so in FASTA, not in tables)" * known
             strange = ", ".join(map(repr, sorted(seen - set(string.ascii_uppercase))[:5]))
             raise DataError(
                 f"k-mers are of bases or amino acids in upper case, and the training text has "
-                f"{strange or 'letters of neither'}: give sequences{_upper(seen)}, or take "
+                f"{strange or 'letters of neither'}: give sequences{mend}, or take "
                 "--data.tokenizer chars or bpe:SIZE"
             )
         if (count := len(alphabet.plain) ** size) > LARGEST_BPE:
