@@ -2,8 +2,8 @@
 
 Needs Chromium. The one shown is of
 
-    everyformer compare attention rope aft-conv gmlp linear longformer --data stdlib --steps 400 \\
-        --width 64 --layers 2 --length 128 --out FOLDER
+    everyformer compare attention rope aft-conv gmlp linear longformer --data stdlib --steps 200 \\
+        --seeds 3 --lr 1e-2 --width 64 --layers 2 --length 128 --lengths 256 1024 --out FOLDER
 """
 
 import subprocess

@@ -26,7 +26,12 @@ def listed(out: str) -> list[str]:
     [
         (["--state", "constant"], ["aft-conv", "linear", "gtrxl"], ["attention", "gmlp", "etc"]),
         (["--state", "grows"], ["attention", "gmlp", "routing"], ["linear", "etc", "reformer"]),
-        (["--growth", "L"], ["aft-conv", "linformer"], ["attention", "routing"]),
+        # segments are read at the same cost each, so that a whole text takes time like L
+        (
+            ["--growth", "L"],
+            ["aft-conv", "linformer", "transformer-xl", "gtrxl", "compressive"],
+            ["attention", "routing"],
+        ),
         (["--growth", "L^1.5"], ["aft-conv", "routing"], ["attention"]),
         (["--both-ways"], ["bert", "attention"], ["gpt", "linformer-chunked"]),
         (["--task", "policy"], ["gtrxl"], ["bert"]),
@@ -46,6 +51,14 @@ def test_filters_leave_those_that_have_it(
     assert left == [name for name in NAMES if name in left]
     assert set(inside) <= set(left)
     assert not set(outside) & set(left)
+
+
+def test_growth_is_told_of_a_segment_where_there_are_segments(say: Callable) -> None:
+    told = {m.name: m.cost.growth for m in list_members()}
+    assert (told["gtrxl"], told["attention"], told["linear"]) == ("L^2 a segment", "L^2", "L")
+    assert "L^2 a segment" in say("info", "gtrxl", "attention")[1]
+    segments = {name for name, growth in told.items() if "segment" in growth}
+    assert segments == {"transformer-xl", "compressive", "gtrxl", "memorizing", "spalm"}
 
 
 def test_memory_is_what_the_formulas_of_the_rows_come_to(say: Callable) -> None:

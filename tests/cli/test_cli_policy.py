@@ -46,7 +46,9 @@ def test_a_run_knows_its_environment_and_what_it_reached(home: Path, say: Say) -
     assert row["return_interval"][0] <= row["return"] <= row["return_interval"][1]
     assert 0 <= row["success"] <= 1
     code, out, _ = say("eval", "track")
-    assert out.splitlines()[2].split()[:2] == ["-", "20"]
+    assert out.startswith("played by")
+    assert out.splitlines()[2].split()[:3] == ["the", "model", "20"]
+    assert out.splitlines()[3].startswith("random actions")
 
 
 def test_training_tells_returns_over_steps_of_the_environment(home: Path) -> None:

@@ -91,6 +91,21 @@ def test_eval_prints_measures_beside_the_majoritys(run: str, say: Say) -> None:
     assert sum(row["rows"] for row in measures["calibration"]) == 6
 
 
+def test_train_prints_the_table_of_eval(days: Path, say: Say) -> None:
+    """Raw names (majority_balanced_accuracy) stood there."""
+    words = ("gmlp", "--data", "days.csv", "--steps", "2", "--layers", "1", "--width", "8")
+    code, out, err = say("train", *words, "--heads", "2", "--out", "runs/table")
+    assert code == 0, err
+    assert "majority_" not in out
+    [head] = [line for line in out.splitlines() if line.startswith("measure")]
+    assert head.endswith("always the commonest")
+    shown = [line.split() for line in say("eval", "runs/table")[1].splitlines()]
+    for name in ("balanced accuracy", "macro F1", "calibration error (15 bins)"):
+        [line] = [line for line in out.splitlines() if line.startswith(name)]
+        assert line.split() in shown
+    assert "worth  " in out
+
+
 def test_many_classes_are_shown_by_the_lowest_f1(tree: Path, trained: Train, say: Say) -> None:
     rows = "".join(f"text {n % 21} {n},{chr(97 + n % 21)}\n" for n in range(210))
     (tree / "many.csv").write_text(f"text,label\n{rows}")

@@ -1,5 +1,6 @@
 """`make demo` installs the library alone, `make test` what development needs too."""
 
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -18,3 +19,17 @@ def test_a_target_installs_what_it_needs(target: str, dev: bool, tmp_path: Path)
     assert plan.returncode == 0, plan.stderr
     assert "pip install --quiet -e .\n" in plan.stdout
     assert ("[dev]" in plan.stdout) is dev
+
+
+def test_the_demo_trains_for_ninety_seconds_over_three_seeds() -> None:
+    """With the installation it takes less than four minutes, which README says."""
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8").replace("\\\n", " ")
+    [words] = re.findall(r"everyformer compare (.*) --out", makefile)
+    members, _ = words.split(" --", 1)
+    seeds, seconds = (re.findall(rf"--{n} (\d+)", words)[0] for n in ("seeds", "budget-seconds"))
+    assert len(members.split()) * int(seeds) * int(seconds) == 90
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert "three members over three seeds, in less than four minutes together" in readme
+    # the same with plain pip
+    same = re.sub(r" --lengths [\d ]+$", "", " ".join(words.split()))
+    assert f"everyformer compare {same}\n" in readme

@@ -1,5 +1,7 @@
 """Metrics are rows of a table: written, said and ranked by it."""
 
+import subprocess
+import sys
 from typing import Any, get_args
 
 import pytest
@@ -7,6 +9,8 @@ import pytest
 from everyformer.comparison.metrics import METRICS
 from everyformer.comparison.results import Metric
 from everyformer.comparison.summary import member_row, rank, time_to
+
+COUNTS = ("tokens_per_second", "tokens", "flops", "steps", "seconds")
 
 
 @pytest.mark.parametrize(
@@ -69,7 +73,7 @@ def test_an_interval_over_seeds_is_students_of_their_mean(
     runs: Any = [
         {
             "evaluation": {"loss": value, "loss_interval": [value - 9, value + 9]},
-            **dict.fromkeys(("tokens_per_second", "tokens", "flops", "steps", "seconds"), 1.0),
+            **dict.fromkeys(COUNTS, 1.0),
         }
         for value in values
     ]
@@ -104,9 +108,34 @@ def test_a_member_beats_a_constant_answer_if_each_of_its_trainings_does(
                 "accuracy_interval": [low, high],
                 "majority_accuracy": 0.5,
             },
-            **dict.fromkeys(("tokens_per_second", "tokens", "flops", "steps", "seconds"), 1.0),
+            **dict.fromkeys(COUNTS, 1.0),
         }
         for value, low, high in seeds
     ]
     row = member_row("bert", "classify-text", 7, runs, "accuracy")
     assert (row["baseline"], row["beats_baseline"]) == (0.5, beats)
+
+
+@pytest.mark.parametrize(("peak", "told"), [(None, None), (27, None), (28, 28), (5000, 5000)])
+def test_less_memory_than_the_weights_take_is_not_told(peak: int | None, told: int | None) -> None:
+    known: Any = {"peak_bytes": peak}
+    done: Any = {"status": "done", "evaluation": {"loss": 1.0}, **dict.fromkeys(COUNTS, 1.0)}
+    assert member_row("gmlp", "lm", 7, [done], "loss", known)["peak_bytes"] == told
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="peaks are reset on Linux alone")
+def test_a_training_among_holes_of_an_earlier_one_claims_its_memory() -> None:
+    """Small blocks went where others had been, and 4 KiB were told of a whole training."""
+    program = """
+from types import SimpleNamespace as Any
+from everyformer.comparison import rounds
+
+rounds.return_freed_memory()
+full = [bytearray(60_000) for _ in range(2_000)]
+del full[::2]
+rounds._row_seconds = lambda run, dataset: 0.0
+rounds._few_steps = lambda *given: [bytearray(60_000) for _ in range(800)] and {}
+print(rounds._first(Any(training=Any(device="cpu")), None).peak_bytes)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert int(done.stdout) == pytest.approx(800 * 60_000, rel=0.2), done.stderr

@@ -127,3 +127,11 @@ def test_a_column_of_sequences_is_cut_into_k_mers(tmp_path: Path, load: Load) ->
     data = load(path, "classify", tokenizer="kmer:6", text_column="sequence")
     assert data.length == 3
     assert data.tokenizer.name == "kmer:6"
+
+
+def test_lower_case_outside_files_of_sequences_is_refused_with_what_to_do() -> None:
+    said = "give sequences in upper case .lower case is read so in FASTA, not in tables., or take"
+    with pytest.raises(DataError, match=said):
+        KmerTokenizer.fit(3, ["acgtACGTN"])
+    with pytest.raises(DataError, match="give sequences, or take"):
+        KmerTokenizer.fit(3, ["what is this?"])

@@ -12,7 +12,7 @@ from everyformer.core.errors import ConfigError, DataError, ShapeError, Unsuppor
 from everyformer.generation.acting import DecisionPolicy, play
 from everyformer.generation.config import PlayConfig
 from everyformer.rl import EnvironmentConfig, Episode, Space, Trajectories, returns_to_go
-from everyformer.training.returns import played, reference
+from everyformer.training.returns import cut, played, reference
 from helpers import build_model, close, shifted
 
 CONTEXT, ROWS = 4, 3
@@ -250,6 +250,34 @@ def test_what_was_played_is_told_with_intervals_and_normalised_where_the_ends_ar
     assert (alone["return_interval"], alone["normalised_interval"]) == (None, None)
     assert reference(EnvironmentConfig("everyformer/MemoryTrack-v0", (), {"steps": 20})) is None
     assert "normalised" not in played(Trajectories(episodes, SEEN, CHOICE))
+
+
+@pytest.mark.parametrize(
+    ("rewards", "ends"),
+    [
+        # several reached what CartPole gives at most; one low return stretches the normal interval
+        ([500.0] * 19 + [490.0], [None, 500.0]),
+        ([-1.0] * 3 + [0.0], [-1.0, None]),
+        ([1.0, 2.0, 3.0, 6.0], [None, None]),
+    ],
+)
+def test_an_interval_of_returns_ends_where_several_episodes_do(
+    rewards: list[float], ends: list[float | None]
+) -> None:
+    done = np.array([True])
+    episodes = [
+        Episode(np.zeros((2, 3), np.float32), np.zeros(1, int), np.array([reward]), done, ~done)
+        for reward in rewards
+    ]
+    found = played(Trajectories(episodes, SEEN, CHOICE))
+    half = 1.959963984540054 * np.std(rewards, ddof=1) / len(rewards) ** 0.5
+    normal = [np.mean(rewards) - half, np.mean(rewards) + half]
+    low, high = (end if end is not None else side for end, side in zip(ends, normal, strict=True))
+    assert found["return_ends"] == ends
+    assert np.allclose(found["return_interval"], [max(low, normal[0]), min(high, normal[1])])
+    # of several trainings: an end that each of them has
+    assert cut([400.0, 600.0], [[None, 500.0], [9.0, 480.0]]) == [400, 500]
+    assert cut([400.0, 600.0], [[None, 500.0], [9.0, None]]) == [400, 600]
 
 
 REFUSED: list[tuple[Any, type[Exception], str]] = [

@@ -175,3 +175,13 @@ def test_images_need_a_pixel_model_and_a_number() -> None:
         pixels.draw_images(small_model("gmlp", PIXELS, image=(1, 2, 2)), 0)
     with pytest.raises(ResourceError, match=r"drawing 100,000,000,000 images needs at least 2\.9"):
         pixels.draw_images(small_model("gmlp", PIXELS, image=(1, 2, 2)), 10**11)
+
+
+@pytest.mark.parametrize("prompt", [[3, 13], [[1, 2], [-1]]])
+def test_a_token_beyond_the_vocabulary_is_named(prompt: Any) -> None:
+    model = small_model("linear")
+    strange = 13 if prompt == [3, 13] else -1
+    said = f"the prompt has the token {strange}, but the model knows 13, 0 to 12: encode it"
+    for writes in (stream, generate):
+        with pytest.raises(ShapeError, match=said):
+            writes(model, prompt, tokens=1)

@@ -51,6 +51,17 @@ def test_better_is_fast_to_train_quick_to_write_and_good(
     np.testing.assert_allclose(_line(_three(metric), "writing"), writing)
 
 
+def test_a_front_of_one_cost_has_no_ends() -> None:
+    """ "from 2,675 to 2,675 tokens per second" was printed once."""
+    results = _three()
+    results["verdict"]["doubts"] = ["the machine had other work"]
+    for row in results["rows"]:
+        row["tokens_per_second"] = 2675.2
+    drawing = draw_cost(results, styles_of(results), "training")
+    assert drawing is not None
+    assert ", at 2,675 tokens per second." in drawing.caption
+
+
 def test_the_caption_names_the_front_where_the_order_is_settled() -> None:
     results = _three()
     styles = styles_of(results)

@@ -32,7 +32,7 @@ QUIET = "--budget-tokens 120000"
         ({"load": 5.0}, QUIET),
         ({"calibrated": {"rounds": [0.1, 0.9]}}, QUIET),
         ({"calibrated": None}, QUIET),
-        ({"steps": 12, "tokens": 12_000}, "9 times the budget: --budget-seconds 540"),
+        ({"steps": 12, "tokens": 12_000}, "9 times the budget: --budget-seconds 540, or a smaller"),
         ({"beats_baseline": False, "baseline": 1.9, "baseline_words": "counting"}, "longer"),
         ({"leaks": "it sees the future"}, "apart"),
     ],
@@ -56,6 +56,15 @@ def test_steps_are_multiplied_where_the_budget_is_of_steps() -> None:
     results["config"]["training"] |= {"budget_seconds": None, "steps": 30}
     [(_, remedy)] = remedies(results)
     assert remedy == "give more steps: --steps 120"
+
+
+def test_doubts_of_one_remedy_stand_together() -> None:
+    """Hardly any steps on a busy machine: both remedies are worth as many tokens."""
+    results = _doubting({"load": 5.0, "calibrated": None, "steps": 5, "tokens": 5_000})
+    (busy, quiet), (_, longer) = remedies(results)
+    assert busy.count("; ") == 1
+    assert "--budget-tokens 2400000," in quiet
+    assert longer.startswith("give 20 times the budget: --budget-seconds 1200, or a smaller model")
 
 
 def test_one_seed_is_a_doubt_of_several_members() -> None:

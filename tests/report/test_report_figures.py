@@ -1,5 +1,6 @@
 """Figures: what is drawn, what their captions say, how they are embedded."""
 
+import itertools
 import re
 import xml.etree.ElementTree as ElementTree
 from dataclasses import replace
@@ -9,6 +10,7 @@ from typing import Any
 import matplotlib
 import numpy as np
 import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.image import imread
@@ -27,6 +29,26 @@ from everyformer.report.style import (
     styled,
     svg_text,
 )
+
+
+@styled
+def _boxes(figure: Figure) -> list[Any]:
+    """Places of the labels along the axis, as they are drawn."""
+    FigureCanvasAgg(figure).draw()
+    low, high = figure.axes[0].get_xlim()
+    ticks = zip(figure.axes[0].get_xticks(), figure.axes[0].get_xticklabels(), strict=True)
+    return [label.get_window_extent() for place, label in ticks if low <= place <= high]
+
+
+@pytest.mark.parametrize("qualities", [(0.0175, 0.029), (0.101, 0.1119), (2.0, 2.5)])
+def test_numbers_below_the_ranking_do_not_overlap(qualities: tuple[float, float]) -> None:
+    """ "0.01750.0200" stood there once."""
+    results = made_up(metric="mae", qualities=qualities, half=qualities[0] / 30)
+    for row in results["rows"]:
+        row["values"] = [row["quality"]] * 3
+    boxes = _boxes(draw_all(results)[0].figure)
+    assert len(boxes) >= 2
+    assert all(left.x1 + 10 < right.x0 for left, right in itertools.pairwise(boxes))
 
 
 def test_every_figure_is_drawn_with_units() -> None:

@@ -102,7 +102,7 @@ def test_what_a_reader_needs_is_there(nasty: tuple[Path, str, _Page]) -> None:
         "One seed",
     ):
         assert part in text
-    assert "faster than attention from (tokens)" in text
+    assert "layer faster than attention from (tokens)" in text
     assert "arXiv 1706.03762" in text
     assert "no example could be read from the data" in text
     assert (folder / "figures" / "quality.svg").stat().st_size > 1000
@@ -162,11 +162,9 @@ def test_of_many_the_best_few_are_looked_into_and_the_others_linked(
     assert re.findall(r'<div class="member"><h3>([^<]+)</h3>', text)[-1] == "attention"
 
 
-def test_data_and_doubts_stand_above_the_table_and_weights_below_a_fold(
-    undrawn: None, tmp_path: Path
-) -> None:
+def test_numbers_stand_above_doubts_and_weights_below_a_fold(undrawn: None, tmp_path: Path) -> None:
     text, page = _write(made_up(seeds=1), tmp_path)
-    order = ["facts", "data", "sure", "decision", "next", "samples", "learned", "budget"]
+    order = ["facts", "data", "decision", "sure", "next", "samples", "learned", "budget"]
     places = [text.index(f'"{name}"') for name in order]
     assert places == sorted(places)
     folds = [attributes.get("id") for tag, attributes in page.tags if tag == "details"]
@@ -199,6 +197,40 @@ def test_a_page_says_what_to_do_now(undrawn: None, tmp_path: Path) -> None:
     results["verdict"]["doubts"] = ["the machine had other work"]
     text, _ = _write(results, tmp_path)
     assert "<dt>What now</dt><dd>repeat while nothing else runs, or with <code>--budget" in text
+    assert "other work. <strong>What helps stands above.</strong>" in text
+
+
+def test_a_table_wider_than_its_place_says_so_and_lines_part_its_names(
+    undrawn: None, tmp_path: Path
+) -> None:
+    """Of 12 members the last column was out of sight at a desk; a name that stays in place when
+    the table is scrolled loses borders that its neighbours share."""
+    text, _ = _write(many(12), tmp_path)
+    assert 'class="narrow"> The table scrolls sideways.' in text
+    assert "place.scrollWidth > place.clientWidth) hint.style.display" in text
+    assert "position: sticky" in text
+    assert "border-collapse: separate" in text
+
+
+def test_an_advice_stands_once_on_a_page(undrawn: None, tmp_path: Path) -> None:
+    """Doubts come after what was found, in their first words, and one advice helps against all."""
+    results = made_up(
+        seeds=1,
+        doubts=(
+            "no member is surely better than counting (bits per byte 1.9)",
+            "fewer than 50 steps were made (gmlp 5)",
+        ),
+    )
+    for row in results["rows"]:
+        row["steps"] = 5
+    text, _ = _write(results, tmp_path)
+    words = re.sub("<[^>]+>", "", text)
+    head = words[: words.index("The data")]
+    assert "attention 2.000 and gmlp 2.500 (bits per byte, lower is better). Not settled: " in head
+    assert "no member is surely better than counting; fewer than 50 steps were made." in head
+    [advice] = re.findall("[Gg]ive 20 times.*", words)
+    assert advice.endswith("--budget-seconds 1200, or a smaller model: --width 64 --layers 2")
+    assert words.count("--seeds 3") == 1
 
 
 def test_an_incomplete_page_has_no_look_into_models(

@@ -1,5 +1,6 @@
 """Pictures of models, and the command that draws them."""
 
+import itertools
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar
@@ -7,6 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 import torch
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.image import imread
 from report_results import made_up
 
@@ -15,12 +17,12 @@ from everyformer.core.config import to_dict
 from everyformer.core.errors import ConfigError, ShapeError, UnsupportedError
 from everyformer.core.mixer import Mixer
 from everyformer.core.outputs import MixerOutput
-from everyformer.core.panels import Panel, Panels, Pictures, Recorded
+from everyformer.core.panels import Panel, Panels, Pictures, Recorded, line_by_line
 from everyformer.core.trace import record, trace
 from everyformer.data import DataConfig, load_dataset
 from everyformer.models.base import Model
 from everyformer.models.build import build_model, configure, create_model
-from everyformer.report.heatmaps import draw_panels, wrapped
+from everyformer.report.heatmaps import draw_offered, draw_panels, wrapped
 from everyformer.report.inside import toeplitz_share
 from everyformer.report.learned import learned_of_all, rebuilt
 from everyformer.report.pictures import (
@@ -306,6 +308,21 @@ def test_labels_stand_at_the_tokens_in_any_script() -> None:
     figure = learned_pictures(tiny("attention"), IDS, labels=labels)["weights"]
     figure.draw_without_rendering()
     assert [t.get_text() for t in figure.axes[0].get_xticklabels()] == list("a␣b↵$·x^_\\{}")
+
+
+def test_texts_of_tokens_stay_in_their_cells() -> None:
+    """Tokens of several letters ran over each other."""
+    texts = ["return", " isinstance", "(", "everything"] * 16
+    values = line_by_line(np.ones(len(texts)))
+    panels = Panels([[Panel("", values, ("token", "line"))]], "", "layer", wide=True, text=True)
+    figure = draw_offered(panels, texts)
+    FigureCanvasAgg(figure).draw()
+    axes = figure.axes[0]
+    boxes = [text.get_window_extent() for text in axes.texts]
+    assert len(boxes) == len(texts)
+    for (left, right), box in zip(itertools.pairwise(boxes[:32]), boxes, strict=False):
+        assert left.x1 <= right.x0 + 1
+        assert box.height <= axes.bbox.height / 2
 
 
 def test_drawing_leaves_the_model_as_it_was() -> None:

@@ -25,13 +25,22 @@ def test_columns_speak_and_have_units() -> None:
         "parameters",
         "training speed (tokens per second)",
         "memory of training",
-        "seconds until it is as good as the last",
+        "seconds to match the last row",
         "writing after 64 tokens (ms per token)",
         "writing after 1,024 tokens (ms per token)",
         "memory a stream after 64 tokens",
         "memory a stream after 1,024 tokens",
-        "faster than attention from (tokens)",
+        "layer faster than attention from (tokens)",
     ]
+
+
+def test_columns_that_need_it_are_explained_below() -> None:
+    text = _table(made_up())
+    assert "Seconds to match the last row: of training, until as good as that one" in text
+    assert "Layer faster than attention: one layer, forward" in text
+    alone = _table(made_up(("gmlp",), qualities=(2.0,)) | {"bench": []})
+    assert "match the last row:" not in alone
+    assert "Layer faster" not in alone
 
 
 def test_many_members_are_one_list_with_families_and_differences_to_the_baseline() -> None:

@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from report_results import made_up, many
 
 from everyformer.core.errors import ConfigError
-from everyformer.report.booklet import write_booklet
+from everyformer.report.booklet import LINES, _pages, _texts, write_booklet
 from everyformer.report.table import cells
 from everyformer.report.table_text import table_text
 
@@ -120,6 +121,24 @@ def test_the_page_as_pdf_has_texts_tables_and_a_page_for_each_figure(
     assert b"CreationDate" not in first
     assert len(re.findall(rb"/Type /Page\b", first)) == 1 + tables + 10
     assert b"/Type3" not in first
+
+
+@pytest.mark.parametrize("counts", [[1] * 21, [3] * 11, [40], [20, 2, 19], [9] * 10, [1]])
+def test_pages_of_text_are_about_equally_full(counts: list[int]) -> None:
+    """The last one held a line alone."""
+    pages = _pages([[f"{n}"] * count for n, count in enumerate(counts)])
+    assert sum(map(len, pages)) == sum(counts) + len(counts) - len(pages)
+    assert all(page[0] and page[-1] for page in pages)
+    lengths = [len(page) for page in pages]
+    assert max(lengths) <= LINES
+    assert min(lengths) >= min(sum(counts), LINES // 4)
+
+
+def test_a_full_page_of_text_ends_on_the_paper(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("everyformer.report.booklet._pages", lambda parts: [["line"] * LINES])
+    [figure] = _texts(made_up())
+    FigureCanvasAgg(figure).draw()
+    assert figure.texts[1].get_window_extent().y0 > 0
 
 
 def test_a_page_of_nothing_is_a_pdf_too(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Tables of `everyformer eval` for runs that answer: measures beside a baseline, and classes."""
+"""Tables of `train` and `eval` for runs that answer: measures beside a baseline, and classes."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -38,8 +38,10 @@ def answers_table(evaluation: dict[str, Any], classes: Sequence[str]) -> str:
         span = "-" if around is None else f"{around[0]:.4g} to {around[1]:.4g}"
         rows.append([called, f"{evaluation[name]:.4g}", span, _baseline(evaluation, name)])
     least = "always the mean"
-    if "by_class" in evaluation:
-        least = f"always '{_name(classes, evaluation['majority'])}'"
+    if "majority_accuracy" in evaluation:
+        # a training does not count each class by itself
+        index = evaluation.get("majority")
+        least = "always the commonest" if index is None else f"always '{_name(classes, index)}'"
     parts = [table(["measure", "value", "95% interval", least], rows)]
     parts.append(f"over {evaluation['sequences']:,} rows")
     if "by_class" in evaluation:

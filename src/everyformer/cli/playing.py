@@ -230,17 +230,18 @@ def at_random(episodes: Sequence[tuple[float | None, Trajectories]]) -> dict[str
 def returns_table(rows: Sequence[dict[str, Any]]) -> str:
     """The same for people: means with their 95% intervals."""
     names = [name for name in MEASURES if any(name in row for row in rows)]
+    head = "asked for" if any(isinstance(row["target"], float) for row in rows) else "played by"
     cells = []
     for row in rows:
         target = row["target"]
-        asked = f"{target:g}" if isinstance(target, float) else target or "-"
+        asked = f"{target:g}" if isinstance(target, float) else target or "the model"
         line: list[Any] = [asked, row["episodes"]]
         for name in names:
             around = row[f"{name}_interval"]
             span = f" ({around[0]:.4g} to {around[1]:.4g})" if around else ""
             line.append(f"{row[name]:.4g}{span}")
         cells.append(line)
-    return table(["asked for", "episodes", *names], cells)
+    return table([head, "episodes", *names], cells)
 
 
 def record(

@@ -25,7 +25,7 @@ from everyformer.comparison.results import (
 )
 from everyformer.comparison.summary import curve, member_row, quality_metric, rank, time_to
 from everyformer.comparison.trainings import Finished
-from everyformer.comparison.verdict import same_functions, verdict
+from everyformer.comparison.verdict import FEWEST_STEPS, same_functions, verdict
 from everyformer.core import plugins
 from everyformer.core.config import to_dict
 from everyformer.core.tasks import TASKS
@@ -106,7 +106,7 @@ def collect(
     waiting = [name for name in config.members if name in able - trained]
     if waiting:
         judged["ended"] = None
-    if complete and not judged["useful"]:
+    if complete and not judged["useful"] and complete[0]["steps"] >= FEWEST_STEPS:
         best = next(run for run in runs if run["member"] == complete[0]["member"])
         assert best["status"] == "done"
         judged["doubts"][0] += (
@@ -199,6 +199,7 @@ def next_steps(
         if not rows[0]["leaks"]:
             steps[f"use {best['member']}, {purpose}"] = TASKS[task].use.format(run=place)
         steps["look into it"] = f"show {place} all"
-    train = f"train {best['member']} --resume --out {place} --steps {2 * best['steps']}"
-    steps[f"train {best['member']} twice as long"] = train
+    more = 2 * max(best["steps"], FEWEST_STEPS)
+    train = f"train {best['member']} --resume --out {place} --steps {more}"
+    steps[f"train {best['member']} longer, for {more:,} steps"] = train
     return [[words, plugins.command(step)] for words, step in steps.items()]

@@ -13,7 +13,7 @@ from everyformer.generation.acting import play
 from everyformer.generation.config import PlayConfig
 from everyformer.models.base import Model
 from everyformer.rl.build import is_registered
-from everyformer.training.returns import played
+from everyformer.training.returns import cut, played
 
 if TYPE_CHECKING:
     from everyformer.models.decision import DecisionModel
@@ -36,7 +36,8 @@ def returns_of(model: Model, dataset: Dataset, seed: int) -> Played | None:
     target = dataset.returns.return_max if reads else None
     options = PlayConfig(episodes=EPISODES, seed=seed)
     returns = played(play(acting, environment, target, options, delayed=dataset.delayed))
-    return {"return": returns["return"], "interval": returns["return_interval"], "target": target}
+    interval, ends = returns["return_interval"], returns["return_ends"]
+    return {"return": returns["return"], "interval": interval, "target": target, "ends": ends}
 
 
 def mean_of(each: Sequence[Played]) -> Played:
@@ -44,4 +45,5 @@ def mean_of(each: Sequence[Played]) -> Played:
     if len(each) == 1:
         return each[0]
     values = [one["return"] for one in each]
-    return {**each[0], "return": statistics.mean(values), "interval": mean_interval(values)}
+    interval = cut(mean_interval(values), [one.get("ends", (None, None)) for one in each])
+    return {**each[0], "return": statistics.mean(values), "interval": interval}

@@ -96,7 +96,10 @@ class Calibrated(TypedDict):
 
 
 # a word of Python's is a key
-Played = TypedDict("Played", {"return": float, "interval": Interval | None, "target": float | None})
+Played = TypedDict(
+    "Played",
+    {"return": float, "interval": Interval | None, "target": float | None, "ends": Any},
+)
 """Mean return of played episodes, its 95% interval, and the requested return, if any."""
 
 

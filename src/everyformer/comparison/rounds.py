@@ -200,6 +200,8 @@ def _first(run: RunSpec, dataset: Dataset) -> Timing:
     row_seconds = _row_seconds(run, dataset)
     timed: list[Cost] = []
     device = pick_device(run.training.device).type
+    # also what earlier members left free between blocks in use, into which a small one would fit
+    return_freed_memory()
     peak = peak_of(
         lambda: timed.append(_few_steps(run, dataset, FEWEST_STEPS, row_seconds)), device
     )

@@ -25,8 +25,11 @@ from everyformer.comparison.student import mean_interval
 from everyformer.core.tasks import TASKS
 from everyformer.family import info
 from everyformer.training.logging import read_metrics
+from everyformer.training.returns import cut
 from everyformer.training.worth import baseline, is_better
 
+WEIGHT = 4
+"""bytes of a parameter, which a training needs at least: less was not measured but missed"""
 NOT_WRITING = "not strictly autoregressive, so no measure of what it writes"
 """said of the loss of a model that leaks"""
 
@@ -53,8 +56,11 @@ def member_row(
         interval = mean_interval(values)
         if METRICS[metric].share:
             interval = [max(0.0, interval[0]), min(1.0, interval[1])]
+        if metric == "return":
+            known: list[Any] = [run["evaluation"].get("return_ends", (None, None)) for run in runs]
+            interval = cut(interval, known)
     speed: Any = calibrated or {}
-    base = baseline(task, first["evaluation"])
+    base, peak = baseline(task, first["evaluation"]), speed.get("peak_bytes") or 0
     return {
         "member": member,
         "status": "done",
@@ -69,7 +75,7 @@ def member_row(
         "tokens": statistics.mean(run["tokens"] for run in runs),
         "flops": statistics.mean(run["flops"] for run in runs),
         "steps": statistics.mean(run["steps"] for run in runs),
-        "peak_bytes": speed.get("peak_bytes"),
+        "peak_bytes": peak if peak >= WEIGHT * parameters else None,
         "decode_ms": speed.get("decode_ms", {}),
         "decode_bytes": speed.get("decode_bytes", {}),
         "state_bytes": speed.get("state_bytes"),

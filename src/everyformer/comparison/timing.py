@@ -3,6 +3,7 @@
 At every length all members are measured in turn in one process, plain attention among them.
 """
 
+import math
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -55,33 +56,48 @@ class LayerTimes:
         ]
 
     def pilot(self) -> None:
-        """Measure at a short length, so that the others can be foretold."""
+        """Measure at a short length, and at the next where others follow, so that these can be
+        foretold by how both grew."""
         if missing := self._missing():
             self._measure(min(PILOT, *missing, *map(int, self._known)))
+            if len(known := sorted(self._missing())) > 1 and known[0] <= PILOT:
+                self._measure(known[0])
 
     def expected(self) -> dict[int, float]:
         """About how many seconds each length will take that is not known yet.
 
         Of a call, what is linear in length grows so, and what mixes as its member claims: at
-        length L and width d about L of 2 d + L.
+        length L and width d about L of 2 d + L. Where two lengths are known it grows as fast as
+        from one to the other, if that is faster: a claim of a row may be wrong.
         """
         missing = self._missing()
         if not missing:
             return {}
-        first = min(map(int, self._known))
-        calls = {name: point["seconds"] or 0.0 for name, point in self._known[str(first)].items()}
+        *before, first = sorted(map(int, self._known))
+        calls = self._seconds(first)
+        shorter = self._seconds(before[-1]) if before else {}
         usual = START + 2 * SECONDS * len(calls)
         fixed = max(usual, self._spent.get(first, 0.0) - CALLS * sum(calls.values()))
         mixing = first / (2 * self._sizes["width"] + first)
 
         def grown(name: str, ratio: float) -> float:
             mixed: float = ratio ** info(name).cost.time
-            return calls[name] * ((1 - mixing) * ratio + mixing * mixed)
+            claimed = (1 - mixing) * ratio + mixing * mixed
+            if ratio > 1 and shorter.get(name):
+                # short calls scatter, so that no more than squares are believed
+                seen = math.log(max(calls[name] / shorter[name], 1), first / before[-1])
+                claimed = max(claimed, ratio ** min(seen, 2.0))
+            return calls[name] * claimed
 
         return {
             length: fixed + CALLS * sum(grown(name, length / first) for name in calls)
             for length in missing
         }
+
+    def _seconds(self, length: int) -> dict[str, float]:
+        """Seconds of a call at a known length, by member."""
+        known = self._known[str(length)]
+        return {name: point["seconds"] or 0.0 for name, point in known.items()}
 
     def measure(self) -> Iterator[tuple[int, float]]:
         """Measure at every length that is not known yet, and tell each with the seconds that it

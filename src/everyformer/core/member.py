@@ -64,8 +64,16 @@ class Cost:
 
     @property
     def growth(self) -> str:
-        """Growth of the time with the length, as a power of L."""
-        return "L" if self.time == 1 else f"L^{self.time:g}"
+        """Growth of the time with the length, as a power of L; of members that are read in
+        segments, each at the same cost, inside one."""
+        power = "L" if self.time == 1 else f"L^{self.time:g}"
+        return f"{power} a segment" if self.whole < self.time else power
+
+    @property
+    def whole(self) -> float:
+        """Exponent of the time of a whole text, which grows like its segments where what is carried
+        from one to the next stays as large."""
+        return min(self.time, 1.0) if self.grows is False else self.time
 
     @property
     def grows(self) -> bool | None:

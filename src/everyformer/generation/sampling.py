@@ -171,7 +171,8 @@ def stream(
         state: what came before the prompt (of as many rows), as an earlier stream left it.
 
     Raises:
-        ShapeError: a row without a token, or a text that outgrows the table over positions.
+        ShapeError: a row without a token, a token beyond the vocabulary, or a text that outgrows
+            the table over positions.
         ConfigError: stop strings without a tokenizer, an end token beyond the vocabulary.
     """
     if tokens is not None and tokens < 0:
@@ -210,6 +211,12 @@ class _Rows:
     ) -> None:
         self.ids, self.keep = ids, keep
         """of the prompts"""
+        strange = ids[(ids < 0) | (ids >= vocabulary)]
+        if len(strange):
+            raise ShapeError(
+                f"the prompt has the token {int(strange[0])}, but the model knows {vocabulary:,}, "
+                f"0 to {vocabulary - 1:,}: encode it with the tokenizer that the model learned with"
+            )
         self.sampling, self.count = sampling, 0
         end = sampling.end_token
         if end is not None and end >= vocabulary:

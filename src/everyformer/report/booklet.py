@@ -1,5 +1,6 @@
 """The page of a comparison as a PDF: what was found, the table, then a figure a page."""
 
+import math
 import textwrap
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from everyformer.system.files import file_written_whole
 
 PAPER = (11.0, 8.0)
 """inches of a page of text or table"""
-LETTERS, LINES = 120, 44
+LETTERS, LINES = 120, 40
 """of a page of text"""
 ROWS = 18
 """members of a page of the table"""
@@ -42,24 +43,32 @@ def write_booklet(results: Results, path: Path) -> Path:
 
 def _texts(results: Results) -> list[Figure]:
     """The first pages: the question, the answer, what is to be known, and doubts with remedies."""
-    doubts = [f"{doubt}. Remedy: {remedy}." for doubt, remedy in remedies(results)]
-    parts = [("", [question(results), answer(results)])]
-    parts += [(name, [text]) for name, text in facts(results)]
-    parts += [("Data", [str(results["data"]["split"])]), ("Doubts", doubts)]
-    parts += [("To be known", notes(results))]
-    lines: list[str] = []
-    for name, texts in parts:
-        for n, text in enumerate(texts):
-            begin = f"{name}: " if name and n == 0 else ""
-            lines += [*textwrap.wrap(begin + text, LETTERS, subsequent_indent="    "), ""]
+    texts = [question(results), answer(results, short=True)]
+    texts += [f"{name}: {text}" for name, text in facts(results)]
+    texts.append(f"Data: {results['data']['split']}")
+    texts += [f"Doubt: {doubt}. Remedy: {remedy}." for doubt, remedy in remedies(results)]
+    texts += [f"To be known: {note}" for note in notes(results)]
+    paragraphs = [textwrap.wrap(text, LETTERS, subsequent_indent="    ") for text in texts]
     result = []
-    for start in range(0, len(lines), LINES):
+    for body in _pages(paragraphs):
         figure = Figure(figsize=PAPER)
         figure.text(0.05, 0.95, title(results), fontsize=14, va="top")
-        body = "\n".join(lines[start : start + LINES])
-        figure.text(0.05, 0.89, body, fontsize=9, va="top", linespacing=1.35)
+        figure.text(0.05, 0.89, "\n".join(body), fontsize=9, va="top", linespacing=1.35)
         result.append(figure)
     return result
+
+
+def _pages(paragraphs: list[list[str]]) -> list[list[str]]:
+    """Lines of as few pages as hold the paragraphs, with a blank one between them, and of about the
+    same length, so that the last one holds no line alone."""
+    total = sum(len(lines) + 1 for lines in paragraphs) - 1
+    full = math.ceil(total / math.ceil(total / LINES))
+    pages: list[list[str]] = [[]]
+    for lines in paragraphs:
+        if pages[-1] and (len(pages[-1]) >= full or len(pages[-1]) + len(lines) >= LINES):
+            pages.append([])
+        pages[-1] += [*([""] if pages[-1] else []), *lines]
+    return pages
 
 
 def _tables(results: Results) -> list[Figure]:

@@ -86,7 +86,7 @@ def page(
         script=(package / "page.js").read_text(encoding="utf-8"),
         kicker=safe(title(results)),
         question=safe(question(results)),
-        answer=safe(answer(results)),
+        answer=safe(answer(results, short=True)),
         facts=_first_facts(results),
         data=_data(results),
         sure=_sure(results),
@@ -110,9 +110,11 @@ def _first_facts(results: Results) -> str:
 
 
 def _sure(results: Results) -> str:
+    above, _ = now(results)
     items = "".join(
-        f"<li>{safe(_capital(doubt))}. <strong>{_code(safe(_capital(remedy)))}.</strong></li>"
+        f"<li>{safe(_capital(doubt))}. <strong>{_code(safe(_capital(helps)))}.</strong></li>"
         for doubt, remedy in remedies(results)
+        for helps in ["what helps stands above" if remedy == above else remedy]
     )
     return _section(
         "sure", "Doubts, and what helps", f'<ul class="doubts">{items}</ul>' if items else ""

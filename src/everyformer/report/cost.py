@@ -95,7 +95,8 @@ def _reach(row: TableRow, context: str, writes: bool) -> Interval | None:
 
 def _caption(results: Results, leading: list[str], costs: Mapping[str, float], writes: bool) -> str:
     unit = "ms a token" if writes else "tokens per second"
-    ends = f"from {brief(costs[leading[0]])} to {brief(costs[leading[-1]])} {unit}"
+    first, last = (brief(costs[member]) for member in (leading[0], leading[-1]))
+    ends = f"at {first} {unit}" if first == last else f"from {first} to {last} {unit}"
     cheaper = "writes faster" if writes else "trains faster"
     if not decided(results):
         words = f"Line: what no other member beats in both, by these numbers, {ends}."

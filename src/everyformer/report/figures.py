@@ -3,6 +3,8 @@
 import math
 from typing import Any
 
+from matplotlib.ticker import MaxNLocator
+
 from everyformer.comparison.metrics import METRICS
 from everyformer.comparison.results import Results, TableRow, finished
 from everyformer.core.wording import few, listed
@@ -62,6 +64,8 @@ def draw_quality(results: Results, styles: Styles) -> Drawing | None:
             every = [metric.scale * one for one in row["values"]]
             at = [line + 0.22] * len(every)
             axes.plot(every, at, "|", color=style.colour, alpha=0.7, markersize=5)
+    # beside long names there is room for few numbers of five or six digits
+    axes.xaxis.set_major_locator(MaxNLocator(4, steps=[1, 2, 2.5, 5, 10]))
     axes.set_xlabel(metric.axis)
     of = rows[0]["interval_of"]
     caption = f"{_leading(results, rows)} Bars: 95% intervals over {of}"

@@ -4,6 +4,7 @@ No winner is named while members wait, where the verdict has doubts, among membe
 first tier, or where the numbers that are shown do not differ.
 """
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 
 from everyformer.comparison.contrasts import MOST_SEEDS, POWER, seeds_for
@@ -15,14 +16,17 @@ from everyformer.report.words import apart, brief, budget, contexts_of, quality,
 from everyformer.system.memory import size
 
 
-def answer(results: Results) -> str:
-    """The best member and for what: quality after the budget, speed, cost of a token when long."""
+def answer(results: Results, *, short: bool = False) -> str:
+    """The best member and for what: quality after the budget, speed, cost of a token when long.
+
+    ``short``: doubts by their first words, where they stand in full, with what helps, below.
+    """
     rows = finished(results)
     if not rows:
         return progress(results) or (
             "No member could be trained: the table gives the reason for each."
         )
-    sentences = [progress(results), _standing(results, rows), *same_functions(rows)]
+    sentences = [progress(results), _standing(results, rows, short), *same_functions(rows)]
     sentences.append(_ended(results, rows))
     best = winners(results)
     sentences += [
@@ -96,7 +100,7 @@ def same_functions(rows: Sequence[TableRow]) -> list[str]:
     ]
 
 
-def _standing(results: Results, rows: list[TableRow]) -> str:
+def _standing(results: Results, rows: list[TableRow], short: bool) -> str:
     """The order, and what it is worth."""
     metric = METRICS[results["metric"]]
     first, best = rows[0], winners(results)
@@ -104,10 +108,12 @@ def _standing(results: Results, rows: list[TableRow]) -> str:
     spent = f"after {budget(results['config'])} of training"
     if not decided(results):
         reasons = doubts(results)
+        if short:
+            reasons = [re.sub(r" \(.*?\)", "", one.partition("; ")[0]) for one in reasons]
         order = [f"{row['member']} {metric.written(row['quality'])}" for row in rows]
-        text = f"Not settled: {'; '.join(reasons)}. " if reasons else ""
+        text = f" Not settled: {'; '.join(reasons)}." if reasons else ""
         numbers = f"{metric.unit}, {metric.better} is better"
-        return f"{text}In the order of this table: {few(order)} ({numbers})."
+        return f"In the order of this table: {few(order)} ({numbers}).{text}"
     if len(rows) == 1:
         return f"Only {first['member']} was trained to the end: {top}."
     if best:
@@ -120,7 +126,7 @@ def _standing(results: Results, rows: list[TableRow]) -> str:
         of = "the best" if len(best) == 1 else "theirs"
         sure = f"every other is told apart from {of} ({_sure(results)})"
         return f"{who} with {top}; {second}, and {sure}."
-    return _unsettled(results, rows)
+    return _unsettled(results, rows, short)
 
 
 def _sure(results: Results) -> str:
@@ -180,15 +186,16 @@ def _ended(results: Results, rows: list[TableRow]) -> str:
     )
 
 
-def _unsettled(results: Results, rows: list[TableRow]) -> str:
+def _unsettled(results: Results, rows: list[TableRow], short: bool) -> str:
     """Members that share the first tier; equal numbers are a tie."""
     metric, best = METRICS[results["metric"]], results["verdict"]["best"]
     first = rows[0]
     if not results["contrasts"]:
         order = few([f"{row['member']} {metric.written(row['quality'])}" for row in rows])
+        helps = "" if short else " (--seeds 3 does)"
         return (
-            "Not settled: one training each says nothing of training's luck (--seeds 3 does). In "
-            f"the order of this table: {order} ({metric.unit}, {metric.better} is better)."
+            f"In the order of this table: {order} ({metric.unit}, {metric.better} is better). Not "
+            f"settled: one training each says nothing of training's luck{helps}."
         )
     number = metric.written(first["quality"])
     tied = [row["member"] for row in rows if metric.written(row["quality"]) == number]
@@ -205,8 +212,8 @@ def _unsettled(results: Results, rows: list[TableRow]) -> str:
             text += f", and {few(near)} {several(near, 'is', 'are')} not told apart from them"
         return f"{text}: which of them is best is not settled by this run."
     return (
-        f"Not settled between {few(best)}: {first['seeds']} seeds do not tell them apart. "
-        f"{first['member']} stands first in the table with {metric.sentence(first['quality'])}."
+        f"{first['member']} stands first in the table with {metric.sentence(first['quality'])}. "
+        f"Not settled between {few(best)}: {first['seeds']} seeds do not tell them apart."
     )
 
 

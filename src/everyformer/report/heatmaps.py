@@ -149,15 +149,19 @@ def _draw(axis: Axes, panel: Panel, norm: Normalize, signed: bool, wide: bool, l
 
 
 def _write(axis: Axes, panel: Panel, norm: Normalize, texts: Sequence[str]) -> None:
-    """A text in each cell that is not blank, white on dark ones, where there are as many."""
-    columns = panel.values.shape[1]
+    """A text in each cell that is not blank, white on dark ones, where there are as many; upright
+    and cut to the cell where some are longer than a letter."""
+    lines, columns = panel.values.shape
     if np.isfinite(panel.values).sum() != len(texts):
         return
-    for n, text in enumerate(texts):
+    upright = max(map(len, texts)) > 1
+    room = max(2, int(FLAT / lines / (LETTER / 2))) if upright else 1
+    look: dict[str, Any] = {"rotation": 90, "fontsize": 5} if upright else {"fontsize": 7}
+    for n, text in enumerate(map(_plain, texts)):
         row, column = divmod(n, columns)
-        dark = norm(panel.values[row, column]) > 0.5
-        colour, size = "white" if dark else "black", 7 if len(text) < 4 else 5
-        axis.text(column, row, _plain(text), color=colour, fontsize=size, ha="center", va="center")
+        colour = "white" if norm(panel.values[row, column]) > 0.5 else "black"
+        shown = text if len(text) <= room else f"{text[: room - 1]}\N{HORIZONTAL ELLIPSIS}"
+        axis.text(column, row, shown, color=colour, ha="center", va="center", **look)
 
 
 def _ticks(size: int) -> list[int]:

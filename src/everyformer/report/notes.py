@@ -36,11 +36,6 @@ def notes(results: Results) -> list[str]:
             f"{few(unfinished)} still improved over the last third of training by more than the "
             "measurement is unsure: a longer budget can change the order."
         )
-    if results["bench"]:
-        sentences.append(
-            "“Faster than attention from” is measured on one layer with a batch of one row, "
-            "forward and backward, on the machine below; the other columns are of the whole model."
-        )
     return sentences
 
 
@@ -73,8 +68,7 @@ def _interval_notes(rows: list[TableRow]) -> Iterator[str]:
     if rows and rows[0]["interval_of"] != "seeds":
         yield (
             "One seed only: the interval is over validation sequences. It says how sure the "
-            "measurement of this one trained model is, not how another training would turn out. "
-            "Repeat with --seeds 3 before you rely on a small difference."
+            "measurement of this one trained model is, not how another training would turn out."
         )
     elif rows:
         yield (

@@ -35,3 +35,6 @@ if (document.querySelector(".filter")) {
     for (const row of rows) row.hidden = !row.cells[0].textContent.toLowerCase().includes(wanted);
   });
 }
+const place = document.querySelector("#decision .scroll");
+const hint = document.querySelector("#decision .narrow");
+if (hint && place.scrollWidth > place.clientWidth) hint.style.display = "inline";

@@ -2,45 +2,59 @@
 
 import math
 from collections.abc import Callable
-from typing import Any
 
 from everyformer.comparison.results import Results, finished
 from everyformer.comparison.verdict import FEWEST_STEPS
 from everyformer.report.headline import doubts
 from everyformer.training.config import BUDGETS
 
+HARDLY = 5
+"""times the budget from which on a smaller model is named beside it"""
+
 
 def remedies(results: Results) -> list[tuple[str, str]]:
-    """Each doubt with its remedy, the one of a single seed last; a doubt that brings its own advice
-    behind a semicolon is parted there."""
-    pairs = []
+    """Doubts, those of one remedy together, with the remedy; the one of a single seed last. A doubt
+    that brings its own advice behind a semicolon is parted there."""
+    pairs: dict[str, list[str]] = {}
     for doubt in doubts(results):
         said, _, advice = doubt.partition("; ")
         known = next((remedy for words, remedy in _REMEDIES.items() if words in said), None)
-        pairs.append((said, advice or ("" if known is None else known(results))))
+        pairs.setdefault(advice or ("" if known is None else known(results)), []).append(said)
     rows = finished(results)
     if len(rows) > 1 and rows[0]["interval_of"] != "seeds":
-        pairs.append(("every member was trained once, with one seed", "repeat with --seeds 3"))
-    return pairs
+        pairs["repeat with --seeds 3"] = ["every member was trained once, with one seed"]
+    return [("; ".join(said), remedy) for remedy, said in pairs.items()]
 
 
 def _quiet(results: Results) -> str:
-    tokens = max(row["tokens"] for row in finished(results))
+    tokens = _times(results) * max(row["tokens"] for row in finished(results))
     return (
         f"repeat while nothing else runs, or with --budget-tokens {tokens:.0f}, on which a busy "
         "machine has no influence"
     )
 
 
-def _longer(results: Results) -> str:
-    """A budget that is worth twice the fewest steps to the slowest."""
+def _times(results: Results) -> int:
+    """How many times the budget is worth twice the fewest steps to the slowest; 1: it has them."""
     fewest = min(row["steps"] for row in finished(results))
-    times = math.ceil(2 * FEWEST_STEPS / max(fewest, 1.0))
-    training: dict[str, Any] = results["config"]["training"]
-    for kind in BUDGETS:
-        if (budget := training[f"budget_{kind}"]) is not None:
-            return f"give {times} times the budget: --budget-{kind} {times * budget:g}"
-    return f"give more steps: --steps {times * training['steps']}"
+    return 1 if fewest >= FEWEST_STEPS else math.ceil(2 * FEWEST_STEPS / max(fewest, 1.0))
+
+
+def _longer(results: Results) -> str:
+    """A budget in which the slowest makes enough steps; a smaller model too, whose step takes about
+    an eighth of the time, where it made hardly any."""
+    times, training = _times(results), results["config"]["training"]
+    if times == 1:
+        return "train for longer, or larger models"
+    kind = next((kind for kind in BUDGETS if training[f"budget_{kind}"] is not None), None)
+    said = f"give more steps: --steps {times * (training['steps'] or 0)}"
+    if kind is not None:
+        amount = times * training[f"budget_{kind}"]
+        said = f"give {times} times the budget: --budget-{kind} {amount:g}"
+    sizes, heads = results["config"]["model"], results["config"]["model"]["heads"]
+    width, layers = heads * max(1, sizes["width"] // heads // 2), max(1, sizes["layers"] // 2)
+    smaller = f", or a smaller model: --width {width} --layers {layers}"
+    return said + (smaller if times >= HARDLY else "")
 
 
 _REMEDIES: dict[str, Callable[[Results], str]] = {
@@ -48,7 +62,7 @@ _REMEDIES: dict[str, Callable[[Results], str]] = {
     "speeds scattered": _quiet,
     "could not be measured beforehand": _quiet,
     "steps were made": _longer,
-    "no member is surely better": lambda results: "train for longer, or larger models",
+    "no member is surely better": _longer,
     "the loss of": lambda results: "compare it apart, since it does not write",
 }
 """remedies by words of the doubt (`comparison.verdict`, `report.headline`)"""

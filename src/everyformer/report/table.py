@@ -153,6 +153,15 @@ def _about(results: Results, limits: dict[str, list[int]]) -> str:
             "Speeds and memory were measured in rounds in which all members take turns; below a "
             "speed: its quartiles."
         )
+    if len(rows) > 1:
+        words.append(
+            "Seconds to match the last row: of training, until as good as that one at its end."
+        )
+    if results["bench"]:
+        words.append(
+            "Layer faster than attention: one layer, forward and backward with a batch of one row, "
+            "surely takes less time from this length on; other columns are of the whole model."
+        )
     if decided(results) and len(rows) > 1:
         words.append("Bold: best of its column, with all that cannot be told from it.")
     base = baseline(results)
@@ -202,7 +211,7 @@ def _columns(results: Results) -> list[Column]:
         ),
         Column("memory of training", lambda row: row["peak_bytes"], size, "lower", unit="bytes"),
         Column(
-            "seconds until it is as good as the last",
+            "seconds to match the last row",
             lambda row: row["seconds_to_slowest"],
             brief,
             "lower",
@@ -224,7 +233,7 @@ def _columns(results: Results) -> list[Column]:
     for mean in reported_means(rows):
         columns.append(Column(mean.title, partial(reported, mean=mean), "{:.2f}".format))
     if results["bench"]:
-        title = "faster than attention from (tokens)"
+        title = "layer faster than attention from (tokens)"
         columns.append(Column(title, lambda row: faster_from(row, results)))
     return columns
 

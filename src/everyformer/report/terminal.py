@@ -60,14 +60,14 @@ def cells(results: Results) -> tuple[list[str], list[list[Any]]]:
     metric, done = results["metric"], finished(results)
     contexts = contexts_of(done)
     headers = ["member", "tier", METRICS[metric].unit, "95% interval", "parameters", "steps"]
-    headers += ["tokens/s in training", "memory", "s until as good as the last"]
+    headers += ["tokens/s in training", "memory", "s to match the last row"]
     headers += [f"ms a token after {int(c):,}" for c in contexts]
     headers += [f"memory a stream after {int(c):,}" for c in contexts]
     if any(row.get("played") for row in done):
         headers.append("mean return")
     headers += [mean.brief for mean in reported_means(done)]
     if results["bench"]:
-        headers.append(f"faster than {BASELINE} from (tokens)")
+        headers.append(f"layer faster than {BASELINE} from (tokens)")
     rows = [_cells(row, results, contexts) for row in done]
     failed = [row["member"] for row in results["rows"] if row["status"] != "done"]
     return headers, rows + [[name, "failed", *[None] * (len(headers) - 2)] for name in failed]

@@ -1,6 +1,7 @@
 """Returns of played episodes (`played`); and `play_policy`, episodes of a policy as it is now."""
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -110,23 +111,39 @@ def play_policy(
 def played(episodes: Trajectories) -> dict[str, Any]:
     """Results of episodes: ``return`` and ``steps``, means over episodes with their normal
     95% intervals; ``success``, where it is told, with Wilson's; ``normalised``, the return as a
-    share of the way from random to good play, where the environment says how they do."""
+    share of the way from random to good play, where the environment says how they do.
+
+    ``return_ends``, beyond which no interval goes: lowest and highest, or None of one episode's.
+    """
     values = {"return": episodes.returns, "steps": episodes.lengths.astype(float)}
     summary: dict[str, Any] = {"episodes": len(episodes)}
     for name, each in values.items():
         n = float(len(each))
         mean, interval = ratio(n, n, n, each.sum(), np.square(each).sum(), each.sum())
         summary |= {name: float(mean), f"{name}_interval": interval}
+    returns = episodes.returns
+    ends = (float(returns.min()), float(returns.max()))
+    shared = [end if (returns == end).sum() > 1 else None for end in ends]
+    summary |= {"return_ends": shared, "return_interval": cut(summary["return_interval"], [shared])}
     if episodes.success is not None:
         summary["success"] = episodes.success
         summary["success_interval"] = wilson(episodes.success * len(episodes), len(episodes))
-    ends = reference(episodes.environment)
-    if ends is not None:
-        low, high = ends
+    known = reference(episodes.environment)
+    if known is not None:
+        low, high = known
         summary["normalised"] = (summary["return"] - low) / (high - low)
         around = summary["return_interval"]
         summary["normalised_interval"] = around and [(end - low) / (high - low) for end in around]
     return summary
+
+
+def cut(interval: list[float] | None, ends: Sequence[Sequence[float | None]]) -> Any:
+    """An interval of mean returns within the ``return_ends`` of all that were played; an end that
+    is not known of each is none."""
+    lows, highs = zip(*ends, strict=True)
+    low = -math.inf if None in lows else min(lows)
+    high = math.inf if None in highs else max(highs)
+    return interval and [max(low, interval[0]), min(high, interval[1])]
 
 
 def reference(environment: EnvironmentConfig | None) -> tuple[float, float] | None:

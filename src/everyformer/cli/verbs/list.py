@@ -42,7 +42,8 @@ class ListOptions(Options):
     state: Literal["constant", "grows"] | None = None
     """only members that stream with a state that stays as large, or that grows with the text"""
     growth: Literal["L", "L^1.5", "L^2"] | None = None
-    """only members whose time grows with the length L no faster than this"""
+    """only members whose time grows with the length L no faster than this; where one is read in
+    segments, with the length of the whole text"""
     both_ways: bool = False
     """only members that can see both ways"""
     causal: bool = False
@@ -143,7 +144,7 @@ def _filters(options: ListOptions) -> list[tuple[str, Callable[[Member], bool]]]
         asked.append((f"--state {options.state}", lambda m: m.state == options.state))
     if options.growth is not None:
         most = float(options.growth.partition("^")[2] or 1)
-        asked.append((f"--growth {options.growth}", lambda m: m.cost.time <= most))
+        asked.append((f"--growth {options.growth}", lambda m: m.cost.whole <= most))
     if options.memory is not None:
         room = bytes_of(options.memory)
 

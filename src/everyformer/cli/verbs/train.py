@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from everyformer.cli.answers_table import answers_table
 from everyformer.cli.console import emit, facts
 from everyformer.cli.forecasting import forecast_table
 from everyformer.cli.found import found_run
@@ -94,13 +95,15 @@ def run(words: Sequence[str]) -> int:
             rows["advice"] = advice(result.evaluation or {}, curves, options.training.lr)
         if leak := leak_of(model):
             rows["worth"] = f"{NOT_WRITING}: {leak}"
-        if TASKS[dataset.task].forecasts and not options.json:
-            print(f"{forecast_table(result.evaluation or {}, None)}\n")
+        task = TASKS[dataset.task]
+        if (task.forecasts or task.answers) and result.evaluation and not options.json:
+            measured, classes = result.evaluation, dataset.classes
+            forecasts = task.forecasts and forecast_table(measured, None)
+            print(f"{forecasts or answers_table(measured, classes)}\n")
             rows = {name: rows[name] for name in ("run", "loss", "worth", "advice") if name in rows}
         if options.data.unlabelled == "predict" and here.rank == 0:
             rows |= _unlabelled(folder, options)
         rows["trained"] = f"{counted(result.steps, 'step')}, {result.seconds:.1f} s{speed}"
-        task = TASKS[dataset.task]
         use = task.use if dataset.tokenizer is not None or dataset.kind != "text" else "eval {run}"
         rows["next"] = own.command(use.format(run=shlex.quote(str(folder))))
         if options.json:

@@ -61,11 +61,13 @@ class KmerTokenizer(Tokenizer):
         seen -= {SEPARATOR, *string.whitespace}
         alphabet = alphabet_of(seen)
         if alphabet is None:
+            known = alphabet_of({letter.upper() for letter in seen}) is not None
+            mend = " in upper case (lower case is read so in FASTA, not in tables)" * known
             strange = ", ".join(map(repr, sorted(seen - set(string.ascii_uppercase))[:5]))
             raise DataError(
                 f"k-mers are of bases or amino acids in upper case, and the training text has "
-                f"{strange or 'letters of neither'}: give sequences, or take --data.tokenizer "
-                "chars or bpe:SIZE"
+                f"{strange or 'letters of neither'}: give sequences{mend}, or take "
+                "--data.tokenizer chars or bpe:SIZE"
             )
         if (count := len(alphabet.plain) ** size) > LARGEST_BPE:
             raise ConfigError(
