@@ -51,9 +51,9 @@ def test_trials_of_equal_draws_hold_and_of_unequal_ones_do_not(
 ) -> None:
     """And what is foreseen of a worse one is about what is found."""
 
-    def outcome(again: float, slow: float) -> Any:
+    def outcome(again: float, slow: float, half: float = 2.0) -> Any:
         draw = np.random.default_rng(0)
-        shifts = {"attention": 0.0, "attention@again": again, "attention@half": 2.0}
+        shifts = {"attention": 0.0, "attention@again": again, "attention@half": half}
 
         def row(self: Any, name: str, seed: int) -> Any:
             luckless = shifts.get(name, slow)
@@ -73,7 +73,12 @@ def test_trials_of_equal_draws_hold_and_of_unequal_ones_do_not(
     for arm in ("attention@half, text", "attention@slow, classes", "attention@half, numbers"):
         assert numbers[f"found, {arm}"] == pytest.approx(numbers[f"foreseen, {arm}"], abs=0.25)
     assert numbers["foreseen, attention@half, text"] < numbers["foreseen, attention@slow, text"]
-    assert not outcome(3.0, 4.0).holds
+    study = Study(StudySetting(seeds=1, say=lambda text: None), "luck")
+    study.numbers = equal.numbers | {"named, 1 seed": [0.01]}
+    assert not luck.outcome_of(study).holds
+    # twins that differ, however much more often what is worse is found
+    assert not outcome(1.5, 9.0, 9.0).holds
+    # what is worse is found no more often than twins are told apart
     assert not outcome(0.0, 0.0).holds
     assert set(equal.figures) == {"rates"}
 

@@ -283,11 +283,11 @@ def test_how_many_seeds_see_a_difference_is_said(seeds: int, found: int | None, 
 @pytest.mark.parametrize(
     ("ended", "said"),
     [
-        ("winner", "No more seeds were added after 3 of 12, since the winner is settled."),
+        ("winner", "It ended after 3 of at most 12 seeds, since no other shares the first tier."),
         ("seeds", "All 12 seeds are spent, and the winner is not settled."),
         (
             "margin",
-            "No more seeds were added after 3 of 12, since attention and gmlp are shown to be "
+            "It ended after 3 of at most 12 seeds, since attention and gmlp are shown to be "
             "within 0.4 bits per byte of each other (two one-sided tests).",
         ),
     ],

@@ -114,9 +114,10 @@ def run_comparison(
                 results = collected(finished)
                 with doing("drawing the page so far"):
                     report(results, folder, complete=False)
-            for seeds in config.looks[1:]:
-                first = results["verdict"]["best"] if finished else []
-                if stop.received or not first or results["verdict"].get("ended"):
+            # one that was left behind may share the first tier again, and at last gets all seeds
+            for seeds in itertools.chain(config.looks[1:], itertools.repeat(config.until_settled)):
+                first = results["verdict"]["best"] if finished and config.looks else []
+                if stop.received or not first or results["verdict"].get("ended") or not seeds:
                     break
                 again = [entrant for entrant in ready if entrant.member in first]
                 estimate.more(first, seeds)

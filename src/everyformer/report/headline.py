@@ -176,12 +176,14 @@ def _ended(results: Results, rows: list[TableRow]) -> str:
     most, margin = results["config"]["until_settled"], results["config"]["margin"]
     seeds, best = rows[0]["seeds"], results["verdict"]["best"]
     if why == "winner":
-        return f"No more seeds were added after {seeds} of {most}, since the winner is settled."
+        return (
+            f"It ended after {seeds} of at most {most} seeds, since no other shares the first tier."
+        )
     if why == "seeds":
         return f"All {most} seeds are spent, and the winner is not settled."
     within = METRICS[results["metric"]].difference(margin)
     return (
-        f"No more seeds were added after {seeds} of {most}, since {listed(best)} are shown to be "
+        f"It ended after {seeds} of at most {most} seeds, since {listed(best)} are shown to be "
         f"within {within} of each other (two one-sided tests)."
     )
 
