@@ -90,8 +90,8 @@ def talks():
 
 @pytest.fixture
 def file(tmp_path):
-    (tmp_path / "mine.py").write_text(FILE)
-    return tmp_path / "mine.py"
+    (tmp_path / "theirs.py").write_text(FILE)
+    return tmp_path / "theirs.py"
 
 
 WRONG = [

@@ -5,10 +5,10 @@ import os
 
 import pytest
 import torch
-from everyformer.verification.result import LawBroken
 
 from everyformer.core.trials import WIDTH
 from everyformer.family import info
+from everyformer.laws.verdict import LawBroken
 from everyformer.verification.cases import Case
 from everyformer.verification.machine import (
     _one_graph,

@@ -25,7 +25,6 @@ from everyformer.comparison.student import mean_interval
 from everyformer.core.tasks import TASKS
 from everyformer.family import info
 from everyformer.training.logging import read_metrics
-from everyformer.training.returns import cut
 from everyformer.training.worth import baseline, is_better
 
 WEIGHT = 4
@@ -57,6 +56,8 @@ def member_row(
         if METRICS[metric].share:
             interval = [max(0.0, interval[0]), min(1.0, interval[1])]
         if metric == "return":
+            from everyformer.training.returns import cut  # which imports torch
+
             known: list[Any] = [run["evaluation"].get("return_ends", (None, None)) for run in runs]
             interval = cut(interval, known)
     speed: Any = calibrated or {}

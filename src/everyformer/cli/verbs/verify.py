@@ -44,9 +44,9 @@ class VerifyOptions(Options):
     causal: bool | None = None
     """of a model of anyone: it claims that outputs depend on earlier inputs alone (default: what
     its kind says; of a module of your own that it does)"""
-    vocabulary: int | None = None
+    vocabulary: Count | None = None
     """of a model of anyone: it reads token ids below this (default: found by trying)"""
-    width: int | None = None
+    width: Count | None = None
     """of a model of anyone: it reads features of so many channels (default: found by trying)"""
     claims: str | None = None
     """of a model of anyone: growth with length that it claims: constant, linear, quadratic, or an
