@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from everyformer.comparison.collect import purpose_of
+from everyformer.comparison.config import CompareConfig
 from everyformer.comparison.contrasts import (
     POWER,
     contrasts,
@@ -166,3 +168,23 @@ def test_seeds_that_see_a_difference_do_so_in_eight_of_ten_comparisons() -> None
     assert seeds_to_see(rows, "loss", 1e-4) is None
     assert seeds_to_see([row("a", 1.0), row("b", 2.0)], "loss", 1.0) is None
     assert seeds_to_see([row("a", 1.0, 2.0), row("b", 2.0, 3.0)], "loss", 0.1) == 2
+
+
+@pytest.mark.parametrize(
+    ("best", "doubts", "settled"),
+    [
+        (["a"], [], True),
+        (["a", "b"], [], False),
+        (["a", "twin"], [], True),
+        (["a"], ["the machine had other work"], False),
+    ],
+)
+def test_what_the_first_is_good_for_says_whether_that_is_settled(
+    best: list[str], doubts: list[str], settled: bool
+) -> None:
+    rows: Any = [{"member": "a", "same_as": ["twin"]}, {"member": "b", "same_as": []}]
+    judged: Any = {"best": best, "doubts": doubts, "useful": True}
+    words = purpose_of(rows, "loss", CompareConfig(), judged)
+    assert words is not None
+    assert words.endswith("though not settled") != settled
+    assert purpose_of(rows, "loss", CompareConfig(), {**judged, "useful": False}) is None

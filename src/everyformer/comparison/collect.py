@@ -127,7 +127,11 @@ def collect(
         "verdict": judged,
         "waiting": waiting,
         "next": next_steps(
-            complete, runs, dataset.task, folder, purpose=_purpose(metric, config, judged)
+            complete,
+            runs,
+            dataset.task,
+            folder,
+            purpose=purpose_of(complete, metric, config, judged),
         ),
     }
 
@@ -172,11 +176,15 @@ def _line(row: TableRow) -> dict[str, Any]:
     return line
 
 
-def _purpose(metric: Metric, config: CompareConfig, judged: Verdict) -> str | None:
+def purpose_of(
+    rows: list[TableRow], metric: Metric, config: CompareConfig, judged: Verdict
+) -> str | None:
     """Words for what the first of the table is good for; None where it is for nothing."""
-    if not judged["useful"]:
+    if not rows or not judged["useful"]:
         return None
-    unsettled = ", though not settled" if judged["doubts"] else ""
+    alike = {rows[0]["member"], *rows[0]["same_as"]}
+    settled = not judged["doubts"] and set(judged["best"]) <= alike
+    unsettled = "" if settled else ", though not settled"
     return f"first in {METRICS[metric].unit} after {config.training.budget_words}{unsettled}"
 
 
