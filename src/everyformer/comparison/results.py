@@ -266,7 +266,7 @@ class Contrast(TypedDict):
 
 
 class Power(TypedDict):
-    """How many seeds it takes to see a difference."""
+    """Seeds that it takes to see a difference."""
 
     difference: float
     seeds: int | None

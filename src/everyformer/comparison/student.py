@@ -18,7 +18,7 @@ def mean_interval(values: Sequence[float], level: float = 0.95) -> list[float]:
 
 
 def p_value(values: Sequence[float]) -> float:
-    """How probable a mean as far from 0 as that of these (at least two) is where it is 0."""
+    """Probability of a mean as far from 0 as that of these (at least two), where it is 0."""
     n, mean, spread = len(values), statistics.mean(values), statistics.stdev(values)
     if spread == 0:
         return 1.0 if mean == 0 else 0.0
@@ -55,7 +55,7 @@ def quantile(degrees: int, level: float = 0.95) -> float:
 
 
 def power(shift: float, count: int, level: float = 0.95) -> float:
-    """How probably ``count`` values of this mean, in standard deviations, are told apart from 0.
+    """Probability that ``count`` values of this mean, in deviations, are told apart from 0.
 
     With k = count - 1 degrees of freedom and s the ratio of the deviation that is measured to the
     true one, whose density goes with s^(k-1) exp(-k s^2 / 2), it is the mean over s of

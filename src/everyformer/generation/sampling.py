@@ -97,7 +97,7 @@ class TokenStream(Iterator[Tensor]):
     """New tokens (B,) as they are drawn, and the state that the next one will be drawn from."""
 
     state: StackState | None
-    """What the texts so far came to, less the newest tokens; None where all is recomputed."""
+    """State of the texts so far, less the newest tokens; None where all is recomputed."""
 
     def __init__(
         self, model: Model, texts: _Rows, tokens: int | None, state: StackState | None

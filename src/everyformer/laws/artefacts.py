@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from everyformer.core.foreign import cut
 from everyformer.laws.rounding import doubled
-from everyformer.laws.subject import Subject
+from everyformer.laws.subject import Subject, in_float64
 from everyformer.laws.verdict import LawBroken, NotJudged
 
 HALF = 2.0**16
@@ -102,7 +102,7 @@ def saving(subject: Subject) -> str:
             subject.code(*lines, "other.load_state_dict(model.state_dict())"),
         ) from error
     with torch.no_grad(), doubled():
-        wide = x.double() if x.is_floating_point() else x
+        wide = in_float64(x)
         off = float((subject.run(other, wide) - subject.run(made, wide)).abs().max())
     if off > subject.bound(x):
         raise LawBroken(
@@ -166,7 +166,7 @@ def compiles(subject: Subject) -> str:
 
 
 def exports(subject: Subject, x: Tensor) -> str:
-    """Whether `torch.export` takes the model as it is: said."""
+    """Sentence on whether `torch.export` takes the model as it is."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")

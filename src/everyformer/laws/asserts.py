@@ -29,7 +29,7 @@ def check_streaming(model: Model, **known: Any) -> str:
 
 
 def check_padding(model: Model, **known: Any) -> str:
-    """What stands in padding does not matter; a padded row is the row alone."""
+    """Padding does not matter, whatever stands in it; a padded row is the row alone."""
     return _held("padding", model, known)
 
 

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from everyformer.core.foreign import FAILURES, cut
 from everyformer.laws.rounding import doubled
-from everyformer.laws.subject import TRIED, Subject, seed
+from everyformer.laws.subject import TRIED, Subject, in_float64, seed
 from everyformer.laws.verdict import LawBroken, NotJudged
 
 
@@ -52,7 +52,7 @@ def lengths(subject: Subject) -> str:
 
 
 def clear(error: Exception, length: int) -> bool:
-    """Whether an error tells a user that the length is at fault."""
+    """True if an error tells a user that the length is at fault."""
     text = str(error).lower()
     words = ["length", "sequence", "position", "multiple", "divisible", "context", "too long"]
     words += [str(length)] if length > 9 else []  # smaller numbers stand in any message
@@ -60,7 +60,7 @@ def clear(error: Exception, length: int) -> bool:
 
 
 def order(subject: Subject) -> str:
-    """Whether the order of inputs matters at all: said, not judged."""
+    """Part that the order of inputs has: said, not judged."""
     length = subject.usual()
     x, turned = subject.inputs.draw(1, length), torch.arange(length).roll(2).flip(0)
     if subject.causal:  # the last output has seen all
@@ -101,11 +101,11 @@ def determinism(subject: Subject) -> str:
 
 
 def random(subject: Subject, x: Tensor) -> bool:
-    """Whether outputs in evaluation depend on random numbers."""
+    """True if outputs in evaluation depend on random numbers."""
     ys = []
     for number in (0, 1):
         with torch.no_grad(), doubled():
-            model, wide = subject.copy(), x.double() if x.is_floating_point() else x
+            model, wide = subject.copy(), in_float64(x)
             seed(number)
             ys.append(subject.called(model, wide))
     return not torch.equal(*ys)
@@ -154,7 +154,7 @@ def differentiated(subject: Subject, x: Tensor, *, training: bool) -> nn.Module:
             weight.add_(0.02 * noise.to(weight))
     with doubled():
         seed(0)
-        result = subject.call(model, x.double() if x.is_floating_point() else x)
+        result = subject.call(model, in_float64(x))
         parts = [part for part in _tensors(result) if part.requires_grad]
         torch.autograd.backward([(part * part.detach().cos()).sum() for part in parts])
     return model

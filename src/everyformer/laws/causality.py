@@ -24,7 +24,7 @@ BATCH = 2**20
 
 
 class Condition(NamedTuple):
-    """How one look is taken."""
+    """Conditions of one look."""
 
     length: int
     training: bool = False
@@ -178,7 +178,7 @@ def _broken(
 
 
 def _reason(subject: Subject, how: Condition, t: int, s: int) -> str:
-    """What can be seen of the cause."""
+    """Cause, as far as it can be seen."""
     norms = [m for m in subject.model.modules() if isinstance(m, _BatchNorm)]
     if how.training and norms:
         return f"; {type(norms[0]).__name__} takes its means over positions"

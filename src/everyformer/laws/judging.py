@@ -129,7 +129,7 @@ def judge(subject: Subject, laws: Sequence[str], claim: float | None = None) -> 
 
 
 def is_ours(error: BaseException) -> bool:
-    """Whether an error rose in a law itself, and not in the model that it called."""
+    """True if an error rose in a law itself, and not in the model that it called."""
     named = (str(frame.f_globals.get("__name__")) for frame, _ in walk_tb(error.__traceback__))
     between = ("torch.", "contextlib", "everyformer.laws.rounding")
     last = [name for name in named if not name.startswith(between)][-1]

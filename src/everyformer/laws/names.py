@@ -2,6 +2,6 @@
 
 
 def is_target(name: str) -> bool:
-    """Whether a name is ``file.py:factory``, ``module:factory``, ``hf:NAME``, ``onnx:FILE`` or a
+    """True if a name is ``file.py:factory``, ``module:factory``, ``hf:NAME``, ``onnx:FILE`` or a
     file of a program."""
     return ":" in name or name.endswith((".pt2", ".onnx"))

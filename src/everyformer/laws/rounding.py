@@ -55,7 +55,7 @@ def doubled() -> Iterator[None]:
 
 
 def rounding(single: Tensor, double: Tensor) -> float:
-    """What float32 rounds: the median of |y32 - y64|, of which single discrete choices that fall
+    """Rounding of float32: the median of |y32 - y64|, of which single discrete choices that fall
     otherwise are no part; at least one unit of the largest output."""
     double = double.detach().double()
     error = (single.detach().double() - double).abs()

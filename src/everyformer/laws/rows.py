@@ -6,12 +6,12 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from everyformer.core.foreign import FAILURES, describe
 from everyformer.laws.rounding import GAP, doubled, rounding
-from everyformer.laws.subject import Subject, seed
+from everyformer.laws.subject import Subject, in_float64, seed
 from everyformer.laws.verdict import LawBroken, NotJudged
 
 
 def padding(subject: Subject) -> str:
-    """What stands in the padding does not matter; a row padded on the right is the row alone.
+    """Padding does not matter, whatever stands in it; a row padded on the right is the row alone.
 
     On the left, too, where the model is told positions or knows none but relative ones; a model
     that counts from the first column whatever is real there is `said` to.
@@ -179,7 +179,7 @@ def packing(subject: Subject) -> str:
 def _packed(subject: Subject, x: Tensor, documents: Tensor) -> Tensor:
     with torch.no_grad(), doubled():
         seed(0)
-        wide = x.double() if x.is_floating_point() else x
+        wide = in_float64(x)
         return subject.outputs(subject.packed(subject.copy(), wide, documents), x)
 
 
@@ -217,7 +217,7 @@ def batch(subject: Subject) -> str:
 
 
 def in_training(subject: Subject, length: int) -> str:
-    """What is to be said of rows in training, where dropout is none: some norms mix them."""
+    """Remark on rows in training, where dropout is none: some norms mix them."""
     if not subject.doubles:
         return ""
     x, made = subject.inputs.draw(3, length), subject.copy(training=True)
@@ -227,7 +227,7 @@ def in_training(subject: Subject, length: int) -> str:
     company = x.clone()
     company[1:] = subject.inputs.other(x[1:])
     with torch.no_grad(), doubled():
-        wide = (x.double(), company.double()) if x.is_floating_point() else (x, company)
+        wide = in_float64(x), in_float64(company)
         off = float((subject.run(made, wide[0]) - subject.run(made, wide[1]))[0].abs().max())
     if off <= subject.bound(x):
         return ""

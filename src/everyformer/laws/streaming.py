@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from everyformer.laws.rounding import doubled
-from everyformer.laws.subject import Subject
+from everyformer.laws.subject import Subject, in_float64
 from everyformer.laws.verdict import LawBroken, NotJudged
 
 
@@ -65,7 +65,7 @@ def fed(subject: Subject, x: Tensor, cuts: tuple[int, ...], cache: Any = None) -
 def pieces(subject: Subject, length: int, cuts: tuple[int, ...]) -> None:
     """One split equals one pass."""
     x = subject.inputs.draw(2, length)
-    x = x.double() if x.is_floating_point() else x
+    x = in_float64(x)
     y, bound = subject.exact(x), subject.bound(subject.inputs.draw(2, length))
     off = (torch.cat(fed(subject, x, cuts), 1) - y).abs().amax((0, 2))
     if not bool((off <= bound).all()):
@@ -90,7 +90,7 @@ def pieces(subject: Subject, length: int, cuts: tuple[int, ...]) -> None:
 def reordered(subject: Subject, length: int) -> str:
     """Rows that change places half-way (as beams do) go on as the rows that they are now."""
     x, rows, half = subject.inputs.draw(3, length), torch.tensor([2, 0, 0]), length // 2
-    x = x.double() if x.is_floating_point() else x
+    x = in_float64(x)
     model = subject.copy()
     with torch.no_grad(), doubled():
         _, cache = subject.feed(model, x[:, :half], None)
@@ -114,7 +114,7 @@ def taken_back(subject: Subject, *lengths: int) -> str:
     for length in lengths:
         x, half = subject.inputs.draw(2, length), length // 2
         draft = subject.inputs.other(x)[:, half : half + 3]
-        wide = [t.double() if t.is_floating_point() else t for t in (x, draft)]
+        wide = [in_float64(t) for t in (x, draft)]
         model = subject.copy()
         with torch.no_grad(), doubled():
             _, cache = subject.feed(model, wide[0][:, :half], None)

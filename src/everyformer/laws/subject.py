@@ -25,7 +25,7 @@ _SPANS = re.compile("^(max_?(seq|position|len|source|target)|block_size|context_
 
 @dataclasses.dataclass(frozen=True)
 class Inputs:
-    """What a model reads: token ids (B, L), or features (B, L, d).
+    """Inputs of a model: token ids (B, L), or features (B, L, d).
 
     ``vocabulary`` is None for features, ``width`` None for tokens.
     """
@@ -110,7 +110,7 @@ class Subject:
         self._copies: dict[bool, nn.Module] = {}
 
     def call(self, model: nn.Module, x: Tensor, keep: Tensor | None = None) -> Any:
-        """What the model gives for inputs, of which ``keep`` (B, L) are no padding."""
+        """Result of the model for inputs, of which ``keep`` (B, L) are no padding."""
         return model(x)
 
     def call_code(self, x: str, keep: str | None = None) -> str:
@@ -154,7 +154,7 @@ class Subject:
         return []
 
     def loss(self, model: nn.Module, x: Tensor, labels: Tensor, keep: Tensor) -> Tensor:
-        """What it gives for a loss of labels (B, L), of which -100 are none.
+        """Loss of labels (B, L), of which -100 are none.
 
         Raises:
             NotJudged: it takes no labels.
@@ -166,7 +166,7 @@ class Subject:
         return f"{self.call_code(x, keep).removesuffix(self.place)[:-1]}, labels={labels}).loss"
 
     def packed(self, model: nn.Module, x: Tensor, documents: Tensor) -> Any:
-        """What the model gives for rows in which several documents (B, L), by number, stand."""
+        """Result of the model for rows in which several documents (B, L), by number, stand."""
         return model(x, **{self.packs: documents})
 
     def packed_code(self) -> str:
@@ -218,7 +218,7 @@ class Subject:
         return next((length for length in every if length >= 9), every[-1])
 
     def takes(self, length: int) -> bool:
-        """Whether it takes inputs of a length."""
+        """True if it takes inputs of a length."""
         try:
             self.run(self.copy(torch.float32), self.inputs.draw(1, length))
         except Exception:  # a model may refuse a length in any way; the law of lengths says how
@@ -268,7 +268,7 @@ class Subject:
         if not self.doubles:
             return self.run(self.model, x, keep).double()
         with torch.no_grad(), doubled():
-            return self.run(self._fresh(training), _wide(x), keep)
+            return self.run(self._fresh(training), in_float64(x), keep)
 
     def _fresh(self, training: bool) -> nn.Module:
         """A copy in float64 whose buffers are those of the model: in training they move."""
@@ -311,7 +311,7 @@ class Subject:
         if not self.doubles:
             return None, self.run(model, x)
         if self.inputs.vocabulary is None:
-            leaf = _wide(x).requires_grad_()
+            leaf = in_float64(x).requires_grad_()
             return leaf, self.run(model, leaf.clone())
         leaves: list[Tensor] = []
 
@@ -381,5 +381,6 @@ def first(result: Any) -> Tensor:
     return result[ast.literal_eval(where[1:-1])] if where else result
 
 
-def _wide(x: Tensor) -> Tensor:
+def in_float64(x: Tensor) -> Tensor:
+    """Features in float64, tokens as they are."""
     return x.double() if x.is_floating_point() else x

@@ -130,7 +130,7 @@ def _standing(results: Results, rows: list[TableRow], short: bool) -> str:
 
 
 def _sure(results: Results) -> str:
-    """How surely the first tier is apart from the others."""
+    """Sureness of the first tier being apart from the others."""
     pairs, best = results["contrasts"], results["verdict"]["best"]
     largest = max(
         one["probability"] for one in pairs if (one["better"] in best) != (one["worse"] in best)
@@ -154,7 +154,7 @@ def _smallest(results: Results, rows: list[TableRow]) -> str:
 
 
 def _power(results: Results, rows: list[TableRow]) -> str:
-    """How many seeds it takes to see the difference that was asked about; '' if none was."""
+    """Seeds that it takes to see the difference that was asked about; '' if none was."""
     asked = results["verdict"].get("power")
     if not asked or len(rows) < 2:
         return ""

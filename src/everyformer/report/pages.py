@@ -202,7 +202,7 @@ def _about(member: Member) -> list[str]:
 
 
 def _genes(member: Member) -> list[str]:
-    """What a member is made of, with links, and the options of what is its own."""
+    """Genes that a member is made of, with links, and the options of what is its own."""
     lines = ["## Genes", "", "| gene | choice | options set |", "|---|---|---|"]
     own: list[str] = []
     for gene, choice in named_genes(member).items():

@@ -16,7 +16,7 @@ class MemberMixer(Subject):
 
     @property
     def streams(self) -> bool:  # type: ignore[override]
-        """Whether it has an exact state."""
+        """True if it has an exact state."""
         return bool(getattr(self.model, "continues", False))
 
     def call(self, model: nn.Module, x: Tensor, keep: Tensor | None = None) -> Tensor:

@@ -48,7 +48,7 @@ class Plain(Subject):
         return f"model({x}{given}){self.place}"
 
     def loss(self, model: nn.Module, x: Tensor, labels: Tensor, keep: Tensor) -> Tensor:
-        """What is called ``loss`` in what it gives."""
+        """The entry ``loss`` of its result."""
         if not self.labelled:
             raise NotJudged("it takes no labels")
         given = {} if self.mask_word is None else {self.mask_word: keep}

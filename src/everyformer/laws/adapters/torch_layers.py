@@ -17,7 +17,7 @@ class Encoder(Subject):
 
     @property
     def rows_first(self) -> bool:
-        """Whether inputs are (B, L, d)."""
+        """True if inputs are (B, L, d)."""
         return any(getattr(m, "batch_first", False) for m in self.model.modules())
 
     def call(self, model: nn.Module, x: Tensor, keep: Tensor | None = None) -> Tensor:

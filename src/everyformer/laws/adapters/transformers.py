@@ -163,7 +163,7 @@ def pretrained(model: nn.Module, name: str, **known: Any) -> Subject | None:
 
 
 def reads_one_way(name: str, config: Any) -> bool:
-    """Whether a class claims to be causal: it writes, and its configuration does not deny it."""
+    """True if a class claims to be causal: it writes, and its configuration does not deny it."""
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES as WRITING
 
     ends = ("ForCausalLM", "LMHeadModel", "DoubleHeadsModel")
