@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from everyformer.core.foreign import cut
 from everyformer.laws.rounding import doubled
-from everyformer.laws.subject import Subject, in_float64
+from everyformer.laws.subject import Subject, in_float64, seed
 from everyformer.laws.verdict import LawBroken, NotJudged
 
 HALF = 2.0**16
@@ -87,9 +87,10 @@ def saving(subject: Subject) -> str:
         _stir(other)
     else:
         torch.manual_seed(1)
-        other = subject.make().to(torch.float64).eval()
-        made_anew = [f"other{line.removeprefix('model')}" for line in subject.build[-1:]]
-        lines += ["torch.manual_seed(1)", *made_anew, "other = other.double().eval()"]
+        other = subject.converted(subject.make()).eval()
+        made_anew = [line for line in subject.build if line.startswith("model")]
+        lines += ["first = model", "torch.manual_seed(1)", *made_anew]
+        lines += ["model, other = first, model.double().eval()"]
     file = io.BytesIO()
     try:
         torch.save(made.state_dict(), file)
@@ -128,8 +129,20 @@ def _stir(model: nn.Module) -> None:
             tensor += 1.0
 
 
+class _Called(nn.Module):
+    """The outputs of a model for its inputs alone."""
+
+    def __init__(self, subject: Subject, model: nn.Module) -> None:
+        super().__init__()
+        self.subject, self.model = subject, model
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.subject.called(self.model, x)
+
+
 def compiles(subject: Subject) -> str:
-    """One graph, captured by `torch.compile` and by `torch.export`, with the same outputs.
+    """One graph, captured by `torch.compile` for any length and by `torch.export`, with the same
+    outputs.
 
     Raises:
         LawBroken: outputs differ from those without it.
@@ -137,40 +150,44 @@ def compiles(subject: Subject) -> str:
     """
     subject.require_weights()
     lengths = [n for n in subject.lengths() if n > 1][-2:] or subject.lengths()[-1:]
-    x = [subject.inputs.draw(2, length) for length in lengths]
     model = subject.copy(torch.float32)
     torch._dynamo.reset()
+    # the second length is captured with a length that is open
     compiled = cast(nn.Module, torch.compile(model, backend="aot_eager", fullgraph=True))
     with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        for inputs in x:
+        for length in lengths:
+            x = subject.inputs.draw(2, length)
             try:
-                got = subject.run(compiled, inputs)
+                y = subject.run(compiled, x)
             except torch._dynamo.exc.TorchDynamoException as error:
                 reason = cut(str(error).partition("\n")[0])
                 raise NotJudged(f"not one graph: {reason}", "said") from error
-            plain = subject.run(model, inputs)
-            off = float((got.double() - plain.double()).abs().max())
-            # float32 of both: what rounds there, with as much room as elsewhere
-            if off > subject.bound(inputs) * 2.0**29:
-                raise LawBroken(
-                    f"compiled outputs are off by {off:.2g} at length {inputs.shape[1]}",
-                    subject.code(
-                        subject.inputs.code(2, inputs.shape[1]),
-                        f"y = {subject.call_code('x')}",
-                        "model = torch.compile(model, backend='aot_eager')",
-                        f"print(({subject.call_code('x')} - y).abs().max())  # not 0",
-                    ),
-                )
-    return f"one graph, equal at lengths {', '.join(map(str, lengths))}; {exports(subject, x[-1])}"
+            same(subject, model, x, y, "compiled", "torch.compile(model, backend='aot_eager')")
+        said = f"one graph, equal at lengths {', '.join(map(str, lengths))}"
+        try:
+            program = torch.export.export(_Called(subject, model).eval(), (x,))
+        except Exception as error:  # whatever the exporter says
+            return f"{said}; not exported: {type(error).__name__}: {cut(str(error))[:100]}"
+        seed(0)
+        y = program.module()(x)
+        same(subject, model, x, y, "exported", "torch.export.export(model, (x,)).module()")
+    return f"{said}; exported"
 
 
-def exports(subject: Subject, x: Tensor) -> str:
-    """Sentence on whether `torch.export` takes the model as it is."""
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            torch.export.export(subject.copy(torch.float32), (x,))
-    except Exception as error:  # whatever the exporter says
-        return f"not exported: {type(error).__name__}: {cut(str(error))[:100]}"
-    return "exported"
+def same(
+    subject: Subject, model: nn.Module, x: Tensor, y: Tensor, how: str, expression: str
+) -> None:
+    """Outputs y in float32 are those of the model, with as much room for rounding as elsewhere."""
+    off = float((y.double() - subject.run(model, x).double()).abs().max())
+    if not off <= subject.bound(x) * 2.0**29:
+        raise LawBroken(
+            f"{how} outputs are off by {off:.2g} at length {x.shape[1]}",
+            subject.code(
+                subject.inputs.code(*x.shape[:2]),
+                f"y = {subject.call_code('x')}",
+                f"model = {expression}",
+                f"print(({subject.call_code('x')} - y).abs().max())  # not 0",
+                double=False,
+            ),
+        )

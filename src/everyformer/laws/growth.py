@@ -53,7 +53,8 @@ def growth(subject: Subject, claim: float | None = None) -> str:
         LawBroken: they do.
         NotJudged: without a claim the exponents are `said`.
     """
-    model = subject.copy(torch.float32, training=False)
+    # torch's counter hangs hooks on what has a gradient, also where none is taken
+    model = subject.copy(torch.float32).requires_grad_(False)
     lengths = [n for n in LENGTHS if _runs(subject, model, n)]
     if len(lengths) < 2:
         raise NotJudged(f"it takes fewer than two of the lengths {LENGTHS}", "undecided")

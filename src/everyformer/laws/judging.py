@@ -1,8 +1,9 @@
 """`check`: every law for a model of anyone's."""
 
+import contextlib
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from traceback import walk_tb
 from typing import Any
 
@@ -114,7 +115,7 @@ def judge(subject: Subject, laws: Sequence[str], claim: float | None = None) -> 
         status: Status = "held"
         code = ""
         try:
-            with one_thread():
+            with one_thread(), contextlib.redirect_stdout(sys.stderr):
                 detail = law(subject)
         except LawBroken as broken:
             status, detail, code = "failed", broken.finding, broken.reproduction
@@ -140,7 +141,7 @@ CALLS = ("everyformer.laws.adapters", "everyformer.laws.subject")
 """where models are called"""
 
 
-@contextmanager
+@contextlib.contextmanager
 def one_thread() -> Iterator[None]:
     """A block of small products, which more threads would slow."""
     before = torch.get_num_threads()

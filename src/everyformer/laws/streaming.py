@@ -104,7 +104,16 @@ def reordered(subject: Subject, length: int) -> str:
     if not off <= subject.bound(subject.inputs.draw(3, length)):
         raise LawBroken(
             f"after its rows were put in the order {rows.tolist()} at {half} of {length} inputs, "
-            f"the cache gives outputs that are off by {off:.2g}"
+            f"the cache gives outputs that are off by {off:.2g}",
+            subject.code(
+                subject.inputs.code(3, length),
+                f"rows = torch.tensor({rows.tolist()})",
+                *subject.feed_code(),
+                f"_, cache = feed(x[:, :{half}], None)",
+                *subject.rows_code(cache),
+                f"y, _ = feed(x[rows][:, {half}:], cache)",
+                f"print((y - {subject.call_code('x[rows]')}[:, {half}:]).abs().max())  # not 0",
+            ),
         )
     return "rows in another order half-way"
 

@@ -137,6 +137,10 @@ class Subject:
         """
         raise NotJudged("its cache cannot be reordered")
 
+    def rows_code(self, cache: Any) -> list[str]:
+        """The Python of it, of a ``cache`` like this one and ``rows``."""
+        return ["cache.reorder_cache(rows)"]
+
     def take_back(self, model: nn.Module, x: Tensor, cache: Any) -> Any:
         """The cache after inputs that it was given and that were cut off again.
 
@@ -230,10 +234,38 @@ class Subject:
         if not self.doubles:
             return self.model
         try:
-            made = copy.deepcopy(self.model).to(dtype)
+            made = copy.deepcopy(self.model)
         except Exception as error:
             raise NotJudged(f"it cannot be copied: {error}", "undecided") from error
-        return made.train(training)
+        return self.converted(made, dtype).train(training)
+
+    def converted(self, model: nn.Module, dtype: torch.dtype = torch.float64) -> nn.Module:
+        """A model of this kind in a dtype, with tables that were never rounded to another."""
+        model = model.to(dtype)
+        for name, table in self._tables.items() if dtype is torch.float64 else ():
+            model.get_buffer(name).copy_(table)
+        return model
+
+    @functools.cached_property
+    def _tables(self) -> dict[str, Tensor]:
+        """Buffers that the model fills with numbers of its configuration, in float64: its own were
+        rounded to float32, so that ways to the same numbers would differ by that."""
+        if self.make is None:
+            return {}
+        with doubled():
+            fresh = dict(self.make().named_buffers())
+        pairs = ((name, fresh.get(name), mine.double()) for name, mine in self._rounded())
+        return {
+            name: table
+            for name, table, mine in pairs
+            if table is not None
+            and table.shape == mine.shape
+            and float((table - mine).abs().max()) <= GAP * float(mine.abs().max())
+        }
+
+    def _rounded(self) -> Iterator[tuple[str, Tensor]]:
+        buffers = self.model.named_buffers()
+        return ((name, b) for name, b in buffers if b.is_floating_point() and b.numel())
 
     def require_weights(self) -> None:
         """Raise `NotJudged` where the model is as a file has it."""

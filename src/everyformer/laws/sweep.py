@@ -20,7 +20,15 @@ from everyformer.system.files import write_text
 from everyformer.system.plain import from_json, to_json
 
 GROUPS = ("hf:all", "hf:causal", "hf:encoders")
-IMPORTS = ("torch", "transformers", "everyformer.laws.targets", "everyformer.laws.judging")
+IMPORTS = (
+    "torch._dynamo",
+    "torch._functorch.aot_autograd",
+    "torch.export",
+    "transformers",
+    "everyformer.laws.targets",
+    "everyformer.laws.judging",
+)
+"""what all processes share, read once"""
 BUILD = "build"
 """stands for a law where no model could be made"""
 SIGNS = {"held": "ok", "failed": "**no**", "exempt": "-", "undecided": "?", "said": "*"}

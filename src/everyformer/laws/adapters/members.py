@@ -47,6 +47,10 @@ class MemberMixer(Subject):
         """The state of the rows in another order."""
         return cache.reorder(rows)
 
+    def rows_code(self, cache: Any) -> list[str]:
+        """The Python of it."""
+        return ["cache = cache.reorder(rows)"]
+
 
 def member(model: nn.Module, name: str, **known: Any) -> Subject | None:
     """The subject of a mixer of everyformer."""

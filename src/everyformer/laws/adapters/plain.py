@@ -83,6 +83,15 @@ class Plain(Subject):
             raise NotJudged("its cache cannot be reordered")
         return tree_map(lambda t: t[rows] if isinstance(t, Tensor) else t, cache)
 
+    def rows_code(self, cache: Any) -> list[str]:
+        """The Python of it."""
+        if hasattr(cache, "reorder_cache"):
+            return super().rows_code(cache)
+        return [
+            "from torch.utils._pytree import tree_map",
+            "cache = tree_map(lambda t: t[rows] if torch.is_tensor(t) else t, cache)",
+        ]
+
 
 def loss_in(result: Any) -> Tensor:
     """The loss in what a model gave for labels.

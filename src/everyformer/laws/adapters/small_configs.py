@@ -75,6 +75,7 @@ KINDS: dict[str, dict[str, Any]] = {
         "num_hidden_layers": 2,
         "layer_types": ["linear_attention", "full_attention"],
     },
+    "hunyuan_v1_moe": {"num_experts": 4, "moe_topk": 2},
     "jamba": {"attn_layer_period": 2, "attn_layer_offset": 1},
     "lfm2_moe": {"layer_types": ["conv", "full_attention"]},
     "longcat_flash": {"qk_nope_head_dim": 4, "qk_rope_head_dim": 4, "head_dim": 4},

@@ -78,6 +78,12 @@ class Recurrent(Subject):
             return tuple(part[:, rows] for part in cache)
         return cache[:, rows]
 
+    def rows_code(self, cache: Any) -> list[str]:
+        """The Python of it."""
+        if isinstance(cache, tuple):
+            return ["cache = tuple(part[:, rows] for part in cache)"]
+        return ["cache = cache[:, rows]"]
+
 
 def encoder(model: nn.Module, name: str, **known: Any) -> Subject | None:
     """The subject of an encoder; both ways unless it is said to be causal."""

@@ -194,8 +194,8 @@ def hugging_face(name: str, causal: bool | None = None, **_: Any) -> Subject:
 
     def make() -> nn.Module:
         model: Any = kind(config)
-        if expert:  # grouped products know no float64
-            model.set_experts_implementation("eager")
+        if expert:  # grouped products know no float64, and a loop over experts is no one graph
+            model.set_experts_implementation("batched_mm")
         return model
 
     torch.manual_seed(0)
@@ -205,7 +205,7 @@ def hugging_face(name: str, causal: bool | None = None, **_: Any) -> Subject:
         f"model = transformers.{kind.__name__}(config)",
     ]
     if expert:
-        build.append("model.set_experts_implementation('eager')")
+        build.append("model.set_experts_implementation('batched_mm')")
     made = pretrained(make(), name, causal=causal, build=build, make=make)
     assert made is not None
     return made
