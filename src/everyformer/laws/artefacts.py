@@ -2,6 +2,7 @@
 
 import io
 import warnings
+from collections.abc import Sequence
 from typing import cast
 
 import torch
@@ -141,8 +142,8 @@ class _Called(nn.Module):
 
 
 def compiles(subject: Subject) -> str:
-    """One graph, captured by `torch.compile` for any length and by `torch.export`, with the same
-    outputs.
+    """One graph with the same outputs, captured by `torch.compile`, and by `torch.export` for any
+    length.
 
     Raises:
         LawBroken: outputs differ from those without it.
@@ -150,29 +151,38 @@ def compiles(subject: Subject) -> str:
     """
     subject.require_weights()
     lengths = [n for n in subject.lengths() if n > 1][-2:] or subject.lengths()[-1:]
-    model = subject.copy(torch.float32)
+    model = subject.as_graph(subject.copy(torch.float32))
+    x = subject.inputs.draw(2, lengths[-1])
     torch._dynamo.reset()
-    # the second length is captured with a length that is open
     compiled = cast(nn.Module, torch.compile(model, backend="aot_eager", fullgraph=True))
     with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        for length in lengths:
-            x = subject.inputs.draw(2, length)
-            try:
-                y = subject.run(compiled, x)
-            except torch._dynamo.exc.TorchDynamoException as error:
-                reason = cut(str(error).partition("\n")[0])
-                raise NotJudged(f"not one graph: {reason}", "said") from error
-            same(subject, model, x, y, "compiled", "torch.compile(model, backend='aot_eager')")
-        said = f"one graph, equal at lengths {', '.join(map(str, lengths))}"
         try:
-            program = torch.export.export(_Called(subject, model).eval(), (x,))
-        except Exception as error:  # whatever the exporter says
-            return f"{said}; not exported: {type(error).__name__}: {cut(str(error))[:100]}"
-        seed(0)
-        y = program.module()(x)
+            y = subject.run(compiled, x)
+        except torch._dynamo.exc.TorchDynamoException as error:
+            reason = cut(str(error).partition("\n")[0])
+            raise NotJudged(f"not one graph: {reason}", "said") from error
+        same(subject, model, x, y, "compiled", "torch.compile(model, backend='aot_eager')")
+        return f"one graph, equal at length {lengths[-1]}; {exports(subject, model, lengths)}"
+
+
+def exports(subject: Subject, model: nn.Module, lengths: Sequence[int]) -> str:
+    """Sentence on whether `torch.export` takes the model, with a length that is open."""
+    last = subject.inputs.draw(2, lengths[-1])
+    try:
+        any_length = ({1: torch.export.Dim.AUTO},)
+        whole = _Called(subject, model).eval()
+        program = torch.export.export(whole, (last,), dynamic_shapes=any_length).module()
+        outputs = {}
+        for length in lengths:
+            seed(0)
+            outputs[length] = program(subject.inputs.draw(2, length))
+    except Exception as error:  # whatever the exporter, or a guard of what it made, says
+        return f"not exported for any length: {type(error).__name__}: {cut(str(error))[:100]}"
+    for length, y in outputs.items():
+        x = subject.inputs.draw(2, length)
         same(subject, model, x, y, "exported", "torch.export.export(model, (x,)).module()")
-    return f"{said}; exported"
+    return f"exported, equal at lengths {', '.join(map(str, lengths))}"
 
 
 def same(
@@ -185,6 +195,7 @@ def same(
             f"{how} outputs are off by {off:.2g} at length {x.shape[1]}",
             subject.code(
                 subject.inputs.code(*x.shape[:2]),
+                *subject.as_graph_code(),
                 f"y = {subject.call_code('x')}",
                 f"model = {expression}",
                 f"print(({subject.call_code('x')} - y).abs().max())  # not 0",

@@ -179,6 +179,14 @@ class Subject:
             self.place
         )
 
+    def as_graph(self, model: nn.Module) -> nn.Module:
+        """The model in the form in which it can be captured, which computes the same."""
+        return model
+
+    def as_graph_code(self) -> list[str]:
+        """The Python of it."""
+        return []
+
     def variants(self) -> Iterator[tuple[str, Self]]:
         """The model in each way in which it can compute the same, with a word for each."""
         yield "", self

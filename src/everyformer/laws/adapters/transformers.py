@@ -125,6 +125,19 @@ class PreTrained(Subject):
         places = "torch.arange(x.shape[1]) - torch.searchsorted(documents, documents)"
         return super().packed_code().replace("=documents)", f"={places})")
 
+    def as_graph(self, model: nn.Module) -> nn.Module:
+        """The model with experts that are no loop."""
+        if self._experts():
+            model.set_experts_implementation("batched_mm")  # type: ignore[operator]
+        return model
+
+    def as_graph_code(self) -> list[str]:
+        """The Python of it."""
+        return ["model.set_experts_implementation('batched_mm')"] if self._experts() else []
+
+    def _experts(self) -> bool:
+        return getattr(self.model.config, "_experts_implementation", None) is not None
+
     def variants(self) -> Iterator[tuple[str, Self]]:
         """The model with each implementation of attention that it takes."""
         for way in ATTENDS:
@@ -194,8 +207,8 @@ def hugging_face(name: str, causal: bool | None = None, **_: Any) -> Subject:
 
     def make() -> nn.Module:
         model: Any = kind(config)
-        if expert:  # grouped products know no float64, and a loop over experts is no one graph
-            model.set_experts_implementation("batched_mm")
+        if expert:  # grouped products know no float64
+            model.set_experts_implementation("eager")
         return model
 
     torch.manual_seed(0)
@@ -205,7 +218,7 @@ def hugging_face(name: str, causal: bool | None = None, **_: Any) -> Subject:
         f"model = transformers.{kind.__name__}(config)",
     ]
     if expert:
-        build.append("model.set_experts_implementation('batched_mm')")
+        build.append("model.set_experts_implementation('eager')")
     made = pretrained(make(), name, causal=causal, build=build, make=make)
     assert made is not None
     return made
