@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from everyformer.benchmark.points import Point, Setting
 from everyformer.core.errors import ConfigError
-from everyformer.family import info
+from everyformer.family import of_family
 from everyformer.system.children import start
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def bench(
         )
     members = list(names)
     for name in members:
-        info(name)
+        of_family(name)
     sources = {name: ["everyformer"] for name in members}
     if peers:
         from everyformer.benchmark.peers import PEERS

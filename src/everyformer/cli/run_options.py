@@ -20,6 +20,7 @@ from everyformer.core.wording import listed
 from everyformer.family import info
 from everyformer.genes import GENES
 from everyformer.genes.gene import NONE
+from everyformer.laws.names import is_target
 from everyformer.system.files import expanded
 from everyformer.training.spec import RunSpec, described, resolve
 
@@ -111,6 +112,7 @@ def _named_member(line: Line[TrainOptions]) -> str | None:
     placed = line.placed(_nothing())
     # before the member is known, all but one of the words after a flag of its own stand there too
     named = [word for word in placed if word in line.names]
+    named = named or [word for word in placed[:1] if is_target(word)]
     if placed and not named:
         refuse_files(placed[:1], line.verb)
         raise unknown("member", placed[0], line.names)

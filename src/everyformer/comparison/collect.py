@@ -10,6 +10,7 @@ from everyformer.benchmark.points import Point, crossover
 from everyformer.comparison.advice import advice
 from everyformer.comparison.config import CompareConfig
 from everyformer.comparison.contrasts import contrasts, letters
+from everyformer.comparison.lawful import Broken, sentence
 from everyformer.comparison.metrics import METRICS
 from everyformer.comparison.plan import Entrant, preset_changes
 from everyformer.comparison.playing import mean_of
@@ -47,6 +48,7 @@ def collect(
     points: list[Point],
     folder: Path,
     command: str,
+    broken: Broken,
 ) -> Results:
     """Everything that the report is drawn from, as plain values.
 
@@ -69,6 +71,11 @@ def collect(
             row = member_row(entrant.member, dataset.task, entrant.parameters, good, metric, speed)
             tried = [played for result in good if (played := result.get("played"))]
             row["played"] = mean_of(tried) if tried else None
+            for law in broken.get(entrant.member, ()):
+                if law.law == "causality":
+                    row["leaks"] = row["leaks"] or law.detail
+                else:
+                    row["limits"] = [*row["limits"], sentence(law)]
             rows.append(row)
         else:
             error = next((f["error"] for _, f in trainings if f["status"] != "done"), entrant.error)

@@ -21,6 +21,7 @@ from everyformer.comparison.config import CompareConfig
 from everyformer.comparison.decoding import LONGEST
 from everyformer.comparison.estimate import Estimate
 from everyformer.comparison.folder import check_folder, opened
+from everyformer.comparison.lawful import broken_laws, sentence
 from everyformer.comparison.plan import Entrant, check_design, entrants, own_options
 from everyformer.comparison.results import Calibrated, FailedRow, Results, TableRow
 from everyformer.comparison.timing import LayerTimes
@@ -82,9 +83,17 @@ def run_comparison(
     for entrant in ready:
         if entrant.error is not None:
             say(f"{entrant.member}: cannot be built: {entrant.error}")
+    broken = broken_laws(
+        [entrant.member for entrant in ready if entrant.config is not None],
+        causal=TASKS[dataset.task].forward_only,
+    )
+    for member, laws in broken.items():
+        for one in laws:
+            say(f"{member} {sentence(one)}")
     with opened(config, dataset.fingerprint, command) as folder:
         finished, results = Finished(), cast(Results, {})
-        times = LayerTimes(config, [e.member for e in ready if e.config is not None], folder)
+        layered = [e.member for e in ready if e.config is not None and e.config.outside is None]
+        times = LayerTimes(config, layered, folder)
         times.pilot()
         with (stop := Gentle()):
             calibrated = calibrate(config, ready, dataset, folder, stop, say)
@@ -104,7 +113,15 @@ def run_comparison(
             def collected(finished: Finished) -> Results:
                 """Results so far, in their files."""
                 so_far = collect(
-                    config, dataset, ready, calibrated, finished, times.points, folder, command
+                    config,
+                    dataset,
+                    ready,
+                    calibrated,
+                    finished,
+                    times.points,
+                    folder,
+                    command,
+                    broken,
                 )
                 write(so_far, folder)
                 return so_far

@@ -1,6 +1,7 @@
 """From a comparison to jobs: one complete model a member, matched where asked for."""
 
 import dataclasses
+import re
 from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ from everyformer.training.spec import RunSpec, model_config, preset, value_of
 
 SIZES = frozenset({"width", "layers", "heads", "max_length", "decoder_layers", "patch", "causal"})
 """what a comparison sets for all"""
+_NO_WORD = re.compile(r"[^\w@.-]+")
 TOLERANCE = 0.10
 """how far a matched parameter count may be off"""
 
@@ -85,7 +87,7 @@ def own_options(config: CompareConfig) -> dict[str, dict[str, Any]]:
     chosen: dict[str, dict[str, Any]] = {}
     for item in config.options:
         path, equals, text = item.partition("=")
-        member, dot, option = path.partition(".")
+        member, dot, option = path.rpartition(".")
         if not equals or not dot or member not in config.members:
             raise ConfigError(
                 f"--options takes member.option=value with a member that is compared, not '{item}'"
@@ -142,7 +144,7 @@ def job(config: CompareConfig, entrant: Entrant, seed: int, lr: float) -> Job:
     if entrant.steps is not None:
         training = dataclasses.replace(training, steps=entrant.steps, budget_seconds=None)
     run = dataclasses.replace(entrant.run, training=training)
-    folder = f"runs/{entrant.member}-seed{seed}"
+    folder = f"runs/{_NO_WORD.sub('-', entrant.member)}-seed{seed}"
     if lr != config.training.lr:
         folder += f"-lr{lr:g}"
     return Job(entrant.member, seed, lr, folder, run)
@@ -150,7 +152,8 @@ def job(config: CompareConfig, entrant: Entrant, seed: int, lr: float) -> Job:
 
 def count_parameters(config: ModelConfig) -> int:
     """Parameters of a model, tied ones once, without allocating it."""
-    with torch.device("meta"):
+    # code of others may look at numbers
+    with torch.device("meta" if config.outside is None else "cpu"):
         model = build_model(config)
     return sum(p.numel() for p in model.parameters())
 

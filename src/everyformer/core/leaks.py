@@ -4,6 +4,8 @@ Mixers of this library say what leaks in them, and a law holds them to it. Those
 tried: one that looks ahead would win every comparison.
 """
 
+from typing import Protocol, runtime_checkable
+
 import torch
 from torch import Tensor, nn
 
@@ -17,9 +19,22 @@ TOLERANCE = 1e-3
 
 
 def leak_of(model: nn.Module) -> str | None:
-    """Reason of the first mixer of ``model`` that leaks; None where evaluation is honest."""
-    mixers = (part for part in model.modules() if isinstance(part, Mixer))
-    return next(filter(None, (mixer.leaks or _tried(mixer) for mixer in mixers)), None)
+    """Reason of the first mixer of ``model`` that leaks, or what a part that looks for leaks itself
+    finds; None where evaluation is honest."""
+    found = (
+        part.leaks or _tried(part) if isinstance(part, Mixer) else part.found_leak()
+        for part in model.modules()
+        if isinstance(part, Mixer | Looks)
+    )
+    return next(filter(None, found), None)
+
+
+@runtime_checkable
+class Looks(Protocol):
+    """A part of a model that says where it sees the future."""
+
+    def found_leak(self) -> str | None:
+        """Where; None: nowhere."""
 
 
 def _tried(mixer: Mixer) -> str | None:

@@ -10,13 +10,15 @@ from importlib.metadata import entry_points
 from typing import Any
 
 from everyformer.core import plugins
-from everyformer.core.errors import ConfigError, unknown
+from everyformer.core.errors import ConfigError, UnsupportedError, unknown
 from everyformer.core.member import Member
 from everyformer.core.tasks import tasks_called
 from everyformer.core.twins import twin
 from everyformer.family.derived import row_of
+from everyformer.family.outside import outside_name, outside_row
 from everyformer.family.rows import BASELINES, FAMILY
 from everyformer.genes import GENES
+from everyformer.laws.names import is_target
 
 
 def list_members(*, task: str | None = None, abilities: tuple[str, ...] = ()) -> list[Member]:
@@ -41,12 +43,15 @@ def names() -> list[str]:
 
 
 def info(name: str) -> Member:
-    """The row of one member, baseline or twin (`core.twins`), under that name.
+    """The row of one member, baseline or twin (`core.twins`), under that name; or of a whole model
+    of someone else (file.py:factory, module:factory, hf:NAME).
 
     Raises:
         UnknownNameError: there is none; offers the nearest.
         ConfigError: the label of a twin is no word.
     """
+    if outside_name(name) is not None:
+        return outside_row(name)
     rows = _known() | {row.name: row for row in BASELINES}
     if name in rows:
         return rows[name]
@@ -60,6 +65,20 @@ def info(name: str) -> Member:
         )
     error = unknown("member", member, rows)
     raise type(error)(f"{error}; a mixer of your own is known by --plugin or ef.register")
+
+
+def of_family(name: str) -> Member:
+    """The row of one member, as `info`, for what a whole model of someone else cannot be asked.
+
+    Raises:
+        UnsupportedError: it is one.
+    """
+    if is_target(name):
+        raise UnsupportedError(
+            f"'{name}' is a whole model of your own: no row says what it does, no layer of it "
+            "stands alone: `verify` checks it, `train` and `compare` learn with it"
+        )
+    return info(name)
 
 
 def register(mixer: type[Any], row: Member | None = None) -> Member:

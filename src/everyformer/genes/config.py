@@ -132,6 +132,9 @@ class ModelConfig(Architecture):
 
     member: Annotated[str, Affects("nothing")] = "attention"
     """name in the family table that this started from"""
+    outside: Annotated[str | None, Affects("nothing")] = None
+    """a whole model of someone else that this is, as file.py:factory, module:factory or hf:NAME
+    (default: a member of the family)"""
     task: TaskName = "lm"
     """what goes in and what comes out"""
     vocabulary: Count = 256

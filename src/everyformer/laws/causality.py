@@ -60,6 +60,20 @@ def causality(subject: Subject) -> str:
         return f"{said}; no gradients: {describe(error)}"
 
 
+def glance(subject: Subject) -> str | None:
+    """Where a model sees the future at one length, of 33 inputs at most, in evaluation and in
+    training; None where it does not, or cannot be asked."""
+    lengths = [length for length in subject.lengths() if 1 < length <= 33]
+    try:
+        for training in (False, True) if lengths else ():
+            changes(subject, Condition(lengths[-1], training))
+    except LawBroken as broken:
+        return broken.finding
+    except NotJudged:
+        return None
+    return None
+
+
 def conditions(subject: Subject, way: str) -> Iterator[Condition]:
     """Three lengths that the model takes, and those around its blocks, in each mode."""
     every = [length for length in subject.lengths() if 1 < length <= TRIED[-1]]

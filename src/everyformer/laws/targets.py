@@ -1,13 +1,15 @@
 """Models by name: ``file.py:factory``, ``module:factory``, ``hf:NAME``, ``onnx:FILE``, a program.
 
-A factory is a class or a function without arguments that gives a `torch.nn.Module`. Code that is
-not ours runs with its output sent to stderr, and whatever it raises is said in its own name.
+A factory is a class or a function that gives a `torch.nn.Module`. It is given the sizes that it
+takes, by the usual names (`SIZES`). Code that is not ours runs with its output sent to stderr, and
+whatever it raises is said in its own name.
 """
 
 import contextlib
+import functools
 import inspect
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +20,26 @@ from everyformer.core.errors import ConfigError, PluginError
 from everyformer.core.foreign import FAILURES, describe
 from everyformer.core.plugins import named
 from everyformer.laws.adapters import subject_of
+from everyformer.laws.adapters.small_configs import SMALL
 from everyformer.laws.adapters.transformers import hugging_face
 from everyformer.laws.subject import Subject
 
+SIZES = {
+    "vocabulary": ("vocabulary", "vocab_size", "vocab", "n_vocab", "num_tokens", "n_tokens"),
+    "width": ("width", "d_model", "dim", "hidden_size", "n_embd", "embed_dim"),
+    "layers": ("layers", "num_layers", "n_layers", "n_layer", "depth", "num_hidden_layers"),
+    "heads": ("heads", "num_heads", "n_heads", "n_head", "nhead", "num_attention_heads"),
+    "max_length": ("max_length", "max_len", "max_seq_len", "block_size", "context_length"),
+}
+"""what an argument of a factory is called, by the size that it is"""
 
-def target(name: str, **known: Any) -> Subject:
+
+def target(name: str, sizes: Mapping[str, int] | None = None, **known: Any) -> Subject:
     """The subject of a name; ``known`` is what `subject_of` takes.
+
+    Args:
+        sizes: by the names of `SIZES`, of which a factory is given all that it takes (default:
+            small ones where it has no default of its own).
 
     Raises:
         ConfigError: there is no such thing, or what it reads cannot be guessed.
@@ -31,32 +47,53 @@ def target(name: str, **known: Any) -> Subject:
     """
     if name.startswith("hf:"):
         with foreign(name):
-            return hugging_face(name[3:], **known)
+            return hugging_face(name[3:], sizes or SMALL, **known)
     if name.startswith("onnx:") or name.endswith((".pt2", ".onnx")):
         from everyformer.laws.adapters.files import from_file
 
         return from_file(name.removeprefix("onnx:"), **known)
     with foreign(name):
         factory = named(name, f"the model '{name}'")
-        if not isinstance(factory, nn.Module) and (wanted := arguments(factory)):
-            raise ConfigError(
-                f"'{name}' wants {', '.join(wanted)}: name a function without arguments that "
-                f"makes the model, as def make(): return {factory.__name__}({wanted[0]}=...)"
-            )
+        made: nn.Module | None = factory if isinstance(factory, nn.Module) else None
+        given = {} if made is not None else sized(name, factory, sizes)
+        make = functools.partial(factory, **given)
         torch.manual_seed(0)
-        model = factory if isinstance(factory, nn.Module) else factory()
+        model = make() if made is None else made
     if not isinstance(model, nn.Module):
         raise ConfigError(
             f"'{name}' gives a {type(model).__name__}, which is no model: expected a "
-            "torch.nn.Module, or a class or function without arguments that makes one"
+            "torch.nn.Module, or a class or function that makes one"
         )
     module, _, attribute = name.rpartition(":")
-    call = "" if isinstance(factory, nn.Module) else "()"
+    words = ", ".join(f"{argument}={value!r}" for argument, value in given.items())
+    call = "" if made is not None else f"({words})"
     build = [f"from {_importable(module)} import {attribute}", f"model = {attribute}{call}"]
     if module.endswith(".py"):
         build.insert(0, f"import sys; sys.path.insert(0, {str(Path(module).resolve().parent)!r})")
-    make = None if isinstance(factory, nn.Module) else factory
-    return subject_of(model, attribute, build=build, make=make, **known)
+    again = None if made is not None else make
+    return subject_of(model, attribute, build=build, make=again, **known)
+
+
+def sized(
+    name: str, factory: Callable[..., Any], sizes: Mapping[str, int] | None = None
+) -> dict[str, int]:
+    """The arguments of a factory that are sizes: all of ``sizes`` that it takes, or those of
+    `SMALL` that it must be given.
+
+    Raises:
+        ConfigError: it must be given something else.
+    """
+    taken = arguments(factory)
+    found = {word: size for size, words in SIZES.items() for word in words if word in taken}
+    others = [word for word, needed in taken.items() if needed and word not in found]
+    if others:
+        raise ConfigError(
+            f"'{name}' wants {', '.join(others)}: name a function that makes the model of sizes "
+            f"alone ({', '.join(SIZES)}), as def make(): return {factory.__name__}({others[0]}=...)"
+        )
+    if sizes is None:
+        return {word: SMALL[size] for word, size in found.items() if taken[word]}
+    return {word: sizes[size] for word, size in found.items() if size in sizes}
 
 
 def _importable(module: str) -> str:
@@ -75,11 +112,11 @@ def foreign(name: str) -> Iterator[None]:
         raise PluginError(f"the model '{name}' cannot be made: {describe(error)}") from error
 
 
-def arguments(factory: Any) -> list[str]:
-    """Arguments without which a factory cannot be called."""
+def arguments(factory: Any) -> dict[str, bool]:
+    """Names that a factory can be given, and whether it must be."""
     try:
         parameters = inspect.signature(factory).parameters.values()
     except (TypeError, ValueError):  # a builtin that says nothing
-        return []
+        return {}
     rest = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-    return [p.name for p in parameters if p.default is p.empty and p.kind not in rest]
+    return {p.name: p.default is p.empty for p in parameters if p.kind not in rest}

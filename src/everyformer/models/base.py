@@ -20,6 +20,7 @@ from everyformer.genes.config import ModelConfig
 from everyformer.genes.positions import POSITION
 from everyformer.models.deep import OUTPUTS, deep_weights, linear_parts, residual_outputs
 from everyformer.models.layers import build_stack, decoder_config
+from everyformer.models.outside import Outside
 from everyformer.models.summaries import Summaries, Summarised, TextParts
 
 UNIT_GAIN = 0.2
@@ -80,7 +81,7 @@ class Model(nn.Module):
         tables = [
             part.max_length
             for part in self.modules()
-            if isinstance(part, Mixer | Position) and part.max_length is not None
+            if isinstance(part, Mixer | Position | Outside) and part.max_length is not None
         ]
         return min(tables) - (self.config.pooling == "class") if tables else None
 

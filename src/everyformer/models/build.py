@@ -135,6 +135,10 @@ def configure_layers(name: str, causal: bool, length: int, **options: Any) -> Mo
 def build_model(config: ModelConfig) -> Model:
     """The module that a complete config describes."""
     with within_memory(f"the model '{config.member}'"):
+        if config.outside is not None and TASKS[config.task].continues:
+            from everyformer.models.outside_language import outside_language_model
+
+            return outside_language_model(config)
         module, _, name = TASKS[config.task].model.partition(":")
         home = importlib.import_module(f"everyformer.models.{module}")
         make: Callable[[ModelConfig], Model] = getattr(home, name)

@@ -15,6 +15,7 @@ from everyformer.core.errors import ConfigError, GeneError, UnsupportedError, ne
 from everyformer.core.member import Member
 from everyformer.core.tasks import TASKS
 from everyformer.family import info, list_members
+from everyformer.family.outside import outside_name
 from everyformer.genes import GENES
 from everyformer.genes.config import ModelConfig
 from everyformer.genes.feedforward import FEEDFORWARD, FeedForwardOptions
@@ -33,7 +34,12 @@ def completed(config: ModelConfig) -> ModelConfig:
     scaled = config.scale_embedding
     if scaled is None:
         scaled = scales_embedding(config)
-    return dataclasses.replace(config, causal=is_causal(config), scale_embedding=scaled)
+    return dataclasses.replace(
+        config,
+        causal=is_causal(config),
+        scale_embedding=scaled,
+        outside=outside_name(config.member),
+    )
 
 
 def require_task(member: Member, task: str) -> None:

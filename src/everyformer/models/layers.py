@@ -1,7 +1,7 @@
 """Layers of a model, from its config: mixers with the other genes inside them."""
 
 import dataclasses
-from typing import Any
+from typing import Any, cast
 
 from everyformer.blocks.stack import Stack
 from everyformer.core.config import Choice, to_dict
@@ -45,6 +45,10 @@ def build_stack(config: ModelConfig, *, reads: bool = False) -> Stack:
     Args:
         reads: whether they read an encoder's output too.
     """
+    if config.outside is not None:
+        from everyformer.models.outside import OutsideStack
+
+        return cast(Stack, OutsideStack(config))  # all of it that models without taps use
     mixers = build_mixers(config)
     cross = build_cross(config) if reads else None
     result = {name: gene.around(config) for name, gene in GENES.items()}

@@ -12,6 +12,7 @@ from everyformer.comparison.metrics import METRICS
 from everyformer.comparison.results import Interval, Results, TableRow, finished
 from everyformer.comparison.summary import NOT_WRITING
 from everyformer.core.wording import few, listed
+from everyformer.laws.names import is_target
 from everyformer.report.words import apart, brief, budget, contexts_of, quality, several
 from everyformer.system.memory import size
 
@@ -26,7 +27,8 @@ def answer(results: Results, *, short: bool = False) -> str:
         return progress(results) or (
             "No member could be trained: the table gives the reason for each."
         )
-    sentences = [progress(results), _standing(results, rows, short), *same_functions(rows)]
+    sentences = [progress(results), *_seers(rows)]
+    sentences += [_standing(results, rows, short), *same_functions(rows)]
     sentences.append(_ended(results, rows))
     best = winners(results)
     sentences += [
@@ -39,6 +41,16 @@ def answer(results: Results, *, short: bool = False) -> str:
     if decided(results):
         sentences += _fastest(rows)
     return " ".join(filter(None, sentences))
+
+
+def _seers(rows: Sequence[TableRow]) -> Iterator[str]:
+    """A sentence about each model of someone else that sees the future: it would win anywhere."""
+    for row in rows:
+        if row["leaks"] and is_target(row["member"]):
+            yield (
+                f"{row['member']} sees the future, so that its loss measures nothing and its place "
+                f"is none: {row['leaks']}."
+            )
 
 
 def progress(results: Results) -> str:

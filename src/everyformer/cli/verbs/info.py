@@ -15,7 +15,7 @@ from everyformer.cli.verbs.list import ABILITIES, describe
 from everyformer.core.errors import ConfigError
 from everyformer.core.member import Member
 from everyformer.core.tasks import TASKS
-from everyformer.family import info
+from everyformer.family import of_family
 from everyformer.genes import GENES, named_genes
 
 ACROSS, NARROWEST, GAP = 100, 20, "  "
@@ -39,7 +39,7 @@ class InfoOptions(VerbOptions):
 )
 def run(chosen: InfoOptions) -> int:
     """Print everything the family table and the member's file say."""
-    members = [info(name) for name in chosen.members]
+    members = [of_family(name) for name in chosen.members]
     if not members:
         raise ConfigError("name a member, or several to see side by side: `everyformer list`")
     if chosen.json:

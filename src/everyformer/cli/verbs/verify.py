@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import tyro
 
@@ -116,7 +116,7 @@ def _verdicts(options: VerifyOptions) -> Iterator[LawResult]:
             folder, limit = expanded(options.out), options.seconds
             yield from sweep(classes(name), folder, laws, seconds=limit, jobs=options.jobs)
             continue
-        reads = {"vocabulary": options.vocabulary, "width": options.width}
+        reads: dict[str, Any] = {"vocabulary": options.vocabulary, "width": options.width}
         yield from judge(target(name, causal=options.causal, **reads), laws, claim)
 
 

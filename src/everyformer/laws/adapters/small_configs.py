@@ -3,34 +3,43 @@
 Sizes keep what models ask of each other: heads times a head's size is the width, keys and values
 have fewer heads where they had, layers of each kind are there. A window, a chunk or a block is
 small enough that short texts go beyond it.
+
+Sizes of whole models (`Sizes`) may be others; what is left belongs to those of a width of 32.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from everyformer.core.errors import ConfigError
 
-LAYERS = -1
-"""stands for a number of layers"""
-SIZES: tuple[tuple[str, int], ...] = (
+SIZES: tuple[tuple[str, int | str], ...] = (
     (
         r"^(hidden_size|d_model|n_embd|dim|emb(ed|edding)?_dim|embedding_size|d_latents|word_embed_proj_dim)$",
-        32,
+        "width",
     ),
-    (r"^(attention_hidden_size|hidden_dim|attention_dim|out_hidden_size|hidden_size_global)$", 32),
-    (r"(intermediate|ffn|dff|d_ff|dim_ff|ffn_hidden|feed_?forward).*$", 64),
-    (r"^n_inner$", 64),
-    (r"^(num_hidden_layers|n_layers?|num_layers|encoder_layers|decoder_layers|depth)$", LAYERS),
-    (r"((key_value|kv)_heads|n_kv_heads?|kv_n_heads)$", 2),
-    (r"(attention_heads|^n_heads?|^num_heads|linear_num_heads)$", 4),
-    (r"^(head_dim|d_kv|kv_channels|dim_head|v_head_dim|qk_head_dim|attention_head_dim)$", 8),
-    (r"(swa|global|linear|index)_.*head_dim$|_head_dim$", 8),
-    (r"^(qk_rope_head_dim|rotary_dim)$", 4),
-    (r"^qk_nope_head_dim$", 4),
+    (
+        r"^(attention_hidden_size|hidden_dim|attention_dim|out_hidden_size|hidden_size_global)$",
+        "width",
+    ),
+    (r"(intermediate|ffn|dff|d_ff|dim_ff|ffn_hidden|feed_?forward).*$", "hidden"),
+    (r"^n_inner$", "hidden"),
+    (r"^(num_hidden_layers|n_layers?|num_layers|encoder_layers|decoder_layers|depth)$", "layers"),
+    (r"((key_value|kv)_heads|n_kv_heads?|kv_n_heads)$", "groups"),
+    (r"(attention_heads|^n_heads?|^num_heads|linear_num_heads)$", "heads"),
+    (r"^(head_dim|d_kv|kv_channels|dim_head|v_head_dim|qk_head_dim|attention_head_dim)$", "head"),
+    (r"(swa|global|linear|index)_.*head_dim$|_head_dim$", "head"),
+    (r"^(qk_rope_head_dim|rotary_dim)$", "half"),
+    (r"^qk_nope_head_dim$", "half"),
     (r"(lora_rank|_rank)$", 8),
-    (r"(vocab_size|^n_vocab|^n_words|vocab_size_per_layer_input|hash_byte_group_vocab)$", 128),
-    (r"(max_position|n_positions|n_ctx|max_seq|model_max_length|max_target|max_source)", 128),
+    (
+        r"(vocab_size|^n_vocab|^n_words|vocab_size_per_layer_input|hash_byte_group_vocab)$",
+        "vocabulary",
+    ),
+    (
+        r"(max_position|n_positions|n_ctx|max_seq|model_max_length|max_target|max_source)",
+        "max_length",
+    ),
     (
         r"^(sliding_window|sliding_window_size|window_size|attention_window|local_attention_window)",
         8,
@@ -51,7 +60,10 @@ SIZES: tuple[tuple[str, int], ...] = (
     (r"^(qk|v)_channels$", 32),
     (r"^num_codebooks$", 1),
 )
-"""what the name of a setting says -> its small size; the first that fits"""
+"""what the name of a setting says -> its small size, or which of the model's sizes it is; the first
+that fits"""
+SMALL = {"vocabulary": 128, "width": 32, "layers": 2, "heads": 4, "max_length": 128}
+"""sizes of a model that is checked"""
 _ROPE = {"rope_type": "default", "rope_theta": 10000.0}
 KINDS: dict[str, dict[str, Any]] = {
     "bamba": {"mamba_n_heads": 8, "mamba_d_head": 8, "attn_layer_indices": [1]},
@@ -101,12 +113,29 @@ KINDS: dict[str, dict[str, Any]] = {
 }
 """kinds of model that ask for more"""
 _TOKENS = re.compile(r"(_token_id|_token_index|_token_ids|_token|_index)$")
+_EXACT = re.compile(r"^(vocab_size|n_vocab|n_words)$|max_position|n_positions|n_ctx|max_seq")
+"""also where the default is less"""
 _RULES = [(re.compile(pattern), size) for pattern, size in SIZES]
 _LAYERS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
 
 
+def of_model(sizes: Mapping[str, int]) -> dict[str, int]:
+    """What follows from the sizes of a model: of a head, of half a head, of the feed-forward, and
+    how many heads keys and values have."""
+    width, heads = sizes["width"], sizes["heads"]
+    head = max(1, width // heads)
+    more = {"head": head, "half": max(1, head // 2), "groups": max(1, heads // 2)}
+    # four times the width, as most have, of a model that is not made for a check alone
+    return {**sizes, **more, "hidden": 64 if sizes == SMALL else 4 * width}
+
+
 def small(
-    settings: dict[str, Any], layers: int = 2, *, kinds: bool = True, fill: bool = False
+    settings: dict[str, Any],
+    layers: int = 2,
+    *,
+    sizes: Mapping[str, int] = SMALL,
+    kinds: bool = True,
+    fill: bool = False,
 ) -> dict[str, Any]:
     """Arguments of a configuration that make it small, from its settings as they are by default.
 
@@ -114,42 +143,54 @@ def small(
 
     Args:
         layers: how many there are, where the default has more.
+        sizes: of the model.
         kinds: layers of each kind that lists name; without it such lists are left to the
             configuration, which makes them for the number of its layers.
         fill: sizes that are None by default get one, too.
     """
     made: dict[str, Any] = {}
+    known = of_model(sizes) | {"layers": layers}
     heads = next((v for k, v in settings.items() if k in ("num_attention_heads", "n_head")), None)
     lists = by_layer(settings) if kinds else {}
     chosen = one_of_each([*lists.values()], layers)
     for name, value in settings.items():
         if isinstance(value, dict) and ("model_type" in value or name.endswith("_config")):
-            made[name] = small(value, layers, kinds=kinds, fill=fill)
+            made[name] = small(value, layers, sizes=sizes, kinds=kinds, fill=fill)
         elif name in lists:
-            made[name] = [_smaller(name, value[at], layers, heads) for at in chosen]
-        elif fill and value is None and (name == "pad_token_id" or (_rule(name) or -1) > 0):
-            made[name] = _rule(name) or 0
+            made[name] = [_smaller(name, value[at], known, heads) for at in chosen]
+        elif fill and value is None and name == "pad_token_id":
+            made[name] = 0
+        elif fill and value is None and _rule(name) not in (None, "layers"):
+            made[name] = _size(name, known)
         else:
-            made[name] = _smaller(name, value, layers, heads)
+            made[name] = _smaller(name, value, known, heads)
     kept = {k: v for k, v in made.items() if k not in settings or v != settings[k]}
     return kept | KINDS.get(settings.get("model_type", ""), {})
 
 
-def _smaller(name: str, value: Any, layers: int, heads: Any) -> Any:
+def _smaller(name: str, value: Any, known: Mapping[str, int], heads: Any) -> Any:
     """A setting, made small where it is a number and a rule knows its name."""
     if type(value) is not int or value <= 0:
         return value
-    size = _rule(name)
+    size = _size(name, known)
     if size is None and _TOKENS.search(name):
         return {"pad": 0, "bos": 1, "eos": 2}.get(name[:3], min(value, 3))
     if size is None:
         return value
-    all_heads = "key_value_heads" in name and value == heads
-    return min(layers if size == LAYERS else 4 if all_heads else size, value)
+    if _EXACT.search(name):
+        return size
+    if "key_value_heads" in name and value == heads:
+        size = known["heads"]
+    return min(size, value)
 
 
-def _rule(name: str) -> int | None:
+def _rule(name: str) -> int | str | None:
     return next((size for rule, size in _RULES if rule.search(name)), None)
+
+
+def _size(name: str, known: Mapping[str, int]) -> int | None:
+    size = _rule(name)
+    return known[size] if isinstance(size, str) else size
 
 
 def by_layer(settings: dict[str, Any]) -> dict[str, list[Any]]:

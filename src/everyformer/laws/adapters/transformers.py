@@ -9,7 +9,7 @@ import inspect
 import itertools
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Self
 
@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from everyformer.core.errors import ConfigError, nearest
 from everyformer.core.foreign import cut
 from everyformer.laws.adapters.plain import loss_in
-from everyformer.laws.adapters.small_configs import small
+from everyformer.laws.adapters.small_configs import SMALL, small
 from everyformer.laws.subject import Inputs, Subject
 from everyformer.laws.verdict import NotJudged
 from everyformer.system.extras import extra_module
@@ -185,22 +185,24 @@ def reads_one_way(name: str, config: Any) -> bool:
     return writes and not any(getattr(config, w, True) is False for w in ("is_decoder", "causal"))
 
 
-def hugging_face(name: str, causal: bool | None = None, **_: Any) -> Subject:
-    """The subject of a kind, a class or a folder.
+def hugging_face(
+    name: str, sizes: Mapping[str, int] = SMALL, causal: bool | None = None, **_: Any
+) -> Subject:
+    """The subject of a kind, a class or a folder, of these ``sizes``.
 
     Raises:
-        ConfigError: there is no such thing, or no small model can be made of it.
+        ConfigError: there is no such thing, or no such model can be made of it.
         MissingExtraError: transformers is not installed.
     """
     library = quiet_library("a model of transformers")
     kind, settings = _class(library, name)
-    config, words = small_config(kind, settings)
-    size = _parameters(kind, config)
-    if size > LARGEST:
+    config, words = small_config(kind, settings, sizes)
+    size, most = _parameters(kind, config), _largest(sizes)
+    if size > most:
         raise ConfigError(
-            f"a small '{name}' would have {size:,} parameters (at most {LARGEST:,}): its "
-            "configuration has sizes that are not known; give a function that makes it, as "
-            "file.py:make"
+            f"a '{name}' of width {sizes['width']} would have {size:,} parameters (at most "
+            f"{most:,} are expected of it): its configuration has sizes that are not known; give a "
+            "function that makes it, as file.py:make"
         )
 
     expert = any("expert" in word for word in config.to_dict())
@@ -254,19 +256,23 @@ def _class(library: Any, name: str) -> tuple[Any, dict[str, Any] | None]:
     raise ConfigError(f"transformers has no model '{name}'; {nearest(name, known)}")
 
 
-def small_config(kind: Any, settings: dict[str, Any] | None) -> tuple[Any, dict[str, Any]]:
-    """A configuration of which a small model can be built and run, and its arguments.
+def small_config(
+    kind: Any, settings: dict[str, Any] | None, sizes: Mapping[str, int] = SMALL
+) -> tuple[Any, dict[str, Any]]:
+    """A configuration of which a model of these ``sizes`` can be built and run, and its arguments.
 
-    Two layers are enough for most; kinds whose layers differ have four or six.
+    Of those that are to be checked two layers are enough for most; kinds whose layers differ have
+    four or six.
 
     Raises:
         ConfigError: none of these runs; with what the last attempt says.
     """
     settings = settings or kind.config_class().to_dict()
     error: Exception | None = None
-    for fill, kinds, layers in itertools.product((False, True), (True, False), (2, 4, 6)):
+    depths = (2, 4, 6) if sizes == SMALL else (sizes["layers"],)
+    for fill, kinds, layers in itertools.product((False, True), (True, False), depths):
         try:
-            words = small(settings, layers, kinds=kinds, fill=fill)
+            words = small(settings, layers, sizes=sizes, kinds=kinds, fill=fill)
         except ConfigError:  # more kinds of layers than layers
             continue
         if "is_decoder" in settings and reads_one_way(kind.__name__, None):
@@ -275,15 +281,28 @@ def small_config(kind: Any, settings: dict[str, Any] | None) -> tuple[Any, dict[
             words["is_encoder_decoder"] = False
         try:
             config = kind.config_class(**words)
-            if _parameters(kind, config) <= LARGEST:
+            if _parameters(kind, config) <= _largest(sizes):
                 with torch.no_grad():
                     model = kind(config).eval()
                     model(torch.full((2, 12), 5), **no_cache(model))
             return config, words
         except Exception as problem:  # whatever a configuration or a model refuses
             error = problem
-    says = f"{type(error).__name__}: {cut(str(error))[:200]}"
-    raise ConfigError(f"no small {kind.__name__} can be made: {says}") from error
+    says = "its layers are of more kinds than there are layers"
+    says = f"{type(error).__name__}: {cut(str(error))[:200]}" if error else says
+    raise ConfigError(f"no {kind.__name__} of {_told(sizes)} can be made: {says}") from error
+
+
+def _told(sizes: Mapping[str, int]) -> str:
+    return ", ".join(f"{name} {size:,}" for name, size in sizes.items())
+
+
+def _largest(sizes: Mapping[str, int]) -> int:
+    """Parameters that a model of these sizes has at most, or some of its are not known: `LARGEST`
+    of a small one, of others as many times more as theirs are."""
+    layers = sizes["layers"] * sizes["width"] ** 2 + sizes["vocabulary"] * sizes["width"]
+    usual = SMALL["layers"] * SMALL["width"] ** 2 + SMALL["vocabulary"] * SMALL["width"]
+    return max(1, layers // usual) * LARGEST
 
 
 def no_cache(model: nn.Module) -> dict[str, bool]:

@@ -1,0 +1,41 @@
+"""Rows of whole models of someone else, named file.py:factory, module:factory or hf:NAME."""
+
+import datetime
+
+from everyformer.core.config import Choice
+from everyformer.core.errors import ConfigError
+from everyformer.core.member import Cost, Genes, Member
+from everyformer.core.tasks import TASKS
+from everyformer.core.twins import twin
+from everyformer.genes import plain_genes
+from everyformer.laws.names import is_target
+
+_WHOLE = "it is read whole, whatever cache it has"
+
+
+def outside_name(name: str) -> str | None:
+    """The name that a model of someone else has, of a twin too; None of a member.
+
+    Raises:
+        ConfigError: it names many models, or a program, which cannot be trained.
+    """
+    name = twin(name)[0]
+    if not is_target(name):
+        return None
+    if name.startswith("onnx:") or name.endswith((".onnx", ".pt2")):
+        raise ConfigError(
+            f"'{name}' is a program without weights that could be trained: name what makes the "
+            "model, as file.py:factory, module:factory or hf:KIND"
+        )
+    return name
+
+
+def outside_row(name: str) -> Member:
+    """Row of a model of someone else, of which nothing is known before it is made."""
+    tasks = [task for task, known in TASKS.items() if known.continues or known.answers]
+    return Member(
+        name, "a whole model of your own", "your own", datetime.date.today().year, None,
+        Genes(plain_genes() | {"position": Choice(None)}), tuple(tasks),
+        Cost(2, 2, "not stated", "not stated"), "none is made", cross="it is read whole",
+        streaming=_WHOLE, exempt={"cost": "no cost is claimed"}, group="your own",
+    )  # fmt: skip

@@ -1,0 +1,135 @@
+"""Whole models of someone else beside members: file.py:factory, module:factory, hf:NAME.
+
+What the factory takes of sizes is given to it (`everyformer.laws.targets`), so that it is as wide
+and deep as the members that it is compared with. A model of tokens gives logits at each position,
+or hidden states, which then have an output layer here; one of features (B, L, width) stands where
+the layers of a member would, in any task.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from everyformer.core.errors import ConfigError, GeneError, UnsupportedError
+from everyformer.core.mask import Mask
+from everyformer.core.mixer import Mixer
+from everyformer.core.outputs import StackOutput
+from everyformer.core.state import StackState
+from everyformer.core.tasks import TASKS
+from everyformer.genes.config import ModelConfig
+from everyformer.laws.causality import glance
+from everyformer.laws.subject import Subject
+from everyformer.laws.targets import target
+
+
+class Outside(nn.Module):
+    """The module of a name, and how it is called.
+
+    Raises:
+        ConfigError: it cannot be made anew for each seed, or reads another vocabulary or width.
+        GeneError: it reads both ways where only the past is known, or the other way round.
+    """
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.name = str(config.outside)
+        drawn = torch.get_rng_state()
+        self.subject = outside_subject(config)
+        torch.set_rng_state(drawn)
+        if self.subject.make is None:
+            raise ConfigError(
+                f"'{self.name}' is one finished module, with the same weights for every seed: name "
+                "a function or a class that makes it"
+            )
+        self.module = self.subject.model = self.subject.make()
+        self.max_length = self.subject.max_length()
+        if config.causal and not self.subject.causal:
+            raise GeneError(f"'{self.name}' reads both ways: it cannot tell what comes next")
+
+    @property
+    def reads_tokens(self) -> bool:
+        """True if it is given token ids."""
+        return self.subject.inputs.vocabulary is not None
+
+    @property
+    def channels(self) -> int:
+        """Channels of its outputs."""
+        x = self.subject.inputs.draw(1, self.subject.usual())
+        with torch.no_grad(), torch.random.fork_rng(devices=()):
+            return self.subject.run(self.module, x).shape[-1]
+
+    def forward(self, x: Tensor, mask: Mask | None = None) -> Tensor:
+        """Outputs (B, L, channels) of tokens (B, L) or features (B, L, d)."""
+        mask = mask or Mask()
+        mask.require(self.name, frozenset({"keep"}))
+        keep = mask.keep
+        if keep is not None and not self.subject.masks:
+            if not self.subject.causal or bool((keep[:, 1:] & ~keep[:, :-1]).any()):
+                raise UnsupportedError(
+                    f"'{self.name}' takes no mask, so that padding would be read: give its forward "
+                    "a 'mask' (rows, positions), True at what is real"
+                )
+            keep = None
+        return self.subject.outputs(self.subject.call(self.module, x, keep), x)
+
+    def found_leak(self) -> str | None:
+        """Where it sees the future as it is now, by a glance at one length."""
+        return glance(self.subject) if self.subject.causal else None
+
+
+def outside_subject(config: ModelConfig) -> Subject:
+    """The subject of a config's model, of its sizes."""
+    sizes = {
+        "vocabulary": config.vocabulary,
+        "width": config.width,
+        "layers": config.layers,
+        "heads": config.heads,
+        "max_length": config.tokens,
+    }
+    name = str(config.outside)
+    # classes of transformers know what they are; layers of torch are told by a mask
+    return target(name, sizes, causal=None if name.startswith("hf:") else config.causal)
+
+
+class OutsideStack(nn.Module):
+    """A model of features in the place of a stack of layers (`everyformer.blocks.stack.Stack`)."""
+
+    mixers: Sequence[Mixer] = ()
+    order: Sequence[int] = ()
+    before = depth = lead = None
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.outside = Outside(config)
+        width = self.outside.subject.inputs.width
+        if self.outside.reads_tokens:
+            raise UnsupportedError(
+                f"'{self.outside.name}' reads token ids, so that it can learn to write (lm), not "
+                f"{TASKS[config.task].word}: one that reads features (rows, positions, width) can"
+            )
+        if width != config.width:
+            raise ConfigError(
+                f"'{self.outside.name}' reads {width} channels, but the width is {config.width}: "
+                "let what makes it take 'width', which is given to it"
+            )
+        self.out_width = self.outside.channels
+        self.checkpointing = False
+
+    def init_state(self, batch_size: int, **where: object) -> StackState:
+        """Raise: its cache, if it has one, is not known here."""
+        raise UnsupportedError(f"'{self.outside.name}' is read whole: it has no state here")
+
+    def forward(
+        self,
+        x: Tensor,
+        *,
+        mask: Mask | None = None,
+        state: StackState | None = None,
+        taps: Sequence[str] = (),
+        exiting: object = None,
+    ) -> StackOutput:
+        """One pass over x (B, L, width)."""
+        if state is not None or taps:
+            raise UnsupportedError(f"'{self.outside.name}' is read whole, and from outside")
+        return StackOutput(self.outside(x, mask), None, {}, {})
