@@ -191,7 +191,12 @@ def match_parameters(config: ModelConfig, target: int) -> tuple[ModelConfig, int
     step = 2 * config.heads
     widened: Callable[[int], ModelConfig] = lambda n: dataclasses.replace(config, width=n * step)  # noqa: E731
     low, high = 1, 2
-    while count_parameters(widened(high)) < target:
+    while (count := count_parameters(widened(high))) < target:
+        if config.outside is not None and count == count_parameters(widened(low)):
+            raise GeneError(
+                f"{config.member}: its {count:,} parameters do not follow the width: let what "
+                "makes it take 'width', or compare with match='width'"
+            )
         low, high = high, 2 * high
     between = range(low + 1, high)
     high = low + 1 + bisect_left(between, target, key=lambda n: count_parameters(widened(n)))

@@ -30,7 +30,15 @@ def completed(config: ModelConfig) -> ModelConfig:
         GeneError: causality that the task or the member contradicts.
         UnsupportedError: the member has not this task.
     """
-    require_task(info(config.member), config.task)
+    member, outside = info(config.member), outside_name(config.member)
+    require_task(member, config.task)
+    for name, gene in GENES.items() if outside else ():
+        if gene.typed(config.genes[name]) != gene.typed(member.genes[name]):
+            raise GeneError(
+                f"'{outside}' is a whole model, to which sizes are given and no {name} "
+                f"('{config.genes[name].name}'): choose it for members alone, in a comparison as "
+                "--options MEMBER.OPTION=VALUE"
+            )
     scaled = config.scale_embedding
     if scaled is None:
         scaled = scales_embedding(config)
@@ -38,7 +46,7 @@ def completed(config: ModelConfig) -> ModelConfig:
         config,
         causal=is_causal(config),
         scale_embedding=scaled,
-        outside=outside_name(config.member),
+        outside=outside,
     )
 
 

@@ -95,9 +95,8 @@ def encoder(model: nn.Module, name: str, **known: Any) -> Subject | None:
 
 
 def recurrent(model: nn.Module, name: str, **known: Any) -> Subject | None:
-    """The subject of a recurrent network; causal unless it is bidirectional."""
+    """The subject of a recurrent network; causal unless it is bidirectional, which is no claim."""
     if not isinstance(model, nn.RNNBase):
         return None
-    if known.get("causal") is None:
-        known["causal"] = not model.bidirectional
+    known["causal"] = not model.bidirectional or bool(known.get("causal"))
     return Recurrent(model, name, Inputs(width=model.input_size), **known)

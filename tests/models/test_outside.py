@@ -1,0 +1,261 @@
+"""A whole model of someone else is what it is, beside members: its outputs, its loss, its seeds."""
+
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import everyformer as ef
+from everyformer.comparison.plan import match_parameters
+from everyformer.core.errors import ConfigError, EveryformerError, GeneError, UnsupportedError
+from everyformer.core.leaks import leak_of
+from everyformer.family import info, of_family
+from everyformer.models.base import Model
+from everyformer.models.build import configure
+
+FILE = """
+import torch
+from torch import nn
+
+
+class Net(nn.Module):
+    def __init__(self, vocab_size=7, d_model=8, ahead=0):
+        super().__init__()
+        self.embed = nn.Embedding(vocab_size, d_model)
+        self.mix = nn.Linear(d_model, d_model)
+        self.head = nn.Linear(d_model, vocab_size)
+        self.ahead = ahead
+
+    def forward(self, x):
+        h = self.embed(x)
+        seen = h.cumsum(1) + self.ahead * h.roll(-1, 1)
+        return self.head(torch.tanh(self.mix(seen)))
+
+
+def leaks(vocab_size, d_model):
+    return Net(vocab_size, d_model, ahead=1)
+
+
+class Hidden(Net):
+    def forward(self, x):
+        return self.embed(x).cumsum(1)
+
+
+class Masked(Net):
+    def forward(self, x, mask=None):
+        return super().forward(x if mask is None else x * mask)
+
+
+def layers(width, num_layers):
+    return nn.LSTM(width, width, num_layers, batch_first=True)
+
+
+def both_ways(width):
+    return nn.LSTM(width, width // 2, batch_first=True, bidirectional=True)
+
+
+def encoder(width, heads):
+    layer = nn.TransformerEncoderLayer(width, heads, 32, dropout=0.0, batch_first=True)
+    return nn.TransformerEncoder(layer, 1, enable_nested_tensor=False)
+
+
+def seven():
+    return Net()
+
+
+def fixed(vocab_size):
+    return Net(vocab_size)
+
+
+def narrow():
+    return nn.LSTM(5, 5, batch_first=True)
+
+
+finished = Net()
+"""
+SIZES = {"vocabulary": 11, "width": 8, "layers": 1, "heads": 2, "max_length": 20}
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "theirs.py").write_text(FILE)
+
+
+def made(name: str, task: str = "lm", **options: object) -> Model:
+    torch.manual_seed(0)
+    return ef.create_model(f"theirs.py:{name}", task, **{**SIZES, **options}).double().eval()
+
+
+def ids(rows: int = 3, length: int = 9) -> Tensor:
+    return torch.randint(0, 11, (rows, length), generator=torch.Generator().manual_seed(1))
+
+
+def test_logits_are_those_of_the_module_and_the_loss_is_their_cross_entropy_with_gradients() -> (
+    None
+):
+    model, x, goals = made("Net"), ids(), ids().flip(1)
+    goals[0, :4] = -100
+    out = model(x, targets=goals)
+    module = model.outside.module
+    scores = module(x)
+    assert torch.equal(out.logits, scores)
+    logs = scores - scores.exp().sum(-1, keepdim=True).log()
+    scored = [logs[n, t, goals[n, t]] for n in range(3) for t in range(9) if goals[n, t] >= 0]
+    expected = -sum(scored) / len(scored)
+    assert math.isclose(out.loss.item(), expected.item(), rel_tol=1e-12)
+    weights = [*module.parameters()]
+    ours, theirs = (torch.autograd.grad(loss, weights) for loss in (out.loss, expected))
+    assert all(torch.allclose(a, b, atol=1e-12) for a, b in zip(ours, theirs, strict=True))
+
+
+def test_sizes_are_given_by_the_names_that_the_factory_has() -> None:
+    module = made("Net", width=6).outside.module
+    assert (module.embed.num_embeddings, module.embed.embedding_dim) == (11, 6)
+    assert made("layers", layers=3).stack.outside.module.num_layers == 3
+
+
+def test_hidden_states_have_an_output_layer_here() -> None:
+    model, x = made("Hidden"), ids()
+    hidden = model.outside.module.embed(x).cumsum(1)
+    expected = hidden @ model.head.weight.T + model.head.bias
+    assert torch.allclose(model(x).logits, expected, atol=1e-12)
+
+
+def test_a_seed_is_its_weights_and_leaves_the_random_numbers_where_they_belong() -> None:
+    first, again = made("Net"), made("Net")
+    torch.manual_seed(1)
+    other = ef.create_model("theirs.py:Net", **SIZES).double().eval()
+    x = ids()
+    assert torch.equal(first(x).logits, again(x).logits)
+    assert not torch.allclose(first(x).logits, other(x).logits)
+    # the first numbers behind a seed are the module's, as where it is made by hand
+    torch.manual_seed(0)
+    alone = nn.Embedding(11, 8)
+    assert torch.equal(first.outside.module.embed.weight.float(), alone.weight)
+
+
+def test_the_last_tokens_alone_are_those_of_all() -> None:
+    model, x = made("Net"), ids()
+    assert torch.equal(model(x, last=2).logits, model(x).logits[:, -2:])
+
+
+def test_features_stand_in_the_place_of_layers() -> None:
+    model = made("layers", "classify-series", series=3, classes=4)
+    x = torch.randn(2, 7, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    expected, _ = model.stack.outside.module(x)
+    assert torch.equal(model.stack(x).y, expected)
+    assert model(x[..., :3]).logits.shape == (2, 4)
+
+
+def test_layers_of_torch_are_told_of_order_by_a_mask() -> None:
+    model, x = made("encoder"), ids()
+    later = x.clone()
+    later[:, 5:] = (x[:, 5:] + 1) % 11
+    y, moved = model(x).logits, model(later).logits
+    assert torch.equal(y[:, :5], moved[:, :5])
+    assert not torch.allclose(y[:, 5:], moved[:, 5:])
+
+
+def test_a_mask_is_given_where_the_module_takes_one() -> None:
+    x, keep = ids(), torch.ones(3, 9, dtype=torch.bool)
+    keep[1, :4] = False
+    y = made("Masked")(x, mask=ef.Mask(keep=keep)).logits
+    other = x.clone()
+    other[1, :4] = 10
+    assert torch.equal(y, made("Masked")(other, mask=ef.Mask(keep=keep)).logits)
+    assert not torch.allclose(y, made("Masked")(x).logits)
+
+
+def test_padding_behind_a_causal_module_is_not_read_and_any_other_is_refused() -> None:
+    x, right = ids(), torch.arange(9).expand(3, 9) < 6
+    model = made("Net")
+    assert torch.equal(model(x, mask=ef.Mask(keep=right)).logits, model(x).logits)
+    with pytest.raises(UnsupportedError, match=r"takes no mask.*give its forward a 'mask'"):
+        model(x, mask=ef.Mask(keep=right.flip(1)))
+    with pytest.raises(UnsupportedError, match="documents"):
+        model(x, mask=ef.Mask(documents=torch.zeros(3, 9, dtype=torch.long)))
+
+
+@pytest.mark.parametrize(
+    ("name", "task", "kind", "words"),
+    [
+        ("finished", "lm", ConfigError, "one finished module.*name a function or a class"),
+        ("narrow", "lm", ConfigError, "reads 5 channels, but the width is 8.*take 'width'"),
+        ("both_ways", "lm", GeneError, None),
+        ("Net", "classify-text", UnsupportedError, "reads token ids.*not classify"),
+    ],
+)
+def test_what_cannot_stand_beside_members_is_refused_in_its_name(name, task, kind, words) -> None:
+    if words is None:  # a claim, which its leak denies
+        assert "moves" in str(leak_of(made(name)))
+        return
+    with pytest.raises(kind, match=words):
+        made(name, task)
+
+
+def test_a_vocabulary_that_is_too_small_is_refused() -> None:
+    with pytest.raises(ConfigError, match="reads 7 tokens, but the data have 11"):
+        made("seven")
+
+
+def test_a_program_without_weights_is_no_member() -> None:
+    with pytest.raises(ConfigError, match="without weights that could be trained"):
+        info("model.onnx")
+
+
+@pytest.mark.parametrize("call", [of_family], ids=["info and bench"])
+def test_the_family_says_nothing_of_what_is_not_in_it(call) -> None:
+    with pytest.raises(UnsupportedError, match="`verify` checks it"):
+        call("theirs.py:Net")
+
+
+def test_a_leak_is_found_as_the_weights_are() -> None:
+    assert leak_of(made("Net")) is None
+    assert "input 1 is another" in str(leak_of(made("leaks")))
+
+
+def test_it_has_no_state_and_no_inside() -> None:
+    model = made("layers")
+    with pytest.raises(UnsupportedError, match="read whole"):
+        model.init_state(1)
+    with pytest.raises(UnsupportedError, match="taps"):
+        made("Net")(ids(), taps=("block-output:1",))
+
+
+def test_a_twin_is_the_same_model_under_another_name() -> None:
+    one, two = (configure(f"theirs.py:Net{label}", **SIZES) for label in ("", "@again"))
+    assert one.outside == two.outside == "theirs.py:Net"
+
+
+def test_parameters_are_matched_where_the_width_is_taken_and_refused_where_it_is_not() -> None:
+    net = configure("theirs.py:Net", **{**SIZES, "heads": 1})
+    wide, count = match_parameters(net, 1000)
+    assert count == sum(
+        p.numel()
+        for p in ef.create_model("theirs.py:Net", **{**SIZES, "width": wide.width}).parameters()
+    )
+    assert abs(count / 1000 - 1) < 0.1
+    with pytest.raises(GeneError, match="do not follow the width"):
+        match_parameters(configure("theirs.py:fixed", **SIZES), 10**6)
+
+
+@pytest.mark.parametrize("name", ["hf:gpt2", "hf:mamba"])
+def test_models_of_transformers_are_made_of_these_sizes_and_learn(name) -> None:
+    torch.manual_seed(0)
+    model = ef.create_model(name, **{**SIZES, "width": 16, "layers": 2, "vocabulary": 300})
+    config = model.outside.module.config
+    assert (config.vocab_size, config.hidden_size, config.num_hidden_layers) == (300, 16, 2)
+    x = torch.randint(0, 300, (2, 12))
+    scores = model.eval().outside.module(input_ids=x, use_cache=False).logits
+    loss = model(x, targets=x).loss
+    assert torch.allclose(loss, F.cross_entropy(scores.flatten(0, 1), x.flatten()), atol=1e-6)
+    loss.backward()
+    assert all(p.grad is not None for p in model.parameters())
+
+
+def test_errors_are_of_this_library_with_the_name_in_them() -> None:
+    with pytest.raises(EveryformerError, match=r"theirs\.py:Nett.*Net"):
+        made("Nett")
