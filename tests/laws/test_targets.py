@@ -29,8 +29,14 @@ class Net(nn.Module):
 
 
 class Wants(Net):
-    def __init__(self, width, depth, *, heads):
+    def __init__(self, width, flavour, *, colour):
         super().__init__(width)
+
+
+class Sized(Net):
+    def __init__(self, d_model, n_layer, width=8, *, heads):
+        super().__init__(width)
+        self.known = d_model, n_layer, width, heads
 
 
 class Short(Net):
@@ -98,7 +104,7 @@ WRONG = [
     ("raises", PluginError, "RuntimeError: no weights today"),
     ("ends", PluginError, "SystemExit: 3"),
     ("no_module", ConfigError, "gives a dict, which is no model"),
-    ("Wants", ConfigError, "wants width, depth, heads: name a function without arguments"),
+    ("Wants", ConfigError, "wants flavour, colour: name a function that makes"),
     ("Two", ConfigError, "cannot be guessed.*missing 1 required positional argument"),
     ("Short", ShapeError, "gives .2, 11, 16. for inputs of .rows, positions. .2, 12."),
     ("Pooled", ShapeError, "gives .2, 16. for inputs"),
@@ -132,6 +138,14 @@ def test_a_name_of_nothing_says_what_there_is(name, words):
 
 def test_names_of_members_are_no_targets():
     assert not is_target("linear")
+
+
+def test_sizes_that_must_be_given_are_small_ones_and_stand_in_the_program(file):
+    subject = target(f"{file}:Sized")
+    assert subject.model.known == (32, 2, 8, 4)
+    assert subject.build[-1] == "model = Sized(d_model=32, n_layer=2, heads=4)"
+    wide = target(f"{file}:Sized", {"width": 64, "layers": 3, "heads": 8, "vocabulary": 5})
+    assert wide.model.known == (64, 3, 64, 8)
 
 
 def test_outputs_are_found_in_mappings(file):

@@ -45,7 +45,8 @@ class CompareConfig(Options):
     choices_in: ClassVar[str | None] = "genes"
 
     members: tuple[str, ...] = ("attention", "aft-local", "gmlp")
-    """members to compare (`everyformer list`); one may be there again, as NAME@LABEL"""
+    """members to compare (`everyformer list`), and whole models of anyone: file.py:factory,
+    module:factory, hf:KIND; one may be there again, as NAME@LABEL"""
     task: str | None = None
     """lm, mlm, seq2seq, pixels or super-resolution; classify or regress, of what the data holds:
     text, images or series (default: what the data suggests, of what all members can do)"""

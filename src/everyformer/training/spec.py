@@ -45,7 +45,8 @@ class RunSpec(Options):
     choices_in: ClassVar[str | None] = "genes"
 
     member: str
-    """a member's name (`everyformer list`)"""
+    """a member's name (`everyformer list`), or a whole model: file.py:factory, module:factory,
+    hf:KIND"""
     genes: dict[str, Choice] = field(default_factory=plain_genes)
     """what stands for every gene, with its own options"""
     task: str | None = None
