@@ -69,11 +69,13 @@ class LostError(EveryformerError, RuntimeError):
 
 
 class MissingExtraError(EveryformerError, ImportError):
-    """An optional dependency is needed; the message names the extra that brings it."""
+    """An optional dependency is needed; the message names the extra that brings it, or, where it is
+    there and fails, what it says."""
 
-    def __init__(self, package: str, extra: str, purpose: str) -> None:
+    def __init__(self, package: str, extra: str, purpose: str, fails: str | None = None) -> None:
+        what = f"which cannot be imported ({fails})" if fails else "which is not installed"
         super().__init__(
-            f"{purpose} needs the package '{package}', which is not installed; "
+            f"{purpose} needs the package '{package}', {what}; "
             f"install it with: pip install 'everyformer[{extra}]'"
         )
 

@@ -14,11 +14,12 @@ def extra_module(module: str, extra: str, purpose: str, package: str | None = No
         package: what the package is called where it is not as its module.
 
     Raises:
-        MissingExtraError: it is not installed.
+        MissingExtraError: it is not installed, or fails as it is imported.
     """
     first = module.partition(".")[0]
     try:
         importlib.import_module(first)
         return importlib.import_module(module)
     except ImportError as error:
-        raise MissingExtraError(package or first, extra, purpose) from error
+        fails = None if getattr(error, "name", None) in (first, module) else str(error)
+        raise MissingExtraError(package or first, extra, purpose, fails) from error
