@@ -79,8 +79,8 @@ def determinism(subject: Subject) -> str:
     Raises:
         LawBroken: they do not.
     """
-    x = subject.inputs.draw(2, subject.usual())
     for training in (False, True) if subject.doubles else (False,):
+        x = subject.inputs.draw(2, subject.usual(training))
         first, second = (subject.exact(x, training=training) for _ in range(2))
         if not torch.equal(first, second):
             mode = "training" if training else "evaluation"
@@ -96,6 +96,7 @@ def determinism(subject: Subject) -> str:
                     training=training,
                 ),
             )
+    x = subject.inputs.draw(2, subject.usual())
     drawn = " (it draws random numbers in evaluation)" if random(subject, x) else ""
     return "same inputs and random numbers, same outputs" + drawn
 
@@ -123,6 +124,7 @@ def gradients(subject: Subject) -> str:
     try:
         model = differentiated(subject, x, training=False)
     except FAILURES:  # some can be differentiated in training alone
+        x = subject.inputs.draw(4, subject.usual(training=True))
         model = differentiated(subject, x, training=True)
     every = {n: p for n, p in model.named_parameters() if p.requires_grad}
     idle = subject.idle

@@ -84,10 +84,11 @@ def conditions(subject: Subject, way: str) -> Iterator[Condition]:
     some |= marks & {*subject.lengths()}
     for length in sorted(some):
         yield Condition(length, way=way)
-        if subject.doubles:
-            yield Condition(length, training=True, way=way)
         if subject.masks:
             yield Condition(length, masked=True, way=way)
+    trained = subject.lengths(training=True) if subject.doubles else []
+    for length in sorted(some & {*trained}) or trained[-1:]:
+        yield Condition(length, training=True, way=way)
 
 
 def changes(subject: Subject, condition: Condition) -> None:

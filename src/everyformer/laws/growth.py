@@ -17,6 +17,8 @@ from everyformer.laws.verdict import LawBroken, NotJudged
 
 LENGTHS = (16, 32, 64, 128, 256, 512, 1024, 2048)
 ROUNDS = 5
+SLOW = 0.2
+"""seconds of a pass"""
 CLAIMS = {"constant": 0.0, "linear": 1.0, "quadratic": 2.0}
 """names of exponents that may be claimed"""
 
@@ -55,7 +57,7 @@ def growth(subject: Subject, claim: float | None = None) -> str:
     """
     # torch's counter hangs hooks on what has a gradient, also where none is taken
     model = subject.copy(torch.float32).requires_grad_(False)
-    lengths = [n for n in LENGTHS if _runs(subject, model, n)]
+    lengths = _lengths(subject, model)
     if len(lengths) < 2:
         raise NotJudged(f"it takes fewer than two of the lengths {LENGTHS}", "undecided")
     counted: dict[str, list[int]] = {"operations": [], "largest tensor": [], "bytes written": []}
@@ -83,13 +85,21 @@ def growth(subject: Subject, claim: float | None = None) -> str:
     return f"{detail}; claimed: L^{claim:g}"
 
 
-def _runs(subject: Subject, model: nn.Module, length: int) -> bool:
-    try:
-        with torch.no_grad():
-            subject.run(model, subject.inputs.draw(1, length))
-    except Exception:  # the law of lengths tells how a length is refused
-        return False
-    return True
+def _lengths(subject: Subject, model: nn.Module) -> list[int]:
+    """Those of `LENGTHS` that the model takes, up to the second of which a pass is `SLOW`."""
+    taken, slow = list[int](), 0
+    for length in LENGTHS:
+        start = time.perf_counter()
+        try:
+            with torch.no_grad():
+                subject.run(model, subject.inputs.draw(1, length))
+        except Exception:  # the law of lengths tells how a length is refused
+            continue
+        taken.append(length)
+        slow += time.perf_counter() - start > SLOW
+        if slow > 1:
+            break
+    return taken
 
 
 def exponent(lengths: Sequence[int], values: Sequence[float]) -> float:

@@ -220,6 +220,8 @@ def in_training(subject: Subject, length: int) -> str:
     """Remark on rows in training, where dropout is none: some norms mix them."""
     if not subject.doubles:
         return ""
+    if not subject.takes(length, training=True):
+        length = subject.usual(training=True)
     x, made = subject.inputs.draw(3, length), subject.copy(training=True)
     for module in made.modules():
         if isinstance(module, nn.modules.dropout._DropoutNd):

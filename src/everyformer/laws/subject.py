@@ -214,25 +214,30 @@ class Subject:
         every = sorted({*TRIED, *around, *(n for n in [self.max_length()] if n and n <= 129)})
         return [length for length in every if self.takes(length)]
 
-    def lengths(self) -> list[int]:
-        """Lengths that the model takes, of 1 to 65 and those around `marks`."""
-        return self._lengths
+    @functools.cached_property
+    def _trained(self) -> list[int]:
+        return [length for length in self._lengths if self.takes(length, training=True)]
 
-    def usual(self) -> int:
+    def lengths(self, training: bool = False) -> list[int]:
+        """Lengths that the model takes, in a mode, of 1 to 65 and those around `marks`."""
+        return self._trained if training and self.doubles else self._lengths
+
+    def usual(self, training: bool = False) -> int:
         """A length that it takes, of 9 or more where there is one.
 
         Raises:
-            NotJudged: there is none up to 65.
+            NotJudged: there is none.
         """
-        every = self.lengths()
+        every = self.lengths(training)
         if not every:
-            raise NotJudged("it takes no length from 1 to 65", "undecided")
+            mode = " in training" if training else ""
+            raise NotJudged(f"it takes none of the lengths that were tried{mode}", "undecided")
         return next((length for length in every if length >= 9), every[-1])
 
-    def takes(self, length: int) -> bool:
+    def takes(self, length: int, training: bool = False) -> bool:
         """True if it takes inputs of a length."""
         try:
-            self.run(self.copy(torch.float32), self.inputs.draw(1, length))
+            self.run(self.copy(torch.float32, training), self.inputs.draw(1, length))
         except Exception:  # a model may refuse a length in any way; the law of lengths says how
             return False
         return True

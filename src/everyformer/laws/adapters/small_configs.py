@@ -93,6 +93,15 @@ KINDS: dict[str, dict[str, Any]] = {
     "longcat_flash": {"qk_nope_head_dim": 4, "qk_rope_head_dim": 4, "head_dim": 4},
     "mamba2": {"num_heads": 8, "head_dim": 8, "n_groups": 1},
     "neomme": {"head_dim": 16},
+    "qwen4_exp_text": {
+        "layer_types": ["linear_attention", "indexed_attention"],
+        "indexer_n_heads": 2,
+        "indexer_kv_heads": 1,
+        "indexer_head_dim": 8,
+        "indexer_budget": 8,
+        "indexer_compress_ratio": 2,
+    },
+    "recurrent_gemma": {"num_hidden_layers": 3},
     "reformer": {
         "attn_layers": ["local", "lsh"],
         "axial_pos_shape": [8, 16],

@@ -26,8 +26,13 @@ from everyformer.system.extras import extra_module
 
 LARGEST = 8_000_000
 """parameters of a model that is built: a configuration that was not made small is refused"""
-OTHERS = re.compile("encoder_attn|cross_?att|vision|visual|image|audio|multi_?modal|projector")
-"""parameters that read what comes from an encoder, pictures or sound, which no text gives"""
+_OTHER = re.compile("encoder_hidden|pixel_values|input_features|shape_ids|entity_ids")
+OTHERS = re.compile(
+    "encoder_attn|cross_?att|vision|visual|image|audio|multi_?modal|projector|_extend|entity"
+    "|(shape|pronunciation)_embed|w2e_|e2w_|e2e_"
+)
+"""parameters that read what comes from an encoder, pictures, sound or other ids, which no text
+gives, and words by which these are given"""
 CACHES = ("past_key_values", "cache_params", "state")
 """what a cache is called"""
 ATTENDS = ("eager", "sdpa")
@@ -36,12 +41,15 @@ ATTENDS = ("eager", "sdpa")
 class PreTrained(Subject):
     """A model of transformers."""
 
+    begins = False
+    """whether a first cache must be given to it"""
+
     def __init__(self, model: nn.Module, name: str, inputs: Inputs, **known: Any) -> None:
         super().__init__(model, name, inputs, **known)
         self.words = frozenset(inspect.signature(model.forward).parameters)
         if "attention_mask" in self.words:
             self.masks = ("right", "left", "holes")
-        if self.words & {"encoder_hidden_states", "pixel_values", "input_features"}:
+        if any(_OTHER.search(word) for word in self.words):
             self.idle = OTHERS
         self.cache_word = next((word for word in CACHES if word in self.words), "")
         if self.causal and "position_ids" in self.words:
@@ -69,24 +77,34 @@ class PreTrained(Subject):
         if keep is None:
             return {}
         told = {"attention_mask": keep.long()}
-        if "position_ids" in self.words:
-            told["position_ids"] = (keep.cumsum(1) - 1).clamp(min=0)
+        places = (keep.cumsum(1) - 1).clamp(min=0)
+        moved = (places != torch.arange(keep.shape[1])) & keep
+        if "position_ids" in self.words and bool(moved.any()):
+            told["position_ids"] = places
         return told
 
     def feed(self, model: nn.Module, x: Tensor, cache: Any) -> tuple[Tensor, Any]:
         """Outputs, and the cache behind them."""
         result = model(**{**self._reads(x), "use_cache": True, self.cache_word: cache})
-        after = getattr(result, self.cache_word, None)
+        after = getattr(result, self.cache_word, cache)
+        if after is None and self.cache_word == CACHES[0]:
+            # some fill one that they are given, and do not say so
+            self.begins = True
+            after = extra_module("transformers", "hf", "a cache").DynamicCache(config=model.config)
+            result = model(**{**self._reads(x), "use_cache": True, self.cache_word: after})
+            after = after if after.get_seq_length() else None
         if after is None:
             raise NotJudged(f"it gives no {self.cache_word}")
         return result.logits if hasattr(result, "logits") else result.last_hidden_state, after
 
     def feed_code(self) -> list[str]:
         """The Python of it."""
+        begins = ["    cache = cache or transformers.DynamicCache(config=model.config)"]
         return [
             "def feed(x, cache):",
+            *begins * self.begins,
             f"    result = model(x, {self.cache_word}=cache, use_cache=True)",
-            f"    return result{self.place}, result.{self.cache_word}",
+            f"    return result{self.place}, getattr(result, '{self.cache_word}', cache)",
         ]
 
     def rows_of(self, cache: Any, rows: Tensor) -> Any:
