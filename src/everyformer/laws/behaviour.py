@@ -126,7 +126,7 @@ def gradients(subject: Subject) -> str:
     except FAILURES:  # some can be differentiated in training alone
         x = subject.inputs.draw(4, subject.usual(training=True))
         model = differentiated(subject, x, training=True)
-    every = {n: p for n, p in model.named_parameters() if p.requires_grad}
+    every = {n: p for n, p in model.named_parameters() if p.requires_grad and p.numel()}
     idle = subject.idle
     asked = {n: p for n, p in every.items() if idle is None or idle.search(n) is None}
     missing = [n for n, p in asked.items() if p.grad is None or not p.grad.any()]

@@ -21,7 +21,7 @@ def padding(subject: Subject) -> str:
         NotJudged: the model takes no mask.
     """
     if not subject.masks:
-        raise NotJudged("it takes no mask")
+        raise NotJudged(subject.unmasked)
     length = subject.usual()
     for side in subject.masks:
         contents(subject, length, side)

@@ -80,6 +80,8 @@ class Subject:
 
     masks: tuple[str, ...] = ()
     """where padding may stand: "right", "left", "holes"; (): none is taken"""
+    unmasked: str = "it takes no mask"
+    """why there is none"""
     streams: bool = False
     """whether `feed` goes on with a cache"""
     packs: str = ""

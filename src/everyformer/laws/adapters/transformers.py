@@ -26,10 +26,13 @@ from everyformer.system.extras import extra_module
 
 LARGEST = 8_000_000
 """parameters of a model that is built: a configuration that was not made small is refused"""
-_OTHER = re.compile("encoder_hidden|pixel_values|input_features|shape_ids|entity_ids")
+_OTHER = re.compile(
+    "encoder_(hidden|outputs)|pixel_values|input_features|shape_ids|entity_ids|global_attention"
+    "|target_mapping"
+)
 OTHERS = re.compile(
     "encoder_attn|cross_?att|vision|visual|image|audio|multi_?modal|projector|_extend|entity"
-    "|(shape|pronunciation)_embed|w2e_|e2w_|e2e_"
+    "|(shape|pronunciation|patch|mask|seg)_emb|w2e_|e2w_|e2e_|_global|modality|r_s_bias"
 )
 """parameters that read what comes from an encoder, pictures, sound or other ids, which no text
 gives, and words by which these are given"""
@@ -47,7 +50,9 @@ class PreTrained(Subject):
     def __init__(self, model: nn.Module, name: str, inputs: Inputs, **known: Any) -> None:
         super().__init__(model, name, inputs, **known)
         self.words = frozenset(inspect.signature(model.forward).parameters)
-        if "attention_mask" in self.words:
+        if "decoder_attention_mask" in self.words:
+            self.unmasked = "its decoder has a mask of its own"
+        elif "attention_mask" in self.words:
             self.masks = ("right", "left", "holes")
         if any(_OTHER.search(word) for word in self.words):
             self.idle = OTHERS
@@ -200,7 +205,8 @@ def reads_one_way(name: str, config: Any) -> bool:
     ends = ("ForCausalLM", "LMHeadModel", "DoubleHeadsModel")
     known = (one if isinstance(one, tuple) else (one,) for one in WRITING.values())
     writes = name.endswith(ends) or any(name in names for names in known)
-    return writes and not any(getattr(config, w, True) is False for w in ("is_decoder", "causal"))
+    denied = any(getattr(config, word, True) is False for word in ("is_decoder", "causal"))
+    return writes and not denied and getattr(config, "attn_type", "uni") != "bi"  # XLNet's word
 
 
 def hugging_face(
