@@ -69,7 +69,7 @@ def test_twins_are_judged_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lawful, "_broken", lambda name, causal: judged.append(name) or [])
     names = ("attention", "theirs.py:Net@one", "theirs.py:Net@two", "theirs.py:leaks")
     assert [*broken_laws(names, causal=True)] == [*names[1:]]
-    assert judged == ["theirs.py:Net", "theirs.py:leaks"]
+    assert [Path(name).name for name in judged] == ["theirs.py:Net", "theirs.py:leaks"]
 
 
 def test_one_that_cannot_be_made_fails_alone(compare: Compare) -> None:

@@ -11,9 +11,10 @@ import everyformer as ef
 from everyformer.comparison.plan import match_parameters
 from everyformer.core.errors import ConfigError, EveryformerError, GeneError, UnsupportedError
 from everyformer.core.leaks import leak_of
+from everyformer.core.plugins import MODELS, allow_model
 from everyformer.family import info, of_family
 from everyformer.models.base import Model
-from everyformer.models.build import configure
+from everyformer.models.build import build_model, configure
 
 FILE = """
 import torch
@@ -81,6 +82,7 @@ SIZES = {"vocabulary": 11, "width": 8, "layers": 1, "heads": 2, "max_length": 20
 @pytest.fixture(autouse=True)
 def here(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv(MODELS, "")
     (tmp_path / "theirs.py").write_text(FILE)
 
 
@@ -217,6 +219,29 @@ def test_a_leak_is_found_as_the_weights_are() -> None:
     assert "input 1 is another" in str(leak_of(made("leaks")))
 
 
+def test_a_leak_is_looked_for_in_the_weights_as_they_are_now() -> None:
+    model = made("leaks")
+    assert leak_of(model) is not None
+    with torch.no_grad():
+        model.outside.module.mix.weight.zero_()
+    assert leak_of(model) is None
+
+
+def test_code_that_a_saved_model_names_is_run_where_it_is_named_too(tmp_path, monkeypatch) -> None:
+    config = configure("theirs.py:Net", **SIZES)
+    with pytest.raises(ConfigError, match=r"names the code.*--plugin .*theirs\.py:Net"):
+        build_model(config)
+    allow_model("theirs.py:Net")
+    monkeypatch.chdir("/")  # wherever it was named
+    assert build_model(config).outside.module.embed.num_embeddings == 11
+    assert build_model(configure("hf:gpt2", **{**SIZES, "width": 16, "layers": 1})).outside
+
+
+def test_layers_that_are_not_known_cannot_be_computed_again() -> None:
+    with pytest.raises(ConfigError, match="checkpoint_activations"):
+        made("layers").enable_checkpointing()
+
+
 def test_it_has_no_state_and_no_inside() -> None:
     model = made("layers")
     with pytest.raises(UnsupportedError, match="read whole"):
@@ -225,12 +250,14 @@ def test_it_has_no_state_and_no_inside() -> None:
         made("Net")(ids(), taps=("block-output:1",))
 
 
-def test_a_twin_is_the_same_model_under_another_name() -> None:
+def test_a_twin_is_the_same_model_under_another_name(tmp_path) -> None:
     one, two = (configure(f"theirs.py:Net{label}", **SIZES) for label in ("", "@again"))
-    assert one.outside == two.outside == "theirs.py:Net"
+    assert one.outside == two.outside == f"{tmp_path}/theirs.py:Net"
 
 
 def test_parameters_are_matched_where_the_width_is_taken_and_refused_where_it_is_not() -> None:
+    allow_model("theirs.py:Net")
+    allow_model("theirs.py:fixed")
     net = configure("theirs.py:Net", **{**SIZES, "heads": 1})
     wide, count = match_parameters(net, 1000)
     assert count == sum(

@@ -16,11 +16,12 @@ from everyformer.cli.parsing import Line, VerbOptions
 from everyformer.cli.proposals import propose
 from everyformer.core.config import Choice, NoOptions, Said, from_dict, part_of
 from everyformer.core.errors import CheckpointError, ConfigError, unknown
+from everyformer.core.plugins import allow_model
 from everyformer.core.wording import listed
 from everyformer.family import info
+from everyformer.family.outside import outside_name
 from everyformer.genes import GENES
 from everyformer.genes.gene import NONE
-from everyformer.laws.names import is_target
 from everyformer.system.files import expanded
 from everyformer.training.spec import RunSpec, described, resolve
 
@@ -112,7 +113,10 @@ def _named_member(line: Line[TrainOptions]) -> str | None:
     placed = line.placed(_nothing())
     # before the member is known, all but one of the words after a flag of its own stand there too
     named = [word for word in placed if word in line.names]
-    named = named or [word for word in placed[:1] if is_target(word)]
+    for word in placed[:1] if not named else ():
+        if (outside := outside_name(word)) is not None:
+            allow_model(outside)
+            return word
     if placed and not named:
         refuse_files(placed[:1], line.verb)
         raise unknown("member", placed[0], line.names)

@@ -26,10 +26,12 @@ from everyformer.comparison.plan import Entrant, check_design, entrants, own_opt
 from everyformer.comparison.results import Calibrated, FailedRow, Results, TableRow
 from everyformer.comparison.timing import LayerTimes
 from everyformer.comparison.trainings import Finished, Say, Trainings, say_news
+from everyformer.core.plugins import allow_model
 from everyformer.core.tasks import ALL_TASKS, TASKS
 from everyformer.core.wording import counted, duration, few
 from everyformer.data import load_dataset
 from everyformer.family import info
+from everyformer.family.outside import outside_name
 from everyformer.system.memory import size
 from everyformer.system.pulse import doing
 from everyformer.system.stopping import Gentle
@@ -66,6 +68,8 @@ def run_comparison(
     start = time.perf_counter()
     for member in config.members:
         info(member)
+        if (outside := outside_name(member)) is not None:
+            allow_model(outside)
     own_options(config)
     check_design(config)
     check_folder(config)

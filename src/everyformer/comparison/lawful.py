@@ -7,7 +7,6 @@ hold in the tests.
 from collections.abc import Sequence
 
 from everyformer.core.errors import EveryformerError
-from everyformer.core.twins import twin
 from everyformer.family.outside import outside_name
 from everyformer.laws.adapters.small_configs import SMALL
 from everyformer.laws.judging import judge
@@ -42,7 +41,7 @@ def broken_laws(members: Sequence[str], *, causal: bool) -> Broken:
         model = outside_name(name)
         if model is None:
             continue
-        same = next((other for other in found if twin(other)[0] == model), None)
+        same = next((other for other in found if outside_name(other) == model), None)
         found[name] = found[same] if same else _broken(model, causal)
     return found
 

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.metadata import EntryPoint
 from pathlib import Path
+from types import FunctionType
 from typing import Any
 
 from everyformer.core.config import Options
@@ -22,6 +23,8 @@ from everyformer.core.foreign import FAILURES, describe, note_package, source
 VARIABLE = "EVERYFORMER_PLUGINS"
 """the specs of all, with ; between them"""
 HOW = "write module:Class or path/file.py:Class"
+MODELS = "EVERYFORMER_MODELS"
+"""whole models that were named by who runs this, with ; between them"""
 _registered: dict[str, type[Any]] = {}
 """classes that were registered as they are, by name"""
 
@@ -33,9 +36,7 @@ def add_spec(spec: str) -> type[Any]:
         ConfigError: there is no such class, it is no mixer, or its name is taken; says why.
         PluginError: it cannot be imported.
     """
-    path, colon, name = spec.rpartition(":")
-    if colon and path.endswith(".py"):
-        spec = f"{Path(path).absolute()}:{name}"
+    spec = placed(spec)
     cls = _load(spec)
     other = own_mixers().get(cls.name, cls)
     if other is not cls:
@@ -56,6 +57,47 @@ def add_class(cls: type[Any]) -> None:
     spec = f"{cls.__module__}:{cls.__qualname__}"
     if cls.__module__ != "__main__" and "<" not in spec and spec not in _specs():
         os.environ[VARIABLE] = ";".join([*_specs(), spec])
+
+
+def placed(spec: str) -> str:
+    """A spec with the whole path of its file, so that it is the same in any folder."""
+    path, colon, name = spec.rpartition(":")
+    return f"{Path(path).absolute()}:{name}" if colon and path.endswith(".py") else spec
+
+
+def allow_model(spec: str) -> None:
+    """Let the code of a whole model be run, in this process and those that it starts: who runs it
+    has named it. What a saved model names is not run by that alone."""
+    spec = placed(spec)
+    if spec not in _models():
+        os.environ[MODELS] = ";".join([*_models(), spec])
+
+
+def require_model(spec: str) -> None:
+    """Raise unless a whole model may be made.
+
+    Raises:
+        ConfigError: a saved model alone names its code.
+    """
+    if spec.startswith("hf:") or placed(spec) in _models():
+        return
+    raise ConfigError(
+        f"this model names the code that makes it, '{spec}', which is run where you name it too: "
+        f"--plugin {shlex.quote(spec)}, or everyformer.core.plugins.allow_model in Python"
+    )
+
+
+def names_mixer(spec: str) -> bool:
+    """False if a spec names what makes a whole model: a module that is no mixer, or a function."""
+    value = named(placed(spec), f"the plugin '{spec}'")
+    from torch import nn
+
+    from everyformer.core.mixer import Mixer
+
+    whole = (
+        isinstance(value, type) and issubclass(value, nn.Module) and not issubclass(value, Mixer)
+    )
+    return not whole and not isinstance(value, FunctionType)
 
 
 def own_mixers() -> dict[str, type[Any]]:
@@ -93,12 +135,17 @@ def offer_of(entry: EntryPoint, kind: str) -> str:
 
 def command(words: str) -> str:
     """Command line of everyformer with the plug-ins of this process."""
-    plugins = "".join(f" --plugin {shlex.quote(spec)}" for spec in _specs())
+    specs = [*_specs(), *(spec for spec in _models() if not spec.startswith("hf:"))]
+    plugins = "".join(f" --plugin {shlex.quote(spec)}" for spec in specs)
     return f"everyformer {words}{plugins}"
 
 
 def _specs() -> list[str]:
     return [spec for spec in os.environ.get(VARIABLE, "").split(";") if spec]
+
+
+def _models() -> list[str]:
+    return [spec for spec in os.environ.get(MODELS, "").split(";") if spec]
 
 
 @functools.cache

@@ -101,7 +101,11 @@ def register(mixer: type[Any], row: Member | None = None) -> Member:
 
 
 def register_spec(spec: str) -> None:
-    """`register` of a class named by ``module:Class`` or ``file.py:Class``."""
+    """`register` of a mixer named by ``module:Class`` or ``file.py:Class``; of what makes a whole
+    model, leave to run it where a saved model names it."""
+    if not plugins.names_mixer(spec):
+        plugins.allow_model(spec)
+        return
     _require_free(plugins.add_spec(spec))
     _known.cache_clear()
 

@@ -5,6 +5,7 @@ import datetime
 from everyformer.core.config import Choice
 from everyformer.core.errors import ConfigError
 from everyformer.core.member import Cost, Genes, Member
+from everyformer.core.plugins import placed
 from everyformer.core.tasks import TASKS
 from everyformer.core.twins import twin
 from everyformer.genes import plain_genes
@@ -14,7 +15,8 @@ _WHOLE = "it is read whole, whatever cache it has"
 
 
 def outside_name(name: str) -> str | None:
-    """The name that a model of someone else has, of a twin too; None of a member.
+    """The name of a model of someone else, or of its twin, its file by the whole path; None of a
+    member.
 
     Raises:
         ConfigError: it names many models, or a program, which cannot be trained.
@@ -27,7 +29,7 @@ def outside_name(name: str) -> str | None:
             f"'{name}' is a program without weights that could be trained: name what makes the "
             "model, as file.py:factory, module:factory or hf:KIND"
         )
-    return name
+    return placed(name)
 
 
 def outside_row(name: str) -> Member:

@@ -193,6 +193,12 @@ class Subject:
         """The model in each way in which it can compute the same, with a word for each."""
         yield "", self
 
+    def anew(self) -> Self:
+        """The same, which remembers nothing of how its model was."""
+        other = copy.copy(self)
+        other._bounds, other._copies = {}, {}
+        return other
+
     def settings(self) -> Iterator[tuple[str, Any]]:
         """Names and values that the model and its parts were configured with."""
         for module in self.model.modules():

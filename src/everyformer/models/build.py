@@ -8,6 +8,7 @@ from everyformer.core.bounds import Count
 from everyformer.core.config import Choice, converted, from_dict, to_dict
 from everyformer.core.errors import ConfigError, UnsupportedError, unknown
 from everyformer.core.mixer import Mixer, set_options
+from everyformer.core.plugins import allow_model
 from everyformer.core.tasks import LM, TASKS, TEXT, tasks_called
 from everyformer.family import info, list_members
 from everyformer.genes import GENES
@@ -91,7 +92,10 @@ def create_model(name: str, task: str = LM, **options: Any) -> Model:
     Raises:
         UnknownNameError, ConfigError, GeneError, UnsupportedError: what clashes with what, and why.
     """
-    return build_model(configure(name, task, **options))
+    config = configure(name, task, **options)
+    if config.outside is not None:
+        allow_model(config.outside)
+    return build_model(config)
 
 
 def configure(name: str, task: str = LM, **options: Any) -> ModelConfig:

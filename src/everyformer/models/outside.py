@@ -15,8 +15,10 @@ from everyformer.core.errors import ConfigError, GeneError, UnsupportedError
 from everyformer.core.mask import Mask
 from everyformer.core.mixer import Mixer
 from everyformer.core.outputs import StackOutput
+from everyformer.core.plugins import require_model
 from everyformer.core.state import StackState
 from everyformer.core.tasks import TASKS
+from everyformer.core.twins import twin
 from everyformer.genes.config import ModelConfig
 from everyformer.laws.causality import glance
 from everyformer.laws.subject import Subject
@@ -33,7 +35,7 @@ class Outside(nn.Module):
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.name = str(config.outside)
+        self.name = twin(config.member)[0]
         drawn = torch.get_rng_state()
         self.subject = outside_subject(config)
         torch.set_rng_state(drawn)
@@ -75,7 +77,7 @@ class Outside(nn.Module):
 
     def found_leak(self) -> str | None:
         """Where it sees the future as it is now, by a glance at one length."""
-        return glance(self.subject) if self.subject.causal else None
+        return glance(self.subject.anew()) if self.subject.causal else None
 
 
 def outside_subject(config: ModelConfig) -> Subject:
@@ -88,6 +90,7 @@ def outside_subject(config: ModelConfig) -> Subject:
         "max_length": config.tokens,
     }
     name = str(config.outside)
+    require_model(name)
     # classes of transformers know what they are; layers of torch are told by a mask
     return target(name, sizes, causal=None if name.startswith("hf:") else config.causal)
 
@@ -114,7 +117,19 @@ class OutsideStack(nn.Module):
                 "let what makes it take 'width', which is given to it"
             )
         self.out_width = self.outside.channels
-        self.checkpointing = False
+
+    @property
+    def checkpointing(self) -> bool:
+        """Never: what lies inside is not known."""
+        return False
+
+    @checkpointing.setter
+    def checkpointing(self, on: bool) -> None:
+        if on:
+            raise ConfigError(
+                f"'checkpoint_activations' is set, but '{self.outside.name}' has no layers known "
+                "here: let it do that itself"
+            )
 
     def init_state(self, batch_size: int, **where: object) -> StackState:
         """Raise: its cache, if it has one, is not known here."""

@@ -83,7 +83,7 @@ class PreTrained(Subject):
             return {}
         told = {"attention_mask": keep.long()}
         places = (keep.cumsum(1) - 1).clamp(min=0)
-        moved = (places != torch.arange(keep.shape[1])) & keep
+        moved = (places != torch.arange(keep.shape[1], device=keep.device)) & keep
         if "position_ids" in self.words and bool(moved.any()):
             told["position_ids"] = places
         return told
@@ -164,8 +164,8 @@ class PreTrained(Subject):
     def variants(self) -> Iterator[tuple[str, Self]]:
         """The model with each implementation of attention that it takes."""
         for way in ATTENDS:
-            other = copy.copy(self)
-            other.model, other._bounds, other._copies = copy.deepcopy(self.model), {}, {}
+            other = self.anew()
+            other.model = copy.deepcopy(self.model)
             try:
                 other.model.set_attn_implementation(way)  # type: ignore[operator]
             except Exception:  # it has no other way: it is tried as it is
