@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from everyformer.cli import main
-from everyformer.core.errors import ConfigError, PluginError, ShapeError
+from everyformer.core.errors import ConfigError, PluginError, ResourceError, ShapeError
 from everyformer.laws import check, check_growth, check_streaming
 from everyformer.laws.names import is_target
 from everyformer.laws.targets import target
@@ -88,6 +88,16 @@ def no_module():
     return {"a": 1}
 
 
+def huge():
+    return nn.Linear(10**7, 10**7)
+
+
+def downloads():
+    from transformers import AutoModel
+
+    return AutoModel.from_pretrained("nobody/has-this")
+
+
 def talks():
     print("making it")
     return Net()
@@ -95,7 +105,8 @@ def talks():
 
 
 @pytest.fixture
-def file(tmp_path):
+def file(tmp_path, monkeypatch):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     (tmp_path / "theirs.py").write_text(FILE)
     return tmp_path / "theirs.py"
 
@@ -103,6 +114,12 @@ def file(tmp_path):
 WRONG = [
     ("raises", PluginError, "RuntimeError: no weights today"),
     ("ends", PluginError, "SystemExit: 3"),
+    ("huge", ResourceError, "100,000,010,000,000 parameters.*needs at least .* are free"),
+    (
+        "downloads",
+        PluginError,
+        "the model '.*downloads' cannot be made: .*OSError: .*nobody/has-this",
+    ),
     ("no_module", ConfigError, "gives a dict, which is no model"),
     ("Wants", ConfigError, "wants flavour, colour: name a function that makes"),
     ("Two", ConfigError, "cannot be guessed.*missing 1 required positional argument"),
@@ -157,6 +174,30 @@ def test_prints_of_a_model_go_to_stderr(file, capfd):
     assert main(["verify", f"{file}:talks", "--laws", "batch", "--json"]) == 0
     out, err = capfd.readouterr()
     assert "making it" in err
+    assert [one["status"] for one in json.loads(out)] == ["held"]
+
+
+TRAINS = """
+import torch
+from theirs import Net
+
+model = Net()
+optimiser = torch.optim.SGD(model.parameters(), 0.1)
+for step in range(3):
+    loss = model(torch.randint(0, 16, (2, 5))).square().mean()
+    loss.backward()
+    optimiser.step()
+    print("step", step, loss.item())
+"""
+
+
+def test_a_file_that_trains_as_it_is_imported_does_so_on_stderr(file, capfd, monkeypatch):
+    monkeypatch.syspath_prepend(file.parent)
+    trains = file.parent / "trains.py"
+    trains.write_text(TRAINS)
+    assert main(["verify", f"{trains}:model", "--laws", "batch", "--json"]) == 0
+    out, err = capfd.readouterr()
+    assert "step 2" in err
     assert [one["status"] for one in json.loads(out)] == ["held"]
 
 

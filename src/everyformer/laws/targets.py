@@ -16,14 +16,17 @@ from typing import Any
 import torch
 from torch import nn
 
-from everyformer.core.errors import ConfigError, PluginError
+from everyformer.core.errors import ConfigError, PluginError, ResourceError
 from everyformer.core.foreign import FAILURES, describe
 from everyformer.core.plugins import named
 from everyformer.laws.adapters import subject_of
 from everyformer.laws.adapters.small_configs import SMALL
 from everyformer.laws.adapters.transformers import hugging_face
 from everyformer.laws.subject import Subject
+from everyformer.system.memory import check_memory
 
+BYTES = 4 + 3 * 8
+"""of a parameter in float32 and in the copies that laws make"""
 SIZES = {
     "vocabulary": ("vocabulary", "vocab_size", "vocab", "n_vocab", "num_tokens", "n_tokens"),
     "width": ("width", "d_model", "dim", "hidden_size", "n_embd", "embed_dim"),
@@ -57,6 +60,8 @@ def target(name: str, sizes: Mapping[str, int] | None = None, **known: Any) -> S
         made: nn.Module | None = factory if isinstance(factory, nn.Module) else None
         given = {} if made is not None else sized(name, factory, sizes)
         make = functools.partial(factory, **given)
+        if made is None:
+            check_size(name, make)
         torch.manual_seed(0)
         model = make() if made is None else made
     if not isinstance(model, nn.Module):
@@ -72,6 +77,21 @@ def target(name: str, sizes: Mapping[str, int] | None = None, **known: Any) -> S
         build.insert(0, f"import sys; sys.path.insert(0, {str(Path(module).resolve().parent)!r})")
     again = None if made is not None else make
     return subject_of(model, attribute, build=build, make=again, **known)
+
+
+def check_size(name: str, make: Callable[[], nn.Module]) -> None:
+    """Refuse a model that does not fit into the memory that is free, with its copies in float64.
+
+    Raises:
+        ResourceError: both sizes.
+    """
+    try:
+        with torch.device("meta"):
+            count = sum(weight.numel() for weight in make().parameters())
+    except FAILURES:  # code that looks at numbers, or that will fail again
+        return
+    what = f"'{name}' with its {count:,} parameters and copies of it in float64"
+    check_memory(BYTES * count, what, "name one that is smaller, or give it smaller sizes")
 
 
 def sized(
@@ -106,7 +126,7 @@ def foreign(name: str) -> Iterator[None]:
     try:
         with contextlib.redirect_stdout(sys.stderr):
             yield
-    except (ConfigError, PluginError):
+    except (ConfigError, PluginError, ResourceError):
         raise
     except FAILURES as error:
         raise PluginError(f"the model '{name}' cannot be made: {describe(error)}") from error
