@@ -118,7 +118,7 @@ WRONG = [
     (
         "downloads",
         PluginError,
-        "the model '.*downloads' cannot be made: .*OSError: .*nobody/has-this",
+        "the model '.*downloads' cannot be made: .*OSError: We couldn't connect",
     ),
     ("no_module", ConfigError, "gives a dict, which is no model"),
     ("Wants", ConfigError, "wants flavour, colour: name a function that makes"),
