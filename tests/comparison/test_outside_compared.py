@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from small_comparisons import Compared
 
+from everyformer.comparison import compare as runs
 from everyformer.comparison import lawful
 from everyformer.comparison.lawful import broken_laws
 
@@ -72,8 +73,14 @@ def test_twins_are_judged_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [Path(name).name for name in judged] == ["theirs.py:Net", "theirs.py:leaks"]
 
 
-def test_one_that_cannot_be_made_fails_alone(compare: Compare) -> None:
-    made = compare("attention", "theirs.py:Nett", "--training.steps", "1")
+def test_one_that_cannot_be_made_fails_alone_and_no_layer_of_a_whole_one_is_timed(
+    compare: Compare, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    timed: list[list[str]] = []
+    times = runs.LayerTimes
+    monkeypatch.setattr(runs, "LayerTimes", lambda c, m, f: timed.append(m) or times(c, m, f))
+    made = compare("attention", "theirs.py:Net", "theirs.py:Nett", "--training.steps", "1")
+    assert timed == [["attention"]]
     assert made.row("attention")["status"] == "done"
     assert "has no 'Nett'; did you mean 'Net'?" in made.row("theirs.py:Nett")["error"]
 

@@ -11,8 +11,8 @@ import everyformer as ef
 from everyformer.comparison.plan import match_parameters
 from everyformer.core.errors import ConfigError, EveryformerError, GeneError, UnsupportedError
 from everyformer.core.leaks import leak_of
-from everyformer.core.plugins import MODELS, allow_model
-from everyformer.family import info, of_family
+from everyformer.core.plugins import MODELS, allow_model, command
+from everyformer.family import info, of_family, register_spec
 from everyformer.models.base import Model
 from everyformer.models.build import build_model, configure
 
@@ -235,6 +235,13 @@ def test_code_that_a_saved_model_names_is_run_where_it_is_named_too(tmp_path, mo
     monkeypatch.chdir("/")  # wherever it was named
     assert build_model(config).outside.module.embed.num_embeddings == 11
     assert build_model(configure("hf:gpt2", **{**SIZES, "width": 16, "layers": 1})).outside
+
+
+def test_a_plug_in_that_makes_a_whole_model_is_left_to_be_run() -> None:
+    config = configure("theirs.py:leaks", **SIZES)
+    register_spec("theirs.py:leaks")
+    assert build_model(config).outside.module.ahead == 1
+    assert "--plugin" in command("generate run")
 
 
 def test_layers_that_are_not_known_cannot_be_computed_again() -> None:

@@ -1,0 +1,181 @@
+"""No false alarm: tables that were rounded, modes that take other lengths, experts, other ids."""
+
+import subprocess
+import sys
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from everyformer.laws import check
+from everyformer.laws.adapters import subject_of
+from everyformer.laws.adapters.transformers import hugging_face
+from everyformer.laws.targets import target
+
+pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")  # of transformers
+
+
+class Base(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.head = nn.Embedding(16, 4), nn.Linear(4, 16)
+
+
+class Decays(Base):
+    """h_t = sum_s exp(-0.7 (t - s)) x_s from a table; with a cache by exp(-0.7), step by step."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        # as a table is usually made: rounded to the dtype that the model is built in
+        self.register_buffer("table", torch.exp(-0.7 * torch.arange(129)))
+
+    def forward(self, x: Tensor, cache: tuple[Tensor, ...] | None = None) -> object:
+        h = self.embed(x)
+        length = x.shape[1]
+        ago = (torch.arange(length)[:, None] - torch.arange(length)).clamp(min=0)
+        weights = self.table[ago].tril()
+        y = weights @ h
+        if cache is not None:
+            y = y + self.table[1 : length + 1, None] * cache[0]
+        return self.head(y), (y[:, -1:],)
+
+
+def test_a_table_that_is_made_anew_in_float64_is_no_difference() -> None:
+    """Products of rounded decays are no rounded decay of the sum: 1e-8, far beyond the bound."""
+    laws = ("streaming", "saving")
+    [live, _] = check(Decays(), laws=laws, vocabulary=16)
+    assert live.status == "failed"
+    made = check(subject_of(Decays(), make=Decays, vocabulary=16), laws=laws)
+    assert [one.status for one in made] == ["held", "held"]
+
+
+def test_tables_that_are_drawn_stay_as_they_are() -> None:
+    class Drawn(Base):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("features", torch.randn(4, 4))
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.head(self.embed(x).cumsum(1) @ self.features)
+
+    model = Drawn()
+    subject = subject_of(model, make=Drawn, vocabulary=16)
+    assert torch.equal(subject.copy().features, model.features.double())
+
+
+class Multiples(Base):
+    """It learns from texts of multiples of 8 alone."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.training and x.shape[1] % 8:
+            raise ValueError("in training a length must be a multiple of 8")
+        return self.head(self.embed(x).cumsum(1))
+
+
+def test_a_mode_is_tried_at_lengths_that_it_takes() -> None:
+    laws = ("causality", "batch", "determinism", "gradients")
+    assert {one.status for one in check(Multiples(), laws=laws)} == {"held"}
+
+    class Leaks(Multiples):
+        def forward(self, x: Tensor) -> Tensor:
+            ahead = self.embed(x).roll(-1, 1) if self.training else 0
+            return super().forward(x) + self.head(self.embed(x) * 0 + ahead)
+
+    [broken] = check(Leaks(), laws=("causality",))
+    assert broken.status == "failed"
+    assert "in training" in broken.detail
+
+
+class Product(nn.Module):
+    def forward(self, h: Tensor, weight: Tensor) -> Tensor:
+        return h @ weight
+
+
+class Views(Base):
+    """A part that is given weights."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weights, self.product = nn.Parameter(torch.randn(2, 4, 4)), Product()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.product(self.embed(x), self.weights.view(2, 4, 4)[0]))
+
+
+def test_growth_is_counted_where_weights_are_cut() -> None:
+    [growth] = check(Views(), laws=("growth",))
+    assert growth.status == "said", growth.detail
+
+
+class Exported(Base):
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.head(self.embed(x).cumsum(1))
+        return 2 * y if torch.compiler.is_exporting() else y
+
+
+def test_what_is_exported_is_run() -> None:
+    [broken] = check(Exported(), laws=("compiles",))
+    assert broken.status == "failed"
+    assert broken.detail.startswith("exported outputs are off by")
+    right = Exported()
+    right.forward = lambda x: right.head(right.embed(x).cumsum(1))
+    [held] = check(right, laws=("compiles",))
+    assert "exported, equal at lengths 32, 33" in held.detail
+
+
+def test_positions_are_told_where_padding_moves_them() -> None:
+    pytest.importorskip("transformers")
+    subject = hugging_face("gpt2")
+    keep = torch.ones(2, 5, dtype=torch.bool)
+    assert [*subject._told(keep)] == ["attention_mask"]
+    keep[1, 3:] = False
+    assert [*subject._told(keep)] == ["attention_mask"]
+    assert subject._told(keep.flip(1))["position_ids"][1].tolist() == [0, 0, 0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("name", "law", "status"),
+    [
+        ("BartForConditionalGeneration", "padding", "exempt"),  # its decoder has its own mask
+        ("WhisperForCausalLM", "gradients", "held"),  # there is no sound
+        ("MobileBertForMaskedLM", "gradients", "held"),  # a weight without elements
+        ("HunYuanMoEV1ForCausalLM", "gradients", "held"),  # of one expert a router says nothing
+        ("MixtralForCausalLM", "compiles", "held"),  # experts without a loop
+    ],
+)
+@pytest.mark.full("5 s each")
+def test_what_a_class_cannot_be_asked_is_no_fault_of_it(name, law, status) -> None:
+    pytest.importorskip("transformers")
+    [one] = check(target(f"hf:{name}"), laws=(law,))
+    assert one.status == status, one.detail
+
+
+def test_the_program_of_a_cache_in_another_order_runs() -> None:
+    class Stays(Decays):
+        def forward(self, x: Tensor, cache: object = None) -> object:
+            y, after = super().forward(x, None if cache is None else cache.held)
+            return y, Cache(after)
+
+    class Cache:
+        def __init__(self, held: object) -> None:
+            self.held = held
+
+        def reorder_cache(self, rows: Tensor) -> None:
+            """Forgotten."""
+
+    [broken] = check(subject_of(Stays(), make=Stays, vocabulary=16), laws=("streaming",))
+    assert "after its rows were put in the order [2, 0, 0]" in broken.detail
+    assert "cache.reorder_cache(rows)" in broken.reproduction
+    compile(broken.reproduction, "program", "exec")
+
+
+def test_the_program_of_a_state_of_torch_in_another_order_moves_its_rows(monkeypatch) -> None:
+    model = nn.LSTM(4, 4, batch_first=True)
+    subject = subject_of(model, build=("model = torch.nn.LSTM(4, 4, batch_first=True)",))
+    monkeypatch.setattr(subject, "rows_of", lambda cache, rows: cache)
+    [broken] = check(subject, laws=("streaming",))
+    ran = subprocess.run(
+        [sys.executable, "-c", broken.reproduction], capture_output=True, text=True, check=True
+    )
+    # the program moves the rows, as it should be done: nothing is left
+    assert float(ran.stdout.removeprefix("tensor(").partition(",")[0].rstrip(")\n")) < 1e-12
