@@ -86,6 +86,24 @@ def test_a_mode_is_tried_at_lengths_that_it_takes() -> None:
     assert "in training" in broken.detail
 
 
+class One(Base):
+    """It reads texts of one length, longer than those that are usually tried."""
+
+    block_size = 128
+
+    def forward(self, x: Tensor) -> Tensor:
+        if x.shape[1] != 128:
+            raise ValueError(f"a length of {x.shape[1]} is not 128")
+        return self.head(self.embed(x).cumsum(1))
+
+
+def test_one_length_is_enough() -> None:
+    laws = ("batch", "lengths", "numbers", "gradients", "determinism", "saving")
+    assert {
+        one.status for one in check(One(), laws=laws, inputs=torch.zeros(1, 128).long() + 15)
+    } == {"held"}
+
+
 class Product(nn.Module):
     def forward(self, h: Tensor, weight: Tensor) -> Tensor:
         return h @ weight

@@ -119,7 +119,7 @@ def gradients(subject: Subject) -> str:
         LawBroken: names of parameters without.
     """
     subject.require_weights()
-    most = max(subject.usual(), *(n for n in subject.lengths() if n <= TRIED[-1]))
+    most = max([subject.usual(), *(n for n in subject.lengths() if n <= TRIED[-1])])
     x = subject.inputs.draw(4, most)  # beyond windows and blocks
     try:
         model = differentiated(subject, x, training=False)

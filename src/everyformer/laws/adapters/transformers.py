@@ -32,7 +32,7 @@ _OTHER = re.compile(
 )
 OTHERS = re.compile(
     "encoder_attn|cross_?att|vision|visual|image|audio|multi_?modal|projector|_extend|entity"
-    "|(shape|pronunciation|patch|mask|seg)_emb|w2e_|e2w_|e2e_|_global|modality|r_s_bias"
+    "|(shape|pronunciation|patch|mask|seg)_emb|w2e_|e2w_|e2e_|_global|modality|connector|r_s_bias"
 )
 """parameters that read what comes from an encoder, pictures, sound or other ids, which no text
 gives, and words by which these are given"""
