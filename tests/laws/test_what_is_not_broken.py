@@ -89,7 +89,9 @@ def test_a_mode_is_tried_at_lengths_that_it_takes() -> None:
 class One(Base):
     """It reads texts of one length, longer than those that are usually tried."""
 
-    block_size = 128
+    def __init__(self) -> None:
+        super().__init__()
+        self.block_size = 128
 
     def forward(self, x: Tensor) -> Tensor:
         if x.shape[1] != 128:
