@@ -4,7 +4,7 @@ Sizes keep what models ask of each other: heads times a head's size is the width
 have fewer heads where they had, layers of each kind are there. A window, a chunk or a block is
 small enough that short texts go beyond it.
 
-Sizes of whole models (`Sizes`) may be others; what is left belongs to those of a width of 32.
+The sizes of a whole model may be others; what is left belongs to a width of 32.
 """
 
 import re
