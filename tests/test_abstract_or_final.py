@@ -24,9 +24,9 @@ def classes() -> list[type]:
     for module in pkgutil.walk_packages(everyformer.__path__, "everyformer."):
         if not module.name.endswith("__main__"):
             importlib.import_module(module.name)
-    modules = [m for name, m in list(sys.modules.items()) if name.startswith("everyformer")]
+    modules = [m for name, m in list(sys.modules.items()) if name.startswith("everyformer.")]
     found = {c for m in modules for c in vars(m).values() if inspect.isclass(c)}
-    return [c for c in found if c.__module__.startswith("everyformer")]
+    return [c for c in found if c.__module__.startswith("everyformer.")]
 
 
 def function(member: Any) -> Callable[..., Any] | None:
@@ -57,7 +57,7 @@ def replaced(cls: type) -> Iterator[tuple[str, str]]:
         if own is None or name.startswith("__"):
             continue
         for base in cls.__mro__[1:]:
-            if not (base.__module__.startswith("everyformer") and name in vars(base)):
+            if not (base.__module__.startswith("everyformer.") and name in vars(base)):
                 continue
             theirs = function(vars(base)[name])
             extends = any(f"{of}.{name}(" in inspect.getsource(own) for of in ("super()", "State"))

@@ -165,13 +165,13 @@ def test_a_picture_that_needs_a_package_names_it(monkeypatch: pytest.MonkeyPatch
 def test_a_package_of_the_users_own_is_imported_for_its_environments(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Any
 ) -> None:
-    (tmp_path / "theirs.py").write_text(
+    (tmp_path / "their_poles.py").write_text(
         "import gymnasium\n"
-        "gymnasium.register('theirs/Pole-v0', 'gymnasium.envs.classic_control:CartPoleEnv')\n"
+        "gymnasium.register('their_poles/Pole-v0', 'gymnasium.envs.classic_control:CartPoleEnv')\n"
     )
     monkeypatch.syspath_prepend(str(tmp_path))
-    assert make("theirs:theirs/Pole-v0").observation_space.shape == (4,)
-    del gymnasium.registry["theirs/Pole-v0"]
+    assert make("their_poles:their_poles/Pole-v0").observation_space.shape == (4,)
+    del gymnasium.registry["their_poles/Pole-v0"]
 
 
 @pytest.mark.parametrize(
