@@ -122,8 +122,33 @@ def test_sizes_are_given_by_the_names_that_the_factory_has() -> None:
 def test_hidden_states_have_an_output_layer_here() -> None:
     model, x = made("Hidden"), ids()
     hidden = model.outside.module.embed(x).cumsum(1)
-    expected = hidden @ model.head.weight.T + model.head.bias
+    expected = hidden @ model.last.weight.T + model.last.bias
     assert torch.allclose(model(x).logits, expected, atol=1e-12)
+
+
+def test_a_loss_in_pieces_is_the_loss() -> None:
+    x = ids()
+    whole, pieces = made("Net").train(), made("Net", loss_chunk=4).train()
+    losses = [model(x, targets=x).loss for model in (whole, pieces)]
+    assert math.isclose(losses[0].item(), losses[1].item(), rel_tol=1e-12)
+    assert pieces(x, targets=x).logits.shape == (3, 0, 11)
+    assert made("Net", label_smoothing=0.1)(x, targets=x).loss.item() != losses[0].item()
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "word"),
+    [
+        ("Net", {"dropout": 0.1}, "block"),
+        ("Net", {"tie": False}, "tie"),
+        ("Net", {"lookahead": 0.5}, "lookahead"),
+        ("layers", {"dropout": 0.1}, "block"),
+        ("layers", {"init": "gpt2"}, "init"),
+        ("layers", {"layer_losses": True}, "layer_losses"),
+    ],
+)
+def test_options_that_would_change_nothing_are_refused(name, options, word) -> None:
+    with pytest.raises(GeneError, match=f"'{word}' would change nothing in it"):
+        made(name, **options)
 
 
 def test_a_seed_is_its_weights_and_leaves_the_random_numbers_where_they_belong() -> None:

@@ -10,15 +10,16 @@ from everyformer.benchmark.points import Point, crossover
 from everyformer.comparison.advice import advice
 from everyformer.comparison.config import CompareConfig
 from everyformer.comparison.contrasts import contrasts, letters
-from everyformer.comparison.lawful import Broken, sentence
+from everyformer.comparison.lawful import sentence
 from everyformer.comparison.metrics import METRICS
-from everyformer.comparison.plan import Entrant, preset_changes
+from everyformer.comparison.plan import Entrant, Job, preset_changes
 from everyformer.comparison.playing import mean_of
 from everyformer.comparison.results import (
     Calibrated,
     FailedRow,
     Interval,
     Metric,
+    Result,
     Results,
     Run,
     TableRow,
@@ -39,6 +40,39 @@ from everyformer.training.run import environment
 FORMAT = "everyformer-comparison"
 
 
+def _row(
+    entrant: Entrant,
+    results: list[Result],
+    task: str,
+    metric: Metric,
+    speed: Calibrated | None,
+) -> TableRow | FailedRow:
+    """The row of a member from all of its trainings."""
+    good = [result for result in results if result["status"] == "done"]
+    if not good or len(good) < len(results):
+        error = next((r["error"] for r in results if r["status"] != "done"), entrant.error)
+        return {"member": entrant.member, "status": "failed", "error": error}
+    assert entrant.parameters is not None
+    row = member_row(entrant.member, task, entrant.parameters, good, metric, speed)
+    tried = [played for result in good if (played := result.get("played"))]
+    row["played"] = mean_of(tried) if tried else None
+    leaks = [law.detail for law in entrant.broken if law.law == "causality"]
+    row["leaks"] = row["leaks"] or next(iter(leaks), None)
+    laws = [sentence(law) for law in entrant.broken if law.law != "causality"]
+    row["limits"] = [*row["limits"], *laws]
+    return row
+
+
+def _run(job: Job, result: Result, folder: Path) -> Run:
+    """A training with its curve; ``folder`` is the comparison's."""
+    values = {key: value for key, value in result.items() if key != "config"}
+    # `train` may have gone on with it since
+    last = result["steps"] if result["status"] == "done" else None
+    lines = curve(folder / job.folder / "run", last)
+    which = {"member": job.member, "seed": job.seed, "lr": job.lr, "folder": job.folder}
+    return cast(Run, {**which, **values, **lines})
+
+
 def collect(
     config: CompareConfig,
     dataset: Dataset,
@@ -48,7 +82,6 @@ def collect(
     points: list[Point],
     folder: Path,
     command: str,
-    broken: Broken,
 ) -> Results:
     """Everything that the report is drawn from, as plain values.
 
@@ -64,29 +97,9 @@ def collect(
         if entrant.member in able - trained:
             continue
         trainings = [(j, result) for j, result in finished if j.member == entrant.member]
-        good = [result for _, result in trainings if result["status"] == "done"]
-        if good and len(good) == len(trainings):
-            assert entrant.parameters is not None
-            speed = calibrated.get(entrant.member)
-            row = member_row(entrant.member, dataset.task, entrant.parameters, good, metric, speed)
-            tried = [played for result in good if (played := result.get("played"))]
-            row["played"] = mean_of(tried) if tried else None
-            for law in broken.get(entrant.member, ()):
-                if law.law == "causality":
-                    row["leaks"] = row["leaks"] or law.detail
-                else:
-                    row["limits"] = [*row["limits"], sentence(law)]
-            rows.append(row)
-        else:
-            error = next((f["error"] for _, f in trainings if f["status"] != "done"), entrant.error)
-            rows.append({"member": entrant.member, "status": "failed", "error": error})
-        for job, result in trainings:
-            values = {key: value for key, value in result.items() if key != "config"}
-            # `train` may have gone on with it since
-            last = result["steps"] if result["status"] == "done" else None
-            lines = curve(folder / job.folder / "run", last)
-            which = {"member": job.member, "seed": job.seed, "lr": job.lr, "folder": job.folder}
-            runs.append(cast(Run, {**which, **values, **lines}))
+        results = [result for _, result in trainings]
+        rows.append(_row(entrant, results, dataset.task, metric, calibrated.get(entrant.member)))
+        runs += [_run(job, result, folder) for job, result in trainings]
     ranked = rank(rows, metric)
     complete = [row for row in ranked if row["status"] == "done"]
     told = contrasts(complete, metric, config.looks)

@@ -21,7 +21,7 @@ from everyformer.comparison.config import CompareConfig
 from everyformer.comparison.decoding import LONGEST
 from everyformer.comparison.estimate import Estimate
 from everyformer.comparison.folder import check_folder, opened
-from everyformer.comparison.lawful import broken_laws, sentence
+from everyformer.comparison.lawful import sentence, with_laws
 from everyformer.comparison.plan import Entrant, check_design, entrants, own_options
 from everyformer.comparison.results import Calibrated, FailedRow, Results, TableRow
 from everyformer.comparison.timing import LayerTimes
@@ -30,6 +30,7 @@ from everyformer.core.plugins import allow_model
 from everyformer.core.tasks import ALL_TASKS, TASKS
 from everyformer.core.wording import counted, duration, few
 from everyformer.data import load_dataset
+from everyformer.data.dataset import Dataset
 from everyformer.family import info
 from everyformer.family.outside import outside_name
 from everyformer.system.memory import size
@@ -66,34 +67,8 @@ def run_comparison(
         command: the words that began it.
     """
     start = time.perf_counter()
-    for member in config.members:
-        info(member)
-        if (outside := outside_name(member)) is not None:
-            allow_model(outside)
-    own_options(config)
-    check_design(config)
-    check_folder(config)
-    with doing(f"reading {config.data.source}"):
-        dataset = load_dataset(config.data, config.task, able=common_tasks(config.members))
-        config.training.check_task(dataset.task)
-    say(f"{dataset.name}: {dataset.split}")
-    if config.decode is None and TASKS[dataset.task].continues and dataset.length > LONGEST:
-        say(
-            f"a token is timed after up to {LONGEST:,} others, not the {dataset.length:,} of a "
-            "text, which may take long: --decode N measures more"
-        )
-    with doing("building the members"):
-        ready = entrants(config, dataset)
-    for entrant in ready:
-        if entrant.error is not None:
-            say(f"{entrant.member}: cannot be built: {entrant.error}")
-    broken = broken_laws(
-        [entrant.member for entrant in ready if entrant.config is not None],
-        causal=TASKS[dataset.task].forward_only,
-    )
-    for member, laws in broken.items():
-        for one in laws:
-            say(f"{member} {sentence(one)}")
+    dataset = _read(config, say)
+    ready = _built(config, dataset, say)
     with opened(config, dataset.fingerprint, command) as folder:
         finished, results = Finished(), cast(Results, {})
         layered = [e.member for e in ready if e.config is not None and e.config.outside is None]
@@ -117,15 +92,7 @@ def run_comparison(
             def collected(finished: Finished) -> Results:
                 """Results so far, in their files."""
                 so_far = collect(
-                    config,
-                    dataset,
-                    ready,
-                    calibrated,
-                    finished,
-                    times.points,
-                    folder,
-                    command,
-                    broken,
+                    config, dataset, ready, calibrated, finished, times.points, folder, command
                 )
                 write(so_far, folder)
                 return so_far
@@ -156,6 +123,41 @@ def run_comparison(
         with doing("drawing the page"):
             report(results, folder, complete=True)
         return Outcome(results["rows"], results, folder)
+
+
+def _read(config: CompareConfig, say: Say) -> Dataset:
+    """The data of a comparison whose description holds."""
+    for member in config.members:
+        info(member)
+        if (outside := outside_name(member)) is not None:
+            allow_model(outside)
+    own_options(config)
+    check_design(config)
+    check_folder(config)
+    with doing(f"reading {config.data.source}"):
+        dataset = load_dataset(config.data, config.task, able=common_tasks(config.members))
+        config.training.check_task(dataset.task)
+    say(f"{dataset.name}: {dataset.split}")
+    if config.decode is None and TASKS[dataset.task].continues and dataset.length > LONGEST:
+        say(
+            f"a token is timed after up to {LONGEST:,} others, not the {dataset.length:,} of a "
+            "text, which may take long: --decode N measures more"
+        )
+    return dataset
+
+
+def _built(config: CompareConfig, dataset: Dataset, say: Say) -> list[Entrant]:
+    """The members, whole models of someone else with the laws that they break."""
+    with doing("building the members"):
+        ready = entrants(config, dataset)
+    for entrant in ready:
+        if entrant.error is not None:
+            say(f"{entrant.member}: cannot be built: {entrant.error}")
+    ready = with_laws(ready, causal=TASKS[dataset.task].forward_only)
+    for entrant in ready:
+        for law in entrant.broken:
+            say(f"{entrant.member} {sentence(law)}")
+    return ready
 
 
 def announced(

@@ -4,10 +4,11 @@ A model that sees the future would win every comparison; the laws of members are
 hold in the tests.
 """
 
+import dataclasses
 from collections.abc import Sequence
 
+from everyformer.comparison.plan import Entrant
 from everyformer.core.errors import EveryformerError
-from everyformer.family.outside import outside_name
 from everyformer.laws.adapters.small_configs import SMALL
 from everyformer.laws.judging import judge
 from everyformer.laws.targets import target
@@ -26,24 +27,24 @@ TRIED = (
     "saving",
 )
 """all that say right or wrong, but for compiling, which takes long"""
-Broken = dict[str, list[LawResult]]
-"""laws that do not hold, by member; of a member that has twins by each name"""
 
 
-def broken_laws(members: Sequence[str], *, causal: bool) -> Broken:
-    """The laws that models of someone else break, made small where they take sizes.
+def with_laws(ready: Sequence[Entrant], *, causal: bool) -> list[Entrant]:
+    """The same, whole models of someone else with the laws that they break, made small where they
+    take sizes; twins are judged once.
 
     Args:
         causal: whether the task asks that they see the past alone.
     """
-    found: Broken = {}
-    for name in members:
-        model = outside_name(name)
-        if model is None:
-            continue
-        same = next((other for other in found if outside_name(other) == model), None)
-        found[name] = found[same] if same else _broken(model, causal)
-    return found
+    judged: dict[str, tuple[LawResult, ...]] = {}
+    for entrant in ready:
+        model = None if entrant.config is None else entrant.config.outside
+        if model is not None and model not in judged:
+            judged[model] = tuple(_broken(model, causal))
+    return [
+        dataclasses.replace(e, broken=judged.get(str(e.config.outside), ())) if e.config else e
+        for e in ready
+    ]
 
 
 def _broken(name: str, causal: bool) -> list[LawResult]:
@@ -58,7 +59,7 @@ def _broken(name: str, causal: bool) -> list[LawResult]:
 
 
 def sentence(one: LawResult) -> str:
-    """What is wrong, as a predicate of the model."""
+    """A broken law as a predicate of the model."""
     if one.status == "undecided":
         return f"was not judged by the law of {one.law}: {one.detail}"
     return f"breaks the law of {one.law}: {one.detail}"

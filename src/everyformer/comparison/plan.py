@@ -17,6 +17,7 @@ from everyformer.data.dataset import Dataset
 from everyformer.family import info
 from everyformer.genes import GENES
 from everyformer.genes.config import Architecture, ModelConfig
+from everyformer.laws.verdict import LawResult
 from everyformer.models.build import build_model
 from everyformer.models.draft import scales_embedding
 from everyformer.training.spec import RunSpec, model_config, preset, value_of
@@ -40,6 +41,8 @@ class Entrant:
     error: str | None = None
     steps: int | None = None
     """what a budget in seconds is worth to it; None: its trainings have the budget as it is"""
+    broken: tuple[LawResult, ...] = ()
+    """laws that it breaks, or that could not judge it, of a whole model of someone else"""
 
 
 @dataclass(frozen=True)

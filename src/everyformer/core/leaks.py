@@ -24,13 +24,13 @@ def leak_of(model: nn.Module) -> str | None:
     found = (
         part.leaks or _tried(part) if isinstance(part, Mixer) else part.found_leak()
         for part in model.modules()
-        if isinstance(part, Mixer | Looks)
+        if isinstance(part, Mixer | Examined)
     )
     return next(filter(None, found), None)
 
 
 @runtime_checkable
-class Looks(Protocol):
+class Examined(Protocol):
     """A part of a model that says where it sees the future."""
 
     def found_leak(self) -> str | None:

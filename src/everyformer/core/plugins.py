@@ -157,7 +157,7 @@ def _load(spec: str) -> type[Any]:
 
 
 def named(spec: str, what: str) -> Any:
-    """What ``module:name`` or ``file.py:name`` tells; ``what`` begins errors.
+    """The thing that ``module:name`` or ``file.py:name`` names; ``what`` begins errors.
 
     Raises:
         ConfigError: there is no such thing. PluginError: it cannot be imported.

@@ -29,10 +29,10 @@ if TYPE_CHECKING:
     from everyformer.laws.asserts import check_padding as check_padding
     from everyformer.laws.asserts import check_saving as check_saving
     from everyformer.laws.asserts import check_streaming as check_streaming
+    from everyformer.laws.inputs import Inputs as Inputs
     from everyformer.laws.judging import LAWS as LAWS
     from everyformer.laws.judging import Checked as Checked
     from everyformer.laws.judging import check as check
-    from everyformer.laws.subject import Inputs as Inputs
     from everyformer.laws.subject import Subject as Subject
     from everyformer.laws.verdict import LawBroken as LawBroken
     from everyformer.laws.verdict import LawResult as LawResult
@@ -41,7 +41,7 @@ _HOMES = {
     "LAWS": "judging",
     "Checked": "judging",
     "check": "judging",
-    "Inputs": "subject",
+    "Inputs": "inputs",
     "Subject": "subject",
     "LawBroken": "verdict",
     "LawResult": "verdict",

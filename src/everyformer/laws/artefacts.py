@@ -9,8 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from everyformer.core.foreign import cut
+from everyformer.laws.inputs import in_float64, seed
 from everyformer.laws.rounding import doubled
-from everyformer.laws.subject import Subject, in_float64, seed
+from everyformer.laws.subject import Subject
 from everyformer.laws.verdict import LawBroken, NotJudged
 
 LONGEST = 33

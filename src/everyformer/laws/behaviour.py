@@ -6,8 +6,9 @@ import torch
 from torch import Tensor, nn
 
 from everyformer.core.foreign import FAILURES, cut
+from everyformer.laws.inputs import in_float64, seed
 from everyformer.laws.rounding import doubled
-from everyformer.laws.subject import TRIED, Subject, in_float64, seed
+from everyformer.laws.subject import TRIED, Subject
 from everyformer.laws.verdict import LawBroken, NotJudged
 
 

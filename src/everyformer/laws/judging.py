@@ -137,7 +137,7 @@ def is_ours(error: BaseException) -> bool:
     return last.startswith("everyformer.laws") and not last.startswith(CALLS)
 
 
-CALLS = ("everyformer.laws.adapters", "everyformer.laws.subject")
+CALLS = ("everyformer.laws.adapters", "everyformer.laws.inputs", "everyformer.laws.subject")
 """where models are called"""
 
 

@@ -5,8 +5,9 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from everyformer.core.foreign import FAILURES, describe
+from everyformer.laws.inputs import in_float64, seed
 from everyformer.laws.rounding import GAP, doubled, rounding
-from everyformer.laws.subject import Subject, in_float64, seed
+from everyformer.laws.subject import Subject
 from everyformer.laws.verdict import LawBroken, NotJudged
 
 

@@ -6,8 +6,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from everyformer.laws.inputs import in_float64
 from everyformer.laws.rounding import doubled
-from everyformer.laws.subject import Subject, in_float64
+from everyformer.laws.subject import Subject
 from everyformer.laws.verdict import LawBroken, NotJudged
 
 

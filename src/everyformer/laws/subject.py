@@ -1,19 +1,16 @@
-"""A model under test, as the laws see it: inputs, one pass, and how both are written in Python."""
+"""A model under test, as the laws see it: one pass, and how it is written in Python."""
 
-import ast
 import copy
-import dataclasses
 import functools
-import random
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Self
 
-import numpy
 import torch
 from torch import Tensor, nn
 
-from everyformer.core.errors import ConfigError, ShapeError
+from everyformer.core.errors import ShapeError
+from everyformer.laws.inputs import Inputs, first, in_float64, seed
 from everyformer.laws.rounding import EPS32, GAP, doubled, rounding
 from everyformer.laws.verdict import NotJudged
 
@@ -21,48 +18,6 @@ TRIED = (1, 2, 3, 5, 8, 9, 12, 16, 17, 24, 32, 33, 64, 65)
 """lengths of which a model takes some or all"""
 _MARKS = re.compile("window|block|chunk|bucket|span|stride|segment")
 _SPANS = re.compile("^(max_?(seq|position|len|source|target)|block_size|context_|n_positions|seq_)")
-
-
-@dataclasses.dataclass(frozen=True)
-class Inputs:
-    """Inputs of a model: token ids (B, L), or features (B, L, d).
-
-    ``vocabulary`` is None for features, ``width`` None for tokens.
-    """
-
-    vocabulary: int | None = None
-    width: int | None = None
-    first: int = 0
-    """smallest token that is drawn: below it are those with a meaning of their own"""
-
-    def draw(self, rows: int, length: int, seed: int = 0) -> Tensor:
-        """Inputs of (rows, length), the same for the same seed."""
-        generator = torch.Generator().manual_seed(seed)
-        if self.vocabulary is None:
-            shape = (rows, length, self.width or 1)
-            return torch.randn(shape, generator=generator, dtype=torch.float64).float()
-        return torch.randint(self.first, self.vocabulary, (rows, length), generator=generator)
-
-    def other(self, x: Tensor) -> Tensor:
-        """Inputs that differ from ``x`` everywhere, and much: 5 - 3 x of features."""
-        if self.vocabulary is None:
-            return 5 - 3 * x
-        span = self.vocabulary - self.first
-        return (x - self.first + max(1, span // 3)) % span + self.first
-
-    def code(self, rows: int, length: int) -> str:
-        """The Python of `draw` with seed 0."""
-        shape, seeded = f"({rows}, {length}", "generator=torch.Generator().manual_seed(0)"
-        if self.vocabulary is None:
-            return f"x = torch.randn({shape}, {self.width}), {seeded}, dtype=torch.float64)"
-        return f"x = torch.randint({self.first}, {self.vocabulary}, {shape}), {seeded})"
-
-    def other_code(self) -> str:
-        """The Python of `other`, of ``x``."""
-        if self.vocabulary is None:
-            return "5 - 3 * x"
-        span = self.vocabulary - self.first
-        return f"(x - {self.first} + {max(1, span // 3)}) % {span} + {self.first}"
 
 
 class Subject:
@@ -391,49 +346,3 @@ class Subject:
         ready = f"model = model.{'double().' * double}{mode}.requires_grad_({gradients})"
         head = ["import torch", *start, "torch.manual_seed(0)", *made, ready]
         return "\n".join([*head, *lines])
-
-
-def seed(number: int) -> None:
-    """Begin the random numbers of torch, numpy and Python anew."""
-    torch.manual_seed(number)
-    numpy.random.seed(number)  # noqa: NPY002 - what models draw from, if not from torch
-    random.seed(number)
-
-
-def place(result: Any) -> str:
-    """The Python behind a call that reaches the outputs in its result: "" where that is a tensor,
-    else the logits, the last hidden state, or the first tensor of two dimensions or more.
-
-    Raises:
-        ConfigError: there are none.
-    """
-    if isinstance(result, Tensor):
-        return ""
-    for name in ("logits", "last_hidden_state"):
-        if isinstance(getattr(result, name, None), Tensor):
-            return f".{name}"
-        if isinstance(result, Mapping) and isinstance(result.get(name), Tensor):
-            return f"[{name!r}]"
-    parts: Iterable[tuple[Any, Any]] = result.items() if isinstance(result, Mapping) else ()
-    if isinstance(result, (tuple, list)):
-        parts = enumerate(result)
-    for key, part in parts:
-        if isinstance(part, Tensor) and part.dim() > 1:
-            return f"[{key!r}]"
-    raise ConfigError(
-        f"a {type(result).__name__} is no output that is known: expected a tensor, a tuple that "
-        "begins with one, or a mapping with 'logits' or 'last_hidden_state'"
-    )
-
-
-def first(result: Any) -> Tensor:
-    """The outputs in what a model gives, at their `place`."""
-    where = place(result)
-    if where.startswith("."):
-        return getattr(result, where[1:])
-    return result[ast.literal_eval(where[1:-1])] if where else result
-
-
-def in_float64(x: Tensor) -> Tensor:
-    """Features in float64, tokens as they are."""
-    return x.double() if x.is_floating_point() else x

@@ -6,11 +6,13 @@ or hidden states, which then have an output layer here; one of features (B, L, w
 the layers of a member would, in any task.
 """
 
+import dataclasses
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
 
+from everyformer.core.config import field_types
 from everyformer.core.errors import ConfigError, GeneError, UnsupportedError
 from everyformer.core.mask import Mask
 from everyformer.core.mixer import Mixer
@@ -19,10 +21,31 @@ from everyformer.core.plugins import require_model
 from everyformer.core.state import StackState
 from everyformer.core.tasks import TASKS
 from everyformer.core.twins import twin
-from everyformer.genes.config import ModelConfig
+from everyformer.genes.config import Architecture, ModelConfig
 from everyformer.laws.causality import glance
 from everyformer.laws.subject import Subject
 from everyformer.laws.targets import target
+
+INNER = tuple({*field_types(Architecture)} - {"width", "layers", "heads", "max_length", "causal"})
+"""options of a model that are no sizes"""
+_OF_LAYERS = frozenset({"block", "init", "layer_losses"})
+"""those that speak of layers"""
+
+
+def refuse(config: ModelConfig, meaningless: frozenset[str]) -> None:
+    """Refuse options that are not as usual and have no meaning beside a model of someone else.
+
+    Raises:
+        GeneError: names the first.
+    """
+    usual, told = Architecture(), dataclasses.replace(config, scale_embedding=None)
+    for name in sorted(meaningless):
+        if getattr(told, name) != getattr(usual, name):
+            raise GeneError(
+                f"'{twin(config.member)[0]}' is a whole model, to which sizes are given alone: "
+                f"'{name}' would change nothing in it, so choose it for members (in a comparison: "
+                "--options MEMBER.OPTION=VALUE)"
+            )
 
 
 class Outside(nn.Module):
@@ -104,6 +127,7 @@ class OutsideStack(nn.Module):
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
+        refuse(config, _OF_LAYERS)
         self.outside = Outside(config)
         width = self.outside.subject.inputs.width
         if self.outside.reads_tokens:

@@ -11,8 +11,8 @@ from everyformer.core.outputs import ModelOutput
 from everyformer.core.state import StackState
 from everyformer.genes.config import ModelConfig
 from everyformer.models.base import Model, refuse_state
-from everyformer.models.language import LanguageModel, last_of, total_loss
-from everyformer.models.outside import Outside
+from everyformer.models.language import LanguageModel, last_of, predict
+from everyformer.models.outside import INNER, Outside, refuse
 
 
 class OutsideLanguageModel(Model):
@@ -29,8 +29,13 @@ class OutsideLanguageModel(Model):
                 f"'{self.outside.name}' reads {reads:,} tokens, but the data have "
                 f"{config.vocabulary:,}: let what makes it take 'vocabulary', which is given to it"
             )
+        refuse(config, frozenset(INNER) - {"label_smoothing", "smoothing_over", "loss_chunk"})
         hidden = channels < config.vocabulary
-        self.head = nn.Linear(channels, config.vocabulary) if hidden else nn.Identity()  # type: ignore[assignment]
+        self.last = nn.Linear(channels, config.vocabulary) if hidden else None
+
+    def scores(self, y: Tensor) -> Tensor:
+        """Logits (..., V) of what the module gives; some vocabularies of others have spare rows."""
+        return y[..., : self.config.vocabulary] if self.last is None else self.last(y)
 
     def forward(
         self,
@@ -50,8 +55,7 @@ class OutsideLanguageModel(Model):
         if last is not None:
             at = last_of(inputs, last, mask)
             y, targets = gather_rows(y, at), None if targets is None else targets.gather(1, at)
-        logits = self.head(y)[..., : self.config.vocabulary]
-        return ModelOutput(logits, *total_loss(logits, targets, {}, self.config), None)
+        return ModelOutput(*predict(self.scores, y, targets, {}, self.config, self.training), None)
 
 
 def outside_language_model(config: ModelConfig) -> Model:

@@ -14,7 +14,8 @@ from everyformer.laws.adapters.members import member
 from everyformer.laws.adapters.plain import plain
 from everyformer.laws.adapters.torch_layers import encoder, recurrent
 from everyformer.laws.adapters.transformers import pretrained
-from everyformer.laws.subject import Inputs, Subject
+from everyformer.laws.inputs import Inputs
+from everyformer.laws.subject import Subject
 
 ADAPTERS: tuple[Callable[..., Subject | None], ...] = (member, encoder, recurrent, pretrained)
 

@@ -13,7 +13,8 @@ from torch import Tensor, nn
 
 from everyformer.core.errors import ConfigError
 from everyformer.laws.adapters.plain import plain
-from everyformer.laws.subject import Inputs, Subject
+from everyformer.laws.inputs import Inputs
+from everyformer.laws.subject import Subject
 from everyformer.system.extras import extra_module
 
 _KINDS = {"tensor(int64)": torch.int64, "tensor(int32)": torch.int32, "tensor(float)": None}

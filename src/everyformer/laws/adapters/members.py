@@ -6,7 +6,8 @@ from torch import Tensor, nn
 
 from everyformer.core.mask import Mask
 from everyformer.core.mixer import Mixer
-from everyformer.laws.subject import Inputs, Subject
+from everyformer.laws.inputs import Inputs
+from everyformer.laws.subject import Subject
 
 
 class MemberMixer(Subject):

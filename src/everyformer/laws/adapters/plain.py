@@ -10,7 +10,8 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from everyformer.core.errors import ConfigError, ShapeError
 from everyformer.core.foreign import cut
-from everyformer.laws.subject import Inputs, Subject, place
+from everyformer.laws.inputs import Inputs, place
+from everyformer.laws.subject import Subject
 from everyformer.laws.verdict import NotJudged
 
 _WIDTHS = ("d_model", "embed_dim", "hidden_size", "n_embd", "dim", "width", "input_size", "d")

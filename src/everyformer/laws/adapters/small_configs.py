@@ -129,7 +129,7 @@ _LAYERS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
 
 
 def of_model(sizes: Mapping[str, int]) -> dict[str, int]:
-    """What follows from the sizes of a model: of a head, of half a head, of the feed-forward, and
+    """Sizes that follow from those of a model: of a head, of half a head, of the feed-forward, and
     how many heads keys and values have."""
     width, heads = sizes["width"], sizes["heads"]
     head = max(1, width // heads)

@@ -5,7 +5,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from everyformer.laws.subject import Inputs, Subject
+from everyformer.laws.inputs import Inputs
+from everyformer.laws.subject import Subject
 
 Encoders = (nn.TransformerEncoder, nn.TransformerEncoderLayer)
 

@@ -20,7 +20,8 @@ from everyformer.core.errors import ConfigError, nearest
 from everyformer.core.foreign import cut
 from everyformer.laws.adapters.plain import loss_in
 from everyformer.laws.adapters.small_configs import SMALL, small
-from everyformer.laws.subject import Inputs, Subject
+from everyformer.laws.inputs import Inputs
+from everyformer.laws.subject import Subject
 from everyformer.laws.verdict import NotJudged
 from everyformer.system.extras import extra_module
 
