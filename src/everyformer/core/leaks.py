@@ -24,17 +24,20 @@ def leak_of(model: nn.Module) -> str | None:
     found = (
         part.leaks or _tried(part) if isinstance(part, Mixer) else part.found_leak()
         for part in model.modules()
-        if isinstance(part, Mixer | Examined)
+        if isinstance(part, Mixer | Whole)
     )
     return next(filter(None, found), None)
 
 
 @runtime_checkable
-class Examined(Protocol):
-    """A part of a model that says where it sees the future."""
+class Whole(Protocol):
+    """A whole model of someone else, as part of one of this library."""
+
+    max_length: int | None
+    """tokens that it reads at most, where it says so"""
 
     def found_leak(self) -> str | None:
-        """Where; None: nowhere."""
+        """Where it sees the future; None: nowhere."""
 
 
 def _tried(mixer: Mixer) -> str | None:

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from everyformer.blocks.parts import drop, make_norm
 from everyformer.blocks.stack import Stack
 from everyformer.core.errors import ConfigError, ShapeError, UnsupportedError
+from everyformer.core.leaks import Whole
 from everyformer.core.mask import Mask, positions_of
 from everyformer.core.mixer import Mixer
 from everyformer.core.outputs import ModelOutput, StackOutput
@@ -20,7 +21,6 @@ from everyformer.genes.config import ModelConfig
 from everyformer.genes.positions import POSITION
 from everyformer.models.deep import OUTPUTS, deep_weights, linear_parts, residual_outputs
 from everyformer.models.layers import build_stack, decoder_config
-from everyformer.models.outside import Outside
 from everyformer.models.summaries import Summaries, Summarised, TextParts
 
 UNIT_GAIN = 0.2
@@ -81,7 +81,7 @@ class Model(nn.Module):
         tables = [
             part.max_length
             for part in self.modules()
-            if isinstance(part, Mixer | Position | Outside) and part.max_length is not None
+            if isinstance(part, Mixer | Position | Whole) and part.max_length is not None
         ]
         return min(tables) - (self.config.pooling == "class") if tables else None
 
