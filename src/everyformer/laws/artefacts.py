@@ -3,7 +3,7 @@
 import io
 import warnings
 from collections.abc import Sequence
-from typing import cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -16,6 +16,8 @@ from everyformer.laws.verdict import LawBroken, NotJudged
 
 LONGEST = 33
 """inputs of a text that is captured"""
+UNROLLED = 2000
+"""operations of a graph: those of models with loops over places, whose export takes minutes"""
 
 
 def numbers(subject: Subject) -> str:
@@ -159,7 +161,14 @@ def compiles(subject: Subject) -> str:
     model = subject.as_graph(subject.copy(torch.float32))
     x = subject.inputs.draw(2, lengths[-1])
     torch._dynamo.reset()
-    compiled = cast(nn.Module, torch.compile(model, backend="aot_eager", fullgraph=True))
+    operations = 0
+
+    def counted(graph: torch.fx.GraphModule, inputs: Sequence[Any]) -> Any:
+        nonlocal operations
+        operations += len(graph.graph.nodes)
+        return graph.forward
+
+    compiled = cast(nn.Module, torch.compile(model, backend=counted, fullgraph=True))
     with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
@@ -167,8 +176,11 @@ def compiles(subject: Subject) -> str:
         except torch._dynamo.exc.TorchDynamoException as error:
             reason = cut(str(error).partition("\n")[0])
             raise NotJudged(f"not one graph: {reason}", "said") from error
-        same(subject, model, x, y, "compiled", "torch.compile(model, backend='aot_eager')")
-        return f"one graph, equal at length {lengths[-1]}; {exports(subject, model, lengths)}"
+        same(subject, model, x, y, "compiled", "torch.compile(model, backend='eager')")
+        found = f"one graph of {operations:,} operations, equal at length {lengths[-1]}"
+        if operations > UNROLLED:
+            return f"{found}; not exported, since it is unrolled: above {UNROLLED:,} operations"
+        return f"{found}; {exports(subject, model, lengths)}"
 
 
 def exports(subject: Subject, model: nn.Module, lengths: Sequence[int]) -> str:

@@ -46,10 +46,12 @@ def causality(subject: Subject) -> str:
     """
     if not subject.causal:
         raise NotJudged("it reads both ways")
-    looks = 0
+    looks, every = 0, list[Condition]()
     for way, model in subject.variants():
-        for condition in conditions(model, way):
-            changes(model, condition)
+        # ways differ in how pairs are masked, which the longest input of each mode shows
+        every = longest(every) if every else list(conditions(model))
+        for condition in every:
+            changes(model, condition._replace(way=way))
             looks += 1
     said = f"{looks} looks: every later input changed, in evaluation and training"
     try:
@@ -74,8 +76,8 @@ def glance(subject: Subject) -> str | None:
     return None
 
 
-def conditions(subject: Subject, way: str) -> Iterator[Condition]:
-    """Three lengths that the model takes, and those around its blocks, in each mode."""
+def conditions(subject: Subject) -> Iterator[Condition]:
+    """Three lengths that the model takes, and those around its blocks, in each mode, in order."""
     every = [length for length in subject.lengths() if 1 < length <= TRIED[-1]]
     if not every:
         raise NotJudged("it takes no length from 2 to 65", "undecided")
@@ -83,12 +85,17 @@ def conditions(subject: Subject, way: str) -> Iterator[Condition]:
     some = {every[len(every) // 3], every[len(every) // 2], every[-1]}
     some |= marks & {*subject.lengths()}
     for length in sorted(some):
-        yield Condition(length, way=way)
+        yield Condition(length)
         if subject.masks:
-            yield Condition(length, masked=True, way=way)
+            yield Condition(length, masked=True)
     trained = subject.lengths(training=True) if subject.doubles else []
     for length in sorted(some & {*trained}) or trained[-1:]:
-        yield Condition(length, training=True, way=way)
+        yield Condition(length, training=True)
+
+
+def longest(every: Sequence[Condition]) -> list[Condition]:
+    """The longest of each mode."""
+    return list({(one.training, one.masked): one for one in every}.values())
 
 
 def changes(subject: Subject, condition: Condition) -> None:
@@ -128,7 +135,7 @@ def gradients(subject: Subject) -> int:
     """The gradient of each output to later inputs is zero; how many looks that took."""
     lengths = [length for length in subject.lengths() if 1 < length <= 33]
     looks = 0
-    for length in lengths[-2:]:
+    for length in lengths[-1:]:
         x = subject.inputs.draw(1, length)
         if not subject.doubles:
             return 0

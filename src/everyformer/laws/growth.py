@@ -61,7 +61,8 @@ def growth(subject: Subject, claim: float | None = None) -> str:
     if len(lengths) < 2:
         raise NotJudged(f"it takes fewer than two of the lengths {LENGTHS}", "undecided")
     counted: dict[str, list[int]] = {"operations": [], "largest tensor": [], "bytes written": []}
-    for length in lengths:
+    last = lengths[-2:]
+    for length in last:
         x = subject.inputs.draw(1, length)
         with torch.no_grad():
             operations = count_flops(functools.partial(subject.run, model, x))
@@ -70,8 +71,7 @@ def growth(subject: Subject, claim: float | None = None) -> str:
         counted["operations"].append(operations)
         counted["largest tensor"].append(written.largest)
         counted["bytes written"].append(written.total)
-    last = lengths[-2:]
-    found = {what: exponent(last, values[-2:]) for what, values in counted.items() if all(values)}
+    found = {what: exponent(last, values) for what, values in counted.items() if all(values)}
     low, middle, high = timed(subject, model, last)
     words = [f"{what} L^{value:.2f}" for what, value in found.items()]
     words.append(f"seconds L^{middle:.1f} (quartiles {low:.1f} to {high:.1f})")
@@ -86,8 +86,8 @@ def growth(subject: Subject, claim: float | None = None) -> str:
 
 
 def _lengths(subject: Subject, model: nn.Module) -> list[int]:
-    """Those of `LENGTHS` that the model takes, up to the second of which a pass is `SLOW`."""
-    taken, slow = list[int](), 0
+    """Those of `LENGTHS` that the model takes, up to the first of which a pass is `SLOW`."""
+    taken = list[int]()
     for length in LENGTHS:
         start = time.perf_counter()
         try:
@@ -96,8 +96,7 @@ def _lengths(subject: Subject, model: nn.Module) -> list[int]:
         except Exception:  # the law of lengths tells how a length is refused
             continue
         taken.append(length)
-        slow += time.perf_counter() - start > SLOW
-        if slow > 1:
+        if len(taken) > 1 and time.perf_counter() - start > SLOW:
             break
     return taken
 

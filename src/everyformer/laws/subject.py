@@ -175,11 +175,11 @@ class Subject:
     def _lengths(self) -> list[int]:
         around = [n for mark in self.marks() for n in (mark - 1, mark, mark + 1, 2 * mark + 1)]
         every = sorted({*TRIED, *around, *(n for n in [self.max_length()] if n and n <= 129)})
-        return [length for length in every if self.takes(length)]
+        return self._taken(every)
 
     @functools.cached_property
     def _trained(self) -> list[int]:
-        return [length for length in self._lengths if self.takes(length, training=True)]
+        return self._taken(self._lengths, training=True)
 
     def lengths(self, training: bool = False) -> list[int]:
         """Lengths that the model takes, in a mode, of 1 to 65 and those around `marks`."""
@@ -199,11 +199,19 @@ class Subject:
 
     def takes(self, length: int, training: bool = False) -> bool:
         """True if it takes inputs of a length."""
-        try:
-            self.run(self.copy(torch.float32, training), self.inputs.draw(1, length))
-        except Exception:  # a model may refuse a length in any way; the law of lengths says how
-            return False
-        return True
+        return bool(self._taken([length], training))
+
+    def _taken(self, lengths: Sequence[int], training: bool = False) -> list[int]:
+        """Those of ``lengths`` that it takes; after each that it does not, a copy is asked anew."""
+        taken, model = list[int](), None
+        for length in lengths:
+            try:
+                model = self.copy(torch.float32, training) if model is None else model
+                self.run(model, self.inputs.draw(1, length))
+                taken.append(length)
+            except Exception:  # a model may refuse in any way; the law of lengths says how
+                model = None
+        return taken
 
     def copy(self, dtype: torch.dtype = torch.float64, training: bool = False) -> nn.Module:
         """A copy of the model in a dtype, for evaluation or for training."""

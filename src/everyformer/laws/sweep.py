@@ -15,6 +15,7 @@ from typing import Any
 from everyformer.core.errors import EveryformerError
 from everyformer.laws.adapters.transformers import quiet_library
 from everyformer.laws.verdict import LawResult
+from everyformer.system.allocator import keep_freed_memory
 from everyformer.system.children import start
 from everyformer.system.files import write_text
 from everyformer.system.plain import from_json, to_json
@@ -24,9 +25,14 @@ IMPORTS = (
     "torch._dynamo",
     "torch._functorch.aot_autograd",
     "torch.export",
-    "transformers",
+    "transformers.conversion_mapping",
+    "transformers.modeling_layers",
+    "transformers.models.auto.modeling_auto",
+    "torch.distributed.tensor",
+    "torch.utils.flop_counter",
     "everyformer.laws.targets",
     "everyformer.laws.judging",
+    "everyformer.laws.first_graph",
 )
 """what all processes share, read once"""
 BUILD = "build"
@@ -93,6 +99,7 @@ def judge_one(name: str, path: str, laws: Sequence[str]) -> int:
     from everyformer.laws.judging import judge
     from everyformer.laws.targets import target
 
+    keep_freed_memory()
     began = time.monotonic()
     try:
         results = list(judge(target(name), laws))
