@@ -106,7 +106,7 @@ def talks():
 
 @pytest.fixture
 def file(tmp_path, monkeypatch):
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     (tmp_path / "theirs.py").write_text(FILE)
     return tmp_path / "theirs.py"
 

@@ -4,7 +4,7 @@ Tried in two ways, which find different faults: by changing what comes later, wh
 discrete choices (sorting, hashing, routing), and by gradients, which also find what is too small or
 saturated to be seen in one change. In evaluation and in training, where dropout draws the same
 numbers; with a mask that says that all is real, where one is taken; at lengths around blocks and
-windows; and in every way in which the model can compute the same.
+windows; and, the longest of these again, in every other way in which the model computes the same.
 """
 
 from collections.abc import Iterator, Sequence
@@ -86,8 +86,8 @@ def conditions(subject: Subject) -> Iterator[Condition]:
     some |= marks & {*subject.lengths()}
     for length in sorted(some):
         yield Condition(length)
-        if subject.masks:
-            yield Condition(length, masked=True)
+    if subject.masks:
+        yield Condition(max(some), masked=True)
     trained = subject.lengths(training=True) if subject.doubles else []
     for length in sorted(some & {*trained}) or trained[-1:]:
         yield Condition(length, training=True)

@@ -17,7 +17,7 @@ from everyformer.laws.verdict import LawBroken, NotJudged
 
 LENGTHS = (16, 32, 64, 128, 256, 512, 1024, 2048)
 ROUNDS = 5
-SLOW = 0.2
+SLOW = 0.1
 """seconds of a pass"""
 CLAIMS = {"constant": 0.0, "linear": 1.0, "quadratic": 2.0}
 """names of exponents that may be claimed"""

@@ -10,6 +10,7 @@ import numpy
 import torch
 from torch import Tensor
 
+from everyformer.core.devices import seed_all
 from everyformer.core.errors import ConfigError
 
 
@@ -57,7 +58,7 @@ class Inputs:
 
 def seed(number: int) -> None:
     """Begin the random numbers of torch, numpy and Python anew."""
-    torch.manual_seed(number)
+    seed_all(number)
     numpy.random.seed(number)  # noqa: NPY002 - what models draw from, if not from torch
     random.seed(number)
 

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from everyformer.laws.inputs import in_float64
+from everyformer.laws.inputs import in_float64, seed
 from everyformer.laws.rounding import doubled
 from everyformer.laws.subject import Subject
 from everyformer.laws.verdict import LawBroken, NotJudged
@@ -52,7 +52,7 @@ def fed(subject: Subject, x: Tensor, cuts: tuple[int, ...], cache: Any = None) -
     model, outputs = subject.copy(), []
     with torch.no_grad(), doubled():
         for start, end in pairwise(cuts):
-            torch.manual_seed(0)
+            seed(0)
             y, cache = subject.feed(model, x[:, start:end], cache)
             if y.shape[:2] != (len(x), end - start):
                 raise LawBroken(
