@@ -101,7 +101,7 @@ def test_a_fan_chart_is_drawn(run: str, say: Say) -> None:
 
 def test_members_are_compared_by_their_weighted_quantile_loss(sold: Path, say: Say) -> None:
     words = ("--data", "sold.csv", "--task", "forecast", "--data.value-column", "sold")
-    budget = ("--steps", "4", "--out", "versus", *SIZES)
+    budget = ("--steps", "4", "--lengths", "--out", "versus", *SIZES)
     code, out, err = say("compare", "linear", "transformer-xl", *words, *budget)
     assert code == 0, err
     assert "weighted quantile loss" in out

@@ -48,7 +48,7 @@ def test_k_mers_are_compared_in_bits_per_base_beside_counting(genome: Path, say:
     sizes = ("--width", "8", "--layers", "1", "--heads", "1", "--length", "8", "--batch", "4")
     code, out, err = say(
         *("compare", "attention", "gmlp", "--data", genome.name, "--tokenizer", "kmer:3"),
-        *("--steps", "3", "--out", "cmp", *sizes, "--data.strands", "both"),
+        *("--steps", "3", "--lengths", "--out", "cmp", *sizes, "--data.strands", "both"),
     )
     assert code == 0, err
     assert "bits per base" in out

@@ -111,6 +111,12 @@ def branching(self, x, y):
     return y + 1e-3 if float(x.sum()) > 0 else y
 
 
+def read_in_the_gradient(self, x, y):
+    if y.requires_grad:
+        y.register_hook(lambda g: g * float(g.abs().max()))
+    return y
+
+
 def one_step_a_token(self, x, y):
     """A loop that a compiler writes out, anew for every length."""
     return torch.stack([y[:, t] for t in range(y.shape[1])], 1)
@@ -257,6 +263,19 @@ WRONG = (
     simple(
         "bidirectional", "a mixer that reads nothing", "in any form", "average",
         lambda right: lambda self, k, v, rows: v,
+    ),
+    simple("devices", "a branch on a number", "on meta", "forward", output(branching)),
+    simple(
+        "devices", "a tensor that stays on the host", "on meta", "forward",
+        output(lambda self, x, y: y * torch.ones(y.shape[-1], dtype=y.dtype)),
+    ),
+    simple(
+        "devices", "a number that only the gradient reads", "on meta", "forward",
+        output(read_in_the_gradient),
+    ),
+    simple(
+        "devices", "outputs that no gradient passes", "does not require grad", "forward",
+        output(lambda self, x, y: y.detach()),
     ),
 )  # fmt: skip
 

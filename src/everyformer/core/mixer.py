@@ -142,7 +142,8 @@ class Mixer(nn.Module):
                 + ("" if self.causal else " when it is bidirectional")
                 + "; recompute the whole sequence instead (generate() does so by itself)"
             )
-        weight = next(self.parameters(), torch.empty(0))
+        given = next(self.parameters(), None)
+        weight = torch.empty(0) if given is None else given
         like = {"device": device or weight.device, "dtype": dtype or weight.dtype}
         state = self.empty_state(batch_size, **like)
         check_state(self, "empty_state", state, batch_size)

@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Protocol
 import torch
 from torch import Tensor
 
+from everyformer.core.devices import autocasts
 from everyformer.core.errors import PluginError
 from everyformer.core.foreign import source
 from everyformer.core.outputs import MixerOutput
@@ -48,7 +49,7 @@ def check_like(mixer: Named, method: str, y: Any, x: Tensor) -> None:
     if not isinstance(y, Tensor):
         raise _refused(mixer, method, f"{_kind(y)} as y", "a tensor")
     shape = (*x.shape[:2], mixer.output_width or x.shape[2])
-    free = torch.is_autocast_enabled(x.device.type)
+    free = autocasts(x.device.type)
     if y.shape != shape or y.device != x.device or (y.dtype != x.dtype and not free):
         raise _refused(mixer, method, f"y {_sizes(y)}", f"{shape}, for x {_sizes(x)}")
 

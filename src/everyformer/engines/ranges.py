@@ -11,6 +11,8 @@ from contextlib import AbstractContextManager
 import torch
 from torch import Tensor
 
+from everyformer.core import devices
+
 # float32 holds exp(88). Keys at most 40 above the reference and biases within 20 leave exp(28) for
 # the values, their gradients and the number of terms; what underflows is below exp(-40) of a sum.
 _KEY_LIMIT = {torch.float32: 40.0, torch.float64: 400.0}
@@ -38,7 +40,7 @@ def fake(like: Tensor) -> Tensor:
 
 def full_precision(t: Tensor) -> AbstractContextManager[None]:
     """Autocast switched off on the device of ``t``: products inside an engine keep their dtype."""
-    return torch.autocast(t.device.type, enabled=False)
+    return devices.full_precision(t.device.type)
 
 
 def bias_limit(dtype: torch.dtype) -> float:

@@ -146,7 +146,7 @@ class ExitHeads(nn.Module):
                 with evaluating(stack):
                     states = self._all(run, None)[1]
         else:
-            weights = layer_weights(learns.weighting, len(stack.order)).to(targets.device)
+            weights = layer_weights(learns.weighting, len(stack.order), targets.device)
             out, states = self._all(run, weights, taps)
             layers = [self._loss(y, n, targets) for n, y in enumerate(states, 1)]
             logits = layers[-1][0]

@@ -35,7 +35,7 @@ from everyformer.verification.verify import LAWS, OF_LAYERS, exemption
 
 BEGIN, END = "<!-- made by `make docs` -->", "<!-- end -->"
 """marks in the README, between which the table of members stands"""
-LAWS_LINK = "All [laws](../trust.md#eleven-laws)"
+LAWS_LINK = "All [laws](../trust.md#the-laws-of-members)"
 ABILITIES = ("causal", "strictly causal", "bidirectional", "cross", "streaming", "padding")
 
 

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from everyformer.core.devices import seed_all
 from everyformer.core.errors import ConfigError, DataError
 from everyformer.core.outputs import ModelOutput
 from everyformer.core.state import StackState, filled, named_tensors
@@ -116,7 +117,7 @@ def seed_step(seed: int, step: int, rank: int = 0) -> None:
     """Make all randomness of a step follow from these numbers, whatever was drawn before."""
     digest = hashlib.blake2b(f"{seed} {step} {rank}".encode(), digest_size=8).digest()
     number = int.from_bytes(digest, "big") >> 1
-    torch.manual_seed(number)
+    seed_all(number)
     random.seed(number)
     np.random.seed(number & 0xFFFFFFFF)  # noqa: NPY002 (third-party code draws from the global one)
 

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 from torch.utils.flop_counter import register_flop_formula
 
+from everyformer.core.devices import readable
 from everyformer.engines.content.best import Best, Nearest
 
 BLOCK = 8192
@@ -57,7 +58,8 @@ def nearest(
     ]
     small = len(q) * length * size <= SMALL and k.dtype == q.dtype
     # not through the operator, whose calls cost as much as a few products
-    search = _at_once if small and not torch.compiler.is_compiling() else _nearest
+    direct = small and readable(q)
+    search = _at_once if direct else _nearest
     scores, index = search(q, k, min(count, size), *bounds)
     shape = (*lead, length, scores.shape[-1])
     scores, index = scores.view(shape), index.view(shape)

@@ -15,6 +15,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from everyformer.core.devices import Constant
 from everyformer.core.errors import GeneError
 from everyformer.engines.sparse.layouts import (
     Chosen,
@@ -266,7 +267,7 @@ class BlockTable(Pattern):
     table: tuple[tuple[tuple[int, ...], ...], ...] = field(repr=False)
     skip: int = 0
     """tokens in front that lie in no block"""
-    seen: Tensor = field(init=False, repr=False, compare=False)
+    seen: Constant = field(init=False, repr=False, compare=False)
     """(H or 1, blocks, blocks) bool: the table"""
 
     def __post_init__(self) -> None:
@@ -275,10 +276,11 @@ class BlockTable(Pattern):
         seen = torch.zeros(*entries.shape[:2], count + 1, dtype=torch.bool)
         # what is none, or beyond the table, goes to a column that is cut off
         at = torch.where((entries < 0) | (entries >= count), count, entries)
-        object.__setattr__(self, "seen", seen.scatter(2, at, True)[..., :count].contiguous())
+        seen = seen.scatter(2, at, True)[..., :count].contiguous()
+        object.__setattr__(self, "seen", Constant(seen))
 
     def _sees(self, i: Tensor, j: Tensor, head: Tensor) -> Tensor:
-        seen = self.seen.to(i.device)
+        seen = self.seen.on(i.device)
         last = seen.shape[-1] - 1
         a, b = (i - self.skip) // self.size, (j - self.skip) // self.size
         known = (a <= last) & (b <= last) & (a >= 0) & (b >= 0)
@@ -292,9 +294,9 @@ class BlockTable(Pattern):
             )  # fmt: skip
 
     def needed(self, j: Tensor, now: Tensor) -> Tensor:
-        blocks = self.seen.shape[-1]
+        blocks = self.seen.numbers.shape[-1]
         # the last block that sees each of them
-        users = self.seen.any(0) * torch.arange(1, blocks + 1)[:, None]
+        users = self.seen.numbers.any(0) * torch.arange(1, blocks + 1)[:, None]
         last = users.amax(0).to(j.device) - 1
         b = (j - self.skip) // self.size
         known = (b >= 0) & (b < blocks)

@@ -81,6 +81,8 @@ class Leaving(Course):
 
     def none(self, running: Tensor) -> bool:
         """True if no token is ``running`` (B, L), and none need be computed."""
+        # where no number can be read, all are computed too
+        self.all_of |= running.is_meta
         return not self.all_of and not bool(running.any())
 
     def settle(

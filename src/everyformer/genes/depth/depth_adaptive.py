@@ -201,14 +201,14 @@ class DepthAdaptive(Exits):
             # the same for all tokens of a row
             first = scored.to(torch.uint8).argmax(1, keepdim=True)
             logs = exit.odds.log_softmax(-1).gather(1, at.gather(1, first)).squeeze(1)
-            return -o.alpha * logs[scored.any(1)].sum()
+            return -o.alpha * logs.masked_fill(~scored.any(1), 0).sum()
         read = [s.detach() for s in evidence.states] if o.detach else evidence.states
         if o.exits == "geometric":
             odds = [self._odds(each, n) for n, each in enumerate(read[:-1])]
             logs = geometric(torch.stack(odds, -1))
         else:
             logs = (wide(read[0]) @ wide(self.weight).T + self.bias).log_softmax(-1)
-        return -o.alpha * logs.gather(-1, at[..., None]).squeeze(-1)[scored].sum()
+        return -o.alpha * logs.gather(-1, at[..., None]).squeeze(-1).masked_fill(~scored, 0).sum()
 
     def read_context(self, encoded: Tensor, mask: Mask | None) -> State | None:
         if self.options.exits != "sequence":

@@ -83,9 +83,9 @@ class Evidence:
     """of a decoder, what was made of the encoder's output"""
 
 
-def layer_weights(weighting: Weighting, layers: int) -> Tensor:
+def layer_weights(weighting: Weighting, layers: int, device: torch.device | None = None) -> Tensor:
     """omega_n of n = 1 .. N: 1, n, sqrt(n), 1 / n or 2^n."""
-    n = torch.arange(1, layers + 1, dtype=torch.float64)
+    n = torch.arange(1, layers + 1, dtype=torch.float64, device=device)
     return {
         "uniform": torch.ones_like(n),
         "linear": n,

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from everyformer.core.config import NoOptions
+from everyformer.core.devices import readable
 from everyformer.core.errors import GeneError, UnsupportedError
 from everyformer.core.mask import Mask, positions_of, runs_after, runs_of
 from everyformer.core.mixer import Context, Mixer, heads_divide, set_options
@@ -330,8 +331,8 @@ class StreamingMixer(RowMixer, BuiltMixer):
     honours = frozenset({"keep", "documents"})
 
     def check_seen(self, seen: Tensor) -> None:
-        """Refuse ``seen`` (B,) tokens beyond this mixer's table; a compiled graph cannot ask."""
-        if not torch.compiler.is_compiling():
+        """Refuse ``seen`` (B,) tokens beyond this mixer's table; where nobody can ask, not."""
+        if readable(seen):
             self.check_length(int(seen.max()))
 
 

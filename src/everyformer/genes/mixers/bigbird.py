@@ -33,6 +33,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from everyformer.core.bounds import Bounds, Count, Index, Odd, When, Whole
+from everyformer.core.devices import readable
 from everyformer.core.dispatch import take
 from everyformer.core.errors import GeneError
 from everyformer.core.mixer import Mixer
@@ -256,7 +257,9 @@ class BigBird(PatternAttention):
         seen = near | always[:, None] | always[:, :, None]
         drawn = torch.zeros(1, 1, count, count, dtype=torch.bool)
         if self.order is not None:
-            drawn = random_edges(self.order.cpu(), o.random_blocks, self.rules, count, blocks)
+            # on a device without numbers, those of its seed
+            order = self._drawn() if self.order.is_meta else self.order.cpu()
+            drawn = random_edges(order, o.random_blocks, self.rules, count, blocks)
         whole = not causal and self._counts_once(count) and bool((seen[:, None] | drawn).all())
         if whole or count <= o.dense_blocks:
             return SparsePlan.of(Near(causal=causal))
@@ -300,7 +303,8 @@ class BigBird(PatternAttention):
         length, device = heads[0].shape[2], heads[0].device
         if tracing():
             record(self, "weights", lambda: self._pairs(heads, keep, self._weights))
-        if torch.compiler.is_compiling() or torch.compiler.is_exporting():
+        known = keep is None or readable(keep)
+        if torch.compiler.is_compiling() or torch.compiler.is_exporting() or not known:
             take(self.name, "dense", "a graph serves texts of any number of blocks", True)
             return self._pairs(heads, keep, self._outputs)
         if keep is None:

@@ -21,6 +21,7 @@ from torch import Tensor
 
 from everyformer.core.bounds import Affects, Dropout
 from everyformer.core.config import Options
+from everyformer.core.devices import readable
 from everyformer.core.mixer import Mixer
 from everyformer.core.outputs import MixerOutput
 from everyformer.core.panels import Panels, Pictures
@@ -219,7 +220,7 @@ class PatternAttention(HeadMixer):
             queries, i = q[:, :, first : first + PIECE], positions[:, first : first + PIECE]
             visible = plan.visible(i, at, self.heads) & keep[:, None, None]
             keys, values, j = cache.keys, cache.values, at
-            if not torch.compiler.is_compiling():
+            if readable(visible):
                 seen = visible.any((0, 1, 2)).nonzero().squeeze(1)
                 if len(seen) < visible.shape[-1]:
                     visible, j = visible[..., seen], j[:, seen]
@@ -233,7 +234,7 @@ class PatternAttention(HeadMixer):
         scores, pairs = self.scores, None
         if scores.position is not None:
             farthest = j.shape[1] - 1
-            if not torch.compiler.is_compiling() and j.shape[1]:
+            if readable(i) and j.shape[1]:
                 farthest = int((i.amax(1) - j.amin(1)).max())
             pairs = Pairs.of(i, j, regular=False, causal=True, farthest=farthest)
         return scores.attend(q, k, v, Visibility(mask=visible), pairs)
@@ -257,7 +258,7 @@ class PatternAttention(HeadMixer):
 
     def _longest(self, cache: KeyValueState, positions: Tensor) -> int:
         """A length that holds all positions of this call."""
-        if self.max_length is not None or torch.compiler.is_compiling():
+        if self.max_length is not None or not readable(positions):
             return self.max_length or positions.shape[1]
         return int(positions.max()) + 1
 
@@ -266,7 +267,7 @@ class PatternAttention(HeadMixer):
         plan = self.plan(self.max_length or 1)
         if plan.span is not None:
             return cache.last(max(plan.span, 1))
-        if torch.compiler.is_compiling():
+        if not readable(cache.seen):
             return cache
         keep, at = cache.slots()
         needed = (plan.needed(at, cache.seen[:, None]) & keep).any(0)

@@ -25,6 +25,7 @@ from torch import Tensor
 
 from everyformer.core.bounds import Affects, Amount, Count
 from everyformer.core.config import Options
+from everyformer.core.devices import Constant
 from everyformer.core.errors import GeneError
 from everyformer.core.position import Sizes, normal_table
 from everyformer.core.trials import Make, Pair, Trials
@@ -114,13 +115,13 @@ class T5Relative(AdditivePosition):
             )
         self.side = side
         # no buffer: transformers, which builds without values, would leave it without
-        self.rows = bucket_table(side, o.max_distance)
+        self.rows = Constant(bucket_table(side, o.max_distance))
         std = sizes.width**-0.5 if o.std is None else o.std
         self.table = normal_table(o.buckets, self.heads, std=std)
 
     def buckets(self, distance: Tensor) -> Tensor:
         """Rows of the table for distances i - j of any shape: int64."""
-        rows = self.rows.to(distance.device)
+        rows = self.rows.on(distance.device)
         reach = self.options.max_distance
         if self.causal:
             return rows[distance.clamp(0, reach)]

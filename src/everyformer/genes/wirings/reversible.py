@@ -44,6 +44,7 @@ from everyformer.blocks.wiring import Around, Part, Wiring
 from everyformer.core.choices import keep_choices, repeat_choices
 from everyformer.core.chosen import Chosen
 from everyformer.core.config import Options
+from everyformer.core.devices import as_now
 from everyformer.core.errors import EveryformerError
 from everyformer.core.mask import Mask
 from everyformer.core.outputs import LayerOutput, Losses, add_losses
@@ -246,15 +247,9 @@ class _Reversible(torch.autograd.Function):
         ctx: Any, run: Replayed, course: Course, a: Tensor, b: Tensor, *tensors: Tensor
     ) -> tuple[Tensor, ...]:
         ctx.run, ctx.device = run, a.device
-        ctx.autocast = {
-            "device_type": a.device.type,
-            "enabled": torch.is_autocast_enabled(a.device.type),
-            "dtype": torch.get_autocast_dtype(a.device.type),
-            # casts made without a graph must not be read by what runs with one
-            "cache_enabled": False,
-        }
+        ctx.autocast = as_now(a.device.type)
         ctx.versions, ctx.numbers = [t._version for t in tensors], _numbers(tensors)
-        with torch.autocast(**ctx.autocast):
+        with ctx.autocast():
             a, b, _ = run.loop(Halves(a, b, run.dtype), course)
         ctx.save_for_backward(a, b)
         # outputs apart, even where they are halves of later layers too
@@ -282,7 +277,7 @@ class _Reversible(torch.autograd.Function):
         with torch.enable_grad():
             read = [inputs[i].view_as(inputs[i]) for i in run.outside]
         sums: list[Tensor | None] = [None] * len(inputs)
-        with _same_random_numbers_after(a), torch.autocast(**ctx.autocast), untraced():
+        with _same_random_numbers_after(a), ctx.autocast(), untraced():
             for step in reversed(run.records):
                 indices, ends_layer = run.weights[step.n, step.part], step.block.parts[-1]
                 if step.part == ends_layer and Tap("block-output", step.layer + 1) in run.subtaps:
@@ -330,7 +325,7 @@ def _sum(a: Tensor | None, b: Tensor | None) -> Tensor | None:
 def _random_states(like: Tensor) -> list[Tensor]:
     """States of the CPU's generator and of that of the device that ``like`` is on."""
     states = [torch.get_rng_state()]
-    if like.device.type != "cpu":
+    if like.device.type not in ("cpu", "meta"):
         states.append(torch.get_device_module(like.device).get_rng_state(like.device))
     return states
 

@@ -50,6 +50,7 @@ from everyformer.core.bounds import (
     Whole,
 )
 from everyformer.core.config import Options
+from everyformer.core.devices import readable
 from everyformer.core.dispatch import take
 from everyformer.core.errors import GeneError, UnsupportedError
 from everyformer.core.mask import Mask
@@ -311,8 +312,8 @@ class AdaptiveSpan(HeadMixer):
 
     def _farthest(self, ends: Tensor) -> list[int]:
         """The largest distance that each head sees."""
-        if torch.compiler.is_compiling():
-            take(ENGINE, "whole windows", "a graph does not know how long spans are")
+        if not readable(ends):
+            take(ENGINE, "whole windows", "no number says how long spans are")
             return [self.reach.farthest] * self.heads
         take(ENGINE, "bands of heads")
         return [self.reach.within(end) for end in ends.detach().amax((0, 2)).tolist()]

@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from everyformer.core.chosen import gather_rows
+from everyformer.core.devices import readable
 from everyformer.core.state import State, state
 from everyformer.engines.ranges import full_precision, widened
 from everyformer.engines.softmax.attention import softmax_attention
@@ -163,7 +164,7 @@ def advanced(
     both = {name: _written(getattr(state, name), t, position) for name, t in new.items()}
     full = filled + count >= size
     slot_keys, slot_values = state.slot_keys, state.slot_values
-    if torch.compiler.is_compiling() or bool(full.any()):
+    if not readable(full) or bool(full.any()):
         # a compiled step cannot ask, so it makes room at every call
         segment = both["inputs"][:, :size]
         completed = slots_of(segment, segment)

@@ -1,0 +1,77 @@
+"""Devices of any kind: numbers that can be read or not, seeds, and autocast, which some have not.
+
+On ``meta`` tensors have sizes and no numbers: what runs there reads none, and so makes no other
+device wait for the host.
+"""
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+def readable(t: Tensor) -> bool:
+    """Whether code may branch on numbers of ``t``: no compiler follows it, and there are some."""
+    return not (torch.compiler.is_compiling() or t.is_meta)
+
+
+def seed_all(number: int) -> None:
+    """`torch.manual_seed`, which takes a millisecond to write down, for each kind of device that is
+    not there, who called it."""
+    if torch.accelerator.is_available():
+        torch.manual_seed(number)
+    else:
+        torch.default_generator.manual_seed(number)
+
+
+def autocasts(kind: str) -> bool:
+    """Whether products on a device of this kind are computed in half precision now."""
+    return torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind)
+
+
+def full_precision(kind: str) -> AbstractContextManager[None]:
+    """Autocast switched off on devices of this kind."""
+    if not torch.amp.is_autocast_available(kind):
+        return nullcontext()
+    return torch.autocast(kind, enabled=False)
+
+
+def as_now(kind: str) -> Callable[[], AbstractContextManager[None]]:
+    """Autocast as it is now, to be so again later.
+
+    Without its cache: casts made without a graph must not be read by what runs with one.
+    """
+    if not torch.amp.is_autocast_available(kind):
+        return nullcontext
+    now = torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)
+    return partial(torch.autocast, kind, enabled=now[0], dtype=now[1], cache_enabled=False)
+
+
+class Constant:
+    """Numbers of the host that never change, copied once to each device that asks for them.
+
+    Args:
+        numbers: on the CPU.
+    """
+
+    def __init__(self, numbers: Tensor) -> None:
+        self.numbers = numbers
+        self.copies: dict[torch.device, Tensor] = {}
+
+    def on(self, device: torch.device) -> Tensor:
+        """The numbers on ``device``."""
+        if torch.compiler.is_compiling() or device == self.numbers.device:
+            return self.numbers.to(device)
+        if device not in self.copies:
+            with torch.inference_mode(False):
+                copy = self.numbers.to(device)
+            if type(copy) is not Tensor:  # one of a tracer, which ends with it
+                return copy
+            self.copies[device] = copy
+        return self.copies[device]
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"numbers": self.numbers, "copies": {}}
