@@ -6,7 +6,7 @@ import pickle
 import pytest
 import torch
 
-from everyformer.core.devices import Constant, as_now, autocasts, full_precision, readable
+from everyformer.core.devices import Constant, as_now, autocasts, full_precision, readable, seed_all
 
 KINDS = ("cpu", "meta")
 
@@ -80,3 +80,19 @@ def test_a_tracer_leaves_no_copy_behind():
     with FakeTensorMode(allow_non_fake_inputs=True):
         constant.on(torch.device("meta"))
     assert constant.copies == {}
+
+
+def test_seeds_are_those_of_torch():
+    seed_all(2**40 + 5)
+    first = torch.rand(3)
+    torch.manual_seed(2**40 + 5)
+    assert torch.equal(first, torch.rand(3))
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_other_devices_are_seeded_where_there_are_some(there, monkeypatch):
+    called = []
+    monkeypatch.setattr(torch.accelerator, "is_available", lambda: there)
+    monkeypatch.setattr(torch, "manual_seed", called.append)
+    seed_all(3)
+    assert called == [3] * there
