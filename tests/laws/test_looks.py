@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from everyformer.laws import artefacts, causality, check
+from everyformer.laws import artefacts, causality, check, growth
 from everyformer.laws.adapters import subject_of
 from everyformer.laws.causality import Condition, conditions, longest
 from everyformer.laws.subject import Subject
@@ -93,6 +93,22 @@ def test_what_is_unrolled_is_not_exported_and_says_so(monkeypatch: pytest.Monkey
     assert large.status == "held"
     assert "not exported, since it is unrolled: above 20 operations" in large.detail
     assert "one graph of " in large.detail
+
+
+def test_growth_is_that_of_the_two_longest_lengths(monkeypatch: pytest.MonkeyPatch) -> None:
+    """16 L^2 + 128 L operations grow as L^1.58 from 8 to 16 and as L^1.74 from 16 to 32."""
+
+    class Pairs(Sums):
+        def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+            h = self.embed(x)
+            return self.head(h @ h.mT @ h)
+
+    monkeypatch.setattr(growth, "LENGTHS", (8, 16, 32))
+    monkeypatch.setattr(growth, "SLOW", 1e9)
+    [found] = check(Pairs(), laws=("growth",), vocabulary=16)
+    assert found.status == "said"
+    assert "operations L^1.74" in found.detail
+    assert found.detail.endswith("from 16 to 32")
 
 
 @pytest.mark.parametrize("name", IMPORTS)

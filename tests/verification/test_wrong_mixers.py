@@ -117,6 +117,19 @@ def read_in_the_gradient(self, x, y):
     return y
 
 
+def reading(padded):
+    """A branch on a number, with a mask or without."""
+
+    def change(right):
+        def forward(self, x, *, mask=None, **more):
+            assert (mask is not None) != padded or x.isfinite().all()
+            return right(self, x, mask=mask, **more)
+
+        return forward
+
+    return change
+
+
 def one_step_a_token(self, x, y):
     """A loop that a compiler writes out, anew for every length."""
     return torch.stack([y[:, t] for t in range(y.shape[1])], 1)
@@ -265,6 +278,8 @@ WRONG = (
         lambda right: lambda self, k, v, rows: v,
     ),
     simple("devices", "a branch on a number", "on meta", "forward", output(branching)),
+    simple("devices", "a number that is read of texts alone", "on meta", "forward", reading(False)),
+    simple("devices", "a number that is read of padded rows", "on meta", "forward", reading(True)),
     simple(
         "devices", "a tensor that stays on the host", "on meta", "forward",
         output(lambda self, x, y: y * torch.ones(y.shape[-1], dtype=y.dtype)),
