@@ -3,7 +3,6 @@
 import importlib.util
 
 import pytest
-import torch
 from torch import Tensor, nn
 
 from everyformer.laws import artefacts, causality, check, growth
@@ -136,4 +135,3 @@ def test_one_that_is_refused_leaves_no_trace_in_what_is_tried_next() -> None:
     taken = subject(Counts()).lengths()
     assert 3 not in taken
     assert {2, 33, 65} <= {*taken}
-    assert torch.is_tensor(Counts()(torch.zeros(1, 2, dtype=torch.long)))

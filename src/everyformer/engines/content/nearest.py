@@ -58,8 +58,7 @@ def nearest(
     ]
     small = len(q) * length * size <= SMALL and k.dtype == q.dtype
     # not through the operator, whose calls cost as much as a few products
-    direct = small and readable(q)
-    search = _at_once if direct else _nearest
+    search = _at_once if small and readable(q) else _nearest
     scores, index = search(q, k, min(count, size), *bounds)
     shape = (*lead, length, scores.shape[-1])
     scores, index = scores.view(shape), index.view(shape)
