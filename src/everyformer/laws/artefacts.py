@@ -14,7 +14,7 @@ from everyformer.laws.rounding import doubled
 from everyformer.laws.subject import Subject
 from everyformer.laws.verdict import LawBroken, NotJudged
 
-LONGEST = 33
+LONGEST = 17
 """inputs of a text that is captured"""
 UNROLLED = 2000
 """operations of a graph: those of models with loops over places, whose export takes minutes"""

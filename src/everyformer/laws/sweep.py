@@ -6,6 +6,7 @@ that for a verdict.
 """
 
 import dataclasses
+import gc
 import time
 from collections.abc import Iterator, Sequence
 from multiprocessing.process import BaseProcess
@@ -100,6 +101,7 @@ def judge_one(name: str, path: str, laws: Sequence[str]) -> int:
     from everyformer.laws.targets import target
 
     keep_freed_memory()
+    gc.freeze()  # what was imported lives as long as this process: no need to look through it
     began = time.monotonic()
     try:
         results = list(judge(target(name), laws))
