@@ -64,6 +64,13 @@ def test_a_constant_is_copied_once_to_a_device_and_stays_what_it_is():
     assert constant.on(cpu).tolist() == [0, 1, 2]
 
 
+def test_a_compiled_function_reads_the_copy_that_there_is():
+    constant = Constant(torch.arange(3, device="meta"))
+    constant.copies[torch.device("cpu")] = torch.arange(3)
+    added = torch.compile(lambda x: x + constant.on(x.device), backend="eager", fullgraph=True)
+    assert added(torch.ones(3)).tolist() == [1, 2, 3]
+
+
 @pytest.mark.parametrize("again", [copy.deepcopy, lambda c: pickle.loads(pickle.dumps(c))])
 def test_a_copy_of_a_constant_has_its_numbers_and_no_device(again):
     constant = Constant(torch.arange(3))

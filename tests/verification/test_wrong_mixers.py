@@ -266,7 +266,7 @@ WRONG = (
         output(lambda self, x, y: y * (1 + 1e-3 * random.random())),
     ),
     simple(
-        "reproducible", "a count that is not saved", "a resumed run differs", "forward",
+        "reproducible", "a count that is not saved", "one that was resumed differ", "forward",
         with_a_count_beside,
     ),
     simple(
@@ -283,6 +283,10 @@ WRONG = (
     simple(
         "devices", "a tensor that stays on the host", "on meta", "forward",
         output(lambda self, x, y: y * torch.ones(y.shape[-1], dtype=y.dtype)),
+    ),
+    simple(
+        "devices", "numbers that the host sends at every step", "_to_copy", "forward",
+        output(lambda self, x, y: y * torch.ones(y.shape[-1], dtype=y.dtype).to(y.device)),
     ),
     simple(
         "devices", "a number that only the gradient reads", "on meta", "forward",

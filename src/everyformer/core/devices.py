@@ -12,6 +12,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+AUTOCASTING = frozenset(
+    kind
+    for kind in ("cpu", "cuda", "xpu", "mps", "hpu", "mtia", "maia", "xla", "privateuseone")
+    if torch.amp.is_autocast_available(kind)
+)
+"""kinds of device that have it; asked once, since compilers do not follow the question"""
+
 
 def readable(t: Tensor) -> bool:
     """Whether code may branch on numbers of ``t``: no compiler follows it, and there are some."""
@@ -29,12 +36,12 @@ def seed_all(number: int) -> None:
 
 def autocasts(kind: str) -> bool:
     """Whether products on a device of this kind are computed in half precision now."""
-    return torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind)
+    return kind in AUTOCASTING and torch.is_autocast_enabled(kind)
 
 
 def full_precision(kind: str) -> AbstractContextManager[None]:
     """Autocast switched off on devices of this kind."""
-    if not torch.amp.is_autocast_available(kind):
+    if kind not in AUTOCASTING:
         return nullcontext()
     return torch.autocast(kind, enabled=False)
 
@@ -44,7 +51,7 @@ def as_now(kind: str) -> Callable[[], AbstractContextManager[None]]:
 
     Without its cache: casts made without a graph must not be read by what runs with one.
     """
-    if not torch.amp.is_autocast_available(kind):
+    if kind not in AUTOCASTING:
         return nullcontext
     now = torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)
     return partial(torch.autocast, kind, enabled=now[0], dtype=now[1], cache_enabled=False)
@@ -63,15 +70,17 @@ class Constant:
 
     def on(self, device: torch.device) -> Tensor:
         """The numbers on ``device``."""
-        if torch.compiler.is_compiling() or device == self.numbers.device:
+        if device == self.numbers.device:
+            return self.numbers
+        if device in self.copies:
+            return self.copies[device]
+        if torch.compiler.is_compiling():
             return self.numbers.to(device)
-        if device not in self.copies:
-            with torch.inference_mode(False):
-                copy = self.numbers.to(device)
-            if type(copy) is not Tensor:  # one of a tracer, which ends with it
-                return copy
+        with torch.inference_mode(False):
+            copy = self.numbers.to(device)
+        if type(copy) is Tensor:  # and not one of a tracer, which ends with it
             self.copies[device] = copy
-        return self.copies[device]
+        return copy
 
     def __getstate__(self) -> dict[str, Any]:
         return {"numbers": self.numbers, "copies": {}}

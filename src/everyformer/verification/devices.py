@@ -1,15 +1,19 @@
-"""The law `devices`: a member trains where the host reads no number.
+"""The law `devices`: a member trains where the host reads no number and sends none.
 
 ``meta`` stands for every device that is not the host: its tensors have sizes and no numbers, so
-that whatever asks for one, and would make another device wait, fails there.
+that whatever asks for one, and would make another device wait, fails there. In a step that is not
+the first nothing goes from one device to the other: constants were sent before.
 """
 
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from everyformer.core.dispatch import AllPairsWarning
 from everyformer.core.mask import Mask
@@ -49,8 +53,12 @@ def _mixer(case: Case, dtype: torch.dtype, check: Check) -> None:
         masks.append(Mask(keep=keep))
 
     for mask in masks:
-        out = mixer(x, mask=mask)
-        sum(out.losses.values(), out.y.sum()).backward()
+        if dtype is torch.float32:
+            with torch.no_grad():
+                mixer(x, mask=mask)
+        with _Apart(ELSEWHERE) if dtype is torch.float32 else nullcontext():
+            out = mixer(x, mask=mask)
+            sum(out.losses.values(), out.y.sum()).backward()
     check.true(x.grad is not None, f"{case}: no gradient comes to x")
 
 
@@ -62,9 +70,34 @@ def _model(member: Member, task: str, check: Check) -> None:
         for name, each in model.extra_inputs(inputs).items()
     }
     model, inputs, targets = model.to(ELSEWHERE), inputs.to(ELSEWHERE), targets.to(ELSEWHERE)
-    model(inputs, targets=targets, **extra).loss.backward()
+    model(inputs, targets=targets, **extra)
+    with _Apart(ELSEWHERE):
+        model(inputs, targets=targets, **extra).loss.backward()
     learns = any(weight.grad is not None for weight in model.parameters())
     check.true(learns, f"{task}: no weight has a gradient")
+
+
+class _Apart(TorchDispatchMode):
+    """Refuses operations with tensors on a device of this ``kind`` and on another; a single number
+    of the host may go with one."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.kind = kind
+
+    def __torch_dispatch__(
+        self,
+        func: Callable[..., Any],
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        result = func(*args, **(kwargs or {}))
+        tensors = [t for t in tree_leaves((args, kwargs, result)) if isinstance(t, Tensor)]
+        others = [t for t in tensors if t.device.type != self.kind and t.dim()]
+        if 0 < len(others) < len(tensors):
+            raise LawBroken(f"{func} has {tuple(others[0].shape)} on {others[0].device}")
+        return result
 
 
 @contextmanager
@@ -75,6 +108,6 @@ def _named(where: str) -> Iterator[None]:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", AllPairsWarning)
             yield
-    except (RuntimeError, NotImplementedError) as error:
+    except (RuntimeError, NotImplementedError, LawBroken) as error:
         reason, _, _ = str(error).partition("\n")
         raise LawBroken(f"{where} on {ELSEWHERE}: {reason}") from error

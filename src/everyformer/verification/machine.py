@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch._dynamo.exc import TorchDynamoException
 from torch.fx.experimental.symbolic_shapes import ConstraintViolationError
 from torch.profiler import ProfilerActivity, profile
@@ -214,7 +215,7 @@ def keeps(member: Member, check: Check, device: str, dtype: torch.dtype) -> None
             extra = model.extra_inputs(inputs)
             same = loaded(inputs, targets=targets, **extra).logits
             expected = model(inputs, targets=targets, **extra).logits
-            check.close(same, expected, 0.0, f"{task}: loaded")
+            check.close(same, expected, room(device), f"{task}: loaded")
             check.true(isinstance(loaded.config, ModelConfig), f"{task}: config came back")
             weights = Path(folder) / "model" / "model.safetensors"
             damaged = bytearray(weights.read_bytes())
@@ -232,11 +233,18 @@ def reproducible(member: Member, check: Check, device: str, dtype: torch.dtype) 
     """Equal seeds give equal losses; stopping, saving and going on changes nothing."""
     task = member.tasks[0]
     whole = _losses(member, task, device, stop=None)
-    check.true(whole == _losses(member, task, device, stop=None), f"{task}: two equal runs differ")
-    check.true(whole == _losses(member, task, device, stop=2), f"{task}: a resumed run differs")
+    for stop, run in ((None, "two equal runs"), (2, "a run and one that was resumed")):
+        again = _losses(member, task, device, stop=stop)
+        check.close(again, whole, room(device), f"{task}: losses of {run} differ")
 
 
-def _losses(member: Member, task: str, device: str, stop: int | None) -> list[float]:
+def room(device: str) -> float:
+    """By how much what is computed twice may differ: by nothing on the CPU; other devices add in
+    whatever order they come to it."""
+    return 0.0 if torch.device(device).type == "cpu" else TOLERANCE[torch.float32]
+
+
+def _losses(member: Member, task: str, device: str, stop: int | None) -> Tensor:
     torch.manual_seed(5)
     model, inputs, targets = small_model(member, task, dropout=0.1)
     model, inputs, targets = model.to(device), inputs.to(device), targets.to(device)
@@ -251,7 +259,7 @@ def _losses(member: Member, task: str, device: str, stop: int | None) -> list[fl
         loss.backward()
         optimiser.step()
         losses.append(loss.item())
-    return losses
+    return torch.tensor(losses)
 
 
 def _through_disk(model: Any, optimiser: torch.optim.Optimizer, device: str) -> tuple[Any, Any]:

@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from everyformer.core.devices import Constant
 from everyformer.engines.operators import operator
 from everyformer.engines.ranges import fake
 from everyformer.engines.sparse.plan import Branch, SparsePlan
@@ -69,7 +70,7 @@ def _tasks(q: Tensor, lengths: Tensor | None, text: str) -> Iterator[_Task]:
         for n, branch in enumerate(group.branches):
             if lengths is not None:
                 masks = [_masked(branch, length, int(real), q.dtype) for real in lengths]
-            elif branch.mask is not None and branch.mask.numel() > LARGEST_SAVED:
+            elif branch.mask is not None and branch.mask.numbers.numel() > LARGEST_SAVED:
                 masks = [_masked(branch, length, None, q.dtype)] * batch
             else:
                 masks = [_saved_mask(text, length, heads, g, n, q.dtype)] * batch
@@ -90,7 +91,7 @@ def _masked(
     branch: Branch, length: int, real: int | None, dtype: torch.dtype
 ) -> tuple[Tensor | None, Tensor | None]:
     """A branch's mask for a kernel, and the queries that see nothing in it."""
-    visible = branch.mask
+    visible = None if branch.mask is None else branch.mask.numbers
     # a triangle by itself hides what comes after a real query
     if real is not None and real < length and not branch.triangle:
         known = (branch.keys.positions(length) < real)[:, :, None]
@@ -142,8 +143,8 @@ def _merge(o: Tensor, logsum: Tensor, task: _Task, part: Tensor, logsum_of_part:
 
 def _at(task: _Task) -> tuple[Any, ...]:
     """Index of a task's queries in tensors (B, L, H, ...)."""
-    rows = task.branch.queries.rows
-    rows = slice(None) if rows is None else rows
+    known = task.branch.queries.rows
+    rows = known.numbers if isinstance(known, Constant) else known or slice(None)
     if isinstance(rows, slice) or isinstance(task.heads, slice):
         return task.row, rows, task.heads
     return task.row, rows[:, None], task.heads[None]

@@ -7,12 +7,14 @@ For the backward pass the weights of the units are saved, never L x L.
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from everyformer.core.devices import Constant
 from everyformer.engines.softmax.pairs import Pairs
 from everyformer.engines.softmax.scored import PositionOnScores, Scores
 from everyformer.engines.sparse.layouts import KeyLayout, Layout
@@ -38,11 +40,12 @@ def by_parts(
     wide = torch.promote_types(q.dtype, torch.float32)
     outputs = []
     for group in plan.groups(length, heads):
-        chosen = torch.tensor(group.heads, device=q.device)
-        of = Heads(*(t if len(chosen) == heads else t.index_select(2, chosen) for t in (q, k, v)))
-        rule = scores
-        if scores.position is not None and len(chosen) < heads:
-            rule = replace(scores, position=scores.position.of_heads(group.heads))
+        of, rule = Heads(q, k, v), scores
+        if len(group.heads) < heads:
+            chosen = _numbers(group.heads).on(q.device)
+            of = Heads(*(t.index_select(2, chosen) for t in of))
+            if scores.position is not None:
+                rule = replace(scores, position=scores.position.of_heads(group.heads))
         parts = [_branch(of, lengths, branch, rule, plan.causal) for branch in group.branches]
         if not parts:
             outputs.append(of.v.masked_fill(torch.ones((), dtype=torch.bool, device=v.device), 0))
@@ -56,8 +59,20 @@ def by_parts(
         outputs.append(total.to(v.dtype))
     if len(outputs) == 1:
         return outputs[0]
-    order = torch.tensor([h for g in plan.groups(length, heads) for h in g.heads], device=q.device)
-    return torch.cat(outputs, 2).index_select(2, order.argsort())
+    order = tuple(head for group in plan.groups(length, heads) for head in group.heads)
+    back = _numbers(tuple(order.index(head) for head in range(heads)))
+    return torch.cat(outputs, 2).index_select(2, back.on(q.device))
+
+
+@lru_cache(maxsize=256)
+def _numbers(numbers: tuple[int, ...]) -> Constant:
+    return Constant(torch.tensor(numbers))
+
+
+@lru_cache(maxsize=256)
+def _places(layout: KeyLayout, length: int) -> Constant:
+    """`KeyLayout.positions`."""
+    return Constant(layout.positions(length))
 
 
 def _branch(
@@ -89,13 +104,12 @@ def _branch(
 
 def _mask_of(branch: Branch, scores: Tensor, lengths: Tensor | None, length: int) -> Tensor | None:
     """bool (B or 1, U or 1, H or 1, R or 1, S)."""
-    mask = branch.mask
+    mask = None if branch.mask is None else branch.mask.on(scores.device)
     if branch.triangle:
-        mask = torch.ones(scores.shape[-2:], dtype=torch.bool).tril()
-    mask = None if mask is None else mask.to(scores.device)
+        mask = scores.new_ones(scores.shape[-2:], dtype=torch.bool).tril()
     if lengths is None:
         return mask
-    at = branch.keys.positions(length).to(scores.device)
+    at = _places(branch.keys, length).on(scores.device)
     known = (at < lengths[:, None, None, None])[:, :, :, None]
     return known if mask is None else mask & known
 
@@ -108,7 +122,7 @@ def _scored(
     batch, units, heads = q.shape[:3]
     # padding has no position: any distance that is in range will do
     i, j = (
-        layout.positions(length).clamp(0, length - 1).to(q.device)
+        _places(layout, length).on(q.device).clamp(0, length - 1)
         for layout in (branch.queries, branch.keys)
     )
     if j.shape[1] > 1:
@@ -178,4 +192,4 @@ def _back(layout: Layout, units: Tensor, length: int) -> Tensor:
     empty = ordered.new_full((ordered.shape[0], length, *ordered.shape[2:]), fill)
     if isinstance(rows, slice):
         return torch.cat((empty[:, : rows.start], ordered), 1)
-    return empty.index_copy(1, rows.to(units.device), ordered)
+    return empty.index_copy(1, rows.on(units.device), ordered)

@@ -6,15 +6,19 @@ entry stands (entries before 0 or from L on are padding), ``take`` lays tokens o
 ``add`` is its adjoint and ``put`` undoes ``take`` where every token stands once.
 """
 
+from collections.abc import Hashable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Protocol
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from everyformer.core.devices import Constant
 
-class KeyLayout(Protocol):
+
+class KeyLayout(Hashable, Protocol):
     """Layout of L tokens in U units of R each, for all heads alike unless it says otherwise."""
 
     def positions(self, length: int) -> Tensor:
@@ -34,7 +38,7 @@ class Layout(KeyLayout, Protocol):
         """Units of queries (B, U, R, H, ...) in order: (B, L, H, ...), or ``rows`` of it."""
 
     @property
-    def rows(self) -> Tensor | slice | None:
+    def rows(self) -> Constant | slice | None:
         """The queries that it lays out, in the order in which ``put`` gives them; None: all."""
 
 
@@ -141,7 +145,7 @@ class Folds:
         return units.transpose(1, 2).flatten(1, 2)[:, :length]
 
     @property
-    def rows(self) -> Tensor | None:
+    def rows(self) -> None:
         return None
 
     def _unfolded(self, rows: Tensor, length: int) -> Tensor:
@@ -165,29 +169,40 @@ class Chosen:
         return self.index[:, None]
 
     def take(self, t: Tensor) -> Tensor:
-        taken = t.index_select(1, self._at(t)).unflatten(1, self.index.shape)
-        if bool((self.index < 0).any()):
-            taken = taken * (self.index >= 0).to(t)[:, :, None, None]
+        taken = t.index_select(1, self._at.on(t.device)).unflatten(1, self.index.shape)
+        if self._real is not None:
+            taken = taken * self._real.on(t.device).to(t.dtype)[:, :, None, None]
         return taken
 
     def add(self, units: Tensor, length: int) -> Tensor:
-        if bool((self.index < 0).any()):
-            units = units * (self.index >= 0).to(units)[:, :, None, None]
+        if self._real is not None:
+            units = units * self._real.on(units.device).to(units.dtype)[:, :, None, None]
         rows = units.flatten(1, 2)
         summed = rows.new_zeros(rows.shape[0], length, *rows.shape[2:])
-        return summed.index_add(1, self._at(rows), rows)
+        return summed.index_add(1, self._at.on(rows.device), rows)
 
     def put(self, units: Tensor, length: int) -> Tensor:
         rows = units.flatten(1, 2)
-        real = (self.index >= 0).flatten()
-        return rows if bool(real.all()) else rows[:, real.to(rows.device)]
+        return rows if self._real is None else rows.index_select(1, self._places.on(rows.device))
 
-    @property
-    def rows(self) -> Tensor | None:
-        return self.index[self.index >= 0]
+    @cached_property
+    def rows(self) -> Constant:
+        return Constant(self.index[self.index >= 0])
 
-    def _at(self, t: Tensor) -> Tensor:
-        return self.index.clamp(min=0).flatten().to(t.device)
+    @cached_property
+    def _at(self) -> Constant:
+        return Constant(self.index.clamp(min=0).flatten())
+
+    @cached_property
+    def _real(self) -> Constant | None:
+        """Flags of what is no padding; None: nothing is."""
+        real = self.index >= 0
+        return None if bool(real.all()) else Constant(real)
+
+    @cached_property
+    def _places(self) -> Constant:
+        """Of what is no padding, among all."""
+        return Constant((self.index >= 0).flatten().nonzero()[:, 0])
 
 
 @dataclass(frozen=True, eq=False)
@@ -208,7 +223,7 @@ class Tables:
 
     def take(self, t: Tensor) -> Tensor:
         batch, _, heads, channels = t.shape
-        taken = self._blocks(t[:, self.skip :]).index_select(1, self._rows(heads, t.device))
+        taken = self._blocks(t[:, self.skip :]).index_select(1, self._rows(heads).on(t.device))
         taken = taken.view(batch, heads, *self.table.shape[1:], self.size, channels)
         return taken.flatten(3, 4).permute(0, 2, 3, 1, 4)
 
@@ -217,7 +232,7 @@ class Tables:
         rows = units.permute(0, 3, 1, 2, 4).reshape(batch, -1, self.size * channels)
         summed = rows.new_zeros(batch, heads * count, self.size * channels)
         # entries that are none were masked, so that their gradient is zero
-        summed = summed.index_add(1, self._rows(heads, rows.device), rows)
+        summed = summed.index_add(1, self._rows(heads).on(rows.device), rows)
         tokens = summed.view(batch, heads, count * self.size, channels)
         return _after_zeros(tokens.transpose(1, 2)[:, : length - self.skip], self.skip)
 
@@ -228,7 +243,13 @@ class Tables:
         t = F.pad(t, (0, 0, 0, 0, 0, count * self.size - length)).transpose(1, 2)
         return t.reshape(batch, heads * count, self.size * channels)
 
-    def _rows(self, heads: int, device: torch.device) -> Tensor:
+    def _rows(self, heads: int) -> Constant:
         """The blocks of all heads as numbers among (H blocks)."""
-        head = torch.arange(heads)[:, None, None] * self.table.shape[1]
-        return (self.table.clamp(min=0) + head).flatten().to(device)
+        if heads not in self._known:
+            head = torch.arange(heads)[:, None, None] * self.table.shape[1]
+            self._known[heads] = Constant((self.table.clamp(min=0) + head).flatten())
+        return self._known[heads]
+
+    @cached_property
+    def _known(self) -> dict[int, Constant]:
+        return {}

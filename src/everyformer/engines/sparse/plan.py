@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from everyformer.core.devices import Constant
 from everyformer.core.errors import ShapeError
 from everyformer.engines.sparse import patterns
 from everyformer.engines.sparse.layouts import KeyLayout, Layout
@@ -42,7 +43,7 @@ class Branch(NamedTuple):
 
     queries: Layout
     keys: KeyLayout
-    mask: Tensor | None
+    mask: Constant | None
     """(U or 1, H or 1, R or 1, S) bool; None: all pairs, or row >= column if ``triangle``"""
     triangle: bool
 
@@ -248,7 +249,7 @@ def _branch(queries: Layout, keys: KeyLayout, mask: Tensor) -> Branch:
     rows, columns = mask.shape[-2:]
     if rows == columns and bool((mask == torch.ones(rows, rows, dtype=torch.bool).tril()).all()):
         return Branch(queries, keys, None, True)
-    return Branch(queries, keys, _once(mask, 2).contiguous(), False)
+    return Branch(queries, keys, Constant(_once(mask, 2).contiguous()), False)
 
 
 def _once(mask: Tensor, dim: int) -> Tensor:
