@@ -10,7 +10,13 @@ import everyformer as ef
 from everyformer.core.errors import ConfigError, GeneError, ShapeError, UnsupportedError
 from everyformer.engines.flops import count_flops
 from everyformer.engines.softmax.scored import Scores
-from everyformer.engines.sparse.attention import BACKENDS, by_flex, sparse_attention
+from everyformer.engines.sparse.attention import (
+    BACKENDS,
+    SQUARE,
+    _kept_blocks,
+    by_flex,
+    sparse_attention,
+)
 from everyformer.engines.sparse.by_torch import by_parts
 from everyformer.engines.sparse.patterns import (
     Blocks,
@@ -197,9 +203,34 @@ def test_flex_attention_has_the_same_mask(name):
         assert_close(got[0], want[0], rtol=0, atol=1e-5)
 
 
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("length", [1, 43, 128, 300])
+def test_squares_of_flex_attention_are_those_of_the_mask(name, length):
+    """Some pairs of a listed square are visible, all of a full one, none of the others."""
+    plan, count = PLANS[name], -(-length // SQUARE)
+    mask = torch.zeros(1, HEADS, count * SQUARE, count * SQUARE, dtype=torch.bool)
+    mask[..., :length, :length] = plan.mask(length, HEADS)
+    squares = mask.unflatten(3, (count, SQUARE)).unflatten(2, (count, SQUARE)).transpose(3, 4)
+    some, every = squares.flatten(4).any(-1), squares.flatten(4).all(-1)
+
+    def listed(numbers, order):
+        places = torch.zeros_like(order, dtype=torch.bool)
+        chosen = torch.arange(count) < numbers[..., None]
+        return places.scatter(-1, order.long(), chosen).expand_as(some)
+
+    kept = _kept_blocks(plan.text, HEADS, length, torch.device("cpu"), False)
+    assert torch.equal(listed(kept.full_kv_num_blocks, kept.full_kv_indices), every)
+    assert torch.equal(listed(kept.kv_num_blocks, kept.kv_indices), some & ~every)
+    asked = _kept_blocks(plan.text, HEADS, length, torch.device("cpu"), True)
+    assert asked.full_kv_num_blocks is None
+    assert torch.equal(listed(asked.kv_num_blocks, asked.kv_indices), some)
+    assert _kept_blocks(plan.text, HEADS, length, torch.device("cpu"), True) is asked
+
+
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU: FlexAttention runs on one")
 def test_flex_attention_on_a_gpu():
-    inputs = [t.detach().float().cuda().requires_grad_() for t in heads(300)]
+    draw = torch.Generator().manual_seed(0)
+    inputs = [torch.randn(2, 2, 300, 32, generator=draw).cuda().requires_grad_() for _ in "qkv"]
     results = [
         with_gradients(sparse_attention(*inputs, PLANS["strided"], backend=b), inputs)
         for b in ("flex", "dense")

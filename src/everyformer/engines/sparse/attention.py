@@ -9,6 +9,7 @@ Rows are compact here: real tokens first, ``lengths`` of them. Padding between o
 packed documents are taken out before (`everyformer.engines.rows`), so position = index.
 """
 
+import copy
 import math
 from functools import lru_cache
 from typing import Any, Literal, get_args
@@ -16,6 +17,7 @@ from typing import Any, Literal, get_args
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 from everyformer.core.dispatch import Against, dispatch, take
 from everyformer.core.errors import ConfigError, ShapeError, UnsupportedError
@@ -37,6 +39,10 @@ WORTH = 0.6
 1,024 tokens (0.33 of the pairs, 0.7 of the time) and of 512 to both sides (1.0, 1.1)"""
 SHORT = 256
 """tokens up to which all pairs are computed: there calls cost more than scores"""
+LEAST = 16
+"""channels of a head that FlexAttention takes at least"""
+SQUARE = 128
+"""queries and keys of a block of FlexAttention's"""
 EXPORTED = "an exported program serves texts of any length"
 
 
@@ -99,7 +105,7 @@ def sparse_attention_reference(
 ) -> Tensor:
     """`sparse_attention` under the plan's mask, one query and head at a time."""
     scale = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
-    mask = plan.mask(q.shape[2], q.shape[1]).expand(q.shape[1], -1, -1)
+    mask = plan.mask(q.shape[2], q.shape[1]).to(q.device).expand(q.shape[1], -1, -1)
     o = torch.zeros_like(v)
     for h in range(q.shape[1]):
         for i in range(q.shape[2]):
@@ -141,7 +147,11 @@ def _against_flex(plan: SparsePlan, q: Tensor, scores: Scores) -> str | None:
         return "a position or dropout changes the scores"
     if q.device.type != "cuda" or q.dtype == torch.float64:
         return f"FlexAttention is for GPUs, not {q.device.type} in {q.dtype}"
-    return EXPORTED if torch.compiler.is_exporting() else None
+    if q.shape[-1] < LEAST:
+        return f"FlexAttention wants heads of {LEAST} channels or more"
+    if torch.compiler.is_compiling():
+        return EXPORTED if torch.compiler.is_exporting() else None
+    return None if _get_current_dispatch_mode() is None else "operations are looked at one by one"
 
 
 def _against_units(plan: SparsePlan, q: Tensor, scores: Scores) -> str | None:
@@ -184,17 +194,58 @@ def by_flex(
     On a CPU it has no gradients and its uncompiled form makes L x L scores, so that it serves there
     as one more check of the masks alone (torch issue 148752).
     """
-    batch, heads, length, _ = q.shape
-    mask_mod = _visible(plan, lengths)
-    from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+    from torch.nn.attention.flex_attention import flex_attention
 
-    blocks = create_block_mask(
-        mask_mod, None if lengths is None else batch, heads if len(plan.heads) > 1 else None,
-        length, length, device=q.device, _compile=q.is_cuda,
-    )  # fmt: skip
+    blocks = _blocks(plan, q, lengths)
     attend: Any = _compiled() if q.is_cuda else flex_attention
     o: Tensor = attend(q, k, v, block_mask=blocks, scale=scale)
     return o
+
+
+def _blocks(plan: SparsePlan, q: Tensor, lengths: Tensor | None) -> Any:
+    """FlexAttention's blocks of pairs: those of a plan are kept, also where rows have lengths of
+    their own, which it then asks for pair by pair."""
+    heads, length = q.shape[1:3]
+    if torch.compiler.is_compiling():
+        from torch.nn.attention.flex_attention import create_block_mask
+
+        of = None if lengths is None else len(q), heads if len(plan.heads) > 1 else None
+        return create_block_mask(_visible(plan, lengths), *of, length, length, device=q.device)
+    blocks = _kept_blocks(plan.text, heads, length, q.device, lengths is not None)
+    if lengths is not None:
+        blocks = copy.copy(blocks)
+        blocks.mask_mod = _visible(SparsePlan.from_text(plan.text), lengths)
+    return blocks
+
+
+@lru_cache(maxsize=64)
+def _kept_blocks(text: str, heads: int, length: int, device: torch.device, ask: bool) -> Any:
+    """Blocks of a plan, looked at a row of them at a time, so that no L x L is made.
+
+    Args:
+        ask: pairs are asked for also in blocks of which the plan shows all.
+    """
+    from torch.nn.attention.flex_attention import BlockMask
+
+    plan, count = SparsePlan.from_text(text), -(-length // SQUARE)
+    with torch.inference_mode(False), torch.no_grad():
+        j = torch.arange(count * SQUARE, device=device)
+        found = []
+        for i in j.split(SQUARE):
+            seen = plan.visible(i, j, heads) & (j < length) & (i < length)[:, None]
+            squares = seen.unflatten(-1, (count, SQUARE))
+            found.append((squares.any(-1).any(-2), squares.all(-1).all(-2)))
+        some, every = (torch.stack(flags, 1)[None] for flags in zip(*found, strict=True))
+        full: tuple[Tensor | None, Tensor | None] = (None, None) if ask else _listed(every)
+        return BlockMask.from_kv_blocks(
+            *_listed(some if ask else some & ~every), *full, BLOCK_SIZE=SQUARE,
+            mask_mod=_visible(plan, None), seq_lengths=(length, length),
+        )  # fmt: skip
+
+
+def _listed(flags: Tensor) -> tuple[Tensor, Tensor]:
+    """How many of the last dimension are flagged, and their numbers, these first."""
+    return flags.sum(-1).int(), flags.byte().argsort(dim=-1, descending=True, stable=True).int()
 
 
 def _visible(plan: SparsePlan, lengths: Tensor | None) -> Any:

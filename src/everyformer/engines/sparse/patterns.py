@@ -205,14 +205,22 @@ class Columns(Pattern):
 @dataclass(frozen=True, kw_only=True)
 class _OfTokens(Pattern):
     tokens: tuple[int, ...]
+    runs: tuple[tuple[int, int], ...] = field(init=False, repr=False, compare=False)
+    """first and last of tokens that stand side by side: compilers of kernels take no tensor here"""
 
     def __post_init__(self) -> None:
         if any(token < 0 for token in self.tokens):
             raise GeneError(f"global tokens are positions from 0 on, not {self.tokens}")
+        every = set(self.tokens)
+        firsts = sorted(token for token in every if token - 1 not in every)
+        lasts = sorted(token for token in every if token + 1 not in every)
+        object.__setattr__(self, "runs", tuple(zip(firsts, lasts, strict=True)))
 
     def _among(self, at: Tensor) -> Tensor:
-        tokens = torch.tensor(self.tokens, dtype=at.dtype, device=at.device)
-        return (at[..., None] == tokens).any(-1)
+        among = torch.zeros_like(at, dtype=torch.bool)
+        for first, last in self.runs:
+            among = among | ((at >= first) & (at <= last))
+        return among
 
     def _within(self, length: int) -> Chosen | None:
         real = [token for token in sorted(set(self.tokens)) if token < length]
