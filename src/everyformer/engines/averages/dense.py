@@ -26,6 +26,7 @@ from everyformer.engines.ranges import (
     returned,
     widened,
 )
+from everyformer.engines.rooms import at_once
 
 _ROWS = 1024
 """rows of w made at a time: enough for the products' full rate, few enough for the cache"""
@@ -144,7 +145,7 @@ def _blocks(call: _Call, saved: Tensor, filled: bool = False) -> Iterator[_Block
 def _height(call: _Call) -> int:
     """Rows of a block, of all heads together about `_ROWS`."""
     heads, length = call.rows.shape[:2]
-    return min(length, max(16, _ROWS // heads))
+    return min(length, max(16, at_once(_ROWS, call.rows.device) // heads))
 
 
 def _room(call: _Call) -> Tensor:
@@ -159,7 +160,8 @@ def _shaped(room: Tensor, *shape: int) -> Tensor:
 def _room_to_save(k: Tensor, rows: Tensor, keep: bool) -> Tensor:
     """Room for exp(w) of all pairs if it is to be saved, else nothing."""
     pairs = rows.shape[0] * rows.shape[1] * k.shape[1]
-    return widened(k).new_empty(pairs if keep and pairs <= _SAVED else 0)
+    most = at_once(_SAVED, k.device)
+    return widened(k).new_empty(pairs if keep and pairs <= most else 0)
 
 
 def _averages(
@@ -228,7 +230,7 @@ def _tiles(call: _Call, bias: Tensor) -> Iterator[tuple[slice, slice]]:
     """Rows and keys of one tile after the other: all keys of some rows, then the next rows."""
     batch, _, heads, values = call.v.shape
     tall = min(bias.shape[1], 32)
-    wide = max(1, _TILE // (batch * tall * heads * values))
+    wide = max(1, at_once(_TILE, bias.device) // (batch * tall * heads * values))
     for i in range(0, bias.shape[1], tall):
         for j in range(0, bias.shape[2], wide):
             yield slice(i, i + tall), slice(j, min(j + wide, bias.shape[2]))

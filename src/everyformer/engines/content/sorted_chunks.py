@@ -34,11 +34,12 @@ from everyformer.engines.content.chunk_lists import (
 )
 from everyformer.engines.operators import operator
 from everyformer.engines.ranges import fake, full_precision, returned, widened
+from everyformer.engines.rooms import at_once
 
 _BITS = math.log2(math.e)
 """of one nat"""
-_CPU_SCORES, _DEVICE_SCORES = 2**19, 2**26
-"""scores that are held at a time"""
+SCORES = 2**19
+"""that are held at a time on a CPU"""
 
 
 def chunked_attention(
@@ -130,7 +131,7 @@ class _Tile:
 
 
 def _tiles(layout: ChunkList, pattern: ChunkPattern) -> Iterator[_Tile]:
-    numbers = _CPU_SCORES if layout.tokens.device.type == "cpu" else _DEVICE_SCORES
+    numbers = at_once(SCORES, layout.tokens.device)
     step = max(1, numbers // (pattern.chunk**2 * pattern.width))
     last = len(layout.tokens) - pattern.width + 1
     for start in range(0, last, step):

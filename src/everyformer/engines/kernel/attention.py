@@ -24,6 +24,7 @@ from everyformer.core.errors import ConfigError, ShapeError
 from everyformer.core.state import State, state
 from everyformer.engines.kernel.chunks import (
     CHUNK,
+    CPU,
     Carried,
     Inputs,
     backward,
@@ -208,8 +209,10 @@ def _one_token(
     return y.to(inputs.v.dtype), sums, top
 
 
-def _segments(length: int, features: int, values: int) -> list[tuple[int, int]]:
-    size = segment_length(features, values)
+def _segments(
+    length: int, features: int, values: int, device: torch.device = CPU
+) -> list[tuple[int, int]]:
+    size = segment_length(features, values, device)
     return [(a, min(a + size, length)) for a in range(0, length, size)]
 
 
@@ -234,7 +237,7 @@ def _attend(
     totals = sums.new_empty(batch, length, heads, 1)
     starts = [carried]
     with full_precision(q):
-        for start, stop in _segments(length, k.shape[3], values):
+        for start, stop in _segments(length, k.shape[3], values, k.device):
             part = chunk_segment(inputs, start, stop, carried)
             average, total = divided(forward(part), guard)
             y[:, start:stop] = _rows(average, v, start, stop)
@@ -269,7 +272,7 @@ def _gradients(
     with full_precision(q):
         dsums = torch.zeros_like(after) if grad_after is None else grad_after.to(wide)
         dsums = dsums.flatten(0, 1)
-        parts = list(enumerate(_segments(length, k.shape[3], values)))
+        parts = list(enumerate(_segments(length, k.shape[3], values, k.device)))
         for n, (start, stop) in reversed(parts):
             before = Carried(starts[n], tops[n] if tops.numel() else None)
             part = chunk_segment(inputs, start, stop, before)
@@ -315,7 +318,7 @@ def _shapes(
     k: Tensor, v: Tensor, sums: Tensor, top: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     batch, heads, length, values = v.shape
-    count = 1 + segment_count(length, k.shape[3], values)
+    count = 1 + segment_count(length, k.shape[3], values, k.device)
     none = sums.new_empty(0)
     return (
         v.new_empty(batch, length, heads, values),

@@ -22,22 +22,24 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from everyformer.engines.ranges import widened
+from everyformer.engines.rooms import at_once
 
 CHUNK = 64
 """tokens side by side: 2 C M multiplications within a chunk against 4 M D_v for its state"""
 BUDGET = 2**16
-"""numbers that the states inside one segment may hold, for each head of each row: they and the
-segment's tokens stay in the cache"""
+"""numbers that the states inside one segment may hold on a CPU, for each head of each row: they and
+the segment's tokens stay in the cache"""
+CPU = torch.device("cpu")
 
 
-def segment_length(features: int, values: int) -> int:
+def segment_length(features: int, values: int, device: torch.device = CPU) -> int:
     """Tokens of one segment."""
-    return max(1, BUDGET // (features * (values + 1))) * CHUNK
+    return max(1, at_once(BUDGET, device) // (features * (values + 1))) * CHUNK
 
 
-def segment_count(length: int, features: int, values: int) -> int:
+def segment_count(length: int, features: int, values: int, device: torch.device = CPU) -> int:
     """Segments of ``length`` tokens, at least one."""
-    size = segment_length(features, values)
+    size = segment_length(features, values, device)
     return (length + size - 1) // size
 
 

@@ -24,6 +24,7 @@ from torch import Tensor
 
 from everyformer.core.dispatch import take
 from everyformer.engines.once import once_differentiable
+from everyformer.engines.rooms import at_once
 from everyformer.engines.softmax.attention import (
     ENGINE,
     attention_scores,
@@ -38,11 +39,12 @@ Parts = tuple[Tensor, ...]
 """what a position makes once for all blocks of a call; the first dimension of each is H or 1"""
 
 BLOCK = 1 << 20
-"""scores of a block, 4 MB in float32: enough for the products' full rate, few enough for a cache"""
+"""scores of a block on a CPU, 4 MB in float32: enough for the products' full rate, few enough for a
+cache"""
 ROWS = 64
 """queries of a block at least, below which products are slow"""
 SAVED = 1 << 24
-"""scores whose weights a call keeps for its backward pass, 64 MB in float32"""
+"""scores whose weights a call keeps for its backward pass on a CPU, 64 MB in float32"""
 
 
 class PositionOnScores(Protocol):
@@ -221,7 +223,7 @@ class _Blocks(torch.autograd.Function):
         ctx.call, ctx.count = call, count
         ctx.save_for_backward(*tensors)
         ctx.saved, ctx.random = [], []
-        room = SAVED if graph else 0
+        room = at_once(SAVED, q.device) if graph else 0
         o = v.new_empty(*q.shape[:3], v.shape[-1])
         for block in _plan(q, tensors[1], call):
             room -= (block.last - block.first) * block.keys * q[block.rows, :, 0, 0].numel()
@@ -276,10 +278,11 @@ def _gradients(
 def _sizes(q: Tensor, k: Tensor) -> tuple[int, int]:
     """Rows of the batch and queries of a block; all of them where there is one block."""
     batch, heads, length, source = *q.shape[:3], k.shape[2]
-    if torch.compiler.is_compiling() or batch * heads * length * source <= BLOCK:
+    most = at_once(BLOCK, q.device)
+    if torch.compiler.is_compiling() or batch * heads * length * source <= most:
         return batch, length
-    rows = min(length, max(ROWS, BLOCK // (heads * source)))
-    return min(batch, max(1, BLOCK // (heads * source * rows))), rows
+    rows = min(length, max(ROWS, most // (heads * source)))
+    return min(batch, max(1, most // (heads * source * rows))), rows
 
 
 def _whole(q: Tensor, k: Tensor) -> _Block:

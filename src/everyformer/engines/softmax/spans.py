@@ -26,6 +26,7 @@ from torch import Tensor
 from everyformer.engines.averages.factors import diagonals
 from everyformer.engines.operators import operator
 from everyformer.engines.ranges import full_precision, returned, widened
+from everyformer.engines.rooms import at_once
 
 AT_ONCE = 1 << 20
 """scores that are made at once, 4 MB in float32: enough for the full rate of products"""
@@ -189,7 +190,7 @@ class _Call:
         """Blocks that are worked on at once."""
         b = self.band
         each = self.q.shape[0] * self.q.shape[1] * b.size * b.window
-        count = max(1, AT_ONCE // each)
+        count = max(1, at_once(AT_ONCE, self.q.device) // each)
         for begin in range(0, b.blocks, count):
             yield slice(begin, min(begin + count, b.blocks))
 
