@@ -535,6 +535,23 @@ def test_layers_are_foretold_by_what_a_short_length_took(
     assert (times.expected(), {p.length for p in times.points}) == ({}, {4096, 2048})
 
 
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+def test_layers_are_measured_where_members_are_trained(
+    device: str, tree: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+
+    def measured(names: list[str], length: int, **given: Any) -> Any:
+        asked.append(given["device"])
+        return [Point(name, length, seconds=0.5) for name in names]
+
+    monkeypatch.setattr(timing, "bench_together", measured)
+    training = TrainingConfig(budget_tokens=1, device=device)
+    config = CompareConfig(members=("linear",), lengths=(256,), training=training)
+    assert [length for length, _ in timing.LayerTimes(config, ["linear"], tree).measure()] == [256]
+    assert asked == [device]
+
+
 def test_layers_are_foretold_by_how_they_grew_where_a_row_claims_less(
     tree: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

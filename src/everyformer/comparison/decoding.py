@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from everyformer.benchmark.measure import synchronise
 from everyformer.comparison.results import Sample
 from everyformer.core.state import State
 from everyformer.core.tasks import TASKS
@@ -67,7 +68,9 @@ Filled = dict[tuple[str, int], State]
 
 
 @torch.inference_mode()
-def decode(config: ModelConfig, contexts: Sequence[int], filled: Filled) -> Decoded:
+def decode(
+    config: ModelConfig, contexts: Sequence[int], filled: Filled, device: str = "cpu"
+) -> Decoded:
     """Cost of a token after each of ``contexts`` that the model can hold.
 
     The weights are fresh: speed does not depend on them. Tables are as long as those that are
@@ -75,14 +78,15 @@ def decode(config: ModelConfig, contexts: Sequence[int], filled: Filled) -> Deco
 
     Args:
         filled: of earlier calls, which this one adds to as long as there is `ROOM`.
+        device: on which it writes.
     """
     longer = (config.max_length or 0) + WARM_UP + TIMED
-    model = build_model(dataclasses.replace(config, max_length=longer)).eval()
+    model = build_model(dataclasses.replace(config, max_length=longer)).to(device).eval()
     longest = None if model.longest is None else model.longest - WARM_UP - TIMED
     seconds, sizes = {}, {}
     for context in contexts:
         if longest is None or context <= longest:
-            ids = torch.randint(0, config.vocabulary, (1, context))
+            ids = torch.randint(0, config.vocabulary, (1, context), device=device)
             state = filled.get((config.member, context)) or _fill(model, ids)
             seconds[str(context)] = _token(model, ids, state)
             if state is not None:
@@ -104,13 +108,15 @@ def _token(model: Model, ids: Tensor, state: State | None) -> float:
     """Median seconds of a token after ``ids``, whose state is ``state``."""
     times: list[float] = []
     while len(times) < WARM_UP + TIMED:
-        token = torch.randint(0, model.config.vocabulary, (1, 1))
+        token = torch.randint(0, model.config.vocabulary, (1, 1), device=ids.device)
+        synchronise(ids.device.type)
         start = time.perf_counter()
         if state is None:
             ids = torch.cat((ids, token), 1)
             model(ids, last=1)
         else:
             state = model(token, state=state).state
+        synchronise(ids.device.type)
         times.append(time.perf_counter() - start)
         if state is None and times[0] > SLOW:
             return times[0]
@@ -122,14 +128,16 @@ def loss_by_position(model: Model, dataset: Dataset) -> list[list[float]]:
     """[first position, mean loss in nats] of up to 16 stretches of a window: context used."""
     total = torch.zeros(dataset.length, dtype=torch.float64)
     count = torch.zeros(dataset.length, dtype=torch.float64)
+    device = next(model.parameters()).device
     for batch in dataset.validation_batches(16, POSITION_SEQUENCES):
+        batch = batch.to(device)
         logits = model(batch.inputs, mask=batch.mask).logits
         losses = F.cross_entropy(
             logits.transpose(1, 2).float(), batch.targets, reduction="none"
         ).double()
         scored, width = batch.targets != -100, batch.targets.shape[1]
-        total[:width] += losses.sum(0)
-        count[:width] += scored.sum(0)
+        total[:width] += losses.sum(0).cpu()
+        count[:width] += scored.sum(0).cpu()
     edges = torch.linspace(0, dataset.length, min(16, dataset.length) + 1).round().long().tolist()
     stretches = []
     for a, b in itertools.pairwise(edges):

@@ -146,7 +146,7 @@ def main(folder: Path) -> int:
     sheet = Sheet.read(folder)
     first = next(iter(sheet.runs.values()))
     dataset, filled = load_dataset(first.data, first.task), Filled()
-    lengths = contexts(sheet.decode, dataset)
+    lengths, device = contexts(sheet.decode, dataset), pick_device(first.training.device).type
     # before any thread has a heap of its own
     return_freed_memory()
     with Gentle("stopping") as stop:
@@ -163,7 +163,7 @@ def main(folder: Path) -> int:
                 try:
                     with doing(f"timing a few steps of {name}"):
                         known = sheet.measured.get(name)
-                        write = partial(decode, contexts=lengths, filled=filled)
+                        write = partial(decode, contexts=lengths, filled=filled, device=device)
                         sheet.measured[name] = _measure(known, run, dataset, sheet.budget, write)
                 except Stopped as stopped:
                     return 128 + stopped.number

@@ -19,6 +19,7 @@ from everyformer.family import info
 from everyformer.system.plain import from_json, to_json
 from everyformer.system.pulse import doing
 from everyformer.system.sealed import read_json, write_json
+from everyformer.training.distributed import pick_device
 
 FILE, FORMAT = "layers.json", "everyformer-layer-times"
 SECONDS = 0.2
@@ -42,6 +43,7 @@ class LayerTimes:
         }
         self._members = list(dict.fromkeys((BASELINE, *members))) if members else []
         self._sizes: dict[str, Any] = {size: config.model[size] for size in ("width", "heads")}
+        self._device = pick_device(config.training.device).type
         self._known = self._read()
         self._spent: dict[int, float] = {}
 
@@ -117,7 +119,12 @@ class LayerTimes:
         members = f"{len(self._members)} members at {length:,} tokens"
         with doing(f"timing one layer of {members} (--lengths chooses them, or none)"):
             points = bench_together(
-                self._members, length, options=self._own, seconds=SECONDS, **self._sizes
+                self._members,
+                length,
+                options=self._own,
+                seconds=SECONDS,
+                device=self._device,
+                **self._sizes,
             )
         self._spent[length] = time.perf_counter() - start
         self._known[str(length)] = {point.member: to_dict(point) for point in points}
@@ -137,5 +144,6 @@ class LayerTimes:
 
     def _setting(self) -> dict[str, Any]:
         setting = {"members": self._members, "sizes": self._sizes, "options": self._own}
+        setting["device"] = self._device
         plain: dict[str, Any] = from_json(to_json(setting))
         return plain
