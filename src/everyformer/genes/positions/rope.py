@@ -136,9 +136,12 @@ def _limits(make: Make) -> list[Pair]:
         q, k = rotate(x[:, None], positions), rotate(x.flip(-1)[:, None], positions)
         return q @ k.transpose(-1, -2)
 
-    origin = torch.zeros(1, LENGTH, dtype=torch.long)
+    def at_origin(x: Tensor) -> Tensor:
+        origin = torch.zeros(1, LENGTH, dtype=torch.long, device=x.device)
+        return rotate(x[:, None], origin)[:, 0]
+
     return [
-        ("position 0 is the identity", lambda x: rotate(x[:, None], origin)[:, 0], lambda x: x),
+        ("position 0 is the identity", at_origin, lambda x: x),
         ("a common shift changes no score", lambda x: scores(x, 7), lambda x: scores(x, 0)),
     ]
 

@@ -28,8 +28,9 @@ def attention_reference(
     batch, heads, queries, size = q.shape
     keys, groups = k.shape[2], heads // k.shape[1]
     full = (batch, heads, queries, keys)
-    seen = torch.ones(full, dtype=torch.bool) if mask is None else mask.expand(full)
-    added = torch.zeros(full, dtype=q.dtype) if bias is None else bias.expand(full)
+    seen = q.new_ones(full, dtype=torch.bool) if mask is None else mask.expand(full)
+    added = q.new_zeros(full) if bias is None else bias.expand(full)
+    index = torch.arange(keys, device=q.device)
     scale = 1 / math.sqrt(size) if scale is None else scale
     cap = partial(_capped, softcap)
     rows = []
@@ -43,7 +44,7 @@ def attention_reference(
             else:
                 scores = position.literal(query, read, distance[:, i], h, scale, cap)
             scores = scores + added[:, h, i]
-            visible = seen[:, h, i] & (torch.arange(keys) < last) & (scores > -math.inf)
+            visible = seen[:, h, i] & (index < last) & (scores > -math.inf)
             top = scores.masked_fill(~visible, -1e30).amax(-1, keepdim=True)
             if sink is not None:
                 top = torch.maximum(top, sink[h])

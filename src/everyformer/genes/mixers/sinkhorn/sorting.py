@@ -321,7 +321,7 @@ def _sorted_literally(
         weight = p[:, i, js].to(k.dtype)
         real = weight.sum(-1) / nonzero(p[:, i].sum(-1).to(k.dtype))
         mixed = [(weight[..., None] * t[:, at]).sum(1) for t in (k, v)]
-        log = torch.where(real > 0, real.clamp(min=1e-300).log(), -math.inf)
+        log = torch.where(real > 0, real.clamp(min=torch.finfo(real.dtype).tiny).log(), -math.inf)
         rows.append((*mixed, log))
     keys, values, level = (torch.stack(parts, 1) for parts in zip(*rows, strict=True))
     return keys, values, level
