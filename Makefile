@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 DEV := $(VENV)/.ready-dev
 
-.PHONY: demo test test-full lint types docs docs-site dist clean
+.PHONY: demo test test-full gpu lint types docs docs-site dist clean
 
 # nine trainings of ten seconds, of models so small that they beat counting in these
 demo: $(READY)
@@ -18,6 +18,10 @@ test: lint types
 # all tests: `make test` runs a part of those that are marked 'full', another one each day
 test-full: lint types
 	$(BIN)/python -m pytest -n 2 --dist worksteal --full
+
+# laws, the compiler and speeds on a machine with a GPU, in runs/gpu (under ten minutes)
+gpu: $(DEV)
+	$(BIN)/python -m everyformer.cli.gpu
 
 lint: $(DEV)
 	$(BIN)/ruff check

@@ -9,7 +9,6 @@ import dataclasses
 import gc
 import time
 from collections.abc import Iterator, Sequence
-from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ from everyformer.core.errors import EveryformerError
 from everyformer.laws.adapters.transformers import quiet_library
 from everyformer.laws.verdict import LawResult
 from everyformer.system.allocator import keep_freed_memory
-from everyformer.system.children import start
+from everyformer.system.children import each
 from everyformer.system.files import write_text
 from everyformer.system.plain import from_json, to_json
 
@@ -73,25 +72,14 @@ def sweep(
             yield from read(path)
         else:
             waiting.append((name, path))
-    running: dict[BaseProcess, tuple[str, Path, float]] = {}
-    while waiting or running:
-        while waiting and len(running) < jobs:
-            name, path = waiting.pop(0)
-            child = start(judge_one, name, str(path), tuple(laws), imports=IMPORTS, daemon=True)
-            running[child] = name, path, time.monotonic()
-        time.sleep(0.05)
-        for child, (name, path, began) in list(running.items()):
-            took = time.monotonic() - began
-            if child.is_alive() and took < seconds:
-                continue
-            del running[child]
-            if child.is_alive():
-                child.kill()
-                _write(path, [_failed(name, f"it was not done in {seconds:.0f} s", took)])
-            child.join()
-            if not path.exists():
-                _write(path, [_failed(name, f"its process ended with {child.exitcode}", took)])
-            yield from read(path)
+    calls = [(name, str(path), tuple(laws)) for name, path in waiting]
+    for number, code, took in each(judge_one, calls, imports=IMPORTS, jobs=jobs, seconds=seconds):
+        name, path = waiting[number]
+        if code is None:
+            _write(path, [_failed(name, f"it was not done in {seconds:.0f} s", took)])
+        elif not path.exists():
+            _write(path, [_failed(name, f"its process ended with {code}", took)])
+        yield from read(path)
     write_text(folder / "table.md", table(folder))
 
 

@@ -8,6 +8,7 @@ import multiprocessing
 import os
 import signal
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from multiprocessing import reduction
@@ -15,6 +16,9 @@ from multiprocessing.process import BaseProcess
 from typing import Any
 
 FORKS = sys.platform not in ("win32", "darwin")
+ASKS_THE_DRIVER = "PYTORCH_NVML_BASED_CUDA_CHECK"
+"""by which torch asks whether there is a GPU without starting to use it: what has used one cannot
+be forked"""
 
 
 class Descriptor:
@@ -44,6 +48,7 @@ def start(
     """
     context: Any = multiprocessing.get_context("forkserver" if FORKS else "spawn")
     if FORKS:
+        os.environ.setdefault(ASKS_THE_DRIVER, "1")
         context.set_forkserver_preload(list(imports))
     error = None if sys.platform == "win32" else Descriptor(2)
     words = (os.getcwd(), dict(os.environ), error, target, args)
@@ -51,6 +56,39 @@ def start(
     with _without_main(), _without_interrupts():
         child.start()
     return child
+
+
+def each(
+    target: Callable[..., int | None],
+    calls: Sequence[tuple[Any, ...]],
+    *,
+    imports: Sequence[str],
+    jobs: int,
+    seconds: float,
+) -> Iterator[tuple[int, int | None, float]]:
+    """`start` of ``target`` with each of ``calls``, ``jobs`` at a time.
+
+    Yields the number of each call as its process ends, its exit code, or None where it was ended
+    after so many ``seconds``, and how long it took.
+    """
+    waiting = list(range(len(calls)))
+    running: dict[BaseProcess, tuple[int, float]] = {}
+    while waiting or running:
+        while waiting and len(running) < jobs:
+            number = waiting.pop(0)
+            child = start(target, *calls[number], imports=imports, daemon=True)
+            running[child] = number, time.monotonic()
+        time.sleep(0.05)
+        for child, (number, began) in list(running.items()):
+            took = time.monotonic() - began
+            late = child.is_alive() and took >= seconds
+            if child.is_alive() and not late:
+                continue
+            del running[child]
+            if late:
+                child.kill()
+            child.join()
+            yield number, None if late else child.exitcode, took
 
 
 def _call(
