@@ -113,17 +113,21 @@ def both_ways(run: Callable[[], Any]) -> list[Any]:
 
 
 def saved_bytes(run: Callable[[], Tensor], known: Iterable[Tensor] = ()) -> int:
-    """Bytes that autograd keeps for the backward pass of ``run()``, ``known`` not counted."""
-    aside, kept = {t.untyped_storage().data_ptr() for t in known}, {}
+    """Bytes that autograd keeps for the backward pass of ``run()``, ``known`` not counted, nor what
+    it keeps for another pass too: what dropout is read from."""
+    passes: list[tuple[dict[int, int], Tensor]] = []
+    for _ in range(2):
+        kept: dict[int, int] = {}
 
-    def pack(t: Tensor) -> Tensor:
-        kept[t.untyped_storage().data_ptr()] = t.untyped_storage().nbytes()
-        return t
+        def pack(t: Tensor, kept: dict[int, int] = kept) -> Tensor:
+            kept[t.untyped_storage().data_ptr()] = t.untyped_storage().nbytes()
+            return t
 
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t):
-        y = run()
-    assert y.requires_grad
-    return sum(size for at, size in kept.items() if at not in aside)
+        with torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t):
+            passes.append((kept, run()))
+    assert all(y.requires_grad for _, y in passes)
+    aside = {t.untyped_storage().data_ptr() for t in known} | {*passes[0][0]}
+    return sum(size for at, size in passes[1][0].items() if at not in aside)
 
 
 def shifted(module: Module, by: float = 0.3, *, vectors: bool = False) -> Module:

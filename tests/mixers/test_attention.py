@@ -149,3 +149,12 @@ def test_dropout_acts_in_training_only():
 def test_channels_that_it_was_not_built_for_are_refused():
     with pytest.raises(ShapeError, match="x of width=8, not"):
         Attention(width=8, heads=2)(torch.randn(1, 3, 9))
+
+
+def test_the_definition_computes_where_its_tensors_are():
+    """On ``meta`` whatever is made on the host does not fit."""
+    q, k, v = (torch.zeros(2, 2, 5, 3, device="meta", requires_grad=True) for _ in range(3))
+    for mask in (None, torch.ones(5, 5, dtype=torch.bool, device="meta")):
+        y = ef.reference.attention(q, k, v, causal=True, mask=mask)
+        assert y.is_meta
+        y.sum().backward()

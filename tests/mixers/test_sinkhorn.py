@@ -211,3 +211,16 @@ def test_what_cannot_be_read_is_refused():
         mixer(x, state=state)
     with pytest.raises(UnsupportedError, match="cross form"):
         mixer(x, context=x)
+
+
+@pytest.mark.parametrize("length", [1, 5])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_the_definition_has_finite_gradients_beside_tokens_that_are_none(length, dtype):
+    """A short last block: of a sorted token no part is real, and the log of that is no number."""
+    mixer = build_mixer(
+        "sinkhorn", dtype=dtype, width=12, heads=2, causal=False, block_size=4, max_length=8
+    )
+    x = draw(1, length, mixer.width).to(dtype).requires_grad_()
+    (gradient,) = torch.autograd.grad(mixer.reference(x).square().sum(), x)
+    assert gradient.isfinite().all()
+    assert gradient.abs().max() > 0

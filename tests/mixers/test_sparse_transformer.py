@@ -8,6 +8,7 @@ from torch.testing import assert_close
 
 import everyformer as ef
 from everyformer.core.errors import ConfigError, GeneError
+from everyformer.engines import dropout
 from everyformer.engines.sparse.plan import distances
 from everyformer.genes.positions.axial import Axial, axial_reference
 from everyformer.models.build import configure
@@ -208,13 +209,11 @@ def test_a_residual_block_adds_both_branches():
 
 def test_dropout_is_on_branches_and_embeddings_alone(monkeypatch):
     made, seen = model(dropout=0.25, embedding_dropout=0.25, layers=1), []
-    honest = torch.nn.functional.dropout
-    monkeypatch.setattr(
-        torch.nn.functional, "dropout", lambda x, rate: seen.append(x.shape[-1]) or honest(x, rate)
-    )
+    honest = dropout._part
+    monkeypatch.setattr(dropout, "_part", lambda w, n: seen.append(n) or honest(w, n))
     made.train()(torch.randint(0, 500, (2, 300)))
     # the embeddings and two branches, all as wide as the model: no hidden channels, no weights
-    assert seen == [64, 64, 64]
+    assert seen == [2 * 300 * 64] * 3
 
 
 def test_places_of_text_are_its_row_and_column_of_the_stride():

@@ -5,6 +5,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from everyformer.blocks.options import BlockOptions
+from everyformer.engines.dropout import dropout
 
 
 def activate(h: Tensor, name: str) -> Tensor:
@@ -33,7 +34,7 @@ class Activation(nn.Module):
 
 def drop(x: Tensor, rate: float, training: bool) -> Tensor:
     """Dropout; nothing is called where there is none, since decoding is made of small calls."""
-    return F.dropout(x, rate) if training and rate > 0 else x
+    return dropout(x, rate) if training and rate > 0 else x
 
 
 def make_norm(width: int, options: BlockOptions) -> nn.Module:

@@ -23,6 +23,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from everyformer.core.dispatch import take
+from everyformer.engines.dropout import dropout
 from everyformer.engines.once import once_differentiable
 from everyformer.engines.rooms import at_once
 from everyformer.engines.softmax.attention import (
@@ -322,7 +323,7 @@ def _weigh(
         (q, k, v), parts = cut[:3], cut[3 : 3 + count]
         sink = cut[3 + count] if len(cut) > 3 + count else None
         weights = _weights(call, parts, sink, block, q, k)
-        weights = F.dropout(weights, call.scores.dropout) if call.scores.dropout else weights
+        weights = dropout(weights, call.scores.dropout) if call.scores.dropout else weights
         weights = weights.to(v.dtype)
         added = call.position.values(weights, parts, call.pairs.block(*block))
         return _Weighed(cut, weights, added)

@@ -11,10 +11,10 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from everyformer.core.devices import Constant
+from everyformer.engines.dropout import dropout
 from everyformer.engines.softmax.pairs import Pairs
 from everyformer.engines.softmax.scored import PositionOnScores, Scores
 from everyformer.engines.sparse.layouts import KeyLayout, Layout
@@ -94,7 +94,7 @@ def _branch(
     empty = (scores == -math.inf).all(-1, keepdim=True)
     scores = scores.masked_fill(empty, 0.0)
     logsum = scores.logsumexp(-1).masked_fill(empty.squeeze(-1), -math.inf)
-    weights = F.dropout(scores.softmax(-1).masked_fill(empty, 0.0), rule.dropout).to(v.dtype)
+    weights = dropout(scores.softmax(-1).masked_fill(empty, 0.0), rule.dropout).to(v.dtype)
     o = (weights @ v).to(wide)
     more = None if added is None else added(weights)
     o = o if more is None else o + more
