@@ -201,6 +201,29 @@ def test_flex_attention_has_the_same_mask(name):
         got = by_flex(q, k, v, PLANS[name], lengths, 1 / math.sqrt(SIZE))
         want = sparse_attention(q, k, v, PLANS[name], lengths=lengths, backend="dense")
         assert_close(got[0], want[0], rtol=0, atol=1e-5)
+        assert_close(got[1, :, :30], want[1, :, :30], rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("tokens", [(), (0,), (4,), (0, 5, 6, 7), (9, 3, 3, 2), (11, 40)])
+def test_global_tokens_are_those_that_are_named(tokens):
+    at = torch.arange(12)
+    named = torch.isin(at, torch.tensor(tokens, dtype=torch.long)).expand(12, 12)
+    keys, queries = (
+        cls(tokens=tokens, causal=False).visible(at[:, None], at[None], at[:1])
+        for cls in (GlobalKeys, GlobalQueries)
+    )
+    assert torch.equal(keys, named)
+    assert torch.equal(queries, named.T)
+
+
+def test_heads_come_back_in_their_order():
+    """Five heads of three kinds: heads in groups are no order that is its own inverse."""
+    unions = [(Near(before=width),) for width in (1, 4, 9, 1, 4)]
+    plan = SparsePlan(tuple(unions))
+    q, k, v = (torch.randn(2, 21, 5, SIZE, dtype=torch.float64) for _ in range(3))
+    got = by_parts(q, k, v, None, plan, Scores()).transpose(1, 2)
+    want = literal(*(t.transpose(1, 2) for t in (q, k, v)), plan.mask(21, 5))
+    assert_close(got, want, rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("name", NAMES)
