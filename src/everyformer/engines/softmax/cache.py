@@ -10,42 +10,16 @@ from torch import Tensor
 
 from everyformer.core.chosen import gather_rows
 from everyformer.core.state import S, State, state
+from everyformer.engines.growing import Growing
 from everyformer.engines.softmax.visibility import real_last
 
 
-class Room:
-    """Spare slots after the keys and values of one state, for the states that follow it.
-
-    A state shows the first slots alone, so writing after them changes nothing for it.
-    ``used`` says how many slots are taken: a second continuation of the same state finds them
-    taken and copies instead.
-    """
-
-    def __init__(self, keys: Tensor, values: Tensor, capacity: int) -> None:
-        self.used = keys.shape[2]
-        self.keys = keys.new_empty(*keys.shape[:2], capacity, keys.shape[3])
-        self.values = values.new_empty(*values.shape[:2], capacity, values.shape[3])
-        self.keys[:, :, : self.used] = keys
-        self.values[:, :, : self.used] = values
-
-    def fits(self, used: int, more: int) -> bool:
-        """True where the slots after ``used`` are free, enough, and may be written."""
-        free = self.used == used and used + more <= self.keys.shape[2]
-        return free and self.keys.is_inference() == torch.is_inference_mode_enabled()
-
-    def write(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        """The keys and values with (B, H_kv, L, ...) more."""
-        more = k.shape[2]
-        self.keys.narrow(2, self.used, more).copy_(k)
-        self.values.narrow(2, self.used, more).copy_(v)
-        self.used += more
-        return self.keys.narrow(2, 0, self.used), self.values.narrow(2, 0, self.used)
-
-
 @state
-class KeyValueState(State):
+class KeyValueState(Growing):
     """Keys and values of the tokens seen. Padding keeps its slot, marked by ``keep``."""
 
+    grows = ("keys", "values")
+    slot_dim = 2
     seen: Tensor
     keys: Tensor
     """(B, H_kv, S, D), already rotated where RoPE is in use"""
@@ -74,12 +48,7 @@ class KeyValueState(State):
 
         ``positions`` (B or 1, L) are needed where there is a ``keep`` or was one before.
         """
-        k, v = k.to(self.keys.dtype), v.to(self.values.dtype)
-        room = self._room_for(k)
-        if room is not None:
-            keys, values = room.write(k, v)
-        else:
-            keys, values = torch.cat((self.keys, k), 2), torch.cat((self.values, v), 2)
+        (keys, values), room = self.grown(k, v)
         if keep is None and self.keep is None:
             new = KeyValueState(self.seen + k.shape[2], keys, values)
         else:
@@ -94,8 +63,7 @@ class KeyValueState(State):
                 keep=torch.cat((old_keep, keep), 1),
                 positions=torch.cat((old_positions, positions.expand(k.shape[0], -1)), 1),
             )
-        new._set_room(room)
-        return new
+        return new.in_room(room)
 
     def slots(self) -> tuple[Tensor, Tensor]:
         """``keep`` and ``positions``, built where they are None."""
@@ -141,7 +109,7 @@ class KeyValueState(State):
         if self.keys.shape[2] <= count + spare:
             return self
         new = self.last(count)
-        return new if getattr(self, "_room", None) is None else new.reserve(spare + count // 8)
+        return new if self.room is None else new.reserve(spare + count // 8)
 
     def part(self, first: int) -> KeyValueState:
         """The slots from ``first`` on."""
@@ -164,24 +132,6 @@ class KeyValueState(State):
     def reset(self, where: Tensor) -> KeyValueState:
         keep, positions = self.slots()
         return State.reset(replace(self, keep=keep, positions=positions), where)
-
-    def reserve(self, tokens: int) -> KeyValueState:
-        """Ready to take in ``tokens`` more without a copy of all that is there each time."""
-        new = replace(self)
-        new._set_room(Room(self.keys, self.values, self.keys.shape[2] + tokens))
-        return new
-
-    def _room_for(self, k: Tensor) -> Room | None:
-        """The room where ``k`` may be written, if one was reserved; a full one is doubled."""
-        room: Room | None = getattr(self, "_room", None)
-        if room is None or torch.is_grad_enabled() or room.keys.shape[0] != k.shape[0]:
-            return None
-        used, more = self.keys.shape[2], k.shape[2]
-        return room if room.fits(used, more) else Room(self.keys, self.values, 2 * (used + more))
-
-    def _set_room(self, room: Room | None) -> None:
-        # beside the fields: what makes states anew (map, tree_map) rightly loses it
-        object.__setattr__(self, "_room", room)
 
 
 @state

@@ -26,9 +26,11 @@ from torch import Tensor, nn
 
 from everyformer.core.bounds import Count
 from everyformer.core.mask import Mask, positions_of, runs_of
-from everyformer.core.state import State, state
+from everyformer.core.state import state
 from everyformer.core.trials import Make, Pair, Trials, output
 from everyformer.engines.averages.dense import dense_average
+from everyformer.engines.growing import Growing
+from everyformer.engines.softmax.visibility import surely
 from everyformer.genes.mixers import MIXERS
 from everyformer.genes.mixers._aft import (
     AFTOptions,
@@ -121,9 +123,11 @@ def full_average(
 
 
 @state
-class FullState(State):
+class FullState(Growing):
     """Keys and values of all tokens seen; the t-th real token of a row is in slot t."""
 
+    grows = ("keys", "values")
+    slot_dim = 1
     seen: Tensor
     keys: Tensor
     """(B, S, d), S >= the largest ``seen``"""
@@ -178,7 +182,12 @@ class AFTFull(AttentionFree):
             slots = slots.scatter(1, position[..., None].expand_as(new), new.to(old.dtype))
             return slots[:, : self.max_length]
 
-        after = FullState(seen, grown(state.keys, k), grown(state.values, v))
+        if keep is None and surely(state.seen == state.keys.shape[1]):
+            # all rows have read as much: new tokens go to the end
+            (keys, values), room = state.grown(k, v)
+            after = FullState(seen, keys, values).in_room(room)
+        else:
+            after = FullState(seen, grown(state.keys, k), grown(state.values, v))
         if state.keys.shape[1] == 0:
             return full_average(k, v, keep, self.position.w, True), after
         position, slots = position.clamp(max=self.max_length - 1), after.keys.shape[1]

@@ -16,7 +16,7 @@ Source: Liu, Dai, So, Le 2021, arXiv 2105.08050, section 3. There is no activati
 the paper: heads of W, the Toeplitz form, exact padding.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal
 
 import torch
@@ -32,6 +32,7 @@ from everyformer.core.state import State, state
 from everyformer.core.trace import record
 from everyformer.core.trials import LONGEST, Make, Pair, Trials, output
 from everyformer.engines.averages.toeplitz import toeplitz_matrix, toeplitz_mix
+from everyformer.engines.growing import Growing
 from everyformer.engines.softmax.visibility import surely
 from everyformer.genes.mixers import MIXERS
 from everyformer.genes.mixers.attention import Attention
@@ -116,9 +117,11 @@ def spatial_mix(v: Tensor, weight: Tensor, bias: Tensor, *, causal: bool = False
 
 
 @state
-class SpatialState(State):
+class SpatialState(Growing):
     """Normalised gate rows of the tokens seen; a row's token p is in slot p."""
 
+    grows = ("rows",)
+    slot_dim = 1
     seen: Tensor
     rows: Tensor
     """(B, T, c); with ``taps``, the last taps - 1 rows instead, newest last"""
@@ -190,7 +193,7 @@ class SpatialMLP(StreamingMixer):
             attended = self.attention(x, mask=None if keep is None else Mask(keep=keep), state=tiny)
             gate = gate + attended.y
             if after is not None:
-                after = SpatialState(after.seen, after.rows, attended.state)
+                after = replace(after, attention=attended.state).in_room(after.room)
         return MixerOutput(self.out(self._combine(first, gate)), after, {})
 
     def matrix(self, length: int) -> Tensor:
@@ -258,15 +261,16 @@ class SpatialMLP(StreamingMixer):
         where = (state.seen[:, None] + torch.arange(length, device=v.device)).clamp(max=slots - 1)
         if keep is None and surely(state.seen == state.rows.shape[1]):
             # all rows have read as much: new tokens go to the end and look up the same lines
-            rows, where = torch.cat((state.rows.to(v.dtype), v), 1), where[:1]
+            (rows,), room = state.grown(v)
+            after, where = SpatialState(seen, rows, None).in_room(room), where[:1]
         else:
-            grown = F.pad(state.rows.to(v.dtype), (0, 0, 0, slots - state.rows.shape[1]))
-            rows = grown.scatter_add(1, where[..., None].expand_as(v), v)
+            grown = F.pad(state.rows, (0, 0, 0, slots - state.rows.shape[1]))
+            rows = grown.scatter_add(1, where[..., None].expand_as(v), v.to(grown.dtype))
+            after = SpatialState(seen, rows, None)
         weight, bias = self._lines(where, slots), self.bias[:, where].permute(1, 0, 2)[..., None]
-        heads = rows.unflatten(-1, (weight.shape[1], -1)).transpose(1, 2)
+        heads = rows.to(v.dtype).unflatten(-1, (weight.shape[1], -1)).transpose(1, 2)
         mixed = weight @ heads + bias
-        rows = rows.to(state.rows.dtype)
-        return mixed.transpose(1, 2).flatten(2), SpatialState(seen, rows, None)
+        return mixed.transpose(1, 2).flatten(2), after
 
     def _lines(self, where: Tensor, slots: int) -> Tensor:
         """The lines (B or 1, heads, L, slots) of causal W for tokens at ``where`` (B or 1, L)."""

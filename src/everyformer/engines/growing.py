@@ -1,0 +1,92 @@
+"""States that grow by a slot a token, and take tokens in without a copy of what they hold."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar, Self
+
+import torch
+from torch import Tensor
+
+from everyformer.core.state import State
+
+
+class Room:
+    """Spare slots after the tensors of one state, for the states that follow it.
+
+    A state shows the first slots alone, so writing after them changes nothing for it.
+    ``used`` says how many slots are taken: a second continuation of the same state finds them
+    taken and copies instead.
+
+    Args:
+        parts: tensors (B, ..., S, ...) with as many slots each. dim: of the slots.
+        capacity: slots that there are, those of ``parts`` among them.
+    """
+
+    def __init__(self, parts: Sequence[Tensor], dim: int, capacity: int) -> None:
+        self.dim, self.used, self.capacity = dim, parts[0].shape[dim], capacity
+        self.parts = []
+        for part in parts:
+            shape = [*part.shape]
+            shape[dim] = capacity
+            slots = part.new_empty(shape)
+            slots.narrow(dim, 0, self.used).copy_(part)
+            self.parts.append(slots)
+
+    def fits(self, rows: int, used: int, more: int) -> bool:
+        """True where the slots after ``used`` are free, enough, and may be written."""
+        first = self.parts[0]
+        free = self.used == used and used + more <= self.capacity and len(first) == rows
+        return free and first.is_inference() == torch.is_inference_mode_enabled()
+
+    def write(self, new: Sequence[Tensor]) -> list[Tensor]:
+        """The tensors with ``new`` ones after them."""
+        more = new[0].shape[self.dim]
+        for part, tokens in zip(self.parts, new, strict=True):
+            part.narrow(self.dim, self.used, more).copy_(tokens)
+        self.used += more
+        return [part.narrow(self.dim, 0, self.used) for part in self.parts]
+
+
+class Growing(State):
+    """Base of states whose fields `grows` hold a slot for each token, along `slot_dim`."""
+
+    grows: ClassVar[tuple[str, ...]]
+    slot_dim: ClassVar[int]
+
+    def grown(self, *new: Tensor) -> tuple[list[Tensor], Room | None]:
+        """What `grows` names with ``new`` tokens after it, in the state's dtypes, and the room that
+        these lie in, which `in_room` gives to the state that holds them."""
+        old = [getattr(self, name) for name in self.grows]
+        new = tuple(tokens.to(part.dtype) for tokens, part in zip(new, old, strict=True))
+        room = self._room_for(old, new[0])
+        if room is not None:
+            return room.write(new), room
+        pairs = zip(old, new, strict=True)
+        return [torch.cat(both, self.slot_dim) for both in pairs], None
+
+    def in_room(self, room: Room | None) -> Self:
+        """This state, which goes on in ``room``."""
+        # beside the fields: what makes states anew (map, tree_map) rightly loses it
+        object.__setattr__(self, "_room", room)
+        return self
+
+    @property
+    def room(self) -> Room | None:
+        """Room that was reserved for what comes."""
+        return getattr(self, "_room", None)
+
+    def reserve(self, tokens: int) -> Self:
+        """Ready to take in ``tokens`` more without a copy of all that is there each time."""
+        parts = [getattr(self, name) for name in self.grows]
+        room = Room(parts, self.slot_dim, parts[0].shape[self.slot_dim] + tokens)
+        return State.reserve(self, tokens).in_room(room)
+
+    def _room_for(self, old: Sequence[Tensor], new: Tensor) -> Room | None:
+        """The room where ``new`` may be written, if one was reserved; a full one is doubled."""
+        room = self.room
+        if room is None or torch.is_grad_enabled() or len(room.parts[0]) != len(new):
+            return None
+        used, more = old[0].shape[self.slot_dim], new.shape[self.slot_dim]
+        fits = room.fits(len(new), used, more)
+        return room if fits else Room(old, self.slot_dim, 2 * (used + more))
