@@ -15,7 +15,6 @@ ANSWERED = {
     ("Subject", "call"): "with inputs alone; adapters know what else there is",
     ("Subject", "packed"): "likewise",
     ("Subject", "variants"): "one way; transformers has several",
-    ("State", "reserve"): "states have no room to spare, but for keys and values that grow",
     ("Tokenizer", "encode_pairs"): "text by text; some have a vocabulary a side, or one fast call",
 }
 
