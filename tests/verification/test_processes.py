@@ -1,6 +1,8 @@
 """Calls in processes of their own, many at a time: exit codes, limits of time, verdicts."""
 
 import os
+import subprocess
+import sys
 import time
 
 import pytest
@@ -59,6 +61,20 @@ def test_a_process_that_ends_without_a_verdict_breaks_a_law(tmp_path, monkeypatc
 
 def _ends_at_once(*_: object) -> int:
     os._exit(9)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [(["rope", "--device", "nowhere"], "device 'nowhere'"), (["nosuch"], "nosuch")],
+)
+def test_a_device_or_a_member_that_is_not_there_is_one_sentence(words, said, tmp_path):
+    command = [sys.executable, "-m", "everyformer.cli.gpu", *words, "--out", str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("everyformer: ")
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not [*tmp_path.iterdir()]
 
 
 @pytest.mark.parametrize("status", ["held", "failed"])

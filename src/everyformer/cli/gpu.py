@@ -8,6 +8,7 @@ beside the numbers.
 from __future__ import annotations
 
 import os
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -21,6 +22,7 @@ from everyformer.cli.parsing import say
 from everyformer.cli.verbs.bench import render
 from everyformer.core.bounds import Count
 from everyformer.core.config import Options, to_dict
+from everyformer.core.errors import EveryformerError
 from everyformer.family import info, list_members
 from everyformer.laws.verdict import LawResult
 from everyformer.system.files import write_text
@@ -71,12 +73,12 @@ def main(options: GpuOptions) -> int:
     from everyformer.training.distributed import pick_device
     from everyformer.training.run import environment
 
+    names = [info(name).name for name in options.members] or [m.name for m in list_members()]
     pick_device(options.device)
-    names = list(options.members) or [member.name for member in list_members()]
     folder = Path(options.out)
     results = laws_of(names, options, folder)
     points = speeds_of(names, options) if options.speeds else []
-    text = f"{broken(results)}\n\n{render(points)}"
+    text = "\n\n".join([broken(results), *([render(points)] if points else [])])
     print(text)
     said = {"environment": environment(), "setting": SETTING | to_dict(options)}
     found = {"laws": [to_dict(r) for r in results], "speeds": [to_dict(p) for p in points]}
@@ -125,4 +127,8 @@ def speeds_of(names: list[str], options: GpuOptions) -> list[Point]:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main(tyro.cli(GpuOptions)))
+    try:
+        raise SystemExit(main(tyro.cli(GpuOptions)))
+    except EveryformerError as error:
+        print(f"everyformer: {error}", file=sys.stderr)
+        raise SystemExit(2) from None
