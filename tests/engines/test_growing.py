@@ -1,15 +1,14 @@
 """States that grow: tokens go into reserved slots, and a step copies nothing of the past."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 import everyformer as ef
+from everyformer.core.operations import Operations
 from everyformer.engines.softmax.cache import KeyValueState
 from everyformer.verification.cases import Case
 from helpers import draw
@@ -25,28 +24,18 @@ PAST = 4 * WIDTH
 """bytes of one token in float32: a copy of one tensor of the past writes as many for each"""
 
 
-class Written(TorchDispatchMode):
+class Written(Operations):
     """Counts the bytes of results that are no views, and of what is changed in place."""
 
     def __init__(self) -> None:
         super().__init__()
         self.count = 0
 
-    def __torch_dispatch__(
-        self,
-        func: Callable[..., Any],
-        types: Any,
-        args: tuple[Any, ...] = (),
-        kwargs: Mapping[str, Any] | None = None,
-    ) -> Any:
-        result = func(*args, **(kwargs or {}))
-        given = [t for t in tree_leaves((args, kwargs)) if isinstance(t, Tensor)]
+    def see(self, func: Any, given: Sequence[Tensor], made: Sequence[Tensor]) -> None:
         places = {t.untyped_storage().data_ptr() for t in given}
-        for t in tree_leaves(result):
-            if isinstance(t, Tensor):
-                view = t.untyped_storage().data_ptr() in places and not func._schema.is_mutable
-                self.count += 0 if view else t.numel() * t.element_size()
-        return result
+        for t in made:
+            view = t.untyped_storage().data_ptr() in places and not func._schema.is_mutable
+            self.count += 0 if view else t.numel() * t.element_size()
 
 
 def written_by_a_step(name: str, tokens: int, reserved: bool = True) -> int:

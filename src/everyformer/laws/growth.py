@@ -4,13 +4,13 @@ import functools
 import math
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._python_dispatch import TorchDispatchMode
 
+from everyformer.core.operations import Operations
 from everyformer.engines.flops import count_flops
 from everyformer.laws.subject import Subject
 from everyformer.laws.verdict import LawBroken, NotJudged
@@ -23,26 +23,18 @@ CLAIMS = {"constant": 0.0, "linear": 1.0, "quadratic": 2.0}
 """names of exponents that may be claimed"""
 
 
-class _Bytes(TorchDispatchMode):
+class _Bytes(Operations):
     """Counts the bytes of all results, and of the largest."""
 
     def __init__(self) -> None:
         super().__init__()
         self.total = self.largest = 0
 
-    def __torch_dispatch__(
-        self,
-        func: Callable[..., Any],
-        types: Any,
-        args: tuple[Any, ...] = (),
-        kwargs: Mapping[str, Any] | None = None,
-    ) -> Any:
-        result = func(*args, **(kwargs or {}))
-        for part in result if isinstance(result, (tuple, list)) else (result,):
-            if isinstance(part, Tensor) and not part._is_view():
+    def see(self, func: Any, given: Sequence[Tensor], made: Sequence[Tensor]) -> None:
+        for part in made:
+            if not part._is_view():
                 size = part.numel() * part.element_size()
                 self.total, self.largest = self.total + size, max(self.largest, size)
-        return result
 
 
 def growth(subject: Subject, claim: float | None = None) -> str:

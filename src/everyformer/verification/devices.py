@@ -6,18 +6,17 @@ the first nothing goes from one device to the other: constants were sent before.
 """
 
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 from everyformer.core.dispatch import AllPairsWarning
 from everyformer.core.mask import Mask
 from everyformer.core.member import Member
+from everyformer.core.operations import Operations
 from everyformer.core.tasks import TASKS
 from everyformer.core.trials import WIDTH
 from everyformer.laws.verdict import LawBroken
@@ -77,7 +76,7 @@ def _model(member: Member, task: str, check: Check) -> None:
     check.true(learns, f"{task}: no weight has a gradient")
 
 
-class _Apart(TorchDispatchMode):
+class _Apart(Operations):
     """Refuses operations with tensors on a device of this ``kind`` and on another; a single number
     of the host may go with one."""
 
@@ -85,19 +84,11 @@ class _Apart(TorchDispatchMode):
         super().__init__()
         self.kind = kind
 
-    def __torch_dispatch__(
-        self,
-        func: Callable[..., Any],
-        types: Any,
-        args: tuple[Any, ...] = (),
-        kwargs: Mapping[str, Any] | None = None,
-    ) -> Any:
-        result = func(*args, **(kwargs or {}))
-        tensors = [t for t in tree_leaves((args, kwargs, result)) if isinstance(t, Tensor)]
+    def see(self, func: Any, given: Sequence[Tensor], made: Sequence[Tensor]) -> None:
+        tensors = [*given, *made]
         others = [t for t in tensors if t.device.type != self.kind and t.dim()]
         if 0 < len(others) < len(tensors):
             raise LawBroken(f"{func} has {tuple(others[0].shape)} on {others[0].device}")
-        return result
 
 
 @contextmanager
