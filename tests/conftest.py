@@ -1,7 +1,8 @@
 """One thread a test process, and two tiers of tests.
 
 Two pytest workers share two cores, and torch's threads spin. A test that is marked ``full`` says
-why it is not needed every time; a part of these, drawn by the day's date, runs with the others.
+why it is not needed every time; a part of these, drawn by the day's date, runs with the others: one
+of `PARTS`, or of as many as the mark says.
 """
 
 import datetime
@@ -14,7 +15,7 @@ import torch
 
 torch.set_num_threads(1)
 PARTS = 24
-"""into how many parts the full tier falls, of which one is drawn"""
+"""into how many parts the full tier falls, of which one is drawn; a mark may say another number"""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -23,16 +24,21 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "full(reason): why it is not run every time")
+    config.addinivalue_line(
+        "markers",
+        "full(reason, parts): why it is not run every time, and how often it is: once in so many",
+    )
     # before processes are started, so that all draw the same part
     config.option.draw = config.option.draw or datetime.date.today().isoformat()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     def runs(item: pytest.Item) -> bool:
+        mark = item.get_closest_marker("full")
+        if mark is None or config.option.full:
+            return True
         name = f"{config.option.draw} {item.nodeid}"
-        drawn = zlib.crc32(name.encode()) % PARTS == 0
-        return config.option.full or drawn or item.get_closest_marker("full") is None
+        return zlib.crc32(name.encode()) % mark.kwargs.get("parts", PARTS) == 0
 
     left = [item for item in items if not runs(item)]
     config.hook.pytest_deselected(items=left)
@@ -41,7 +47,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     option = terminalreporter.config.option
-    part = "whole" if option.full else f"1 of {PARTS} parts, drawn by --draw {option.draw}"
+    part = "whole" if option.full else f"a part of it, drawn by --draw {option.draw}"
     terminalreporter.write_line(f"full tier: {part}")
 
 

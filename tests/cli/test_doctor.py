@@ -61,7 +61,7 @@ def test_threads_beside_other_work_are_remarked(
 def test_bfloat16_is_advised_where_it_is_faster(bfloat16: float, advised: bool) -> None:
     found = doctor.choices(torch.device("cpu"), {"float32": 10.0, "bfloat16": bfloat16})
     [row] = [row for row in found if row["option"] == "--precision"]
-    assert ("try --precision bfloat16" in row["since"]) is advised
+    assert ("try --precision auto" in row["since"]) is advised
 
 
 def test_every_package_is_told_with_the_extra_that_installs_it(say: Say) -> None:

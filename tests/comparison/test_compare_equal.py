@@ -15,6 +15,7 @@ from everyformer.comparison import timing, worker
 from everyformer.comparison.student import quantile, within
 from everyformer.data.dataset import Dataset
 from everyformer.report.notes import notes
+from everyformer.training import precision
 
 Compare = Callable[..., Any]
 MEMBERS = ("attention", "aft-local", "gmlp")
@@ -214,3 +215,25 @@ def test_presets_that_differ_in_more_than_their_gene_are_named(compare: Compare)
     for part in ("gpt (", "init gpt2", "dropout 0.1", "reformer (", "tie False"):
         assert part in told
     assert "attention (" not in told
+
+
+def test_each_member_is_timed_and_trained_in_the_precision_that_was_chosen_for_it_once(
+    compare: Compare, monkeypatch: pytest.MonkeyPatch, steps_timed: None
+) -> None:
+    chosen, asked = {"attention": "bfloat16", "gmlp": "float32"}, []
+
+    def choose(config: Any, model: Any, *_: Any) -> tuple[str, str]:
+        asked.append(model.config.member)
+        return chosen[model.config.member], "said so"
+
+    monkeypatch.setattr(precision, "slow_product", lambda *_: None)
+    monkeypatch.setattr(precision, "_by_steps", choose)
+    done = compare(*chosen, "--steps", "4", "--seeds", "2", "--precision", "auto")
+    assert asked == list(chosen)
+    for name, kind in chosen.items():
+        assert done.row(name)["calibrated"]["precision"] == kind
+        for seed in (0, 1):
+            run = done.job(f"runs/{name}-seed{seed}")["run"]
+            assert run["training"]["precision"] == kind
+    said = "in the precision whose steps were the faster here: attention in bfloat16, the others in"
+    assert said in " ".join(notes(done.results))

@@ -147,12 +147,13 @@ def train_tiny(
     resume: bool = False,
     model: dict[str, Any] | None = None,
     data: TinyData | None = None,
+    show: bool = False,
     **options: Any,
 ) -> TrainResult:
     """One sitting with the stand-ins."""
     made = TinyModel(from_dict(TinyConfig, model or {}))
     config = tiny_training(**options)
     if out is None:
-        return train(made, data or TinyData(), config, show=False)
+        return train(made, data or TinyData(), config, show=show)
     with RunDirectory(out, resume=resume) as run:
-        return train(made, data or TinyData(), config, run, resume=resume, show=False)
+        return train(made, data or TinyData(), config, run, resume=resume, show=show)

@@ -16,6 +16,7 @@ from torch.utils.benchmark import Timer
 
 from everyformer.benchmark.peers import build_peer
 from everyformer.benchmark.points import Point, Setting
+from everyformer.core.devices import synchronise
 from everyformer.core.errors import EveryformerError, PluginError
 from everyformer.core.foreign import FAILURES, describe
 from everyformer.core.mixer import Mixer
@@ -272,9 +273,3 @@ def memory_peak() -> int | None:
         return peak_rss()
     result = re.search(r"^VmHWM:\s+(\d+) kB", status, re.MULTILINE)
     return 1024 * int(result[1]) if result else peak_rss()
-
-
-def synchronise(device: str) -> None:
-    """Wait for what the device has been told to do."""
-    if device.startswith("cuda"):
-        torch.cuda.synchronize()

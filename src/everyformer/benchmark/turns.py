@@ -16,11 +16,11 @@ from everyformer.benchmark.measure import (
     outcome,
     pass_of,
     peaks_of,
-    synchronise,
     with_peaks,
     with_times,
 )
 from everyformer.benchmark.points import Point, Setting
+from everyformer.core.devices import synchronise
 from everyformer.models.layers import layer_in_words
 from everyformer.system.allocator import keep_freed_memory
 

@@ -168,6 +168,7 @@ def _calibrated(timing: Timing, training: TrainingConfig) -> Calibrated:
         "rounds": [one.cost["seconds"] for one in each],
         "cpu_seconds": quiet["cpu_seconds"],
         "steps": max(1, math.ceil(amount / quiet[kind])),
+        "precision": timing.precision,
         "peak_bytes": timing.peak_bytes,
         "tokens_per_second": speed,
         "speed_spread": speed_spread,

@@ -36,6 +36,7 @@ from everyformer.family.outside import outside_name
 from everyformer.system.memory import size
 from everyformer.system.pulse import doing
 from everyformer.system.stopping import Gentle
+from everyformer.training.config import TrainingConfig
 
 Report = Callable[..., object]
 """``report(results, folder, complete=...)`` writes the page"""
@@ -76,8 +77,7 @@ def run_comparison(
         times.pilot()
         with (stop := Gentle()):
             calibrated = calibrate(config, ready, dataset, folder, stop, say)
-        if config.training.budget_seconds is not None:
-            ready = [_with_steps(entrant, calibrated) for entrant in ready]
+        ready = [_settled(entrant, calibrated, config.training) for entrant in ready]
         estimate = Estimate(config, ready, dataset, calibrated, times.expected())
         trainings = Trainings(config, dataset, folder, say, stop, estimate)
         trainings.note_saved(ready)
@@ -188,10 +188,17 @@ def announced(
     )
 
 
-def _with_steps(entrant: Entrant, calibrated: dict[str, Calibrated]) -> Entrant:
-    """A member whose budget in seconds is turned into steps, if its speed is known."""
+def _settled(
+    entrant: Entrant, calibrated: dict[str, Calibrated], training: TrainingConfig
+) -> Entrant:
+    """A member whose budget in seconds is turned into steps, and whose precision is chosen, where
+    they are to be and its speed is known."""
     known = calibrated.get(entrant.member)
-    return entrant if known is None else dataclasses.replace(entrant, steps=known["steps"])
+    if known is None:
+        return entrant
+    steps = None if training.budget_seconds is None else known["steps"]
+    precision = known["precision"] if training.precision == "auto" else None
+    return dataclasses.replace(entrant, steps=steps, precision=precision)
 
 
 def common_tasks(members: Sequence[str]) -> tuple[str, ...]:

@@ -11,8 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from everyformer.benchmark.measure import synchronise
 from everyformer.comparison.results import Sample
+from everyformer.core.devices import synchronise
 from everyformer.core.state import State
 from everyformer.core.tasks import TASKS
 from everyformer.data.dataset import Dataset
@@ -109,14 +109,14 @@ def _token(model: Model, ids: Tensor, state: State | None) -> float:
     times: list[float] = []
     while len(times) < WARM_UP + TIMED:
         token = torch.randint(0, model.config.vocabulary, (1, 1), device=ids.device)
-        synchronise(ids.device.type)
+        synchronise(ids.device)
         start = time.perf_counter()
         if state is None:
             ids = torch.cat((ids, token), 1)
             model(ids, last=1)
         else:
             state = model(token, state=state).state
-        synchronise(ids.device.type)
+        synchronise(ids.device)
         times.append(time.perf_counter() - start)
         if state is None and times[0] > SLOW:
             return times[0]

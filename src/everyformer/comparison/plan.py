@@ -20,6 +20,7 @@ from everyformer.genes.config import Architecture, ModelConfig
 from everyformer.laws.verdict import LawResult
 from everyformer.models.build import build_model
 from everyformer.models.draft import scales_embedding
+from everyformer.training.config import Precision
 from everyformer.training.spec import RunSpec, model_config, preset, value_of
 
 SIZES = frozenset({"width", "layers", "heads", "max_length", "decoder_layers", "patch", "causal"})
@@ -41,6 +42,8 @@ class Entrant:
     error: str | None = None
     steps: int | None = None
     """what a budget in seconds is worth to it; None: its trainings have the budget as it is"""
+    precision: Precision | None = None
+    """what `precision` auto came to; None: it was not asked, or each training finds out"""
     broken: tuple[LawResult, ...] = ()
     """laws that it breaks, or that could not judge it, of a whole model of someone else"""
 
@@ -146,6 +149,8 @@ def job(config: CompareConfig, entrant: Entrant, seed: int, lr: float) -> Job:
     training = dataclasses.replace(config.training, seed=seed, lr=lr)
     if entrant.steps is not None:
         training = dataclasses.replace(training, steps=entrant.steps, budget_seconds=None)
+    if entrant.precision is not None:
+        training = dataclasses.replace(training, precision=entrant.precision)
     run = dataclasses.replace(entrant.run, training=training)
     folder = f"runs/{_NO_WORD.sub('-', entrant.member)}-seed{seed}"
     if lr != config.training.lr:

@@ -8,6 +8,7 @@ from typing import Any, Literal, NotRequired, TypedDict
 
 from everyformer.benchmark.points import Point
 from everyformer.core.means import MEANS, Mean
+from everyformer.training.config import Precision
 
 Metric = Literal[
     "bits_per_byte",
@@ -77,6 +78,8 @@ class Calibrated(TypedDict):
     """of all threads a step, in that round"""
     steps: int
     """that the budget is worth"""
+    precision: Precision
+    """in which it was timed and is trained: what `precision` auto came to"""
     peak_bytes: int | None
     """by which a few steps raise the memory of the process that times all members"""
     tokens_per_second: float

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from everyformer.benchmark.measure import LEAST_SAMPLES, peak_of
 from everyformer.comparison.decoding import Decoded, Filled, contexts, decode
@@ -32,8 +32,12 @@ from everyformer.system.allocator import keep_freed_memory, return_freed_memory
 from everyformer.system.pulse import doing
 from everyformer.system.sealed import read_json, write_json
 from everyformer.system.stopping import Gentle, Stopped
+from everyformer.training.config import Precision
 from everyformer.training.distributed import pick_device
 from everyformer.training.spec import RunSpec, model_config
+
+if TYPE_CHECKING:
+    from everyformer.training.result import TrainResult
 
 FILE, FORMAT = "calibration.json", "everyformer-calibration"
 ROUNDS = LEAST_SAMPLES
@@ -71,6 +75,8 @@ class Timing:
     error: str | None = None
     row_seconds: float = 0.0
     """of a row of a step; 0 where that is not known"""
+    precision: Precision = "float32"
+    """in which it is timed and trained: what was asked for, or what was faster the first time"""
     first: Cost = field(default_factory=dict)
     peak_bytes: int | None = None
     rounds: tuple[Round, ...] = ()
@@ -182,9 +188,11 @@ def _measure(
     start = time.perf_counter()
     try:
         if known is None:
-            first = _first(run, dataset)
+            precision = _precision(run, dataset)
+            first = _first(in_precision(run, precision), dataset)
             write(model_config(run, dataset))  # which fills states, for all rounds
-            return first
+            return dataclasses.replace(first, precision=precision)
+        run = in_precision(run, known.precision)
         seconds = min(max(SHARE * known.training_seconds(budget), SHORTEST), LONGEST)
         steps = max(FEWEST_STEPS, math.ceil(seconds / known.first["seconds"]))
         cost = _few_steps(run, dataset, min(steps, MOST_STEPS), known.row_seconds)
@@ -193,6 +201,18 @@ def _measure(
         return Timing(describe(error))
     one = Round(cost, decoding, time.perf_counter() - start)
     return dataclasses.replace(known, rounds=(*known.rounds, one))
+
+
+def in_precision(run: RunSpec, precision: Precision) -> RunSpec:
+    """The training with what ``auto`` came to, or as it is."""
+    training = dataclasses.replace(run.training, precision=precision)
+    return dataclasses.replace(run, training=training)
+
+
+def _precision(run: RunSpec, dataset: Dataset) -> Precision:
+    """In which a member is timed and trained; chosen in a step like those of its trainings."""
+    asked = run.training.precision
+    return asked if asked != "auto" else _steps(run, dataset, 1, warm_up=0).precision
 
 
 def _first(run: RunSpec, dataset: Dataset) -> Timing:
@@ -205,7 +225,7 @@ def _first(run: RunSpec, dataset: Dataset) -> Timing:
     peak = peak_of(
         lambda: timed.append(_few_steps(run, dataset, FEWEST_STEPS, row_seconds)), device
     )
-    return Timing(None, row_seconds, timed[0], peak)
+    return Timing(None, row_seconds, first=timed[0], peak_bytes=peak)
 
 
 def _row_seconds(run: RunSpec, dataset: Dataset) -> float:
@@ -231,6 +251,19 @@ def _few_steps(run: RunSpec, dataset: Dataset, steps: int, row_seconds: float) -
 
 def time_steps(run: RunSpec, dataset: Dataset, steps: int, warm_up: int = 1) -> Cost:
     """Cost of one of ``steps`` training steps after ``warm_up`` others."""
+    result = _steps(run, dataset, steps, warm_up)
+    assert result.timed is not None
+    return {
+        "steps": 1,
+        "seconds": result.timed.seconds / result.timed.steps,
+        "cpu_seconds": result.timed.cpu_seconds / result.timed.steps,
+        "tokens": result.tokens / result.steps,
+        "flops": result.flops / result.steps,
+    }
+
+
+def _steps(run: RunSpec, dataset: Dataset, steps: int, warm_up: int) -> TrainResult:
+    """A training of so many steps, of a model made for it."""
     from everyformer.data.environments import EnvironmentDataset
     from everyformer.training import train
     from everyformer.training.rollouts import minibatches
@@ -242,14 +275,7 @@ def time_steps(run: RunSpec, dataset: Dataset, steps: int, warm_up: int = 1) -> 
         steps = math.ceil(steps / turn) * turn
     training = dataclasses.replace(run.training, steps=warm_up + steps)
     model = build_run(dataclasses.replace(run, training=training), dataset)
-    result: Any = train(model, dataset, training, show=False, warm_up=warm_up)
+    result = train(model, dataset, training, show=False, warm_up=warm_up)
     if result.signal is not None:
         raise Stopped(result.signal)
-    assert result.timed is not None
-    return {
-        "steps": 1,
-        "seconds": result.timed.seconds / result.timed.steps,
-        "cpu_seconds": result.timed.cpu_seconds / result.timed.steps,
-        "tokens": result.tokens / result.steps,
-        "flops": result.flops / result.steps,
-    }
+    return result

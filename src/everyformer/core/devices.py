@@ -34,6 +34,13 @@ def seed_all(number: int) -> None:
         torch.default_generator.manual_seed(number)
 
 
+def synchronise(device: torch.device | str) -> None:
+    """Wait for what the device was told to do; the host itself does all at once."""
+    device = torch.device(device)
+    if device.type not in ("cpu", "meta"):
+        torch.accelerator.synchronize(device)
+
+
 def autocasts(kind: str) -> bool:
     """Whether products on a device of this kind are computed in half precision now."""
     return kind in AUTOCASTING and torch.is_autocast_enabled(kind)

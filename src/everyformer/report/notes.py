@@ -95,11 +95,22 @@ def _fairness_notes(rows: list[TableRow], config: dict[str, Any]) -> Iterator[st
             f"Equal seconds are not equal steps ({steps}({most['member']})): on another machine "
             "the order can differ. With --budget-tokens every member sees the same tokens."
         )
+    if config["training"]["precision"] == "auto":
+        half = [row["member"] for row in rows if _precision_of(row) == "bfloat16"]
+        yield (
+            "Each was trained in the precision whose steps were the faster here: "
+            f"{few(half) or 'none'} in bfloat16, {'the others' if half else 'all'} in float32."
+        )
     if not config["lr_grid"] and len(rows) > 1:
         yield (
             f"All were trained with one learning rate, {config['training']['lr']:g}; a member may "
             "do better with its own (--lr-grid)."
         )
+
+
+def _precision_of(row: TableRow) -> str | None:
+    known = row["calibrated"]
+    return None if known is None else known["precision"]
 
 
 def drifts(rows: list[TableRow]) -> Iterator[str]:

@@ -23,6 +23,7 @@ from everyformer.core.errors import CheckpointError
 from everyformer.data.tokenizers.base import Tokenizer
 from everyformer.system.files import expanded, require_regular, written_whole
 from everyformer.system.sealed import DamagedError, check_sums, checksums, read_json, write_json
+from everyformer.training.config import Precision
 from everyformer.training.optimiser import WeightAverage, copy_weights
 from everyformer.training.step import Carry
 from everyformer.training.storage import (
@@ -48,6 +49,8 @@ class TrainingState:
     """spent in training steps, over all sittings"""
     flops_per_position: float | None = None
     """of one token or pixel forward and backward, counted in the first step"""
+    precision: Precision | None = None
+    """that `precision` auto came to at the first sitting; None before it, and of others"""
     evaluation: dict[str, Any] | None = None
     """the last evaluation, with its ``step``"""
     best: dict[str, Any] | None = None

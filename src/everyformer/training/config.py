@@ -19,6 +19,7 @@ from everyformer.core.errors import ConfigError
 from everyformer.core.tasks import TASKS
 
 BUDGETS = ("seconds", "tokens", "flops")
+Precision = Literal["float32", "bfloat16", "auto"]
 STEPS = 1000
 """of a training whose budget is not said"""
 
@@ -68,8 +69,10 @@ class TrainingConfig(Options):
     """tasks that classify: balanced weighs the loss of a row by rows / (classes * rows of its
     class), counted over the training part, so that rare classes count as much as common ones;
     evaluations weigh nothing"""
-    precision: Literal["float32", "bfloat16"] = "float32"
-    """bfloat16 computes under autocast; weights and optimiser stay as the model holds them"""
+    precision: Precision = "float32"
+    """bfloat16 computes under autocast; weights and optimiser stay as the model holds them. auto
+    times a few steps of both before the run, on a copy of the model, and says which is the faster
+    here; a resumed run goes on in the same"""
     compile: bool = False
     """compile the model with torch.compile; the time that takes counts in `budget_seconds`"""
     checkpoint_activations: bool = False

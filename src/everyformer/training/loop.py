@@ -35,6 +35,7 @@ from everyformer.training.optimiser import (
     copy_weights,
     set_learning_rate,
 )
+from everyformer.training.precision import decide
 from everyformer.training.progress import Part, Progress
 from everyformer.training.result import Timed, TrainResult, peak_rss
 from everyformer.training.rollouts import carry_of
@@ -164,6 +165,11 @@ class _Job:
         at = f", going on from step {self.state.steps}" if self.state.steps else ""
         if records.changed:
             self.progress.say(f"changed since the run began: {'; '.join(records.changed)}")
+        with doing("timing steps in float32 and bfloat16"):
+            self.precision = decide(
+                self.config, self.state, self.model, lambda: self._rows(0), self.world,
+                self.progress.say,
+            )  # fmt: skip
         self.progress.say(f"training for {self.config.budget_words} on {self.world.device}{at}")
 
     def work(self) -> None:
@@ -201,6 +207,7 @@ class _Job:
             evaluation=state.evaluation if state.evaluated else None,
             best=state.best,
             peak_rss=peak_rss(),
+            precision=self.precision,
             path=self.records.path,
             signal=self.signal,
             left_out=self.left_out,
@@ -216,10 +223,7 @@ class _Job:
     def _step(self) -> None:
         start, cpu_start = time.perf_counter(), time.process_time()
         state, config = self.state, self.config
-        rows = state.steps, config.batch, config.seed
-        carry, dataset = self.carry, self.dataset
-        batch = dataset.train_batch(*rows) if carry is None else carry.batch(dataset, *rows)
-        batch = self._staged(batch)
+        batch = self._staged(self._rows(state.steps))
         seed_step(self.seed, state.steps + 1, self.world.rank)
         lr = learning_rate(config, self._done(), state.steps + 1)
         set_learning_rate(self.optimiser, lr)
@@ -251,6 +255,12 @@ class _Job:
         reached = None if self.carry is None else self.carry.report().get("return")
         self.progress.update(self._done(), state.steps, losses["task"], self.speed, reached)
 
+    def _rows(self, step: int) -> Batch:
+        rows, carry = (step, self.config.batch, self.config.seed), self.carry
+        if carry is None:
+            return self.dataset.train_batch(*rows)
+        return carry.batch(self.dataset, *rows)
+
     def _staged(self, batch: Batch) -> Batch:
         """The batch as the stage reads it; operations are counted anew where one begins."""
         pieces = pieces_of(self.config.stages, self._done())
@@ -262,7 +272,7 @@ class _Job:
         """The gradient in the parameters; the first step of a run counts its operations too."""
         options: dict[str, Any] = {
             "slices": self.config.accumulate,
-            "precision": self.config.precision,
+            "precision": self.precision,
             "carry": self.carry,
         }
         if self.state.flops_per_position is not None:
@@ -328,7 +338,7 @@ class _Job:
                 self.dataset,
                 batch=math.ceil(config.batch / config.accumulate),
                 limit=config.evaluate_sequences,
-                precision=config.precision,
+                precision=self.precision,
                 world=self.world,
                 should_stop=lambda: self.stop.received is not None,
             )

@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from everyformer.training.config import Precision
+
 
 @dataclass(frozen=True)
 class Timed:
@@ -37,6 +39,8 @@ class TrainResult:
     """largest resident memory of this process so far, in bytes; None where it is not known"""
     path: Path | None
     """the run's directory"""
+    precision: Precision = "float32"
+    """in which it was computed; what auto came to"""
     signal: int | None = None
     """number of the signal that stopped the run before its end"""
     left_out: int = 0

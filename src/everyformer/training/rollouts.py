@@ -315,10 +315,9 @@ def carry_of(
             raise ConfigError(
                 f"a policy is trained by one process, not {world.size}: start it without torchrun"
             )
-        if config.precision != "float32":
+        if config.precision == "bfloat16":
             raise ConfigError(
-                f"a policy learns in float32, as it acts, not in {config.precision}: leave out "
-                "--precision"
+                "a policy learns in float32, as it acts, not in bfloat16: leave out --precision"
             )
         assert isinstance(model, PolicyModel)
         return Rollouts(model, dataset, config.batch)

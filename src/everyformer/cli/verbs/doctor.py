@@ -211,7 +211,7 @@ def choices(device: torch.device, rates: dict[str, float]) -> list[dict[str, Any
             "--precision",
             "float32",
             f"as always; bfloat16 products are {quicker:.2g}x as fast here"
-            + (": try --precision bfloat16" if quicker > 1.2 else ""),
+            + (": try --precision auto" if quicker > 1.2 else ""),
         ),
         ("--compile", "no", "as always; it pays from some minutes of training on"),
         (
