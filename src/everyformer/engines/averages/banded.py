@@ -34,6 +34,7 @@ from everyformer.engines.averages.running import (
     sums_gradient,
 )
 from everyformer.engines.operators import operator
+from everyformer.engines.products import add_product, plus_product, product
 from everyformer.engines.ranges import fake, full_precision, per_key, returned, widened
 
 
@@ -66,6 +67,8 @@ class _Call(NamedTuple):
     bias: Tensor
     causal: bool
     lead: int
+    half: bool
+    """whether the matrices and X are multiplied in bfloat16"""
 
     @property
     def reference(self) -> Tensor | None:
@@ -122,9 +125,9 @@ def _blocks(length: int, offsets: int, causal: bool) -> _Blocks:
 def _averages(k: Tensor, v: Tensor, bias: Tensor, causal: bool, lead: int) -> tuple[Tensor, Tensor]:
     """o, and what the gradients need: denominators, or on the exact path log-sums."""
     with full_precision(k):
-        call = _Call(widened(k), widened(v), bias.to(widened(k).dtype), causal, lead)
+        call = _call(k, v, bias, causal, lead)
         reference = call.reference
-        o, total = _exact_forward(*call) if reference is None else _forward(call, reference)
+        o, total = _exact_forward(*call[:-1]) if reference is None else _forward(call, reference)
     return returned(o, v), total.contiguous()
 
 
@@ -133,13 +136,19 @@ def _gradients(
     causal: bool, lead: int,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     with full_precision(k):
-        call = _Call(widened(k), widened(v), bias.to(widened(k).dtype), causal, lead)
+        call = _call(k, v, bias, causal, lead)
         reference, of_sums = call.reference, sums_gradient(o, grad_o, k.shape[-1])
         if reference is None:
-            dk, dv, db = _exact_backward(*call, total, *of_sums)
+            dk, dv, db = _exact_backward(*call[:-1], total, *of_sums)
         else:
             dk, dv, db = _backward(call, reference, total, *of_sums)
     return returned(dk, k), returned(dv, v), returned(db, bias)
+
+
+def _call(k: Tensor, v: Tensor, bias: Tensor, causal: bool, lead: int) -> _Call:
+    wide = widened(k)
+    half = v.dtype is torch.bfloat16
+    return _Call(wide, widened(v), bias.to(wide.dtype), causal, lead, half)
 
 
 def _matrices(bias: Tensor, blocks: _Blocks, causal: bool) -> Tensor:
@@ -180,7 +189,8 @@ def _forward(call: _Call, reference: Tensor) -> tuple[Tensor, Tensor]:
     if call.lead:
         far += call.leading(reference).permute(2, 1, 0, 3)
     far = far.view(-1, 1, far[0, 0].numel())
-    y = torch.baddbmm(far, _matrices(call.bias, blocks, call.causal), _windows(x, blocks))
+    matrices = _matrices(call.bias, blocks, call.causal)
+    y = plus_product(far, matrices, _windows(x, blocks), call.half)
     y = y.view(x.shape[0], -1, *x.shape[3:])[:, : blocks.length].permute(2, 1, 0, 3)
     return y[..., :values] / y[..., values:], y[..., values:]
 
@@ -202,11 +212,11 @@ def _backward(
     dx, sums = torch.zeros_like(x), y.sum(2)
     for h, j in itertools.product(range(flat.shape[0]), range(m)):
         part = matrices[h * q : (h + 1) * q, :, j * size : (j + 1) * size]
-        dx[h, j : j + q].view(q, size, row).baddbmm_(part.transpose(1, 2), flat[h])
+        add_product(dx[h, j : j + q].view(q, size, row), part.mT, flat[h], call.half)
     dx[:, : q - 1] += sums[:, 1:].flip(1).cumsum(1).flip(1)[:, :, None]
     if not causal:
         dx[:, m:] += sums[:, : q - 1].cumsum(1)[:, :, None]
-    dm = torch.bmm(flat.flatten(0, 1), _windows(x, blocks).transpose(1, 2)).unflatten(0, (-1, q))
+    dm = product(flat.flatten(0, 1), _windows(x, blocks).mT, call.half).unflatten(0, (-1, q))
     db = diagonals(dm, blocks.offsets)
     db = db.sum((1, 2))[:, None] if bias.shape[1] == 1 else db.flatten(1, 2)[:, : blocks.length]
     first, leads = 0 if call.lead else blocks.before, int(call.lead > 0)

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from everyformer.engines.averages.running import fill_sums, inputs_gradient, sums_gradient
 from everyformer.engines.operators import operator
+from everyformer.engines.products import add_product, product
 from everyformer.engines.ranges import (
     bias_limit,
     full_precision,
@@ -74,6 +75,8 @@ class _Call(NamedTuple):
     """(B, 1, H, K), None where the keys need the exact path"""
     products: Tensor
     """X = [exp(K) V | exp(K)] relative to the reference: (H, S, B (V + K))"""
+    half: bool
+    """whether exp(w) and X are multiplied in bfloat16"""
 
 
 class _Block(NamedTuple):
@@ -88,6 +91,7 @@ class _Block(NamedTuple):
 def _prepare(
     k: Tensor, v: Tensor, rows: Tensor, columns: Tensor | None, offset: Tensor | None, causal: bool
 ) -> _Call:
+    half = v.dtype is torch.bfloat16
     k, v = widened(k), widened(v)
     rows = rows.to(k.dtype)
     bound = rows.abs().amax()
@@ -102,7 +106,7 @@ def _prepare(
         fill_sums(products.permute(2, 1, 0, 3), k, v, reference)
     return _Call(
         k, v, rows, columns, offset, causal, bool(bound <= bias_limit(k.dtype)),
-        reference if fits else None, products.flatten(2),
+        reference if fits else None, products.flatten(2), half,
     )  # fmt: skip
 
 
@@ -178,7 +182,7 @@ def _averages(
             if exact:
                 o[:, span], total[:, span] = _exact_forward(call, w)
                 continue
-            y = torch.bmm(w, call.products[:, : w.shape[2]])
+            y = product(w, call.products[:, : w.shape[2]], call.half)
             y = y.unflatten(2, (v.shape[0], -1)).permute(2, 1, 0, 3)
             total[:, span] = y[..., values:]
             torch.div(y[..., :values], y[..., values:], out=o[:, span])
@@ -205,9 +209,8 @@ def _gradients(
             else:
                 y = torch.cat([g[:, span] / total[:, span], c[:, span] / total[:, span]], -1)
                 y = y.permute(2, 1, 0, 3).flatten(2)
-                dx[:, :seen].baddbmm_(w.transpose(1, 2), y)
-                dw = _shaped(room, *w.shape)
-                torch.bmm(y, call.products[:, :seen].transpose(1, 2), out=dw).mul_(w)
+                add_product(dx[:, :seen], w.transpose(1, 2), y, call.half)
+                dw = _weight_gradient(call, y, w, _shaped(room, *w.shape))
             if call.columns is None:
                 drows[:, span, :seen] = dw
             else:
@@ -217,6 +220,13 @@ def _gradients(
         if own is not None and call.reference is not None:
             dk, dv = (a + b for a, b in zip(own, _from_products(call, dx), strict=True))
     return returned(dk, k), returned(dv, v), returned(drows, rows), returned(dcolumns, rows)
+
+
+def _weight_gradient(call: _Call, y: Tensor, w: Tensor, room: Tensor) -> Tensor:
+    """exp(w) * (Y X^T), in ``room`` where that spares memory of its own."""
+    x = call.products[:, : w.shape[2]].transpose(1, 2)
+    dw = product(y, x, True) if call.half else torch.bmm(y, x, out=room)
+    return dw.mul_(w)
 
 
 def _from_products(call: _Call, dx: Tensor) -> tuple[Tensor, Tensor]:

@@ -30,6 +30,7 @@ def band_product(u: Tensor, v: Tensor, count: int) -> Tensor:
 
 
 def _band(u: Tensor, v: Tensor, count: int) -> Tensor:
+    # b stands in exponents, where digits count: it is a product of float32 whatever was given
     with full_precision(u):
         rows, windows, _ = _blocks(widened(u), widened(v), count)
         band = diagonals(torch.bmm(rows, windows.transpose(1, 2)), count)

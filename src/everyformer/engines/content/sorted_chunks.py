@@ -33,6 +33,7 @@ from everyformer.engines.content.chunk_lists import (
     windows_of,
 )
 from everyformer.engines.operators import operator
+from everyformer.engines.products import add_product, product
 from everyformer.engines.ranges import fake, full_precision, returned, widened
 from everyformer.engines.rooms import at_once
 
@@ -86,12 +87,14 @@ def chunked_queries(
     asking = layout.side(of_queries, lambda t: _taken(t, query_tokens))
     seen = layout.side(of_keys, lambda t: _taken(t, tokens))
     seen = seen._replace(position=seen.position.masked_fill(hidden_keys, NEVER))
-    queries, keys = _taken(_rows(q * _BITS, order), query_tokens), _taken(_rows(k, order), tokens)
+    queries, keys = (
+        _taken(_rows(widened(t), order), at) for t, at in ((q * _BITS, query_tokens), (k, tokens))
+    )
     scores = hide_(queries @ keys.transpose(1, 2), asking, seen, layout.total[window], pattern)
     scores = scores.view(len(q), len(where), 1, -1)
     alone = (scores == -math.inf).all(-1, keepdim=True)
     weights = (scores.masked_fill(alone, 0.0) / _BITS).softmax(-1)
-    values = _taken(_rows(v, order), tokens).view(len(q), len(where), -1, v.shape[-1])
+    values = _taken(_rows(widened(v), order), tokens).view(len(q), len(where), -1, v.shape[-1])
     own = v[:, where, None].to(weights.dtype)
     return torch.where(alone, own, weights @ values).squeeze(2).to(v.dtype)
 
@@ -119,7 +122,7 @@ class _Tile:
         asking = layout.side(lambda t: t[self.queried], self.queries)
         seen = layout.side(lambda t: windows_of(t[self.keys], pattern), self.windows)
         seen = seen._replace(position=seen.position.masked_fill(hidden_keys, NEVER))
-        scores = torch.bmm(q, k.transpose(1, 2))
+        scores = product(q, k.mT, q.dtype is torch.bfloat16)
         return hide_(scores, asking, seen, layout.total[self.start : self.stop], pattern)
 
     def dropout(self, like: Tensor, seed: Tensor | None, rate: float) -> Tensor | None:
@@ -140,7 +143,12 @@ def _tiles(layout: ChunkList, pattern: ChunkPattern) -> Iterator[_Tile]:
 
 def _rows(t: Tensor, order: Tensor) -> Tensor:
     """``t`` (X, L, n) with as many tokens as ``order`` has, one row after the other."""
-    return F.pad(widened(t), (0, 0, 0, order.shape[2] - t.shape[1])).flatten(0, 1)
+    return F.pad(t, (0, 0, 0, order.shape[2] - t.shape[1])).flatten(0, 1)
+
+
+def _factors(t: Tensor) -> Tensor:
+    """``t`` as products take it."""
+    return t if t.dtype is torch.bfloat16 else widened(t)
 
 
 def _taken(rows: Tensor, index: Tensor) -> Tensor:
@@ -167,11 +175,11 @@ def _attend(
     pattern = ChunkPattern.of(code)
     with full_precision(q):
         layout = lay_out(order, real, buckets, pattern)
-        queries, keys, values = (_rows(t, order) for t in (q, k, v))
-        queries = queries * _BITS
-        listed = values.new_empty(*layout.tokens.shape, v.shape[-1])
-        sums = values.new_empty(layout.tokens.shape)
-        lowest = torch.finfo(values.dtype).min
+        queries, keys, values = (_rows(_factors(t), order) for t in (q, k, v))
+        queries, half = queries * _BITS, values.dtype is torch.bfloat16
+        listed = widened(values[:0]).new_empty(*layout.tokens.shape, v.shape[-1])
+        sums = listed.new_empty(layout.tokens.shape)
+        lowest = torch.finfo(sums.dtype).min
         for tile in _tiles(layout, pattern):
             scores = tile.scores(tile.queries(queries), tile.windows(keys))
             top = scores.amax(-1, keepdim=True).clamp_(min=lowest)
@@ -179,7 +187,7 @@ def _attend(
             total = weights.sum(-1, keepdim=True)
             factors = tile.dropout(weights, seed, dropout)
             weights = weights if factors is None else weights.mul_(factors)
-            part = torch.bmm(weights, tile.windows(values))
+            part = product(weights, tile.windows(values), half)
             listed[tile.start : tile.stop] = part.div_(total.clamp(min=1e-30))
             sums[tile.start : tile.stop] = total.log2_().add_(top).squeeze(-1)
         by_round = _taken(sums.flatten(), layout.slots).div_(_BITS)
@@ -187,7 +195,7 @@ def _attend(
         alone = z == -math.inf
         share = (by_round - z.masked_fill(alone, 0.0)[:, None]).exp_()
         o = _gathered(listed.flatten(0, 1), layout.slots, share)
-        o = torch.where(alone[..., None], values.view_as(o), o)
+        o = torch.where(alone[..., None], values.view_as(o).to(o.dtype), o)
     return returned(o[:, : v.shape[1]], v), z
 
 
@@ -198,28 +206,28 @@ def _gradients(
     pattern = ChunkPattern.of(code)
     with full_precision(q):
         layout = lay_out(order, real, buckets, pattern)
-        queries, keys, values, grown, outputs = (_rows(t, order) for t in (q, k, v, grad_o, o))
-        queries = queries * _BITS
+        queries, keys, values, grown = (_rows(_factors(t), order) for t in (q, k, v, grad_o))
+        queries, half = queries * _BITS, values.dtype is torch.bfloat16
         alone = z == -math.inf
         sums = z.masked_fill(alone, 0.0).flatten()[:, None] * _BITS
-        level = (grown * outputs).sum(-1, keepdim=True)
+        level = _rows((widened(grad_o) * o).sum(-1, keepdim=True), order)
         shape, size = layout.tokens.shape, pattern.chunk
-        dq = values.new_empty(*shape, q.shape[-1])
-        dk, dv = values.new_zeros(*shape, k.shape[-1]), values.new_zeros(*shape, v.shape[-1])
+        dq = level.new_empty(*shape, q.shape[-1])
+        dk, dv = level.new_zeros(*shape, k.shape[-1]), level.new_zeros(*shape, v.shape[-1])
         for tile in _tiles(layout, pattern):
             start, stop = tile.start, tile.stop
             own, upper, window = tile.queries(queries), tile.queries(grown), tile.windows(keys)
             weights = tile.scores(own, window).sub_(tile.queries(sums)).exp2_()
-            slopes = torch.bmm(upper, tile.windows(values).transpose(1, 2))
+            slopes = product(upper, tile.windows(values).mT, half)
             factors = tile.dropout(weights, seed, dropout)
             thinned = weights if factors is None else weights * factors
             slopes = slopes if factors is None else slopes.mul_(factors)
             slopes.sub_(tile.queries(level)).mul_(weights)
-            dq[start:stop] = torch.bmm(slopes, window)
+            dq[start:stop] = product(slopes, window, half)
             for n in range(pattern.width):
                 part = slice(n * size, (n + 1) * size)
-                dk[start + n : stop + n].baddbmm_(slopes[:, :, part].transpose(1, 2), own)
-                dv[start + n : stop + n].baddbmm_(thinned[:, :, part].transpose(1, 2), upper)
+                add_product(dk[start + n : stop + n], slopes[:, :, part].mT, own, half)
+                add_product(dv[start + n : stop + n], thinned[:, :, part].mT, upper, half)
         key_slots = layout.slots + pattern.before * size
         copied, into = layout.copies
         grads = [_gathered(dq.flatten(0, 1), layout.slots)]

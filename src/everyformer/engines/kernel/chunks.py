@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from everyformer.engines.products import add_product, product
 from everyformer.engines.ranges import widened
 from everyformer.engines.rooms import at_once
 
@@ -81,7 +82,7 @@ class Levels(NamedTuple):
 
 
 class Chunked(NamedTuple):
-    """Segment in chunks, float32 at least; the last chunk is filled up with zeros."""
+    """Segment in chunks; the last chunk is filled up with zeros."""
 
     q: Tensor
     """(X n, C, M)"""
@@ -97,10 +98,12 @@ class Chunked(NamedTuple):
     levels: Levels | None
     after: Carried
     """at the end"""
+    half: bool
+    """whether products are of bfloat16; states, weights by level and sums are float32"""
 
     def pairs(self) -> Tensor:
         """Weights (X n, C, C) of the keys of a chunk for its queries."""
-        return self.weighted(torch.bmm(self.q, self.k.mT))
+        return self.weighted(product(self.q, self.k.mT, self.half))
 
     def weighted(self, pairs: Tensor) -> Tensor:
         """``pairs`` times their levels, the future left out, in place."""
@@ -112,25 +115,25 @@ def chunk_segment(inputs: Inputs, start: int, stop: int, before: Carried) -> Chu
     q, k = (_chunked(t[:, :, start:stop]) for t in (inputs.q, inputs.k))
     keep = None if inputs.keep is None else inputs.keep[:, start:stop]
     v = _with_ones(inputs.v[:, :, start:stop], keep)
-    rows = before.sums.shape[0]
+    rows, half = before.sums.shape[0], inputs.v.dtype is torch.bfloat16
     chunks = q.shape[0] // rows
     levels, fades, level = _levels(inputs, start, stop, before.level, chunks)
     if fades is None:
         fades = v.new_ones(chunks + 1, chunks + 1).tril_().expand(rows, -1, -1)
-    sums = torch.bmm(k.mT, _owned(v, levels)).view(rows, chunks, -1)
+    sums = product(k.mT, _owned(v, levels), half).view(rows, chunks, -1)
     states = torch.bmm(fades[:, :, 1:], sums)
     states.addcmul_(fades[:, :, :1], before.sums.reshape(rows, 1, -1))
     states = states.unflatten(2, before.sums.shape[1:])
     after = Carried(states[:, -1].clone(), level)
-    return Chunked(q, k, v, states[:, :-1].flatten(0, 1), fades, levels, after)
+    return Chunked(q, k, v, states[:, :-1].flatten(0, 1), fades, levels, after, half)
 
 
 def forward(part: Chunked) -> Tensor:
     """Y' (X n, C, D_v + 1)."""
-    far = torch.bmm(part.q, part.states)
+    far = product(part.q, part.states, part.half)
     if part.levels is not None:
         far.mul_(part.levels.before)
-    return far.baddbmm_(part.pairs(), part.v)
+    return add_product(far, part.pairs(), part.v, part.half)
 
 
 def backward(part: Chunked, g: Tensor, after: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -138,20 +141,20 @@ def backward(part: Chunked, g: Tensor, after: Tensor) -> tuple[Tensor, Tensor, T
 
     ``after`` (X, M, D_v + 1) is the gradient of the state at the segment's end.
     """
-    q, k, levels, fades = part.q, part.k, part.levels, part.fades
+    q, k, levels, fades, half = part.q, part.k, part.levels, part.fades, part.half
     rows, chunks = after.shape[0], fades.shape[1] - 1
     far = g if levels is None else g * levels.before
-    states = torch.bmm(q.mT, far).view(rows, chunks, -1)
+    states = product(q.mT, far, half).view(rows, chunks, -1)
     ends, flat = fades[:, -1:].mT, after.reshape(rows, 1, -1)
     before = torch.bmm(fades[:, :-1, :1].mT, states).addcmul_(ends[:, :1], flat)
     sums = torch.bmm(fades[:, :-1, 1:].mT, states).addcmul_(ends[:, 1:], flat)
     sums = sums.view(-1, *after.shape[1:])
-    weights = part.weighted(torch.bmm(g, part.v.mT))
-    dq = torch.bmm(weights, k).baddbmm_(far, part.states.mT)
-    dk = torch.bmm(weights.mT, q).baddbmm_(_owned(part.v, levels), sums.mT)
-    dv = torch.bmm(k, sums)
+    weights = part.weighted(product(g, part.v.mT, half))
+    dq = add_product(product(weights, k, half), far, part.states.mT, half)
+    dk = add_product(product(weights.mT, q, half), _owned(part.v, levels), sums.mT, half)
+    dv = product(k, sums, half)
     dv = dv if levels is None else dv.mul_(levels.own)
-    return dq, dk, dv.baddbmm_(part.pairs().mT, g), before.view_as(after)
+    return dq, dk, add_product(dv, part.pairs().mT, g, half), before.view_as(after)
 
 
 def _owned(v: Tensor, levels: Levels | None) -> Tensor:
@@ -206,7 +209,7 @@ def _levels(
 
 def _chunked(t: Tensor) -> Tensor:
     """(B, H, l, c) as (B H n, C, c), filled up with zeros."""
-    t, rest = widened(t), -t.shape[2] % CHUNK
+    t, rest = t if t.dtype is torch.bfloat16 else widened(t), -t.shape[2] % CHUNK
     t = pad(t, (0, 0, 0, rest)) if rest else t
     return t.reshape(-1, CHUNK, t.shape[3])
 
