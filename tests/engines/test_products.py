@@ -33,13 +33,15 @@ def by_heads(seed: int) -> Tensor:
     return rounded(2, HEADS, LENGTH, SIZE, seed=seed)
 
 
-def kernel_attention(levels: bool) -> tuple[Callable[..., Tensor], list[Tensor]]:
-    """Sums over the past; with levels and gates, too."""
-    more = [rounded(2, HEADS, LENGTH, seed=n) for n in (4, 5)] if levels else []
+def kernel_attention(logs: str) -> tuple[Callable[..., Tensor], list[Tensor]]:
+    """Sums over the past, of keys with levels or gates too."""
+    more = [rounded(2, HEADS, LENGTH, seed=4)] if logs else []
 
-    def attend(q: Tensor, k: Tensor, v: Tensor, *logs: Tensor) -> Tensor:
-        level, gate = (logs[0], -logs[1].abs()) if logs else (None, None)
-        return kernel.kernel_attention(q, k, v, level=level, gate=gate)[0]
+    def attend(q: Tensor, k: Tensor, v: Tensor, *given: Tensor) -> Tensor:
+        named = (
+            {"gate": -given[0].abs()} if logs == "gate" else dict(zip([logs], given, strict=False))
+        )
+        return kernel.kernel_attention(q, k, v, **named)[0]
 
     return attend, [by_heads(1).abs(), by_heads(2).abs(), by_heads(3), *more]
 
@@ -65,8 +67,9 @@ def chunked_attention(causal: bool) -> tuple[Callable[..., Tensor], list[Tensor]
 
 
 ENGINES: dict[str, Any] = {
-    "kernel attention": (kernel_attention, False),
-    "kernel attention with levels and gates": (kernel_attention, True),
+    "kernel attention": (kernel_attention, ""),
+    "kernel attention of keys with levels": (kernel_attention, "level"),
+    "kernel attention with gates": (kernel_attention, "gate"),
     "dense average": (dense_average, False),
     "causal dense average": (dense_average, True),
     "banded average": (banded_average, False),
@@ -110,11 +113,18 @@ class Multiplied(Operations):
             self.kinds |= {t.dtype for t in given[-2:]}
 
 
+def of_kernels(dtype: torch.dtype, gated: bool) -> None:
+    gate, top = (
+        (-by_heads(4)[..., 0].abs().to(dtype), torch.zeros(2, HEADS)) if gated else (None,) * 2
+    )
+    q, k, v = (by_heads(n).abs().to(dtype) for n in (1, 2, 3))
+    sums = torch.zeros(2, HEADS, SIZE, SIZE + 1)
+    kernel._attend(q, k, v, None, None, gate, sums, top, "positive", 0.0)
+
+
 FUNCTIONS: dict[str, Any] = {
-    "kernel": lambda dtype: kernel._attend(
-        *(by_heads(n).abs().to(dtype) for n in (1, 2, 3)), None, None, None,
-        torch.zeros(2, HEADS, SIZE, SIZE + 1), None, "positive", 0.0,
-    ),
+    "kernel": lambda dtype: of_kernels(dtype, gated=False),
+    "gated kernel": lambda dtype: of_kernels(dtype, gated=True),
     "dense": lambda dtype: dense._averages(
         by_tokens(1).to(dtype), by_tokens(2).to(dtype),
         draw(HEADS, LENGTH, LENGTH).to(dtype), None, None, True, False,
@@ -134,9 +144,10 @@ FUNCTIONS: dict[str, Any] = {
 def test_products_are_of_bfloat16_where_it_was_given_and_of_float32_elsewhere(name, dtype):
     with Multiplied() as multiplied:
         FUNCTIONS[name](dtype)
-    mixed = {torch.float32} if name == "kernel" else set()  # states fade in float32
-    expected = {torch.bfloat16, *mixed} if dtype is torch.bfloat16 else {torch.float32}
-    assert multiplied.kinds == expected
+    half = dtype is torch.bfloat16 and name != "gated kernel"
+    # states fade in float32
+    whole = {torch.float32} if not half or name == "kernel" else set()
+    assert multiplied.kinds == ({torch.bfloat16} if half else set()) | whole
 
 
 @pytest.mark.parametrize("half", [False, True])

@@ -112,10 +112,12 @@ class Chunked(NamedTuple):
 
 def chunk_segment(inputs: Inputs, start: int, stop: int, before: Carried) -> Chunked:
     """Tokens ``start`` to ``stop`` in chunks, with the states before each."""
-    q, k = (_chunked(t[:, :, start:stop]) for t in (inputs.q, inputs.k))
+    # a gate's gradient is what is left of a sum over all later tokens, where digits are lost
+    half = inputs.v.dtype is torch.bfloat16 and inputs.gate is None
+    q, k = (_chunked(t[:, :, start:stop], half) for t in (inputs.q, inputs.k))
     keep = None if inputs.keep is None else inputs.keep[:, start:stop]
     v = _with_ones(inputs.v[:, :, start:stop], keep)
-    rows, half = before.sums.shape[0], inputs.v.dtype is torch.bfloat16
+    rows = before.sums.shape[0]
     chunks = q.shape[0] // rows
     levels, fades, level = _levels(inputs, start, stop, before.level, chunks)
     if fades is None:
@@ -207,9 +209,9 @@ def _levels(
     return levels, fades, tops[:, -1] + total[:, -1]
 
 
-def _chunked(t: Tensor) -> Tensor:
-    """(B, H, l, c) as (B H n, C, c), filled up with zeros."""
-    t, rest = t if t.dtype is torch.bfloat16 else widened(t), -t.shape[2] % CHUNK
+def _chunked(t: Tensor, half: bool) -> Tensor:
+    """(B, H, l, c) as (B H n, C, c), filled up with zeros; of products in bfloat16 as it is."""
+    t, rest = t if half else widened(t), -t.shape[2] % CHUNK
     t = pad(t, (0, 0, 0, rest)) if rest else t
     return t.reshape(-1, CHUNK, t.shape[3])
 
