@@ -29,6 +29,7 @@ from everyformer.engines.softmax.visibility import Visibility
 from everyformer.engines.sparse.branches import fused
 from everyformer.engines.sparse.by_torch import by_parts
 from everyformer.engines.sparse.layouts import Tables
+from everyformer.engines.sparse.opaque import opaque_parts
 from everyformer.engines.sparse.plan import SparsePlan
 
 Backend = Literal["auto", "dense", "blocked", "flex"]
@@ -97,7 +98,9 @@ def sparse_attention(
         q, k, v = (F.pad(t, (0, most - t.shape[-1])) for t in (q, k, v))
         o = fused(*_rows(q, k, v), lengths, plan, scale)
         return o[..., :size].transpose(1, 2)
-    return by_parts(*_rows(q, k, v), lengths, plan, scores).transpose(1, 2)
+    if torch.compiler.is_compiling():
+        return opaque_parts(*_rows(q, k, v), lengths, plan, scores).transpose(1, 2)
+    return by_parts(*_rows(q, k, v), lengths, plan, scores)[0].transpose(1, 2)
 
 
 def sparse_attention_reference(
@@ -157,10 +160,9 @@ def _against_flex(plan: SparsePlan, q: Tensor, scores: Scores) -> str | None:
 def _against_units(plan: SparsePlan, q: Tensor, scores: Scores) -> str | None:
     position, (heads, length) = scores.position, q.shape[1:3]
     if torch.compiler.is_compiling():
-        plain = position is None or _slopes(plan, q, scores) is not None
-        if plain and not scores.dropout and q.device.type == "cpu":
+        if position is None or position.additive or _slopes(plan, q, scores) is not None:
             return None
-        return "a compiler cannot follow units under dropout, positions on scores or on a GPU"
+        return "a compiler cannot follow units where a position does more than add by distance"
     if position is not None and not position.additive and _has_tables(plan, length, heads):
         return "the position changes scores by more than distance, and heads read different blocks"
     return None
