@@ -10,7 +10,7 @@ from torch import nn
 from training_stand_ins import TinyData, train_tiny
 
 from everyformer.models.policy import PolicyModel
-from everyformer.training import precision
+from everyformer.training import loop, precision
 from everyformer.training.checkpoint import checkpoints, read_state
 from everyformer.training.config import TrainingConfig
 from everyformer.training.distributed import World
@@ -92,15 +92,21 @@ def test_the_run_is_the_one_that_was_asked_for_bit_by_bit(chosen, tmp_path, monk
     assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
 
 
-def test_the_two_precisions_are_two_runs(tmp_path):
-    """In training and where it is evaluated: before anything is learnt losses differ already."""
+def test_training_and_evaluation_are_in_the_same_precision(tmp_path, monkeypatch):
+    evaluate, asked = loop.evaluate, []
+
+    def noted(*arguments: Any, precision: str, **options: Any) -> Any:
+        asked.append(precision)
+        return evaluate(*arguments, precision=precision, **options)
+
+    monkeypatch.setattr(loop, "evaluate", noted)
     losses = []
     for kind in ("float32", "bfloat16"):
         train_tiny(tmp_path / kind, precision=kind, steps=1)
         rows = read_metrics(tmp_path / kind / "metrics.jsonl")
-        trained = next(row["loss"] for row in rows if "loss" in row)
-        losses.append((trained, rows[-1]["evaluation"]["loss"]))
-    assert all(a != b for a, b in zip(*losses, strict=True))
+        losses.append(next(row["loss"] for row in rows if "loss" in row))
+    assert asked == ["float32", "bfloat16"]
+    assert losses[0] != losses[1]
 
 
 def test_what_was_chosen_stays_when_the_run_goes_on(tmp_path, monkeypatch):
