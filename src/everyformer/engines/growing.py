@@ -39,13 +39,13 @@ class Room:
         free = self.used == used and used + more <= self.capacity and len(first) == rows
         return free and first.is_inference() == torch.is_inference_mode_enabled()
 
-    def write(self, new: Sequence[Tensor]) -> list[Tensor]:
-        """The tensors with ``new`` ones after them."""
-        more = new[0].shape[self.dim]
+    def write(self, new: Sequence[Tensor], stay: bool) -> list[Tensor]:
+        """The tensors with ``new`` ones after them, whose slots are taken if they ``stay``."""
+        more, used = new[0].shape[self.dim], self.used
         for part, tokens in zip(self.parts, new, strict=True):
-            part.narrow(self.dim, self.used, more).copy_(tokens)
-        self.used += more
-        return [part.narrow(self.dim, 0, self.used) for part in self.parts]
+            part.narrow(self.dim, used, more).copy_(tokens)
+        self.used += more if stay else 0
+        return [part.narrow(self.dim, 0, used + more) for part in self.parts]
 
 
 class Growing(State):
@@ -54,14 +54,17 @@ class Growing(State):
     grows: ClassVar[tuple[str, ...]]
     slot_dim: ClassVar[int]
 
-    def grown(self, *new: Tensor) -> tuple[list[Tensor], Room | None]:
+    def grown(self, *new: Tensor, stay: bool = True) -> tuple[list[Tensor], Room | None]:
         """What `grows` names with ``new`` tokens after it, in the state's dtypes, and the room that
-        these lie in, which `in_room` gives to the state that holds them."""
+        these lie in, which `in_room` gives to the state that holds them.
+
+        What does not ``stay`` is there until something else is written.
+        """
         old = [getattr(self, name) for name in self.grows]
         new = tuple(tokens.to(part.dtype) for tokens, part in zip(new, old, strict=True))
         room = self._room_for(old, new[0])
         if room is not None:
-            return room.write(new), room
+            return room.write(new, stay), room
         pairs = zip(old, new, strict=True)
         return [torch.cat(both, self.slot_dim) for both in pairs], None
 

@@ -70,8 +70,9 @@ def _gradients(
 
 def _gathered(rows: Tensor, chosen: Tensor, like: Tensor) -> Tensor:
     """``rows`` (N, S, D) that were chosen, (N, L, count, D), in the dtype of ``like``."""
-    flat = chosen + rows.shape[1] * torch.arange(len(rows), device=rows.device)[:, None, None]
-    return rows.flatten(0, 1)[flat].to(like.dtype)
+    # of rows that are part of a larger room, flat ones would be a copy of them all
+    row = torch.arange(len(rows), device=rows.device)[:, None, None]
+    return rows[row, chosen].to(like.dtype)
 
 
 def _like(q: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:

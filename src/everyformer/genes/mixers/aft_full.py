@@ -30,6 +30,7 @@ from everyformer.core.state import state
 from everyformer.core.trials import Make, Pair, Trials, output
 from everyformer.engines.averages.dense import dense_average
 from everyformer.engines.growing import Growing
+from everyformer.engines.ranges import full_precision, widened
 from everyformer.engines.softmax.visibility import surely
 from everyformer.genes.mixers import MIXERS
 from everyformer.genes.mixers._aft import (
@@ -135,6 +136,22 @@ class FullState(Growing):
     """(B, S, d)"""
 
 
+def _read_by_one(state: FullState, row: Tensor, columns: Tensor | None, last: Tensor) -> Tensor:
+    """Averages (B, 1, d) of one query of each text: its ``row`` of w (B, 1, S), or of its factor,
+    and the slots up to ``last`` (B,).
+
+    The weights of one query are fewer bytes than the sums that many queries share.
+    """
+    with full_precision(row):
+        slots = state.keys.shape[1]
+        w = widened(row)
+        w = w if columns is None else w @ widened(columns[0, :slots]).mT
+        later = torch.arange(slots, device=w.device) > last[:, None]
+        bias = w.squeeze(1).masked_fill(later, -math.inf)
+        weights = torch.softmax(widened(state.keys) + bias[..., None], 1)
+        return (weights * widened(state.values)).sum(1, keepdim=True)
+
+
 def _limits(make: Make) -> list[Pair]:
     """A bias of zero is AFT-simple."""
     flat, simple = make("aft-full", rank=None), make("aft-simple")
@@ -194,6 +211,8 @@ class AFTFull(AttentionFree):
         w = self.position.w
         rows, columns = (w, None) if isinstance(w, Tensor) else w
         rows = rows[..., :slots] if columns is None else rows
+        if length == 1:
+            return _read_by_one(after, rows[0][position], columns, state.seen).to(v.dtype), after
         if columns is not None:
             columns = columns[:, :slots].expand(batch, -1, -1)
         keys, values = batch_as_heads(after.keys), batch_as_heads(after.values)

@@ -171,7 +171,9 @@ class XlRelative(ScorePosition):
         assert self.v is not None
         seen = pairs.columns - pairs.later
         nearest = pairs.farthest - seen + 1
-        known = F.pad(self._encoded(pairs.span()[:seen], nearest, dtype), (0, 0, 0, pairs.later))
+        known = self._encoded(pairs.span()[:seen], nearest, dtype)
+        # nothing would be a copy of all of them
+        known = F.pad(known, (0, 0, 0, pairs.later)) if pairs.later else known
         return u, known, scale * self.v.to(dtype)[:, None]
 
     def cut(self, parts: Parts, pairs: Pairs) -> Parts:

@@ -7,7 +7,8 @@ H heads, N segments of c tokens, K slots of a segment, D channels of a head.
 
 import math
 from collections.abc import Callable
-from typing import Literal, NamedTuple
+from dataclasses import replace
+from typing import Literal, NamedTuple, Self
 
 import torch
 import torch.nn.functional as F
@@ -15,10 +16,11 @@ from torch import Tensor
 
 from everyformer.core.chosen import gather_rows
 from everyformer.core.devices import readable
-from everyformer.core.state import State, state
+from everyformer.core.state import state
+from everyformer.engines.growing import Growing
 from everyformer.engines.ranges import full_precision, widened
 from everyformer.engines.softmax.attention import softmax_attention
-from everyformer.engines.softmax.visibility import Visibility
+from everyformer.engines.softmax.visibility import Visibility, surely
 
 Projection = Literal["linear", "mean", "max", "conv"]
 LEARNED = ("linear", "conv")
@@ -122,13 +124,15 @@ def linformer_chunked(
 
 
 @state
-class LinformerState(State):
+class LinformerState(Growing):
     """Slots of the completed segments, and the tokens of the one that is being filled.
 
     Row b has K floor(seen / c) slots; later ones are not read. The segment's token p
     is row p of the three below.
     """
 
+    grows = ("slot_keys", "slot_values")
+    slot_dim = 2
     seen: Tensor
     slot_keys: Tensor
     """(B, H, T, D)"""
@@ -140,6 +144,24 @@ class LinformerState(State):
     """(B, c, H, D)"""
     values: Tensor
     """(B, c, H, D)"""
+
+    def reserve(self, tokens: int) -> Self:
+        """Room for one segment, which is doubled when it is full: fewer slots come than tokens."""
+        return super().reserve(2 * self.inputs.shape[1])
+
+    def with_slots(self, new: tuple[Tensor, Tensor], each: int) -> Self:
+        """Keys and values ``new`` (B, H, K, D) of each row's slots after those it has."""
+        first = self.seen // self.inputs.shape[1] * each
+        if surely(first == self.slot_keys.shape[2]):
+            (keys, values), room = self.grown(*new)
+            return replace(self, slot_keys=keys, slot_values=values).in_room(room)
+        at = first[:, None] + torch.arange(each, device=first.device)
+        keys, values = (
+            _written(old.transpose(1, 2), t.transpose(1, 2), at).transpose(1, 2)
+            for old, t in zip((self.slot_keys, self.slot_values), new, strict=True)
+        )
+        after = replace(self, slot_keys=keys, slot_values=values)
+        return after if self.room is None else after.reserve(each)
 
 
 def advanced(
@@ -163,28 +185,24 @@ def advanced(
     new = {"inputs": x, "keys": k.transpose(1, 2), "values": v.transpose(1, 2)}
     both = {name: _written(getattr(state, name), t, position) for name, t in new.items()}
     full = filled + count >= size
-    slot_keys, slot_values = state.slot_keys, state.slot_values
     if not readable(full) or bool(full.any()):
         # a compiled step cannot ask, so it makes room at every call
         segment = both["inputs"][:, :size]
-        completed = slots_of(segment, segment)
-        slot_index = (state.seen // size)[:, None] * each + torch.arange(each, device=x.device)
-        slot_keys, slot_values = (
-            _written(old.transpose(1, 2), t.transpose(1, 2), slot_index).transpose(1, 2)
-            for old, t in zip((slot_keys, slot_values), completed, strict=True)
-        )
+        state = state.with_slots(slots_of(segment, segment), each)
     slots = torch.arange(size + length, device=x.device)
     own = (slots <= position[..., None]) & (slots // size == position[..., None] // size)
     segment_of = (state.seen // size)[:, None] + position // size
-    past = torch.arange(slot_keys.shape[2], device=x.device) // each < segment_of[..., None]
-    keys = torch.cat((slot_keys, both["keys"].transpose(1, 2)), 2)
-    values = torch.cat((slot_values, both["values"].transpose(1, 2)), 2)
+    count_of_slots = state.slot_keys.shape[2]
+    past = torch.arange(count_of_slots, device=x.device) // each < segment_of[..., None]
+    # the segment lies after the slots while it is read, since another cat would copy them all
+    own_heads = (both[name].transpose(1, 2) for name in ("keys", "values"))
+    (keys, values), room = state.grown(*own_heads, stay=False)
     visible = Visibility(mask=torch.cat((past, own), -1)[:, None])
     y = softmax_attention(q, keys, values, visible, dropout=dropout)
     index = full[:, None] * size + torch.arange(size, device=x.device)
     index = index.clamp(max=size + length - 1)
-    after = (gather_rows(t, index) for t in both.values())
-    return y, LinformerState(state.seen + count, slot_keys, slot_values, *after)
+    after = {name: gather_rows(t, index) for name, t in both.items()}
+    return y, replace(state, seen=state.seen + count, **after).in_room(room)
 
 
 def _written(stored: Tensor, new: Tensor, at: Tensor) -> Tensor:
