@@ -117,6 +117,36 @@ def read_in_the_gradient(self, x, y):
     return y
 
 
+def copying(right):
+    """Tokens go after a copy of those that are held."""
+
+    def grown(self, *new, stay=True):
+        return right(self.in_room(None), *new, stay=stay)
+
+    return grown
+
+
+def read_again(right):
+    """All keys and values are read once more."""
+
+    def append(self, *tokens):
+        after = right(self, *tokens)
+        after.keys.sum(), after.values.sum()
+        return after
+
+    return append
+
+
+def counting_up(right):
+    """Something of the length of the text is made at each step."""
+
+    def resume(self, k, v, keep, state):
+        torch.zeros(int(state.seen.max()))
+        return right(self, k, v, keep, state)
+
+    return resume
+
+
 def reading(padded):
     """A branch on a number, with a mask or without."""
 
@@ -296,6 +326,13 @@ WRONG = (
         "devices", "outputs that no gradient passes", "does not require grad", "forward",
         output(lambda self, x, y: y.detach()),
     ),
+    softmax(
+        "traffic", "a copy at each step", "a copy of the past", KeyValueState, "grown", copying
+    ),
+    softmax(
+        "traffic", "what is held, twice", "and the row says", KeyValueState, "append", read_again
+    ),
+    simple("traffic", "numbers of the whole text", "is constant", "resume", counting_up),
 )  # fmt: skip
 
 

@@ -37,6 +37,7 @@ _TEXT, _IMAGE, _SERIES = (TEXT, TEXT_NUMBER), (IMAGE, IMAGE_NUMBER), (SERIES, SE
 _SOFTMAX = Cost(2, 1, "O(L^2 d) time, O(L d) memory when fused", "2 t d")
 _NO_CROSS_DISTANCE = "distances are defined between tokens of one sequence"
 _KERNEL = ("O(L M d) time, O(L (M + d)) memory; M features a head", "M (d + h), constant")
+_BY_CHOICE = "what a step keeps and reads follows from a choice: another number after each text"
 _MOVING_CHUNKS = (
     "later tokens move the borders of the chunks, and so which earlier ones a token sees (their "
     "content never enters)"
@@ -324,6 +325,8 @@ FAMILY: tuple[Member, ...] = (
         Cost(2, 2, "O(L^2 d) time, O(L d) memory and exp(w), kept up to 64 MB", "2 t d"),
         "a learned position bias addresses tokens that AFT-simple cannot",
         cross=_NO_CROSS_AFT,
+        exempt={"traffic": "every channel has weights of its own, which a step makes of all keys: "
+                "it moves four times what is held, and the factor of w"},
         group="attention-free",
     ),
     Member(
@@ -381,6 +384,7 @@ FAMILY: tuple[Member, ...] = (
              "2 K w d; K w is L unless it is said", {"K": "sqrt(L)", "w": "sqrt(L)"}),
         "finds what lies outside the windows of local heads, at O(L^1.5) operations",
         cross="a token's clusters are chosen among all queries, which a writing decoder has not",
+        exempt={"traffic": f"{_BY_CHOICE}; room for the longest text is held, and copied"},
         group="content-based",
     ),
     Member(
@@ -446,6 +450,7 @@ FAMILY: tuple[Member, ...] = (
         "a needle anywhere in a text is found through random and global blocks, and not through a "
         "window of as many keys; paths between blocks are that much shorter",
         cross="blocks of one sequence read blocks of the same",
+        exempt={"traffic": f"{_BY_CHOICE}, of random blocks"},
         group="sparse patterns",
     ),
     Member(

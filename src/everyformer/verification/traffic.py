@@ -18,7 +18,6 @@ from torch import Tensor
 
 from everyformer.core.member import Cost, Member
 from everyformer.core.operations import Operations
-from everyformer.core.state import State
 from everyformer.verification.cases import Case, draw
 from everyformer.verification.check import Check
 
@@ -134,18 +133,12 @@ def between(member: Member, check: Check, short: int, long: int) -> None:
             (getattr(two, what) - getattr(one, what)) / between
             for what in ("moved", "written", "held")
         )
-        claimed = (said[1] - said[0]) / between
-        check.true(
-            moved <= MULTIPLE * claimed,
-            f"{where}: {moved:.0f} bytes moved for a token, of which {claimed:.0f} are said to be "
-            "held",
-        )
         # keys are held and values: no step writes as much as one of both
-        check.true(
-            written < held / 2,
-            f"{where}: {written:.0f} bytes written for a token, of which {held:.0f} are held: a "
-            "copy of the past",
-        )
+        copied = f"{where}: {written:.0f} bytes written for a token, of which {held:.0f} are held"
+        check.true(written < held / 2, f"{copied}: a copy of the past")
+        claimed = (said[1] - said[0]) / between
+        told = f"{where}: {moved:.0f} bytes moved for a token, and the row says {claimed:.0f} held"
+        check.true(moved <= MULTIPLE * claimed, told)
 
 
 def _of_states(cost: Cost, tokens: int) -> float:

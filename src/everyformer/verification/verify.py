@@ -10,7 +10,7 @@ from everyformer.core.foreign import FAILURES, describe
 from everyformer.core.member import Member
 from everyformer.family import info, list_members
 from everyformer.laws.verdict import LawBroken, LawResult
-from everyformer.verification import devices, laws, machine
+from everyformer.verification import devices, laws, machine, traffic
 from everyformer.verification.check import Check
 
 Law = Callable[[Member, Check, str, torch.dtype], None]
@@ -27,6 +27,7 @@ LAWS: dict[str, Law] = {
     "reproducible": machine.reproducible,
     "bidirectional": laws.bidirectional,
     "devices": devices.devices,
+    "traffic": traffic.traffic,
 }
 OF_LAYERS = ("chunks", "padding")
 """those that also try several layers, with any choice of the genes around them"""
@@ -41,6 +42,7 @@ _NEEDS = {
     "chunks": "streaming",
     "padding": "padding",
     "bidirectional": "bidirectional",
+    "traffic": "streaming",
 }
 
 

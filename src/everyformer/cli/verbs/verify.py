@@ -31,7 +31,7 @@ class VerifyOptions(Options):
     hf:NAME, onnx:FILE; hf:all, hf:causal and hf:encoders are all that transformers has"""
     laws: tuple[str, ...] = ()
     """laws to check (default: all): equation, causality, chunks, padding, limits, numbers, cost,
-    compiles, keeps, reproducible, bidirectional, devices; of models of anyone: causality,
+    compiles, keeps, reproducible, bidirectional, devices, traffic; of models of anyone: causality,
     streaming, padding, packing, batch, lengths, numbers, gradients, order, determinism, saving,
     compiles, growth"""
     device: str = "cpu"
