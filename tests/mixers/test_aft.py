@@ -144,6 +144,19 @@ def test_the_state_keeps_its_size(name, options):
         assert state.nbytes == mixer.init_state(2).nbytes + 2 * 2 * 20 * WIDTH * 8
 
 
+@members
+def test_gradients_pass_single_tokens_as_they_pass_a_text(name, options):
+    mixer, x = build(name, options), draw(2, 7, WIDTH).requires_grad_()
+    state, parts = mixer.init_state(2), []
+    for token in x.split(1, 1):
+        y, state, _ = mixer(token, state=state)
+        parts.append(y)
+    weight, inputs = draw(2, 7, WIDTH, seed=5), [x, *mixer.parameters()]
+    pair = (torch.cat(parts, 1), mixer(x).y)
+    for a, b in zip(*(torch.autograd.grad((y * weight).sum(), inputs) for y in pair), strict=True):
+        close(a, b, 1e-10)
+
+
 def test_sums_of_a_half_precision_state_are_float32():
     for name in ("aft-simple", "aft-local", "aft-conv"):
         mixer = build(name, dtype=torch.bfloat16)
