@@ -49,13 +49,14 @@ def test_bytes_of(what, run, read, written):
 
 def test_an_operator_of_this_library_counts_by_what_runs_in_it():
     """Chosen values are read, and the room around them is not."""
-    q, k, v = draw(1, 1, 4), *(draw(1, 100, 4, seed=n)[:, :90] for n in (1, 2))
-    chosen, scores = torch.tensor([[[1, 7, 88]]]), draw(1, 1, 3)
+    q, k, v = draw(2, 1, 4), *(draw(2, 100, 4, seed=n)[:, :90] for n in (1, 2))
+    chosen, scores = torch.tensor([[[1, 7, 88]], [[0, 89, 2]]]), draw(2, 1, 3)
     with Traffic() as counted:
         expected = chosen_attention(q, k, v, chosen, scores)
-    assert 12 * BYTES < counted.read < 90 * BYTES
-    weights = scores.softmax(-1)[0, 0, :, None]
-    torch.testing.assert_close(expected[0][0, 0], (weights * v[0, chosen[0, 0]]).sum(0))
+    assert 24 * BYTES < counted.read < 180 * BYTES
+    weights = scores.softmax(-1)
+    for n in range(2):
+        torch.testing.assert_close(expected[0][n], weights[n] @ v[n, chosen[n, 0]])
 
 
 def claiming(name, state):
