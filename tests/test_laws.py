@@ -8,7 +8,7 @@ from everyformer.verification.verify import FULL, LAWS, check_law
 REAL = pytest.mark.full("the real compiler takes a minute a member")
 EVERY = pytest.mark.full("the first case of each form is captured in `compiles`")
 OFTEN = pytest.mark.full("seconds a member, of what the engines' own tests look at too", parts=3)
-OFTEN_LAWS = ("compiles", "cost", "devices")
+OFTEN_LAWS = ("compiles", "cost", "devices", "traffic")
 
 
 @pytest.mark.parametrize(
