@@ -18,6 +18,7 @@ import math
 import torch
 from torch import Tensor
 
+from everyformer.engines.cuda import on_cuda
 from everyformer.engines.operators import operator
 from everyformer.engines.ranges import (
     bias_limit,
@@ -178,7 +179,7 @@ def inputs_gradient(v: Tensor, weight: Tensor, dx: Tensor) -> tuple[Tensor, Tens
     return key_gradient(v, weight, dv, dx[..., values:]), dv
 
 
-_running_average, _ = operator(
+_running_average, _running_average_backward = operator(
     "running_average",
     _averages,
     _gradients,
@@ -191,3 +192,5 @@ _running_average, _ = operator(
         lambda k, v: 4 * (math.prod(k) + math.prod(v)),
     ),
 )
+on_cuda(_running_average, "running.forward", _averages)
+on_cuda(_running_average_backward, "running.backward", _gradients)

@@ -22,6 +22,7 @@ from torch import Tensor
 
 from everyformer.core.errors import ConfigError, ShapeError
 from everyformer.core.state import State, state
+from everyformer.engines.cuda import on_cuda
 from everyformer.engines.kernel.chunks import (
     CHUNK,
     CPU,
@@ -360,7 +361,7 @@ def _operations_back(k: Any, v: Any) -> int:
     return _counted(v, k[3], within=3 * k[3] + 2 * (v[3] + 1), states=5, fades=2)
 
 
-_kernel_attention, _ = operator(
+_kernel_attention, _kernel_attention_backward = operator(
     "kernel_attention",
     _attend,
     _gradients,
@@ -370,3 +371,5 @@ _kernel_attention, _ = operator(
     gradient_shapes=_gradient_shapes,
     flops=(_operations, _operations_back),
 )
+on_cuda(_kernel_attention, "kernel.call.forward", _attend)
+on_cuda(_kernel_attention_backward, "kernel.call.backward", _gradients)

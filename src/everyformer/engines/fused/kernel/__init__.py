@@ -1,0 +1,1 @@
+"""Kernel attention: `call` runs the kernels of `levels`, `states`, `answers` and `gradients`."""
