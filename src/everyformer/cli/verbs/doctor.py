@@ -40,6 +40,7 @@ EXTRAS: dict[str, str] = {
     "rl": "environments, policies, recorded episodes",
     "log": "curves in TensorBoard",
     "ray": "comparisons spread over a cluster",
+    "fast": "kernels of our own on NVIDIA devices, under Linux",
     "peers": "implementations of others, to measure beside",
     "docs": "the site of the documentation",
     "ship": "the wheel and the source archive",
@@ -220,7 +221,18 @@ def choices(device: torch.device, rates: dict[str, float]) -> list[dict[str, Any
             "of sparse members, by text and pattern; `everyformer doctor MEMBER` tells",
         ),
     )
+    if device.type == "cuda":
+        rows = *rows, _kernels()
     return [dict(zip(("option", "here", "since"), row, strict=True)) for row in rows]
+
+
+def _kernels() -> tuple[str, str, str]:
+    """The row of who computes the engines' operators on a CUDA device."""
+    from everyformer.engines.cuda import triton_found
+
+    if triton_found():
+        return "kernels", "Triton's", "it is installed; float64 is torch's"
+    return "kernels", "torch's", f"no Triton is here: pip install '{_extra('fast')}'"
 
 
 def _busy(threads: int) -> str:

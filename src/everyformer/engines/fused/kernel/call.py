@@ -26,8 +26,8 @@ from everyformer.engines.kernel.chunks import CHUNK, segment_count, segment_leng
 
 ENTRIES = 512
 """of a state, that one program passes on"""
-TILE = 64
-"""features or values of a product at once, at most"""
+TILES = {True: 32, False: 64}
+"""features or values of a product at once, at most: fewer where one is in float32"""
 
 
 def forward(
@@ -192,14 +192,16 @@ class _Call(NamedTuple):
     def tiles(self) -> dict[str, Any]:
         """What kernels are compiled for."""
         floats = [t.dtype == torch.float32 for t in (self.q, self.k, self.v)]
+        most = TILES[any(floats)]
         # float32 features of half values: products are as exact as float32 nearly
         precision = "ieee" if floats[2] else "tf32x3" if any(floats) else "tf32"
         return {
             "CHUNK": CHUNK,
-            "FEATURES": min(TILE, max(16, triton.next_power_of_2(self.features))),
-            "VALUES": min(TILE, max(16, triton.next_power_of_2(self.values))),
+            "FEATURES": min(most, max(16, triton.next_power_of_2(self.features))),
+            "VALUES": min(most, max(16, triton.next_power_of_2(self.values))),
             "PRECISION": precision,
-            "num_warps": 8 if any(floats) else 4,
+            "num_warps": 4,
+            "num_stages": 2,
         }
 
     @property
