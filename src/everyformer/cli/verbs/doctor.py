@@ -201,7 +201,7 @@ def choices(device: torch.device, rates: dict[str, float]) -> list[dict[str, Any
     quicker = rates["bfloat16"] / rates["float32"]
     threads = torch.get_num_threads()
     busy = _busy(threads)
-    rows = (
+    rows = [
         (
             "--device",
             str(device),
@@ -220,9 +220,9 @@ def choices(device: torch.device, rates: dict[str, float]) -> list[dict[str, Any
             "flex" if device.type == "cuda" else "blocked or dense",
             "of sparse members, by text and pattern; `everyformer doctor MEMBER` tells",
         ),
-    )
+    ]
     if device.type == "cuda":
-        rows = *rows, _kernels()
+        rows.append(_kernels())
     return [dict(zip(("option", "here", "since"), row, strict=True)) for row in rows]
 
 
