@@ -22,29 +22,35 @@ def triton_found() -> bool:
     return torch.version.cuda is not None and find_spec("triton") is not None
 
 
-def fused(*tensors: Tensor) -> bool:
-    """Whether Triton computes an operator on these tensors: on CUDA, without float64."""
-    floating = [t for t in tensors if t.is_floating_point()]
-    on_device = floating[0].device.type == "cuda" and triton_found()
-    return on_device and all(t.dtype in TAKEN for t in floating)
+def fused(*arguments: Any) -> bool:
+    """Whether Triton can compute on these tensors (others do not matter): on CUDA, none float64."""
+    tensors = [a for a in arguments if isinstance(a, Tensor) and a.is_floating_point()]
+    on_device = tensors[0].device.type == "cuda" and triton_found()
+    return on_device and all(t.dtype in TAKEN for t in tensors)
 
 
-def on_cuda(operation: CustomOpDef, kernels: str, otherwise: Callable[..., Any]) -> None:
-    """Lets ``kernels``, "module.function" of `fused`, compute ``operation`` where they can.
+def on_cuda(
+    operation: CustomOpDef,
+    kernels: str,
+    otherwise: Callable[..., Any],
+    takes: Callable[..., bool] = fused,
+) -> None:
+    """Lets ``kernels``, "module.function" of `fused`, compute ``operation`` where it ``takes`` the
+    arguments.
 
-    Where they cannot (see `fused`), ``otherwise`` does, which is what it is on other devices.
+    Where it does not, ``otherwise`` computes it, which is what it is on other devices; and where
+    Triton is not installed.
     """
     if not triton_found():
         return
     module, _, name = kernels.rpartition(".")
 
     def compute(*arguments: Any) -> Any:
-        tensors = [a for a in arguments if isinstance(a, Tensor)]
-        if not fused(*tensors):
+        if not takes(*arguments):
             return otherwise(*arguments)
         # Triton takes a while to load: it waits for the first call
         function = getattr(import_module(f"everyformer.engines.fused.{module}"), name)
-        with torch.cuda.device(tensors[0].device):
+        with torch.cuda.device(arguments[0].device):
             return function(*arguments)
 
     operation.register_kernel("cuda")(compute)

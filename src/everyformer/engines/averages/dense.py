@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from everyformer.engines.averages.running import fill_sums, inputs_gradient, sums_gradient
+from everyformer.engines.cuda import fused, on_cuda
 from everyformer.engines.operators import operator
 from everyformer.engines.products import add_product, product
 from everyformer.engines.ranges import (
@@ -35,6 +36,8 @@ _SAVED = 1 << 24
 """entries of exp(w) saved for the gradients (64 MB); more are made again, 7% of the time"""
 _TILE = 1 << 21
 """entries of a tile of the exact path"""
+_RANK = 128
+"""of the factors of w, up to which Triton's kernels hold a block of their gradients"""
 
 
 def dense_average(
@@ -161,11 +164,16 @@ def _shaped(room: Tensor, *shape: int) -> Tensor:
     return room[: math.prod(shape)].view(shape)
 
 
-def _room_to_save(k: Tensor, rows: Tensor, keep: bool) -> Tensor:
+def _room_to_save(k: Tensor, v: Tensor, rows: Tensor, columns: Tensor | None, keep: bool) -> Tensor:
     """Room for exp(w) of all pairs if it is to be saved, else nothing."""
     pairs = rows.shape[0] * rows.shape[1] * k.shape[1]
-    most = at_once(_SAVED, k.device)
+    most = 0 if _fused(k, v, rows, columns) else at_once(_SAVED, k.device)
     return widened(k).new_empty(pairs if keep and pairs <= most else 0)
+
+
+def _fused(k: Tensor, v: Tensor, rows: Tensor, columns: Tensor | None, *_: Any) -> bool:
+    """Whether Triton's kernels take a call, which make exp(w) again and save nothing."""
+    return fused(k, v, rows, columns) and (columns is None or rows.shape[2] <= _RANK)
 
 
 def _averages(
@@ -174,8 +182,8 @@ def _averages(
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """o, and for the gradients denominators (log-sums of exact rows) and, if saved, exp(w)."""
     with full_precision(k):
-        call, saved = _prepare(k, v, rows, columns, offset, causal), _room_to_save(k, rows, keep)
-        values = v.shape[-1]
+        call, values = _prepare(k, v, rows, columns, offset, causal), v.shape[-1]
+        saved = _room_to_save(k, v, rows, columns, keep)
         o = call.v.new_empty(v.shape[0], rows.shape[1], *v.shape[2:])
         total = call.k.new_empty(*o.shape[:3], k.shape[-1])
         for span, w, exact in _blocks(call, saved):
@@ -283,9 +291,12 @@ def _exact_backward(
     return dw
 
 
-def _shapes(k: Tensor, v: Tensor, rows: Tensor, keep: bool) -> tuple[Tensor, Tensor, Tensor]:
+def _shapes(
+    k: Tensor, v: Tensor, rows: Tensor, columns: Tensor | None, keep: bool
+) -> tuple[Tensor, Tensor, Tensor]:
     o = v.new_empty(v.shape[0], rows.shape[1], *v.shape[2:])
-    return o, widened(k).new_empty(*o.shape[:3], k.shape[-1]), _room_to_save(k, rows, keep)
+    total = widened(k).new_empty(*o.shape[:3], k.shape[-1])
+    return o, total, _room_to_save(k, v, rows, columns, keep)
 
 
 def _products_of(k: Any, v: Any, rows: Any, columns: Any, causal: bool) -> tuple[int, int]:
@@ -313,3 +324,5 @@ _dense_average, _dense_average_backward = operator(
     shapes=_shapes,
     flops=(_operations, _operations_back),
 )
+on_cuda(_dense_average, "dense.call.forward", _averages, _fused)
+on_cuda(_dense_average_backward, "dense.call.backward", _gradients, _fused)

@@ -1,0 +1,117 @@
+"""The kernels of averages with a bias for every pair; `test_fused` runs this file."""
+
+import math
+
+import pytest
+import torch
+
+from everyformer.engines.averages import dense
+from everyformer.engines.fused.dense.call import backward, forward
+
+B, H = 2, 2
+CASES = {
+    # queries, keys, keys and values of a head, rank (None: w itself), causal
+    "causal factors": (35, 35, 5, 5, 3, True),
+    "w itself": (35, 35, 3, 3, None, True),
+    "one key a head, values in two blocks": (5, 40, 1, 37, 3, False),
+    "one token": (1, 1, 2, 2, 2, True),
+}
+HALF = {torch.bfloat16: 2**-6, torch.float16: 2**-9}
+
+
+def draw(case, scale=1.0, dtype=torch.float32):
+    length, source, keys, values, rank, causal = case
+    generator = torch.Generator().manual_seed(length + source)
+
+    def normal(*shape):
+        return torch.randn(*shape, generator=generator)
+
+    k, v = (scale * normal(B, source, H, keys)).to(dtype), normal(B, source, H, values).to(dtype)
+    rows = normal(H, length, source if rank is None else rank)
+    columns = None if rank is None else normal(H, source, rank)
+    return k, v, rows, columns, None, causal
+
+
+def literal(k, v, rows, columns, offset, causal):
+    """All weights of all channels at once, in float64."""
+    w = rows if columns is None else rows @ columns.mT
+    if causal:
+        query, key = torch.arange(w.shape[1])[:, None], torch.arange(w.shape[2])
+        query = query + (0 if offset is None else offset[:, None, None])
+        w = w.masked_fill(key > query, -math.inf)
+    scores = k[:, None] + w.permute(1, 2, 0)[None, ..., None]
+    return (torch.softmax(scores, 2).nan_to_num(0.0) * v[:, None]).sum(2)
+
+
+def agree(found, expected, tolerance):
+    for a, b in zip(found, expected, strict=True):
+        assert a.shape == b.shape
+        assert a.is_contiguous()
+        if b.numel():
+            assert (a.double() - b.double()).abs().max() <= tolerance * max(b.abs().max(), 1)
+
+
+def check(given, tolerance):
+    """Averages and gradients against the equation and against torch's operator."""
+    o, lse, saved = forward(*given, True)
+    exact = [
+        t.double() if isinstance(t, torch.Tensor) and t.is_floating_point() else t for t in given
+    ]
+    beside = dense._averages(*given, False)
+    expected = literal(*exact)
+    assert (o.dtype, lse.dtype, saved.numel()) == (beside[0].dtype, torch.float32, 0)
+    agree((o, o), (expected, beside[0]), tolerance)
+    g = torch.randn(o.shape, generator=torch.Generator().manual_seed(1)).to(o.dtype)
+    by = [t.requires_grad_() for t in exact[:4] if t is not None]
+    wanted = torch.autograd.grad((literal(*exact) * g.double()).sum(), by)
+    found = backward(*given[:5], o, lse, saved, g, given[5])
+    beside = dense._gradients(*given[:5], *beside, g, given[5])
+    assert [t.dtype for t in found] == [t.dtype for t in beside]
+    agree(found, beside, 2 * tolerance)
+    agree([t for t in found if t.numel()], [t.nan_to_num(0.0) for t in wanted], 2 * tolerance)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_averages_and_gradients(case):
+    check(draw(CASES[case]), 3e-6)
+
+
+def test_keys_of_any_range_are_taken_one_by_one():
+    check(draw((3, 20, 2, 2, 2, False), scale=80.0), 2e-5)
+
+
+def test_biases_of_any_range():
+    k, v, rows, *rest = draw((3, 20, 2, 2, None, False))
+    check((k, v, 80 * rows, *rest), 2e-5)
+
+
+@pytest.mark.parametrize("dtype", HALF)
+def test_half_numbers_are_summed_in_float32(dtype):
+    check(draw((20, 20, 3, 3, 2, True), dtype=dtype), HALF[dtype])
+
+
+def test_a_query_sees_keys_up_to_its_offset():
+    given = list(draw((6, 50, 3, 3, 2, True)))
+    given[4] = torch.tensor([44, 3])
+    check(given, 3e-6)
+
+
+def test_hidden_tokens_count_for_nothing():
+    k, v, *rest = draw((4, 40, 3, 3, 2, False))
+    k[:, 30:] = k[0, 3] = -math.inf
+    check((k, v, *rest), 3e-6)
+    k[1] = -math.inf
+    o, lse, saved = forward(k, v, *rest, True)
+    assert (o[1] == 0).all()
+    assert (lse[1] == -math.inf).all()
+    found = backward(k, v, *rest[:3], o, lse, saved, torch.ones_like(o), rest[3])
+    assert all(t.isfinite().all() for t in found)
+    assert (found[1][1] == 0).all()
+
+
+def test_another_future_leaves_the_past():
+    k, v, *rest = draw(CASES["causal factors"])
+    changed = k.clone()
+    changed[:, 20:] += 500
+    a, b = (forward(t, v, *rest, False)[0] for t in (k, changed))
+    agree([a[:, :20].contiguous()], [b[:, :20]], 1e-6)
