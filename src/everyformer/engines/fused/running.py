@@ -93,7 +93,7 @@ class _Cut(NamedTuple):
 
 def _cut(k: Tensor, v: Tensor) -> _Cut:
     rows, length, heads, values = v.shape
-    chunk = max(16, triton.next_power_of_2(round(length**0.5)))
+    chunk = _chunk_length(length)
     chunks = triton.cdiv(length, chunk)
     if k.shape[3] == values:
         width = heads * values
@@ -101,6 +101,11 @@ def _cut(k: Tensor, v: Tensor) -> _Cut:
         return _Cut(rows, length, chunks, 1, width, width, chunk, block)
     # the gradient of a shared key sums over all of a head's channels
     return _Cut(rows, length, chunks, heads, values, heads, chunk, triton.next_power_of_2(values))
+
+
+def _chunk_length(length: int) -> int:
+    """Tokens of a chunk, a power of two."""
+    return max(16, triton.next_power_of_2(round(length**0.5)))
 
 
 def _rows(t: Tensor) -> Tensor:
