@@ -10,6 +10,11 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
+from torch._subclasses import FakeTensorMode
+
+from everyformer.engines import cuda
+from everyformer.engines.averages.dense import _dense_average
 
 
 @pytest.mark.parametrize("cases", ["running", "kernel", "dense"])
@@ -26,3 +31,39 @@ def test_kernels_are_their_equations(cases):
         text=True,
     )
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    ("device", "dtype", "found", "taken"),
+    [
+        ("cuda", torch.float32, True, True),
+        ("cuda", torch.bfloat16, True, True),
+        ("cuda", torch.float64, True, False),
+        ("cuda", torch.float32, False, False),
+        ("cpu", torch.float32, True, False),
+    ],
+)
+def test_what_triton_computes(device, dtype, found, taken, monkeypatch):
+    monkeypatch.setattr(cuda, "triton_found", lambda: found)
+    with FakeTensorMode():
+        x = torch.empty(1, 20, 2, 3, device=device, dtype=dtype)
+        assert cuda.fused(x, None, torch.empty(2, dtype=torch.long), 1.0) is taken
+        # what kernels make again is not saved
+        saved = _dense_average(x, x, torch.empty(2, 20, 20, device=device), None, None, True, True)[
+            2
+        ]
+        assert saved.numel() == (0 if taken else 2 * 20 * 20)
+
+
+def test_what_kernels_do_not_take_goes_the_old_way(monkeypatch):
+    monkeypatch.setattr(cuda, "triton_found", lambda: True)
+    operation = torch.library.custom_op(
+        "everyformer::tested_route", lambda x: x + 1, mutates_args=(), schema="(Tensor x) -> Tensor"
+    )
+    given = []
+    monkeypatch.setattr(operation, "register_kernel", lambda device: given.append)
+    cuda.on_cuda(operation, "running.forward", lambda x: x + 2)
+    assert given[0](torch.zeros(1)) == 2
+    monkeypatch.setattr(cuda, "triton_found", lambda: False)
+    cuda.on_cuda(operation, "running.forward", lambda x: x + 2)
+    assert len(given) == 1
