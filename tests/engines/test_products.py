@@ -6,13 +6,15 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch._subclasses import FakeTensorMode
 
 from everyformer.core.operations import Operations
 from everyformer.engines.averages import banded, dense
 from everyformer.engines.content import sorted_chunks
 from everyformer.engines.content.chunk_lists import ChunkPattern
 from everyformer.engines.kernel import attention as kernel
-from everyformer.engines.products import add_product, plus_product, product
+from everyformer.engines.kernel import chunks
+from everyformer.engines.products import add_product, halves, plus_product, product
 from helpers import draw
 
 LENGTH, HEADS, SIZE = 150, 2, 8
@@ -89,6 +91,14 @@ def run(
     return [y.detach(), *torch.autograd.grad(y, given, weight)]
 
 
+@pytest.fixture
+def everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Products are halved on this device, too."""
+    for module in (banded, dense, chunks, sorted_chunks):
+        monkeypatch.setattr(module, "halves", lambda v, large=False: v.dtype is torch.bfloat16)
+
+
+@pytest.mark.usefixtures("everywhere")
 @pytest.mark.parametrize("name", ENGINES)
 def test_outputs_and_gradients_are_near_those_of_float64(name):
     build, option = ENGINES[name]
@@ -139,6 +149,7 @@ FUNCTIONS: dict[str, Any] = {
 }  # fmt: skip
 
 
+@pytest.mark.usefixtures("everywhere")
 @pytest.mark.parametrize("name", FUNCTIONS)
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
 def test_products_are_of_bfloat16_where_it_was_given_and_of_float32_elsewhere(name, dtype):
@@ -168,3 +179,18 @@ def test_factors_are_rounded_where_they_are_half():
     fine = torch.full((1, 1, 1), 1 + 2**-9)
     assert product(fine, one, True).item() == 1
     assert product(fine, one, False).item() == 1 + 2**-9
+
+
+@pytest.mark.parametrize(
+    ("device", "dtype", "large", "expected"),
+    [
+        ("cuda", torch.bfloat16, False, True),
+        ("cuda", torch.float16, True, False),
+        ("cpu", torch.bfloat16, False, False),
+        ("cpu", torch.bfloat16, True, True),
+        ("cpu", torch.float32, True, False),
+    ],
+)
+def test_small_products_are_halved_on_a_gpu_alone(device, dtype, large, expected):
+    with FakeTensorMode():
+        assert halves(torch.empty(2, device=device, dtype=dtype), large=large) is expected

@@ -34,7 +34,7 @@ from everyformer.engines.averages.running import (
     sums_gradient,
 )
 from everyformer.engines.operators import operator
-from everyformer.engines.products import add_product, plus_product, product
+from everyformer.engines.products import add_product, halves, plus_product, product
 from everyformer.engines.ranges import fake, full_precision, per_key, returned, widened
 
 
@@ -147,7 +147,7 @@ def _gradients(
 
 def _call(k: Tensor, v: Tensor, bias: Tensor, causal: bool, lead: int) -> _Call:
     wide = widened(k)
-    half = v.dtype is torch.bfloat16
+    half = halves(v)
     return _Call(wide, widened(v), bias.to(wide.dtype), causal, lead, half)
 
 

@@ -19,7 +19,7 @@ from torch import Tensor
 from everyformer.engines.averages.running import fill_sums, inputs_gradient, sums_gradient
 from everyformer.engines.cuda import fused, on_cuda
 from everyformer.engines.operators import operator
-from everyformer.engines.products import add_product, product
+from everyformer.engines.products import add_product, halves, product
 from everyformer.engines.ranges import (
     bias_limit,
     full_precision,
@@ -36,8 +36,9 @@ _SAVED = 1 << 24
 """entries of exp(w) saved for the gradients (64 MB); more are made again, 7% of the time"""
 _TILE = 1 << 21
 """entries of a tile of the exact path"""
-_RANK = 128
-"""of the factors of w, up to which Triton's kernels hold a block of their gradients"""
+_RANK, _PAIRS = 128, 1 << 21
+"""of the factors of w, up to which Triton's kernels hold a block of their gradients; and of
+queries and keys, up to which they are faster than products of whole matrices"""
 
 
 def dense_average(
@@ -94,7 +95,7 @@ class _Block(NamedTuple):
 def _prepare(
     k: Tensor, v: Tensor, rows: Tensor, columns: Tensor | None, offset: Tensor | None, causal: bool
 ) -> _Call:
-    half = v.dtype is torch.bfloat16
+    half = halves(v, large=True)
     k, v = widened(k), widened(v)
     rows = rows.to(k.dtype)
     bound = rows.abs().amax()
@@ -173,7 +174,8 @@ def _room_to_save(k: Tensor, v: Tensor, rows: Tensor, columns: Tensor | None, ke
 
 def _fused(k: Tensor, v: Tensor, rows: Tensor, columns: Tensor | None, *_: Any) -> bool:
     """Whether Triton's kernels take a call, which make exp(w) again and save nothing."""
-    return fused(k, v, rows, columns) and (columns is None or rows.shape[2] <= _RANK)
+    few = rows.shape[1] * k.shape[1] <= _PAIRS
+    return few and fused(k, v, rows, columns) and (columns is None or rows.shape[2] <= _RANK)
 
 
 def _averages(

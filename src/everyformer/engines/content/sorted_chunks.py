@@ -33,7 +33,7 @@ from everyformer.engines.content.chunk_lists import (
     windows_of,
 )
 from everyformer.engines.operators import operator
-from everyformer.engines.products import add_product, product
+from everyformer.engines.products import add_product, halves, product
 from everyformer.engines.ranges import fake, full_precision, returned, widened
 from everyformer.engines.rooms import at_once
 
@@ -148,7 +148,7 @@ def _rows(t: Tensor, order: Tensor) -> Tensor:
 
 def _factors(t: Tensor) -> Tensor:
     """``t`` as products take it."""
-    return t if t.dtype is torch.bfloat16 else widened(t)
+    return t if halves(t) else widened(t)
 
 
 def _taken(rows: Tensor, index: Tensor) -> Tensor:

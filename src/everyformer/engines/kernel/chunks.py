@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from everyformer.engines.products import add_product, product
+from everyformer.engines.products import add_product, halves, product
 from everyformer.engines.ranges import widened
 from everyformer.engines.rooms import at_once
 
@@ -113,7 +113,7 @@ class Chunked(NamedTuple):
 def chunk_segment(inputs: Inputs, start: int, stop: int, before: Carried) -> Chunked:
     """Tokens ``start`` to ``stop`` in chunks, with the states before each."""
     # a gate's gradient is what is left of a sum over all later tokens, where digits are lost
-    half = inputs.v.dtype is torch.bfloat16 and inputs.gate is None
+    half = halves(inputs.v) and inputs.gate is None
     q, k = (_chunked(t[:, :, start:stop], half) for t in (inputs.q, inputs.k))
     keep = None if inputs.keep is None else inputs.keep[:, start:stop]
     v = _with_ones(inputs.v[:, :, start:stop], keep)

@@ -386,7 +386,8 @@ class BigBird(PatternAttention):
         twice = twice & ~front & ~front[:, None]
         more = math.log(1 + self.options.random_blocks) * twice.to(text.x.dtype)
         visible = self.plan(length).mask(length, self.heads)
-        return attention_reference(*self.project(text.x), mask=visible[None], bias=more[None, None])
+        mask, bias = (t[None].to(text.x.device) for t in (visible, more[None]))
+        return attention_reference(*self.project(text.x), mask=mask, bias=bias)
 
     def _always(self, block: Tensor, counts: Tensor) -> Tensor:
         """Flags (B, L) of the blocks (L,) that are global in texts of ``counts`` (B,) blocks."""

@@ -177,7 +177,7 @@ class ImageTransformer(PatternAttention):
     def literal(self, text: Rows) -> Tensor:
         if text.grid is None:
             return self._literal(text)
-        visible = self._of_grid(text).mask(text.x.shape[1], self.heads)
+        visible = self._of_grid(text).mask(text.x.shape[1], self.heads).to(text.x.device)
         visible = visible if text.keep is None else visible & text.keep
         return self._by_definition(self.project(text.x), visible)
 

@@ -288,7 +288,7 @@ class Longformer(PatternAttention):
         whole = whole.tril() if self.causal else whole
         rows = self._by_definition(self.project_global(x), whole)
         flags = torch.isin(torch.arange(length), torch.tensor(tokens, dtype=torch.long))
-        return torch.where(flags[:, None], rows, out)
+        return torch.where(flags[:, None].to(out.device), rows, out)
 
     def _global_queries(
         self, x: Tensor, positions: Tensor, lengths: Tensor | None = None

@@ -156,10 +156,10 @@ class PatternAttention(HeadMixer):
     def _by_definition(self, heads: Heads, visible: Tensor) -> Tensor:
         """Outputs of queries, keys and values (1, H, L, D) under ``visible`` (H or 1, L, L)."""
         q, k, v = heads
-        positions = torch.arange(q.shape[2])[None]
+        positions = torch.arange(q.shape[2], device=q.device)[None]
         position = self.position if isinstance(self.position, ScorePosition) else None
         return attention_reference(
-            self._rotate(q, positions), self._rotate(k, positions), v, mask=visible[None],
+            self._rotate(q, positions), self._rotate(k, positions), v, mask=visible[None].to(q.device),
             position=position, distance=positions[:, :, None] - positions[:, None],
         )  # fmt: skip
 

@@ -99,7 +99,7 @@ def _of_logs(
 
     A log gate takes away from the levels of its own and all later keys, and adds to the end's.
     """
-    dlevel = dgate = moved.new_empty(0)
+    dlevel, dgate = moved.new_empty(0), moved.new_empty(0)
     if level is not None:
         dlevel = moved.to(level.dtype)
     if gate is not None:
