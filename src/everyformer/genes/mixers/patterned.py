@@ -159,8 +159,9 @@ class PatternAttention(HeadMixer):
         positions = torch.arange(q.shape[2], device=q.device)[None]
         position = self.position if isinstance(self.position, ScorePosition) else None
         return attention_reference(
-            self._rotate(q, positions), self._rotate(k, positions), v, mask=visible[None].to(q.device),
-            position=position, distance=positions[:, :, None] - positions[:, None],
+            self._rotate(q, positions), self._rotate(k, positions), v,
+            mask=visible[None].to(q.device), position=position,
+            distance=positions[:, :, None] - positions[:, None],
         )  # fmt: skip
 
     def empty_state(self, batch: int, **like: Any) -> State:
