@@ -25,7 +25,8 @@ from everyformer.core.mask import Mask, positions_of
 from everyformer.core.mixer import Mixer
 from everyformer.core.outputs import StackOutput
 from everyformer.core.position import Position
-from everyformer.core.state import StackState, State
+from everyformer.core.shared import advanced, sharing
+from everyformer.core.state import StackState, State, in_step
 from everyformer.core.taps import Tap
 
 
@@ -81,6 +82,7 @@ class Stack(nn.Module):
             self.lead = nn.Parameter(torch.empty(1, leads[-1], width))
             nn.init.normal_(self.lead, std=0.02)
 
+    @sharing
     def forward(
         self,
         x: Tensor,
@@ -119,7 +121,7 @@ class Stack(nn.Module):
         after = None
         if state is not None:
             keep = None if run.mask is None else run.mask.keep
-            seen = state.seen + (x.shape[1] if keep is None else keep.sum(1))
+            seen = advanced(state.seen, x.shape[1], keep)
             after = StackState(seen=seen, layers=tuple(run.states), pending=run.pending)
         y = self.norm(self.wiring.close(stream))
         inside = {text: self._tapped(run, tap)[:, front:] for text, tap in places.items()}
@@ -180,7 +182,7 @@ class Stack(nn.Module):
             weight = next(self.parameters())
             like = {"device": device or weight.device, "dtype": dtype or weight.dtype}
             pending = self.depth.begin(batch_size, blocks[0].mixer.width, **like)
-        return StackState(torch.zeros_like(layers[0].seen), layers, pending)
+        return in_step(StackState(torch.zeros_like(layers[0].seen), layers, pending))
 
     def _positions(self, x: Tensor, mask: Mask | None, state: State | None) -> list[Tensor] | None:
         """Positions added before every layer, (B or 1, L, width) each."""

@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from everyformer.core.errors import ShapeError, UnsupportedError
+from everyformer.core.shared import shared
 
 
 @dataclass(frozen=True)
@@ -164,9 +165,19 @@ def positions_of(
         count = mask.keep.long().cumsum(1)
         before = count - mask.keep.long()
         positions = torch.minimum(before, count[:, -1:] - 1).clamp(min=0)
-    else:
-        positions = torch.arange(length, device=device)[None]
-    return positions if seen is None else positions + seen[:, None]
+        return positions if seen is None else positions + seen[:, None]
+    if seen is None:
+        return shared(counted, length, device)
+    return shared(_counted_after, seen, length)
+
+
+def counted(count: int, device: torch.device) -> Tensor:
+    """0, 1 ... of so many: (1, ``count``) int64."""
+    return torch.arange(count, device=device)[None]
+
+
+def _counted_after(seen: Tensor, length: int) -> Tensor:
+    return seen[:, None] if length == 1 else counted(length, seen.device) + seen[:, None]
 
 
 def packed_with_state() -> UnsupportedError:

@@ -176,3 +176,25 @@ class StackState(State):
     layers: tuple[State, ...]
     pending: State | None = None
     """tokens that some layers have not taken in yet, where a depth fills those in when they run"""
+
+    def rebuilt(self, tensor: Callable[[Tensor, Any], Tensor], inner: Callable[[Any], Any]) -> Self:
+        new = State.rebuilt(self, tensor, inner)
+        together = new.seen is not self.seen and all(s.seen is self.seen for s in self.layers)
+        return in_step(new) if together else new
+
+
+def in_step(stack: StackState) -> StackState:
+    """The state of a stack all of whose layers have seen the same: they share what they make of it
+    (`everyformer.core.shared`)."""
+
+    def counting(part: Any) -> Any:
+        if isinstance(part, tuple | list):
+            return type(part)(map(counting, part))
+        if not isinstance(part, State):
+            return part
+        fields = dataclasses.fields(part)  # type: ignore[arg-type]
+        parts = {f.name: counting(getattr(part, f.name)) for f in fields}
+        return type(part)(**parts | {"seen": stack.seen})
+
+    layers = tuple(counting(layer) for layer in stack.layers)
+    return dataclasses.replace(stack, layers=layers)

@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from everyformer.core.errors import ConfigError, ShapeError
+from everyformer.core.shared import advanced
 from everyformer.core.state import State, state
 from everyformer.engines.cuda import on_cuda
 from everyformer.engines.kernel.chunks import (
@@ -132,8 +133,7 @@ def kernel_attention(
             q, k, v, keep, level, gate, state.sums, state.level, guard.kind, guard.eps
         )
         y = y.transpose(1, 2)
-    count = torch.full_like(state.seen, q.shape[2]) if keep is None else keep.sum(1)
-    return y, KernelState(state.seen + count, sums, top if levels else None)
+    return y, KernelState(advanced(state.seen, q.shape[2], keep), sums, top if levels else None)
 
 
 def read_all(

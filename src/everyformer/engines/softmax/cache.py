@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from everyformer.core.chosen import gather_rows
+from everyformer.core.shared import advanced
 from everyformer.core.state import S, State, state
 from everyformer.engines.growing import Growing
 from everyformer.engines.softmax.visibility import real_last
@@ -50,14 +51,14 @@ class KeyValueState(Growing):
         """
         (keys, values), room = self.grown(k, v)
         if keep is None and self.keep is None:
-            new = KeyValueState(self.seen + k.shape[2], keys, values)
+            new = KeyValueState(advanced(self.seen, k.shape[2]), keys, values)
         else:
             assert positions is not None
             old_keep, old_positions = self.slots()
             if keep is None:
                 keep = torch.ones(k.shape[0], k.shape[2], dtype=torch.bool, device=k.device)
             new = KeyValueState(
-                seen=self.seen + keep.sum(1),
+                seen=advanced(self.seen, k.shape[2], keep),
                 keys=keys,
                 values=values,
                 keep=torch.cat((old_keep, keep), 1),

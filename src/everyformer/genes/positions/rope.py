@@ -30,6 +30,7 @@ from everyformer.core.errors import GeneError
 from everyformer.core.mask import lengths_of
 from everyformer.core.panels import Panel, Panels, Pictures
 from everyformer.core.position import Position, Sizes
+from everyformer.core.shared import shared
 from everyformer.core.trials import LENGTH, Make, Pair, Trials
 from everyformer.genes.positions import POSITIONS
 from everyformer.genes.positions.rope_scaling import (
@@ -105,27 +106,49 @@ def rotate(
     chosen = RopeScaling() if scaling is None else scaling
     half = x.shape[-1] // 2
     check_scaling(chosen, half)
-    return _rotated(x, positions, *rates(positions, half, base, chosen), layout)
-
-
-def _rotated(x: Tensor, where: Tensor, theta: Tensor, size: float, layout: PairLayout) -> Tensor:
-    """``x`` rotated by ``theta`` (pairs,) or (B or 1, 1, L, pairs) a token, times ``size``."""
-    half = x.shape[-1] // 2
     wide = torch.promote_types(x.dtype, torch.float32)
+    waves = _waves(positions, *rates(positions, half, base, chosen), layout, wide)
+    return _rotated(x, *waves, layout)
+
+
+def _turns(
+    positions: Tensor,
+    lengths: Tensor | None,
+    pairs: int,
+    o: RopeOptions,
+    theta: Tensor | None,
+    dtype: torch.dtype,
+) -> tuple[Tensor, Tensor]:
+    """The `_waves` of all layers with these options and, where it is learned, this ``theta``."""
+    size = 1.0
+    if theta is None:
+        theta, size = rates(positions, pairs, o.base, o.scaling, lengths)
+    return _waves(positions, theta, size, o.layout, dtype)
+
+
+def _waves(
+    where: Tensor, theta: Tensor, size: float, layout: PairLayout, dtype: torch.dtype
+) -> tuple[Tensor, Tensor]:
+    """Factors (B or 1, 1, L, channels) of channels, and of the other channel of their pair: cosines
+    and signed sines of ``theta`` (pairs,) or (B or 1, 1, L, pairs) a token, times ``size``."""
     # an angle of a thousand turns has no digits left for the part of a turn in float32
-    exact = torch.float32 if x.device.type == "mps" else torch.float64
+    exact = torch.float32 if where.device.type == "mps" else torch.float64
     angles = where[:, None, :, None].to(exact) * theta.to(exact)
-    angles = torch.remainder(angles, 2 * math.pi).to(wide)
+    angles = torch.remainder(angles, 2 * math.pi).to(dtype)
     cosine, sine = angles.cos(), angles.sin()
     if size != 1:
         cosine, sine = cosine * size, sine * size
     if layout == "half":
-        first, second = x[..., :half], x[..., half:]
-        parts = (first * cosine - second * sine, second * cosine + first * sine)
-        return torch.cat(parts, dim=-1).to(x.dtype)
-    first, second = x[..., 0::2], x[..., 1::2]
-    parts = (first * cosine - second * sine, second * cosine + first * sine)
-    return torch.stack(parts, dim=-1).flatten(-2).to(x.dtype)
+        return torch.cat((cosine, cosine), -1), torch.cat((-sine, sine), -1)
+    return cosine.repeat_interleave(2, -1), torch.stack((-sine, sine), -1).flatten(-2)
+
+
+def _rotated(x: Tensor, cosine: Tensor, sine: Tensor, layout: PairLayout) -> Tensor:
+    """``x`` rotated by the `_waves` of its positions."""
+    other = x.roll(x.shape[-1] // 2, -1)
+    if layout == "interleaved":
+        other = x.unflatten(-1, (-1, 2)).flip(-1).flatten(-2)
+    return torch.addcmul(x * cosine, other, sine).to(x.dtype)
 
 
 def _limits(make: Make) -> list[Pair]:
@@ -191,26 +214,22 @@ class Rope(Position):
             self.theta.no_decay = True  # type: ignore[attr-defined]
 
     def rotate(self, x: Tensor, positions: Tensor, lengths: Tensor | None = None) -> Tensor:
-        o, rotary = self.options, self.rotary_dim
-        theta, size = self._rates(positions, lengths)
+        layout, rotary = self.options.layout, self.rotary_dim
+        wide = torch.promote_types(x.dtype, torch.float32)
+        waves = shared(_turns, positions, lengths, rotary // 2, self.options, self.theta, wide)
         if rotary == x.shape[-1]:
-            return _rotated(x, positions, theta, size, o.layout)
-        head = _rotated(x[..., :rotary], positions, theta, size, o.layout)
+            return _rotated(x, *waves, layout)
+        head = _rotated(x[..., :rotary], *waves, layout)
         return torch.cat((head, x[..., rotary:]), dim=-1)
-
-    def _rates(self, positions: Tensor, lengths: Tensor | None = None) -> tuple[Tensor, float]:
-        """The angle of a position for each pair of channels, and the factor of all."""
-        if self.theta is not None:
-            return self.theta, 1.0
-        o = self.options
-        return rates(positions, self.rotary_dim // 2, o.base, o.scaling, lengths)
 
     def pictures(self, length: int | None, layers: Sequence[Position]) -> Pictures:
         return {"rotary": lambda: self._angles(length or 32)}
 
     def _angles(self, count: int) -> Panels:
         pairs, places = self.rotary_dim // 2, torch.arange(count)
-        theta = self._rates(places[None])[0].detach().cpu().double()
+        o, theta = self.options, self.theta
+        theta = rates(places[None], pairs, o.base, o.scaling)[0] if theta is None else theta
+        theta = theta.detach().cpu().double()
         angles = places[:, None] * theta.expand(1, 1, 1, pairs)[0, 0]
         caption = (
             f"Rotary positions: cosine of the angle by which each of the {pairs} pairs of channels "

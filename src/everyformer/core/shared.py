@@ -1,0 +1,58 @@
+"""What the layers of one pass make alike, such as angles of positions: made once, by the first.
+
+A stack's pass is `sharing`; ``shared(make, *of)`` there is ``make(*of)`` of the first
+call with the same arguments. Tensors are the same if they are one object: layers that continue
+states with one `seen` share what they make of it. With gradients, and in a compiler, which finds
+what is alike by itself, every call makes its own.
+"""
+
+import functools
+from collections.abc import Callable
+from contextvars import ContextVar
+from typing import Any, ParamSpec, TypeVar
+
+import torch
+from torch import Tensor
+
+P, T = ParamSpec("P"), TypeVar("T")
+Made = dict[tuple[Any, ...], tuple[Any, tuple[Any, ...]]]
+"""results by function and arguments, with the arguments, whose identities stay theirs so long"""
+
+_made: ContextVar[Made | None] = ContextVar("made", default=None)
+
+
+def sharing(forward: Callable[P, T]) -> Callable[P, T]:
+    """Decorator: the calls of `shared` within one call of ``forward`` share their results."""
+
+    @functools.wraps(forward)
+    def wrapped(*args: P.args, **kwargs: P.kwargs) -> T:
+        if torch.is_grad_enabled() or torch.compiler.is_compiling():
+            return forward(*args, **kwargs)
+        token = _made.set({})
+        try:
+            return forward(*args, **kwargs)
+        finally:
+            _made.reset(token)
+
+    return wrapped
+
+
+def shared(make: Callable[..., T], *of: Any) -> T:
+    """``make(*of)``, which nobody changes in place; ``of``: tensors, and what can be hashed."""
+    if torch.compiler.is_compiling() or torch.is_grad_enabled() or (made := _made.get()) is None:
+        return make(*of)
+    key = (make, *(id(part) if isinstance(part, Tensor) else part for part in of))
+    if key not in made:
+        made[key] = (make(*of), of)
+    result: T = made[key][0]
+    return result
+
+
+def advanced(seen: Tensor, length: int, keep: Tensor | None = None) -> Tensor:
+    """Real tokens (B,) that rows have read: those ``seen``, and ``length`` more or those of ``keep``
+    (B, L)."""
+    return shared(_sum, seen, length if keep is None else keep)
+
+
+def _sum(seen: Tensor, more: int | Tensor) -> Tensor:
+    return seen + (more.sum(1) if isinstance(more, Tensor) else more)
