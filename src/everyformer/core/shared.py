@@ -49,8 +49,7 @@ def shared(make: Callable[..., T], *of: Any) -> T:
 
 
 def advanced(seen: Tensor, length: int, keep: Tensor | None = None) -> Tensor:
-    """Real tokens (B,) that rows have read: those ``seen``, and ``length`` more or those of ``keep``
-    (B, L)."""
+    """Real tokens (B,) that rows have read, the ``seen`` ones and ``length`` or all of ``keep``."""
     return shared(_sum, seen, length if keep is None else keep)
 
 

@@ -21,6 +21,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from everyformer.core.errors import ShapeError
+from everyformer.core.shared import shared
 
 
 @dataclass(frozen=True)
@@ -80,9 +81,14 @@ class Pairs:
         """Number of the last columns that are of no visible pair."""
         return self.columns - self.farthest - 1 if self.causal else 0
 
+    @property
+    def last(self) -> bool:
+        """True if there is one query, which stands at the last of its keys."""
+        return self.regular and self.causal and self.queries.shape[1] == 1
+
     def span(self) -> Tensor:
         """(columns,) int64: the distance of each column."""
-        return self.farthest - torch.arange(self.columns, device=self.queries.device)
+        return shared(_falling, self.farthest, self.columns, self.queries.device)
 
     def distances(self) -> Tensor:
         """(B or 1, L, S) int64: the distance of every pair."""
@@ -114,6 +120,8 @@ class Pairs:
 
     def collect(self, pairs: Tensor) -> Tensor:
         """The adjoint of `lay`: pairs (B, H, L, S) to columns (B, H, L, columns)."""
+        if self.regular and pairs.shape[2] == 1:
+            return pairs
         if not self.regular:
             index = self._column_of_pairs()[:, None].expand(pairs.shape)
             return pairs.new_zeros(*pairs.shape[:3], self.columns).scatter_add(-1, index, pairs)
@@ -144,12 +152,16 @@ class Pairs:
             summed = columns.new_zeros(*columns.shape[:-1], count)
             return summed.index_add(-1, self._entries(first, count), columns)
         before, inside, after = self._ends(first, count)
-        left, middle, right = columns.split((before, self.columns - before - after, after), -1)
-        return (
-            F.pad(left.sum(-1, keepdim=True), (0, count - 1))
-            + F.pad(middle, (inside.start, count - inside.stop))
-            + F.pad(right.sum(-1, keepdim=True), (count - 1, 0))
-        )
+        if count == 1:
+            return columns.sum(-1, keepdim=True)
+        # the distance 0 is among both, so an end that has copies is itself among the columns
+        ends = (before + 1 if before else 0, after + 1 if after else 0)
+        left, middle, right = columns.split((ends[0], self.columns - sum(ends), ends[1]), -1)
+        summed = [t.sum(-1, keepdim=True) for t in (left, right) if t.shape[-1]]
+        if summed:
+            middle = torch.cat([*summed[: bool(before)], middle, *summed[bool(before) :]], -1)
+        lacks = inside.start, count - inside.stop
+        return F.pad(middle, lacks) if any(lacks) else middle
 
     def _ends(self, first: int, count: int) -> tuple[int, slice, int]:
         """Parts of ``count`` entries: copies of the first, a slice of all, copies of the last."""
@@ -182,6 +194,10 @@ class Pairs:
     def _column_of_pairs(self) -> Tensor:
         """(B or 1, L, S): hidden pairs beyond the span get its ends."""
         return (self.farthest - self.distances()).clamp(0, self.columns - 1)
+
+
+def _falling(first: int, count: int, device: torch.device) -> Tensor:
+    return first - torch.arange(count, device=device)
 
 
 def relative_shift(scores: Tensor) -> Tensor:

@@ -16,7 +16,7 @@ import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 import torch
 import torch.nn.functional as F
@@ -52,6 +52,7 @@ class PositionOnScores(Protocol):
     """Change of a block of scores by a position; q (B, H, L, D) is already scaled."""
 
     additive: bool
+    adds_to_values: ClassVar[bool]
 
     def by_distance(self, distance: Tensor, dtype: torch.dtype) -> Tensor:
         """Addends (H, ...) of pairs ``distance`` (...) apart; if ``additive``, all that it does."""
@@ -67,6 +68,10 @@ class PositionOnScores(Protocol):
 
     def cut(self, parts: Parts, pairs: Pairs) -> Parts:
         """A block's part of what the call holds, all of it views."""
+
+    def last(self, q: Tensor, pairs: Pairs, scale: float) -> tuple[Tensor, Tensor] | None:
+        """For one query, not scaled, at the last key: what is compared with the keys, and addends
+        (B or 1, H, 1, S) of the scaled scores; None where that does not say all."""
 
     def content(self, q: Tensor, parts: Parts) -> Tensor:
         """The queries that are compared with the keys."""
@@ -98,6 +103,13 @@ class Scores:
 
         Without ``pairs`` nothing depends on order.
         """
+        single = self._single(q, visible, pairs)
+        if single is not None:
+            assert pairs is not None
+            if self.position is not None and self.position.adds_to_values:
+                return self._with_values(*single, k, v, pairs)
+            q, visible = single
+            return softmax_attention(q, k, v, visible, scale=self.scale, dropout=self.dropout)
         slopes, call = self._settled(q, k, visible, pairs, self.dropout)
         if call is None:
             return softmax_attention(
@@ -151,12 +163,45 @@ class Scores:
         wide = torch.promote_types(q.dtype, torch.float32)
         if pairs.causal and pairs.regular and bare:
             slopes = self.position.slopes_of(wide, q.device)
-            if slopes is not None and (
-                q.shape[2] == 1 or sloped(q, k, visible, slopes, dropout) != "written"
-            ):
+            if slopes is not None and sloped(q, k, visible, slopes, dropout) != "written":
                 return slopes, None
         pairs = pairs.in_blocks(_sizes(q, k)[1])
         return None, _Call(self.position, pairs, visible, self)
+
+    def _single(
+        self, q: Tensor, visible: Visibility, pairs: Pairs | None
+    ) -> tuple[Tensor, Visibility] | None:
+        """One query that continues a stream, as a plain call with a bias has it; or None."""
+        position = self.position
+        if position is None or pairs is None or self.softcap is not None or self.sink is not None:
+            return None
+        hidden = visible.mask
+        if q.shape[2] > 1 or not pairs.last or (hidden is not None and hidden.dtype != torch.bool):
+            return None
+        changed = position.last(q, pairs, self.factor(q))
+        if changed is None:
+            return None
+        q, bias = changed
+        return q, Visibility(mask=bias if hidden is None else bias.masked_fill(~hidden, -math.inf))
+
+    def _with_values(
+        self, q: Tensor, visible: Visibility, k: Tensor, v: Tensor, pairs: Pairs
+    ) -> Tensor:
+        """Outputs of one query with a bias, and with what the position adds to them."""
+        take(ENGINE, "one query", "a position adds to values")
+        assert self.position is not None
+        assert visible.mask is not None
+        groups, wide = q.shape[1] // k.shape[1], visible.mask.dtype
+        k, v = (t.repeat_interleave(groups, 1) if groups > 1 else t for t in (k, v))
+        heads = q.shape[:2]
+        bias, q, k, v = (t.flatten(0, 1) for t in (visible.mask.expand(*heads, 1, -1), q, k, v))
+        scores = torch.baddbmm(bias, q.to(wide), k.to(wide).mT, alpha=self.factor(q))
+        weights = dropout(scores.softmax(-1), self.dropout) if self.dropout else scores.softmax(-1)
+        weights = weights.to(v.dtype)
+        parts = self.position.cut(self.position.prepare(pairs, self.factor(q), wide), pairs)
+        added = self.position.values(weights.unflatten(0, heads), parts, pairs)
+        o = weights @ v if added is None else torch.baddbmm(added.flatten(0, 1), weights, v)
+        return o.unflatten(0, heads)
 
     def factor(self, q: Tensor) -> float:
         """The scale of queries (..., D)."""
@@ -366,6 +411,8 @@ def _scores(call: _Call, parts: Parts, block: _Block, q: Tensor, k: Tensor) -> T
 def _hide_later(scores: Tensor) -> Tensor:
     """Queries that end with the keys see none later than themselves."""
     length, source = scores.shape[-2:]
+    if length == 1:
+        return scores
     later = torch.ones(length, length, dtype=torch.bool, device=scores.device).triu(1)
     if torch.compiler.is_compiling():
         return scores.masked_fill(F.pad(later, (source - length, 0)), -math.inf)

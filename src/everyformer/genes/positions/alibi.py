@@ -134,6 +134,7 @@ class Alibi(AdditivePosition):
                 raise GeneError("learned slopes of 'alibi' are kept as logarithms: start above 0")
             self.logarithms = nn.Parameter(torch.tensor(starts).log())
             self.logarithms.no_decay = True  # type: ignore[attr-defined]
+        self.shared = not o.learned
 
     def by_distance(self, distance: Tensor, dtype: torch.dtype) -> Tensor:
         left, right = self._rates(dtype, distance)

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from everyformer.core.position import Position
+from everyformer.core.shared import shared
 from everyformer.core.trials import Make, Pair, output
 from everyformer.engines.softmax.pairs import Pairs
 from everyformer.engines.softmax.scored import Parts
@@ -42,6 +43,11 @@ class ScorePosition(Position):
     def cut(self, parts: Parts, pairs: Pairs) -> Parts:
         """A block's part of what the call holds, all of it views."""
         raise NotImplementedError
+
+    def last(self, q: Tensor, pairs: Pairs, scale: float) -> tuple[Tensor, Tensor] | None:
+        """For one query (B, H, 1, D), not scaled, at the last key: what is compared with the keys,
+        and addends (B or 1, H, 1, S) of the scaled scores; None where that does not say all."""
+        return None
 
     def content(self, q: Tensor, parts: Parts) -> Tensor:
         """The queries (B, H, L, D), scaled, that are compared with the keys."""
@@ -84,6 +90,11 @@ class AdditivePosition(ScorePosition):
         return "added to the score", self.by_distance(distance, torch.float32)
 
     @final
+    def last(self, q: Tensor, pairs: Pairs, scale: float) -> tuple[Tensor, Tensor]:
+        dtype = torch.promote_types(q.dtype, torch.float32)
+        return q, shared(self.by_distance, pairs.span(), dtype)[None, :, None]
+
+    @final
     def prepare(self, pairs: Pairs, scale: float, dtype: torch.dtype) -> Parts:
         return (pairs.tile(self.by_distance(pairs.span(), dtype)),)
 
@@ -123,6 +134,13 @@ class SomeHeads(ScorePosition):
 
     def cut(self, parts: Parts, pairs: Pairs) -> Parts:
         return self.whole.cut(parts, pairs)
+
+    def last(self, q: Tensor, pairs: Pairs, scale: float) -> tuple[Tensor, Tensor] | None:
+        if not self.additive:
+            return None
+        dtype = torch.promote_types(q.dtype, torch.float32)
+        bias = shared(self.whole.by_distance, pairs.span(), dtype)
+        return q, bias[self.chosen][None, :, None]
 
     def content(self, q: Tensor, parts: Parts) -> Tensor:
         return self.whole.content(q, parts)

@@ -18,6 +18,7 @@ attention's own, 2 H parameters; it is no additive bias, so no fused kernel take
 
 import math
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -30,6 +31,7 @@ from everyformer.core.errors import GeneError
 from everyformer.core.position import Sizes
 from everyformer.core.trials import LENGTH, Make, Pair, Trials, output
 from everyformer.engines.softmax.pairs import Pairs
+from everyformer.engines.softmax.remembered import Remembered
 from everyformer.engines.softmax.scored import Parts
 from everyformer.genes.positions import POSITIONS
 from everyformer.genes.positions.base import Cap, ScorePosition
@@ -90,6 +92,7 @@ class DaTransformer(ScorePosition):
         self.alpha = nn.Parameter(torch.linspace(-o.spread, o.spread, self.heads))
         self.beta = nn.Parameter(torch.ones(self.heads))
         self.alpha.no_decay = self.beta.no_decay = True  # type: ignore[attr-defined]
+        self._remembered = Remembered()
 
     def factors(self, distance: Tensor, dtype: torch.dtype) -> Tensor:
         """f at distances of any shape: (H, ...)."""
@@ -102,7 +105,11 @@ class DaTransformer(ScorePosition):
         return "factor of the score", self.factors(distance, torch.float32)
 
     def prepare(self, pairs: Pairs, scale: float, dtype: torch.dtype) -> Parts:
-        return (pairs.tile(self.factors(pairs.span(), dtype)),)
+        if not pairs.last or self.training:
+            return (pairs.tile(self.factors(pairs.span(), dtype)),)
+        make, count = partial(self.factors, dtype=dtype), pairs.columns
+        known = self._remembered.of(make, [self.alpha, self.beta], count, 0, dtype)
+        return (pairs.tile(known),)
 
     def cut(self, parts: Parts, pairs: Pairs) -> Parts:
         return (pairs.cut(parts[0]),)

@@ -123,6 +123,15 @@ class Shaw(ScorePosition):
         begin, count = self._window(pairs)
         return tuple(table.narrow(1, begin, count) for table in parts)
 
+    def last(self, q: Tensor, pairs: Pairs, scale: float) -> tuple[Tensor, Tensor] | None:
+        if self.key_table is None or self.options.queries:
+            return None
+        begin, count = self._window(pairs)
+        wide = torch.promote_types(q.dtype, torch.float32)
+        table = self.key_table.to(wide).narrow(1, begin, count)
+        by_query = (q.to(wide) * scale) @ table.mT
+        return q, pairs.widen(by_query, self.left - begin)
+
     def score(self, products: Tensor, q: Tensor, k: Tensor, parts: Parts, pairs: Pairs) -> Tensor:
         if not self.options.keys:
             return products

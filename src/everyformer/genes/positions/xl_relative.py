@@ -22,7 +22,7 @@ calls without gradients. The paper's memory of segments is no part of it.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, Literal, NamedTuple
+from typing import Annotated, ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
@@ -36,6 +36,7 @@ from everyformer.core.position import Position, Sizes
 from everyformer.core.trace import record, tracing
 from everyformer.core.trials import Make, Pair, Trials
 from everyformer.engines.softmax.pairs import Pairs
+from everyformer.engines.softmax.remembered import Remembered
 from everyformer.engines.softmax.scored import Parts
 from everyformer.genes.positions import POSITIONS
 from everyformer.genes.positions.base import Cap, ScorePosition, at_zero
@@ -61,17 +62,6 @@ class XlRelativeOptions(Options):
     """of learned distances: the largest with an entry of its own (default: max_length - 1)"""
     start_std: Annotated[Amount, Affects("nothing")] = 0.02
     """standard deviation of u and v, and of learned distances, at the start"""
-
-
-class _Encoded(NamedTuple):
-    """Distances that were projected at an earlier call."""
-
-    weight: Tensor
-    """W_R as it was"""
-    of: tuple[torch.dtype, int]
-    """its dtype, and the nearest distance"""
-    known: Tensor
-    """W_R r of that distance and those beyond, the nearest last: (H, distances, D)"""
 
 
 def _limits(make: Make) -> list[Pair]:
@@ -148,7 +138,7 @@ class XlRelative(ScorePosition):
             if part is not None:
                 nn.init.normal_(part, std=o.start_std)
                 part.no_decay = True  # type: ignore[attr-defined]
-        self._encoding: _Encoded | None = None
+        self._remembered = Remembered()
 
     def join(self, first: Position) -> None:
         if self.options.untie:
@@ -171,10 +161,19 @@ class XlRelative(ScorePosition):
         assert self.v is not None
         seen = pairs.columns - pairs.later
         nearest = pairs.farthest - seen + 1
-        known = self._encoded(pairs.span()[:seen], nearest, dtype)
+        known = self._encoded(seen, nearest, dtype)
         # nothing would be a copy of all of them
         known = F.pad(known, (0, 0, 0, pairs.later)) if pairs.later else known
         return u, known, scale * self.v.to(dtype)[:, None]
+
+    def last(self, q: Tensor, pairs: Pairs, scale: float) -> tuple[Tensor, Tensor] | None:
+        if self.v is None:
+            return None
+        u, v = (t.to(q.dtype)[:, None] for t in (self.u, self.v))
+        known = self._encoded(pairs.columns, 0, torch.promote_types(q.dtype, torch.float32))
+        far = (q + v).to(known.dtype).transpose(0, 1).flatten(1, 2)
+        bias = torch.baddbmm(far.new_empty(()), far, known.mT, beta=0, alpha=scale)
+        return q + u, bias.transpose(0, 1)[:, :, None]
 
     def cut(self, parts: Parts, pairs: Pairs) -> Parts:
         u, known, last = parts
@@ -212,28 +211,18 @@ class XlRelative(ScorePosition):
         (a, c), (b, d) = content, far
         return torch.stack((a, b, c, d), 1)
 
-    def _encoded(self, distances: Tensor, nearest: int, dtype: torch.dtype) -> Tensor:
-        """W_R r of distances that go down by one to ``nearest``: (H, len(distances), D).
-
-        Without gradients on a CPU the call's result serves the next one, whose distances are more
-        by a few: a step of one token would else project all distances again.
-        """
+    def _encoded(self, count: int, nearest: int, dtype: torch.dtype) -> Tensor:
+        """W_R r of so many distances, which go down by one to ``nearest``: (H, ``count``, D)."""
         assert self.encode is not None
-        weight, count = self.encode.weight, distances.shape[0]
-        fixed = not (torch.is_grad_enabled() or torch.compiler.is_compiling() or self.training)
-        if not fixed or weight.device.type != "cpu" or torch.is_autocast_enabled("cpu"):
+
+        def make(distances: Tensor) -> Tensor:
             waves = self._waves(distances, dtype)
             waves = F.dropout(waves, self.options.wave_dropout, self.training)
             return self._project(waves).transpose(0, 1)
-        parts = self._encoding
-        fits = parts is not None and parts.of == (dtype, nearest) and parts.known.shape[1] >= count
-        # weights may be changed behind autograd's back, so they are compared number by number
-        if parts is None or not fits or not torch.equal(parts.weight, weight):
-            room = 1 << (count - 1).bit_length()
-            far = nearest + room - torch.arange(1, room + 1)
-            known = self._project(self._waves(far, dtype)).transpose(0, 1).contiguous()
-            parts = self._encoding = _Encoded(weight.detach().clone(), (dtype, nearest), known)
-        return parts.known[:, -count:]
+
+        if self.training:
+            return make(nearest + count - torch.arange(1, count + 1, device=self.u.device))
+        return self._remembered.of(make, [self.encode.weight], count, nearest, dtype)
 
     def _waves(self, distances: Tensor, dtype: torch.dtype) -> Tensor:
         """r of distances of any shape: (..., width)."""

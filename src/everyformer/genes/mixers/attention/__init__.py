@@ -28,10 +28,11 @@ from torch import Tensor, nn
 
 from everyformer.core.chosen import Chosen
 from everyformer.core.errors import GeneError, UnsupportedError
-from everyformer.core.mask import Mask, lengths_of, positions_of
+from everyformer.core.mask import Mask, counted, lengths_of, positions_of
 from everyformer.core.mixer import Context, heads_divide
 from everyformer.core.outputs import MixerOutput
 from everyformer.core.position import Position
+from everyformer.core.shared import shared
 from everyformer.core.state import State
 from everyformer.core.trace import record, tracing
 from everyformer.engines.projections import HeadProjections, same
@@ -175,7 +176,7 @@ class Attention(BuiltMixer):
             keep, of_k = cache.slots() if holes else (None, None)
         if not holes:
             # from now on positions matter by their distances alone
-            of_k = torch.arange(k.shape[2], device=k.device)[None]
+            of_k = shared(counted, k.shape[2], k.device)
             of_q = of_k[:, k.shape[2] - q.shape[2] :]
         assert of_q is not None
         assert of_k is not None
