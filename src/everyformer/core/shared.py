@@ -14,7 +14,8 @@ from typing import Any, ParamSpec, TypeVar
 import torch
 from torch import Tensor
 
-P, T = ParamSpec("P"), TypeVar("T")
+P = ParamSpec("P")
+T = TypeVar("T")
 Made = dict[tuple[Any, ...], tuple[Any, tuple[Any, ...]]]
 """results by function and arguments, with the arguments, whose identities stay theirs so long"""
 

@@ -178,12 +178,15 @@ class StackState(State):
     """tokens that some layers have not taken in yet, where a depth fills those in when they run"""
 
     def rebuilt(self, tensor: Callable[[Tensor, Any], Tensor], inner: Callable[[Any], Any]) -> Self:
-        new = State.rebuilt(self, tensor, inner)
+        new = super().rebuilt(tensor, inner)
         together = new.seen is not self.seen and all(s.seen is self.seen for s in self.layers)
         return in_step(new) if together else new
 
 
-def in_step(stack: StackState) -> StackState:
+Stacked = TypeVar("Stacked", bound=StackState)
+
+
+def in_step(stack: Stacked) -> Stacked:
     """The state of a stack all of whose layers have seen the same: they share what they make of it
     (`everyformer.core.shared`)."""
 

@@ -69,6 +69,17 @@ class HeadProjections(nn.Module):
             source = x if context is None else context
             keys_from, values_from = source if isinstance(source, tuple) else (source, source)
             return self.one(x, "query"), self.one(keys_from, "key"), self.one(values_from, "value")
+        both, v = self.side_by_side(x)
+        counts = [n // self.dims[0] for n in self.sizes[:2]]
+        if self.query_norm is None and self.key_norm is None:
+            q, k = turn(both).split(counts, dim=1)
+            return q, k, v
+        q, k = both.split(counts, dim=1)
+        return turn(self._normed(q, self.query_norm)), turn(self._normed(k, self.key_norm)), v
+
+    def side_by_side(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Queries and after them keys (B, H + H_kv, L, D) of ``x``, without norms, and values; of
+        fused projections."""
         weight = self.weights[0]
         self._check(x, weight, "queries, keys and values")
         y = F.linear(x, weight, self._bias(weight))
@@ -81,11 +92,7 @@ class HeadProjections(nn.Module):
                 y.split([sum(self.sizes[:2]), self.sizes[2]], -1), self.dims[1:], strict=True
             )
             both, v = (part.unflatten(-1, (-1, n)).transpose(1, 2) for part, n in parts)
-        if self.query_norm is None and self.key_norm is None:
-            q, k = turn(both).split(counts, dim=1)
-            return q, k, v
-        q, k = both.split(counts, dim=1)
-        return turn(self._normed(q, self.query_norm)), turn(self._normed(k, self.key_norm)), v
+        return both, v
 
     def keys_and_values(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Keys and values (B, H_kv, S, ...) of ``x``, keys with their norm."""

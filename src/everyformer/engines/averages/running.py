@@ -48,6 +48,14 @@ def running_average(k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
     return lse, o
 
 
+def joined(lse: Tensor, average: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+    """Log-sum and average (..., V), float32 at least, with one more token in them, whose ``k`` is
+    finite."""
+    k, v = widened(k), widened(v)
+    total = torch.logaddexp(lse, k)
+    return total, torch.lerp(average, v, torch.exp(k - total))
+
+
 def total_average(k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
     """Average over the whole row: log-sum (B, H, K) and value (B, H, V), float32 at least.
 

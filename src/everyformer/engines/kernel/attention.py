@@ -165,11 +165,10 @@ def divided(sums: Tensor, guard: Denominator) -> tuple[Tensor, Tensor]:
     """Numerators over guarded denominators, and the latter (..., 1)."""
     total = sums[..., -1:]
     if guard.kind == "positive":
-        total = total + guard.eps
-        total = total.masked_fill(total < _EMPTY[total.dtype], math.inf)
+        total = total + guard.eps if guard.eps else total
+        total = torch.nn.functional.threshold(total, _EMPTY[total.dtype], math.inf)
     elif guard.kind == "signed":
-        size = total.abs().clamp(min=guard.eps)
-        total = torch.where(total < 0, -size, size)
+        total = total.abs().clamp(min=guard.eps).copysign(total)
     elif guard.kind == "above":
         total = total.clamp(min=guard.eps)
     else:
@@ -191,9 +190,7 @@ def _one_token(
 ) -> tuple[Tensor, Tensor, Tensor | None]:
     """`kernel_attention` for L = 1, without chunks: two small products."""
     with full_precision(inputs.q):
-        added = widened(inputs.k).mT * _valued(inputs.v, inputs.keep)
-        top = state.level
-        sums = state.sums
+        k, sums, top = widened(inputs.k), state.sums, state.level
         if top is not None:
             before = top if inputs.gate is None else top + widened(inputs.gate).squeeze(2)
             level = (
@@ -202,10 +199,14 @@ def _one_token(
             if inputs.keep is not None:
                 level = level.masked_fill(~inputs.keep, -math.inf)
             top = torch.maximum(before, level).detach()
-            reached = top.clamp(min=torch.finfo(top.dtype).min)
+            # before the first real token there is no weight at all
+            empty = inputs.keep is not None
+            reached = top.clamp(min=torch.finfo(top.dtype).min) if empty else top
             sums = sums * torch.exp(before - reached)[..., None, None]
-            added = added * torch.exp(level - reached)[..., None, None]
-        sums = sums + added
+            k = k * torch.exp(level - reached)[..., None, None]
+        heads = k.shape[:2]
+        parts = (sums, k.mT, _valued(inputs.v, inputs.keep))
+        sums = torch.baddbmm(*(t.flatten(0, 1) for t in parts)).unflatten(0, heads)
         y = divided(widened(inputs.q) @ sums, guard)[0]
     return y.to(inputs.v.dtype), sums, top
 

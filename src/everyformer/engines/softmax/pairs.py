@@ -157,9 +157,9 @@ class Pairs:
         # the distance 0 is among both, so an end that has copies is itself among the columns
         ends = (before + 1 if before else 0, after + 1 if after else 0)
         left, middle, right = columns.split((ends[0], self.columns - sum(ends), ends[1]), -1)
-        summed = [t.sum(-1, keepdim=True) for t in (left, right) if t.shape[-1]]
-        if summed:
-            middle = torch.cat([*summed[: bool(before)], middle, *summed[bool(before) :]], -1)
+        parts = [left.sum(-1, keepdim=True)] if before else []
+        parts += [middle, right.sum(-1, keepdim=True)] if after else [middle]
+        middle = torch.cat(parts, -1) if len(parts) > 1 else middle
         lacks = inside.start, count - inside.stop
         return F.pad(middle, lacks) if any(lacks) else middle
 

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from everyformer.core.chosen import Chosen
 from everyformer.core.mask import Mask, runs_after, runs_of
+from everyformer.core.shared import shared
 
 
 @dataclass(frozen=True)
@@ -154,6 +155,28 @@ def real_last(keep: Tensor) -> bool:
 def surely(flags: Tensor) -> bool:
     """True where all ``flags`` are; False where it costs something to know."""
     return _may_ask(flags) and bool(flags.all())
+
+
+def all_read(seen: Tensor, count: int) -> bool:
+    """True where all rows are known to have ``seen`` (B,) so many tokens."""
+    return shared(_are_all, seen, count)
+
+
+def _are_all(seen: Tensor, count: int) -> bool:
+    return surely(seen == count)
+
+
+def common(seen: Tensor) -> int | None:
+    """How many tokens all rows have ``seen`` (B,); None if not all as many, or it costs something
+    to know."""
+    return shared(_common, seen)
+
+
+def _common(seen: Tensor) -> int | None:
+    if not _may_ask(seen):
+        return None
+    least, most = (int(end) for end in seen.aminmax())
+    return most if least == most else None
 
 
 def _may_ask(flags: Tensor) -> bool:

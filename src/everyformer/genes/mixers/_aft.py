@@ -21,9 +21,11 @@ from everyformer.core.config import Options
 from everyformer.core.errors import ConfigError, ShapeError
 from everyformer.core.mask import Mask
 from everyformer.core.outputs import MixerOutput
+from everyformer.core.shared import advanced
 from everyformer.core.state import State, state
 from everyformer.core.trace import record, tracing
 from everyformer.engines.averages.running import total_average
+from everyformer.engines.ranges import full_precision, widened
 from everyformer.engines.rows import next_window
 from everyformer.genes.mixers.base import Rows, StreamingMixer, rows_of
 
@@ -180,15 +182,47 @@ class BandState(State):
         keys = torch.cat([self.lse[:, None], self.keys, k], 1)
         return keys, torch.cat([self.average[:, None], self.values, v], 1)
 
+    def step(self, k: Tensor, v: Tensor, bias: Tensor) -> tuple[Tensor, BandState]:
+        """The average (B, 1, d) of all tokens for the next one, a real one, and the state after it.
+
+        Args:
+            k, v: (B, 1, ...) its key and value.
+            bias: (1 + n, K or 1), 0 for the carried average, then of the last n tokens.
+        """
+        keys, values = self.extended(k, v)
+        with full_precision(k):
+            weights = torch.softmax(widened(keys) + bias, 1)
+            if k.shape[2] == v.shape[2]:
+                average = (weights * values).sum(1, keepdim=True)
+            else:
+                heads = split_heads(values, k.shape[2]).transpose(1, 2).to(weights.dtype)
+                average = (weights.mT[:, :, None] @ heads).flatten(1)[:, None]
+        return average.to(v.dtype), self._moved_on(keys, values)
+
+    def _moved_on(self, keys: Tensor, values: Tensor) -> BandState:
+        """The state after one token of ``extended`` keys and values: the oldest of the buffer joins
+        the average."""
+        key, lowest = widened(keys[:, 1]), torch.finfo(self.lse.dtype).min
+        lse = torch.logaddexp(self.lse, key)
+        # nothing joins nothing until the buffer is full
+        weight = torch.exp(key - lse.clamp(min=lowest))
+        before, joins = (t.unflatten(1, (key.shape[1], -1)) for t in (self.average, values[:, 1]))
+        average = torch.lerp(before, joins.to(before.dtype), weight[..., None]).flatten(1)
+        return BandState(
+            seen=advanced(self.seen, 1),
+            average=average,
+            values=values[:, 2:].to(self.values.dtype),
+            lse=lse,
+            keys=keys[:, 2:].to(self.keys.dtype),
+        )
+
     def after(self, k: Tensor, v: Tensor, length: int, keep: Tensor | None) -> BandState:
         """The state once the last ``length`` tokens of ``extended`` keys and values are read."""
         buffer = self.keys.shape[1]
         if keep is None:
-            count = torch.full_like(self.seen, length)
             old = k[:, : 1 + length]
         else:
-            count = keep.sum(1)
-            later = torch.arange(k.shape[1], device=k.device) > count[:, None]
+            later = torch.arange(k.shape[1], device=k.device) > keep.sum(1)[:, None]
             old = k.masked_fill(later[..., None], -math.inf)
         keys, values = (next_window(t[:, 1:], buffer, keep) for t in (k, v))
         heads = k.shape[2]
@@ -196,7 +230,7 @@ class BandState(State):
             split_heads(old, heads), split_heads(v[:, : old.shape[1]], heads)
         )
         return BandState(
-            seen=self.seen + count,
+            seen=advanced(self.seen, length, keep),
             average=average.flatten(1).to(self.average.dtype),
             values=values.to(self.values.dtype),
             lse=lse.flatten(1).to(self.lse.dtype),

@@ -65,6 +65,8 @@ class KernelAttention(HeadMixer):
     """of the denominators; a member with a choice sets its own"""
     features: int
     """M"""
+    alike: bool = True
+    """whether queries have the features of keys"""
     levels: bool
     """whether keys have levels or gates, which a state must then follow"""
 
@@ -137,9 +139,14 @@ class KernelAttention(HeadMixer):
         if self.position is not None:
             positions = rows.positions(None if state is None else state.seen)
             turn = partial(self.position.rotate, positions=positions)
-        q, k, v = self.project(x, turn=turn)
-        features = self.query_features(q, drawn)
-        keys, level = self.key_features(k, drawn)
+        both, v = self.project.side_by_side(x)
+        both = turn(both)
+        q, k = both.chunk(2, 1)
+        if self.alike and x.shape[1] == 1:
+            features, keys, level = self._at_once(both, drawn)
+        else:
+            features = self.query_features(q, drawn)
+            keys, level = self.key_features(k, drawn)
         gates = self.gates(x)
         gate = None
         if gates is not None:
@@ -193,6 +200,20 @@ class KernelAttention(HeadMixer):
         v = self._summed(self.project.one(values, "value"))
         scores = self.literal(q, k, self.draw(False, again=False))
         return self.finish(dense_average(scores, v, None, self.guard))
+
+    def _at_once(self, both: Tensor, drawn: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Features of one token's query and key (B, 2 H, 1, D), and the key's level.
+
+        An operation on one token costs more than what it computes, so both are made by one.
+        """
+        if drawn is None:
+            features, keys = self.key_features(both, None)[0].chunk(2, 1)
+            return features, keys, None
+        # as if they were two tokens of H heads
+        pair = both.squeeze(2).unflatten(1, (2, -1)).transpose(1, 2)
+        made, level = self.key_features(pair, drawn)
+        features, keys = made.split(1, 2)
+        return features, keys, None if level is None else level[:, :, 1:]
 
     def _summed(self, v: Tensor) -> Tensor:
         """Values in the dtype of the averages: sums that nothing divides outgrow float16."""

@@ -24,6 +24,7 @@ from functools import partial
 from typing import Any, Literal
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from everyformer.core.bounds import Odd
@@ -160,10 +161,9 @@ def picture_average(
 
 def normalised_kernel(raw: Tensor, gamma: Tensor, beta: Tensor) -> Tensor:
     """gamma (raw - mean) / std + beta over the taps of each head; raw (heads, s[, s])."""
-    taps = tuple(range(1, raw.dim()))
-    variance, mean = torch.var_mean(raw, taps, correction=0, keepdim=True)
-    shape = (-1, *[1] * len(taps))
-    return gamma.view(shape) * (raw - mean) * torch.rsqrt(variance + 1e-5) + beta.view(shape)
+    shape = (-1, *[1] * (raw.dim() - 1))
+    normal = F.layer_norm(raw, raw.shape[1:], eps=1e-5)
+    return torch.addcmul(beta.view(shape), normal, gamma.view(shape))
 
 
 def _grid(mask: Mask | None, grid: Grid | None, length: int, causal: bool) -> Grid:
@@ -253,6 +253,11 @@ class AFTConv(AttentionFree):
         self, k: Tensor, v: Tensor, keep: Tensor | None, state: BandState
     ) -> tuple[Tensor, BandState]:
         """The carried average and the buffer go in front."""
+        if keep is None and k.shape[1] == 1:
+            bias = F.pad(self.w.t(), (0, 0, 1, 0))
+            if k.shape[2] > bias.shape[1]:
+                bias = bias.repeat_interleave(k.shape[2] // bias.shape[1], 1)
+            return state.step(k, v, bias)
         keys, values = state.extended(k, v)
         w = self.w[:, None]
         heads, taps = w.shape[0], w.shape[-1]

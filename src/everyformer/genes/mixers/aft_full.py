@@ -26,12 +26,13 @@ from torch import Tensor, nn
 
 from everyformer.core.bounds import Count
 from everyformer.core.mask import Mask, positions_of, runs_of
+from everyformer.core.shared import advanced, shared
 from everyformer.core.state import state
 from everyformer.core.trials import Make, Pair, Trials, output
 from everyformer.engines.averages.dense import dense_average
 from everyformer.engines.growing import Growing
-from everyformer.engines.ranges import full_precision, widened
-from everyformer.engines.softmax.visibility import surely
+from everyformer.engines.softmax.attention import softmax_attention
+from everyformer.engines.softmax.visibility import Visibility, all_read
 from everyformer.genes.mixers import MIXERS
 from everyformer.genes.mixers._aft import (
     AFTOptions,
@@ -123,6 +124,22 @@ def full_average(
     return dense_average(k, v, rows[:, :length], columns, causal=causal).flatten(2)
 
 
+def one_average(k: Tensor, v: Tensor, w: Tensor) -> Tensor:
+    """The average (B, 1, d) of all tokens (B, S, d) under biases ``w`` (B or 1, S): softmax
+    attention of a head for each channel, with a query of 1.
+
+    The weights of one query are fewer bytes than the sums that many queries share.
+    """
+    one = shared(_ones, (k.shape[0], k.shape[2], 1, 1), k.dtype, k.device)
+    seen = Visibility(mask=w[:, None, None])
+    y = softmax_attention(one, k.mT[..., None], v.mT[..., None], seen, scale=1.0)
+    return y.squeeze(3).mT
+
+
+def _ones(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+    return torch.ones(shape, dtype=dtype, device=device)
+
+
 @state
 class FullState(Growing):
     """Keys and values of all tokens seen; the t-th real token of a row is in slot t."""
@@ -134,22 +151,6 @@ class FullState(Growing):
     """(B, S, d), S >= the largest ``seen``"""
     values: Tensor
     """(B, S, d)"""
-
-
-def _read_by_one(state: FullState, row: Tensor, columns: Tensor | None, last: Tensor) -> Tensor:
-    """Averages (B, 1, d) of one query of each text: its ``row`` of w (B, 1, S), or of its factor,
-    and the slots up to ``last`` (B,).
-
-    The weights of one query are fewer bytes than the sums that many queries share.
-    """
-    with full_precision(row):
-        slots = state.keys.shape[1]
-        w = widened(row)
-        w = w if columns is None else w @ widened(columns[0, :slots]).mT
-        later = torch.arange(slots, device=w.device) > last[:, None]
-        bias = w.squeeze(1).masked_fill(later, -math.inf)
-        weights = torch.softmax(widened(state.keys) + bias[..., None], 1)
-        return (weights * widened(state.values)).sum(1, keepdim=True)
 
 
 def _limits(make: Make) -> list[Pair]:
@@ -190,7 +191,12 @@ class AFTFull(AttentionFree):
         """New tokens go into the slots after those seen; each row looks up its own rows of w."""
         assert self.max_length is not None
         batch, length, _ = k.shape
-        seen = state.seen + (length if keep is None else keep.sum(1))
+        seen, slots = advanced(state.seen, length, keep), state.keys.shape[1]
+        if keep is None and length == 1 and all_read(state.seen, slots):
+            self.check_length(slots + 1)
+            (keys, values), room = state.grown(k, v)
+            after = FullState(seen, keys, values).in_room(room)
+            return one_average(keys, values, self._line(slots)[None]).to(v.dtype), after
         self.check_seen(seen)
         position = state.seen[:, None] + torch.arange(length, device=k.device)
 
@@ -199,7 +205,7 @@ class AFTFull(AttentionFree):
             slots = slots.scatter(1, position[..., None].expand_as(new), new.to(old.dtype))
             return slots[:, : self.max_length]
 
-        if keep is None and surely(state.seen == state.keys.shape[1]):
+        if keep is None and all_read(state.seen, slots):
             # all rows have read as much: new tokens go to the end
             (keys, values), room = state.grown(k, v)
             after = FullState(seen, keys, values).in_room(room)
@@ -212,12 +218,21 @@ class AFTFull(AttentionFree):
         rows, columns = (w, None) if isinstance(w, Tensor) else w
         rows = rows[..., :slots] if columns is None else rows
         if length == 1:
-            return _read_by_one(after, rows[0][position], columns, state.seen).to(v.dtype), after
+            line = rows[0][position[:, 0]]
+            line = line if columns is None else line @ columns[0, :slots].mT
+            later = torch.arange(slots, device=k.device) > state.seen[:, None]
+            line = line.masked_fill(later, -math.inf)
+            return one_average(after.keys, after.values, line).to(v.dtype), after
         if columns is not None:
             columns = columns[:, :slots].expand(batch, -1, -1)
         keys, values = batch_as_heads(after.keys), batch_as_heads(after.values)
         o = dense_average(keys, values, rows[0][position], columns, causal=True, offset=state.seen)
         return heads_as_batch(o).to(v.dtype), after
+
+    def _line(self, t: int) -> Tensor:
+        """w of the query at position ``t`` and all keys up to it: (t + 1,)."""
+        w = self.position.w
+        return w[0, t, : t + 1] if isinstance(w, Tensor) else w[1][0, : t + 1] @ w[0][0, t]
 
     def dense_bias(self, length: int, grid: Grid | None = None) -> Tensor:
         return dense_table(self.position.w, length)

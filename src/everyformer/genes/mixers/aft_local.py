@@ -26,6 +26,7 @@ from everyformer.core.mask import Mask
 from everyformer.core.trials import LONGEST, Make, Pair, Trials, output
 from everyformer.engines.averages.banded import banded_average
 from everyformer.engines.averages.factors import band_product
+from everyformer.engines.softmax.visibility import common
 from everyformer.genes.mixers import MIXERS
 from everyformer.genes.mixers._aft import (
     AttentionFree,
@@ -195,6 +196,10 @@ class AFTLocal(AttentionFree):
     ) -> tuple[Tensor, BandState]:
         """The carried average and the buffer go in front; rows look up their own positions."""
         length = k.shape[1]
+        first = common(state.seen) if keep is None and length == 1 else None
+        if first is not None:
+            self.check_length(first + 1)
+            return state.step(k, v, self._line(first)[:, None])
         self.check_seen(state.seen + (length if keep is None else keep.sum(1)))
         keys, values = state.extended(k, v)
         o = banded_average(
@@ -202,6 +207,17 @@ class AFTLocal(AttentionFree):
             causal=True, lead=self.offsets,
         )  # fmt: skip
         return heads_as_batch(o), state.after(keys, values, length, keep)
+
+    def _line(self, t: int) -> Tensor:
+        """Biases (1 + n,) of the query at position ``t``, one zero in front."""
+        if self.position is None:
+            return self.key.weight.new_zeros(2)
+        w = self.position.w
+        if isinstance(w, Tensor):
+            return F.pad(w[0, t], (1, 0))
+        near = w[1][0, max(t + 1 - self.offsets, 0) : t + 1] @ w[0][0, t]
+        # the keys before the text are none, whatever their biases are
+        return F.pad(near, (1 + self.offsets - len(near), 0))
 
     def dense_bias(self, length: int, grid: Grid | None = None) -> Tensor:
         position = torch.arange(length, device=self.key.weight.device)

@@ -20,9 +20,10 @@ import torch
 from torch import Tensor
 
 from everyformer.core.mask import Mask
+from everyformer.core.shared import advanced
 from everyformer.core.state import State, state
 from everyformer.core.trials import Make, Pair, Trials, output
-from everyformer.engines.averages.running import running_average, total_average
+from everyformer.engines.averages.running import joined, running_average, total_average
 from everyformer.genes.mixers import MIXERS
 from everyformer.genes.mixers._aft import (
     AFTOptions,
@@ -113,13 +114,17 @@ class AFTSimple(AttentionFree):
         self, k: Tensor, v: Tensor, keep: Tensor | None, state: SimpleState
     ) -> tuple[Tensor, SimpleState]:
         """The carried average goes in front as one more token."""
+        if keep is None and k.shape[1] == 1:
+            lse, average = joined(state.lse, state.average, k[:, 0], v[:, 0])
+            after = SimpleState(advanced(state.seen, 1), average, lse)
+            return average[:, None].to(v.dtype), after
         k = torch.cat([state.lse[:, None], k], 1)
         v = torch.cat([state.average[:, None], v], 1)
         lse, o = (t.squeeze(2) for t in running_average(k[:, :, None], v[:, :, None]))
         count = torch.full_like(state.seen, o.shape[1] - 1) if keep is None else keep.sum(1)
         last = count[:, None, None].expand(-1, 1, o.shape[2])
         after = SimpleState(
-            state.seen + count,
+            advanced(state.seen, o.shape[1] - 1, keep),
             o.gather(1, last).squeeze(1).to(state.average.dtype),
             lse.gather(1, last).squeeze(1).to(state.lse.dtype),
         )

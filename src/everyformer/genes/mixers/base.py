@@ -22,6 +22,7 @@ from everyformer.core.mixer import Context, Mixer, heads_divide, set_options
 from everyformer.core.outputs import MixerOutput
 from everyformer.core.position import Position
 from everyformer.core.returned import check_like, check_output
+from everyformer.core.shared import shared
 from everyformer.core.state import State
 from everyformer.engines.projections import HeadProjections
 from everyformer.engines.rows import checked_keep, compact, repack, spread, unpack
@@ -333,7 +334,11 @@ class StreamingMixer(RowMixer, BuiltMixer):
     def check_seen(self, seen: Tensor) -> None:
         """Refuse ``seen`` (B,) tokens beyond this mixer's table; where nobody can ask, not."""
         if readable(seen):
-            self.check_length(int(seen.max()))
+            self.check_length(shared(_largest, seen))
+
+
+def _largest(seen: Tensor) -> int:
+    return int(seen.max())
 
 
 class HeadMixer(StreamingMixer):

@@ -28,12 +28,13 @@ from everyformer.core.config import Options
 from everyformer.core.errors import GeneError
 from everyformer.core.mask import Mask
 from everyformer.core.outputs import MixerOutput
+from everyformer.core.shared import advanced
 from everyformer.core.state import State, state
 from everyformer.core.trace import record
 from everyformer.core.trials import LONGEST, Make, Pair, Trials, output
 from everyformer.engines.averages.toeplitz import toeplitz_matrix, toeplitz_mix
 from everyformer.engines.growing import Growing
-from everyformer.engines.softmax.visibility import surely
+from everyformer.engines.softmax.visibility import all_read
 from everyformer.genes.mixers import MIXERS
 from everyformer.genes.mixers.attention import Attention
 from everyformer.genes.mixers.base import Rows, StreamingMixer
@@ -244,33 +245,41 @@ class SpatialMLP(StreamingMixer):
         self, v: Tensor, keep: Tensor | None, state: SpatialState
     ) -> tuple[Tensor, SpatialState]:
         """W v + b for new tokens after those of the state; rows may have seen different counts."""
-        batch, length = v.shape[:2]
-        count = torch.full((batch,), length, device=v.device) if keep is None else keep.sum(1)
-        seen = state.seen + count
+        length = v.shape[1]
+        seen = advanced(state.seen, length, keep)
         if self.options.taps:
             both = torch.cat((state.rows.to(v.dtype), v), 1)
             mixed = toeplitz_mix(both, self.spatial, causal=True)[:, -length:]
-            last = count[:, None] + torch.arange(self.reach - 1, device=v.device)
+            last = (seen - state.seen)[:, None] + torch.arange(self.reach - 1, device=v.device)
             wide = last[..., None].expand(-1, -1, v.shape[-1])
             rows = both.gather(1, wide).to(state.rows.dtype)
             bias = self.bias.repeat_interleave(v.shape[-1] // self.bias.shape[0], dim=0).t()
             return mixed + bias, SpatialState(seen, rows, None)
         assert self.max_length is not None
-        self.check_seen(seen)
-        slots = min(state.rows.shape[1] + length, self.max_length)
-        where = (state.seen[:, None] + torch.arange(length, device=v.device)).clamp(max=slots - 1)
-        if keep is None and surely(state.seen == state.rows.shape[1]):
+        before = state.rows.shape[1]
+        if keep is None and all_read(state.seen, before):
             # all rows have read as much: new tokens go to the end and look up the same lines
+            self.check_length(before + length)
             (rows,), room = state.grown(v)
-            after, where = SpatialState(seen, rows, None).in_room(room), where[:1]
-        else:
-            grown = F.pad(state.rows, (0, 0, 0, slots - state.rows.shape[1]))
-            rows = grown.scatter_add(1, where[..., None].expand_as(v), v.to(grown.dtype))
-            after = SpatialState(seen, rows, None)
-        weight, bias = self._lines(where, slots), self.bias[:, where].permute(1, 0, 2)[..., None]
-        heads = rows.to(v.dtype).unflatten(-1, (weight.shape[1], -1)).transpose(1, 2)
-        mixed = weight @ heads + bias
-        return mixed.transpose(1, 2).flatten(2), after
+            after = SpatialState(seen, rows, None).in_room(room)
+            bias = self.bias[None, :, before : before + length]
+            return _lines_of(rows.to(v.dtype), self._next_lines(before, length), bias), after
+        self.check_seen(seen)
+        slots = min(before + length, self.max_length)
+        where = (state.seen[:, None] + torch.arange(length, device=v.device)).clamp(max=slots - 1)
+        grown = F.pad(state.rows, (0, 0, 0, slots - before))
+        rows = grown.scatter_add(1, where[..., None].expand_as(v), v.to(grown.dtype))
+        weight, bias = self._lines(where, slots), self.bias[:, where].transpose(0, 1)
+        return _lines_of(rows.to(v.dtype), weight, bias), SpatialState(seen, rows, None)
+
+    def _next_lines(self, before: int, length: int) -> Tensor:
+        """The lines (1, heads, L, slots) of causal W for tokens after ``before`` of all rows."""
+        slots = before + length
+        if length > 1:
+            return self._lines(torch.arange(before, slots, device=self.spatial.device)[None], slots)
+        if self.options.spatial == "toeplitz":
+            return self.spatial[None, :, None, :slots].flip(-1)
+        return self.spatial[None, :, before:slots, :slots]
 
     def _lines(self, where: Tensor, slots: int) -> Tensor:
         """The lines (B or 1, heads, L, slots) of causal W for tokens at ``where`` (B or 1, L)."""
@@ -280,6 +289,12 @@ class SpatialMLP(StreamingMixer):
         else:
             lines = self.spatial[:, :, :slots][:, where]
         return lines.transpose(0, 1).masked_fill((lag < 0)[:, None], 0)
+
+
+def _lines_of(rows: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """(B, L, c) of ``rows`` (B, S, c) by ``weight`` (B or 1, heads, L, S), ``bias`` (.., L)."""
+    heads = rows.unflatten(-1, (weight.shape[1], -1)).transpose(1, 2)
+    return (weight @ heads + bias[..., None]).transpose(1, 2).flatten(2)
 
 
 def _start(shape: tuple[int, ...], rule: str, length: int) -> Tensor:

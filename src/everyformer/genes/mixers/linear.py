@@ -160,7 +160,11 @@ def linear_attention(
 def elu_features(x: Tensor) -> Tensor:
     """elu(x) + 1 to full relative precision: e^x below 0, x + 1 above."""
     wide = widened(x)
-    return wide.clamp(max=0).exp_().add_(wide.relu()).contiguous()
+    if x.shape[-2] > 2:
+        return wide.clamp(max=0).exp_().add_(wide.relu()).contiguous()
+    # one operation less: 1 + max(x, 0), times the slope of elu, which is e^x below 0 and 1 above
+    slope = torch.ops.aten.elu_backward
+    return slope(wide.clamp(min=0).add_(1), 1, 1, 1, False, wide).contiguous()
 
 
 @elu_features.register_fake
@@ -280,6 +284,7 @@ class Linear(KernelAttention):
 
     def add_features(self) -> None:
         o, size = self.options, self.head_dim
+        self.alike = o.feature_map not in ("exp", *LEARNED)
         if o.normalise == "rms":
             self.guard = Denominator("none")
         elif o.feature_map in SIGNED:

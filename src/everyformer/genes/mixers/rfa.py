@@ -169,7 +169,8 @@ class RFA(KernelAttention):
 
     def draw(self, carried: bool, again: bool = True) -> Tensor:
         drawn = self.random(carried) if again else self.random.current()
-        return drawn / self.options.temperature * self.scale
+        drawn = drawn if self.options.temperature == 1 else drawn / self.options.temperature
+        return drawn * self.scale
 
     def query_features(self, q: Tensor, drawn: Tensor | None) -> Tensor:
         return self.key_features(q, drawn)[0]

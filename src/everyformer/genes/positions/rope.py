@@ -227,8 +227,8 @@ class Rope(Position):
 
     def _angles(self, count: int) -> Panels:
         pairs, places = self.rotary_dim // 2, torch.arange(count)
-        o, theta = self.options, self.theta
-        theta = rates(places[None], pairs, o.base, o.scaling)[0] if theta is None else theta
+        o, learned = self.options, self.theta
+        theta = rates(places[None], pairs, o.base, o.scaling)[0] if learned is None else learned
         theta = theta.detach().cpu().double()
         angles = places[:, None] * theta.expand(1, 1, 1, pairs)[0, 0]
         caption = (
