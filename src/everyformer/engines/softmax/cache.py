@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from everyformer.core.chosen import gather_rows
-from everyformer.core.shared import advanced
+from everyformer.core.shared import advanced, shared
 from everyformer.core.state import S, State, state
 from everyformer.engines.growing import Growing
 from everyformer.engines.softmax.visibility import real_last
@@ -56,13 +56,13 @@ class KeyValueState(Growing):
             assert positions is not None
             old_keep, old_positions = self.slots()
             if keep is None:
-                keep = torch.ones(k.shape[0], k.shape[2], dtype=torch.bool, device=k.device)
+                keep = shared(_real, k.shape[0], k.shape[2], k.device)
             new = KeyValueState(
                 seen=advanced(self.seen, k.shape[2], keep),
                 keys=keys,
                 values=values,
-                keep=torch.cat((old_keep, keep), 1),
-                positions=torch.cat((old_positions, positions.expand(k.shape[0], -1)), 1),
+                keep=shared(_joined, old_keep, keep),
+                positions=shared(_joined, old_positions, positions),
             )
         return new.in_room(room)
 
@@ -71,8 +71,7 @@ class KeyValueState(Growing):
         if self.keep is not None and self.positions is not None:
             return self.keep, self.positions
         batch, _, size, _ = self.keys.shape
-        keep = torch.ones(batch, size, dtype=torch.bool, device=self.keys.device)
-        return keep, self.seen[:, None] - size + torch.arange(size, device=self.keys.device)
+        return shared(_real, batch, size, self.keys.device), shared(_up_to, self.seen, size)
 
     def last(self, count: int | None) -> KeyValueState:
         """Only the last ``count`` real tokens of each row (None: all)."""
@@ -121,9 +120,9 @@ class KeyValueState(Growing):
 
     def at(self, index: Tensor) -> KeyValueState:
         """The slots at ``index`` (N,) alone."""
-        keep, positions = self.slots()
         keys, values = (t.index_select(2, index) for t in (self.keys, self.values))
-        return KeyValueState(self.seen, keys, values, keep[:, index], positions[:, index])
+        keep, positions = (shared(_columns, t, index) for t in self.slots())
+        return KeyValueState(self.seen, keys, values, keep, positions)
 
     def only(self, visible: Tensor) -> KeyValueState:
         """The cache, in which slots that ``visible`` (B, S) leaves out are marked as empty."""
@@ -133,6 +132,23 @@ class KeyValueState(Growing):
     def reset(self, where: Tensor) -> KeyValueState:
         keep, positions = self.slots()
         return State.reset(replace(self, keep=keep, positions=positions), where)
+
+
+def _real(batch: int, size: int, device: torch.device) -> Tensor:
+    return torch.ones(batch, size, dtype=torch.bool, device=device)
+
+
+def _up_to(seen: Tensor, size: int) -> Tensor:
+    """Positions (B, ``size``) of the last of the ``seen`` (B,) tokens."""
+    return seen[:, None] - size + torch.arange(size, device=seen.device)
+
+
+def _joined(old: Tensor, new: Tensor) -> Tensor:
+    return torch.cat((old, new.expand(len(old), -1)), 1)
+
+
+def _columns(slots: Tensor, index: Tensor) -> Tensor:
+    return slots[:, index]
 
 
 @state

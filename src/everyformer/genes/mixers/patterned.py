@@ -22,10 +22,12 @@ from torch import Tensor
 from everyformer.core.bounds import Affects, Dropout
 from everyformer.core.config import Options
 from everyformer.core.devices import readable
+from everyformer.core.mask import positions_of
 from everyformer.core.mixer import Mixer
 from everyformer.core.outputs import MixerOutput
 from everyformer.core.panels import Panels, Pictures
 from everyformer.core.position import Position
+from everyformer.core.shared import shared
 from everyformer.core.state import State
 from everyformer.core.trace import record, tracing
 from everyformer.engines.softmax.cache import KeyValueState
@@ -188,9 +190,8 @@ class PatternAttention(HeadMixer):
 
     def _project(self, rows: Rows, state: State | None) -> tuple[Heads, Tensor]:
         """Queries, keys and values, and their positions (B or 1, L)."""
-        positions = torch.arange(rows.x.shape[1], device=rows.x.device)[None]
-        if state is not None:
-            positions = positions + state.seen[:, None]
+        seen = None if state is None else state.seen
+        positions = positions_of(len(rows.x), rows.x.shape[1], None, seen, rows.x.device)
         lengths = None if state is not None else rows.lengths[:, None]
         turn = partial(self._rotate, positions=positions, lengths=lengths)
         q, k, v = self.project(rows.x, turn=turn)
@@ -218,27 +219,32 @@ class PatternAttention(HeadMixer):
         keep, at = cache.slots()
         pieces = []
         for first in range(0, q.shape[2], PIECE):
-            queries, i = q[:, :, first : first + PIECE], positions[:, first : first + PIECE]
-            visible = plan.visible(i, at, self.heads) & keep[:, None, None]
-            keys, values, j = cache.keys, cache.values, at
-            if readable(visible):
-                seen = visible.any((0, 1, 2)).nonzero().squeeze(1)
-                if len(seen) < visible.shape[-1]:
-                    visible, j = visible[..., seen], j[:, seen]
-                    keys, values = keys.index_select(2, seen), values.index_select(2, seen)
+            queries, i = q, positions
+            if q.shape[2] > PIECE:
+                queries, i = q[:, :, first : first + PIECE], positions[:, first : first + PIECE]
+            visible, j, seen = shared(_visible, plan, i, at, keep, self.heads)
+            keys, values = cache.keys, cache.values
+            if isinstance(seen, slice):
+                keys, values = keys[:, :, seen], values[:, :, seen]
+            elif seen is not None:
+                keys, values = keys.index_select(2, seen), values.index_select(2, seen)
             pieces.append(self._weighed(queries, keys, values, visible, i, j))
         return torch.cat(pieces, 2) if len(pieces) > 1 else pieces[0]
 
     def _weighed(
         self, q: Tensor, k: Tensor, v: Tensor, visible: Tensor, i: Tensor, j: Tensor
     ) -> Tensor:
-        scores, pairs = self.scores, None
+        scores = self.scores
         if scores.position is not None:
             farthest = j.shape[1] - 1
             if readable(i) and j.shape[1]:
                 farthest = int((i.amax(1) - j.amin(1)).max())
             pairs = Pairs.of(i, j, regular=False, causal=True, farthest=farthest)
-        return scores.attend(q, k, v, Visibility(mask=visible), pairs)
+            return scores.attend(q, k, v, Visibility(mask=visible), pairs)
+        if q.shape[2] == 1:
+            # torch would make addends of the flags again, in every layer
+            visible = shared(_addends, visible, q.dtype)
+        return scores.attend(q, k, v, Visibility(mask=visible))
 
     def _outputs(
         self, q: Tensor, k: Tensor, v: Tensor, visible: Tensor, i: Tensor, j: Tensor
@@ -261,7 +267,7 @@ class PatternAttention(HeadMixer):
         """A length that holds all positions of this call."""
         if self.max_length is not None or not readable(positions):
             return self.max_length or positions.shape[1]
-        return int(positions.max()) + 1
+        return shared(_largest, positions) + 1
 
     def _trimmed(self, cache: KeyValueState) -> KeyValueState:
         """Without what no later query sees, but for one: without any key a text would begin."""
@@ -270,12 +276,8 @@ class PatternAttention(HeadMixer):
             return cache.last(max(plan.span, 1))
         if not readable(cache.seen):
             return cache
-        keep, at = cache.slots()
-        needed = (plan.needed(at, cache.seen[:, None]) & keep).any(0)
-        needed[-1] = True
-        if 2 * int(needed.sum()) > len(needed):
-            return cache
-        return cache.at(needed.nonzero().squeeze(1))
+        index = shared(_needed, plan, cache.seen, *cache.slots())
+        return cache if index is None else cache.at(index)
 
     @property
     def scores(self) -> Scores:
@@ -287,6 +289,39 @@ class PatternAttention(HeadMixer):
         if self.position is None or self.position.acts_on != "queries-keys":
             return x
         return self.position.rotate(x, positions, lengths)
+
+
+def _visible(
+    plan: SparsePlan, i: Tensor, at: Tensor, keep: Tensor, heads: int
+) -> tuple[Tensor, Tensor, slice | Tensor | None]:
+    """Visible pairs (B or 1, H or 1, L, n) of queries at ``i`` and those keys, of the ones at
+    ``at`` (B, S), that some query sees; their positions (B, n), and where they are (None: all)."""
+    visible = plan.visible(i, at, heads) & keep[:, None, None]
+    if not readable(visible):
+        return visible, at, None
+    seen = visible.any((0, 1, 2)).nonzero().squeeze(1)
+    if len(seen) in (0, visible.shape[-1]):
+        return (visible, at, None) if len(seen) else (visible[..., :0], at[:, :0], slice(0))
+    first, last = int(seen[0]), int(seen[-1])
+    side_by_side = slice(first, last + 1) if last - first + 1 == len(seen) else None
+    where = seen if side_by_side is None else side_by_side
+    return visible[..., where], at[:, where], where
+
+
+def _addends(visible: Tensor, dtype: torch.dtype) -> Tensor:
+    """0 where a pair is visible, else -inf."""
+    return torch.zeros_like(visible, dtype=dtype).masked_fill_(~visible, -math.inf)
+
+
+def _needed(plan: SparsePlan, seen: Tensor, keep: Tensor, at: Tensor) -> Tensor | None:
+    """The slots that later queries may see, and the last one; None where they are most of all."""
+    needed = (plan.needed(at, seen[:, None]) & keep).any(0)
+    needed[-1] = True
+    return None if 2 * int(needed.sum()) > len(needed) else needed.nonzero().squeeze(1)
+
+
+def _largest(positions: Tensor) -> int:
+    return int(positions.max())
 
 
 class PlanAttention(PatternAttention):
