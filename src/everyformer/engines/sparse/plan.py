@@ -12,7 +12,7 @@ import dataclasses
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import lru_cache, reduce
 from typing import Any, NamedTuple
 
 import torch
@@ -186,10 +186,8 @@ def _sees_all(pattern: Pattern) -> bool:
 
 
 def _visible_in(union: Union, i: Tensor, j: Tensor, head: Tensor) -> Tensor:
-    mask = torch.zeros_like(i | j, dtype=torch.bool)
-    for pattern in union:
-        mask = mask | pattern.visible(i, j, head)
-    return mask
+    mask = reduce(torch.bitwise_or, (pattern.visible(i, j, head) for pattern in union))
+    return mask.expand(torch.broadcast_shapes(mask.shape, i.shape, j.shape))
 
 
 @lru_cache(maxsize=64)

@@ -334,10 +334,11 @@ class StreamingMixer(RowMixer, BuiltMixer):
     def check_seen(self, seen: Tensor) -> None:
         """Refuse ``seen`` (B,) tokens beyond this mixer's table; where nobody can ask, not."""
         if readable(seen):
-            self.check_length(shared(_largest, seen))
+            self.check_length(shared(largest, seen))
 
 
-def _largest(seen: Tensor) -> int:
+def largest(seen: Tensor) -> int:
+    """The largest of these numbers."""
     return int(seen.max())
 
 

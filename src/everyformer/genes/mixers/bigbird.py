@@ -37,6 +37,7 @@ from everyformer.core.devices import readable
 from everyformer.core.dispatch import take
 from everyformer.core.errors import GeneError
 from everyformer.core.mixer import Mixer
+from everyformer.core.shared import shared
 from everyformer.core.state import State
 from everyformer.core.trace import record, tracing
 from everyformer.core.trials import LENGTH, LONGEST, Trials, are_attention
@@ -60,7 +61,7 @@ from everyformer.engines.sparse.random_blocks import (
 )
 from everyformer.genes.mixers import MIXERS
 from everyformer.genes.mixers.attention.reference import attention_reference
-from everyformer.genes.mixers.base import Rows
+from everyformer.genes.mixers.base import Rows, largest
 from everyformer.genes.mixers.patterned import Heads, PatternAttention, PatternOptions, Weigh
 
 LIMITS: dict[str, dict[str, Any]] = {
@@ -292,7 +293,7 @@ class BigBird(PatternAttention):
         if known and rows.keep is not None:
             longest = int(rows.lengths.max())
         if known and state is not None:
-            longest += int(state.seen.max())
+            longest += shared(largest, state.seen)
         self.check_length(longest - self.lead)
         if self.causal:
             return self._by_plan(rows, state)

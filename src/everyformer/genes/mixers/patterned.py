@@ -44,7 +44,7 @@ from everyformer.engines.sparse.panels import (
 )
 from everyformer.engines.sparse.plan import SparsePlan, Union
 from everyformer.genes.mixers.attention.reference import attention_reference
-from everyformer.genes.mixers.base import HeadMixer, Rows
+from everyformer.genes.mixers.base import HeadMixer, Rows, largest
 from everyformer.genes.positions.base import ScorePosition
 
 Heads = tuple[Tensor, Tensor, Tensor]
@@ -216,7 +216,7 @@ class PatternAttention(HeadMixer):
     def _continued(self, q: Tensor, positions: Tensor, cache: KeyValueState) -> Tensor:
         """Heads' outputs of queries whose keys are at the end of the cache."""
         plan = self.plan(self._longest(cache, positions))
-        keep, at = cache.slots()
+        keep, at = cache.keep, cache.slots()[1]
         pieces = []
         for first in range(0, q.shape[2], PIECE):
             queries, i = q, positions
@@ -267,7 +267,7 @@ class PatternAttention(HeadMixer):
         """A length that holds all positions of this call."""
         if self.max_length is not None or not readable(positions):
             return self.max_length or positions.shape[1]
-        return shared(_largest, positions) + 1
+        return shared(largest, positions) + 1
 
     def _trimmed(self, cache: KeyValueState) -> KeyValueState:
         """Without what no later query sees, but for one: without any key a text would begin."""
@@ -292,11 +292,12 @@ class PatternAttention(HeadMixer):
 
 
 def _visible(
-    plan: SparsePlan, i: Tensor, at: Tensor, keep: Tensor, heads: int
+    plan: SparsePlan, i: Tensor, at: Tensor, keep: Tensor | None, heads: int
 ) -> tuple[Tensor, Tensor, slice | Tensor | None]:
     """Visible pairs (B or 1, H or 1, L, n) of queries at ``i`` and those keys, of the ones at
     ``at`` (B, S), that some query sees; their positions (B, n), and where they are (None: all)."""
-    visible = plan.visible(i, at, heads) & keep[:, None, None]
+    visible = plan.visible(i, at, heads)
+    visible = visible if keep is None else visible & keep[:, None, None]
     if not readable(visible):
         return visible, at, None
     seen = visible.any((0, 1, 2)).nonzero().squeeze(1)
@@ -318,10 +319,6 @@ def _needed(plan: SparsePlan, seen: Tensor, keep: Tensor, at: Tensor) -> Tensor 
     needed = (plan.needed(at, seen[:, None]) & keep).any(0)
     needed[-1] = True
     return None if 2 * int(needed.sum()) > len(needed) else needed.nonzero().squeeze(1)
-
-
-def _largest(positions: Tensor) -> int:
-    return int(positions.max())
 
 
 class PlanAttention(PatternAttention):

@@ -1,0 +1,104 @@
+"""Operations that a step of one token takes in a whole model, against those of `attention`.
+
+On a CPU an operation on one token takes longer to begin than to compute. Counted are those that are
+no views, those inside of this library's own operators among them.
+"""
+
+import pytest
+import torch
+
+import everyformer as ef
+from everyformer.core.operations import Counter
+from everyformer.genes.mixers.linear import elu_features
+
+SIZES = {"width": 64, "heads": 4, "layers": 4, "max_length": 128, "vocabulary": 50}
+READ = 40
+"""tokens before the step"""
+MOST = 1.3
+"""times the operations of `attention`, for every member"""
+CONSTANT = ("aft-simple", "linear", "performer", "rfa")
+"""members whose state is constant and holds no window: no more than `attention`"""
+OVER = {
+    "aft-conv": (122, "normalises its kernel, and folds the oldest key into its average"),
+    "aft-local": (122, "makes a band of biases, and folds the oldest key into its average"),
+    "aft-simple": (86, "projects q, k and v one by one, and gates"),
+    "adaptive-span": (243, "weighs by ramps of the distance, written out, and copies its window"),
+    "bigbird": (129, "four patterns of visible keys, once a step, two of which gather"),
+    "blockwise": (111, "visible keys of three kinds of heads, once a step"),
+    "compressive": (158, "two memories, of which one is compressed"),
+    "gtrxl": (185, "a GRU's gate around every sub-layer"),
+    "linear": (86, "maps queries and keys, and divides by the sum of weights"),
+    "linformer-chunked": (234, "decides anew in every layer which slots are full"),
+    "memorizing": (121, "a layer that searches its store"),
+    "performer": (130, "levels of features, on which sums are faded"),
+    "rfa": (122, "unit vectors, sines and cosines, and a guarded signed denominator"),
+    "routing": (294, "queries choose clusters, and lists of two kinds are written"),
+    "sinkhorn": (234, "decides anew in every layer which blocks are full and sorted"),
+    "sparse-transformer": (120, "visible keys of two kinds of heads, once a step, gathered"),
+}
+"""members that take more than their limit: how many operations, and what for"""
+LEAVE = {"calm": 110, "depth-adaptive": 160, "universal": 300}
+"""members whose tokens leave where their numbers say: at most so many"""
+STREAMING = [m.name for m in ef.list_members() if m.can("streaming") and "lm" in m.tasks]
+
+
+def counted(name, layers=4):
+    """Operations and bytes read of one token after `READ` others and one step."""
+    torch.manual_seed(0)
+    model = ef.create_model(name, **SIZES | {"layers": layers}).eval()
+    tokens = torch.randint(0, 50, (1, READ + 2))
+    with torch.inference_mode():
+        state = model(tokens[:, :READ], state=model.init_state(1)).state.reserve(8)
+        state = model(tokens[:, READ : READ + 1], state=state).state
+        with Counter() as counter:
+            model(tokens[:, READ + 1 :], state=state)
+    return counter
+
+
+@pytest.mark.parametrize("name", [name for name in STREAMING if name not in LEAVE])
+def test_a_token_takes_few_operations(name):
+    limit = counted("attention").operations * (1 if name in CONSTANT else MOST)
+    operations = counted(name).operations
+    if name in OVER:
+        known, what = OVER[name]
+        assert operations == known, f"{name} takes {known} operations: it {what}"
+        assert operations > limit, f"mended: {name} {what}"
+    else:
+        assert operations <= limit
+
+
+@pytest.mark.parametrize("name", LEAVE)
+def test_tokens_that_leave_take_at_most_so_many(name):
+    assert counted(name).operations <= LEAVE[name]
+
+
+@pytest.mark.parametrize("name", ["rope", "alibi", "t5-relative", "longformer", "sinusoidal"])
+def test_what_layers_share_is_made_once(name):
+    """A layer more takes as many operations as one of attention, or the few of a rotation."""
+    more = counted(name, 5).operations - counted(name, 4).operations
+    plain = counted("attention", 5).operations - counted("attention", 4).operations
+    assert more == plain + {"rope": 3}.get(name, 0)
+
+
+def test_custom_operators_and_composites_count_as_what_they_run():
+    x = torch.randn(1, 2, 8, 4)
+    with torch.inference_mode(), Counter() as own:
+        elu_features(x)
+    assert own.operations == 4
+    with torch.inference_mode(), Counter() as composite:
+        torch.nn.functional.linear(x, torch.ones(3, 4))
+    assert composite.operations == 1 + 1
+
+
+def test_views_count_nothing_and_lookups_read_what_they_give():
+    table, x = torch.randn(100, 4), torch.randn(6)
+    with Counter() as counter:
+        x.view(2, 3).t()[0]
+    assert (counter.operations, counter.bytes_read) == (0, 0)
+    with Counter() as counter:
+        torch.nn.functional.embedding(torch.tensor([3, 1]), table)
+    assert counter.bytes_read == 2 * 8 + 2 * 4 * 4
+    with Counter() as counter:
+        x.expand(5, 6) + 1
+        x.mul_(2)
+    assert (counter.operations, counter.bytes_read) == (2, 2 * 6 * 4)
