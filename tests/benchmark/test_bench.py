@@ -13,14 +13,16 @@ from typing import Any
 import pytest
 
 from everyformer.benchmark import bench as benches
+from everyformer.benchmark import limits, turns
 from everyformer.benchmark import measure as inside
-from everyformer.benchmark import turns
 from everyformer.benchmark.bench import bench, bench_together, measure
+from everyformer.benchmark.limits import BEGIN, least_seconds
 from everyformer.benchmark.peers import PEERS
 from everyformer.benchmark.points import Point, Setting, crossover
 from everyformer.cli import main
 from everyformer.cli.verbs.bench import exit_code, render
 from everyformer.core.errors import ConfigError, GeneError, PluginError
+from everyformer.core.operations import Counter
 from everyformer.family import list_members
 
 SMALL = Setting(width=16, heads=2, seconds=0.005, threads=1)
@@ -65,6 +67,28 @@ def test_a_streaming_member_is_timed_token_by_token(member: str, precision: str)
     assert point.seconds is not None
     assert point.state_bytes is not None
     assert point.state_bytes > 0
+    assert point.operations is not None
+    assert point.bytes_read is not None
+    assert point.bytes_read > point.operations > 0
+    assert point.limit is not None
+    assert point.limit >= point.operations * BEGIN
+
+
+@pytest.mark.parametrize(
+    ("operations", "read", "least"), [(3, 10, 6e-6), (1, 10**9, None), (50, 0, 1e-4)]
+)
+def test_the_limit_is_the_larger_of_beginning_and_reading(
+    operations: int, read: int, least: float | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "bandwidth", lambda device: 1e9)
+    counter = Counter()
+    counter.operations, counter.bytes_read = operations, read
+    assert least_seconds(counter, "cpu") == pytest.approx(1.0 if least is None else least)
+
+
+def test_the_limit_stands_beside_the_time_of_a_token() -> None:
+    point = Point("attention", 9, work="decode", seconds=3e-3, quartiles=(2e-3, 4e-3), limit=1e-3)
+    assert "1.000 (3.0x)" in render([point])
 
 
 def test_a_constant_state_is_constant_and_a_cache_is_not() -> None:
@@ -286,7 +310,7 @@ def test_a_table_shows_ratios_and_reasons() -> None:
             Point("amlp", 64, "g-mlp-pytorch", status="refused", detail="for a reason"),
         ]
     ).splitlines()
-    row = "attention everyformer pass 64 2.00 1.00 to 3.00 1.00x - 2.0 KiB - - -"
+    row = "attention everyformer pass 64 2.00 1.00 to 3.00 - 1.00x - 2.0 KiB - - -"
     assert " ".join(shown[2].split()) == row
     assert "0.50x" in shown[3]
     assert shown[4].split()[-6:] == ["2.00x", "0.25x", "-", "-", "-", "-"]

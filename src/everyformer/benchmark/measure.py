@@ -14,12 +14,14 @@ import torch
 from torch import Tensor, nn
 from torch.utils.benchmark import Timer
 
+from everyformer.benchmark.limits import least_seconds
 from everyformer.benchmark.peers import build_peer
 from everyformer.benchmark.points import Point, Setting
 from everyformer.core.devices import synchronise
 from everyformer.core.errors import EveryformerError, PluginError
 from everyformer.core.foreign import FAILURES, describe
 from everyformer.core.mixer import Mixer
+from everyformer.core.operations import Counter
 from everyformer.core.outputs import MixerOutput
 from everyformer.engines.flops import count_flops
 from everyformer.family import info
@@ -127,7 +129,19 @@ def _decode(point: Point, setting: Setting, options: dict[str, Any]) -> Point:
             return times[DECODE_WARM_UP:]
 
         point = _timed(point, steps_timed, setting)
-    return dataclasses.replace(point, state_bytes=state.nbytes)
+        state = before
+        for step in range(point.length, point.length + steps - 1):
+            state = mixer(x[:, step : step + 1], state=state).state
+        with Counter() as counter:
+            state = mixer(x[:, -1:], state=state).state
+    limit = least_seconds(counter, setting.device)
+    return dataclasses.replace(
+        point,
+        state_bytes=state.nbytes,
+        operations=counter.operations,
+        bytes_read=counter.bytes_read,
+        limit=limit,
+    )
 
 
 def _timed(point: Point, measured: Callable[[], list[float]], setting: Setting) -> Point:

@@ -70,6 +70,12 @@ class Point:
     """as torch counts them"""
     state_bytes: int | None = None
     """of the streaming state (decode)"""
+    operations: int | None = None
+    """that a token takes, but for views (decode)"""
+    bytes_read: int | None = None
+    """by those operations (decode)"""
+    limit: float | None = None
+    """seconds that they would take at least (decode; `everyformer.benchmark.limits`)"""
 
 
 def crossover(

@@ -56,7 +56,7 @@ class Counter(Operations):
         places = {t.untyped_storage()._cdata for t in given}
         views = all(t.untyped_storage()._cdata in places for t in made)
         changes = func._schema.is_mutable
-        if not given + made or (views and made and not changes):
+        if not (given or made) or (views and made and not changes):
             return
         self.operations += 1
         sizes = [_numbers(t) * t.element_size() for t in given]

@@ -89,6 +89,13 @@ def _ratio(one: Point | None, other: Point | None) -> str | None:
     return f"{'' if one.stable and other.stable else '~'}{one.seconds / other.seconds:.2f}x"
 
 
+def _limit(point: Point) -> str | None:
+    """The least time of a token in ms, and how many times that it took."""
+    if point.limit is None or point.seconds is None:
+        return None
+    return f"{1000 * point.limit:.3f} ({point.seconds / point.limit:.1f}x)"
+
+
 def exit_code(points: list[Point]) -> int:
     """1 where a measurement broke, 2 where one could not be what was asked for, else 0."""
     statuses = {point.status for point in points}
@@ -119,6 +126,7 @@ def render(points: list[Point]) -> str:
                 p.length,
                 f"{1000 * time:.2f}" if time is not None else p.status,
                 spread,
+                _limit(p),
                 _ratio(p, other),
                 _ratio(ours, p) if p.source != "everyformer" else None,
                 size(p.state_bytes if p.work == "decode" else p.peak_bytes),
@@ -127,7 +135,7 @@ def render(points: list[Point]) -> str:
                 None if p.stable else "unstable",
             )
         )
-    headers = ("member", "source", "work", "length", "ms", "quartiles", "of attention")
+    headers = ("member", "source", "work", "length", "ms", "quartiles", "limit", "of attention")
     memory = ("memory", "of five calls", "GFLOP", "")
     lines = [table((*headers, "ours / peer", *memory), rows)]
     if not all(p.stable for p in points):
@@ -135,6 +143,11 @@ def render(points: list[Point]) -> str:
             "unstable: quartiles or peaks beyond 10% of the median however often it was measured, "
             "so ratios (~) are rough: measure again when the machine has no other work, or longer "
             "(--seconds)"
+        )
+    if any(p.limit for p in points):
+        lines.append(
+            "limit: the larger of bytes read / bandwidth measured in the same process, and 2 us "
+            "for each operation that is no view; (times the limit)"
         )
     if any(p.work == "search" for p in points):
         lines.append("search: queries x neighbours of each, among so many keys as the length says")

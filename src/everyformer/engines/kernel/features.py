@@ -78,7 +78,8 @@ def stable_exponentials(
     with full_precision(x):
         logs = _products(x, projection)
         logs = torch.cat([logs, -logs], -1) if hyperbolic else logs
-        if not eps and x.shape[-2] <= 2:
+        # a graph serves any length
+        if not eps and not torch.compiler.is_compiling() and x.shape[-2] <= 2:
             return _of_a_token(x, logs)
         # what features are divided by and levels multiply with needs no gradient, but eps has one
         top = (logs if eps else logs.detach()).amax(-1, keepdim=True)

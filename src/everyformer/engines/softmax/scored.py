@@ -176,7 +176,9 @@ class Scores:
         if position is None or pairs is None or self.softcap is not None or self.sink is not None:
             return None
         hidden = visible.mask
-        if q.shape[2] > 1 or not pairs.last or (hidden is not None and hidden.dtype != torch.bool):
+        if q.shape[2] > 1 or not pairs.last:
+            return None
+        if hidden is not None and (hidden.dtype != torch.bool or position.adds_to_values):
             return None
         changed = position.last(q, pairs, self.factor(q))
         if changed is None:
