@@ -129,15 +129,15 @@ def _decode(point: Point, setting: Setting, options: dict[str, Any]) -> Point:
             return times[DECODE_WARM_UP:]
 
         point = _timed(point, steps_timed, setting)
-        state = before
+        state_bytes, state = state.nbytes, before
         for step in range(point.length, point.length + steps - 1):
             state = mixer(x[:, step : step + 1], state=state).state
         with Counter() as counter:
-            state = mixer(x[:, -1:], state=state).state
+            mixer(x[:, -1:], state=state)
     limit = least_seconds(counter, setting.device)
     return dataclasses.replace(
         point,
-        state_bytes=state.nbytes,
+        state_bytes=state_bytes,
         operations=counter.operations,
         bytes_read=counter.bytes_read,
         limit=limit,

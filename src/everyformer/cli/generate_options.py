@@ -48,6 +48,8 @@ class GenerateOptions(VerbOptions, Sampling, BeamConfig, PlayConfig):
     state: str | None = None
     """file that a text is kept in between two commands: what a stream came to is saved there, and
     gone on from if it exists (the prompt is then read after it)"""
+    compile: bool = False
+    """compile the step of one token: seconds at first, kept on disk for later commands (lm)"""
     images: Count | None = None
     """how many images to draw (default: 16), complete or enlarge (default: 6)"""
     complete: str | None = None

@@ -22,6 +22,7 @@ from everyformer.core.errors import (
 from everyformer.core.mask import Mask
 from everyformer.core.state import StackState
 from everyformer.data.tokenizers.base import Tokenizer
+from everyformer.generation.compiled import CompiledStep
 from everyformer.generation.config import Sampling
 from everyformer.genes.depth.early_exits import reading_prompt
 from everyformer.models.base import Model, evaluating
@@ -100,8 +101,14 @@ class TokenStream(Iterator[Tensor]):
     """State of the texts so far, less the newest tokens; None where all is recomputed."""
 
     def __init__(
-        self, model: Model, texts: _Rows, tokens: int | None, state: StackState | None
+        self,
+        model: Model,
+        texts: _Rows,
+        tokens: int | None,
+        state: StackState | None,
+        compile: bool = False,
     ) -> None:
+        self._step = CompiledStep(model) if compile else None
         self._model, self.state, self.rows = model, state, len(texts.ids)
         self._drawn = self._draw(texts, tokens)
 
@@ -118,6 +125,8 @@ class TokenStream(Iterator[Tensor]):
         generator = torch.Generator(device=ids.device).manual_seed(sampling.seed)
         initial = self.state
         self.state = initial_state(self._model, rows) if initial is None else initial.reserve(64)
+        if self._step is not None:
+            self.state = _unreserved(self._model, self.state, rows, initial)
         alive = torch.arange(rows, device=ids.device)
         while len(alive) and (tokens is None or texts.count < tokens):
             part = None if keep is None else Mask(keep=keep)
@@ -126,6 +135,9 @@ class TokenStream(Iterator[Tensor]):
             with reading_prompt(self._model, prompt) if prompt else nullcontext():
                 if whole:
                     out = self._model(ids, mask=part, last=1)
+                elif self._step is not None and not prompt and self.state is not None:
+                    out = self._step(new, self.state)
+                    self.state = out.state
                 else:
                     out = self._model(new, mask=part, state=self.state, last=1)
                     self.state = out.state
@@ -154,6 +166,7 @@ def stream(
     sampling: Sampling | None = None,
     tokenizer: Tokenizer | None = None,
     state: StackState | None = None,
+    compile: bool = False,
 ) -> TokenStream:
     """Continue ``prompt`` and yield each new token (B,) as it is drawn.
 
@@ -169,8 +182,13 @@ def stream(
         sampling: how tokens are drawn (default: temperature 1, seed 0).
         tokenizer: what reads the tokens, for stop strings.
         state: what came before the prompt (of as many rows), as an earlier stream left it.
+        compile: whether steps after the prompt are one compiled graph
+            (`everyformer.generation.compiled`); the first takes seconds, or reads what an earlier
+            process compiled.
 
     Raises:
+        UnsupportedError: ``compile`` where there is no C++ compiler, no exact state, or a step is
+            no one graph.
         ShapeError: a row without a token, a token beyond the vocabulary, or a text that outgrows
             the table over positions.
         ConfigError: stop strings without a tokenizer, an end token beyond the vocabulary.
@@ -180,7 +198,7 @@ def stream(
     sampling = sampling or Sampling()
     ids, keep = _rows_of(prompt, mask, next(model.parameters()).device)
     texts = _Rows(ids, keep, model.config.vocabulary, sampling, tokenizer)
-    return TokenStream(model, texts, tokens, state)
+    return TokenStream(model, texts, tokens, state, compile)
 
 
 def generate(
@@ -191,11 +209,27 @@ def generate(
     mask: Mask | None = None,
     sampling: Sampling | None = None,
     tokenizer: Tokenizer | None = None,
+    compile: bool = False,
 ) -> Tensor:
     """The new tokens (B, n) that `stream` yields, n at most ``tokens``; `ENDED` after an end."""
-    new = stream(model, prompt, tokens=tokens, mask=mask, sampling=sampling, tokenizer=tokenizer)
+    new = stream(
+        model, prompt, tokens=tokens, mask=mask, sampling=sampling, tokenizer=tokenizer,
+        compile=compile,
+    )  # fmt: skip
     drawn = list(new)
     return torch.stack(drawn, 1) if drawn else torch.empty(new.rows, 0, dtype=torch.long)
+
+
+def _unreserved(
+    model: Model, state: StackState | None, rows: int, initial: StackState | None
+) -> StackState:
+    """A state without reserved room, which a compiled graph could not write to."""
+    if state is None:
+        raise UnsupportedError(
+            f"{model.config.member} recomputes the whole text at every token, since it has no "
+            "exact state, so there is no step to compile: generate without compile"
+        )
+    return model.init_state(rows) if initial is None else initial.map(lambda t, _: t)
 
 
 class _Rows:

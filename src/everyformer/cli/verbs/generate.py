@@ -91,6 +91,7 @@ def _text(trained: TrainedRun, options: GenerateOptions) -> int:
         raise ConfigError("--json gives one document when all is made: say how many --tokens")
     kind = "a state" if exact else "recomputing (the member has no exact state)"
     rules: dict[str, Any] = {"sampling": options.sampling, "tokenizer": tokenizer}
+    rules["compile"] = options.compile
     if options.state is not None:
         if not exact or len(texts) > 1:
             raise ConfigError(
