@@ -29,7 +29,7 @@ OVER = {
     "gtrxl": (185, "a GRU's gate around every sub-layer"),
     "linear": (86, "maps queries and keys, and divides by the sum of weights"),
     "linformer-chunked": (234, "decides anew in every layer which slots are full"),
-    "memorizing": (121, "a layer that searches its store"),
+    "memorizing": (118, "a layer that searches its store"),
     "performer": (130, "levels of features, on which sums are faded"),
     "rfa": (122, "unit vectors, sines and cosines, and a guarded signed denominator"),
     "routing": (294, "queries choose clusters, and lists of two kinds are written"),

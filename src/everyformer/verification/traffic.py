@@ -10,7 +10,7 @@ what the row says is held of it, and writes no copy of it.
 
 import dataclasses
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -58,22 +58,11 @@ class Step(NamedTuple):
 class Traffic(Operations):
     """Counts the bytes that operations read and write; this library's own by those within them."""
 
+    inside = True
+
     def __init__(self) -> None:
         super().__init__()
         self.read = self.written = 0
-
-    def __torch_dispatch__(
-        self,
-        func: Callable[..., Any],
-        types: Any,
-        args: tuple[Any, ...] = (),
-        kwargs: Mapping[str, Any] | None = None,
-    ) -> Any:
-        if func.namespace == "everyformer":  # type: ignore[attr-defined]
-            keys = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)
-            with self:
-                return func.redispatch(keys, *args, **(kwargs or {}))  # type: ignore[attr-defined]
-        return super().__torch_dispatch__(func, types, args, kwargs)
 
     def see(self, func: Any, given: Sequence[Tensor], made: Sequence[Tensor]) -> None:
         name = func._schema.name.partition("::")[2]
