@@ -75,6 +75,7 @@ def test_every_option_has_another_value_here() -> None:
     assert {*OTHER, "source", "cache"} == set(field_defaults(DataConfig))
 
 
+@pytest.mark.full("5 s a kind of data", parts=3)
 @pytest.mark.parametrize("kind", RUNS)
 def test_an_option_of_the_data_changes_what_is_told_or_is_refused(
     kind: str, files: Path, say: Callable

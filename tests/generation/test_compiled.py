@@ -39,6 +39,7 @@ def eager(monkeypatch):
     torch.compiler.reset()
 
 
+@pytest.mark.full("10 s each", parts=3)
 @pytest.mark.usefixtures("eager")
 @pytest.mark.parametrize("name", ["attention", "rope", "linear", "aft-simple", "transformer-xl"])
 def test_a_compiled_step_writes_the_same_tokens(name):

@@ -94,10 +94,8 @@ def test_program_of_torch_equals_the_model(tmp_path, name):
             loaded(**inputs_of(model, 1, 18))
 
 
-@pytest.mark.parametrize(
-    "name",
-    [pytest.param(n, marks=[pytest.mark.full("15 s")] if n in SLOW else []) for n in MODELS],
-)
+@pytest.mark.full("3 to 24 s each, of programs whose torch form is tried each time", parts=3)
+@pytest.mark.parametrize("name", MODELS)
 @graphs_take_all_pairs
 def test_onnxruntime_equals_the_model(tmp_path, name):
     onnxruntime = pytest.importorskip("onnxruntime")
