@@ -30,6 +30,10 @@ UNKNOWN = "unknown"
 SIDE, LONGEST = 512, 0.2
 """of the matrices that are multiplied, and seconds that each kind may take"""
 
+COMPILING = {
+    True: "on a CPU steps gained nothing where they were measured",
+    False: "it pays from some minutes of training on",
+}
 EXTRAS: dict[str, str] = {
     "images": "pictures as data, and the built-in digits",
     "text": "BPE tokenizers, BLEU and chrF",
@@ -214,7 +218,7 @@ def choices(device: torch.device, rates: dict[str, float]) -> list[dict[str, Any
             f"as always; bfloat16 products are {quicker:.2g}x as fast here"
             + (": try --precision auto" if quicker > 1.2 else ""),
         ),
-        ("--compile", "no", "as always; it pays from some minutes of training on"),
+        ("--compile", "no", f"as always; {COMPILING[device.type == 'cpu']}"),
         (
             "--mixer.backend",
             "flex" if device.type == "cuda" else "blocked or dense",
