@@ -82,7 +82,7 @@ def test_the_limit_is_the_larger_of_beginning_and_reading(
 ) -> None:
     monkeypatch.setattr(limits, "bandwidth", lambda device: 1e9)
     counter = Counter()
-    counter.operations, counter.bytes_read = operations, read
+    counter.operations, counter.read = operations, read
     assert least_seconds(counter, "cpu") == pytest.approx(1.0 if least is None else least)
 
 

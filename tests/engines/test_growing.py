@@ -4,9 +4,9 @@ import pytest
 import torch
 
 import everyformer as ef
+from everyformer.core.operations import Counter
 from everyformer.engines.softmax.cache import KeyValueState
 from everyformer.verification.cases import Case
-from everyformer.verification.traffic import Traffic
 from helpers import draw
 
 HELD = {"attention": 256, "aft-full": 256, "gmlp": 256, "amlp": 768, "linformer-chunked": 64}
@@ -26,7 +26,7 @@ def written_by_a_step(name: str, tokens: int, reserved: bool) -> int:
         state = mixer.init_state(1)
         state = state.reserve(64) if reserved else state
         for piece in x.split([tokens, 1, 1], 1):
-            with Traffic() as counted:
+            with Counter() as counted:
                 state = mixer(piece, state=state).state
     return counted.written
 

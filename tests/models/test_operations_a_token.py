@@ -94,14 +94,20 @@ def test_views_count_nothing_and_lookups_read_what_they_give():
     table, x = torch.randn(100, 4), torch.randn(6)
     with Counter() as counter:
         x.view(2, 3).t()[0]
-    assert (counter.operations, counter.bytes_read) == (0, 0)
+    assert (counter.operations, counter.read) == (0, 0)
     with Counter() as counter:
         torch.nn.functional.embedding(torch.tensor([3, 1]), table)
-    assert counter.bytes_read == 2 * 8 + 2 * 4 * 4
+    assert counter.read == 2 * 8 + 2 * 4 * 4
     with Counter() as counter:
         x.expand(5, 6) + 1
         x.mul_(2)
-    assert (counter.operations, counter.bytes_read) == (2, 2 * 6 * 4)
+    assert (counter.operations, counter.read) == (2, 2 * 6 * 4)
+    with Counter() as counter:
+        torch.randn(12)[::2].expand(5, 6) + 1
+    assert counter.read == 6 * 4
+    with Counter() as counter:
+        x.sort()
+    assert (counter.operations, counter.read, counter.written) == (1, 6 * 4, 6 * 4 + 6 * 8)
 
 
 @pytest.mark.parametrize("name", [name for name in STREAMING if name not in LEAVE])

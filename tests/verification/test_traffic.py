@@ -5,11 +5,12 @@ from dataclasses import replace
 import pytest
 import torch
 
+from everyformer.core.operations import Counter
 from everyformer.engines.content.chosen import chosen_attention
 from everyformer.family import info, list_members
 from everyformer.laws.verdict import LawBroken
 from everyformer.verification.check import Check
-from everyformer.verification.traffic import Traffic, between, traffic
+from everyformer.verification.traffic import between, traffic
 from everyformer.verification.verify import exemption
 from helpers import draw
 
@@ -42,7 +43,7 @@ BYTES = 8
     ],
 )  # fmt: skip
 def test_bytes_of(what, run, read, written):
-    with Traffic() as counted:
+    with Counter() as counted:
         run()
     assert (counted.read, counted.written) == (BYTES * read, BYTES * written), what
 
@@ -51,7 +52,7 @@ def test_an_operator_of_this_library_counts_by_what_runs_in_it():
     """Chosen values are read, and the room around them is not."""
     q, k, v = draw(2, 1, 4), *(draw(2, 100, 4, seed=n)[:, :90] for n in (1, 2))
     chosen, scores = torch.tensor([[[1, 7, 88]], [[0, 89, 2]]]), draw(2, 1, 3)
-    with Traffic() as counted:
+    with Counter() as counted:
         expected = chosen_attention(q, k, v, chosen, scores)
     assert 24 * BYTES < counted.read < 180 * BYTES
     weights = scores.softmax(-1)

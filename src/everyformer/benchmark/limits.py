@@ -22,7 +22,7 @@ TRIES = 7
 
 def least_seconds(counted: Counter, device: str) -> float:
     """The limit of the operations that were ``counted``."""
-    return max(counted.bytes_read / bandwidth(device), counted.operations * BEGIN)
+    return max(counted.read / bandwidth(device), counted.operations * BEGIN)
 
 
 @functools.cache

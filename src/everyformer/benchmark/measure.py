@@ -139,7 +139,7 @@ def _decode(point: Point, setting: Setting, options: dict[str, Any]) -> Point:
         point,
         state_bytes=state_bytes,
         operations=counter.operations,
-        bytes_read=counter.bytes_read,
+        bytes_read=counter.read,
         limit=limit,
     )
 

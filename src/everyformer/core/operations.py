@@ -1,5 +1,6 @@
 """Operations of torch as they run, one by one, for what counts or refuses them."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -10,8 +11,12 @@ from torch.utils._pytree import tree_leaves
 
 OWN = "everyformer"
 """namespace of this library's operators"""
-LOOKUPS = ("embedding", "index", "index_select", "gather")
-"""operations that read as much of their first tensor as they give"""
+_TAKING = {"index", "index_select", "gather", "embedding", "take"}
+"""operations that read of their first operand what they give"""
+_PLACING = {"index_put_", "index_copy_", "scatter_"}
+"""those that write into their first operand as much as the last one holds"""
+_OVERWRITING = {"copy_", "fill_", "zero_"}
+"""those that do not read what they write to"""
 
 
 class Operations(TorchDispatchMode):
@@ -44,28 +49,41 @@ class Operations(TorchDispatchMode):
 
 
 class Counter(Operations):
-    """Counts operations that are no views, and the bytes that they read."""
+    """Counts operations that are no views, and the bytes that they read and write."""
 
     inside = True
 
     def __init__(self) -> None:
         super().__init__()
-        self.operations = self.bytes_read = 0
+        self.operations = self.read = self.written = 0
+
+    @property
+    def moved(self) -> int:
+        """Bytes read and written."""
+        return self.read + self.written
 
     def see(self, func: Any, given: Sequence[Tensor], made: Sequence[Tensor]) -> None:
         places = {t.untyped_storage()._cdata for t in given}
         views = all(t.untyped_storage()._cdata in places for t in made)
-        changes = func._schema.is_mutable
-        if not (given or made) or (views and made and not changes):
+        if not (given or made) or (views and made and not func._schema.is_mutable):
             return
         self.operations += 1
-        sizes = [_numbers(t) * t.element_size() for t in given]
-        name = func._schema.name.removeprefix("aten::")
-        if name == "copy_":
-            sizes = sizes[1:]
-        elif name in LOOKUPS:
-            sizes[0] = min(sizes[0], sum(t.numel() * t.element_size() for t in made))
-        self.bytes_read += sum(sizes)
+        name = func._schema.name.partition("::")[2]
+        if "empty" in name:
+            return
+        if name in _PLACING:
+            into, *given = given
+            self.written += given[-1].numel() * into.element_size()
+        else:
+            self.written += sum(_bytes(t) for t in made)
+        if name.endswith("_like") or name.startswith("new_"):
+            return
+        if name in _TAKING:
+            table, *given = given
+            self.read += made[0].numel() * table.element_size()
+        if name in _OVERWRITING or func._schema.overload_name.endswith("out"):
+            given = [t for t in given if all(t is not out for out in made)]
+        self.read += sum(_bytes(t) for t in given)
 
 
 def _within(func: Any, args: Any, named: Any) -> Callable[..., Any] | None:
@@ -82,10 +100,8 @@ def _tensors(of: Any) -> list[Tensor]:
     return [t for t in tree_leaves(of) if isinstance(t, Tensor)]
 
 
-def _numbers(t: Tensor) -> int:
-    """Numbers that lie apart in memory."""
-    apart = (n for n, step in zip(t.shape, t.stride(), strict=True) if step or n == 0)
-    count = 1
-    for n in apart:
-        count *= n
-    return count
+def _bytes(t: Tensor) -> int:
+    """Bytes of the elements of a tensor; those that a view shows twice count once."""
+    steps = [(n, stride) for n, stride in zip(t.shape, t.stride(), strict=True) if stride]
+    span = 1 + sum((n - 1) * stride for n, stride in steps)
+    return min(t.numel(), math.prod(n for n, _ in steps), span) * t.element_size()

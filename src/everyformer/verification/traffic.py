@@ -14,10 +14,9 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
 
 from everyformer.core.member import Cost, Member
-from everyformer.core.operations import Operations
+from everyformer.core.operations import Counter
 from everyformer.verification.cases import Case, draw
 from everyformer.verification.check import Check
 
@@ -31,13 +30,6 @@ FIRST = 64
 """tokens at least that come before: room that is doubled at powers of two is not full there"""
 PIECE = 1024
 """tokens of a call, where no step is counted"""
-
-_TAKING = {"index", "index_select", "gather", "embedding", "take"}
-"""operations that read of their first operand what they give"""
-_PLACING = {"index_put_", "index_copy_", "scatter_"}
-"""those that write into their first operand as much as the last one holds"""
-_OVERWRITING = {"copy_", "fill_", "zero_"}
-"""those that do not read what they write to"""
 
 
 class Step(NamedTuple):
@@ -53,43 +45,6 @@ class Step(NamedTuple):
 
     def __str__(self) -> str:
         return f"reads {self.read:,} bytes and writes {self.written:,}"
-
-
-class Traffic(Operations):
-    """Counts the bytes that operations read and write; this library's own by those within them."""
-
-    inside = True
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.read = self.written = 0
-
-    def see(self, func: Any, given: Sequence[Tensor], made: Sequence[Tensor]) -> None:
-        name = func._schema.name.partition("::")[2]
-        places = {t.untyped_storage().data_ptr() for t in given}
-        views = all(t.untyped_storage().data_ptr() in places for t in made)
-        if "empty" in name or (views and not func._schema.is_mutable):
-            return
-        if name in _PLACING:
-            into, *given = given
-            self.written += given[-1].numel() * into.element_size()
-        else:
-            self.written += sum(_bytes(t) for t in made)
-        if name.endswith("_like") or name.startswith("new_"):
-            return
-        if name in _TAKING:
-            table, *given = given
-            self.read += made[0].numel() * table.element_size()
-        if name in _OVERWRITING or func._schema.overload_name.endswith("out"):
-            given = [t for t in given if all(t is not out for out in made)]
-        self.read += sum(_bytes(t) for t in given)
-
-
-def _bytes(t: Tensor) -> int:
-    """Bytes of the elements of a tensor; those that a view shows twice count once."""
-    steps = [(n, stride) for n, stride in zip(t.shape, t.stride(), strict=True) if stride]
-    span = 1 + sum((n - 1) * stride for n, stride in steps)
-    return min(t.numel(), math.prod(n for n, _ in steps), span) * t.element_size()
 
 
 def traffic(member: Member, check: Check, device: str, dtype: torch.dtype) -> None:
@@ -156,7 +111,7 @@ def steps(case: Case, lengths: Sequence[int]) -> list[list[Step]]:
             for _ in range(2):
                 x = draw(1, 1, WIDTH, seed=read, dtype=torch.float32)
                 held = state.nbytes
-                with Traffic() as of:
+                with Counter() as of:
                     state = mixer(x, state=state).state
                 pair.append(Step(of.read, of.written, held))
                 read += 1

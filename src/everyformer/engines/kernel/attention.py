@@ -38,7 +38,7 @@ from everyformer.engines.kernel.chunks import (
 from everyformer.engines.operators import operator
 from everyformer.engines.ranges import fake, full_precision, returned, widened
 
-_EMPTY = {torch.float32: 1e-28, torch.float64: 1e-280}
+EMPTY = {torch.float32: 1e-28, torch.float64: 1e-280}
 """a sum of weights below this has lost its digits, and its gradient would leave the dtype"""
 
 
@@ -166,7 +166,7 @@ def divided(sums: Tensor, guard: Denominator) -> tuple[Tensor, Tensor]:
     total = sums[..., -1:]
     if guard.kind == "positive":
         total = total + guard.eps if guard.eps else total
-        total = torch.nn.functional.threshold(total, _EMPTY[total.dtype], math.inf)
+        total = torch.nn.functional.threshold(total, EMPTY[total.dtype], math.inf)
     elif guard.kind == "signed":
         total = total.abs().clamp(min=guard.eps).copysign(total)
     elif guard.kind == "above":

@@ -39,11 +39,11 @@ class Remembered:
         device = weights[0].device
         working = torch.is_grad_enabled() or torch.compiler.is_compiling()
         if working or device.type != "cpu" or torch.is_autocast_enabled("cpu"):
-            return make(_falling(count, nearest, device))
+            return make(falling(count, nearest, device))
         known = self.known
         if known is None or not self._serves(known, weights, count, (dtype, nearest)):
             room = 1 << (count - 1).bit_length()
-            made = make(_falling(room, nearest, device)).contiguous()
+            made = make(falling(room, nearest, device)).contiguous()
             kept = tuple(weight.detach().clone() for weight in weights)
             known = self.known = _Known(kept, (dtype, nearest), made)
         return known.made[:, -count:]
@@ -57,5 +57,6 @@ class Remembered:
         return fits and all(torch.equal(one, other) for one, other in pairs)
 
 
-def _falling(count: int, nearest: int, device: torch.device) -> Tensor:
+def falling(count: int, nearest: int, device: torch.device) -> Tensor:
+    """(``count``,) int64: distances that go down by one to the ``nearest``."""
     return nearest + count - torch.arange(1, count + 1, device=device)

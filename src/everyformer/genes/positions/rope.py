@@ -145,9 +145,10 @@ def _waves(
 
 def _rotated(x: Tensor, cosine: Tensor, sine: Tensor, layout: PairLayout) -> Tensor:
     """``x`` rotated by the `_waves` of its positions."""
-    other = x.roll(x.shape[-1] // 2, -1)
     if layout == "interleaved":
         other = x.unflatten(-1, (-1, 2)).flip(-1).flatten(-2)
+    else:
+        other = x.roll(x.shape[-1] // 2, -1)
     return torch.addcmul(x * cosine, other, sine).to(x.dtype)
 
 

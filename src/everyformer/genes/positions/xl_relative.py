@@ -36,7 +36,7 @@ from everyformer.core.position import Position, Sizes
 from everyformer.core.trace import record, tracing
 from everyformer.core.trials import Make, Pair, Trials
 from everyformer.engines.softmax.pairs import Pairs
-from everyformer.engines.softmax.remembered import Remembered
+from everyformer.engines.softmax.remembered import Remembered, falling
 from everyformer.engines.softmax.scored import Parts
 from everyformer.genes.positions import POSITIONS
 from everyformer.genes.positions.base import Cap, ScorePosition, at_zero
@@ -221,7 +221,7 @@ class XlRelative(ScorePosition):
             return self._project(waves).transpose(0, 1)
 
         if self.training:
-            return make(nearest + count - torch.arange(1, count + 1, device=self.u.device))
+            return make(falling(count, nearest, self.u.device))
         return self._remembered.of(make, [self.encode.weight], count, nearest, dtype)
 
     def _waves(self, distances: Tensor, dtype: torch.dtype) -> Tensor:

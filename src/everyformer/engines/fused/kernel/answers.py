@@ -1,13 +1,15 @@
 """What the queries of every chunk read of their chunk and of the state before it."""
 
+import torch
 import triton
 import triton.language as tl
 
 from everyformer.engines.fused.kernel.levels import fade_before, fade_pairs
 from everyformer.engines.fused.kernel.states import product
+from everyformer.engines.kernel import attention as kernel
 
-EMPTY = tl.constexpr(1e-28)
-"""a sum of weights below this has lost its digits, and its gradient would leave float32"""
+EMPTY = tl.constexpr(kernel.EMPTY[torch.float32])
+"""a sum of weights below this has lost its digits"""
 
 
 @triton.jit
