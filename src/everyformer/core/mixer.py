@@ -222,14 +222,9 @@ class Mixer(nn.Module):
         """Take over what all layers of a stack hold together from the first layer's mixer of the
         same kind."""
 
-    def begin_step(self) -> None:
-        """Told before every step of a training: what moves once a step, not by gradients, moves.
-
-        A mixer that has such parts also finds out by itself, since not every loop tells.
-        """
-
     def end_step(self) -> None:
-        """Told after every step of a training: what must lie within bounds is set back into them.
+        """Told after every step of a training: what must lie within bounds is set back into them,
+        and what moves once a step, not by gradients, moves.
 
         A mixer that has such parts also does so by itself, since not every loop tells.
         """

@@ -119,12 +119,8 @@ class Model(nn.Module):
     def set_progress(self, done: float) -> None:
         """Report, before every training step, of the share of the training that is over.
 
-        Models with losses that end before the training does change them by it, and mixers learn
-        that the step before is over (`Mixer.begin_step`).
+        Models with losses that end before the training does change them by it.
         """
-        for part in self.modules():
-            if isinstance(part, Mixer):
-                part.begin_step()
 
     @final
     def end_step(self) -> None:

@@ -59,7 +59,6 @@ class LanguageModel(Model):
         return {"neighbours": both % self.config.vocabulary}
 
     def set_progress(self, done: float) -> None:
-        super().set_progress(done)
         layers = len(self.stack.order) if self.config.layer_losses else 0
         self.predicting = tuple(n for n in range(1, layers) if done < n / (2 * layers))
 

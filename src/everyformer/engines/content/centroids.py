@@ -7,10 +7,10 @@
 Averages begin at n_c = 1 and m_c = mu_c. They move once a training step, whatever the number of
 passes in it: sums wait (and are saved) until the step is over, so that all passes of a step, and
 those that repeat one for its backward pass, meet the same centroids. It is over when the training
-loop says so (`Model.set_progress`), or, where no one does, when the weights beside them are found
+loop says so (`Model.end_step`), or, where no one does, when the weights beside them are found
 changed (`everyformer.system.fingerprint`: by any optimiser). A pass is counted when its gradient
 arrives, hence once, and not at all where there is none; processes that train together add up their
-sums. Everything is kept in float32 at least, also where the weights are not.
+sums when a step is over. Everything is kept in float32 at least, also where the weights are not.
 
 Sources: van den Oord et al. 2017, arXiv 1711.00937, appendix A.1 (averages, smoothing); Roy et al.
 2020, arXiv 2003.05997, section 4.1, which writes the step without the counts that its code keeps.
@@ -104,10 +104,6 @@ class Centroids(nn.Module):
 
         def take(gradient: Tensor) -> None:
             for stored, more in ((self.new_sums, sums), (self.new_counts, counts)):
-                if dist.is_available() and dist.is_initialized():
-                    # a copy, since a second gradient of the same pass comes here again
-                    more = more.clone()
-                    dist.all_reduce(more)
                 stored += more.to(stored)
 
         y.register_hook(take)
@@ -120,14 +116,21 @@ class Centroids(nn.Module):
         now = fingerprint(weights)
         if not unchanged(self._known, now):
             self._known = now
-            self.settle()
+            # processes do not all read held-out text, so nothing to settle must ask nobody
+            if self.new_counts.any():
+                self.settle()
 
     @torch.compiler.disable
     @torch.no_grad()
     def settle(self) -> None:
-        """Move the centroids by what was counted: a step is over."""
+        """Move the centroids by what was counted, by all processes: a step is over on all of them."""
         # models are also built where nothing is computed
-        if self.update != "ema" or self.means.is_meta or not self.new_counts.any():
+        if self.update != "ema" or self.means.is_meta:
+            return
+        if dist.is_available() and dist.is_initialized():
+            for counted in (self.new_sums, self.new_counts):
+                dist.all_reduce(counted)
+        if not self.new_counts.any():
             return
         self.sums.lerp_(self.new_sums, 1 - self.decay)
         self.counts.lerp_(self.new_counts, 1 - self.decay)

@@ -261,7 +261,7 @@ class RoutingAttention(HeadMixer):
             self.centroids.watch(self.parameters())
         return super().train(mode)
 
-    def begin_step(self) -> None:
+    def end_step(self) -> None:
         self.centroids.settle()
 
     def _routing(self, training: bool) -> Routing | None:
