@@ -31,8 +31,8 @@ from everyformer.datastores.table import PhraseTable
 from everyformer.genes.retrieval.knn import KnnRunOptions
 from everyformer.models.knn_lm import KnnLanguageModel
 from everyformer.training.config import TrainingConfig
-from everyformer.training.distributed import Launch
 from everyformer.training.evaluate import evaluate
+from everyformer.training.parallel.world import Launch
 
 CONTEXT, STRIDE, TOKENS = 8, 4, 11
 HOW = Indexing(context=CONTEXT, stride=STRIDE, batch=3, dtype="float32")

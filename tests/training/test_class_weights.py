@@ -12,8 +12,8 @@ from everyformer.core.errors import ConfigError
 from everyformer.data.arrays import ArrayDataset
 from everyformer.data.batch import Batch
 from everyformer.training import TrainingConfig, train
-from everyformer.training.distributed import World
 from everyformer.training.evaluate import evaluate
+from everyformer.training.parallel.world import World
 from everyformer.training.step import backward, weigh_classes
 from helpers import build_model
 

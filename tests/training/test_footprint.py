@@ -10,8 +10,8 @@ from torch import nn
 from everyformer.core.errors import ResourceError
 from everyformer.data.environments import EnvironmentDataset
 from everyformer.training.config import TrainingConfig
-from everyformer.training.distributed import World
 from everyformer.training.footprint import check_footprint, check_reading
+from everyformer.training.parallel.world import World
 
 MIB = 1 << 20
 CASES = [

@@ -13,10 +13,10 @@ from everyformer.core.errors import ConfigError, UnsupportedError
 from everyformer.core.state import named_tensors
 from everyformer.genes.memory.base import memories_of
 from everyformer.training.config import TrainingConfig
-from everyformer.training.distributed import World
 from everyformer.training.evaluate import evaluate, evaluate_long
 from everyformer.training.loop import train
 from everyformer.training.optimiser import clip_gradients, parameter_groups
+from everyformer.training.parallel.world import World
 from everyformer.training.run import RunDirectory
 from everyformer.training.step import TextCarry, backward
 

@@ -9,8 +9,8 @@ import torch
 import everyformer as ef
 from everyformer.data import DataConfig, load_dataset
 from everyformer.data.dataset import Dataset
-from everyformer.training.distributed import World
 from everyformer.training.evaluate import evaluate
+from everyformer.training.parallel.world import World
 from everyformer.training.step import backward
 
 

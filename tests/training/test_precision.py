@@ -13,8 +13,8 @@ from everyformer.models.policy import PolicyModel
 from everyformer.training import loop, precision
 from everyformer.training.checkpoint import checkpoints, read_state
 from everyformer.training.config import TrainingConfig
-from everyformer.training.distributed import World
 from everyformer.training.logging import read_metrics
+from everyformer.training.parallel.world import World
 from everyformer.training.precision import (
     CALLS,
     ROUNDS,

@@ -7,7 +7,7 @@ from training_stand_ins import tiny_text
 
 import everyformer as ef
 from everyformer.data.batch import Batch
-from everyformer.training.distributed import World
+from everyformer.training.parallel.world import World
 from everyformer.training.step import TextCarry, backward
 
 WORLD = World(torch.device("cpu"))

@@ -21,8 +21,8 @@ import everyformer as ef
 from everyformer.core.errors import ConfigError, DataError
 from everyformer.core.mask import Mask
 from everyformer.data.batch import Batch
-from everyformer.training.distributed import World, join
 from everyformer.training.logging import read_metrics
+from everyformer.training.parallel.world import World, join
 from everyformer.training.step import backward, seed_step
 
 ALONE = World(torch.device("cpu"))

@@ -13,7 +13,6 @@ from training_stand_ins import TinyData, TinyModel
 
 from everyformer.core.errors import ConfigError, DataError
 from everyformer.training.config import TrainingConfig
-from everyformer.training.distributed import World, pick_device
 from everyformer.training.evaluate import evaluate
 from everyformer.training.logging import MetricsLog, read_metrics
 from everyformer.training.optimiser import (
@@ -23,6 +22,7 @@ from everyformer.training.optimiser import (
     parameter_groups,
     set_learning_rate,
 )
+from everyformer.training.parallel.world import World, pick_device
 from everyformer.training.progress import Progress
 from everyformer.training.schedule import learning_rate, schedule_factor
 

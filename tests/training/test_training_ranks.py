@@ -12,8 +12,8 @@ import pytest
 from training_stand_ins import become_rank, free_port
 
 from everyformer.cli import main
-from everyformer.training import distributed
-from everyformer.training.distributed import Launch, read_launch
+from everyformer.training.parallel import world
+from everyformer.training.parallel.world import Launch, read_launch
 
 NAMES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 SIZES = ("--width", "8", "--layers", "1", "--heads", "1", "--length", "8", "--batch", "4")
@@ -78,7 +78,7 @@ def test_without_the_others_it_ends(
     port = free_port()
     for name, value in zip(NAMES, (rank, rank, "2", "127.0.0.1", port), strict=True):
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr(distributed, "WAIT", timedelta(seconds=1))
+    monkeypatch.setattr(world, "WAIT", timedelta(seconds=1))
     assert main(["train", "gmlp", "--data", "text.txt", "--out", "run", *SIZES]) == 1
     told = capsys.readouterr().err.splitlines()[-1]
     assert f"the 2 processes of this run did not all come together at 127.0.0.1:{port}" in told

@@ -153,6 +153,23 @@ class Stack(nn.Module):
             run.added = [F.pad(each, (0, 0, count, 0)) for each in run.added]
         return torch.cat((lead.to(x.dtype).expand(x.shape[0], -1, -1), x), 1)
 
+    def units(self) -> list[nn.Module]:
+        """Parts whose weights are needed together and can lie elsewhere until then: the blocks.
+
+        It is the stack itself where blocks are not called one by one: under a wiring that computes
+        them again, with readers of a context, and where blocks share weights. Where tokens leave
+        early it is nothing: the model predicts with parts of the stack in between.
+        """
+        if self.depth.drives:
+            return []
+        blocks = [cast(Block, block) for block in self.blocks]
+        shared = sum(len(list(block.parameters())) for block in blocks)
+        apart = shared == len(list(self.blocks.parameters()))
+        reads = any(block.cross is not None for block in blocks)
+        if not apart or reads or self.wiring.recomputes:
+            return [self]
+        return list(blocks)
+
     @property
     def mixers(self) -> list[Mixer]:
         """Mixers of every block, first block first."""

@@ -33,7 +33,7 @@ from everyformer.system.pulse import doing
 from everyformer.system.sealed import read_json, write_json
 from everyformer.system.stopping import Gentle, Stopped
 from everyformer.training.config import Precision
-from everyformer.training.distributed import pick_device
+from everyformer.training.parallel.world import pick_device
 from everyformer.training.spec import RunSpec, model_config
 
 if TYPE_CHECKING:

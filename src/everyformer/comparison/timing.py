@@ -19,7 +19,7 @@ from everyformer.family import info
 from everyformer.system.plain import from_json, to_json
 from everyformer.system.pulse import doing
 from everyformer.system.sealed import read_json, write_json
-from everyformer.training.distributed import pick_device
+from everyformer.training.parallel.world import pick_device
 
 FILE, FORMAT = "layers.json", "everyformer-layer-times"
 SECONDS = 0.2

@@ -19,8 +19,8 @@ from everyformer.genes.retrieval import RETRIEVAL
 from everyformer.models.base import Model
 from everyformer.models.language import LanguageModel
 from everyformer.training.config import TrainingConfig
-from everyformer.training.distributed import read_launch
 from everyformer.training.loop import train
+from everyformer.training.parallel.world import read_launch
 from everyformer.training.run import RunDirectory
 
 COMPANIONS: dict[str, Companion] = {"knn": knn_run, "spalm": spalm_run}

@@ -37,7 +37,7 @@ from everyformer.models.build import create_model
 from everyformer.models.knn_lm import KnnLanguageModel
 from everyformer.models.language import LanguageModel
 from everyformer.training.config import TrainingConfig
-from everyformer.training.distributed import World
+from everyformer.training.parallel.world import World
 from everyformer.training.reading import read_windows
 
 LENGTH = 128

@@ -20,6 +20,7 @@ from everyformer.core.tasks import TASKS
 
 BUDGETS = ("seconds", "tokens", "flops")
 Precision = Literal["float32", "bfloat16", "auto"]
+Parallel = Literal["ddp", "fsdp", "hybrid"]
 STEPS = 1000
 """of a training whose budget is not said"""
 
@@ -89,6 +90,11 @@ class TrainingConfig(Options):
     """newest checkpoints that stay, beside the best: `load` and `eval` can average them"""
     log_every: Count = 10
     """steps between rows of metrics.jsonl"""
+    parallel: Parallel = "ddp"
+    """what several processes (torchrun) share of the training: ddp, the rows of a batch; fsdp, the
+    weights, gradients and moments too; hybrid, those within groups, each of which holds a copy"""
+    shards: Annotated[Count | None, When("parallel", "hybrid")] = None
+    """processes that hold one copy of the weights between them; none: those of one machine"""
     seed: Seed = 0
     """of the data's order and of dropout: a step's randomness follows from seed and step alone"""
     device: str = "auto"
@@ -115,6 +121,11 @@ class TrainingConfig(Options):
             raise ConfigError(
                 f"schedule noam counts steps, but the budget is in {self.budget[0]}: give "
                 "'warmup_steps'"
+            )
+        if self.compile and self.parallel != "ddp":
+            raise ConfigError(
+                f"'compile' does not go with 'parallel' {self.parallel}, where layers gather their "
+                "weights as they run: leave one of them out"
             )
         if self.accumulate > self.batch:
             raise ConfigError(

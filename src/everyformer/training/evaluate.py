@@ -4,7 +4,7 @@ import dataclasses
 import math
 import time
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import torch
 import torch.nn.functional as F
@@ -20,10 +20,10 @@ from everyformer.data.text import TextDataset
 from everyformer.models.base import evaluating
 from everyformer.models.knn_lm import KnnLanguageModel
 from everyformer.models.policy import PolicyModel
-from everyformer.training.distributed import World
 from everyformer.training.footprint import check_reading
 from everyformer.training.forecasts import ForecastErrors
 from everyformer.training.measures import ClassErrors, NumberErrors, perplexity, ratio, wilson
+from everyformer.training.parallel.world import World
 from everyformer.training.reading import Curves, Read, read_in_order, read_windows
 from everyformer.training.returns import EPISODES, play_policy, played
 from everyformer.training.step import autocast
@@ -101,8 +101,9 @@ def evaluate(
             assert isinstance(dataset, TextDataset)
             reads = read_in_order(model, dataset, streams, limit, world)
         for read in reads:
-            if should_stop():
-                stopped = 1.0
+            stopped = float(should_stop())
+            # whose passes need all of them stop together
+            if world.sum([stopped])[0] if world.in_step else stopped:
                 break
             if read is not None:
                 losses.add(read)
@@ -112,6 +113,9 @@ def evaluate(
                     errors.add(read.out.logits, read.batch.targets)
                 if curves is not None:
                     curves.add(read)
+    if world.in_step:
+        # a pass without a backward pass leaves weights gathered, which are not those to step
+        cast(Any, model).reshard()
     if world.sum([stopped])[0]:
         return None
     tally.sums = torch.tensor(world.sum(tally.sums.flatten().tolist())).view_as(tally.sums)

@@ -11,7 +11,7 @@ from everyformer.data.environments import EnvironmentDataset
 from everyformer.data.text import TextDataset
 from everyformer.system.memory import check_memory
 from everyformer.training.config import TrainingConfig
-from everyformer.training.distributed import World
+from everyformer.training.parallel.world import World
 
 MOMENTS = 3
 """tensors beside each trained weight: its gradient and AdamW's two moments"""

@@ -24,7 +24,6 @@ from everyformer.system.pulse import doing
 from everyformer.system.stopping import Gentle
 from everyformer.training.checkpoint import CheckpointParts, TrainingState
 from everyformer.training.config import TrainingConfig
-from everyformer.training.distributed import World, join
 from everyformer.training.evaluate import evaluate, in_words
 from everyformer.training.footprint import check_footprint
 from everyformer.training.optimiser import (
@@ -35,6 +34,7 @@ from everyformer.training.optimiser import (
     copy_weights,
     set_learning_rate,
 )
+from everyformer.training.parallel.world import World, join
 from everyformer.training.precision import decide
 from everyformer.training.progress import Part, Progress
 from everyformer.training.result import Timed, TrainResult, peak_rss

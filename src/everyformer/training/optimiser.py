@@ -19,6 +19,7 @@ from everyformer.core.errors import PluginError
 from everyformer.core.foreign import source
 from everyformer.core.mixer import Mixer
 from everyformer.training.config import TrainingConfig
+from everyformer.training.parallel.shared import whole
 
 
 def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
@@ -90,7 +91,7 @@ def clip_gradients(parameters: Iterable[nn.Parameter], limit: float | None) -> f
         norm = get_total_norm([parameter.grad for parameter in group if parameter.grad is not None])
         if limit is not None:
             clip_grads_with_norm_(group, limit, norm)
-        norms.append(float(norm))
+        norms.append(float(whole(norm)))
     return norms[0]
 
 
@@ -131,7 +132,11 @@ class WeightAverage:
         finally:
             self._swap(model)
 
+    @torch.no_grad()
     def _swap(self, model: nn.Module) -> None:
         weights: dict[str, Tensor] = dict(model.named_parameters())
         for name, value in self.values.items():
-            self.values[name], weights[name].data = weights[name].data, value
+            # values and not storages: of weights that are split those are torch's own
+            held = weights[name].clone()
+            weights[name].copy_(value)
+            value.copy_(held)

@@ -21,7 +21,7 @@ from everyformer.data.batch import Batch
 from everyformer.models.policy import PolicyModel
 from everyformer.training.checkpoint import TrainingState
 from everyformer.training.config import Precision, TrainingConfig
-from everyformer.training.distributed import World
+from everyformer.training.parallel.world import World
 from everyformer.training.step import backward, positions
 
 SIDES = (64, 128, 256, 512, 1024, 2048)

@@ -3,6 +3,7 @@
 `Curves` are losses of a text by position in the segment, and by how much text came before.
 """
 
+import itertools
 import math
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
@@ -17,8 +18,11 @@ from everyformer.data.batch import IGNORED, Batch
 from everyformer.data.dataset import Dataset, OrderedDataset
 from everyformer.data.text import TextDataset
 from everyformer.genes.memory.base import memories_of
-from everyformer.training.distributed import World
+from everyformer.training.parallel.world import World
 from everyformer.training.step import forward
+
+Window = tuple[list[Batch], Batch]
+"""what a memory reads first, and the batch that is scored"""
 
 
 class Read(NamedTuple):
@@ -40,27 +44,42 @@ def read_windows(
 ) -> Iterator[Read | None]:
     """Validation batches; a model with a memory first reads what is `Memory.ahead` of each.
 
-    Batches of other processes come as None. Without ``remember`` windows are read by themselves.
+    Each process reads one in ``world.size``. Where passes need all of them, they make equally many,
+    the last ones perhaps for nothing, which is given as None. Without ``remember`` windows are read
+    by themselves.
     """
-    windows: Iterable[tuple[list[Batch], Batch]]
+    windows: Iterable[Window]
     segments = segments_ahead(model, dataset) if remember else None
     if segments is not None and isinstance(dataset, OrderedDataset):
         windows = dataset.warmed(size, limit, segments)
     else:
         windows = (([], batch) for batch in dataset.validation_batches(size, limit))
-    for number, (parts, batch) in enumerate(windows):
-        if number % world.size != world.rank:
+    for turn in _turns(windows, world.size):
+        own = turn[min(world.rank, len(turn) - 1)]
+        counts = world.rank < len(turn)
+        if not counts and not world.in_step:
             yield None
             continue
-        batch = batch.to(world.device)
+        parts, batch = own[0], own[1].to(world.device)
         if segments is None:
             before = torch.zeros(len(batch.targets), dtype=torch.long)
-            yield Read(forward(model, batch), batch, before)
-            continue
-        state = begin(model, len(batch.targets))
-        for part in parts:
-            state = forward(model, part.to(world.device), state, last=1).state
-        yield Read(forward(model, batch, state), batch, state.seen.cpu())
+            read = Read(forward(model, batch), batch, before)
+        else:
+            state = begin(model, len(batch.targets))
+            for part in parts:
+                state = forward(model, part.to(world.device), state, last=1).state
+            read = Read(forward(model, batch, state), batch, state.seen.cpu())
+            idle = max(len(ahead) for ahead, _ in turn) - len(parts) if world.in_step else 0
+            for _ in range(idle):
+                forward(model, batch, begin(model, len(batch.targets)), last=1)
+        yield read if counts else None
+
+
+def _turns(windows: Iterable[Window], size: int) -> Iterator[list[Window]]:
+    """``size`` windows at a time, one for each process; the last time there may be fewer."""
+    whole = iter(windows)
+    while turn := list(itertools.islice(whole, size)):
+        yield turn
 
 
 def segments_ahead(model: nn.Module, dataset: Dataset) -> int | None:

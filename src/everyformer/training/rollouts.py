@@ -30,7 +30,7 @@ from everyformer.models.base import evaluating
 from everyformer.models.policy import PolicyModel
 from everyformer.rl.endless import EndlessRows
 from everyformer.training.config import TrainingConfig
-from everyformer.training.distributed import World
+from everyformer.training.parallel.world import World
 from everyformer.training.step import Carry, TextCarry
 
 ACTING, ORDER = 2, 3

@@ -38,8 +38,8 @@ from everyformer.training.checkpoint import (
     save_state,
 )
 from everyformer.training.config import TrainingConfig
-from everyformer.training.distributed import World, read_launch
 from everyformer.training.logging import MetricsLog
+from everyformer.training.parallel.world import World, read_launch
 from everyformer.training.storage import RUN_FORMAT
 
 LOCK = ".lock"

@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn.parallel import DistributedDataParallel
 
 from everyformer.core.devices import seed_all
 from everyformer.core.errors import ConfigError, DataError
@@ -25,7 +24,8 @@ from everyformer.data.batch import Batch
 from everyformer.data.dataset import ClassedDataset, Dataset, OrderedDataset
 from everyformer.engines.flops import count_flops
 from everyformer.training.config import TrainingConfig
-from everyformer.training.distributed import World
+from everyformer.training.parallel.shared import Shared
+from everyformer.training.parallel.world import World
 
 
 class Carry(ABC):
@@ -179,12 +179,8 @@ def backward(
         own = _term_counts(model, part)
         shares = {name: own[name] / total if total else 1.0 for name, total in totals.items()}
         part = part.to(world.device)
-        averages = (
-            model.no_sync()
-            if isinstance(model, DistributedDataParallel) and i < slices - 1
-            else nullcontext()
-        )
-        with averages:
+        last = i == slices - 1
+        with model.slice(last) if isinstance(model, Shared) else nullcontext():
             state = None if carry is None else carry.of(i, len(part.targets))
             with autocast(world.device, precision):
                 out = forward(model, part, state)

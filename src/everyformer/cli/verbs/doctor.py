@@ -111,7 +111,7 @@ def examine() -> dict:
     import torch
 
     from everyformer import __version__
-    from everyformer.training.distributed import pick_device
+    from everyformer.training.parallel.world import pick_device
 
     device = pick_device("auto")
     speed = speeds(device)

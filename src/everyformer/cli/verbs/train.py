@@ -41,7 +41,7 @@ def run(words: Sequence[str]) -> int:
     from everyformer.datastores.runs import train_run
     from everyformer.training import RunDirectory
     from everyformer.training.checkpoint import checkpoints
-    from everyformer.training.distributed import join, read_launch
+    from everyformer.training.parallel.world import join, read_launch
     from everyformer.training.spec import build_run
     from everyformer.training.warmstart import warm_start
 

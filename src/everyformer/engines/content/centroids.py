@@ -123,7 +123,7 @@ class Centroids(nn.Module):
     @torch.compiler.disable
     @torch.no_grad()
     def settle(self) -> None:
-        """Move the centroids by what was counted, by all processes: a step is over on all of them."""
+        """Move the centroids by what all processes counted: a step is over."""
         # models are also built where nothing is computed
         if self.update != "ema" or self.means.is_meta:
             return

@@ -1,4 +1,4 @@
-"""Data-parallel training under ``torchrun``, by torch's own DistributedDataParallel.
+"""Training by several processes, which ``torchrun`` starts, or by one.
 
 The global batch is the same pure function of the step on every process, and each takes its rows.
 Every process weighs its loss by its share of the scored targets, known without asking the others,
@@ -7,7 +7,6 @@ so the averaged gradient is exactly the one that a single process would compute.
 
 import os
 import time
-import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,9 +15,10 @@ from datetime import timedelta
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.nn.parallel import DistributedDataParallel
 
 from everyformer.core.errors import ConfigError, EveryformerError, LostError
+from everyformer.training.config import Parallel
+from everyformer.training.parallel.shared import Replicated
 
 WAIT = timedelta(seconds=60)
 """in which all processes of a run must come together"""
@@ -75,6 +75,14 @@ class World:
     device: torch.device
     rank: int = 0
     size: int = 1
+    parallel: Parallel = "ddp"
+    shards: int | None = None
+    """these two as in `TrainingConfig`"""
+
+    @property
+    def in_step(self) -> bool:
+        """True if a pass needs all processes, each with rows of its own: they gather weights."""
+        return self.size > 1 and self.parallel != "ddp"
 
     @property
     def first(self) -> bool:
@@ -82,13 +90,19 @@ class World:
         return self.rank == 0
 
     def wrap(self, model: nn.Module) -> nn.Module:
-        """The module to call in training steps; its backward pass averages the gradients."""
+        """The module to call in training steps; its backward pass averages the gradients.
+
+        Raises:
+            ConfigError: the weights cannot be split as is asked.
+        """
         if self.size == 1:
             return model
-        # members may leave parameters unused in a step (a skipped layer, an unread memory)
-        warnings.filterwarnings("ignore", message="find_unused_parameters=True was specified")
-        ids = [self.device.index] if self.device.type == "cuda" else None
-        return DistributedDataParallel(model, device_ids=ids, find_unused_parameters=True)
+        if self.parallel == "ddp":
+            return Replicated(model, self.device)
+        from everyformer.training.parallel.sharding import Sharded, shards_of
+
+        asked = self.size if self.parallel == "fsdp" else self.shards
+        return Sharded(model, shards_of(self.size, asked), self.device)
 
     def sum(self, values: Sequence[float]) -> list[float]:
         """The sums over all processes."""

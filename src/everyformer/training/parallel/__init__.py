@@ -1,0 +1,1 @@
+"""Ways in which several processes share one training, beside the rows of a batch."""
