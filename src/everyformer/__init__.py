@@ -66,11 +66,11 @@ if TYPE_CHECKING:
     from everyformer.prediction.forecasts import forecast as forecast
     from everyformer.prediction.predict import predict as predict
     from everyformer.report.compare import compare as compare
-    from everyformer.training import checkpoint
+    from everyformer.training import saved
     from everyformer.training.warmstart import warm_start as warm_start
     from everyformer.verification.verify import verify as verify
 
-    load, save = checkpoint.load_model, checkpoint.save_model
+    load, save = saved.load_model, saved.save_model
 
 __version__ = "0.1.0"
 
@@ -96,10 +96,10 @@ _HOMES = {
     "by_layer": "models.draft",
     "create_mixer": "models.build",
     "create_model": "models.build",
-    "load": "training.checkpoint:load_model",
+    "load": "training.saved:load_model",
     "forecast": "prediction.forecasts",
     "predict": "prediction.predict",
-    "save": "training.checkpoint:save_model",
+    "save": "training.saved:save_model",
     "verify": "verification.verify",
     "warm_start": "training.warmstart",
     "functional": "functional:",

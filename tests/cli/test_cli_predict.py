@@ -10,7 +10,7 @@ import pytest
 import torch
 from commands import Refused, Say, Train
 
-from everyformer.training.checkpoint import load_model
+from everyformer.training.saved import load_model
 
 
 @pytest.fixture

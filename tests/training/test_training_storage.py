@@ -21,14 +21,13 @@ from everyformer.training.checkpoint import (
     TrainingState,
     checkpoints,
     drop_checkpoints,
-    load_checkpoint,
-    load_model,
+    load_model_of,
     newest_checkpoint,
     save_checkpoint,
-    save_model,
 )
 from everyformer.training.optimiser import build_optimiser
 from everyformer.training.run import RunDirectory
+from everyformer.training.saved import load_model, save_model
 from everyformer.training.storage import load_weights, write_tensors
 
 pytestmark = pytest.mark.usefixtures("without_tensorboard")
@@ -38,7 +37,7 @@ pytestmark = pytest.mark.usefixtures("without_tensorboard")
 def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
     """Configs are those of the stand-in."""
     made = lambda values: TinyModel(from_dict(TinyConfig, values))  # noqa: E731
-    monkeypatch.setattr("everyformer.training.checkpoint.build_from_values", made)
+    monkeypatch.setattr("everyformer.training.saved.build_from_values", made)
 
 
 def flip_byte(path: Path, place: int = -3) -> None:
@@ -138,7 +137,7 @@ def test_a_damaged_checkpoint_falls_back_and_says_so(tmp_path: Path, name: str, 
     assert found is not None
     assert found[1].steps == 1
     model = TinyModel()
-    load_checkpoint(found[0], CheckpointParts(model))
+    load_model_of(found[0], model)
     assert model.inner.bias.tolist() == [1.0] * 8
 
 
@@ -171,7 +170,7 @@ def test_no_whole_checkpoint_is_an_error(tmp_path: Path) -> None:
 def test_a_checkpoint_of_another_model_is_refused(tmp_path: Path) -> None:
     make_checkpoints(tmp_path, [1])
     with pytest.raises(CheckpointError, match=r"inner\.weight.*\(8, 8\).*\(5, 5\)"):
-        load_checkpoint(tmp_path / "step-00000001", CheckpointParts(TinyModel(TinyConfig(width=5))))
+        load_model_of(tmp_path / "step-00000001", TinyModel(TinyConfig(width=5)))
 
 
 def save_within_a_limit(folder: Path, size: int) -> None:

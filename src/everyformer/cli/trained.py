@@ -27,7 +27,7 @@ from everyformer.models.base import Model
 from everyformer.rl.build import EnvironmentConfig
 from everyformer.system.files import expanded
 from everyformer.system.sealed import read_json
-from everyformer.training.checkpoint import is_model, load_model
+from everyformer.training.saved import is_model, load_model
 from everyformer.training.storage import MODEL_FORMAT, RUN_FORMAT, check_finite
 from everyformer.training.warmstart import saved_tokenizer
 

@@ -31,8 +31,8 @@ from everyformer.genes.retrieval.knn import KnnRunOptions
 from everyformer.models.knn_lm import KnnLanguageModel
 from everyformer.models.language import LanguageModel
 from everyformer.system.sealed import read_json, write_json
-from everyformer.training.checkpoint import load_model
 from everyformer.training.evaluate import evaluate, why_not_finite
+from everyformer.training.saved import load_model
 
 STORE, READING = "store", "reading.json"
 FORMAT = "everyformer-reading"

@@ -27,11 +27,11 @@ from everyformer.genes.config import ModelConfig
 from everyformer.genes.retrieval.spalm import SpalmOptions
 from everyformer.models.build import build_model, configure
 from everyformer.models.language import LanguageModel
-from everyformer.training.checkpoint import is_model, load_model, save_model
 from everyformer.training.config import TrainingConfig
 from everyformer.training.loop import train
 from everyformer.training.result import TrainResult
 from everyformer.training.run import RunDirectory, describe_run
+from everyformer.training.saved import is_model, load_model, save_model
 from everyformer.training.warmstart import read_start
 
 TRAINED, MODEL, STORE = "trained", "model", "store"

@@ -20,8 +20,8 @@ from everyformer.data.dated.times import written
 from everyformer.data.dated.windows import ForecastDataset, Scales
 from everyformer.data.sources import open_source
 from everyformer.models.base import Model, evaluating
-from everyformer.training.checkpoint import load_model
 from everyformer.training.reading import segments_ahead
+from everyformer.training.saved import load_model
 from everyformer.training.storage import check_finite
 from everyformer.training.warmstart import read_start
 

@@ -29,7 +29,7 @@ from everyformer.data.text import encode_prompt
 from everyformer.data.tokenizers.base import Tokenizer
 from everyformer.models.base import Model, evaluating
 from everyformer.prediction.records import Candidate, Prediction, Row, ranked, share
-from everyformer.training.checkpoint import load_model
+from everyformer.training.saved import load_model
 from everyformer.training.storage import check_finite
 from everyformer.training.warmstart import read_start
 

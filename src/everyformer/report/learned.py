@@ -57,7 +57,7 @@ def pictured(results: Results) -> list[TableRow]:
 
 def rebuilt(values: dict[str, Any]) -> Any:
     """The model of a run's config.json as it was before training, from the run's own seed."""
-    from everyformer.training.checkpoint import build_from_values
+    from everyformer.training.saved import build_from_values
 
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed_of(values["training"]["seed"], values["model"]["member"]))
@@ -85,7 +85,7 @@ def _one(
 ) -> InsidePictures:
     from everyformer.report.pictures import drawn_images, learned_pictures
     from everyformer.system.sealed import read_json
-    from everyformer.training.checkpoint import load_model
+    from everyformer.training.saved import load_model
     from everyformer.training.storage import RUN_FORMAT
 
     run = next(r for r in results["runs"] if r["member"] == member)

@@ -68,9 +68,9 @@ def _digest(values: dict[str, Any]) -> str:
     return hashlib.sha256(plain.encode()).hexdigest()
 
 
-def checksums(folder: Path) -> dict[str, str]:
-    """sha256 of every file of ``folder``, by name."""
-    return {path.name: _sha256(path) for path in sorted(folder.iterdir())}
+def checksums(folder: Path, pattern: str = "*") -> dict[str, str]:
+    """sha256 of the files of ``folder`` with names like ``pattern``, by name."""
+    return {path.name: _sha256(path) for path in sorted(folder.glob(pattern))}
 
 
 def check_sums(folder: Path, expected: dict[str, str]) -> None:

@@ -5,12 +5,12 @@ from typing import TYPE_CHECKING
 from everyformer.system.lazy import late_names
 
 if TYPE_CHECKING:
-    from everyformer.training.checkpoint import load_model as load_model
-    from everyformer.training.checkpoint import save_model as save_model
     from everyformer.training.config import TrainingConfig as TrainingConfig
     from everyformer.training.loop import train as train
     from everyformer.training.result import TrainResult as TrainResult
     from everyformer.training.run import RunDirectory as RunDirectory
+    from everyformer.training.saved import load_model as load_model
+    from everyformer.training.saved import save_model as save_model
 
 _HOMES = {
     "RunDirectory": "run",

@@ -1,41 +1,46 @@
-"""Checkpoints of a run, and models saved on their own.
+"""Checkpoints of a run.
 
 A checkpoint is a folder ``step-NNNNNNNN``: ``model.safetensors``, ``optimiser.safetensors``,
 ``ema.safetensors`` with a running average, ``memory.safetensors`` with what a memory carries to the
-next step, and ``state.json`` (counters, evaluations, sums of the
-files). No state of random generators is kept, since a step's randomness follows from the seed and
-the step's number alone. A saved model is a folder of ``config.json`` and ``model.safetensors``, and
-``tokenizer.json`` where it was saved with what makes its tokens.
+next step, and ``state.json`` (counters, evaluations, sums of the files). Where weights are split
+over processes, each writes its parts of the first three to a file of its own
+(`everyformer.training.parallel.saving`); a run's last model is one file again. No
+state of random generators is kept, since a step's randomness follows from the seed and the step's
+number alone.
 """
+
+from __future__ import annotations
 
 import re
 import shutil
 import warnings
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
-from everyformer.core.config import from_dict, to_dict
+from everyformer.core.config import from_dict
 from everyformer.core.errors import CheckpointError
-from everyformer.data.tokenizers.base import Tokenizer
-from everyformer.system.files import expanded, require_regular, written_whole
+from everyformer.system.files import written_whole
 from everyformer.system.sealed import DamagedError, check_sums, checksums, read_json, write_json
 from everyformer.training.config import Precision
-from everyformer.training.optimiser import WeightAverage, copy_weights
+from everyformer.training.optimiser import WeightAverage
+from everyformer.training.parallel.shared import whole
 from everyformer.training.step import Carry
 from everyformer.training.storage import (
     CHECKPOINT_FORMAT,
-    MODEL_FORMAT,
-    RUN_FORMAT,
-    check_fit,
     load_weights,
     read_tensors,
+    ties_of,
     weights_of,
     write_tensors,
 )
+from everyformer.training.stored import fill, holds, sizes, weights_in
+
+if TYPE_CHECKING:
+    from everyformer.training.parallel.saving import Saver
 
 
 @dataclass
@@ -49,6 +54,8 @@ class TrainingState:
     """spent in training steps, over all sittings"""
     flops_per_position: float | None = None
     """of one token or pixel forward and backward, counted in the first step"""
+    processes: int = 1
+    """that the run was trained by until here"""
     precision: Precision | None = None
     """that `precision` auto came to at the first sitting; None before it, and of others"""
     evaluation: dict[str, Any] | None = None
@@ -72,8 +79,13 @@ class CheckpointParts:
     carry: Carry | None = None
 
 
-def save_checkpoint(folder: Path, state: TrainingState, parts: CheckpointParts) -> Path:
-    """Write ``folder/step-NNNNNNNN`` whole.
+def save_checkpoint(
+    folder: Path,
+    state: TrainingState,
+    parts: CheckpointParts,
+    carried: dict[str, Tensor] | None = None,
+) -> Path:
+    """Write ``folder/step-NNNNNNNN`` whole, with what is ``carried`` from step to step.
 
     Raises:
         CheckpointError: the disk is full or read-only; earlier checkpoints are untouched.
@@ -82,19 +94,65 @@ def save_checkpoint(folder: Path, state: TrainingState, parts: CheckpointParts) 
     with written_whole(final) as temporary:
         write_tensors(temporary / "model.safetensors", *weights_of(parts.model))
         if parts.optimiser is not None:
-            moments = {
-                f"{key}:{name}": value
-                for name, parameter in parts.model.named_parameters()
-                for key, value in parts.optimiser.state.get(parameter, {}).items()
-            }
-            write_tensors(temporary / "optimiser.safetensors", moments)
+            write_tensors(temporary / "optimiser.safetensors", _moments(parts))
         if parts.average is not None:
             write_tensors(temporary / "ema.safetensors", parts.average.values)
-        if parts.carry is not None:
-            write_tensors(temporary / "memory.safetensors", parts.carry.tensors())
-        values = {"format": CHECKPOINT_FORMAT, **asdict(state), "files": checksums(temporary)}
-        write_json(temporary / "state.json", values)
+        if carried is not None:
+            write_tensors(temporary / "memory.safetensors", carried)
+        _seal(temporary, asdict(state), checksums(temporary))
     return final
+
+
+def save_split(
+    folder: Path, state: TrainingState, parts: CheckpointParts, saver: Saver, last: bool
+) -> None:
+    """Begin to write ``folder/step-NNNNNNNN`` of a model that is split; all processes call it.
+
+    Args:
+        last: write the model, and its average, as one file each, as a run ends.
+    """
+    ties = ties_of(parts.model)
+    split = {"optimiser": _moments(parts)}
+    model = {name: t for name, t in parts.model.state_dict().items() if name not in ties}
+    gathered = {"model": model}
+    if parts.average is not None:
+        gathered["ema"] = parts.average.values
+    files: dict[str, dict[str, Tensor]] = {}
+    if not last:
+        split |= gathered
+    else:
+        for part, tensors in gathered.items():
+            # every process has to ask, and the first one keeps them
+            wholes = {name: whole(tensor.detach()).cpu() for name, tensor in tensors.items()}
+            files |= {part: wholes} if saver.first else {}
+    if parts.carry is not None:
+        files["memory"] = parts.carry.tensors()
+    values = asdict(state)
+
+    def seal(temporary: Path, sums: dict[str, str]) -> None:
+        for part, tensors in files.items():
+            write_tensors(
+                temporary / f"{part}.safetensors", tensors, ties if part == "model" else None
+            )
+            sums |= checksums(temporary, f"{part}.safetensors")
+        _seal(temporary, values, sums)
+
+    named = {f"{part}/{name}": t for part, all_ in split.items() for name, t in all_.items()}
+    saver.save(checkpoint_path(folder, state.steps), named, seal)
+
+
+def _seal(temporary: Path, state: dict[str, Any], files: dict[str, str]) -> None:
+    write_json(temporary / "state.json", {"format": CHECKPOINT_FORMAT, **state, "files": files})
+
+
+def _moments(parts: CheckpointParts) -> dict[str, Tensor]:
+    """What the optimiser knows of each weight, as KEY:NAME."""
+    state = {} if parts.optimiser is None else parts.optimiser.state
+    return {
+        f"{key}:{name}": value
+        for name, parameter in parts.model.named_parameters()
+        for key, value in state.get(parameter, {}).items()
+    }
 
 
 def drop_checkpoints(folder: Path, state: TrainingState, keep: int) -> None:
@@ -153,183 +211,48 @@ def read_state(path: Path) -> TrainingState:
 
 
 def load_checkpoint(path: Path, parts: CheckpointParts) -> None:
-    """Fill what is given from the checkpoint ``path`` (checked by `newest_checkpoint`).
+    """Fill all but the model from the checkpoint ``path`` (checked by `newest_checkpoint`).
 
     Raises:
         CheckpointError: names or shapes differ from the model's.
     """
-    weights = path / "model.safetensors"
-    load_weights(parts.model, read_tensors(weights), weights)
     if parts.optimiser is not None:
-        _fill_optimiser(parts.model, parts.optimiser, path / "optimiser.safetensors")
+        _fill_optimiser(parts.model, parts.optimiser, path)
     if parts.average is not None:
-        _fill_average(parts.average, parts.model, path / "ema.safetensors")
+        _fill_average(parts.average, path)
     if parts.carry is not None:
         parts.carry.fill(read_tensors(path / "memory.safetensors"))
 
 
+def load_model_of(path: Path, model: nn.Module) -> None:
+    """Fill a model that is not split from a checkpoint, or a saved model; raises as
+    `load_checkpoint`."""
+    load_weights(model, weights_in(path, model), path / "model.safetensors")
+
+
 def _fill_optimiser(model: nn.Module, optimiser: torch.optim.Optimizer, path: Path) -> None:
-    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    weights = dict(model.named_parameters())
+    names = {id(weight): name for name, weight in weights.items()}
     trained = [names[id(p)] for group in optimiser.param_groups for p in group["params"]]
     state: dict[int, dict[str, Tensor]] = {}
-    for full, value in read_tensors(path).items():
+    moments: dict[str, Tensor] = {}
+    for full, size in sizes(path, "optimiser").items():
         key, _, name = full.partition(":")
         if name not in trained:
             raise CheckpointError(
                 f"{path} holds the optimiser's state of '{name}', which this run does not train"
             )
-        state.setdefault(trained.index(name), {})[key] = value.clone()
+        weight = weights[name].detach()
+        moments[full] = torch.empty(size) if size != weight.shape else torch.empty_like(weight)
+        state.setdefault(trained.index(name), {})[key] = moments[full]
+    fill(path, "optimiser", moments)
     groups = optimiser.state_dict()["param_groups"]
     optimiser.load_state_dict({"state": state, "param_groups": groups})
 
 
-def _fill_average(average: WeightAverage, model: nn.Module, path: Path) -> None:
-    if not path.exists():
+def _fill_average(average: WeightAverage, path: Path) -> None:
+    if not holds(path, "ema"):
         raise CheckpointError(
-            f"{path} is missing: the run was begun without 'ema', so it cannot go on with it"
+            f"{path} keeps no average: the run was begun without 'ema', so it cannot go on with it"
         )
-    tensors = read_tensors(path)
-    check_fit({name: value.shape for name, value in average.values.items()}, tensors, path)
-    for name, value in average.values.items():
-        value.copy_(tensors[name])
-
-
-def save_model(model: nn.Module, path: str | Path, *, tokenizer: Tokenizer | None = None) -> Path:
-    """Save a model as a folder of ``config.json`` and ``model.safetensors``; tied weights once.
-
-    Args:
-        model: with a dataclass ``config``, as all models of this library have.
-        path: a folder that does not exist, is empty, or holds an earlier saved model.
-        tokenizer: saved too, so that the command line can give the model text.
-
-    Raises:
-        CheckpointError: the folder holds something else, or cannot be written; the tokenizer has
-            more tokens than the model.
-    """
-    path = expanded(path).absolute()
-    if path.exists() and (not path.is_dir() or (any(path.iterdir()) and not is_model(path))):
-        raise CheckpointError(
-            f"{path} exists and is not a saved model, so it is not replaced: choose another path"
-        )
-    room = getattr(model.config, "vocabulary", None)
-    if tokenizer is not None and room is not None and tokenizer.vocabulary > room:
-        raise CheckpointError(
-            f"the tokenizer {tokenizer} has more tokens than the model, which has {room}: they do "
-            "not belong together"
-        )
-    with written_whole(path) as temporary:
-        write_tensors(temporary / "model.safetensors", *weights_of(model))
-        if tokenizer is not None:
-            tokenizer.save(temporary)
-        values = {
-            "format": MODEL_FORMAT,
-            "config": to_dict(model.config),
-            "sha256": checksums(temporary),
-        }
-        write_json(temporary / "config.json", values)
-    return path
-
-
-def load_model(path: str | Path, *, average: int | None = None) -> nn.Module:
-    """The model saved at ``path`` by `save_model`, or the best one of the run at ``path``.
-
-    Of a run, the best checkpoint is taken (the newest if there was no evaluation), with the
-    averaged weights where the run kept them. The model is in evaluation mode, on the CPU.
-
-    Args:
-        path: folder of a saved model, or of a run.
-        average: of a run, take the mean of the weights in its newest so many checkpoints instead
-            ("Attention is all you need", section 6.1, averages 5); a best one that is older than
-            those which ``keep`` asks for is none of them.
-
-    Raises:
-        CheckpointError: nothing is there, it is damaged, too new, or does not fit its config.
-    """
-    path = expanded(path)
-    values = read_config(path)
-    if average is not None and average < 1:
-        raise CheckpointError(f"average must be at least 1 checkpoint, not {average}")
-    if "model" not in values:
-        if average is not None:
-            raise CheckpointError(f"{path} is a saved model, no run: there is nothing to average")
-        check_sums(path, values["sha256"])
-        model = build_from_values(values["config"])
-        load_checkpoint(path, CheckpointParts(model))
-        return model.eval()
-    model = build_from_values(values["model"])
-    if average is None:
-        _load_best(path / "checkpoints", model)
-    else:
-        _load_mean(path / "checkpoints", model, average, values["training"]["keep"])
-    return model.eval()
-
-
-def _load_best(folder: Path, model: nn.Module) -> None:
-    newest = newest_checkpoint(folder)
-    if newest is None:
-        raise CheckpointError(f"{folder} holds no checkpoint yet: the run has not saved one")
-    path, state = newest
-    if state.best is not None:
-        best = checkpoint_path(folder, state.best["step"])
-        try:
-            read_state(best)
-            path = best
-        except DamagedError as error:
-            warnings.warn(f"the best checkpoint is skipped for {path.name}: {error}", stacklevel=3)
-    load_checkpoint(path, CheckpointParts(model))
-    if (path / "ema.safetensors").exists():
-        copy_weights(model, read_tensors(path / "ema.safetensors"))
-
-
-def _load_mean(folder: Path, model: nn.Module, count: int, keep: int) -> None:
-    """The mean over the newest ``count`` of the last ``keep`` checkpoints, summed in float64."""
-    there = checkpoints(folder)
-    paths = there[-keep:][-count:]
-    if len(paths) < count:
-        older = " and an older best" if len(there) > keep else ""
-        raise CheckpointError(
-            f"{folder} holds the newest {len(paths)} checkpoints{older}, of which {count} are "
-            f"wanted: ask for at most {len(paths)}, or train with 'keep' and 'checkpoint_every' to "
-            "have more"
-        )
-    total: dict[str, Tensor] = {}
-    kinds: dict[str, torch.dtype] = {}
-    for path in paths:
-        read_state(path)
-        for name, value in read_tensors(path / "model.safetensors").items():
-            kinds[name] = value.dtype
-            total[name] = total[name] + value.double() if name in total else value.double()
-    mean = {name: (value / count).to(kinds[name]) for name, value in total.items()}
-    load_weights(model, mean, paths[-1] / "model.safetensors")
-
-
-def read_config(path: Path) -> dict[str, Any]:
-    """Values of the config.json of a run, with a ``model``, or of a saved model, with ``config``.
-
-    Raises:
-        CheckpointError: nothing is there, or it is damaged.
-    """
-    file = path / "config.json"
-    if not file.is_file():
-        raise CheckpointError(
-            f"{path} holds no saved model and no run: config.json is missing; give the folder of "
-            "one or the other"
-        )
-    return read_json(file, MODEL_FORMAT if is_model(path) else RUN_FORMAT)
-
-
-def is_model(path: Path) -> bool:
-    """True if a folder is a model saved by `save_model`."""
-    require_regular(path / "config.json")
-    try:
-        return f'"{MODEL_FORMAT}"' in (path / "config.json").read_text(encoding="utf-8")
-    except (OSError, ValueError):
-        return False
-
-
-def build_from_values(values: dict[str, Any]) -> nn.Module:
-    """The model of this library that plain values of a config describe."""
-    from everyformer.genes.config import ModelConfig
-    from everyformer.models.build import build_model
-
-    return build_model(from_dict(ModelConfig, values))
+    fill(path, "ema", average.values)

@@ -10,6 +10,7 @@ import shlex
 import signal
 import time
 from contextlib import nullcontext
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -85,10 +86,12 @@ def train(
     torch.set_num_threads(config.threads or threads)
     was_training = model.training
     try:
-        with join(config.device) as world, Gentle() as stop:
+        with join(config.device) as joined, Gentle() as stop:
+            world = replace(joined, parallel=config.parallel, shards=config.shards)
             job = _Job(model, dataset, config, world, run, stop, show, warm_up)
-            job.begin(resume, extra_config or {}, part)
+            job.look(resume, extra_config or {}, part)
             try:
+                job.begin()
                 job.work()
             finally:
                 job.close()
@@ -133,27 +136,21 @@ class _Job:
             if enable is None:
                 raise ConfigError("'checkpoint_activations' is set, but this model has no blocks")
             enable()
-        self.optimiser = build_optimiser(model, config)
-        self.average = None if config.ema is None else WeightAverage(model, config.ema)
         self.carry = carry_of(model, dataset, config, world)
-        self.parts = CheckpointParts(model, self.optimiser, self.average, self.carry)
         self.state = TrainingState()
         self.show, self.warm_up = show and world.first, warm_up
         self.signal: int | None = None
 
-    def begin(self, resume: bool, extra: dict[str, Any], part: Part | None) -> None:
-        """Load what there is to resume, open the files and make ready for steps."""
+    def look(self, resume: bool, extra: dict[str, Any], part: Part | None) -> None:
+        """Find what there is to resume, and begin to tell of it."""
         records = self.records
-        values = describe_run(self.model, self.dataset, self.config) | extra
+        self.values = values = describe_run(self.model, self.dataset, self.config) | extra
         if resume:
-            records.load(self.state, self.parts, values)
-        records.open(self.state, values)
+            records.find(self.state, values)
         self.first = self.state.steps
         self.timed_from = self.logged = self.state.tokens, self.state.seconds
         self.left_out, self.cpu_seconds = 0, 0.0
         self.speed: float | None = None
-        self.module = self.world.wrap(self.model)
-        self.compiled: Any = torch.compile(self.module) if self.config.compile else self.module
         # a comparison's trainings lie in MEMBER-seedN/run
         path = records.path.parent if records.path and records.path.name == "run" else records.path
         label = self.dataset.name if path is None else path.name
@@ -162,15 +159,41 @@ class _Job:
         self.again: str | None = None
         if records.path is not None and part is None and "run" in extra:
             self.again = command(f"train --resume --out {shlex.quote(str(records.path))}")
+
+    def begin(self) -> None:
+        """Fill the model, wrap it, open the files and make ready for steps."""
+        records = self.records
         at = f", going on from step {self.state.steps}" if self.state.steps else ""
         if records.changed:
             self.progress.say(f"changed since the run began: {'; '.join(records.changed)}")
+        self._take_over()
+        records.fill_model(self.model)
         with doing("timing steps in float32 and bfloat16"):
             self.precision = decide(
                 self.config, self.state, self.model, lambda: self._rows(0), self.world,
                 self.progress.say,
             )  # fmt: skip
+        # from here on weights may be split, and other tensors
+        self.module = self.world.wrap(self.model)
+        self.optimiser = build_optimiser(self.model, self.config)
+        self.average = (
+            None if self.config.ema is None else WeightAverage(self.model, self.config.ema)
+        )
+        self.parts = CheckpointParts(self.model, self.optimiser, self.average, self.carry)
+        records.fill(self.parts)
+        records.open(self.state, self.values)
+        self.compiled: Any = torch.compile(self.module) if self.config.compile else self.module
         self.progress.say(f"training for {self.config.budget_words} on {self.world.device}{at}")
+
+    def _take_over(self) -> None:
+        """Note how many processes train from here on, and say so where they were others before."""
+        before, now = self.state.processes, self.world.size
+        if self.state.steps and before != now:
+            self.progress.say(
+                f"trained by {before} at a time until here, by {now} from here on: rows stay the "
+                "same, what is dropped or drawn in a step does not"
+            )
+        self.state.processes = now
 
     def work(self) -> None:
         """Step until the budget is spent or a stop is asked for."""
@@ -313,7 +336,7 @@ class _Job:
         saves = ended or _due(state.steps, config.checkpoint_every)
         if saves:
             # before the evaluation, which may take long or fail; one more until it has succeeded
-            self._save(config.keep + evaluates)
+            self._save(config.keep + evaluates, last=ended)
         if not evaluates:
             return True
         result = self._evaluate()
@@ -326,8 +349,8 @@ class _Job:
             self._save()
         return True
 
-    def _save(self, keep: int | None = None) -> None:
-        self.records.save(self.state, self.parts, keep or self.config.keep)
+    def _save(self, keep: int | None = None, last: bool = False) -> None:
+        self.records.save(self.state, self.parts, keep or self.config.keep, last=last)
 
     def _evaluate(self) -> dict[str, Any] | None:
         config = self.config
@@ -365,7 +388,10 @@ class _Job:
 
     def _should_stop(self) -> bool:
         """True if any process was asked to; all agree, so that they stop after the same step."""
-        [stops] = self.world.sum([float(self.stop.received is not None)])
+        asked, failed = float(self.stop.received is not None), float(self.records.failed)
+        stops, failed = self.world.sum([asked, failed])
+        if failed:
+            self.records.finish()
         if stops:
             self.signal = self.stop.received or signal.SIGTERM
         return stops > 0

@@ -5,6 +5,8 @@ config.json  environment.json  metrics.jsonl  checkpoints/  (TensorBoard's files
 `Records` are all that the loop reads from and writes into it, if there is one.
 """
 
+from __future__ import annotations
+
 import os
 import platform
 import shutil
@@ -13,7 +15,7 @@ import sys
 import tempfile
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import torch
 from filelock import FileLock, Timeout
@@ -32,15 +34,21 @@ from everyformer.training.checkpoint import (
     checkpoints,
     drop_checkpoints,
     load_checkpoint,
+    load_model_of,
     newest_checkpoint,
     read_state,
     save_checkpoint,
+    save_split,
     save_state,
 )
 from everyformer.training.config import TrainingConfig
 from everyformer.training.logging import MetricsLog
+from everyformer.training.parallel.alike import check_alike
 from everyformer.training.parallel.world import World, read_launch
 from everyformer.training.storage import RUN_FORMAT
+
+if TYPE_CHECKING:
+    from everyformer.training.parallel.saving import Saver
 
 LOCK = ".lock"
 
@@ -205,11 +213,13 @@ class Records:
         self.path = None if run is None else run.path
         self._run, self._world = run, world
         self._log: MetricsLog | None = None
+        self._saver: Saver | None = None
         self._saved = 0
+        self._begun_at: Path | None = None
         self.changed: list[str] = []
 
-    def load(self, state: TrainingState, parts: CheckpointParts, values: dict[str, Any]) -> None:
-        """Fill ``state`` and ``parts`` from the newest whole checkpoint, if one was saved.
+    def find(self, state: TrainingState, values: dict[str, Any]) -> None:
+        """Fill ``state`` from the newest whole checkpoint, if one was saved.
 
         Raises:
             CheckpointError: ``values`` are of another model or other data than the run's, or no
@@ -225,14 +235,29 @@ class Records:
         [step] = self._world.from_first([-1 if result is None else result[1].steps])
         if step < 0:
             return
-        path = checkpoint_path(folder, int(step))
+        path = self._begun_at = checkpoint_path(folder, int(step))
         vars(state).update(vars(read_state(path) if result is None else result[1]))
-        load_checkpoint(path, parts)
         self._saved = state.steps
+
+    def fill_model(self, model: nn.Module) -> None:
+        """Give a model that is not split the weights of what was found."""
+        if self._begun_at is not None:
+            load_model_of(self._begun_at, model)
+
+    def fill(self, parts: CheckpointParts) -> None:
+        """Fill all but the model from what was found."""
+        if self._begun_at is not None:
+            load_checkpoint(self._begun_at, parts)
 
     def open(self, state: TrainingState, values: dict[str, Any]) -> None:
         """Write what the run is, and begin its curves or go on with them after ``state``."""
-        if self._run is not None and self._run.writes:
+        if self._run is None:
+            return
+        if self._world.in_step:
+            from everyformer.training.parallel.saving import Saver
+
+            self._saver = Saver(self._world)
+        if self._run.writes:
             self._run.write_config(values)
             self._log = MetricsLog(self._run.metrics, state.steps, evaluated=state.evaluated)
 
@@ -242,23 +267,53 @@ class Records:
             self._run.check_there()
             self._log.write(row)
 
-    def save(self, state: TrainingState, parts: CheckpointParts, keep: int) -> None:
+    def save(
+        self, state: TrainingState, parts: CheckpointParts, keep: int, *, last: bool = False
+    ) -> None:
         """Save a checkpoint (if this step has one already, only its state can be news), then drop
-        all but the last ``keep`` and the best."""
-        if self._log is None or self._run is None or state.steps == 0:
+        all but the last ``keep`` and the best. All processes call it.
+
+        ``last``: nothing comes after it.
+        """
+        if self._run is None or state.steps == 0:
             return
-        self._run.check_there()
-        self._log.sync()
-        folder = self._run.checkpoints
-        if self._saved == state.steps:
-            save_state(checkpoint_path(folder, state.steps), state)
-        else:
-            save_checkpoint(folder, state, parts)
+        folder, new = self._run.checkpoints, self._saved != state.steps
+        if self._log is not None:
+            self._run.check_there()
+            self._log.sync()
+        if new:
             self._saved = state.steps
-        drop_checkpoints(folder, state, keep)
+            check_alike(parts.model, self._world)
+        if new and self._saver is not None:
+            save_split(folder, state, parts, self._saver, last)
+        elif new:
+            carried = None if parts.carry is None else parts.carry.tensors()
+            if self._log is not None:
+                save_checkpoint(folder, state, parts, carried)
+        else:
+            self.finish()
+            if self._log is not None:
+                save_state(checkpoint_path(folder, state.steps), state)
+        if self._log is not None:
+            drop_checkpoints(folder, state, keep)
+
+    def finish(self) -> None:
+        """Wait for a checkpoint that is being written.
+
+        Raises:
+            UnsavedError: it could not be, by whichever process.
+        """
+        if self._saver is not None:
+            self._saver.wait()
+
+    @property
+    def failed(self) -> bool:
+        """True if a checkpoint that is being written went wrong here."""
+        return self._saver is not None and self._saver.failed
 
     def forget(self, step: int) -> None:
         """Drop the checkpoint of a step whose weights turned out to be none to go on from."""
+        self.finish()
         if self._log is not None and self._run is not None and self._saved == step:
             shutil.rmtree(checkpoint_path(self._run.checkpoints, step), ignore_errors=True)
 

@@ -18,6 +18,8 @@ from everyformer.system.sealed import DamagedError
 MODEL_FORMAT = "everyformer-model"
 RUN_FORMAT = "everyformer-run"
 CHECKPOINT_FORMAT = "everyformer-checkpoint"
+PARTS = "shard-{}*.safetensors"
+"""names that torch gives the files of several processes, counted from 1 in five digits"""
 
 
 def weights_of(model: nn.Module) -> tuple[dict[str, Tensor], dict[str, str]]:
@@ -35,6 +37,14 @@ def weights_of(model: nn.Module) -> tuple[dict[str, Tensor], dict[str, str]]:
             first[memory] = name
             tensors[name] = tensor
     return tensors, aliases
+
+
+def ties_of(model: nn.Module) -> dict[str, str]:
+    """Further names of tied weights, and the first name of each."""
+    first: dict[int, str] = {}
+    every = model.named_parameters(remove_duplicate=False)
+    names = {name: first.setdefault(id(weight), name) for name, weight in every}
+    return {name: known for name, known in names.items() if name != known}
 
 
 def write_tensors(

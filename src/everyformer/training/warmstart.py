@@ -25,7 +25,7 @@ from everyformer.genes.positions.learned import resize_grid
 from everyformer.models.base import Model
 from everyformer.models.build import settled
 from everyformer.system.files import expanded
-from everyformer.training.checkpoint import load_model, read_config
+from everyformer.training.saved import load_model, read_config
 from everyformer.training.storage import weights_of
 
 SAME = (

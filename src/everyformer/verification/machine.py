@@ -24,7 +24,7 @@ from everyformer.core.trials import WIDTH
 from everyformer.engines.flops import count_flops
 from everyformer.genes.config import ModelConfig
 from everyformer.laws.verdict import LawBroken
-from everyformer.training.checkpoint import load_model, save_model
+from everyformer.training.saved import load_model, save_model
 from everyformer.verification.cases import Case, cases, draw, small_model
 from everyformer.verification.check import Check
 from everyformer.verification.laws import TOLERANCE

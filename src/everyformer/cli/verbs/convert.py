@@ -163,7 +163,7 @@ def _write(
     if form in ("hf", "hf-model") and tokenizer is not None and not exportable(tokenizer):
         note = {"tokenizer": f"{tokenizer}, left out: transformers has no form for it"}
     if form in SAVED:
-        from everyformer.training.checkpoint import save_model
+        from everyformer.training.saved import save_model
 
         save_model(model, out, tokenizer=tokenizer)
         return None, note

@@ -18,7 +18,7 @@ from everyformer.interop.convert.timm import import_timm
 from everyformer.interop.convert.tokenizer import ReadTokenizer, import_tokenizer
 from everyformer.models.base import Model
 from everyformer.system.files import require_regular
-from everyformer.training.checkpoint import load_model
+from everyformer.training.saved import load_model
 from everyformer.training.storage import MODEL_FORMAT, RUN_FORMAT, check_finite
 from everyformer.training.warmstart import read_start
 

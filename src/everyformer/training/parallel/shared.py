@@ -49,3 +49,15 @@ def whole(tensor: Tensor) -> Tensor:
     """A tensor with all of its parts, on every process; where it is split, all have to ask."""
     gather: Callable[[], Tensor] | None = getattr(tensor, "full_tensor", None)
     return tensor if gather is None else gather()
+
+
+@torch.no_grad()
+def place(values: Tensor, into: Tensor) -> None:
+    """Copy a whole tensor into one that may be split, of which this process keeps its part."""
+    if hasattr(into, "full_tensor"):
+        from torch.distributed.tensor import DTensor, distribute_tensor
+
+        assert isinstance(into, DTensor)
+        mesh, where = into.device_mesh, into.placements
+        values = distribute_tensor(values.to(into.device), mesh, where, src_data_rank=None)
+    into.copy_(values)
