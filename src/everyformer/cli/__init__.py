@@ -15,6 +15,7 @@ import warnings
 from collections.abc import Sequence
 from typing import Any
 
+from everyformer.cli.ranks import spoken, tell
 from everyformer.core.errors import (
     ConfigError,
     EveryformerError,
@@ -75,7 +76,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _require_streams()
     words = [word for word in words if word != "--debug"]
     try:
-        with Guard(watch=arguments is None), warnings.catch_warnings(), _pulse(words, arguments):
+        with (
+            Guard(watch=arguments is None),
+            warnings.catch_warnings(),
+            spoken(),
+            _pulse(words, arguments),
+        ):
             warnings.showwarning = _warn
             code = _run(words)
             # what cannot be written is found out here, not when the interpreter ends
@@ -91,8 +97,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if debug:
             raise
         sentence, code = _explained(error)
-        with contextlib.suppress(OSError):  # nobody can be told
-            print(f"everyformer: {sentence}", file=sys.stderr)
+        tell(sentence)
         return code
 
 

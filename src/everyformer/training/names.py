@@ -21,7 +21,7 @@ HOMES: dict[type, str] = {
 _SHORTENED: dict[type, tuple[str, ...]] = {
     DataConfig: ("tokenizer", "length", "horizon", "context"),
     TrainingConfig: (
-        *("steps", "batch", "lr", "seed", "device", "threads", "precision", "compile"),
+        *("steps", "batch", "lr", "seed", "device", "threads", "precision", "compile", "parallel"),
         *("budget_seconds", "budget_tokens", "budget_flops", "class_weights"),
     ),
     Architecture: ("width", "layers", "heads"),
