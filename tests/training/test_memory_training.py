@@ -1,5 +1,6 @@
 """Training and evaluating with a memory: what is carried, kept, gone on from and measured."""
 
+import itertools
 from pathlib import Path
 
 import numpy as np
@@ -43,7 +44,7 @@ def model(name: str, seed: int = 0, **more: object) -> torch.nn.Module:
 @BOTH
 def test_a_step_goes_on_where_the_rows_of_the_last_ended(name):
     made, data = model(name).train(), tiny_text(5)
-    carry = TextCarry(made)
+    carry = TextCarry(made, WORLD)
     state = made.init_state(4)
     for step in range(4):
         batch = data.segment(step, 4)
@@ -58,7 +59,7 @@ def test_a_step_goes_on_where_the_rows_of_the_last_ended(name):
             assert (ours is None) == (p.grad is None)
             if ours is not None:
                 torch.testing.assert_close(ours, p.grad)
-        for a, b in zip(carry.states[0].tensors(), state.tensors(), strict=True):
+        for a, b in zip(carry.of(0, 4).tensors(), state.tensors(), strict=True):
             torch.testing.assert_close(a, b)
             assert not a.requires_grad
 
@@ -66,7 +67,7 @@ def test_a_step_goes_on_where_the_rows_of_the_last_ended(name):
 @BOTH
 def test_slices_carry_their_own_rows(name):
     made, data = model(name).train(), tiny_text(5)
-    whole, halves = TextCarry(made), TextCarry(made)
+    whole, halves = TextCarry(made, WORLD), TextCarry(made, WORLD)
     for step in range(4):
         batch = data.segment(step, 4)
         sums = []
@@ -178,12 +179,17 @@ def test_wrong_modes_are_refused():
 @BOTH
 def test_what_is_carried_is_saved_and_taken_up(name):
     made, data = model(name).train(), tiny_text(5)
-    carry, other = TextCarry(made), TextCarry(made)
+    carry, other = TextCarry(made, WORLD), TextCarry(made, WORLD)
     for step in range(3):
         backward(made, data.segment(step, 4), WORLD, slices=2, carry=carry)
     other.fill({k: v.clone() for k, v in carry.tensors().items()})
-    assert other.states.keys() == carry.states.keys() == {0, 1}
-    for number, state in carry.states.items():
-        again = named_tensors(other.states[number])
-        for path, value in named_tensors(state).items():
-            assert torch.equal(again[path], value)
+    parts = [carry.of(0, 2), carry.of(2, 4)]
+    # as they were saved, and cut otherwise
+    for cuts in ((0, 2, 4), (0, 1, 4), (0, 4)):
+        again = [named_tensors(other.of(*rows)) for rows in itertools.pairwise(cuts)]
+        for path in named_tensors(parts[0]):
+            values, found = (
+                torch.cat([each[path] for each in states])
+                for states in ([named_tensors(part) for part in parts], again)
+            )
+            assert torch.equal(found, values)

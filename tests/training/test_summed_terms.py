@@ -47,7 +47,7 @@ def functions_gradients(made: torch.nn.Module) -> dict[str, Tensor]:
 @pytest.mark.parametrize("slices", [2, 3, 6])
 def test_slices_change_no_loss_of_a_compression(norm: str, reconstruction: str, slices: int):
     whole, parts = (model(norm, reconstruction) for _ in range(2))
-    state, carry = whole.init_state(ROWS), TextCarry(parts)
+    state, carry = whole.init_state(ROWS), TextCarry(parts, WORLD)
     for batch in segments():
         whole.zero_grad()
         out = whole(batch.inputs, targets=batch.targets, mask=batch.mask, state=state)
@@ -68,7 +68,9 @@ def test_a_batch_of_the_same_rows_twice_has_twice_the_sum_and_the_same_mean():
     twice = Batch(*(part.repeat(2, 1) for part in (batch.inputs, batch.targets, batch.keep)))
     for norm, times in (("sum", 2), ("mean", 1)):
         made = model(norm, "attention")
-        once, both = (backward(made, b, WORLD, carry=TextCarry(made)) for b in (batch, twice))
+        once, both = (
+            backward(made, b, WORLD, carry=TextCarry(made, WORLD)) for b in (batch, twice)
+        )
         assert both["compression"] == pytest.approx(times * once["compression"], rel=1e-10)
 
 

@@ -92,7 +92,6 @@ class Rollouts(Carry):
         """of an epoch"""
         self._step = -1
         self._chosen: StackState | None = None
-        self._taken = 0
         self._checked = False
 
     def batch(self, dataset: Dataset, step: int, size: int, seed: int) -> Batch:
@@ -109,19 +108,18 @@ class Rollouts(Carry):
         rows = random.permutation(number).reshape(-1, size)
         segment, group = divmod(int(random.permutation(self._groups)[place]), len(rows))
         chosen = torch.from_numpy(np.sort(rows[group])).to(self._device)
-        self._chosen, self._taken = self._turn.states[segment], 0
+        self._chosen = self._turn.states[segment]
         if len(rows) > 1:
             self._chosen = self._chosen.reorder(chosen)
         return self._segment(self._turn, segment, chosen)
 
-    def of(self, number: int, rows: int) -> StackState:
+    def of(self, start: int, stop: int) -> StackState:
         assert self._chosen is not None
-        first, self._taken = self._taken, self._taken + rows
-        if rows == len(self._chosen.seen):
+        if stop - start == len(self._chosen.seen):
             return self._chosen
-        return self._chosen.reorder(torch.arange(first, first + rows, device=self._device))
+        return self._chosen.reorder(torch.arange(start, stop, device=self._device))
 
-    def take(self, number: int, state: StackState | None) -> None:
+    def take(self, start: int, stop: int, state: StackState | None) -> None:
         """Nothing: every row has the state that it was played with."""
 
     def counted(self, positions: int) -> int:
@@ -307,8 +305,7 @@ def carry_of(
     """The `Carry` of a model that learns from this data; None where nothing is carried.
 
     Raises:
-        ConfigError: several processes, each of which would have to save what it carries; options
-            that a policy cannot be trained with.
+        ConfigError: several processes, or options, that a policy cannot be trained with.
     """
     if isinstance(dataset, EnvironmentDataset):
         if world.size > 1:
@@ -323,9 +320,4 @@ def carry_of(
         return Rollouts(model, dataset, config.batch)
     if not memories_of(model) or not isinstance(dataset, OrderedDataset):
         return None
-    if world.size > 1:
-        raise ConfigError(
-            f"a model with a memory is trained by one process, not {world.size}: each row's memory "
-            "would lie with another one. Start it without torchrun"
-        )
-    return TextCarry(model)
+    return TextCarry(model, world)

@@ -36,16 +36,16 @@ class Carry(ABC):
         """The ``size`` rows of a step; steps are asked for one after the other."""
 
     @abstractmethod
-    def of(self, number: int, rows: int) -> StackState:
-        """The state that slice ``number`` of the step's rows, of ``rows`` rows, goes on from."""
+    def of(self, start: int, stop: int) -> StackState:
+        """The state that the step's rows from ``start`` up to ``stop`` go on from."""
 
     @abstractmethod
-    def take(self, number: int, state: StackState | None) -> None:
-        """Take over the state that slice ``number`` came to."""
+    def take(self, start: int, stop: int, state: StackState | None) -> None:
+        """Take over the state that these rows came to."""
 
     @abstractmethod
     def tensors(self) -> dict[str, Tensor]:
-        """All that the next step needs, to be saved."""
+        """All that the next step needs, to be saved; all processes have to ask."""
 
     @abstractmethod
     def fill(self, tensors: dict[str, Tensor]) -> None:
@@ -64,34 +64,46 @@ class Carry(ABC):
 
 
 class TextCarry(Carry):
-    """The states of a batch's slices; row b of every step goes on where row b of the last ended."""
+    """The states of a batch's rows; row b of every step goes on where row b of the last ended.
 
-    def __init__(self, model: nn.Module) -> None:
+    Each process has those of its own rows, in as many pieces as it works them through. What is
+    saved are those of all, so that other pieces and processes can go on with them.
+    """
+
+    def __init__(self, model: nn.Module, world: World) -> None:
         self._model: Any = model
-        self.states: dict[int, StackState] = {}
+        self._world = world
+        self._pieces: dict[tuple[int, int], StackState] = {}
+        self._saved: StackState | None = None
 
     def batch(self, dataset: Dataset, step: int, size: int, seed: int) -> Batch:
         assert isinstance(dataset, OrderedDataset)
         return dataset.segment(step, size)
 
-    def of(self, number: int, rows: int) -> StackState:
-        state = self.states.get(number)
-        if state is None or state.seen.shape[0] != rows:
-            state = self._model.init_state(rows)
-        return state
+    def of(self, start: int, stop: int) -> StackState:
+        state = self._pieces.get((start, stop))
+        if state is not None:
+            return state
+        if self._saved is not None and stop <= len(self._saved.seen):
+            return self._saved.reorder(torch.arange(start, stop))
+        made: StackState = self._model.init_state(stop - start)
+        return made
 
-    def take(self, number: int, state: StackState | None) -> None:
+    def take(self, start: int, stop: int, state: StackState | None) -> None:
         assert state is not None
-        self.states[number] = state.detach()
+        overlapping = [rows for rows in self._pieces if rows[0] < stop and start < rows[1]]
+        for rows in overlapping:
+            del self._pieces[rows]
+        self._pieces[start, stop] = state.detach()
 
     def tensors(self) -> dict[str, Tensor]:
-        return named_tensors([self.states[n] for n in sorted(self.states)])
+        own = [named_tensors(self._pieces[rows]) for rows in sorted(self._pieces)]
+        every = [part for parts in self._world.gathered(own) for part in parts]
+        return {name: torch.cat([part[name].cpu() for part in every]) for name in every[0]}
 
     def fill(self, tensors: dict[str, Tensor]) -> None:
-        count = len({name.split(".")[0] for name in tensors})
-        device = next(self._model.parameters()).device
-        initial = [self._model.init_state(len(tensors[f"{n}.seen"])) for n in range(count)]
-        self.states = {n: s.to(device) for n, s in enumerate(filled(initial, tensors))}
+        initial = self._model.init_state(len(tensors["seen"]))
+        self._saved = filled(initial, tensors).to(next(self._model.parameters()).device)
 
 
 def weigh_classes(model: nn.Module, dataset: Dataset, config: TrainingConfig) -> None:
@@ -181,12 +193,12 @@ def backward(
         part = part.to(world.device)
         last = i == slices - 1
         with model.slice(last) if isinstance(model, Shared) else nullcontext():
-            state = None if carry is None else carry.of(i, len(part.targets))
+            state = None if carry is None else carry.of(cuts[i], cuts[i + 1])
             with autocast(world.device, precision):
                 out = forward(model, part, state)
                 terms = _weighted(out, *weights, shares)
             if carry is not None:
-                carry.take(i, out.state)
+                carry.take(cuts[i], cuts[i + 1], out.state)
             # averaging divides by the number of processes, the weights already have
             (functools.reduce(torch.add, terms.values()) * world.size).backward()
         for name, term in terms.items():

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -120,6 +121,14 @@ class World:
     def from_first(self, values: Sequence[float]) -> list[float]:
         """The first process's values, on all of them."""
         return self.sum(values if self.first else [0.0] * len(values))
+
+    def gathered(self, value: Any) -> list[Any]:
+        """What every process gives, first process first, on all of them."""
+        if self.size == 1:
+            return [value]
+        every: list[Any] = [None] * self.size
+        dist.all_gather_object(every, value)
+        return every
 
     def share(self, count: int) -> tuple[int, int]:
         """Rows of this process among ``count``: start and stop."""
