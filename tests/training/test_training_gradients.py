@@ -12,9 +12,8 @@ from training_stand_ins import (
     TinyConfig,
     TinyData,
     TinyModel,
-    become_rank,
-    free_port,
     train_tiny,
+    two_processes,
 )
 
 import everyformer as ef
@@ -133,26 +132,6 @@ def test_a_batch_without_scored_targets_is_refused() -> None:
     empty = Batch(batch.inputs, torch.full_like(batch.targets, -100))
     with pytest.raises(DataError, match="no target"):
         backward(TinyModel(), empty, ALONE)
-
-
-def as_rank(rank: int, port: str, job: Any, *arguments: Any) -> None:
-    """What torchrun sets, then ``job``; runs in a child."""
-    become_rank(rank, port)
-    job(*arguments)
-
-
-def two_processes(children: ForkServerContext, job: Any, *arguments: Any) -> None:
-    port = free_port()
-    ranks = [
-        children.Process(target=as_rank, args=(rank, port, job, *arguments)) for rank in (0, 1)
-    ]
-    for process in ranks:
-        process.start()
-    for process in ranks:
-        process.join(60)
-        if process.exitcode is None:
-            process.kill()
-    assert [process.exitcode for process in ranks] == [0, 0]
 
 
 def write_gradient(folder: Path, slices: int, extra: bool) -> None:

@@ -127,7 +127,9 @@ def test_when_one_is_killed_the_other_says_so(
     assert ends(ranks[killed]) == -signal.SIGKILL
     assert ends(ranks[1 - killed]) == 1
     told = (tree / f"told-{1 - killed}.txt").read_text()
-    assert told.splitlines()[-1].startswith("everyformer: another process of this run has ended")
+    assert told.splitlines()[-1].startswith(
+        f"everyformer [process {2 - killed} of 2]: another process of this run has ended"
+    )
     assert "gloo" not in told
     assert "Traceback" not in told
 

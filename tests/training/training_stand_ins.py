@@ -6,6 +6,7 @@ import os
 import socket
 from collections.abc import Iterator
 from dataclasses import dataclass
+from multiprocessing.context import ForkServerContext
 from pathlib import Path
 from typing import Any, Literal
 
@@ -33,11 +34,37 @@ def free_port() -> str:
         return str(free.getsockname()[1])
 
 
-def become_rank(rank: int, port: str) -> None:
+def become_rank(rank: int, port: str, size: int = 2) -> None:
     """What torchrun sets, for one of two processes."""
     torch.set_num_threads(1)
-    os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2"}
+    os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(size)}
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+
+
+def as_rank(rank: int, port: str, size: int, job: Any, *arguments: Any) -> None:
+    """What torchrun sets, then ``job``; runs in a child."""
+    become_rank(rank, port, size)
+    job(*arguments)
+
+
+def processes(children: ForkServerContext, size: int, job: Any, *arguments: Any) -> None:
+    """``size`` ranks, all of which have to end well within a minute."""
+    port = free_port()
+    ranks = [
+        children.Process(target=as_rank, args=(rank, port, size, job, *arguments))
+        for rank in range(size)
+    ]
+    for process in ranks:
+        process.start()
+    for process in ranks:
+        process.join(60)
+        if process.exitcode is None:
+            process.kill()
+    assert [process.exitcode for process in ranks] == [0] * size
+
+
+def two_processes(children: ForkServerContext, job: Any, *arguments: Any) -> None:
+    processes(children, 2, job, *arguments)
 
 
 def tiny_text(length: int, tokens: int = 203, held_out: int = 68) -> TextDataset:

@@ -12,7 +12,7 @@ import tyro
 
 from everyformer import family
 from everyformer.cli.messages import refuse_files
-from everyformer.cli.parsing import Line, VerbOptions
+from everyformer.cli.parsing import Line, VerbOptions, peek
 from everyformer.cli.proposals import propose
 from everyformer.core.config import Choice, NoOptions, Said, from_dict, part_of
 from everyformer.core.errors import CheckpointError, ConfigError, unknown
@@ -42,7 +42,8 @@ class TrainOptions(VerbOptions, RunSpec):
     out: str | None = None
     """directory of the run (default: runs/MEMBER)"""
     resume: bool = False
-    """go on with the run in the directory --out; it knows its member and options"""
+    """go on with the run in the directory --out; it knows its member and options. `--resume auto`
+    begins one where there is none, for programs that start this again"""
     overwrite: bool = False
     """replace an earlier run in that directory"""
     json: bool = False
@@ -85,6 +86,7 @@ def read_run(
     Raises:
         ConfigError: what is said is wrong, or no member is named; then three are proposed.
     """
+    words = _begun_or_new(words)
     line = Line(TrainOptions, words, "train", family.names())
     member = _named_member(line)
     base = None if line.helps or "--resume" not in words else _resumed(line, member)
@@ -106,6 +108,23 @@ def read_run(
         default = SaidRun([first], base).options()
     run = SaidRun(line.read(about, EXAMPLES, default), base)
     return run, line.printed(run.options())
+
+
+def _begun_or_new(words: Sequence[str]) -> list[str]:
+    """``--resume auto`` as ``--resume``, or as nothing where there is no run yet."""
+    rest = [*words]
+    if "--resume=auto" in rest:
+        place, count = rest.index("--resume=auto"), 1
+    elif "--resume" in rest[:-1] and rest[rest.index("--resume") + 1] == "auto":
+        place, count = rest.index("--resume"), 2
+    else:
+        return rest
+    del rest[place : place + count]
+    out = peek(rest, "--out")
+    if out is None:
+        raise ConfigError("--resume auto needs to know the run: give --out runs/NAME")
+    begun = (expanded(out) / "config.json").exists()
+    return [*rest, "--resume"] if begun else rest
 
 
 def _named_member(line: Line[TrainOptions]) -> str | None:

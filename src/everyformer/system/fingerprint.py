@@ -7,7 +7,7 @@ a few microseconds a tensor.
 """
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import torch
 from torch import Tensor, nn
@@ -22,7 +22,10 @@ SAMPLES = 16
 def fingerprint(tensors: Iterable[Tensor]) -> Tensor:
     """A vector of numbers of ``tensors``, on the device of the first of them."""
     taken = []
-    for tensor in tensors:
+    for weight in tensors:
+        # of one that is split over processes, the part that lies here
+        own: Callable[[], Tensor] | None = getattr(weight, "to_local", None)
+        tensor = weight if own is None else own()
         step = max(1, tensor.numel() // SAMPLES)
         taken.append(tensor.detach().reshape(-1)[::step])
     if not taken:

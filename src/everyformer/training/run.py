@@ -15,7 +15,7 @@ import sys
 import tempfile
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 import torch
 from filelock import FileLock, Timeout
@@ -60,7 +60,8 @@ class RunDirectory:
 
     Args:
         path: created if it does not exist.
-        resume: go on with the run that is there. Without it the folder must be new or empty.
+        resume: go on with the run that is there; auto begins one where there is none. Without it
+            the folder must be new or empty. `resumes` is what came of it.
         overwrite: remove the run that is there first.
 
     Raises:
@@ -68,8 +69,13 @@ class RunDirectory:
         CheckpointError: ``resume`` is given, but there is no run to resume.
     """
 
-    def __init__(self, path: str | Path, *, resume: bool = False, overwrite: bool = False) -> None:
+    def __init__(
+        self, path: str | Path, *, resume: bool | Literal["auto"] = False, overwrite: bool = False
+    ) -> None:
         self.path = expanded(path).absolute()
+        if resume == "auto":
+            resume = (self.path / "config.json").exists()
+        self.resumes = resume
         self.checkpoints = self.path / "checkpoints"
         self.metrics = self.path / "metrics.jsonl"
         self.writes = read_launch().rank == 0

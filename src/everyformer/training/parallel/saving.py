@@ -5,6 +5,7 @@ group of its own, from copies; the first one seals and renames the folder when a
 Parts are read into any other splitting, or into none, and nothing is unpickled.
 """
 
+import warnings
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import nullcontext
@@ -105,7 +106,9 @@ def read_parts(folder: Path, part: str, into: dict[str, Tensor]) -> None:
     named = {f"{part}/{name}": tensor for name, tensor in into.items()}
     reader = dcp.HuggingFaceStorageReader(str(folder))
     try:
-        with torch.no_grad():
+        with torch.no_grad(), warnings.catch_warnings():
+            # each process reads what it needs, and need not ask the others
+            warnings.filterwarnings("ignore", message="torch.distributed is disabled")
             dcp.load(named, storage_reader=reader, no_dist=True)
     except dcp.CheckpointException as error:
         raise CheckpointError(f"{folder} does not fit the model: {_cause(error)}") from error

@@ -5,6 +5,7 @@ Every process weighs its loss by its share of the scored targets, known without 
 so the averaged gradient is exactly the one that a single process would compute.
 """
 
+import itertools
 import os
 import time
 from collections.abc import Iterator, Sequence
@@ -18,6 +19,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from everyformer.core.errors import ConfigError, EveryformerError, LostError
+from everyformer.core.wording import listed
 from everyformer.training.config import Parallel
 from everyformer.training.parallel.shared import Replicated
 
@@ -25,6 +27,11 @@ WAIT = timedelta(seconds=60)
 """in which all processes of a run must come together"""
 LOST = ("gloo", "nccl", "closed by peer", "reset by peer", "broken pipe", "timed out")
 """in what torch says of a process that cannot be reached"""
+
+
+_found: dict[str, tuple[dist.Store, int, int]] = {}
+"""places where processes have met, which stay open for the next time"""
+_meetings = itertools.count()
 
 
 @dataclass(frozen=True)
@@ -175,15 +182,27 @@ def join(device: str) -> Iterator[World]:
 def _meet(launch: Launch, backend: str) -> None:
     """Wait until all processes are there, then make them a group."""
     where = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
+    # torchrun starts fallen processes again beside a store that still holds what they said
+    attempt = [os.environ.get(f"TORCHELASTIC_{name}", "0") for name in ("RUN_ID", "RESTART_COUNT")]
+    absent = "at least one of them"
     try:
-        store, rank, size = next(dist.rendezvous("env://", timeout=WAIT))
-        store.set(f"everyformer/{rank}", "here")
-        store.wait([f"everyformer/{other}" for other in range(size)], WAIT)
+        if where not in _found:
+            _found[where] = next(dist.rendezvous("env://", timeout=WAIT))
+        found, rank, size = _found[where]
+        names = ("everyformer", *attempt, str(next(_meetings)))
+        store = dist.PrefixStore("/".join(names), found)
+        store.set(str(rank), "here")
+        try:
+            store.wait([str(other) for other in range(size)], WAIT)
+        except RuntimeError:
+            missing = [other + 1 for other in range(size) if not store.check([str(other)])]
+            absent = f"process {listed([str(one) for one in missing[:5]])} of {size}"
+            raise
     except RuntimeError as error:
         raise LostError(
             f"the {launch.size} processes of this run did not all come together at {where} within "
-            f"{WAIT.total_seconds():.0f} s: start every one of them, best with torchrun, and see "
-            "that this machine reaches that place"
+            f"{WAIT.total_seconds():.0f} s ({absent} is missing): start every one of them, best "
+            "with torchrun, and see that this machine reaches that place"
         ) from error
     dist.init_process_group(backend, store=store, rank=rank, world_size=size)
 
