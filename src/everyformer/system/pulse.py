@@ -113,6 +113,8 @@ class Pulse:
         while not self._end.wait(_LOOK):
             with self._lock:
                 silence = time.monotonic() - self._spoken.value
+                if self._end.is_set():
+                    return
                 if silence >= (_LOOK if self._shows else SILENCE + self._patience):
                     self._tell(time.monotonic())
 

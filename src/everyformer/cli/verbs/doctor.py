@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import tyro
 
-from everyformer.cli.console import emit, table
+from everyformer.cli.console import emit, facts, table
 from everyformer.cli.parsing import verb
 from everyformer.core.bounds import Count
 from everyformer.core.config import Options
@@ -61,6 +61,13 @@ class DoctorOptions(Options):
     """show how this member's mixer is computed here, instead of what is installed"""
     length: Count = 2048
     """tokens of the text that a member is shown on"""
+    cluster: bool = False
+    """what the processes that torchrun has started see of each other, and how a language model of
+    the member is best split over them"""
+    width: Count = 1024
+    """of that model"""
+    layers: Count = 24
+    """of that model"""
     json: bool = False
     """machine output"""
 
@@ -68,10 +75,16 @@ class DoctorOptions(Options):
 @verb(
     DoctorOptions,
     about="What is installed and what this machine can do.",
-    examples=("everyformer doctor", "everyformer doctor longformer --length 4096"),
+    examples=(
+        "everyformer doctor",
+        "everyformer doctor longformer --length 4096",
+        "torchrun --nproc-per-node 2 -m everyformer doctor linear --cluster --length 65536",
+    ),
 )
 def run(options: DoctorOptions) -> int:
     """Print versions, devices and extras, or the ways a member's calls take."""
+    if options.cluster:
+        return _cluster(options)
     if options.member is not None:
         return _ways(options.member, options.length, options.json)
     report = examine()
@@ -90,6 +103,24 @@ def run(options: DoctorOptions) -> int:
     extras = [tuple(row.values()) for row in report["extras"]]
     print("\n" + table(("extra", "for", "is here", "get it by"), extras))
     return 0 if all(known for _, known, why in report["packages"] if why == "core") else 1
+
+
+def _cluster(options: DoctorOptions) -> int:
+    from everyformer.cli.cluster import examine as examine_cluster
+    from everyformer.training.parallel.world import pick_device
+
+    speed = max(speeds(pick_device("auto")).values())
+    found = examine_cluster(options.member, options.width, options.layers, options.length, speed)
+    if options.json:
+        emit(found)
+        return 0
+    print(facts(found["cluster"]))
+    if "ways" in found:
+        ways = found["ways"]
+        rows = {"model": ways["model"]}
+        rows |= {name: f"{ways[name].parallel}: {ways[name].why}" for name in ("weights", "texts")}
+        print("\n" + facts(rows))
+    return 0
 
 
 def _ways(member: str, length: int, machine: bool) -> int:
