@@ -94,6 +94,8 @@ def shown(page: str) -> Iterator[Command]:
             piped = ""
             for part in re.split(r' \| | && |"\$\(|\)"| > |(?:^| )# .*', line):
                 words = shlex.split(part)
+                if words[:1] == ["torchrun"]:
+                    words = words[words.index("everyformer") :]
                 if words[:1] == ["everyformer"]:
                     yield Command(page, (*words[1:],), piped)
                 piped = " ".join(words[1:]) if words[:1] == ["echo"] else ""

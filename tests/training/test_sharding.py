@@ -62,11 +62,15 @@ def check_gradients(folder: Path, pairs: list[tuple[str, str]]) -> None:
 
 
 @pytest.mark.parametrize("pairs", [pytest.param(each, marks=NUMBERS) for each in THIRDS])
-@pytest.mark.parametrize("slices", [1, 3])
+@pytest.mark.parametrize(("parallel", "slices"), [("fsdp", 1), ("fsdp", 3), ("ddp", 3)])
 def test_every_member_has_the_gradient_of_one_process(
-    children: ForkServerContext, tmp_path: Path, pairs: list[tuple[str, str]], slices: int
+    children: ForkServerContext,
+    tmp_path: Path,
+    pairs: list[tuple[str, str]],
+    parallel: str,
+    slices: int,
 ) -> None:
-    two_processes(children, write_gradients, tmp_path, pairs, "fsdp", slices)
+    two_processes(children, write_gradients, tmp_path, pairs, parallel, slices)
     check_gradients(tmp_path, pairs)
 
 
