@@ -187,7 +187,7 @@ def trained(folder: Path, members: tuple[str, ...], steps: int, **more: Any) -> 
     """Each member trained, or on, in its folder; runs alone or as one of several processes."""
     with join("cpu"):
         for member in members:
-            data = tiny_text(LENGTH, tokens=403, held_out=60)
+            data = tiny_text(LENGTH, tokens=403, held_out=44)
             with RunDirectory(folder / member, resume="auto") as run:
                 config = options_of(steps, **more)
                 train(stepped_model(member), data, config, run, resume=run.resumes, show=False)
@@ -296,6 +296,21 @@ def test_a_save_that_is_cut_off_leaves_the_checkpoint_before(
     trained(tmp_path / "one", ("gpt",), 6, evaluate_every=None)
     assert losses(tmp_path / "gpt")[-1] == pytest.approx(losses(tmp_path / "one" / "gpt")[-1])
     assert not [path for path in folder.iterdir() if path.name.startswith(".")]
+
+
+def test_a_damaged_part_is_noticed_whoever_wrote_it(
+    children: ForkServerContext, tmp_path: Path, without_tensorboard: None
+) -> None:
+    two_processes(children, split, tmp_path, ("gpt",), 4, 1)
+    folder = tmp_path / "gpt" / "checkpoints"
+    for part in checkpoints(folder)[-1].glob("shard-00002*"):
+        raw = bytearray(part.read_bytes())
+        raw[-1] ^= 1
+        part.write_bytes(raw)
+    with pytest.warns(UserWarning, match="step-00000004 is skipped.*shard-00002"):
+        found = newest_checkpoint(folder)
+    assert found is not None
+    assert found[1].steps == 2
 
 
 def without_room(folder: Path) -> None:
