@@ -3,6 +3,7 @@
 import time
 import traceback
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from datetime import timedelta
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerContext
@@ -12,7 +13,6 @@ import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
-from helpers import shifted
 from torch import Tensor, nn
 from training_stand_ins import free_port
 
@@ -23,6 +23,7 @@ from everyformer.family import list_members
 from everyformer.genes import GENES
 from everyformer.training.distributed import World
 from everyformer.training.step import backward, seed_step
+from helpers import shifted
 
 VOCABULARY = 11
 WORLD = World(torch.device("cpu"))
@@ -30,8 +31,9 @@ NEEDED: dict[str, dict[str, Any]] = {
     "learned-per-layer": {"lookahead": 0.0},
     "performer": {"redraw": None},
     "rfa": {"redraw": None},
+    "sinkhorn": {"gumbel": False},
 }
-"""options without which a member cannot be split"""
+"""options without which a member cannot be split, or draws in training"""
 
 
 class Ranks:
@@ -41,15 +43,15 @@ class Ranks:
         self.lines, self.processes, port = [], [], free_port()
         for rank in range(size):
             own, other = children.Pipe()
-            process = children.Process(target=_serve, args=(rank, size, port, other))
+            process = children.Process(target=_serve, args=(rank, size, port, other), daemon=True)
             process.start()
             self.lines.append(own)
             self.processes.append(process)
 
-    def run(self, work: Callable[..., Any], *arguments: Any) -> list[Any]:
-        """What ``work(world, *arguments)`` gives in each process."""
+    def run(self, work: Callable[..., Any], *arguments: Any, **options: Any) -> list[Any]:
+        """What ``work(world, *arguments, **options)`` gives in each process."""
         for line in self.lines:
-            line.send((work, arguments))
+            line.send((work, arguments, options))
         answers = []
         for rank, line in enumerate(self.lines):
             if not line.poll(60):
@@ -80,9 +82,9 @@ def _serve(rank: int, size: int, port: str, line: Connection) -> None:
     )
     world = World(torch.device("cpu"), rank, size)
     while True:
-        work, arguments = line.recv()
+        work, arguments, options = line.recv()
         try:
-            line.send((True, work(world, *arguments)))
+            line.send((True, work(world, *arguments, **options)))
         except BaseException:
             line.send((False, f"process {rank}:\n{traceback.format_exc()}"))
             time.sleep(60)
@@ -107,7 +109,8 @@ def tiny(member: str, number: int = 0, layers: int = 2, **options: Any) -> nn.Mo
     sizes = {"width": WIDTH, "heads": HEADS, "layers": layers, "vocabulary": VOCABULARY}
     chosen = {**NEEDED.get(member, {}), **variants(member)[number], **options}
     made = ef.create_model(
-        member, **{"max_length": LONGEST, "dropout": 0.0, "embedding_dropout": 0.0, **sizes, **chosen}
+        member,
+        **{"max_length": LONGEST, "dropout": 0.0, "embedding_dropout": 0.0, **sizes, **chosen},
     )
     return shifted(made.double(), 0.1).train()
 
@@ -149,23 +152,23 @@ def alone(model: nn.Module, batch: Batch, slices: int = 1) -> Answer:
 
 
 def in_segments(model: nn.Module, batch: Batch, parts: int) -> Answer:
-    """The answer of one process that reads the parts of its texts as segments, without a gradient
-    from one to the next; terms other than the task's are means over tokens."""
+    """The answer of one process that reads the parts of its texts as segments, where no gradient
+    goes through memories; terms other than the task's are means over tokens."""
     seed_step(0, 1)
     length, sums = batch.inputs.shape[1], dict[str, Tensor]()
-    state = model.init_state(len(batch.inputs))  # type: ignore[operator]
+    state: Any = model.init_state(len(batch.inputs))  # type: ignore[operator]
     for n in range(parts):
         start, stop = n * length // parts, (n + 1) * length // parts
         piece = columns(batch, start, stop)
         out = model(piece.inputs, targets=piece.targets, mask=piece.mask, state=state)
         scored = int((piece.targets != -100).sum()) / int((batch.targets != -100).sum())
-        weights = {"task": scored}
-        losses = {k: v * weights.get(k, (stop - start) / length) for k, v in out.losses.items()}
-        torch.stack([*losses.values()]).sum().backward()
-        for name, loss in losses.items():
-            sums[name] = sums.get(name, 0) + loss.detach()
-        state = out.state.detach()
-    return {name: float(value) for name, value in sums.items()}, gradients(model)
+        for name, loss in out.losses.items():
+            share = scored if name == "task" else (stop - start) / length
+            sums[name] = sums.get(name, torch.zeros_like(loss)) + loss * share
+        layers = tuple(each.detach() if each.cut else each for each in out.state.layers)
+        state = replace(out.state, layers=layers)
+    torch.stack([*sums.values()]).sum().backward()
+    return {name: float(value.detach()) for name, value in sums.items()}, gradients(model)
 
 
 def agree(found: Answer, expected: Answer, tolerance: float = 1e-10) -> None:

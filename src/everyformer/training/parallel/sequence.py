@@ -132,10 +132,10 @@ class Sequence:
                 "no target of this batch is scored (all are -100): nothing can be learnt"
             )
         step = _Step(self.model, self.chain, self.post, batch, slices, precision)
-        if self.waits or not sums_alone(self.model):
-            step.pass_on()
-        else:
+        if self.chain.parts > 1 and not self.waits and sums_alone(self.model):
             step.sum_up()
+        else:
+            step.pass_on()
         self.chain.average(self.model)
         return self.chain.total({name: float(value) for name, value in step.sums.items()})
 
