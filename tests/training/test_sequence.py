@@ -247,7 +247,8 @@ def saved(model: torch.nn.Module, run: Any) -> int:
 
 
 @pytest.mark.parametrize(
-    ("member", "waits"), [("linear", True), ("linear", False), ("aft-conv", False), ("longformer", True)]
+    ("member", "waits"),
+    [("linear", True), ("linear", False), ("aft-conv", False), ("longformer", True)],
 )
 def test_half_a_text_keeps_half_of_what_a_whole_one_does(
     member: str, waits: bool, ranks: Any
