@@ -142,8 +142,8 @@ def test_no_weight_overflows_between_parts(
     scale = torch.where(torch.arange(LENGTH) < 9, 1 / later, later)[:, None]
     x = draw(2, LENGTH, 8, dtype=torch.float32) * scale
     whole, found = mixer(x).y, in_parts(mixer, x, None, (0, 9, 17))
-    assert whole.abs().max() > 1
-    close(found, whole, 1e-4)
+    assert found.isfinite().all()
+    assert (found - whole).abs().max() < 1e-4 * whole.abs().max()
 
 
 def test_what_adds_up_is_said_by_every_state_inside() -> None:

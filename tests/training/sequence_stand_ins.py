@@ -1,5 +1,6 @@
 """Processes that hold parts of the same texts, and small models of every member that streams."""
 
+import functools
 import time
 import traceback
 from collections.abc import Callable, Mapping
@@ -22,6 +23,7 @@ from everyformer.data.batch import Batch
 from everyformer.family import list_members
 from everyformer.genes import GENES
 from everyformer.training.distributed import World
+from everyformer.training.parallel.chain import Chain
 from everyformer.training.step import backward, seed_step
 from helpers import shifted
 
@@ -81,6 +83,8 @@ def _serve(rank: int, size: int, port: str, line: Connection) -> None:
         "gloo", init_method=where, rank=rank, world_size=size, timeout=timedelta(seconds=60)
     )
     world = World(torch.device("cpu"), rank, size)
+    # groups are made once in a run, and not let go of
+    Chain.of = functools.cache(Chain.of)  # type: ignore[method-assign]
     while True:
         work, arguments, options = line.recv()
         try:

@@ -20,15 +20,21 @@ from sequence_stand_ins import (
     variants,
 )
 
-from everyformer.core.errors import GeneError
+from everyformer.core.errors import ConfigError, UnsupportedError
+from everyformer.core.state import named_tensors
 from everyformer.engines.flops import count_flops
 from everyformer.training.distributed import World
-from everyformer.training.parallel.sequence import Sequence, order, sequence_reason, sums_alone
+from everyformer.training.parallel.chain import Chain
+from everyformer.training.parallel.hand_over import Post
+from everyformer.training.parallel.sequence import Sequence, sequence_reason, sums_alone
 from everyformer.training.step import seed_step
 
 MEMBERS = streaming_members()
 RANDOM = {("depth-adaptive", 2)}
-"""variants that draw in training"""
+"""forms that draw in training"""
+NUMBERS = dict.fromkeys(("longformer", "image-transformer", "bigbird", "blockwise"), 1)
+"""of members whose first form has windows larger than the texts, the form that is tried"""
+HANGS = {"routing": "its processes wait for one another in hooks of their backward passes"}
 SUMS = ("aft-local", "aft-simple", "aft-conv", "linear", "performer", "rfa")
 BY_HEAD: dict[str, Any] = {
     "mixer": "by-head",
@@ -78,9 +84,11 @@ def of_one(member: str, batch: dict[str, Any], parts: int, **options: Any) -> An
 @pytest.mark.parametrize(("padding", "slices"), [(None, 3), ("right", 1)])
 @pytest.mark.parametrize("member", MEMBERS)
 def test_two_parts_are_one_text(member: str, padding: str | None, slices: int, ranks: Any) -> None:
-    batch = {"padding": padding}
-    expected = of_one(member, batch, 2)
-    for answer in ranks(2).run(split, member, batch, 2, slices, True):
+    if member in HANGS:
+        pytest.skip(HANGS[member])
+    batch, number = {"padding": padding}, NUMBERS.get(member, 0)
+    expected = of_one(member, batch, 2, number=number)
+    for answer in ranks(2).run(split, member, batch, 2, slices, True, number=number):
         agree(answer, expected)
 
 
@@ -96,11 +104,11 @@ def trials() -> Iterator[Any]:
 def test_two_parts_of_every_form_are_one_text(
     member: str, number: int, padding: str | None, ranks: Any
 ) -> None:
-    if (member, number) in RANDOM:
-        pytest.skip("it draws in training")
+    if (member, number) in RANDOM or member in HANGS:
+        pytest.skip(HANGS.get(member, "it draws in training"))
     try:
         model = tiny(member, number=number)
-    except GeneError as error:
+    except ConfigError as error:
         pytest.skip(str(error))
     if (reason := sequence_reason(model)) is not None:
         pytest.skip(reason)
@@ -165,10 +173,6 @@ def test_in_bfloat16_both_ways_are_near(ranks: Any) -> None:
 def in_bfloat16(world: World, waits: bool) -> float:
     model = tiny("linear").float()
     return Sequence(model, world, 2, waits).backward(texts(), precision="bfloat16")["task"]
-
-
-NUMBERS = {"longformer": 1, "image-transformer": 1}
-"""forms with a window smaller than the texts"""
 
 
 def bytes_sent(world: World, member: str, length: int, waits: bool) -> list[int]:
@@ -274,26 +278,96 @@ def test_sums_of_a_part_are_few_operations_beside_its_outputs(member: str, ranks
     assert whole <= sum(halves) < 1.1 * whole
 
 
-@pytest.mark.parametrize("slices", [1, 2, 3, 7])
-@pytest.mark.parametrize("parts", [1, 2, 3, 5])
-def test_no_process_waits_for_what_another_will_not_send(parts: int, slices: int) -> None:
-    """Passes run in some order in which what each needs has been sent, and each runs once."""
-    left = [list(order(slices, parts - part)) for part in range(parts)]
-    done: set[tuple[int, int, bool]] = set()
-    while any(left):
-        before = len(done)
-        for part, passes in enumerate(left):
-            if not passes:
-                continue
-            n, back = passes[0]
-            at = part + 1 if back else part - 1
-            if not 0 <= at < parts or (at, n, back) in done:
-                assert not back or (part, n, False) in done
-                done.add((part, n, back))
-                passes.pop(0)
-                under_way = sum(
-                    (part, m, True) not in done for p, m, b in done if p == part and not b
-                )
-                assert under_way <= parts - part
-        assert len(done) > before
-    assert len(done) == 2 * parts * slices
+def handed(world: World) -> Any:
+    """What the second of two processes gets of states that the first sends, and the bytes."""
+    post, sizes = Post(Chain.of(world, 2)), list[int]()
+    model, tokens = tiny("attention"), texts(2, 9).inputs
+    begun: Any = model.init_state(2)  # type: ignore[operator]
+    with torch.no_grad():
+        states = [model(tokens, state=begun.reserve(50)).state, model(tokens, state=begun).state]
+    states.append(states[0].reorder(torch.tensor([1])))
+    got = []
+    with pytest.MonkeyPatch.context() as patched:
+        real = dist.isend
+
+        def counted(buffer: torch.Tensor, *rest: Any, **named: Any) -> Any:
+            sizes.append(buffer.nbytes)
+            return real(buffer, *rest, **named)
+
+        patched.setattr(dist, "isend", counted)
+        for state in states:
+            if world.first:
+                sent = post.send(state)
+                assert sent is not None
+                assert sent.gradients() == []
+            else:
+                state, learned = post.receive(begun)
+                assert learned == []
+            got.append({name: t.numpy().copy() for name, t in named_tensors(state).items()})
+        assert len({id(layer.seen) for layer in (state, *state.layers)}) == 1 or world.first
+    return got, sizes
+
+
+def test_a_state_arrives_as_it_was_sent_without_spare_room(ranks: Any) -> None:
+    """A header goes with what differs in shape from the last alone; what layers share goes once."""
+    (sent, sizes), (received, _) = ranks(2).run(handed)
+    for first, second in zip(sent, received, strict=True):
+        assert first.keys() == second.keys()
+        for name, tensor in first.items():
+            assert tensor.dtype == second[name].dtype
+            assert (tensor == second[name]).all()
+    # two layers of 9 keys and values of 12 numbers, and `seen`
+    held = 2 * (2 * 2 * 9 * 12 * 8) + 2 * 8
+    first, again, fewer = sizes[:3], sizes[3:5], sizes[5:]
+    assert (first[0], first[2]) == (8, held)
+    assert again == [8, held]
+    assert (fewer[0], fewer[2]) == (8, held // 2)
+
+
+def some_unused(world: World) -> list[Any]:
+    """Gradients that some processes lack are zero there; those that all lack stay so."""
+    model = torch.nn.ModuleList(torch.nn.Linear(2, 2, bias=False) for _ in range(4)).double()
+    model[3].requires_grad_(False)
+    for n in (0, 1) if world.first else (0,):
+        model[n].weight.grad = torch.full((2, 2), 4.0 + world.rank).double()
+    Chain.of(world, 2).average(model)
+    return [None if p.grad is None else p.grad[0, 0].item() for p in model.parameters()]
+
+
+def test_gradients_are_means_over_processes_that_have_them_or_not(ranks: Any) -> None:
+    assert ranks(2).run(some_unused) == [[4.5, 2.0, None, None]] * 2
+
+
+def unasked(world: World) -> str:
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("everyformer.genes.mixers._kernel.past", lambda given, part: given)
+        try:
+            Sequence(tiny("linear"), world, 2).backward(texts())
+        except UnsupportedError as error:
+            return str(error)
+    return ""
+
+
+def test_a_mixer_that_does_not_ask_for_the_past_is_refused(ranks: Any) -> None:
+    for told in ranks(2).run(unasked):
+        assert told.startswith("2 states of this model are sums over the past, but its mixers ask")
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"wiring": "reversible", "tie": False}, {"depth": "universal"}, {"checkpoint": True}],
+)
+def test_layers_that_run_again_wait_for_their_states(options: dict[str, Any], ranks: Any) -> None:
+    """What a layer does again in the backward pass, or by tokens, nobody else waits for."""
+    again = options.pop("checkpoint", False)
+    expected = of_one("linear", {}, 2, **options)
+    for waited, answer in ranks(2).run(run_again, again, **options):
+        assert waited
+        agree(answer, expected)
+
+
+def run_again(world: World, again: bool, **options: Any) -> tuple[bool, Answer]:
+    model: Any = tiny("linear", **options)
+    model.enable_checkpointing(again)
+    losses = Sequence(model, world, 2).backward(texts(), slices=2)
+    return not sums_alone(model), (losses, gradients(model))
