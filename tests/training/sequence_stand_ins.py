@@ -59,7 +59,11 @@ class Ranks:
             if not line.poll(60):
                 self.close()
                 pytest.fail(f"process {rank} hangs")
-            answers.append(line.recv())
+            try:
+                answers.append(line.recv())
+            except EOFError:
+                self.close()
+                pytest.fail(f"process {rank} has ended")
         for failed in (answer for done, answer in answers if not done):
             self.close()
             pytest.fail(failed)

@@ -355,19 +355,29 @@ def test_a_mixer_that_does_not_ask_for_the_past_is_refused(ranks: Any) -> None:
 
 @pytest.mark.parametrize(
     "options",
-    [{"wiring": "reversible", "tie": False}, {"depth": "universal"}, {"checkpoint": True}],
+    [{"wiring": "reversible", "tie": False}, {"depth": "universal"}, {"again": "checkpoints"}],
 )
 def test_layers_that_run_again_wait_for_their_states(options: dict[str, Any], ranks: Any) -> None:
     """What a layer does again in the backward pass, or by tokens, nobody else waits for."""
-    again = options.pop("checkpoint", False)
-    expected = of_one("linear", {}, 2, **options)
-    for waited, answer in ranks(2).run(run_again, again, **options):
+    expected = of_one("linear", {}, 2, **{k: v for k, v in options.items() if k != "again"})
+    for waited, answer in ranks(2).run(run_again, **options):
         assert waited
         agree(answer, expected)
 
 
-def run_again(world: World, again: bool, **options: Any) -> tuple[bool, Answer]:
+def run_again(world: World, again: str = "", **options: Any) -> tuple[bool, Answer]:
     model: Any = tiny("linear", **options)
-    model.enable_checkpointing(again)
-    losses = Sequence(model, world, 2).backward(texts(), slices=2)
-    return not sums_alone(model), (losses, gradients(model))
+    model.enable_checkpointing(again == "checkpoints")
+    called = torch.compile(model, backend="aot_eager") if again == "graph" else model
+    # each number of rows would be another graph
+    slices = 1 if again == "graph" else 2
+    losses = Sequence(called, world, 2).backward(texts(), slices=slices)
+    return not sums_alone(called), (losses, gradients(model))
+
+
+@pytest.mark.full("a graph takes half a minute to make", parts=6)
+def test_a_compiled_model_waits_for_its_states(ranks: Any) -> None:
+    expected = of_one("linear", {}, 2)
+    for waited, answer in ranks(2).run(run_again, "graph"):
+        assert waited
+        agree(answer, expected)

@@ -6,13 +6,16 @@ of them exchange these sums once, and what came before part r is
     past_r = given . part_0 . part_1 ... part_(r-1)                (`State.followed_by`)
 
 A mixer with such a state asks for it as soon as it has its keys and values; who trains with parts
-answers (`answered_by`). Where nobody does, the past is the state that was given.
+answers (`answered_by`). Where nobody does, and in a compiled graph, the past is the state that was
+given.
 """
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Protocol
+
+import torch
 
 from everyformer.core.state import S
 
@@ -44,5 +47,6 @@ def past(given: S, part: Callable[[], S]) -> S:
         given: the state that was handed to the mixer.
         part: makes the state after these tokens, of ``given``, without their outputs.
     """
-    answer = _answer.get()
-    return given if answer is None else answer(given, part)
+    if torch.compiler.is_compiling() or (answer := _answer.get()) is None:
+        return given
+    return answer(given, part)

@@ -67,10 +67,12 @@ def sequence_reason(model: ModelConfig | nn.Module) -> str | None:
 
 
 def sums_alone(model: Any) -> bool:
-    """True if all that a model carries on is sums over the past, and each layer runs once."""
+    """True if all that a model carries on is sums over the past, and each layer runs once and is
+    not compiled, so that its mixer can ask for them."""
     stack = model.stack
     again = stack.checkpointing or stack.wiring.recomputes or stack.depth.drives
-    return not again and adds_up(model.init_state(1))
+    compiled = hasattr(model, "_orig_mod")
+    return not (again or compiled) and adds_up(model.init_state(1))
 
 
 def order(slices: int, ahead: int) -> Iterator[tuple[int, bool]]:
