@@ -85,6 +85,11 @@ class State:
         """The same state; ones that grow make room for ``tokens`` more, to be read without grad."""
         return self.rebuilt(lambda t, _: t, lambda inner: inner.reserve(tokens))
 
+    def followed_by(self, later: Self) -> Self:
+        """The state after this one's tokens and then those of ``later``, which began with nothing
+        at this one's ``seen``: of states that are sums over the past (`adds_up`)."""
+        raise NotImplementedError
+
     def reorder(self, index: Tensor) -> Self:
         """Batch rows picked by ``index`` (new_batch,): beam search, repeats, compaction."""
         return self.map(lambda t, _: t.index_select(0, index.to(t.device)))
@@ -133,6 +138,25 @@ def filled(like: Any, tensors: dict[str, Tensor], path: str = "") -> Any:
     if isinstance(like, tuple | list):
         return type(like)(filled(part, tensors, f"{path}.{n}") for n, part in enumerate(like))
     return tensors.get(path[1:])
+
+
+def adds_up(carried: State) -> bool:
+    """True if this state, or every state in it, is a sum over the past."""
+    return all(type(part).followed_by is not State.followed_by for part in innermost(carried))
+
+
+def innermost(carried: Any) -> Iterator[State]:
+    """The states that hold something themselves, in field order."""
+    if isinstance(carried, tuple | list):
+        for part in carried:
+            yield from innermost(part)
+    elif isinstance(carried, State):
+        names = [f.name for f in dataclasses.fields(carried) if f.name != "seen"]  # type: ignore[arg-type]
+        parts = [getattr(carried, name) for name in names]
+        if any(isinstance(part, Tensor) for part in parts):
+            yield carried
+        else:
+            yield from innermost(parts)
 
 
 def check_batch(carried: State, batch: int) -> None:

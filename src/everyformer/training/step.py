@@ -10,7 +10,7 @@ import hashlib
 import random
 from abc import ABC, abstractmethod
 from contextlib import nullcontext
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -184,19 +184,17 @@ def backward(
     start, stop = world.share(rows)
     cuts = [start + (stop - start) * i // slices for i in range(slices + 1)]
     sums: dict[str, Tensor] = {}
-    totals = _term_counts(model, batch)
+    weights = Weights(model, batch)
     for i in range(slices):
         part = batch.rows(cuts[i], cuts[i + 1])
-        weights = part.scored / scored, (cuts[i + 1] - cuts[i]) / rows
-        own = _term_counts(model, part)
-        shares = {name: own[name] / total if total else 1.0 for name, total in totals.items()}
+        share = weights.of(part, (cuts[i + 1] - cuts[i]) / rows)
         part = part.to(world.device)
         last = i == slices - 1
         with model.slice(last) if isinstance(model, Shared) else nullcontext():
             state = None if carry is None else carry.of(cuts[i], cuts[i + 1])
             with autocast(world.device, precision):
                 out = forward(model, part, state)
-                terms = _weighted(out, *weights, shares)
+                terms = share.weigh(out)
             if carry is not None:
                 carry.take(cuts[i], cuts[i + 1], out.state)
             # averaging divides by the number of processes, the weights already have
@@ -205,6 +203,43 @@ def backward(
             sums[name] = sums.get(name, torch.zeros_like(term)) + term.detach()
     values = world.sum([float(value) for value in sums.values()])
     return dict(zip(sums, values, strict=True))
+
+
+class Share(NamedTuple):
+    """What of a batch's losses those of a piece of it are."""
+
+    targets: float
+    rows: float
+    terms: dict[str, float]
+    """of those that `Model.term_counts` tells"""
+
+    def weigh(self, out: ModelOutput) -> dict[str, Tensor]:
+        """The losses of the piece by name, which add up to the batch's."""
+        task = out.losses["task"]
+        if self.targets == 0:
+            # a mean over no targets may be 0/0; the graph must still reach every parameter
+            task = out.logits.sum() * 0
+        others = (name for name in out.losses if name != "task")
+        terms = {name: out.losses[name] * self.terms.get(name, self.rows) for name in others}
+        return {"task": task * self.terms.get("task", self.targets), **terms}
+
+
+class Weights:
+    """Shares that pieces of ``batch`` have in its losses."""
+
+    def __init__(self, model: nn.Module, batch: Batch) -> None:
+        self.model, self.scored = model, batch.scored
+        self.totals = self._counts(batch)
+
+    def of(self, piece: Batch, of_rows: float) -> Share:
+        """The share of ``piece``, which has so much ``of_rows``."""
+        own = self._counts(piece)
+        terms = {name: own[name] / total if total else 1.0 for name, total in self.totals.items()}
+        return Share(piece.scored / self.scored, of_rows, terms)
+
+    def _counts(self, batch: Batch) -> dict[str, float]:
+        """Counts of `Model.term_counts` for these rows; none of modules of other kinds."""
+        return _answer(self.model, "term_counts", batch.inputs, batch.targets, batch.mask) or {}
 
 
 def count_operations(
@@ -225,24 +260,7 @@ def positions(model: nn.Module, batch: Batch) -> int:
     return batch.tokens if read is None else read
 
 
-def _term_counts(model: nn.Module, batch: Batch) -> dict[str, float]:
-    """Counts of `Model.term_counts` for these rows; none of modules of other kinds."""
-    return _answer(model, "term_counts", batch.inputs, batch.targets, batch.mask) or {}
-
-
 def _answer(model: nn.Module, method: str, *arguments: Any) -> Any:
     """A model's answer, wrapped for several processes or not; None of modules of other kinds."""
     method_of: Any = getattr(getattr(model, "module", model), method, None)
     return None if method_of is None else method_of(*arguments)
-
-
-def _weighted(
-    out: ModelOutput, of_targets: float, of_rows: float, shares: dict[str, float]
-) -> dict[str, Tensor]:
-    task = out.losses["task"]
-    if of_targets == 0:
-        # a mean over no targets may be 0/0; the graph must still reach every parameter
-        task = out.logits.sum() * 0
-    others = (name for name in out.losses if name != "task")
-    terms = {name: out.losses[name] * shares.get(name, of_rows) for name in others}
-    return {"task": task * shares.get("task", of_targets), **terms}

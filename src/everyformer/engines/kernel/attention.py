@@ -14,7 +14,7 @@ Cost: O(L (C (M + D_v) + M D_v)), C tokens a chunk (`kernel_chunks`); state M (D
 from __future__ import annotations
 
 import math
-from dataclasses import field
+from dataclasses import field, replace
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -65,6 +65,9 @@ class KernelState(State):
     """(B, H, M, D_v + 1) of fk v', relative to e^level; v' ends with a one"""
     level: Tensor | None = field(default=None, metadata={"empty": -math.inf})
     """(B, H) log of the largest weight seen; None where keys have neither levels nor gates"""
+    fade: Tensor | None = None
+    """(B, H) log of what the gates of these tokens leave of sums before them, of a part of a text
+    (`sum_up`); None: no gates, or nothing comes before"""
 
     @classmethod
     def empty(
@@ -77,6 +80,19 @@ class KernelState(State):
             sums=torch.zeros(*rows, features, values + 1, **wide),
             level=torch.full(rows, -math.inf, **wide) if levels else None,
         )
+
+    def followed_by(self, later: KernelState) -> KernelState:
+        """S e^{m + f - top} + S' e^{m' - top}, top the larger of m + f and m', f the later fade."""
+        if self.level is None or later.level is None:
+            return replace(later, sums=self.sums + later.sums)
+        before, own = self.level.detach(), later.level.detach()
+        before = before if later.fade is None else before + later.fade
+        top = torch.maximum(before, own).detach()
+        # where no token is real there is no weight at all
+        reached = top.clamp(min=torch.finfo(top.dtype).min)
+        kept, added = (torch.exp(m - reached)[..., None, None] for m in (before, own))
+        fades = None if self.fade is None or later.fade is None else self.fade + later.fade
+        return KernelState(later.seen, self.sums * kept + later.sums * added, top, fades)
 
 
 @state
@@ -140,13 +156,48 @@ def read_all(
     k: Tensor, v: Tensor, keep: Tensor | None = None, level: Tensor | None = None
 ) -> Tensor:
     """Sums (B, H, M, D_v + 1) over all keys, relative to the largest level of each head."""
+    return _read_all(k, v, keep, level)[0]
+
+
+def sum_up(
+    k: Tensor,
+    v: Tensor,
+    *,
+    keep: Tensor | None,
+    level: Tensor | None,
+    gate: Tensor | None,
+    state: KernelState,
+) -> KernelState:
+    """The state after the keys and values of one part of a text, without averages.
+
+    Args:
+        state: empty; what came before goes in front of the result (`KernelState.followed_by`).
+            The others are as in `kernel_attention`.
+    """
+    fade = None
+    if gate is not None:
+        gate = widened(gate) if keep is None else widened(gate).masked_fill(~keep[:, None], 0)
+        fade = gate.sum(2)
+        # a key fades by the gates after its own
+        after = fade[..., None] - gate.cumsum(2)
+        level = after if level is None else widened(level) + after
+    sums, top = _read_all(k, v, keep, level)
+    return KernelState(advanced(state.seen, k.shape[2], keep), sums, top, fade)
+
+
+def _read_all(
+    k: Tensor, v: Tensor, keep: Tensor | None, level: Tensor | None
+) -> tuple[Tensor, Tensor | None]:
+    """Sums over all keys, and the largest level (B, H) that they are relative to."""
     with full_precision(k):
+        top = None
         if level is not None:
             level = widened(level)
-            real_level = level if keep is None else level.masked_fill(~keep[:, None], -math.inf)
-            top = real_level.detach().amax(2, keepdim=True).clamp(min=torch.finfo(level.dtype).min)
-            k = widened(k) * torch.exp(real_level - top)[..., None]
-        return widened(k).mT @ _valued(v, keep)
+            level = level if keep is None else level.masked_fill(~keep[:, None], -math.inf)
+            top = level.detach().amax(2)
+            reached = top.clamp(min=torch.finfo(level.dtype).min)[..., None]
+            k = widened(k) * torch.exp(level - reached)[..., None]
+        return widened(k).mT @ _valued(v, keep), top
 
 
 def ask(q: Tensor, sums: Tensor, guard: Denominator, dtype: torch.dtype) -> Tensor:

@@ -17,10 +17,12 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from everyformer.core.chosen import gather_rows
 from everyformer.core.config import Options
 from everyformer.core.errors import ConfigError, ShapeError
 from everyformer.core.mask import Mask
 from everyformer.core.outputs import MixerOutput
+from everyformer.core.past import past
 from everyformer.core.shared import advanced
 from everyformer.core.state import State, state
 from everyformer.core.trace import record, tracing
@@ -216,6 +218,25 @@ class BandState(State):
             keys=keys[:, 2:].to(self.keys.dtype),
         )
 
+    def taking(self, k: Tensor, v: Tensor, keep: Tensor | None) -> BandState:
+        """The state once tokens with these keys and values (B, L, ...) are read."""
+        return self.after(*self.extended(k, v), k.shape[1], keep)
+
+    def followed_by(self, later: BandState) -> BandState:
+        """The newest of both buffers stay, the others join both averages."""
+        keys, values = (
+            torch.cat([self.keys, later.keys], 1),
+            torch.cat([self.values, later.values], 1),
+        )
+        # what is new in a buffer lies last in it, with nothing before where it is not full
+        order = torch.argsort((keys[..., 0] > -math.inf).to(torch.uint8), dim=1, stable=True)
+        keys, values = gather_rows(keys, order), gather_rows(values, order)
+        joins = keys.shape[1] // 2
+        old = torch.cat([self.lse[:, None], later.lse[:, None], keys[:, :joins]], 1)
+        averages = self.average[:, None], later.average[:, None]
+        new = torch.cat([*averages, values[:, :joins]], 1)
+        return self._made(later.seen, old, new, keys[:, joins:], values[:, joins:])
+
     def after(self, k: Tensor, v: Tensor, length: int, keep: Tensor | None) -> BandState:
         """The state once the last ``length`` tokens of ``extended`` keys and values are read."""
         buffer = self.keys.shape[1]
@@ -225,12 +246,15 @@ class BandState(State):
             later = torch.arange(k.shape[1], device=k.device) > keep.sum(1)[:, None]
             old = k.masked_fill(later[..., None], -math.inf)
         keys, values = (next_window(t[:, 1:], buffer, keep) for t in (k, v))
+        seen = advanced(self.seen, length, keep)
+        return self._made(seen, old, v[:, : old.shape[1]], keys, values)
+
+    def _made(self, seen: Tensor, k: Tensor, v: Tensor, keys: Tensor, values: Tensor) -> BandState:
+        """The state with ``keys`` and ``values`` in the buffer, ``k`` and ``v`` in the average."""
         heads = k.shape[2]
-        lse, average = total_average(
-            split_heads(old, heads), split_heads(v[:, : old.shape[1]], heads)
-        )
+        lse, average = total_average(split_heads(k, heads), split_heads(v, heads))
         return BandState(
-            seen=advanced(self.seen, length, keep),
+            seen=seen,
             average=average.flatten(1).to(self.average.dtype),
             values=values.to(self.values.dtype),
             lse=lse.flatten(1).to(self.lse.dtype),
@@ -293,7 +317,9 @@ class AttentionFree(StreamingMixer):
             if tracing():
                 self.show(k, rows)
         else:
-            average, after = self.resume(k, v, rows.keep, state)
+            given: Any = state
+            before = past(given, lambda: given.taking(k, v, rows.keep))
+            average, after = self.resume(k, v, rows.keep, before)
         return MixerOutput(self.out(gated(self.options.gate, q, average)), after, {})
 
     def text_reference(self, text: Rows) -> Tensor:

@@ -20,6 +20,7 @@ from torch import Tensor
 from everyformer.core.config import Options
 from everyformer.core.errors import GeneError
 from everyformer.core.outputs import MixerOutput
+from everyformer.core.past import past
 from everyformer.core.state import State
 from everyformer.core.trace import record, tracing
 from everyformer.core.trials import WIDTH, Make, Pair, output
@@ -32,6 +33,7 @@ from everyformer.engines.kernel.attention import (
     divided,
     kernel_attention,
     read_all,
+    sum_up,
 )
 from everyformer.engines.projections import Turn, same
 from everyformer.engines.ranges import widened
@@ -159,10 +161,11 @@ class KernelAttention(HeadMixer):
         if not self.causal:
             y = ask(features, read_all(keys, v, keep, level), self.guard, v.dtype)
             return MixerOutput(self.finish(y), None, {})
+        read: Any = {"keep": keep, "level": level, "gate": gate}
         assert state is None or isinstance(state, KernelState)
-        y, after = kernel_attention(
-            features, keys, v, keep=keep, level=level, gate=gate, state=state, guard=self.guard
-        )
+        if state is not None:
+            state = past(state, partial(sum_up, keys, v, **read, state=state))
+        y, after = kernel_attention(features, keys, v, **read, state=state, guard=self.guard)
         return MixerOutput(self.finish(y), None if state is None else after, {})
 
     def text_reference(self, text: Rows) -> Tensor:
