@@ -22,8 +22,8 @@ from everyformer.core.trials import HEADS, LONGEST, WIDTH
 from everyformer.data.batch import Batch
 from everyformer.family import list_members
 from everyformer.genes import GENES
-from everyformer.training.sequence.chain import Chain
 from everyformer.training.parallel.world import World
+from everyformer.training.sequence.chain import Chain
 from everyformer.training.step import backward, seed_step
 from helpers import shifted
 

@@ -180,4 +180,4 @@ def test_a_policy_learns_in_float32(monkeypatch):
     monkeypatch.setattr(precision, "slow_product", lambda *_: pytest.fail("timed"))
     policy = object.__new__(PolicyModel)
     config = TrainingConfig(precision="auto")
-    assert precision.decide(config, None, policy, None, HERE, print) == "float32"
+    assert precision.decide(config, None, policy, None, HERE, None, print) == "float32"

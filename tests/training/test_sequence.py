@@ -23,10 +23,10 @@ from sequence_stand_ins import (
 from everyformer.core.errors import ConfigError, UnsupportedError
 from everyformer.core.state import named_tensors
 from everyformer.engines.flops import count_flops
+from everyformer.training.parallel.world import World
 from everyformer.training.sequence.chain import Chain
 from everyformer.training.sequence.hand_over import Post
 from everyformer.training.sequence.passes import Sequence, sequence_reason, sums_alone
-from everyformer.training.parallel.world import World
 from everyformer.training.step import seed_step
 
 MEMBERS = streaming_members()
@@ -34,7 +34,6 @@ RANDOM = {("depth-adaptive", 2)}
 """forms that draw in training"""
 NUMBERS = dict.fromkeys(("longformer", "image-transformer", "bigbird", "blockwise"), 1)
 """of members whose first form has windows larger than the texts, the form that is tried"""
-HANGS = {"routing": "its processes wait for one another in hooks of their backward passes"}
 SUMS = ("aft-local", "aft-simple", "aft-conv", "linear", "performer", "rfa")
 BY_HEAD: dict[str, Any] = {
     "mixer": "by-head",
@@ -84,8 +83,6 @@ def of_one(member: str, batch: dict[str, Any], parts: int, **options: Any) -> An
 @pytest.mark.parametrize(("padding", "slices"), [(None, 3), ("right", 1)])
 @pytest.mark.parametrize("member", MEMBERS)
 def test_two_parts_are_one_text(member: str, padding: str | None, slices: int, ranks: Any) -> None:
-    if member in HANGS:
-        pytest.skip(HANGS[member])
     batch, number = {"padding": padding}, NUMBERS.get(member, 0)
     expected = of_one(member, batch, 2, number=number)
     for answer in ranks(2).run(split, member, batch, 2, slices, True, number=number):
@@ -104,8 +101,8 @@ def trials() -> Iterator[Any]:
 def test_two_parts_of_every_form_are_one_text(
     member: str, number: int, padding: str | None, ranks: Any
 ) -> None:
-    if (member, number) in RANDOM or member in HANGS:
-        pytest.skip(HANGS.get(member, "it draws in training"))
+    if (member, number) in RANDOM:
+        pytest.skip("it draws in training")
     try:
         model = tiny(member, number=number)
     except ConfigError as error:

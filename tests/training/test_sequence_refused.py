@@ -11,9 +11,9 @@ from training_stand_ins import TinyModel
 from everyformer.core.errors import ConfigError, DataError, UnsupportedError
 from everyformer.data.batch import Batch
 from everyformer.genes.config import ModelConfig
+from everyformer.training.parallel.world import World
 from everyformer.training.sequence.chain import Chain
 from everyformer.training.sequence.passes import Sequence, order, sequence_reason
-from everyformer.training.parallel.world import World
 
 ALONE = World(torch.device("cpu"))
 

@@ -30,6 +30,7 @@ from everyformer.training.step import backward
 
 CPU = torch.device("cpu")
 THIRDS = [PAIRS[n::3] for n in range(3)]
+FOUR = pytest.mark.full("four processes at once on two cores", parts=3)
 NUMBERS = pytest.mark.full("numbers of every member on two real processes", parts=3)
 
 
@@ -74,15 +75,16 @@ def test_every_member_has_the_gradient_of_one_process(
     check_gradients(tmp_path, pairs)
 
 
+# the tables of longformer's global tokens are used by nobody here
 SOME = [("gpt", "lm"), ("reformer", "lm"), ("transformer", "seq2seq"), ("longformer", "mlm")]
 
 
+@FOUR
 def test_weights_split_within_groups_have_the_gradient_of_one_process(
     children: ForkServerContext, tmp_path: Path
 ) -> None:
-    pairs = [(member, task) for member, task in PAIRS if (member, task) in SOME]
-    processes(children, 4, write_gradients, tmp_path, pairs, "hybrid", 1)
-    check_gradients(tmp_path, pairs)
+    processes(children, 4, write_gradients, tmp_path, SOME, "hybrid", 1)
+    check_gradients(tmp_path, SOME)
 
 
 def units(member: str, task: str) -> list[list[str]]:
@@ -170,7 +172,7 @@ def stepped_model(member: str) -> Any:
     torch.manual_seed(0)
     sizes = {"width": 12, "heads": 2, "layers": 2, "vocabulary": 11, "max_length": LENGTH}
     still = {"dropout": 0.0, "embedding_dropout": 0.0}
-    options = {**sizes, **still, **STEPPED[member]}
+    options = {**sizes, **still, **STEPPED.get(member, {})}
     return ef.create_model(member, **options).double()
 
 
@@ -221,6 +223,75 @@ def test_steps_evaluations_and_the_average_are_those_of_one_process(
         one, two = tmp_path / "one" / member, tmp_path / "two" / member
         assert losses(two) == pytest.approx(losses(one), rel=1e-9), member
         check_weights(one, two)
+
+
+def split_texts(folder: Path, members: tuple[str, ...], shards: int | None) -> None:
+    trained(folder, members, 4, parallel="sequence", shards=shards, accumulate=2)
+
+
+@pytest.mark.parametrize(("size", "shards"), [(2, None), pytest.param(4, 2, marks=FOUR)])
+def test_texts_that_are_split_train_as_on_one_process(
+    children: ForkServerContext, tmp_path: Path, size: int, shards: int, without_tensorboard: None
+) -> None:
+    """All in one row of processes, and two rows of two; weights that wait, and sums that do not."""
+    members = ("gpt", "aft-local", "routing")
+    processes(children, size, split_texts, tmp_path / "two", members, shards)
+    trained(tmp_path / "one", members, 4)
+    for member in members:
+        one, two = tmp_path / "one" / member, tmp_path / "two" / member
+        assert losses(two) == pytest.approx(losses(one), rel=1e-9), member
+        check_weights(one, two)
+
+
+def refused_texts(folder: Path) -> None:
+    for member, options, told in (
+        ("transformer-xl", {}, "a memory reads a text in order"),
+        ("gpt", {"batch": 1, "accumulate": 1}, None),
+        ("gpt", {"batch": 1, "accumulate": 1, "shards": 1}, "fewer sequences than 2 processes"),
+        ("reformer", {}, "texts cannot be split over processes: reformer has no exact state"),
+    ):
+        more: dict[str, Any] = {"parallel": "sequence", "ema": None, **options}
+        if told is None:
+            trained(folder / "one-row", (member,), 1, **more)
+            continue
+        with pytest.raises(ef.EveryformerError, match=told):
+            trained(folder / member, (member,), 1, **more)
+
+
+def test_texts_that_cannot_be_split_are_refused(
+    children: ForkServerContext, tmp_path: Path, without_tensorboard: None
+) -> None:
+    two_processes(children, refused_texts, tmp_path)
+
+
+class Sometimes(nn.Module):
+    """One weight for all, one for the first process alone, one for nobody."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        for name in ("always", "first", "never"):
+            weight = nn.Parameter(torch.arange(4.0, dtype=torch.float64).view(4, 1) + 1)
+            self.register_parameter(name, weight)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = x @ self.always
+        return (y + x @ self.first if os.environ["RANK"] == "0" else y).sum()
+
+
+def use_some(folder: Path) -> None:
+    with join("cpu") as joined:
+        model = Sometimes()
+        module = replace(joined, parallel="fsdp").wrap(model)
+        with module.slice(last=True):
+            module(torch.full((1, 4), 2.0, dtype=torch.float64)).backward()
+        found = {name: whole(g).flatten().tolist() for name, g in gradients(model).items()}
+        assert found == {"always": [2.0] * 4, "first": [1.0] * 4}
+
+
+def test_a_weight_that_one_process_uses_learns_and_one_that_none_uses_does_not(
+    children: ForkServerContext, tmp_path: Path
+) -> None:
+    two_processes(children, use_some, tmp_path)
 
 
 WAYS: list[tuple[int, str]] = [(1, "ddp"), (2, "ddp"), (2, "fsdp"), (3, "fsdp")]
@@ -358,5 +429,5 @@ def test_groups_that_do_not_part_the_processes_are_refused(
 def test_alone_nothing_is_split() -> None:
     model = TinyModel()
     assert World(CPU, parallel="fsdp").wrap(model) is model
-    with pytest.raises(ConfigError, match="'compile' does not go with 'parallel' fsdp"):
+    with pytest.raises(ConfigError, match="'compile' goes with 'parallel' ddp alone, not fsdp"):
         TrainingConfig(parallel="fsdp", compile=True)

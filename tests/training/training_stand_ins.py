@@ -48,7 +48,7 @@ def as_rank(rank: int, port: str, size: int, job: Any, *arguments: Any) -> None:
 
 
 def processes(children: ForkServerContext, size: int, job: Any, *arguments: Any) -> None:
-    """``size`` ranks, all of which have to end well within a minute."""
+    """``size`` ranks, all of which have to end; a busy machine takes its time."""
     port = free_port()
     ranks = [
         children.Process(target=as_rank, args=(rank, port, size, job, *arguments))
@@ -57,7 +57,7 @@ def processes(children: ForkServerContext, size: int, job: Any, *arguments: Any)
     for process in ranks:
         process.start()
     for process in ranks:
-        process.join(60)
+        process.join(120)
         if process.exitcode is None:
             process.kill()
     assert [process.exitcode for process in ranks] == [0] * size

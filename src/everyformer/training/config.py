@@ -20,7 +20,7 @@ from everyformer.core.tasks import TASKS
 
 BUDGETS = ("seconds", "tokens", "flops")
 Precision = Literal["float32", "bfloat16", "auto"]
-Parallel = Literal["ddp", "fsdp", "hybrid"]
+Parallel = Literal["ddp", "fsdp", "hybrid", "sequence"]
 STEPS = 1000
 """of a training whose budget is not said"""
 
@@ -92,9 +92,11 @@ class TrainingConfig(Options):
     """steps between rows of metrics.jsonl"""
     parallel: Parallel = "ddp"
     """what several processes (torchrun) share of the training: ddp, the rows of a batch; fsdp, the
-    weights, gradients and moments too; hybrid, those within groups, each of which holds a copy"""
-    shards: Annotated[Count | None, When("parallel", "hybrid")] = None
-    """processes that hold one copy of the weights between them; none: those of one machine"""
+    weights, gradients and moments too; hybrid, those within groups, each of which holds a copy;
+    sequence, the tokens of each row, whose state goes from one to the next"""
+    shards: Annotated[Count | None, When("parallel", "hybrid", "sequence")] = None
+    """processes that hold one copy of the weights between them, or one row; none: those of one
+    machine, or all of them"""
     seed: Seed = 0
     """of the data's order and of dropout: a step's randomness follows from seed and step alone"""
     device: str = "auto"
@@ -124,8 +126,8 @@ class TrainingConfig(Options):
             )
         if self.compile and self.parallel != "ddp":
             raise ConfigError(
-                f"'compile' does not go with 'parallel' {self.parallel}, where layers gather their "
-                "weights as they run: leave one of them out"
+                f"'compile' goes with 'parallel' ddp alone, not {self.parallel}, in which layers "
+                "speak to other processes as they run: leave one of them out"
             )
         if self.accumulate > self.batch:
             raise ConfigError(

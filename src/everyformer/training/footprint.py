@@ -32,7 +32,7 @@ def check_footprint(
     if world.device.type != "cpu":
         return
     trained = [weight for weight in model.parameters() if weight.requires_grad]
-    weights = sum(weight.numel() * weight.element_size() for weight in trained)
+    weights = sum(weight.numel() * weight.element_size() for weight in trained) // world.holders
     check_memory(
         MOMENTS * weights, "training this model", "choose a smaller --width, --layers or tables"
     )
@@ -40,7 +40,7 @@ def check_footprint(
         # its batches are as large as --data.tokens says, and no text is longer than what was read
         return
     options: Any = getattr(model, "config", None)
-    rows = config.batch // (config.accumulate * world.size)
+    rows = config.batch // (config.accumulate * world.groups)
     if isinstance(dataset, EnvironmentDataset):
         steps = options.policy.horizon
         check_memory(
@@ -49,7 +49,9 @@ def check_footprint(
             "choose a smaller --model.policy.horizon, or fewer environments",
         )
     check_memory(
-        MOMENTS * weights + config.batch * dataset.length * 16 + vectors(model, rows, dataset),
+        MOMENTS * weights
+        + config.batch * dataset.length * 16
+        + vectors(model, rows, dataset) // world.parts,
         f"a batch of {config.batch:,} sequences of {dataset.length:,} tokens",
         "choose a smaller --batch or --length, or a larger --training.accumulate",
     )

@@ -11,6 +11,7 @@ import signal
 import time
 from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -43,6 +44,7 @@ from everyformer.training.rollouts import carry_of
 from everyformer.training.run import Records, RunDirectory, describe_run
 from everyformer.training.schedule import check_stages, learning_rate, narrowed, pieces_of
 from everyformer.training.step import (
+    Backward,
     backward,
     count_operations,
     positions,
@@ -115,9 +117,10 @@ class _Job:
         show: bool,
         warm_up: int,
     ) -> None:
-        if config.batch < config.accumulate * world.size:
+        if config.batch < config.accumulate * world.groups:
+            who = "processes" if world.parts == 1 else f"groups of {world.parts} processes"
             raise ConfigError(
-                f"'batch' ({config.batch}) has fewer sequences than {world.size} processes times "
+                f"'batch' ({config.batch}) has fewer sequences than {world.groups} {who} times "
                 f"'accumulate' ({config.accumulate}) need: raise one or lower the other"
             )
         check_stages(config.stages, model, dataset)
@@ -171,7 +174,7 @@ class _Job:
         with doing("timing steps in float32 and bfloat16"):
             self.precision = decide(
                 self.config, self.state, self.model, lambda: self._rows(0), self.world,
-                self.progress.say,
+                self._backward_of, self.progress.say,
             )  # fmt: skip
         # from here on weights may be split, and other tensors
         self.module = self.world.wrap(self.model)
@@ -182,7 +185,9 @@ class _Job:
         self.parts = CheckpointParts(self.model, self.optimiser, self.average, self.carry)
         records.fill(self.parts)
         records.open(self.state, self.values)
-        self.compiled: Any = torch.compile(self.module) if self.config.compile else self.module
+        self.plain = self._backward_of(self.module)
+        compiled = self._backward_of(torch.compile(self.module)) if self.config.compile else None
+        self.backward = compiled or self.plain
         self.progress.say(f"training for {self.config.budget_words} on {self.world.device}{at}")
 
     def _take_over(self) -> None:
@@ -291,16 +296,24 @@ class _Job:
             self.pieces, self.state.flops_per_position = pieces, None
         return batch if pieces == 1 else batch.folded(pieces)
 
+    def _backward_of(self, module: Any) -> Backward:
+        """The gradient of a batch in the parameters of a module, and its losses by name."""
+        if self.world.parts == 1:
+            return partial(backward, module, world=self.world)
+        from everyformer.training.sequence.passes import Sequence
+
+        return Sequence(module, self.world, self.world.parts).backward
+
     def _gradient(self, batch: Batch) -> dict[str, float]:
         """The gradient in the parameters; the first step of a run counts its operations too."""
-        options: dict[str, Any] = {
-            "slices": self.config.accumulate,
-            "precision": self.precision,
-            "carry": self.carry,
-        }
+        options: dict[str, Any] = {"slices": self.config.accumulate, "precision": self.precision}
+        if self.carry is not None:
+            options["carry"] = self.carry
         if self.state.flops_per_position is not None:
-            return backward(self.compiled, batch, self.world, **options)
-        losses, counted = count_operations(self.module, batch, self.world, **options)
+            return self.backward(batch, **options)
+        losses, counted = count_operations(
+            self.model, batch, self.world, lambda: self.plain(batch, **options)
+        )
         check_known(self.model, self.optimiser)
         if counted == 0 and self.config.budget[0] == "flops":
             raise UnsupportedError(

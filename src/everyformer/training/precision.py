@@ -22,7 +22,7 @@ from everyformer.models.policy import PolicyModel
 from everyformer.training.checkpoint import TrainingState
 from everyformer.training.config import Precision, TrainingConfig
 from everyformer.training.parallel.world import World
-from everyformer.training.step import backward, positions
+from everyformer.training.step import Backward, positions
 
 SIDES = (64, 128, 256, 512, 1024, 2048)
 """longest sides of the parts of a product that are tried, one after the other"""
@@ -46,6 +46,7 @@ def decide(
     model: nn.Module,
     rows: Callable[[], Batch],
     world: World,
+    backward_of: Callable[[Any], Backward],
     say: Callable[[str], None],
 ) -> Precision:
     """What the steps of a run are computed in: what was asked for, or what is faster.
@@ -55,6 +56,7 @@ def decide(
 
     Args:
         rows: gives the batch of a step.
+        backward_of: of a model, what computes a step's gradient.
     """
     asked = config.precision
     if asked == "float32" or isinstance(model, PolicyModel):
@@ -67,21 +69,27 @@ def decide(
         if slow is not None:
             say(f"{slow}: with precision float32, or auto, it would be faster")
         return asked
-    state.precision, why = ("float32", slow) if slow else _by_steps(config, model, batch, world)
+    state.precision, why = (
+        ("float32", slow) if slow else _by_steps(config, model, batch, world, backward_of)
+    )
     say(f"training in {state.precision}: {why}")
     return state.precision
 
 
 def _by_steps(
-    config: TrainingConfig, model: nn.Module, batch: Batch, world: World
+    config: TrainingConfig,
+    model: nn.Module,
+    batch: Batch,
+    world: World,
+    backward_of: Callable[[Any], Backward],
 ) -> tuple[Precision, str]:
     """The faster precision for steps on batches like this one, and why; the same for all."""
     trial: Any = copy.deepcopy(model)
-    trial = torch.compile(trial) if config.compile else trial
+    compute = backward_of(torch.compile(trial) if config.compile else trial)
 
     def step(precision: str) -> float:
         start = time.perf_counter()
-        backward(trial, batch, world, slices=config.accumulate, precision=precision)
+        compute(batch, slices=config.accumulate, precision=precision)
         synchronise(world.device)
         return time.perf_counter() - start
 

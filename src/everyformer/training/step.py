@@ -9,6 +9,7 @@ import functools
 import hashlib
 import random
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any, NamedTuple
 
@@ -26,6 +27,9 @@ from everyformer.engines.flops import count_flops
 from everyformer.training.config import TrainingConfig
 from everyformer.training.parallel.shared import Shared
 from everyformer.training.parallel.world import World
+
+Backward = Callable[..., dict[str, float]]
+"""a batch, ``slices``, ``precision`` -> its losses by name; weights have their gradient added"""
 
 
 class Carry(ABC):
@@ -243,14 +247,13 @@ class Weights:
 
 
 def count_operations(
-    model: nn.Module, batch: Batch, world: World, **options: Any
+    model: nn.Module, batch: Batch, world: World, step: Callable[[], dict[str, float]]
 ) -> tuple[dict[str, float], float]:
-    """The losses of `backward`, and the floating-point operations that one position of it took."""
+    """The losses that a ``step`` on the batch gives, and the floating-point operations that one
+    position of it took, over all processes."""
     losses: dict[str, float] = {}
-    counted = count_flops(lambda: losses.update(backward(model, batch, world, **options)))
-    start, stop = world.share(len(batch.targets))
-    [per_position] = world.from_first([counted / positions(model, batch.rows(start, stop))])
-    return losses, per_position
+    [counted] = world.sum([count_flops(lambda: losses.update(step()))])
+    return losses, counted / positions(model, batch)
 
 
 def positions(model: nn.Module, batch: Batch) -> int:

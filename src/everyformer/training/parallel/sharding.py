@@ -8,7 +8,6 @@ included (`everyformer.training.reading`).
 Source: torch.distributed.fsdp.fully_shard; Zhao et al. 2023, arXiv 2304.11277.
 """
 
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, cast
@@ -43,8 +42,6 @@ class Sharded(Shared):
     def __init__(self, model: nn.Module, shards: int, device: torch.device) -> None:
         super().__init__(model)
         mesh = _mesh(shards, device)
-        for tensor in (*model.parameters(), *model.buffers()):
-            dist.broadcast(tensor.detach(), 0)
         # what an optimiser reads of a parameter is to be said of its part too
         said = {name: dict(vars(weight)) for name, weight in model.named_parameters()}
         half = any(weight.dtype in HALF for weight in model.parameters())
@@ -115,23 +112,6 @@ class Sharded(Shared):
             if not used:
                 weight.grad = None
         self._used.clear()
-
-
-def shards_of(world: int, asked: int | None) -> int:
-    """Processes of ``world`` that hold one copy of the weights between them.
-
-    ``asked``: as many; None: those that torchrun started on this machine.
-
-    Raises:
-        ConfigError: the processes cannot be parted so.
-    """
-    shards = int(os.environ.get("LOCAL_WORLD_SIZE", world)) if asked is None else asked
-    if world % shards:
-        raise ConfigError(
-            f"{world} processes cannot be parted into groups of 'shards' ({shards}): give a number "
-            f"that divides {world}"
-        )
-    return shards
 
 
 def _mesh(shards: int, device: torch.device) -> DeviceMesh:

@@ -90,7 +90,36 @@ class World:
     @property
     def in_step(self) -> bool:
         """True if a pass needs all processes, each with rows of its own: they gather weights."""
-        return self.size > 1 and self.parallel != "ddp"
+        return self.size > 1 and self.parallel in ("fsdp", "hybrid")
+
+    @property
+    def parts(self) -> int:
+        """Processes that read one row between them."""
+        alone = self.size == 1 or self.parallel != "sequence"
+        return 1 if alone else (self.shards or self.size)
+
+    @property
+    def groups(self) -> int:
+        """Processes, or groups of those that read one row, that share the rows of a batch."""
+        return max(1, self.size // self.parts)
+
+    @property
+    def holders(self) -> int:
+        """Processes that hold one copy of the weights between them.
+
+        Raises:
+            ConfigError: they cannot be parted so.
+        """
+        if not self.in_step:
+            return 1
+        asked = self.size if self.parallel == "fsdp" else self.shards
+        holders = int(os.environ.get("LOCAL_WORLD_SIZE", self.size)) if asked is None else asked
+        if self.size % holders:
+            raise ConfigError(
+                f"{self.size} processes cannot be parted into groups of 'shards' ({holders}): give "
+                f"a number that divides {self.size}"
+            )
+        return holders
 
     @property
     def first(self) -> bool:
@@ -98,7 +127,8 @@ class World:
         return self.rank == 0
 
     def wrap(self, model: nn.Module) -> nn.Module:
-        """The module to call in training steps; its backward pass averages the gradients.
+        """The module to call in training steps, begun alike on all processes; its backward pass
+        averages the gradients, but where texts are split (`everyformer.training.sequence`).
 
         Raises:
             ConfigError: the weights cannot be split as is asked.
@@ -107,10 +137,13 @@ class World:
             return model
         if self.parallel == "ddp":
             return Replicated(model, self.device)
-        from everyformer.training.parallel.sharding import Sharded, shards_of
+        for tensor in (*model.parameters(), *model.buffers()):
+            dist.broadcast(tensor.detach(), 0)
+        if self.parallel == "sequence":
+            return model
+        from everyformer.training.parallel.sharding import Sharded
 
-        asked = self.size if self.parallel == "fsdp" else self.shards
-        return Sharded(model, shards_of(self.size, asked), self.device)
+        return Sharded(model, self.holders, self.device)
 
     def sum(self, values: Sequence[float]) -> list[float]:
         """The sums over all processes."""

@@ -31,10 +31,10 @@ from everyformer.core.tasks import TASKS
 from everyformer.data.batch import Batch
 from everyformer.family import info
 from everyformer.genes.config import ModelConfig
+from everyformer.training.parallel.world import World
 from everyformer.training.sequence.chain import Chain
 from everyformer.training.sequence.hand_over import Post, Sent
 from everyformer.training.sequence.prefix import Prefix
-from everyformer.training.parallel.world import World
 from everyformer.training.step import Weights, autocast, forward
 
 
