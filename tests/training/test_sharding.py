@@ -160,11 +160,12 @@ STEPPED: dict[str, dict[str, Any]] = {
     "gpt": {"attention_dropout": 0.0},
     "rope": {"wiring": "reversible", "tie": False},
     "routing": {"clusters": 2, "window": 4},
-    "transformer-xl": {"slots": 6},
+    "transformer-xl": {"slots": 30},
     "aft-local": {},
     "calm": {},
 }
-"""ties and tables without decay, a reversible stack, centroids, a memory, a parameter of one row"""
+"""ties and tables without decay, a reversible stack, centroids, a memory that reads more before some
+windows than others, a parameter of one row, and layers that tokens leave"""
 LENGTH, ROWS = 8, 6
 
 
@@ -205,6 +206,11 @@ def losses(folder: Path, begin: int = 0) -> list[float]:
     return [row["loss"] if "loss" in row else row["evaluation"]["loss"] for row in rows]
 
 
+def norms(folder: Path) -> list[float]:
+    rows = read_metrics(folder / "metrics.jsonl")
+    return [row["grad_norm"] for row in rows if "grad_norm" in row]
+
+
 def check_weights(one: Path, two: Path) -> None:
     expected, found = load_model(one).state_dict(), load_model(two).state_dict()
     assert expected.keys() == found.keys()
@@ -222,6 +228,7 @@ def test_steps_evaluations_and_the_average_are_those_of_one_process(
     for member in members:
         one, two = tmp_path / "one" / member, tmp_path / "two" / member
         assert losses(two) == pytest.approx(losses(one), rel=1e-9), member
+        assert norms(two) == pytest.approx(norms(one), rel=1e-9), member
         check_weights(one, two)
 
 
