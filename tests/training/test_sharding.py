@@ -164,8 +164,8 @@ STEPPED: dict[str, dict[str, Any]] = {
     "aft-local": {},
     "calm": {},
 }
-"""ties and tables without decay, a reversible stack, centroids, a memory that reads more before some
-windows than others, a parameter of one row, and layers that tokens leave"""
+"""ties and tables without decay, a reversible stack, centroids, a memory that reads more before
+some windows than others, a parameter of one row, and layers that tokens leave"""
 LENGTH, ROWS = 8, 6
 
 
