@@ -63,7 +63,8 @@ class Trainings:
         ``seeds``: of each (default: those that all have); what is trained already is read.
         """
         count = seeds or self.config.first_seeds
-        waiting = [entrant for entrant in ready if entrant.config is not None]
+        able = [entrant for entrant in ready if entrant.config is not None]
+        waiting = able if self.stop.received is None else []
         while waiting:
             # every member's first, lest those of one wait until another is read
             found = [(entrant, self._finished(entrant, count)) for entrant in waiting]
