@@ -169,7 +169,7 @@ class Cluster(Launcher):
             )
             own = {"num_cpus": cores(), "object_store_memory": STORE}
         else:
-            require_answer(address)
+            require_answer(ray, address)
         with doing(f"joining Ray's cluster at {address}"), _own_signals():
             try:
                 ray.init(address, **quiet, **own)
@@ -232,7 +232,7 @@ class Cluster(Launcher):
         lacking = [what for what in needs if max(a.get(what, 0) for a, _ in have) < needs[what]]
         what = next(iter(lacking), "CPU")
         largest, name = max(have, key=lambda each: each[0].get(what, 0))
-        threads = "training.threads"
+        threads = "'training.threads'"
         if self._config.training.threads is None:
             threads += " is not given, and torch takes as many here"
         raise ConfigError(
@@ -247,15 +247,14 @@ class Cluster(Launcher):
         Raises:
             ConfigError: names the first that has not.
         """
-        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
-
+        there = self._ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy
         nodes = [each for each in self._nodes() if how_many(each["Resources"], needs)]
         data, task = to_json(to_dict(self._config.data)), self._dataset.task
         asked = [
             self._remote(
                 node.examine,
                 {"CPU": 0, "GPU": 0},
-                scheduling_strategy=NodeAffinitySchedulingStrategy(each["NodeID"], soft=False),
+                scheduling_strategy=there(each["NodeID"], soft=False),
             ).remote(*self._surroundings(), data, task, str(self._folder / RECORD))
             for each in nodes
         ]
@@ -335,7 +334,7 @@ def reason(error: BaseException) -> str:
     return f"{type(cause).__name__}: {cut(lines[-1] if lines else '')}".rstrip(": ")
 
 
-def require_answer(address: str) -> None:
+def require_answer(ray: Any, address: str) -> None:
     """Raise unless somebody speaks gRPC at ``address``: Ray itself would try for minutes.
 
     Raises:
@@ -344,19 +343,15 @@ def require_answer(address: str) -> None:
     wanted = f"{ADDRESS} is '{address}'"
     if "://" in address:
         raise ConfigError(f"{wanted}, but must be that of the cluster's head itself, as head:6379")
-    host, colon, port = address.rpartition(":")
-    if address == "auto":
-        return
-    if not (colon and host and port.isdecimal()):
-        raise ConfigError(
-            f"{wanted}, which is no address: give that of a cluster's head, head:6379"
-        )
     try:
+        # for Ray, localhost is this machine's address in its network
+        found = ray._private.services.canonicalize_bootstrap_address(address)
+        host, _, port = found.rpartition(":")
         with socket.create_connection((host, int(port)), PATIENCE) as line:
             line.settimeout(PATIENCE)
             line.sendall(HELLO)
             line.recv(1)
-    except (OSError, OverflowError) as error:
+    except (OSError, ValueError, OverflowError) as error:
         raise ConfigError(
             f"{wanted}, where no cluster answers ({error}): start one with 'ray start --head', or "
             "unset it"
