@@ -103,8 +103,8 @@ def test_it_comes_to_the_same_as_here_and_a_failure_is_one_row_and_run_once(
 def test_what_no_machine_can_hold_is_refused(cluster: Any, compare: Compare) -> None:
     done = compare("gmlp", "--steps", "1", *RAY, "--training.threads", "2")
     assert done.code == 2
-    assert "one training takes 2 CPUs (--threads), but " in done.err
-    assert "the largest machine of the cluster, has 1 CPU: give fewer threads" in done.err
+    assert "one training takes 2 CPUs, but " in done.err
+    assert "the largest machine of the cluster, has 1 CPU: give fewer --threads" in done.err
     assert not (done.folder / "runs").exists()
 
 

@@ -28,7 +28,7 @@ from everyformer.comparison.worker import LONGEST_STEP
 from everyformer.core.config import to_dict
 from everyformer.core.errors import ConfigError
 from everyformer.core.foreign import cut
-from everyformer.core.wording import counted
+from everyformer.core.wording import counted, listed
 from everyformer.data.dataset import Dataset
 from everyformer.system.extras import extra_module
 from everyformer.system.machine import cores
@@ -51,6 +51,12 @@ HELLO = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes((0, 0, 0, 4, 0, 0, 0, 0, 0))
 
 Needs = dict[str, float]
 """amounts of what Ray counts, by its names: CPU, GPU, memory in bytes"""
+REMEDIES = {
+    "CPU": "give fewer 'training.threads' (none: as many as torch takes here)",
+    "GPU": "give cpu as 'training.device'",
+    "memory": "give a smaller batch",
+}
+"""for each of them, where no machine has so much"""
 
 
 class Cluster(Launcher):
@@ -232,13 +238,11 @@ class Cluster(Launcher):
         lacking = [what for what in needs if max(a.get(what, 0) for a, _ in have) < needs[what]]
         what = next(iter(lacking), "CPU")
         largest, name = max(have, key=lambda each: each[0].get(what, 0))
-        threads = "'training.threads'"
-        if self._config.training.threads is None:
-            threads += " is not given, and torch takes as many here"
+        asked = {one: much for one, much in needs.items() if much}
         raise ConfigError(
-            f"one training takes {amounts_of(needs)} ({threads}), but {name}, the largest machine "
-            f"of the cluster, has {amounts_of({w: largest.get(w, 0) for w in needs})}: give fewer "
-            "threads or a smaller batch, or add a larger machine"
+            f"one training takes {amounts_of(asked)}, but {name}, the largest machine of the "
+            f"cluster, has {amounts_of({one: largest.get(one, 0) for one in asked})}: "
+            f"{REMEDIES[what]}, or add a larger machine"
         )
 
     def _require_equals(self, needs: Needs) -> None:
@@ -304,10 +308,11 @@ def how_many(have: Mapping[str, float], needs: Needs) -> int:
 
 def amounts_of(needs: Needs) -> str:
     """In words: 2 CPUs, 1 GPU and 1.5 GiB of memory."""
-    words = [counted(int(needs[what]), what) for what in ("CPU", "GPU") if needs.get(what, 1)]
-    if "memory" in needs:
-        words.append(f"{size(int(needs['memory']))} of memory")
-    return " and ".join(words)
+    words = [
+        f"{size(int(much))} of memory" if what == "memory" else counted(int(much), what)
+        for what, much in needs.items()
+    ]
+    return listed(words)
 
 
 def name_of(machine: dict[str, Any]) -> str:
