@@ -82,6 +82,11 @@ class Estimate:
             trainings / self._at_once + self._page
         ) * self._pace("trainings")
 
+    @property
+    def remaining(self) -> int:
+        """Trainings that are not over."""
+        return self.trainings - len(self._done)
+
     def more(self, members: Sequence[str], seeds: int) -> None:
         """Note that ``members`` will have so many seeds."""
         for member in members:

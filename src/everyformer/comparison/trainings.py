@@ -72,8 +72,7 @@ class Trainings:
             yield from (finished for _, finished in found if finished is not None)
             if not self._running:
                 return
-            many = counted(len(self._running), "training")
-            with doing(f"waiting for {many}, about {duration(self.estimate.left)} left in all"):
+            with doing(f"waiting for {counted(len(self._running), 'training')}"):
                 one = self.launcher.ended(self.stop)
             self._note(one)
 
@@ -142,7 +141,11 @@ class Trainings:
         write_result(self.folder / planned.folder, result)
         self._known[planned.folder] = result
         self.estimate.over(planned, one.seconds)
-        say_news(self.estimate, self.say)
+        if self._running:
+            left = duration(self.estimate.told())
+            self.say(f"{counted(self.estimate.remaining, 'training')} left, in about {left}")
+        else:
+            say_news(self.estimate, self.say)
         if result["status"] != "done":
             self.say(f"{planned.member}: failed: {result['error']}")
 
