@@ -8,7 +8,7 @@ import pytest
 from small_comparisons import SMALL, Compared
 
 from everyformer.cli import main
-from everyformer.comparison import calibration, decoding, rounds, trainings, worker
+from everyformer.comparison import calibration, decoding, launchers, rounds, worker
 from everyformer.system.stopping import Gentle
 
 TIME_STEPS = rounds.time_steps
@@ -33,7 +33,7 @@ def launched(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         names.append(place.name)
         return worker.main(place, *words)
 
-    monkeypatch.setattr(trainings, "launch", here)
+    monkeypatch.setattr(launchers, "launch", here)
     monkeypatch.setattr(calibration, "launch", lambda module, place, stop: rounds.main(place))
     monkeypatch.setattr(decoding, "CONTEXTS", (4, 8))
     monkeypatch.setattr(rounds, "ROUNDS", 1)

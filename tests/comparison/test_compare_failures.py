@@ -16,7 +16,7 @@ from filelock import FileLock
 from small_comparisons import SMALL, Compared
 
 from everyformer.cli import main
-from everyformer.comparison import plan, trainings, worker
+from everyformer.comparison import launchers, plan, worker
 from everyformer.system.stopping import Gentle
 from everyformer.training import loop
 from everyformer.training.logging import read_metrics
@@ -110,13 +110,13 @@ def test_a_member_that_fails_in_training_is_reported(
 def test_a_process_that_dies_is_reported(
     compare: Compare, launched: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run = trainings.launch
+    run = launchers.launch
 
     def dies(module: str, place: Path, stop: Gentle, *words: str) -> int:
         ends = {"gmlp-seed0": -signal.SIGKILL, "aft-simple-seed0": 3}
         return ends[place.name] if place.name in ends else run(module, place, stop, *words)
 
-    monkeypatch.setattr(trainings, "launch", dies)
+    monkeypatch.setattr(launchers, "launch", dies)
     done = compare("gmlp", "aft-simple", "attention", "--steps", "1")
     assert done.code == 1
     assert done.row("gmlp")["error"] == "the process ended with signal 9 (out of memory?)"
@@ -231,48 +231,6 @@ def test_a_missing_launcher_says_what_to_install(
     assert "everyformer[ray]" in told.err
 
 
-class EndlessRay:
-    """In the place of ray: tasks that never end, and Ctrl-C as soon as they are waited for."""
-
-    def __init__(self) -> None:
-        self.started: list[object] = []
-        self.cancelled: list[object] = []
-
-    def init(self, **options: object) -> None:
-        pass
-
-    def remote(self, given: Any) -> Any:
-        """Of a function itself; of a task what it is called with."""
-        if callable(given):
-            return self
-        self.started.append(given)
-        return given
-
-    def __getattr__(self, name: str) -> Any:
-        raise AssertionError(f"ray.{name} waits until all tasks have ended")
-
-    def wait(self, tasks: list[object], **options: Any) -> tuple[list[object], list[object]]:
-        assert options["timeout"] <= 1
-        signal.raise_signal(signal.SIGINT)
-        return [], tasks
-
-    def cancel(self, task: object, **options: object) -> None:
-        self.cancelled.append(task)
-
-
-def test_a_signal_ends_the_wait_for_a_cluster(
-    compare: Compare, monkeypatch: pytest.MonkeyPatch, launched: list[str]
-) -> None:
-    ray = EndlessRay()
-    monkeypatch.setitem(sys.modules, "ray", ray)
-    told = compare("gmlp", "aft-simple", "--steps", "1", "--launcher", "ray")
-    assert told.code == 130
-    assert len(ray.started) == 2
-    assert ray.cancelled == ray.started
-    assert launched == []
-    assert "--resume" in told.err
-
-
 def test_changed_data_is_no_equal_footing(compare: Compare, tree: Path) -> None:
     compare("gmlp", "--steps", "1")
     (tree / "text.txt").write_text("now something else entirely " * 200, encoding="utf-8")
@@ -359,7 +317,7 @@ def test_a_comparison_of_own_mixers_goes_on_by_the_words_that_are_printed(
     compare: Compare, launched: list[str], tree: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tree / "mine.py").write_text(OWN_MIXER, encoding="utf-8")
-    run = trainings.launch
+    run = launchers.launch
 
     def stopped(module: str, place: Path, stop: Gentle, *words: str) -> int:
         code = run(module, place, stop, *words)
@@ -367,7 +325,7 @@ def test_a_comparison_of_own_mixers_goes_on_by_the_words_that_are_printed(
         return code
 
     with monkeypatch.context() as patch:
-        patch.setattr(trainings, "launch", stopped)
+        patch.setattr(launchers, "launch", stopped)
         done = compare("halves", "gmlp", "--plugin", "mine.py:Halves", "--steps", "1")
     assert done.code == 143
     [hint] = re.findall(r"go on with: everyformer (.*)", done.err)

@@ -17,7 +17,7 @@ from small_comparisons import SMALL, Compared
 
 from everyformer.benchmark.points import Point
 from everyformer.cli import main
-from everyformer.comparison import trainings
+from everyformer.comparison import launchers
 from everyformer.system.stopping import Gentle
 
 WORDS = ("gmlp", "aft-simple", *SMALL, "--training.checkpoint-every", "5", "--out", "made")
@@ -77,7 +77,7 @@ def test_a_stop_between_trainings_or_points_ends_what_remains(
     launched: list[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    run = trainings.launch
+    run = launchers.launch
 
     def stopped(module: str, place: Path, stop: Gentle, *words: str) -> int:
         run(module, place, stop, *words)
@@ -89,7 +89,7 @@ def test_a_stop_between_trainings_or_points_ends_what_remains(
         pytest.fail("the measurement was not stopped")
 
     with monkeypatch.context() as patch:
-        patch.setattr(trainings, "launch", stopped)
+        patch.setattr(launchers, "launch", stopped)
         done = compare("gmlp", "aft-simple", "--steps", "1")
     assert (done.code, launched) == (code, ["gmlp-seed0"])
     assert "go on with: everyformer compare --resume --out made" in done.err

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from everyformer.comparison import trainings, worker
+from everyformer.comparison import launchers, worker
 from everyformer.comparison.config import CompareConfig
 from everyformer.comparison.contrasts import contrasts, letters, within_margin
 from everyformer.comparison.estimate import Estimate
@@ -293,7 +293,7 @@ def test_stopped_in_the_middle_it_comes_to_the_same(
     losses |= {"attention": 2.0, "gmlp": 2.0, "aft-simple": 9.0}
     words = (*losses, "--steps", "1", "--until-settled", "6")
     whole = compare(*words, out="whole")
-    launch, count = trainings.launch, iter(range(100))
+    launch, count = launchers.launch, iter(range(100))
 
     def stopped(module: str, place: Path, stop: Any, *more: str) -> int:
         if next(count) == 11:
@@ -302,7 +302,7 @@ def test_stopped_in_the_middle_it_comes_to_the_same(
         return launch(module, place, stop, *more)
 
     with monkeypatch.context() as patch:
-        patch.setattr(trainings, "launch", stopped)
+        patch.setattr(launchers, "launch", stopped)
         assert compare(*words).code == 143
     again = compare("--resume", small=False)
     assert again.code == 0, again.err

@@ -2,8 +2,8 @@
 
 Members are timed in turn first: all speeds that are compared come from there, a budget in seconds
 is worth a fair number of steps to each, and the whole can be foretold. Every training runs in a
-process, one after the other, so that times are not shared. After every member the table
-and a page are written; what is finished is saved: a comparison that was stopped goes on with
+process, one after the other here or over a cluster. After every member the table and a page are
+written; what is finished is saved: a comparison that was stopped goes on with
 `resume`.
 """
 
@@ -16,13 +16,16 @@ from pathlib import Path
 from typing import cast
 
 from everyformer.comparison.calibration import calibrate
+from everyformer.comparison.cluster import Cluster
 from everyformer.comparison.collect import collect, write
 from everyformer.comparison.config import CompareConfig
 from everyformer.comparison.decoding import LONGEST
 from everyformer.comparison.estimate import Estimate
+from everyformer.comparison.files import RESULT
 from everyformer.comparison.folder import check_folder, opened
+from everyformer.comparison.launchers import Launcher, Local
 from everyformer.comparison.lawful import sentence, with_laws
-from everyformer.comparison.plan import Entrant, check_design, entrants, own_options
+from everyformer.comparison.plan import Entrant, check_design, entrants, jobs, own_options
 from everyformer.comparison.results import Calibrated, FailedRow, Results, TableRow
 from everyformer.comparison.timing import LayerTimes
 from everyformer.comparison.trainings import Finished, Say, Trainings, say_news
@@ -70,7 +73,12 @@ def run_comparison(
     start = time.perf_counter()
     dataset = _read(config, say)
     ready = _built(config, dataset, say)
-    with opened(config, dataset.fingerprint, command) as folder:
+    with (
+        opened(config, dataset.fingerprint, command) as folder,
+        _launcher(config, dataset, folder, say) as launcher,
+    ):
+        if any(not (folder / one.folder / RESULT).exists() for one in jobs(config, ready)):
+            launcher.open()
         finished, results = Finished(), cast(Results, {})
         layered = [e.member for e in ready if e.config is not None and e.config.outside is None]
         times = LayerTimes(config, layered, folder)
@@ -78,8 +86,8 @@ def run_comparison(
         with (stop := Gentle()):
             calibrated = calibrate(config, ready, dataset, folder, stop, say)
         ready = [_settled(entrant, calibrated, config.training) for entrant in ready]
-        estimate = Estimate(config, ready, dataset, calibrated, times.expected())
-        trainings = Trainings(config, dataset, folder, say, stop, estimate)
+        estimate = Estimate(config, ready, dataset, calibrated, times.expected(), launcher.at_once)
+        trainings = Trainings(config, dataset, folder, say, stop, estimate, launcher, calibrated)
         trainings.note_saved(ready)
         if stop.received is None:
             gone = time.perf_counter() - start
@@ -144,6 +152,13 @@ def _read(config: CompareConfig, say: Say) -> Dataset:
             "text, which may take long: --decode N measures more"
         )
     return dataset
+
+
+def _launcher(config: CompareConfig, dataset: Dataset, folder: Path, say: Say) -> Launcher:
+    """What runs the trainings."""
+    if config.launcher == "local":
+        return Local()
+    return Cluster(config, dataset, folder, say)
 
 
 def _built(config: CompareConfig, dataset: Dataset, say: Say) -> list[Entrant]:

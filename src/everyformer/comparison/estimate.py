@@ -39,6 +39,7 @@ class Estimate:
 
     Args:
         layers: seconds of the lengths at which a layer is still to be timed.
+        at_once: trainings that run side by side.
     """
 
     def __init__(
@@ -48,6 +49,7 @@ class Estimate:
         dataset: Dataset,
         calibrated: dict[str, Calibrated],
         layers: Mapping[int, float] | None = None,
+        at_once: int = 1,
     ) -> None:
         able = [entrant for entrant in ready if entrant.config is not None]
         # of the grid, the best rate is also that of the first seed
@@ -59,7 +61,7 @@ class Estimate:
             + PAGE_SO_FAR / each
             for entrant in able
         }
-        self.trainings = each * len(able)
+        self.trainings, self._at_once = each * len(able), at_once
         self._page = PAGE + PAGE_OF_MEMBER * min(len(able), PICTURED)
         self._layers = dict(layers or {})
         self.seconds = each * sum(self._each.values()) + self._page
@@ -77,8 +79,13 @@ class Estimate:
         """Seconds until the end."""
         trainings = self.seconds - self._page - sum(self._done.values())
         return sum(self._layers.values()) * self._pace("layers") + (
-            trainings + self._page
+            trainings / self._at_once + self._page
         ) * self._pace("trainings")
+
+    @property
+    def remaining(self) -> int:
+        """Trainings that are not over."""
+        return self.trainings - len(self._done)
 
     def more(self, members: Sequence[str], seeds: int) -> None:
         """Note that ``members`` will have so many seeds."""
@@ -87,15 +94,15 @@ class Estimate:
             self.trainings += new
             self.seconds += new * self._each[member]
 
-    def part(self, planned: Job) -> Part:
-        """Share of a training in the whole."""
+    def part(self, planned: Job, beside: int = 0) -> Part:
+        """Share of a training in the whole, while so many others run ``beside`` it."""
         done, each = sum(self._done.values()), self._each[planned.member]
         return Part(
-            number=len(self._done) + 1,
+            number=len(self._done) + beside + 1,
             of=self.trainings,
             begin=done / self.seconds,
             end=(done + each) / self.seconds,
-            after=self.left - each * self._pace("trainings"),
+            after=self.left - each / self._at_once * self._pace("trainings"),
         )
 
     def over(self, planned: Job, seconds: float | None = None) -> None:

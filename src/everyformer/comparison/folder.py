@@ -138,7 +138,9 @@ def _changed(earlier: dict[str, Any], now: dict[str, Any]) -> list[str]:
     if before[0] == after[0] and before[1] <= after[1]:
         for name in ("steps", *(f"budget_{kind}" for kind in BUDGETS)):
             earlier["training"][name] = now["training"][name]
+    # seconds are worth what the speed is
+    free = ("nothing",) if before[0] == "seconds" else ("nothing", "speed")
     for name in field_types(CompareConfig):
-        if affects(CompareConfig, name) == "nothing":
+        if affects(CompareConfig, name) in free:
             del earlier[name], now[name]
     return differences(earlier, now)

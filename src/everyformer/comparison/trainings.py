@@ -1,27 +1,27 @@
-"""The trainings of a comparison, each in a fresh process, one after the other or over Ray.
+"""The trainings of a comparison, each in a fresh process that a launcher runs.
 
-One after the other, so that times are not shared; each in a process, so that one that runs
-out of memory or crashes takes nothing with it. What is finished stays in its folder.
+Each in a process, so that one that runs out of memory or crashes takes nothing with it. What is
+finished stays in its folder.
 """
 
 import math
 import signal
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from everyformer.comparison.config import CompareConfig
 from everyformer.comparison.estimate import Estimate
 from everyformer.comparison.files import RESULT, read_job, read_result, write_job, write_result
+from everyformer.comparison.launchers import Ended, Launcher, Task
 from everyformer.comparison.plan import Entrant, Job, job, jobs
-from everyformer.comparison.processes import ended, launch, stopped_by
-from everyformer.comparison.results import Result
+from everyformer.comparison.processes import ended, stopped_by
+from everyformer.comparison.results import Calibrated, Result
 from everyformer.core.config import to_dict
-from everyformer.core.errors import MissingExtraError
-from everyformer.core.wording import duration
+from everyformer.core.wording import counted, duration
 from everyformer.data.dataset import Dataset
 from everyformer.system.plain import from_json, to_json
+from everyformer.system.pulse import doing
 from everyformer.system.stopping import Gentle
 
 Say = Callable[[str], None]
@@ -45,14 +45,17 @@ class Trainings:
     say: Say
     stop: Gentle
     estimate: Estimate
-    _tried: set[str] = field(default_factory=set)
+    launcher: Launcher
+    calibrated: Mapping[str, Calibrated]
+    _known: dict[str, Result] = field(default_factory=dict)
+    """results by folder: what was done in earlier sittings, and all that came of this one"""
+    _running: set[str] = field(default_factory=set)
+    """folders of those that were started"""
 
     def note_saved(self, ready: list[Entrant]) -> None:
         """Let the estimate know of what earlier sittings have finished."""
         for planned in jobs(self.config, ready):
-            saved = self._saved(planned, self.folder / planned.folder)
-            if saved is not None and saved["status"] == "done":
-                self.estimate.over(planned)
+            self._result(planned)
 
     def run(self, ready: list[Entrant], seeds: int | None = None) -> Iterator[Finished]:
         """All jobs of one member after the other with their results, until a signal stops them.
@@ -60,68 +63,91 @@ class Trainings:
         ``seeds``: of each (default: those that all have); what is trained already is read.
         """
         count = seeds or self.config.first_seeds
-        if self.config.launcher == "ray":
-            self._on_ray(jobs(self.config, ready, count))
-        for entrant in ready:
-            if entrant.config is not None and self.stop.received is None:
-                results = self._entrant(entrant, count)
-                if len(results) == count:
-                    yield results
+        able = [entrant for entrant in ready if entrant.config is not None]
+        waiting = able if self.stop.received is None else []
+        while waiting:
+            # every member's first, lest those of one wait until another is read
+            found = [(entrant, self._finished(entrant, count)) for entrant in waiting]
+            waiting = [entrant for entrant, finished in found if finished is None]
+            yield from (finished for _, finished in found if finished is not None)
+            if not self._running:
+                return
+            with doing(f"waiting for {counted(len(self._running), 'training')}"):
+                one = self.launcher.ended(self.stop)
+            self._note(one)
 
-    def _entrant(self, entrant: Entrant, seeds: int) -> Finished:
-        """Trainings of one member: its learning rate first, then every seed."""
-        config, finished = self.config, Finished()
+    def _finished(self, entrant: Entrant, seeds: int) -> Finished | None:
+        """All trainings of one member with their results: of its learning rates first, then of
+        every seed by the best one. None if some are to come, of which those that can are started.
+        """
+        config, first = self.config, self.config.training.seed
+        tried = self._results([job(config, entrant, first, rate) for rate in config.lr_grid])
+        if tried is None:
+            return None
         lr, best = (*config.lr_grid, config.training.lr)[0], math.inf
-        for tried in config.lr_grid:
-            result = self._job(job(config, entrant, config.training.seed, tried))
-            if result is None:
-                return finished
+        for planned, result in tried:
             if result["status"] == "done" and result["evaluation"]["loss"] < best:
-                lr, best = tried, result["evaluation"]["loss"]
-        for number in range(seeds):
-            planned = job(config, entrant, config.training.seed + number, lr)
-            result = self._job(planned)
-            if result is None:
-                return finished
-            finished.append((planned, result))
-        return finished
+                lr, best = planned.lr, result["evaluation"]["loss"]
+        return self._results([job(config, entrant, first + n, lr) for n in range(seeds)])
 
-    def _job(self, planned: Job) -> Result | None:
-        """The saved result of a job, or what a fresh process made of it; None after a signal.
+    def _results(self, every: list[Job]) -> Finished | None:
+        """These with their results; None if some are to come, of which those that can are started.
 
         A job that failed in an earlier sitting is tried again, from its last checkpoint.
         """
-        folder = self.folder / planned.folder
-        saved = self._saved(planned, folder)
-        if saved is not None and (saved["status"] == "done" or planned.folder in self._tried):
-            self.estimate.over(planned)
-            return saved
-        if self.stop.received is not None:
-            return None
-        self._tried.add(planned.folder)
-        self._prepare(planned, folder)
-        start = time.perf_counter()
-        part = to_json(to_dict(self.estimate.part(planned)))
-        code = launch("worker", folder, self.stop, part)
-        result = read_result(folder)
-        if result is None:
-            if self.stop.received is None and stopped_by(code):
-                self.stop.received = signal.SIGTERM
-            if self.stop.received is not None:
-                return None
-            result = {"status": "failed", "error": ended(code)}
-            write_result(folder, result)
-        self.estimate.over(planned, time.perf_counter() - start)
-        say_news(self.estimate, self.say)
-        if result["status"] != "done":
-            self.say(f"{planned.member}: failed: {result['error']}")
-        return result
+        finished = Finished()
+        for planned in every:
+            result = self._result(planned)
+            if result is None:
+                self._start(planned)
+            else:
+                finished.append((planned, result))
+        return finished if len(finished) == len(every) else None
 
-    def _prepare(self, planned: Job, folder: Path) -> None:
-        """The folder of a job, with what its process is to do."""
+    def _result(self, planned: Job) -> Result | None:
+        """The result of a job that need not be run again in this sitting."""
+        if planned.folder not in self._known:
+            saved = self._saved(planned, self.folder / planned.folder)
+            if saved is None or saved["status"] != "done":
+                return None
+            self._known[planned.folder] = saved
+            self.estimate.over(planned)
+        return self._known[planned.folder]
+
+    def _start(self, planned: Job) -> None:
+        """Let a job be run, unless it is, no other may be now, or a signal stopped them all."""
+        taken = planned.folder in self._running or self.launcher.full
+        if taken or self.stop.received is not None:
+            return
+        folder = self.folder / planned.folder
         folder.mkdir(parents=True, exist_ok=True)
         (folder / RESULT).unlink(missing_ok=True)
         write_job(folder, planned.run, self.dataset.fingerprint)
+        part = self.estimate.part(planned, beside=len(self._running))
+        known = self.calibrated.get(planned.member)
+        self.launcher.start(Task(planned, folder, part, known and known["peak_bytes"]))
+        self._running.add(planned.folder)
+
+    def _note(self, one: Ended) -> None:
+        """Keep what came of a training; nothing did of one that a signal stopped."""
+        planned, result = one.planned, one.result
+        self._running.remove(planned.folder)
+        if result is None:
+            if self.stop.received is None and stopped_by(one.code):
+                self.stop.received = signal.SIGTERM
+            if self.stop.received is not None:
+                return
+            result = {"status": "failed", "error": ended(one.code)}
+        write_result(self.folder / planned.folder, result)
+        self._known[planned.folder] = result
+        self.estimate.over(planned, one.seconds)
+        if self._running:
+            left = duration(self.estimate.told())
+            self.say(f"{counted(self.estimate.remaining, 'training')} left, in about {left}")
+        else:
+            say_news(self.estimate, self.say)
+        if result["status"] != "done":
+            self.say(f"{planned.member}: failed: {result['error']}")
 
     def _saved(self, planned: Job, folder: Path) -> Result | None:
         """The saved result, if it is of this very job: it may have more steps to do by now."""
@@ -130,29 +156,3 @@ class Trainings:
             return None
         done = read_job(folder)["run"]["training"]
         return saved if done == from_json(to_json(to_dict(planned.run.training))) else None
-
-    def _on_ray(self, every: list[Job]) -> None:
-        """These jobs at once over a Ray cluster that shares this file system; results are files."""
-        try:
-            import ray
-        except ImportError as error:
-            raise MissingExtraError("ray", "ray", "the launcher 'ray'") from error
-        from everyformer.comparison.worker import main
-
-        ray.init(ignore_reinit_error=True)
-        remote = ray.remote(main)
-        waiting = []
-        for planned in every:
-            folder = (self.folder / planned.folder).absolute()
-            saved = self._saved(planned, folder)
-            if saved is None or saved["status"] != "done":
-                self._prepare(planned, folder)
-                waiting.append(remote.remote(folder))
-        while waiting:
-            # a signal is seen between two waits, and would not be in one for all
-            _, waiting = ray.wait(waiting, num_returns=len(waiting), timeout=0.2)
-            if self.stop.received is not None:
-                for task in waiting:
-                    # as Ctrl-C in a training: it stops after its step, with a checkpoint
-                    ray.cancel(task, force=False)
-                return

@@ -67,7 +67,8 @@ def verdict(
     first = set(rows[0]["letters"])
     best = [row["member"] for row in rows if first & set(row["letters"])]
     doubts = [] if useful else [_useless(rows[0], metric)]
-    doubts += [*(_unfair_seconds(rows, cores) if in_seconds else ())]
+    here = design.launcher == "local"
+    doubts += [*(_unfair_seconds(rows, cores if here else None) if in_seconds else ())]
     short = [f"{row['member']} {row['steps']:,.0f}" for row in rows if row["steps"] < FEWEST_STEPS]
     if short:
         doubts.append(f"fewer than {FEWEST_STEPS} steps were made ({few(short)})")
@@ -108,12 +109,14 @@ def _useless(row: TableRow, metric: Metric) -> str:
     return f"no member is surely better than {words} ({METRICS[metric].unit} {written})"
 
 
-def _unfair_seconds(rows: Sequence[TableRow], cores: int) -> Iterator[str]:
-    """Reasons to doubt that equal seconds were worth what they would be on a quiet machine."""
+def _unfair_seconds(rows: Sequence[TableRow], cores: int | None) -> Iterator[str]:
+    """Reasons to doubt that equal seconds were worth what they would be on a quiet machine.
+
+    ``cores``: None where the trainings ran side by side or elsewhere, which tells nothing of it."""
     load = max((row["load"] for row in rows if row["load"] is not None), default=0.0)
-    if load > cores + IDLE_LOAD:
+    if cores is not None and load > cores + IDLE_LOAD:
         yield f"the machine had other work ({load:.1f} threads wanted its {cores} cores)"
-    scatters = {row["member"]: _scatter(row) for row in rows}
+    scatters = {row["member"]: _scatter(row, trained=cores is not None) for row in rows}
     unsteady = [f"{name} by {share:.0%}" for name, share in scatters.items() if share > SCATTER]
     if unsteady:
         yield f"speeds scattered ({few(unsteady)})"
@@ -122,11 +125,13 @@ def _unfair_seconds(rows: Sequence[TableRow], cores: int) -> Iterator[str]:
         yield f"the speed of {few(untimed)} could not be measured beforehand"
 
 
-def _scatter(row: TableRow) -> float:
-    """By how much the measured seconds a step differed, in the rounds and in training."""
+def _scatter(row: TableRow, trained: bool) -> float:
+    """By how much the measured seconds a step differed, in the rounds and, if so asked, in
+    training."""
     calibrated = row["calibrated"]
     if calibrated is None:
         return 0.0
-    trained = row["tokens"] / row["steps"] / row["trained_tokens_per_second"]
-    known = [*calibrated["rounds"], trained]
+    known = [*calibrated["rounds"]]
+    if trained:
+        known.append(row["tokens"] / row["steps"] / row["trained_tokens_per_second"])
     return max(known) / min(known) - 1

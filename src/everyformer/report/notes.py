@@ -30,7 +30,7 @@ def notes(results: Results) -> list[str]:
         *_interval_notes(rows),
         *_fairness_notes(rows, config),
     ]
-    sentences += [*drifts(rows), *_preset_notes(rows)]
+    sentences += [*drifts(rows, config), *_preset_notes(rows)]
     if unfinished := _still_learning(results):
         sentences.append(
             f"{few(unfinished)} still improved over the last third of training by more than the "
@@ -113,8 +113,11 @@ def _precision_of(row: TableRow) -> str | None:
     return None if known is None else known["precision"]
 
 
-def drifts(rows: list[TableRow]) -> Iterator[str]:
-    """Members whose own trainings ran at another speed than in the rounds with all others."""
+def drifts(rows: list[TableRow], config: dict[str, Any]) -> Iterator[str]:
+    """Members whose own trainings ran at another speed than in the rounds with all others, unless
+    it was side by side or on other machines."""
+    if config.get("launcher") == "ray":
+        return
     ratios = {
         row["member"]: row["trained_tokens_per_second"] / row["tokens_per_second"]
         for row in rows

@@ -47,7 +47,7 @@ def render(results: Results) -> str:
         "told apart; speeds and memory are of rounds in which all take turns, (low to high) their "
         "quartiles"
     )
-    notes += [*baseline_notes(done, metric), *drifts(done)]
+    notes += [*baseline_notes(done, metric), *drifts(done, results["config"])]
     lines = [answer(results), "", table(*cells(results)), better, *notes]
     if results["next"]:
         widest = max(len(words) for words, _ in results["next"])
