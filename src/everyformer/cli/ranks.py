@@ -5,11 +5,12 @@ is told that error too, and shows it in its summary.
 """
 
 import contextlib
-import json
 import os
 import sys
 import time
 from collections.abc import Iterator
+
+from everyformer.system.plain import to_json
 
 ERRORS = "TORCHELASTIC_ERROR_FILE"
 """names the file that torchrun reads a process's error from"""
@@ -52,4 +53,4 @@ def tell(sentence: str) -> None:
     if ERRORS in os.environ:
         about = {"py_callstack": sentence, "timestamp": str(int(time.time()))}
         with contextlib.suppress(OSError), open(os.environ[ERRORS], "w", encoding="utf-8") as file:
-            json.dump({"message": {"message": sentence, "extraInfo": about}}, file)
+            file.write(to_json({"message": {"message": sentence, "extraInfo": about}}))

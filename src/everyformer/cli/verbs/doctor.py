@@ -75,11 +75,7 @@ class DoctorOptions(Options):
 @verb(
     DoctorOptions,
     about="What is installed and what this machine can do.",
-    examples=(
-        "everyformer doctor",
-        "everyformer doctor longformer --length 4096",
-        "torchrun --nproc-per-node 2 -m everyformer doctor linear --cluster --length 65536",
-    ),
+    examples=("everyformer doctor", "everyformer doctor longformer --length 4096"),
 )
 def run(options: DoctorOptions) -> int:
     """Print versions, devices and extras, or the ways a member's calls take."""

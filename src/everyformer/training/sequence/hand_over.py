@@ -6,7 +6,6 @@ sent once, and shared again where they arrive. Gradients of what learns come bac
 the same order, since their sender knows the shapes.
 """
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,6 +15,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from everyformer.core.state import S, filled, named_tensors
+from everyformer.system.plain import from_json, to_json
 from everyformer.training.sequence.chain import Chain
 
 
@@ -74,7 +74,7 @@ class Post:
         size = self._received(8, of).view(torch.int64)
         if int(size):
             self._last[1] = bytes(self._received(int(size), of).tolist())
-        told = json.loads(self._last[1])
+        told = from_json(self._last[1])
         shapes = [(getattr(torch, dtype), shape) for dtype, shape, _ in told["tensors"]]
         empty = [torch.empty(shape, dtype=dtype, device="meta") for dtype, shape in shapes]
         buffer = self._received(sum(t.nbytes for t in empty), of)
@@ -141,7 +141,7 @@ def _distinct(state: Any) -> tuple[dict[str, int], list[Tensor]]:
 
 def _described(names: dict[str, int], tensors: Sequence[Tensor]) -> bytes:
     told = [(str(t.dtype).removeprefix("torch."), [*t.shape], t.requires_grad) for t in tensors]
-    return json.dumps({"names": names, "tensors": told}).encode()
+    return to_json({"names": names, "tensors": told}).encode()
 
 
 def _sending(buffer: Tensor, to: int, group: Any) -> tuple[Any, Tensor]:
