@@ -74,7 +74,7 @@ class Post:
         size = self._received(8, of).view(torch.int64)
         if int(size):
             self._last[1] = bytes(self._received(int(size), of).tolist())
-        told = from_json(self._last[1])
+        told = from_json(self._last[1].decode())
         shapes = [(getattr(torch, dtype), shape) for dtype, shape, _ in told["tensors"]]
         empty = [torch.empty(shape, dtype=dtype, device="meta") for dtype, shape in shapes]
         buffer = self._received(sum(t.nbytes for t in empty), of)
