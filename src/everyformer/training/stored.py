@@ -14,7 +14,8 @@ from everyformer.training.storage import PARTS, check_fit, read_tensors, ties_of
 
 def holds(path: Path, part: str) -> bool:
     """True if a checkpoint has the part."""
-    return (path / f"{part}.safetensors").exists() or bool(sizes(path, part))
+    there = (path / f"{part}.safetensors").exists()
+    return there or (_in_parts(path, part) and bool(sizes(path, part)))
 
 
 def tensors_in(path: Path, part: str) -> dict[str, Tensor]:
