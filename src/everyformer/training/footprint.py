@@ -40,7 +40,8 @@ def check_footprint(
         # its batches are as large as --data.tokens says, and no text is longer than what was read
         return
     options: Any = getattr(model, "config", None)
-    rows = config.batch // (config.accumulate * world.size)
+    own = config.batch // world.size
+    rows = own // config.accumulate
     if isinstance(dataset, EnvironmentDataset):
         steps = options.policy.horizon
         check_memory(
@@ -49,8 +50,8 @@ def check_footprint(
             "choose a smaller --model.policy.horizon, or fewer environments",
         )
     check_memory(
-        MOMENTS * weights + config.batch * dataset.length * 16 + vectors(model, rows, dataset),
-        f"a batch of {config.batch:,} sequences of {dataset.length:,} tokens",
+        MOMENTS * weights + own * dataset.length * 16 + vectors(model, rows, dataset),
+        f"a batch of {own:,} sequences of {dataset.length:,} tokens",
         "choose a smaller --batch or --length, or a larger --training.accumulate",
     )
 

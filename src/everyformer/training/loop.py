@@ -265,10 +265,12 @@ class _Job:
         if self.average is not None:
             self.average.update(self.model)
         state.steps += 1
-        read = positions(self.model, batch)
+        elapsed = time.perf_counter() - start if self.world.first else 0.0
+        every, seconds = self.world.sum([positions(self.model, batch), elapsed])
+        read = round(every)
         state.tokens += read if self.carry is None else self.carry.counted(read)
         state.flops += round((state.flops_per_position or 0) * read)
-        state.seconds += self.world.from_first([time.perf_counter() - start])[0]
+        state.seconds += seconds
         self.cpu_seconds += time.process_time() - cpu_start
         if state.steps % config.log_every == 0 or state.steps == 1 or self._done() >= 1:
             self._report(losses, lr, norm)
@@ -279,7 +281,8 @@ class _Job:
         self.progress.update(self._done(), state.steps, losses["task"], self.speed, reached)
 
     def _rows(self, step: int) -> Batch:
-        rows, carry = (step, self.config.batch, self.config.seed), self.carry
+        """This process's rows of a step."""
+        rows, carry = (step, self.config.batch, self.config.seed, self.world.own), self.carry
         if carry is None:
             return self.dataset.train_batch(*rows)
         return carry.batch(self.dataset, *rows)

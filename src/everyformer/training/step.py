@@ -20,7 +20,7 @@ from everyformer.core.devices import seed_all
 from everyformer.core.errors import ConfigError, DataError
 from everyformer.core.outputs import ModelOutput
 from everyformer.core.state import StackState, filled, named_tensors
-from everyformer.data.batch import Batch
+from everyformer.data.batch import WHOLE, Batch, Share
 from everyformer.data.dataset import ClassedDataset, Dataset, OrderedDataset
 from everyformer.engines.flops import count_flops
 from everyformer.training.config import TrainingConfig
@@ -32,8 +32,10 @@ class Carry(ABC):
     """Rows of every step, and what they go on from; a checkpoint saves what `tensors` gives."""
 
     @abstractmethod
-    def batch(self, dataset: Dataset, step: int, size: int, seed: int) -> Batch:
-        """The ``size`` rows of a step; steps are asked for one after the other."""
+    def batch(
+        self, dataset: Dataset, step: int, size: int, seed: int, share: Share = WHOLE
+    ) -> Batch:
+        """The ``share`` of the ``size`` rows of a step; steps are asked for one after the other."""
 
     @abstractmethod
     def of(self, start: int, stop: int) -> StackState:
@@ -76,9 +78,11 @@ class TextCarry(Carry):
         self._pieces: dict[tuple[int, int], StackState] = {}
         self._saved: StackState | None = None
 
-    def batch(self, dataset: Dataset, step: int, size: int, seed: int) -> Batch:
+    def batch(
+        self, dataset: Dataset, step: int, size: int, seed: int, share: Share = WHOLE
+    ) -> Batch:
         assert isinstance(dataset, OrderedDataset)
-        return dataset.segment(step, size)
+        return dataset.segment(step, size, share)
 
     def of(self, start: int, stop: int) -> StackState:
         state = self._pieces.get((start, stop))
@@ -156,24 +160,27 @@ def backward(
     precision: str = "float32",
     carry: Carry | None = None,
 ) -> dict[str, float]:
-    """Add the gradient of the batch's loss to the parameters; the loss's terms by name.
+    """Add the gradient of the step's loss to the parameters; the loss's terms by name.
 
-    The task's loss is the mean over the scored targets of the whole batch, or the weighted one that
+    The task's loss is the mean over the scored targets of all processes, or the weighted one that
     `Model.term_counts` tells. Of the other terms each slice weighs in by what the term is a mean
-    over (likewise), or else by its rows.
+    over (likewise), or else by its rows. What is counted is summed over the processes, once.
 
     Args:
         model: as `World.wrap` gave it back.
-        batch: the whole batch, the same on all processes.
+        batch: this process's rows of the whole batch.
         slices: how many pieces this process works its rows through in.
         precision: float32 computes as the model's weights are, bfloat16 under autocast.
         carry: what the rows go on from, and where what they come to is kept.
 
     Raises:
-        DataError: no target of the batch is scored.
+        DataError: no target of the whole batch is scored.
         ConfigError: it has fewer rows than processes times slices (of batches by tokens).
     """
-    rows, scored = len(batch.targets), batch.scored
+    own, counts = len(batch.targets), _term_counts(model, batch)
+    every = world.sum([own, batch.scored, *counts.values()])
+    rows, scored = round(every[0]), every[1]
+    totals = dict(zip(counts, every[2:], strict=True))
     if scored == 0:
         raise DataError("no target of this batch is scored (all are -100): nothing can be learnt")
     if rows < world.size * slices:
@@ -181,24 +188,23 @@ def backward(
             f"this batch has {rows} sequences, fewer than {world.size} processes times "
             f"'accumulate' ({slices}) need: give more --data.tokens, or a lower 'accumulate'"
         )
-    start, stop = world.share(rows)
-    cuts = [start + (stop - start) * i // slices for i in range(slices + 1)]
+    first, _ = world.own.of(rows)
+    cuts = [own * i // slices for i in range(slices + 1)]
     sums: dict[str, Tensor] = {}
-    totals = _term_counts(model, batch)
     for i in range(slices):
-        part = batch.rows(cuts[i], cuts[i + 1])
+        part, where = batch.rows(cuts[i], cuts[i + 1]), (first + cuts[i], first + cuts[i + 1])
         weights = part.scored / scored, (cuts[i + 1] - cuts[i]) / rows
-        own = _term_counts(model, part)
-        shares = {name: own[name] / total if total else 1.0 for name, total in totals.items()}
+        counts = _term_counts(model, part)
+        shares = {name: counts[name] / total if total else 1.0 for name, total in totals.items()}
         part = part.to(world.device)
         last = i == slices - 1
         with model.slice(last) if isinstance(model, Shared) else nullcontext():
-            state = None if carry is None else carry.of(cuts[i], cuts[i + 1])
+            state = None if carry is None else carry.of(*where)
             with autocast(world.device, precision):
                 out = forward(model, part, state)
                 terms = _weighted(out, *weights, shares)
             if carry is not None:
-                carry.take(cuts[i], cuts[i + 1], out.state)
+                carry.take(*where, out.state)
             # averaging divides by the number of processes, the weights already have
             (functools.reduce(torch.add, terms.values()) * world.size).backward()
         for name, term in terms.items():
@@ -213,8 +219,7 @@ def count_operations(
     """The losses of `backward`, and the floating-point operations that one position of it took."""
     losses: dict[str, float] = {}
     counted = count_flops(lambda: losses.update(backward(model, batch, world, **options)))
-    start, stop = world.share(len(batch.targets))
-    [per_position] = world.from_first([counted / positions(model, batch.rows(start, stop))])
+    [per_position] = world.from_first([counted / positions(model, batch)])
     return losses, per_position
 
 

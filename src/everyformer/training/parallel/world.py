@@ -1,8 +1,8 @@
 """Training by several processes, which ``torchrun`` starts, or by one.
 
-The global batch is the same pure function of the step on every process, and each takes its rows.
-Every process weighs its loss by its share of the scored targets, known without asking the others,
-so the averaged gradient is exactly the one that a single process would compute.
+The global batch is a pure function of the step, of which each process builds its own rows alone.
+Every process weighs its loss by its share of the scored targets, which all count together once a
+step, so the averaged gradient is exactly the one that a single process would compute.
 """
 
 import itertools
@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from everyformer.core.errors import ConfigError, EveryformerError, LostError
 from everyformer.core.wording import listed
+from everyformer.data.batch import Share
 from everyformer.training.config import Parallel
 from everyformer.training.parallel.shared import Replicated
 
@@ -137,9 +138,10 @@ class World:
         dist.all_gather_object(every, value)
         return every
 
-    def share(self, count: int) -> tuple[int, int]:
-        """Rows of this process among ``count``: start and stop."""
-        return count * self.rank // self.size, count * (self.rank + 1) // self.size
+    @property
+    def own(self) -> Share:
+        """The share of this process in a batch."""
+        return Share(self.rank, self.size)
 
 
 @contextmanager
