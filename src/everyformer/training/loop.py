@@ -11,6 +11,7 @@ import signal
 import time
 from contextlib import nullcontext
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -152,13 +153,15 @@ class _Job:
         self.left_out, self.cpu_seconds = 0, 0.0
         self.speed: float | None = None
         # a comparison's trainings lie in MEMBER-seedN/run
-        path = records.path.parent if records.path and records.path.name == "run" else records.path
+        path = None if records.place is None else Path(records.place)
+        if path is not None and path.name == "run":
+            path = path.parent
         label = self.dataset.name if path is None else path.name
         self.progress = Progress(label, self._done(), part=part, show=self.show)
         # what is part of a comparison goes on with it, and another program has words of its own
         self.again: str | None = None
         if records.path is not None and part is None and "run" in extra:
-            self.again = command(f"train --resume --out {shlex.quote(str(records.path))}")
+            self.again = command(f"train --resume --out {shlex.quote(str(records.place))}")
 
     def begin(self) -> None:
         """Fill the model, wrap it, open the files and make ready for steps."""
@@ -200,6 +203,7 @@ class _Job:
         while True:
             if self._should_stop():
                 self._save()
+                self.records.finish()
                 hint = f"; go on with: {self.again}" if self.again else ""
                 self.progress.say(f"stopped after step {self.state.steps}{hint}")
                 return
