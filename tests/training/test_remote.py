@@ -3,46 +3,42 @@
 ``memory://`` stands for an object store, which knows no folders and no renaming.
 """
 
-import importlib
 import json
+import os
 import shutil
-import sys
 import warnings
-from collections.abc import Iterator
 from multiprocessing.context import ForkServerContext
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
-import fsspec
 import pytest
 import torch
 from fsspec.implementations.memory import MemoryFileSystem
 from test_sharding import LENGTH, check_weights, losses, options_of, stepped_model, trained
-from training_stand_ins import TinyModel, tiny_text, tiny_training, train_tiny, two_processes
+from training_stand_ins import (
+    TinyData,
+    TinyModel,
+    tiny_text,
+    tiny_training,
+    train_tiny,
+    two_processes,
+)
 
 import everyformer as ef
-from everyformer.core.errors import CheckpointError, ConfigError, MissingExtraError, UnsavedError
-from everyformer.system import remote
-from everyformer.system.remote import Remote, local_folder
+from everyformer.core.errors import CheckpointError, ConfigError, UnsavedError
+from everyformer.training.checkpoint import TrainingState
 from everyformer.training.logging import read_metrics
 from everyformer.training.loop import train
-from everyformer.training.parallel.world import join
+from everyformer.training.parallel.world import World, join
 from everyformer.training.remote import fetched
-from everyformer.training.run import RunDirectory
+from everyformer.training.run import Records, RunDirectory
 from everyformer.training.saved import load_model, save_model
 
 PLACE = "memory://bucket/run"
 
 
-@pytest.fixture(autouse=True)
-def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[MemoryFileSystem]:
-    """An empty store, and an empty machine."""
-    monkeypatch.setenv("EVERYFORMER_CACHE", str(tmp_path / "cache"))
-    files = fsspec.filesystem("memory")
-    files.store.clear()
-    files.pseudo_dirs[:] = [""]
-    yield files
-    files.store.clear()
+pytestmark = pytest.mark.usefixtures("store")
 
 
 @pytest.fixture
@@ -248,18 +244,12 @@ def test_what_was_fetched_is_not_fetched_again(
 def test_a_folder_that_is_trained_into_is_read_as_it_is(store: MemoryFileSystem) -> None:
     with RunDirectory(PLACE) as run:
         config = tiny_training(steps=3)
-        train(TinyModel(), train_data(), config, run, show=False)
+        train(TinyModel(), TinyData(), config, run, show=False)
         (run.path / "metrics.jsonl").write_text("mine\n")
         assert fetched(PLACE, "resume") == run.path
         assert (run.path / "metrics.jsonl").read_text() == "mine\n"
         with pytest.raises(ConfigError, match=r"memory://bucket/run is in use"):
             RunDirectory(PLACE, resume=True)
-
-
-def train_data() -> Any:
-    from training_stand_ins import TinyData
-
-    return TinyData()
 
 
 def test_saved_models_go_there_whole_and_come_back(
@@ -287,7 +277,7 @@ def test_a_run_is_not_mixed_with_another(store: MemoryFileSystem, other_machine:
         RunDirectory(PLACE)
     with RunDirectory(PLACE, overwrite=True) as run:
         assert there(store) == []
-        train(TinyModel(), train_data(), tiny_training(steps=2), run, show=False)
+        train(TinyModel(), TinyData(), tiny_training(steps=2), run, show=False)
     assert steps(store) == [2]
     store.rm("/bucket/run/config.json")
     with pytest.raises(CheckpointError, match=r"^memory://bucket/run is not a run"):
@@ -296,106 +286,32 @@ def test_a_run_is_not_mixed_with_another(store: MemoryFileSystem, other_machine:
 
 def test_a_diverged_evaluation_leaves_no_checkpoint_there(store: MemoryFileSystem) -> None:
     with RunDirectory(PLACE) as run:
-        train(TinyModel(), train_data(), tiny_training(steps=3), run, show=False)
+        train(TinyModel(), TinyData(), tiny_training(steps=3), run, show=False)
         run.forget(run.checkpoints / "step-00000003")
     assert steps(store) == []
     assert not [name for name in there(store) if name.startswith("checkpoints")]
 
 
-class Refusing(MemoryFileSystem):
-    """A bucket that may be read, or not even that."""
-
-    protocol = "refusing"
-    reads = True
-
-    def pipe_file(self, *_: Any, **__: Any) -> None:
-        raise PermissionError("Access Denied")
-
-    def put_file(self, *_: Any, **__: Any) -> None:
-        raise PermissionError("Access Denied")
-
-    def find(self, path: str, *given: Any, **more: Any) -> Any:
-        if "secret" in path:
-            raise RuntimeError("An error occurred (403): Forbidden\nRequest id 7")
-        return {}
-
-
-class TestRefused:
-    """Places that cannot be used: one sentence, before anything is trained."""
-
-    @pytest.fixture(autouse=True)
-    def known(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        fsspec.register_implementation("refusing", Refusing, clobber=True)
-
-    @pytest.mark.parametrize(
-        ("place", "kind", "told"),
-        [
-            (
-                "refusing://b/run",
-                ConfigError,
-                r"^cannot write into refusing://b/run: Access Denied",
-            ),
-            ("refusing://secret/run", CheckpointError, r"^cannot read .*\(403\): Forbidden; check"),
-            ("sr://bucket/run", ConfigError, r"begin with sr://; did you mean"),
-            ("sftp://host/run", ConfigError, "paramiko"),
-        ],
-    )
-    def test_in_one_sentence(self, place: str, kind: type, told: str) -> None:
-        with pytest.raises(kind, match=told) as caught:
-            RunDirectory(place)
-        assert "\n" not in str(caught.value)
-
-    @pytest.mark.parametrize(
-        ("scheme", "package"), [("s3", "s3fs"), ("gs", "gcsfs"), ("az", "adlfs")]
-    )
-    def test_a_package_that_is_missing_is_named_with_its_extra(
-        self, scheme: str, package: str, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setitem(sys.modules, package, None)
-        for name in [name for name in sys.modules if name.startswith(f"{package}.")]:
-            monkeypatch.delitem(sys.modules, name)
-        registry = importlib.import_module("fsspec.registry")
-        monkeypatch.setattr(registry, "_registry", {})
-        told = rf"{scheme}:// needs the package '{package}'.*everyformer\[cloud\]"
-        with pytest.raises(MissingExtraError, match=told):
-            load_model(f"{scheme}://bucket/run")
-
-    def test_names_that_lead_out_of_the_folder(
-        self, store: MemoryFileSystem, tmp_path: Path
-    ) -> None:
-        store.pipe_file("/bucket/run/../../evil", b"x")
-        store.store["/bucket/run/../../evil"] = store.store.pop(next(iter(store.store)))
-        with pytest.raises(CheckpointError, match="leads out of it"):
-            fetched(PLACE)
-        assert not list(tmp_path.rglob("evil"))
-
-
-def test_local_paths_reach_for_no_other_place(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_what_was_written_in_the_background_is_sent_with_the_next_row(
+    store: MemoryFileSystem,
 ) -> None:
-    def reached(*_: Any) -> Any:
-        raise AssertionError("a place was opened")
-
-    monkeypatch.setattr(remote, "_opened", reached)
-    library_run(tmp_path / "run")
-    load_model(str(tmp_path / "run"))
-    save_model(load_model(tmp_path / "run"), tmp_path / "model")
-    with pytest.raises(AssertionError, match="opened"):
-        Remote(PLACE)
-
-
-def test_places_have_local_folders_of_their_own(tmp_path: Path) -> None:
-    places = ("s3://a/run", "s3://b/run", "gs://a/run", "s3://a/run2", "s3://a/r%20n/")
-    folders = [local_folder(place) for place in places]
-    assert len({*folders}) == len(places)
-    assert local_folder("s3://a/run/") == folders[0]
-    assert folders[0].name == "run"
-    assert all(folder.is_relative_to(tmp_path / "cache" / "remote") for folder in folders)
+    with RunDirectory(PLACE) as run:
+        records = Records(run, World(torch.device("cpu")))
+        records.open(TrainingState(), {})
+        saver: Any = SimpleNamespace(busy=True)
+        records._saver, records._unsent = saver, True
+        state = run.checkpoints / "step-00000005" / "state.json"
+        state.parent.mkdir(parents=True)
+        state.write_text("{}")
+        records.write({"step": 5})
+        assert steps(store) == []
+        saver.busy = False
+        records.write({"step": 6})
+        assert steps(store) == [5]
+        records.close()
 
 
 def split_away(place: str, cache: str, count: int) -> None:
-    import os
-
     os.environ["EVERYFORMER_CACHE"] = cache
     with join("cpu"), RunDirectory(place, resume="auto") as run:
         config = options_of(count, parallel="fsdp", keep=2)

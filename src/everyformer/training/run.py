@@ -7,19 +7,14 @@ config.json  environment.json  metrics.jsonl  checkpoints/  (TensorBoard's files
 
 from __future__ import annotations
 
-import os
-import platform
 import shutil
-import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
 from contextlib import nullcontext, suppress
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self
 
-import torch
 from filelock import FileLock, Timeout
 from torch import nn
 
@@ -52,6 +47,7 @@ from everyformer.training.parallel.alike import check_alike
 from everyformer.training.parallel.world import World, read_launch
 from everyformer.training.remote import Sending, Wanted, fetch
 from everyformer.training.storage import RUN_FORMAT
+from everyformer.training.surroundings import environment, version_of
 
 if TYPE_CHECKING:
     from everyformer.training.parallel.saving import Saver
@@ -188,7 +184,7 @@ class RunDirectory:
 
     def write_config(self, values: dict[str, Any]) -> None:
         """Write config.json, and environment.json about this machine."""
-        about_us = {"everyformer": _version("everyformer"), "command": sys.argv}
+        about_us = {"everyformer": version_of("everyformer"), "command": sys.argv}
         write_json(self.path / "config.json", {"format": RUN_FORMAT, **about_us, **values})
         self._described = True
         about = {"format": "everyformer-environment", **environment()}
@@ -202,42 +198,6 @@ def _identity(path: Path) -> tuple[int, int] | None:
     except OSError:
         return None
     return result.st_dev, result.st_ino
-
-
-def environment() -> dict[str, Any]:
-    """Versions, device, threads, platform, and the git revision of the current folder, if any."""
-    packages = ("everyformer", "torch", "numpy", "safetensors")
-    revision = _git("rev-parse", "HEAD")
-    changed = revision and _git("status", "--porcelain", "--untracked-files=no")
-    return {
-        "python": platform.python_version(),
-        "packages": {name: _version(name) for name in packages},
-        "platform": platform.platform(),
-        "processor": platform.processor() or platform.machine(),
-        "cores": os.cpu_count(),
-        "torch_threads": torch.get_num_threads(),
-        "accelerator": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
-        "folder": os.getcwd(),
-        "git_revision": revision,
-        "git_changes": bool(changed),
-    }
-
-
-def _version(package: str) -> str | None:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None
-
-
-def _git(*arguments: str) -> str | None:
-    try:
-        done = subprocess.run(
-            ["git", *arguments], capture_output=True, text=True, timeout=10, check=True
-        )
-    except (OSError, subprocess.SubprocessError):
-        return None
-    return done.stdout.strip() or None
 
 
 def check_writable(path: Path) -> None:
