@@ -8,7 +8,7 @@ import pytest
 import torch
 from data_files import write
 
-from everyformer.data.batch import TENSORS, Batch, Share
+from everyformer.data.batch import TENSORS, Batch, Portion
 from everyformer.data.dataset import Dataset, OrderedDataset
 from everyformer.data.selection import Draws
 from everyformer.data.text import TextDataset
@@ -70,7 +70,7 @@ def test_shares_of_a_step_are_the_whole_batch_bit_for_bit(
     data = made(name, load, tmp_path)
     for size, count in SIZES:
         for step in (0, 3):
-            shares = [data.train_batch(step, size, 5, Share(n, count)) for n in range(count)]
+            shares = [data.train_batch(step, size, 5, Portion(n, count)) for n in range(count)]
             check(data.train_batch(step, size, 5), shares)
 
 
@@ -82,7 +82,7 @@ def test_shares_of_streams_go_on_as_the_whole_ones(name: str, load: Any, tmp_pat
     for size, count in SIZES:
         for step in range(12):
             whole = data.segment(step, size)
-            check(whole, [data.segment(step, size, Share(n, count)) for n in range(count)])
+            check(whole, [data.segment(step, size, Portion(n, count)) for n in range(count)])
             documents.add(whole.documents is None)
     assert documents == ({True, False} if name == "text" else {False})
 
@@ -116,10 +116,10 @@ def test_a_process_reads_and_builds_the_bytes_of_its_own_rows_alone() -> None:
     whole = built(data.train_batch(0, size, 0))
     assert (whole, row.read) == (2 * size * length * 8, size * (length + 1))
     row.read = 0
-    assert built(data.train_batch(0, size, 0, Share(3, count))) * count == whole
+    assert built(data.train_batch(0, size, 0, Portion(3, count))) * count == whole
     assert row.read * count == size * (length + 1)
     row.read = 0
-    assert built(data.segment(1, size, Share(3, count))) * count == 2 * size * length * 8
+    assert built(data.segment(1, size, Portion(3, count))) * count == 2 * size * length * 8
     assert row.read * count == 2 * size * length
 
 
@@ -128,7 +128,7 @@ def test_numbers_of_a_share_are_those_of_its_rows_however_often_they_are_drawn(
     rows: int, count: int
 ) -> None:
     whole = Draws((1, 2), rows)
-    parts = [Draws((1, 2), rows, Share(n, count)) for n in range(count)]
+    parts = [Draws((1, 2), rows, Portion(n, count)) for n in range(count)]
     plain = np.random.default_rng((1, 2))
     for columns in (4, 1, 9):
         expected = plain.random((rows, columns))

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from everyformer.data import selection
-from everyformer.data.batch import Share
+from everyformer.data.batch import Portion
 from everyformer.data.selection import Shuffle, epoch_rows
 
 COUNTS = [*range(1, 36), 64, 97, 127, 128, 129, 251, 255, 256, 257, 1000, 1021, 1024, 1025, 4099]
@@ -79,5 +79,5 @@ def test_an_epoch_has_every_row_once_whichever_way_it_is_shuffled(
     epochs = drawn.reshape(10, 23)
     assert all(sorted(epoch) == rows.tolist() for epoch in epochs.tolist())
     assert len({tuple(epoch) for epoch in epochs.tolist()}) == 10
-    parts = [epoch_rows(rows, 2, 10, 4, Share(n, 3)) for n in range(3)]
+    parts = [epoch_rows(rows, 2, 10, 4, Portion(n, 3)) for n in range(3)]
     assert np.array_equal(np.concatenate(parts), epoch_rows(rows, 2, 10, 4))

@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 from training_stand_ins import TinyData, train_tiny
 
 from everyformer.core.errors import CheckpointError, UnsavedError
-from everyformer.data.batch import WHOLE, Batch, Share
+from everyformer.data.batch import WHOLE, Batch, Portion
 from everyformer.training.checkpoint import checkpoints, read_state
 from everyformer.training.logging import read_metrics
 
@@ -62,7 +62,7 @@ class SignalledData(TinyData):
         object.__setattr__(self, "moments", moments)
         object.__setattr__(self, "evaluation", evaluation)
 
-    def train_batch(self, step: int, size: int, seed: int, share: Share = WHOLE) -> Batch:
+    def train_batch(self, step: int, size: int, seed: int, share: Portion = WHOLE) -> Batch:
         if step in self.moments:  # type: ignore[attr-defined]
             os.kill(os.getpid(), self.moments[step])  # type: ignore[attr-defined]
         return super().train_batch(step, size, seed, share)
@@ -101,7 +101,7 @@ def test_a_stop_while_evaluating_evaluates_again(tmp_path: Path, undisturbed: Pa
 
 def test_a_second_interrupt_stops_at_once(tmp_path: Path, undisturbed: Path) -> None:
     class Impatient(SignalledData):
-        def train_batch(self, step: int, size: int, seed: int, share: Share = WHOLE) -> Batch:
+        def train_batch(self, step: int, size: int, seed: int, share: Portion = WHOLE) -> Batch:
             if step == 7:
                 os.kill(os.getpid(), signal.SIGINT)
             return super().train_batch(step, size, seed, share)
@@ -177,7 +177,7 @@ def test_other_budgets_resume_exactly(tmp_path: Path, budget: str) -> None:
 
 def test_spent_seconds_are_kept(tmp_path: Path) -> None:
     class Slow(SignalledData):
-        def train_batch(self, step: int, size: int, seed: int, share: Share = WHOLE) -> Batch:
+        def train_batch(self, step: int, size: int, seed: int, share: Portion = WHOLE) -> Batch:
             time.sleep(0.05)
             return super().train_batch(step, size, seed, share)
 
@@ -234,7 +234,7 @@ class Moved(TinyData):
         super().__init__()
         object.__setattr__(self, "change", change)
 
-    def train_batch(self, step: int, size: int, seed: int, share: Share = WHOLE) -> Batch:
+    def train_batch(self, step: int, size: int, seed: int, share: Portion = WHOLE) -> Batch:
         if step == 5:
             self.change()  # type: ignore[attr-defined]
         return super().train_batch(step, size, seed, share)

@@ -19,7 +19,7 @@ from everyformer.core.config import from_dict
 from everyformer.core.mask import Mask
 from everyformer.core.outputs import ModelOutput
 from everyformer.core.tasks import TaskName
-from everyformer.data.batch import WHOLE, Batch, Share
+from everyformer.data.batch import WHOLE, Batch, Portion
 from everyformer.data.dataset import Dataset
 from everyformer.data.text import TextDataset
 from everyformer.training.config import BUDGETS, TrainingConfig
@@ -146,7 +146,7 @@ class TinyData(Dataset):
     held_out: int = 21
     """rows"""
 
-    def train_batch(self, step: int, size: int, seed: int, share: Share = WHOLE) -> Batch:
+    def train_batch(self, step: int, size: int, seed: int, share: Portion = WHOLE) -> Batch:
         generator = torch.Generator().manual_seed(seed * 1000 + step)
         start = torch.randint(self.vocabulary, (size, 1), generator=generator)
         stride = torch.randint(1, 3, (size, 1), generator=generator)

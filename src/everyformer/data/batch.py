@@ -1,4 +1,4 @@
-"""`Batch`: the inputs and the targets of one step, or the `Share` of one process in them."""
+"""`Batch`: the inputs and the targets of one step, or the `Portion` of one process in them."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ TENSORS = ("inputs", "targets", "keep", "documents", "origins", *EXTRA)
 
 
 @dataclass(frozen=True)
-class Share:
-    """Share of a batch that one of several processes builds and learns from."""
+class Portion:
+    """The portion of a batch that one of several processes builds and learns from."""
 
     number: int = 0
     """of the process, from 0"""
@@ -35,7 +35,7 @@ class Share:
         return rows * self.number // self.count, rows * (self.number + 1) // self.count
 
 
-WHOLE = Share()
+WHOLE = Portion()
 
 
 @dataclass(frozen=True)

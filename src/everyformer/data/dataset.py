@@ -15,7 +15,7 @@ from everyformer.core.config import to_dict
 from everyformer.core.errors import DataError
 from everyformer.core.tasks import TASKS, TaskName
 from everyformer.data.alphabets import Unit
-from everyformer.data.batch import WHOLE, Batch, Share
+from everyformer.data.batch import WHOLE, Batch, Portion
 from everyformer.data.selection import epoch_rows, majority, spread
 from everyformer.data.tokenizers.base import Tokenizer
 
@@ -75,7 +75,7 @@ class Dataset(ABC):
     """The tokenizer of text; None for pictures and generated tasks."""
 
     @abstractmethod
-    def train_batch(self, step: int, size: int, seed: int, share: Share = WHOLE) -> Batch:
+    def train_batch(self, step: int, size: int, seed: int, share: Portion = WHOLE) -> Batch:
         """The ``size`` rows of training step ``step``: a pure function of its arguments.
 
         So a run resumes by its step alone, and processes of one run build rows of the same batch:
@@ -153,7 +153,7 @@ class OrderedDataset(Dataset):
     """
 
     @abstractmethod
-    def segment(self, step: int, size: int, share: Share = WHOLE) -> Batch:
+    def segment(self, step: int, size: int, share: Portion = WHOLE) -> Batch:
         """Segment ``step`` of ``size`` streams over the training part, of the ``share``'s streams.
 
         Raises:
@@ -219,7 +219,7 @@ class ClassedDataset(Dataset):
         """The targets of these rows: class ids (B,), or numbers (B, N)."""
         return torch.from_numpy(self.labels[chosen])
 
-    def train_batch(self, step: int, size: int, seed: int, share: Share = WHOLE) -> Batch:
+    def train_batch(self, step: int, size: int, seed: int, share: Portion = WHOLE) -> Batch:
         return self.rows(epoch_rows(self.train_rows, step, size, seed, share))
 
     def validation_batches(self, size: int, limit: int | None = None) -> Iterator[Batch]:

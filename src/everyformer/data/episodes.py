@@ -22,7 +22,7 @@ import torch
 from everyformer.core.config import to_dict
 from everyformer.core.errors import DataError
 from everyformer.core.tasks import TASKS, TaskName, tasks_that
-from everyformer.data.batch import IGNORED, WHOLE, Batch, Share
+from everyformer.data.batch import IGNORED, WHOLE, Batch, Portion
 from everyformer.data.cache import digest
 from everyformer.data.config import ContextOptions, DataConfig, EpisodeOptions, SharedOptions
 from everyformer.data.counting import counted_loss
@@ -74,7 +74,7 @@ class EpisodeDataset(Dataset):
     held_out: np.ndarray
     """episodes that are not"""
 
-    def train_batch(self, step: int, size: int, seed: int, share: Share = WHOLE) -> Batch:
+    def train_batch(self, step: int, size: int, seed: int, share: Portion = WHOLE) -> Batch:
         ends = self.lengths[self.train].cumsum()
         self.training_rows(len(ends))
         drawn = np.random.default_rng((seed, step)).integers(ends[-1], size=size)

@@ -23,7 +23,7 @@ import numpy as np
 import torch
 
 from everyformer.core.errors import DataError
-from everyformer.data.batch import IGNORED, WHOLE, Batch, Share
+from everyformer.data.batch import IGNORED, WHOLE, Batch, Portion
 from everyformer.data.cache import digest
 from everyformer.data.config import DataConfig
 from everyformer.data.counting import counted_loss, sampled
@@ -61,7 +61,7 @@ class MaskedTextDataset(Dataset):
         token = None if self.tokenizer is None else self.tokenizer.mask
         return self.vocabulary - 1 if token is None else token
 
-    def train_batch(self, step: int, size: int, seed: int, share: Share = WHOLE) -> Batch:
+    def train_batch(self, step: int, size: int, seed: int, share: Portion = WHOLE) -> Batch:
         windows = self.text.train_batch(step, size, seed, share)
         draws = Draws((seed, step, TRAINING_STREAM), size, share)
         return replace(self.hide(windows.inputs.numpy(), draws), documents=windows.documents)

@@ -18,7 +18,7 @@ from tqdm import tqdm
 
 from everyformer.core.errors import ConfigError, DataError
 from everyformer.core.tasks import TASKS
-from everyformer.data.batch import IGNORED, WHOLE, Batch, Share
+from everyformer.data.batch import IGNORED, WHOLE, Batch, Portion
 from everyformer.data.cache import FORMAT, cache_root, cached, digest, write_tokens
 from everyformer.data.config import DataConfig, ParallelOptions
 from everyformer.data.corpus import tokenizer_kind
@@ -109,7 +109,7 @@ class ParallelDataset(Dataset):
     references: Path
     """JSON file with the held-out targets as they were written."""
 
-    def train_batch(self, step: int, size: int, seed: int, share: Share = WHOLE) -> Batch:
+    def train_batch(self, step: int, size: int, seed: int, share: Portion = WHOLE) -> Batch:
         """The batch of a step; an epoch has every pair once, ``size`` of them at a time or so."""
         self.training_rows(len(self.train_rows))
         assert self.buckets is not None
@@ -149,7 +149,7 @@ class ParallelDataset(Dataset):
         ]
         return sources, [texts[index] for index in chosen]
 
-    def _batch(self, rows: np.ndarray, share: Share = WHOLE) -> Batch:
+    def _batch(self, rows: np.ndarray, share: Portion = WHOLE) -> Batch:
         own = slice(*share.of(len(rows)))
         inputs, keep = self._padded(2 * rows, own, 0)
         targets, _ = self._padded(2 * rows + 1, own, IGNORED)

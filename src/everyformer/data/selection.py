@@ -5,7 +5,7 @@ from functools import lru_cache
 import numpy as np
 
 from everyformer.core.errors import ConfigError, DataError
-from everyformer.data.batch import WHOLE, Share
+from everyformer.data.batch import WHOLE, Portion
 
 LISTED = 1 << 20
 """Rows up to which an epoch's order is a list, drawn evenly among all orders; above it would take
@@ -25,7 +25,7 @@ def spread(count: int, limit: int | None) -> np.ndarray:
 
 
 def epoch_rows(
-    rows: np.ndarray, step: int, size: int, seed: int, share: Share = WHOLE
+    rows: np.ndarray, step: int, size: int, seed: int, share: Portion = WHOLE
 ) -> np.ndarray:
     """The ``share``'s rows of step ``step`` when every epoch is a fresh shuffle of ``rows``.
 
@@ -95,7 +95,7 @@ class Draws:
     The generator skips those of other rows, so that nothing of them is made.
     """
 
-    def __init__(self, key: tuple[int, ...], rows: int = 1, share: Share = WHOLE) -> None:
+    def __init__(self, key: tuple[int, ...], rows: int = 1, share: Portion = WHOLE) -> None:
         self._bits = np.random.PCG64(key)
         self._rows, (self._start, self._stop) = rows, share.of(rows)
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 from everyformer.core.errors import DataError
-from everyformer.data.batch import IGNORED, WHOLE, Batch, Share
+from everyformer.data.batch import IGNORED, WHOLE, Batch, Portion
 from everyformer.data.cache import FORMAT, cache_root, cached, digest
 from everyformer.data.config import DataConfig
 from everyformer.data.corpus import (
@@ -65,7 +65,7 @@ class TextDataset(OrderedDataset):
     """True where tokens see only their document. A separator, which ends a document, counts as the
     first token of the next one, so that every token has something to be predicted from."""
 
-    def train_batch(self, step: int, size: int, seed: int, share: Share = WHOLE) -> Batch:
+    def train_batch(self, step: int, size: int, seed: int, share: Portion = WHOLE) -> Batch:
         random = np.random.default_rng((seed, step))
         starts = random.integers(0, self.training_rows(len(self.train)) - self.length, size)
         return self._windows(self.train, starts[slice(*share.of(size))])
@@ -80,7 +80,7 @@ class TextDataset(OrderedDataset):
             batch.targets[torch.arange(self.length) < again[:, None]] = IGNORED
             yield batch
 
-    def segment(self, step: int, size: int, share: Share = WHOLE) -> Batch:
+    def segment(self, step: int, size: int, share: Portion = WHOLE) -> Batch:
         count = self.training_rows(len(self.train)) - 1
         starts = np.arange(size) * count // size + step * self.length
         # of any row, so that all processes read documents or none does

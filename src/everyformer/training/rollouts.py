@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from everyformer.core.errors import CheckpointError, ConfigError, UnsupportedError
 from everyformer.core.state import StackState, filled, named_tensors
-from everyformer.data.batch import WHOLE, Batch, Share
+from everyformer.data.batch import WHOLE, Batch, Portion
 from everyformer.data.dataset import Dataset, OrderedDataset
 from everyformer.data.environments import EnvironmentDataset
 from everyformer.data.episodes import as_states
@@ -95,7 +95,7 @@ class Rollouts(Carry):
         self._checked = False
 
     def batch(
-        self, dataset: Dataset, step: int, size: int, seed: int, share: Share = WHOLE
+        self, dataset: Dataset, step: int, size: int, seed: int, share: Portion = WHOLE
     ) -> Batch:
         """The rows of a step, the first of a turn after playing it."""
         options, number = self._options, self._data.number

@@ -20,7 +20,7 @@ from everyformer.core.devices import seed_all
 from everyformer.core.errors import ConfigError, DataError
 from everyformer.core.outputs import ModelOutput
 from everyformer.core.state import StackState, filled, named_tensors
-from everyformer.data.batch import WHOLE, Batch, Share
+from everyformer.data.batch import WHOLE, Batch, Portion
 from everyformer.data.dataset import ClassedDataset, Dataset, OrderedDataset
 from everyformer.engines.flops import count_flops
 from everyformer.training.config import TrainingConfig
@@ -33,7 +33,7 @@ class Carry(ABC):
 
     @abstractmethod
     def batch(
-        self, dataset: Dataset, step: int, size: int, seed: int, share: Share = WHOLE
+        self, dataset: Dataset, step: int, size: int, seed: int, share: Portion = WHOLE
     ) -> Batch:
         """The ``share`` of the ``size`` rows of a step; steps are asked for one after the other."""
 
@@ -79,7 +79,7 @@ class TextCarry(Carry):
         self._saved: StackState | None = None
 
     def batch(
-        self, dataset: Dataset, step: int, size: int, seed: int, share: Share = WHOLE
+        self, dataset: Dataset, step: int, size: int, seed: int, share: Portion = WHOLE
     ) -> Batch:
         assert isinstance(dataset, OrderedDataset)
         return dataset.segment(step, size, share)

@@ -23,7 +23,7 @@ import torch
 
 from everyformer.core.errors import DataError
 from everyformer.core.wording import counted, few
-from everyformer.data.batch import WHOLE, Batch, Share
+from everyformer.data.batch import WHOLE, Batch, Portion
 from everyformer.data.cache import digest
 from everyformer.data.config import DataConfig
 from everyformer.data.dataset import OrderedDataset, Spread
@@ -79,7 +79,7 @@ class ForecastDataset(OrderedDataset):
     """steps from one held-out origin to the next"""
     scales: Scales
 
-    def train_batch(self, step: int, size: int, seed: int, share: Share = WHOLE) -> Batch:
+    def train_batch(self, step: int, size: int, seed: int, share: Portion = WHOLE) -> Batch:
         count = self.training_rows(len(self._train))
         starts = np.random.default_rng((seed, step)).integers(0, count - self.length + 1, size)
         # rows begin with an empty state: the start of a series at the first step is no other one
@@ -88,7 +88,7 @@ class ForecastDataset(OrderedDataset):
             return batch
         return replace(batch, documents=batch.documents - batch.documents[:, :1])
 
-    def segment(self, step: int, size: int, share: Share = WHOLE) -> Batch:
+    def segment(self, step: int, size: int, share: Portion = WHOLE) -> Batch:
         count = self.training_rows(len(self._train))
         starts = (np.arange(size) * count // size + step * self.length) % count
         return self._windows(starts, share, self._begin_in(starts, self.length))
@@ -291,7 +291,7 @@ class ForecastDataset(OrderedDataset):
         off = (values - self.reference(positions)) / self.units(positions)[..., None]
         return off.astype(np.float32)
 
-    def _windows(self, starts: np.ndarray, share: Share, several: bool) -> Batch:
+    def _windows(self, starts: np.ndarray, share: Portion, several: bool) -> Batch:
         """Windows of the training part from the ``share`` of ``starts`` (B,) on; a series is a
         document, where there are ``several`` in any row."""
         own = starts[slice(*share.of(len(starts))), None]

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from everyformer.core.errors import ConfigError, EveryformerError, LostError
 from everyformer.core.wording import listed
-from everyformer.data.batch import Share
+from everyformer.data.batch import Portion
 from everyformer.training.config import Parallel
 from everyformer.training.parallel.shared import Replicated
 
@@ -138,10 +138,14 @@ class World:
         dist.all_gather_object(every, value)
         return every
 
+    def share(self, count: int) -> tuple[int, int]:
+        """Rows of this process among ``count``: start and stop."""
+        return self.own.of(count)
+
     @property
-    def own(self) -> Share:
-        """The share of this process in a batch."""
-        return Share(self.rank, self.size)
+    def own(self) -> Portion:
+        """The portion of this process in a batch."""
+        return Portion(self.rank, self.size)
 
 
 @contextmanager
