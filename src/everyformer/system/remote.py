@@ -9,7 +9,6 @@ fsspec is imported in this module alone, and only where a path names such a plac
 from __future__ import annotations
 
 import hashlib
-import json
 import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -28,6 +27,7 @@ from everyformer.core.errors import (
 )
 from everyformer.system.extras import extra_module
 from everyformer.system.files import cache_folder, file_written_whole, is_remote, write_text
+from everyformer.system.plain import from_json, to_json
 
 CLOUD = ("s3fs", "gcsfs", "adlfs")
 """packages that the extra cloud brings"""
@@ -94,7 +94,7 @@ class Remote:
         Args:
             stamps: what `stamps` gave.
         """
-        memo = json.loads(self._memo.read_text()) if self._memo.exists() else {}
+        memo = from_json(self._memo.read_text()) if self._memo.exists() else {}
         for name in names:
             local = self.folder / name
             if name in memo and memo[name] == [stamps[name], *_touched(local)]:
@@ -102,7 +102,7 @@ class Remote:
             with file_written_whole(local, parents=True) as path, self._reading():
                 self._files.get_file(self._path(name), str(path))
             memo[name] = [stamps[name], *_touched(local)]
-            write_text(self._memo, json.dumps(memo))
+            write_text(self._memo, to_json(memo))
 
     def send(self, names: Iterable[str]) -> None:
         """Send the local files of these names, one after the other.

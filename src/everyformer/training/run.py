@@ -45,7 +45,7 @@ from everyformer.training.config import TrainingConfig
 from everyformer.training.logging import MetricsLog
 from everyformer.training.parallel.alike import check_alike
 from everyformer.training.parallel.world import World, read_launch
-from everyformer.training.remote import Sending, Wanted, fetch
+from everyformer.training.remote import Sending, fetch
 from everyformer.training.storage import RUN_FORMAT
 from everyformer.training.surroundings import environment, version_of
 
@@ -78,10 +78,12 @@ class RunDirectory:
         self, path: str | Path, *, resume: bool | Literal["auto"] = False, overwrite: bool = False
     ) -> None:
         self._sending: Sending | None = None
+        self.writes = read_launch().rank == 0
         if is_remote(path):
             self._sending = Sending(Remote(str(path)))
-            wanted: Wanted = "resume" if resume else "none"
-            self.path = fetch(self._sending.remote, wanted, exact=True).absolute()
+            self.path = self._sending.remote.folder.absolute()
+            if self.writes or resume:
+                fetch(self._sending.remote, "resume" if resume else "none", exact=True)
         else:
             self.path = expanded(path).absolute()
         self.place = str(path) if self._sending else str(self.path)
@@ -91,7 +93,6 @@ class RunDirectory:
         self.resumes = resume
         self.checkpoints = self.path / "checkpoints"
         self.metrics = self.path / "metrics.jsonl"
-        self.writes = read_launch().rank == 0
         self._lock: FileLock | None = None
         self._described = False
         if not self.writes:
