@@ -207,12 +207,14 @@ def library_run(out: str | Path, **more: Any) -> None:
 def test_only_the_best_checkpoint_is_fetched_to_load_a_model(
     other_machine: Any, tmp_path: Path
 ) -> None:
-    library_run(PLACE, lr=0.3)
-    library_run(tmp_path / "run", lr=0.3)
+    # so fast that it gets worse
+    library_run(PLACE, lr=3.0, clip=None)
+    library_run(tmp_path / "run", lr=3.0, clip=None)
     machine = other_machine()
     found, expected = load_model(PLACE).state_dict(), load_model(tmp_path / "run").state_dict()
     assert all(torch.equal(found[name], expected[name]) for name in expected)
     best = json.loads((next(machine.rglob("state.json"))).read_text())["best"]["step"]
+    assert best == 2
     assert [path.name for path in machine.rglob("step-*")] == [f"step-{best:08d}"]
     mean = load_model(PLACE, average=3).state_dict()
     expected = load_model(tmp_path / "run", average=3).state_dict()
@@ -220,7 +222,7 @@ def test_only_the_best_checkpoint_is_fetched_to_load_a_model(
 
 
 def test_what_was_fetched_is_not_fetched_again(
-    other_machine: Any, monkeypatch: pytest.MonkeyPatch
+    store: MemoryFileSystem, other_machine: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     library_run(PLACE)
     machine, plain, got = other_machine(), MemoryFileSystem.get_file, []
@@ -239,6 +241,10 @@ def test_what_was_fetched_is_not_fetched_again(
     next(machine.rglob("config.json")).write_text("{}")
     load_model(PLACE)
     assert got == ["/bucket/run/config.json"]
+    got.clear()
+    store.pipe_file("/bucket/run/environment.json", b"{}")
+    load_model(PLACE)
+    assert got == ["/bucket/run/environment.json"]
 
 
 def test_a_folder_that_is_trained_into_is_read_as_it_is(store: MemoryFileSystem) -> None:
