@@ -317,6 +317,28 @@ def test_what_was_written_in_the_background_is_sent_with_the_next_row(
         records.close()
 
 
+def test_what_comes_after_the_last_checkpoint_is_sent_however_it_ends(
+    store: MemoryFileSystem, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with RunDirectory(PLACE) as run:
+        train(TinyModel(), TinyData(), tiny_training(steps=3), run, show=False)
+        (run.path / "predictions.csv").write_text("fine")
+    assert store.cat_file("/bucket/run/predictions.csv") == b"fine"
+
+    def go_wrong(text: str) -> None:
+        with RunDirectory(PLACE, resume=True) as run:
+            run.write_config({"model": None})
+            (run.path / "predictions.csv").write_text(text)
+            raise KeyError("a fault")
+
+    with pytest.raises(KeyError, match="a fault"):
+        go_wrong("so far")
+    assert store.cat_file("/bucket/run/predictions.csv") == b"so far"
+    monkeypatch.setattr(MemoryFileSystem, "put_file", lambda *_: 1 / 0)
+    with pytest.raises(KeyError, match="a fault"):
+        go_wrong("lost")
+
+
 def split_away(place: str, cache: str, count: int) -> None:
     os.environ["EVERYFORMER_CACHE"] = cache
     with join("cpu"), RunDirectory(place, resume="auto") as run:
