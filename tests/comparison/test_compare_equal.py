@@ -13,6 +13,7 @@ from small_comparisons import SMALL
 from everyformer.benchmark.points import Point
 from everyformer.comparison import timing, worker
 from everyformer.comparison.student import quantile, within
+from everyformer.data.batch import WHOLE, Portion
 from everyformer.data.dataset import Dataset
 from everyformer.report.notes import notes
 from everyformer.training import precision
@@ -36,8 +37,8 @@ def test_all_members_see_the_same_batches_in_the_same_order(
         dataset = load(*given)
         draw = dataset.train_batch
 
-        def drawn(step: int, size: int, seed: int) -> Any:
-            batch = draw(step, size, seed)
+        def drawn(step: int, size: int, seed: int, portion: Portion = WHOLE) -> Any:
+            batch = draw(step, size, seed, portion)
             seen[running[-1]].append((step, batch.inputs.tolist(), batch.targets.tolist()))
             return batch
 

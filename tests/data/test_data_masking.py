@@ -20,6 +20,7 @@ from everyformer.data.masking import (
     word_flags,
     word_numbers,
 )
+from everyformer.data.selection import Draws
 from everyformer.data.tokenizers.load import fit_tokenizer
 from everyformer.data.tokenizers.package import BPETokenizer, HubTokenizer
 from everyformer.data.tokenizers.plain import ByteTokenizer, CharTokenizer
@@ -83,7 +84,7 @@ def test_a_mask_inside_the_vocabulary_is_neither_drawn_nor_added(tmp_path: Any) 
     config = DataConfig(str(write(tmp_path / "d", documents)), length=16, cache=str(tmp_path / "c"))
     data = load_dataset(config, "mlm", tokenizer=tokenizer)
     assert (data.vocabulary, data.mask_token) == (6, 2)
-    drawn = data._random_tokens(np.random.default_rng(0), (9999,))
+    drawn = data._random_tokens(np.random.default_rng(0).random(9999))
     assert np.unique(drawn).tolist() == [1, 3, 4, 5]
     batch = data.train_batch(0, 64, 0)
     assert (batch.inputs == 2).any()
@@ -92,7 +93,7 @@ def test_a_mask_inside_the_vocabulary_is_neither_drawn_nor_added(tmp_path: Any) 
 
 def test_random_tokens_are_all_but_the_mask_and_the_separator(tmp_path: Any, load: Load) -> None:
     data = load(write(tmp_path / "d", DOCUMENTS), "mlm", length=128, tokenizer="chars")
-    drawn = data._random_tokens(np.random.default_rng(0), (9999,))
+    drawn = data._random_tokens(np.random.default_rng(0).random(9999))
     expected = set(range(data.tokenizer.vocabulary)) - {data.tokenizer.separator}
     assert set(drawn.tolist()) == expected
     assert data.vocabulary == data.tokenizer.vocabulary + 1 == data.mask_token + 1
@@ -101,8 +102,8 @@ def test_random_tokens_are_all_but_the_mask_and_the_separator(tmp_path: Any, loa
 def test_training_hides_anew_at_every_step_and_validation_never(tmp_path: Any, load: Load) -> None:
     # a text of one window, so that every row of every step holds the same tokens
     data = load(write(tmp_path, {"a.txt": "ab" * 200}) / "a.txt", "mlm", length=20)
-    one = data.hide(np.full((1, 300), 97), np.random.default_rng((1, 2)))
-    two = data.hide(np.full((1, 300), 97), np.random.default_rng((1, 3)))
+    one = data.hide(np.full((1, 300), 97), Draws((1, 2)))
+    two = data.hide(np.full((1, 300), 97), Draws((1, 3)))
     assert not torch.equal(hidden(one), hidden(two))
     first = data.train_batch(3, 8, 1)
     for step, seed in ((4, 1), (3, 2)):

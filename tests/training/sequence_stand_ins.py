@@ -138,6 +138,17 @@ def texts(rows: int = 5, length: int = 31, padding: str | None = None) -> Batch:
     return Batch(tokens, targets.masked_fill(~keep, -100), keep)
 
 
+def in_parts(world: World, parts: int) -> World:
+    """The same processes, of which so many read one text together."""
+    return replace(world, parallel="sequence", shards=parts)
+
+
+def own_rows(world: World, **options: Any) -> Batch:
+    """A process's rows of `texts`."""
+    batch = texts(**options)
+    return batch.rows(*world.own.of(len(batch.targets)))
+
+
 def columns(batch: Batch, start: int, stop: int) -> Batch:
     """Tokens ``start`` to ``stop`` of the texts."""
     keep = None if batch.keep is None else batch.keep[:, start:stop]

@@ -157,8 +157,8 @@ def test_seconds_are_those_of_the_quickest_call(monkeypatch):
 def test_the_largest_matrix_is_multiplied_with_all_positions_of_a_batch():
     model = nn.Sequential(nn.Linear(8, 40), nn.LayerNorm(40), nn.Linear(40, 9))
     batch = TinyData().train_batch(0, 4, 0)
-    assert largest_product(model, batch) == (batch.tokens, 40, 9)
-    assert largest_product(nn.LayerNorm(3), batch) is None
+    assert largest_product(model, batch, HERE) == (batch.tokens, 40, 9)
+    assert largest_product(nn.LayerNorm(3), batch, HERE) is None
 
 
 def test_bfloat16_that_was_asked_for_is_taken_and_its_slowness_said(tmp_path, monkeypatch, capsys):

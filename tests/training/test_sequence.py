@@ -13,7 +13,9 @@ from sequence_stand_ins import (
     agree,
     alone,
     gradients,
+    in_parts,
     in_segments,
+    own_rows,
     streaming_members,
     texts,
     tiny,
@@ -68,7 +70,8 @@ def split(
     """One process's answer; runs in a child."""
     model = tiny(member, **options)
     seed_step(0, 1)
-    losses = Sequence(model, world, parts, waits).backward(texts(**batch), slices=slices)
+    world = in_parts(world, parts)
+    losses = Sequence(model, world, waits).backward(own_rows(world, **batch), slices=slices)
     return losses, gradients(model)
 
 
@@ -169,13 +172,14 @@ def test_in_bfloat16_both_ways_are_near(ranks: Any) -> None:
 
 def in_bfloat16(world: World, waits: bool) -> float:
     model = tiny("linear").float()
-    return Sequence(model, world, 2, waits).backward(texts(), precision="bfloat16")["task"]
+    steps = Sequence(model, in_parts(world, 2), waits)
+    return steps.backward(texts(), precision="bfloat16")["task"]
 
 
 def bytes_sent(world: World, member: str, length: int, waits: bool) -> list[int]:
     """Bytes of states and their gradients that a process sends in each of two steps."""
     model = tiny(member, NUMBERS.get(member, 0), layers=1, max_length=length)
-    steps = Sequence(model, world, 2, waits)
+    steps = Sequence(model, in_parts(world, 2), waits)
     counts = []
     for _ in range(2):
         with pytest.MonkeyPatch.context() as patched:
@@ -229,7 +233,7 @@ def kept_bytes(world: World, member: str, waits: bool) -> int:
     model, batch = tiny(member, NUMBERS.get(member, 0), max_length=256), texts(2, 256)
     if world.size == 1:
         return saved(model, lambda: alone(model, batch))
-    steps = Sequence(model, world, world.size, waits)
+    steps = Sequence(model, in_parts(world, world.size), waits)
     return saved(model, lambda: steps.backward(batch))
 
 
@@ -249,7 +253,10 @@ def saved(model: torch.nn.Module, run: Any) -> int:
 
 @pytest.mark.parametrize(
     ("member", "waits"),
-    [("linear", True), ("linear", False), ("aft-conv", False), ("longformer", True)],
+    [
+        *((member, True) for member in ("linear", "longformer", "attention", "gpt", "rope")),
+        *((member, False) for member in ("linear", "aft-conv")),
+    ],
 )
 def test_half_a_text_keeps_half_of_what_a_whole_one_does(
     member: str, waits: bool, ranks: Any
@@ -264,7 +271,7 @@ def operations(world: World, member: str) -> int:
     model, batch = tiny(member, max_length=512), texts(2, 512)
     if world.size == 1:
         return count_flops(lambda: alone(model, batch))
-    steps = Sequence(model, world, world.size)
+    steps = Sequence(model, in_parts(world, world.size))
     return count_flops(lambda: steps.backward(batch))
 
 
@@ -277,7 +284,7 @@ def test_sums_of_a_part_are_few_operations_beside_its_outputs(member: str, ranks
 
 def handed(world: World) -> Any:
     """What the second of two processes gets of states that the first sends, and the bytes."""
-    post, sizes = Post(Chain.of(world, 2)), list[int]()
+    post, sizes = Post(Chain.of(in_parts(world, 2))), list[int]()
     model, tokens = tiny("attention"), texts(2, 9).inputs
     begun: Any = model.init_state(2)  # type: ignore[operator]
     with torch.no_grad():
@@ -327,7 +334,7 @@ def some_unused(world: World) -> list[Any]:
     model[3].requires_grad_(False)
     for n in (0, 1) if world.first else (0,):
         model[n].weight.grad = torch.full((2, 2), 4.0 + world.rank).double()
-    Chain.of(world, 2).average(model)
+    Chain.of(in_parts(world, 2)).average(model)
     return [None if p.grad is None else p.grad[0, 0].item() for p in model.parameters()]
 
 
@@ -339,7 +346,7 @@ def unasked(world: World) -> str:
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr("everyformer.genes.mixers._kernel.past", lambda given, part: given)
         try:
-            Sequence(tiny("linear"), world, 2).backward(texts())
+            Sequence(tiny("linear"), in_parts(world, 2)).backward(texts())
         except UnsupportedError as error:
             return str(error)
     return ""
@@ -368,7 +375,7 @@ def run_again(world: World, again: str = "", **options: Any) -> tuple[bool, Answ
     called = torch.compile(model, backend="aot_eager") if again == "graph" else model
     # each number of rows would be another graph
     slices = 1 if again == "graph" else 2
-    losses = Sequence(called, world, 2).backward(texts(), slices=slices)
+    losses = Sequence(called, in_parts(world, 2)).backward(texts(), slices=slices)
     return not sums_alone(called), (losses, gradients(model))
 
 

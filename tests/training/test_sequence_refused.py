@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from sequence_stand_ins import streaming_members, texts, tiny
+from sequence_stand_ins import in_parts, streaming_members, texts, tiny
 from training_stand_ins import TinyModel
 
 from everyformer.core.errors import ConfigError, DataError, UnsupportedError
@@ -33,7 +33,7 @@ def test_what_cannot_be_split_says_why(member: str, options: dict[str, Any], tol
     model = tiny(member, **options)
     assert told in str(sequence_reason(model))
     with pytest.raises(UnsupportedError, match="texts cannot be split over processes: "):
-        Sequence(model, ALONE, 1)
+        Sequence(model, ALONE)
 
 
 @pytest.mark.parametrize(
@@ -65,55 +65,62 @@ def test_every_member_that_streams_can_be_split(member: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("batch", "slices", "error", "told"),
+    ("batch", "error", "told"),
     [
-        (texts(5, 1), 1, ConfigError, "texts of 1 tokens cannot be cut into 2 parts"),
-        (texts(5, 9), 6, ConfigError, "has 5 sequences, fewer than 1 groups of processes times"),
+        (texts(5, 1), ConfigError, "texts of 1 tokens cannot be cut into 2 parts"),
         (
             replace(texts(5, 9), documents=torch.zeros(5, 9, dtype=torch.long)),
-            1, UnsupportedError, "packed documents cannot be cut into parts",
+            UnsupportedError, "packed documents cannot be cut into parts",
         ),
         (
             replace(texts(5, 9), separate=True, targets=torch.zeros(5, 4, dtype=torch.long)),
-            1, UnsupportedError, r"inputs \(5, 9\) with targets \(5, 4\) cannot be cut into parts",
+            UnsupportedError, r"inputs \(5, 9\) with targets \(5, 4\) cannot be cut into parts",
         ),
         (
             replace(texts(5, 9), labels=torch.zeros(5, dtype=torch.long)),
-            1, UnsupportedError, "'labels' of this batch is not said token by token",
+            UnsupportedError, "'labels' of this batch is not said token by token",
         ),
         (
             Batch(torch.zeros(5, 1, 3, 3, dtype=torch.uint8), torch.zeros(5, dtype=torch.long)),
-            1, UnsupportedError, "only texts of one target a token can",
+            UnsupportedError, "only texts of one target a token can",
         ),
     ],
 )  # fmt: skip
 def test_a_batch_that_cannot_be_cut_is_refused(
-    batch: Batch, slices: int, error: type[Exception], told: str
+    batch: Batch, error: type[Exception], told: str
 ) -> None:
     with pytest.raises(error, match=told):
-        Chain(World(torch.device("cpu"), 1, 2), 2).check(batch, slices)
+        Chain(in_parts(World(torch.device("cpu"), 1, 2), 2)).check(batch)
+
+
+def test_more_slices_than_rows_are_refused() -> None:
+    told = r"has 5 sequences, fewer than 1 processes times 'accumulate' \(6\) need"
+    with pytest.raises(ConfigError, match=told):
+        Sequence(tiny("linear"), ALONE).backward(texts(5, 9), slices=6)
+    assert in_parts(World(torch.device("cpu"), 3, 6), 2).readers == "3 groups of 2 processes"
 
 
 def test_targets_that_none_scores_are_refused() -> None:
     batch = texts()
     nothing = replace(batch, targets=torch.full_like(batch.targets, -100))
     with pytest.raises(DataError, match="no target of this batch is scored"):
-        Sequence(tiny("linear"), ALONE, 1).backward(nothing)
+        Sequence(tiny("linear"), ALONE).backward(nothing)
 
 
-@pytest.mark.parametrize(("size", "parts"), [(3, 2), (2, 4), (2, 0)])
+@pytest.mark.parametrize(("size", "parts"), [(3, 2), (2, 4)])
 def test_processes_that_do_not_divide_are_refused(size: int, parts: int) -> None:
-    with pytest.raises(ConfigError, match=f"{size} processes cannot hold texts in {parts} parts"):
-        Chain.of(World(torch.device("cpu"), 0, size), parts)
+    with pytest.raises(ConfigError, match=f"{size} processes cannot be parted into groups of"):
+        Chain.of(in_parts(World(torch.device("cpu"), 0, size), parts))
 
 
 @pytest.mark.parametrize(("parts", "length"), [(1, 5), (2, 31), (3, 31), (5, 7)])
 def test_parts_cover_texts_and_rows_cover_batches(parts: int, length: int) -> None:
-    chains = [Chain(World(torch.device("cpu"), p, 2 * parts), parts) for p in range(2 * parts)]
+    whole = World(torch.device("cpu"), 0, 2 * parts)
+    chains = [Chain(in_parts(replace(whole, rank=p), parts)) for p in range(2 * parts)]
     read = [
         (row, column)
         for chain in chains
-        for row in range(*chain.rows.share(7))
+        for row in range(*chain.world.own.of(7))
         for column in range(*chain.columns(length))
     ]
     assert sorted(read) == [(row, column) for row in range(7) for column in range(length)]

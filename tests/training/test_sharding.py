@@ -35,7 +35,8 @@ def write_gradients(folder: Path, pairs: list[tuple[str, str]], parallel: Any, s
             model, batch = model_and_batch(member, task)
             module = world.wrap(model)
             torch.manual_seed(1)
-            losses = backward(module, batch, world, slices=slices)
+            own = batch.rows(*world.own.of(len(batch.targets)))
+            losses = backward(module, own, world, slices=slices)
             found = {name: whole(g).contiguous() for name, g in gradients(model).items()}
             found["the loss"] = torch.tensor(sum(losses.values()), dtype=torch.float64)
             if world.first:

@@ -111,7 +111,8 @@ def test_slices_weigh_terms_by_what_they_are_means_over(
 def write_own_terms(folder: Path) -> None:
     with join("cpu") as world:
         model = with_own_terms(*OWN_TERMS[0][:2])
-        backward(world.wrap(model), uneven_text(), world, slices=3)
+        own = uneven_text().rows(*world.own.of(len(uneven_text().targets)))
+        backward(world.wrap(model), own, world, slices=3)
         if world.first:
             save_file(gradients(model), folder / "gradient.safetensors")
 
@@ -138,7 +139,8 @@ def write_gradient(folder: Path, slices: int, extra: bool) -> None:
     model = TinyModel(TinyConfig(extra_loss=extra)).double()
     with join("cpu") as world:
         wrapped = world.wrap(model)
-        losses = backward(wrapped, uneven_batch(), world, slices=slices)
+        own = uneven_batch().rows(*world.own.of(9))
+        losses = backward(wrapped, own, world, slices=slices)
         kept = gradients(model) | {
             f"loss {name}": torch.tensor(loss, dtype=torch.float64) for name, loss in losses.items()
         }
@@ -174,6 +176,9 @@ def test_two_processes_train_save_and_resume_as_one(
     train_tiny(tmp_path / "one", schedule="constant", ema=0.5)
     two, one = (read_metrics(tmp_path / name / "metrics.jsonl") for name in ("two", "one"))
     assert [row["step"] for row in two if "loss" in row] == list(range(1, 13))
+    # what all have read, not one alone
+    tokens = [[row["tokens"] for row in rows if "loss" in row] for rows in (two, one)]
+    assert tokens[0] == tokens[1]
     ours, expected = losses_by_step(two), losses_by_step(one)
     assert {step: ours[step] for step in expected} == pytest.approx(expected, rel=1e-4)
 

@@ -12,6 +12,7 @@ from torch.nn.functional import cross_entropy
 from training_stand_ins import TinyData, TinyModel
 
 from everyformer.core.errors import ConfigError, DataError
+from everyformer.data.batch import WHOLE, Portion
 from everyformer.training.config import TrainingConfig
 from everyformer.training.evaluate import evaluate
 from everyformer.training.logging import MetricsLog, read_metrics
@@ -181,8 +182,8 @@ def test_evaluation_weighs_by_scored_targets() -> None:
 
 def test_interval_is_that_of_a_mean_when_rows_are_equally_long() -> None:
     class Even(TinyData):
-        def train_batch(self, step: int, size: int, seed: int) -> Any:
-            batch = super().train_batch(step, size, seed)
+        def train_batch(self, step: int, size: int, seed: int, portion: Portion = WHOLE) -> Any:
+            batch = super().train_batch(step, size, seed, portion)
             return type(batch)(batch.inputs, batch.inputs)
 
     model, data = TinyModel(), Even(held_out=50)
@@ -236,7 +237,7 @@ def test_nothing_scored_is_an_error() -> None:
 
 
 def test_shares_cover_all_rows_once() -> None:
-    shares = [World(torch.device("cpu"), rank, 3).share(8) for rank in range(3)]
+    shares = [World(torch.device("cpu"), rank, 3).own.of(8) for rank in range(3)]
     assert shares == [(0, 2), (2, 5), (5, 8)]
 
 

@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 from training_stand_ins import TinyData, train_tiny
 
 from everyformer.core.errors import CheckpointError, UnsavedError
-from everyformer.data.batch import Batch
+from everyformer.data.batch import WHOLE, Batch, Portion
 from everyformer.training.checkpoint import checkpoints, read_state
 from everyformer.training.logging import read_metrics
 
@@ -62,10 +62,10 @@ class SignalledData(TinyData):
         object.__setattr__(self, "moments", moments)
         object.__setattr__(self, "evaluation", evaluation)
 
-    def train_batch(self, step: int, size: int, seed: int) -> Batch:
+    def train_batch(self, step: int, size: int, seed: int, portion: Portion = WHOLE) -> Batch:
         if step in self.moments:  # type: ignore[attr-defined]
             os.kill(os.getpid(), self.moments[step])  # type: ignore[attr-defined]
-        return super().train_batch(step, size, seed)
+        return super().train_batch(step, size, seed, portion)
 
     def validation_batches(self, size: int, limit: int | None = None) -> Any:
         for batch in super().validation_batches(size, limit):
@@ -101,10 +101,10 @@ def test_a_stop_while_evaluating_evaluates_again(tmp_path: Path, undisturbed: Pa
 
 def test_a_second_interrupt_stops_at_once(tmp_path: Path, undisturbed: Path) -> None:
     class Impatient(SignalledData):
-        def train_batch(self, step: int, size: int, seed: int) -> Batch:
+        def train_batch(self, step: int, size: int, seed: int, portion: Portion = WHOLE) -> Batch:
             if step == 7:
                 os.kill(os.getpid(), signal.SIGINT)
-            return super().train_batch(step, size, seed)
+            return super().train_batch(step, size, seed, portion)
 
     # a process started in the background by a shell ignores the signal: whatever was is put back
     before = signal.getsignal(signal.SIGINT)
@@ -177,9 +177,9 @@ def test_other_budgets_resume_exactly(tmp_path: Path, budget: str) -> None:
 
 def test_spent_seconds_are_kept(tmp_path: Path) -> None:
     class Slow(SignalledData):
-        def train_batch(self, step: int, size: int, seed: int) -> Batch:
+        def train_batch(self, step: int, size: int, seed: int, portion: Portion = WHOLE) -> Batch:
             time.sleep(0.05)
-            return super().train_batch(step, size, seed)
+            return super().train_batch(step, size, seed, portion)
 
         def validation_batches(self, size: int, limit: int | None = None) -> Any:
             time.sleep(0.3)
@@ -234,10 +234,10 @@ class Moved(TinyData):
         super().__init__()
         object.__setattr__(self, "change", change)
 
-    def train_batch(self, step: int, size: int, seed: int) -> Batch:
+    def train_batch(self, step: int, size: int, seed: int, portion: Portion = WHOLE) -> Batch:
         if step == 5:
             self.change()  # type: ignore[attr-defined]
-        return super().train_batch(step, size, seed)
+        return super().train_batch(step, size, seed, portion)
 
 
 # the thread of tensorboard's writer ends with a refusal of its own

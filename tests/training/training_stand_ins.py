@@ -19,7 +19,7 @@ from everyformer.core.config import from_dict
 from everyformer.core.mask import Mask
 from everyformer.core.outputs import ModelOutput
 from everyformer.core.tasks import TaskName
-from everyformer.data.batch import Batch
+from everyformer.data.batch import WHOLE, Batch, Portion
 from everyformer.data.dataset import Dataset
 from everyformer.data.text import TextDataset
 from everyformer.training.config import BUDGETS, TrainingConfig
@@ -146,13 +146,14 @@ class TinyData(Dataset):
     held_out: int = 21
     """rows"""
 
-    def train_batch(self, step: int, size: int, seed: int) -> Batch:
+    def train_batch(self, step: int, size: int, seed: int, portion: Portion = WHOLE) -> Batch:
         generator = torch.Generator().manual_seed(seed * 1000 + step)
         start = torch.randint(self.vocabulary, (size, 1), generator=generator)
         stride = torch.randint(1, 3, (size, 1), generator=generator)
         tokens = (start + stride * torch.arange(self.length + 1)) % self.vocabulary
         real = torch.arange(self.length) < (self.length - torch.arange(size) % self.length)[:, None]
-        return Batch(tokens[:, :-1], tokens[:, 1:].masked_fill(~real, -100), real)
+        whole = Batch(tokens[:, :-1], tokens[:, 1:].masked_fill(~real, -100), real)
+        return whole.rows(*portion.of(size))
 
     def validation_batches(self, size: int, limit: int | None = None) -> Iterator[Batch]:
         rows = self.held_out if limit is None else min(limit, self.held_out)

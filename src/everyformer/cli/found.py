@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from everyformer.core.errors import CheckpointError
 from everyformer.core.plugins import command
-from everyformer.system.files import expanded
+from everyformer.system.files import expanded, is_remote
 
 if TYPE_CHECKING:
     from everyformer.comparison.results import Results
@@ -26,6 +26,8 @@ def found_run(folder: str) -> tuple[str, str | None]:
     Raises:
         CheckpointError: a comparison without a result yet; the runs that there are are named.
     """
+    if is_remote(folder):
+        return folder, None
     path = expanded(folder)
     if not path.is_dir() or (path / CONFIG).exists():
         return folder, None

@@ -22,7 +22,8 @@ from everyformer.family import info
 from everyformer.family.outside import outside_name
 from everyformer.genes import GENES
 from everyformer.genes.gene import NONE
-from everyformer.system.files import expanded
+from everyformer.system.files import expanded, is_remote
+from everyformer.system.remote import local_folder
 from everyformer.training.spec import RunSpec, described, resolve
 
 if TYPE_CHECKING:
@@ -40,7 +41,8 @@ class TrainOptions(VerbOptions, RunSpec):
     """A run, and where it is kept."""
 
     out: str | None = None
-    """directory of the run (default: runs/MEMBER)"""
+    """directory of the run (default: runs/MEMBER); of a place such as s3://bucket/run, to which
+    every checkpoint is sent"""
     resume: bool = False
     """go on with the run in the directory --out; it knows its member and options. `--resume auto`
     begins one where there is none, for programs that start this again"""
@@ -123,7 +125,9 @@ def _begun_or_new(words: Sequence[str]) -> list[str]:
     out = peek(rest, "--out")
     if out is None:
         raise ConfigError("--resume auto needs to know the run: give --out runs/NAME")
-    begun = (expanded(out) / "config.json").exists()
+    from everyformer.training.remote import fetched
+
+    begun = (fetched(out) / "config.json").exists()
     return [*rest, "--resume"] if begun else rest
 
 
@@ -156,7 +160,9 @@ def _resumed(line: Line[TrainOptions], member: str | None) -> RunSpec | None:
     out = line.peek("out") or (member and str(Path("runs") / member))
     if out is None:
         raise ConfigError("--resume needs to know the run: give --out runs/NAME")
-    path = expanded(out) / "config.json"
+    from everyformer.training.remote import fetched
+
+    path = fetched(out) / "config.json"
     if not path.exists():
         if member is None:
             raise CheckpointError(f"there is no run in {out} to resume")
@@ -214,5 +220,7 @@ def _as_member(config: ModelConfig, member: str, folder: str) -> ModelConfig:
 
 
 def run_folder(run: TrainOptions) -> Path:
-    """The run's directory."""
-    return expanded(run.out) if run.out is not None else Path("runs") / run.member
+    """The run's directory, on this machine."""
+    if run.out is None:
+        return Path("runs") / run.member
+    return local_folder(run.out) if is_remote(run.out) else expanded(run.out)

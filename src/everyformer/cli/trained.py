@@ -25,8 +25,9 @@ from everyformer.genes.config import ModelConfig
 from everyformer.genes.retrieval import KnnOptions
 from everyformer.models.base import Model
 from everyformer.rl.build import EnvironmentConfig
-from everyformer.system.files import expanded
+from everyformer.system.files import is_remote
 from everyformer.system.sealed import read_json
+from everyformer.training.remote import fetched
 from everyformer.training.saved import is_model, load_model
 from everyformer.training.storage import MODEL_FORMAT, RUN_FORMAT, check_finite
 from everyformer.training.warmstart import saved_tokenizer
@@ -41,6 +42,8 @@ class TrainedRun:
     """the run's config.json; of a saved model the part ``model`` of one"""
     saved: bool = False
     """a model by itself: it does not know its data or its beginning"""
+    place: str | None = None
+    """where the folder was fetched from"""
 
     @property
     def config(self) -> ModelConfig:
@@ -64,7 +67,7 @@ class TrainedRun:
         Raises:
             DivergedError: they are not finite.
         """
-        model = load_model(self.path, average=average)
+        model = load_model(self.place or self.path, average=average)
         assert isinstance(model, Model)
         check_finite(model, self.path)
         return model
@@ -211,13 +214,15 @@ def open_run(folder: str) -> TrainedRun:
     own_folder, note = found_run(folder)
     if note is not None:
         say(note)
-    path = expanded(own_folder)
-    if not path.is_dir():
-        raise CheckpointError(f"there is no run at {path}: give the directory that `train` made")
+    path, place = fetched(own_folder), own_folder if is_remote(own_folder) else None
+    if not path.is_dir() or (place and not (path / "config.json").exists()):
+        raise CheckpointError(
+            f"there is no run at {place or path}: give the directory that `train` made"
+        )
     if is_model(path):
         values = read_json(path / "config.json", MODEL_FORMAT)
-        return TrainedRun(path, {"model": values["config"]}, saved=True)
-    return TrainedRun(path, read_json(path / "config.json", RUN_FORMAT))
+        return TrainedRun(path, {"model": values["config"]}, saved=True, place=place)
+    return TrainedRun(path, read_json(path / "config.json", RUN_FORMAT), place=place)
 
 
 def data_config(run: TrainedRun) -> DataConfig | None:

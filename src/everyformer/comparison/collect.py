@@ -35,7 +35,7 @@ from everyformer.data.dataset import Dataset
 from everyformer.system.files import write_text
 from everyformer.system.machine import cores
 from everyformer.system.sealed import write_json
-from everyformer.training.run import environment
+from everyformer.training.surroundings import environment
 
 FORMAT = "everyformer-comparison"
 

@@ -1,4 +1,4 @@
-"""`Batch`: the inputs and the targets of one step."""
+"""`Batch`: the inputs and the targets of one step, or the `Portion` of one process in them."""
 
 from __future__ import annotations
 
@@ -19,6 +19,23 @@ EXTRA = (
 )
 """Tensors that models read besides the inputs, by the names of their arguments."""
 TENSORS = ("inputs", "targets", "keep", "documents", "origins", *EXTRA)
+
+
+@dataclass(frozen=True)
+class Portion:
+    """Rows of a batch that one of several processes builds and learns from."""
+
+    number: int = 0
+    """of the process, from 0"""
+    count: int = 1
+    """of all processes"""
+
+    def of(self, rows: int) -> tuple[int, int]:
+        """The first of the share's rows among ``rows``, and the end of them."""
+        return rows * self.number // self.count, rows * (self.number + 1) // self.count
+
+
+WHOLE = Portion()
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,6 @@
 """Cached folders: written once, and checked against their sums whenever they are opened."""
 
 import hashlib
-import os
 import shutil
 from array import array
 from collections.abc import Callable, Iterable
@@ -11,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from everyformer.core.errors import CheckpointError, DataError, UnsavedError
-from everyformer.system.files import expanded, workspace
+from everyformer.system.files import cache_folder, expanded, workspace
 from everyformer.system.plain import to_json
 from everyformer.system.sealed import check_sums, checksums, read_json, write_json
 
@@ -22,12 +21,7 @@ FACTS, KIND = "facts.json", "everyformer-data"
 
 def cache_root(chosen: str | None) -> Path:
     """The folder for encoded corpora: the chosen one, else the environment's, else the user's."""
-    if chosen:
-        return expanded(chosen)
-    if folder := os.environ.get("EVERYFORMER_CACHE"):
-        return expanded(folder)
-    home = os.environ.get("XDG_CACHE_HOME")
-    return (Path(home) if home else Path.home() / ".cache") / "everyformer"
+    return expanded(chosen) if chosen else cache_folder()
 
 
 def digest(*parts: Any) -> str:

@@ -9,6 +9,7 @@ a chunk is in memory.
 import codecs
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,8 @@ from everyformer.data.tokenizers.base import PIECE, SEPARATOR, Tokenizer
 from everyformer.data.tokenizers.names import tokenizer_parts
 from everyformer.data.tokenizers.plain import ByteTokenizer
 
+RAW = ".bin"
+"""Ending of files that are bytes and no text."""
 LONGEST_CHARACTER = 4
 """Bytes of one character in UTF-8, at most."""
 
@@ -205,6 +208,14 @@ class TextTables:
             yield number, text
 
 
+def raw_files(source: Source, config: DataConfig) -> list[Path]:
+    """The files of a corpus in their order, where all are raw bytes (.bin); [] of any other."""
+    entries = [entry for entry in find_layout(source.entries, config.part).entries if entry.size]
+    paths = [entry.handle for entry in entries if isinstance(entry.handle, Path)]
+    raw = all(entry.suffix == RAW and not entry.packed for entry in entries)
+    return paths if raw and len(paths) == len(entries) and source.encoding is None else []
+
+
 def checked(source: Source, entry: Entry, utf8: bool) -> Iterator[bytes]:
     """The chunks of a text file; in UTF-8 where the encoding is said.
 
@@ -213,7 +224,7 @@ def checked(source: Source, entry: Entry, utf8: bool) -> Iterator[bytes]:
     """
     decoder = codecs.getincrementaldecoder("utf-8")()
     where = source.where(entry)
-    raw = entry.suffix == ".bin"
+    raw = entry.suffix == RAW
     if raw and utf8:
         raise DataError(
             f"{where} is raw bytes by its name, which chars and bpe cannot read; take "

@@ -12,6 +12,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from everyformer.data.joined import JoinedFiles
+
 PRIOR = 4.0
 """B: how many counts the shorter one weighs"""
 GRAMS = 2
@@ -45,10 +47,10 @@ def counted_loss(
     return min(losses)
 
 
-def sampled(tokens: np.ndarray) -> list[np.ndarray]:
+def sampled(tokens: np.ndarray | JoinedFiles) -> list[np.ndarray]:
     """The tokens, or up to 4 million of them in stretches at equal distances."""
     if len(tokens) <= STRETCHES * STRETCH:
-        return [tokens]
+        return [tokens[:]]
     starts = np.linspace(0, len(tokens) - STRETCH, STRETCHES).astype(np.int64)
     return [tokens[start : start + STRETCH] for start in starts]
 

@@ -15,7 +15,7 @@ from everyformer.core.config import to_dict
 from everyformer.core.errors import DataError
 from everyformer.core.tasks import TASKS, TaskName
 from everyformer.data.alphabets import Unit
-from everyformer.data.batch import Batch
+from everyformer.data.batch import WHOLE, Batch, Portion
 from everyformer.data.selection import epoch_rows, majority, spread
 from everyformer.data.tokenizers.base import Tokenizer
 
@@ -75,10 +75,11 @@ class Dataset(ABC):
     """The tokenizer of text; None for pictures and generated tasks."""
 
     @abstractmethod
-    def train_batch(self, step: int, size: int, seed: int) -> Batch:
+    def train_batch(self, step: int, size: int, seed: int, portion: Portion = WHOLE) -> Batch:
         """The ``size`` rows of training step ``step``: a pure function of its arguments.
 
-        So a run resumes by its step alone, and processes of one run take rows of the same batch.
+        So a run resumes by its step alone, and processes of one run build rows of the same batch:
+        those of their ``portion``, as they would be in the whole one, padding included.
         """
 
     @abstractmethod
@@ -152,8 +153,8 @@ class OrderedDataset(Dataset):
     """
 
     @abstractmethod
-    def segment(self, step: int, size: int) -> Batch:
-        """Segment ``step`` of ``size`` streams over the training part.
+    def segment(self, step: int, size: int, portion: Portion = WHOLE) -> Batch:
+        """Segment ``step`` of ``size`` streams over the training part, or a ``portion`` of them.
 
         Raises:
             DataError: there is nothing to train on.
@@ -218,8 +219,8 @@ class ClassedDataset(Dataset):
         """The targets of these rows: class ids (B,), or numbers (B, N)."""
         return torch.from_numpy(self.labels[chosen])
 
-    def train_batch(self, step: int, size: int, seed: int) -> Batch:
-        return self.rows(epoch_rows(self.train_rows, step, size, seed))
+    def train_batch(self, step: int, size: int, seed: int, portion: Portion = WHOLE) -> Batch:
+        return self.rows(epoch_rows(self.train_rows, step, size, seed, portion))
 
     def validation_batches(self, size: int, limit: int | None = None) -> Iterator[Batch]:
         rows = self.validation_rows[spread(len(self.validation_rows), limit)]

@@ -16,7 +16,7 @@ from everyformer.core.config import to_dict
 from everyformer.core.errors import ConfigError, DataError
 from everyformer.core.tasks import TaskName
 from everyformer.core.wording import counted
-from everyformer.data.batch import Batch
+from everyformer.data.batch import WHOLE, Batch, Portion
 from everyformer.data.cache import digest
 from everyformer.data.config import DataConfig, EnvironmentOptions, named_values
 from everyformer.data.dataset import Dataset
@@ -47,7 +47,7 @@ class EnvironmentDataset(Dataset):
     observation_space: Space
     action_space: Space
 
-    def train_batch(self, step: int, size: int, seed: int) -> Batch:
+    def train_batch(self, step: int, size: int, seed: int, portion: Portion = WHOLE) -> Batch:
         raise DataError(f"{self.name} holds no rows: a policy learns from what it does there")
 
     def validation_batches(self, size: int, limit: int | None = None) -> Iterator[Batch]:

@@ -22,7 +22,7 @@ import torch
 from everyformer.core.config import to_dict
 from everyformer.core.errors import DataError
 from everyformer.core.tasks import TASKS, TaskName, tasks_that
-from everyformer.data.batch import IGNORED, Batch
+from everyformer.data.batch import IGNORED, WHOLE, Batch, Portion
 from everyformer.data.cache import digest
 from everyformer.data.config import ContextOptions, DataConfig, EpisodeOptions, SharedOptions
 from everyformer.data.counting import counted_loss
@@ -74,10 +74,11 @@ class EpisodeDataset(Dataset):
     held_out: np.ndarray
     """episodes that are not"""
 
-    def train_batch(self, step: int, size: int, seed: int) -> Batch:
+    def train_batch(self, step: int, size: int, seed: int, portion: Portion = WHOLE) -> Batch:
         ends = self.lengths[self.train].cumsum()
         self.training_rows(len(ends))
         drawn = np.random.default_rng((seed, step)).integers(ends[-1], size=size)
+        drawn = drawn[slice(*portion.of(size))]
         row = np.searchsorted(ends, drawn, side="right")
         episodes = self.train[row]
         return self.windows(episodes, drawn - (ends[row] - self.lengths[episodes]))

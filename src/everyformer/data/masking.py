@@ -23,12 +23,12 @@ import numpy as np
 import torch
 
 from everyformer.core.errors import DataError
-from everyformer.data.batch import IGNORED, Batch
+from everyformer.data.batch import IGNORED, WHOLE, Batch, Portion
 from everyformer.data.cache import digest
 from everyformer.data.config import DataConfig
 from everyformer.data.counting import counted_loss, sampled
 from everyformer.data.dataset import Dataset
-from everyformer.data.selection import spread
+from everyformer.data.selection import Draws, spread
 from everyformer.data.text import TextDataset
 from everyformer.data.tokenizers.base import Tokenizer
 from everyformer.data.tokenizers.package import HubTokenizer
@@ -61,10 +61,10 @@ class MaskedTextDataset(Dataset):
         token = None if self.tokenizer is None else self.tokenizer.mask
         return self.vocabulary - 1 if token is None else token
 
-    def train_batch(self, step: int, size: int, seed: int) -> Batch:
-        windows = self.text.train_batch(step, size, seed)
-        random = np.random.default_rng((seed, step, TRAINING_STREAM))
-        return replace(self.hide(windows.inputs.numpy(), random), documents=windows.documents)
+    def train_batch(self, step: int, size: int, seed: int, portion: Portion = WHOLE) -> Batch:
+        windows = self.text.train_batch(step, size, seed, portion)
+        draws = Draws((seed, step, TRAINING_STREAM), size, portion)
+        return replace(self.hide(windows.inputs.numpy(), draws), documents=windows.documents)
 
     @cached_property
     def counting(self) -> float | None:
@@ -86,14 +86,11 @@ class MaskedTextDataset(Dataset):
     def _held_out(self, row: int) -> Batch:
         first = row * self.length
         start = min(first, len(self.text.validation) - self.length)
-        window = self.text.validation[None, start : start + self.length].astype(np.int64)
+        window = self.text.validation[start : start + self.length].astype(np.int64)[None]
         new = np.arange(self.length)[None] >= first - start
-        random = np.random.default_rng((self.seed, row, VALIDATION_STREAM))
-        return self.hide(window, random, new)
+        return self.hide(window, Draws((self.seed, row, VALIDATION_STREAM)), new)
 
-    def hide(
-        self, tokens: np.ndarray, random: np.random.Generator, able: np.ndarray | None = None
-    ) -> Batch:
+    def hide(self, tokens: np.ndarray, random: Draws, able: np.ndarray | None = None) -> Batch:
         """Hide some of ``tokens`` (B, L); only those that are ``able`` (B, L); None: all."""
         free = tokens != self._separator
         if able is not None:
@@ -101,23 +98,23 @@ class MaskedTextDataset(Dataset):
         units = np.broadcast_to(np.arange(tokens.shape[1]), tokens.shape)
         if self.words is not None:
             units = word_numbers(tokens, *self.words)
-        draws = np.take_along_axis(random.random(tokens.shape), units, axis=1)
+        draws = np.take_along_axis(random.uniform(tokens.shape[1]), units, axis=1)
         draws = np.where(free, draws, 1.0)
         least = draws.min(axis=1, keepdims=True)
         chosen = free & ((draws < self.rate) | (draws == least))
-        fate = random.random(tokens.shape)
+        fate = random.uniform(tokens.shape[1])
         hidden = np.where(fate < MASKED, self.mask_token, tokens)
         swapped = (fate >= MASKED) & (fate < MASKED + RANDOM)
-        hidden = np.where(swapped, self._random_tokens(random, tokens.shape), hidden)
+        hidden = np.where(swapped, self._random_tokens(random.uniform(tokens.shape[1])), hidden)
         return Batch(
             torch.from_numpy(np.where(chosen, hidden, tokens)),
             torch.from_numpy(np.where(chosen, tokens, IGNORED)),
         )
 
-    def _random_tokens(self, random: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
-        """Any token but the mask and the separator, all equally likely."""
+    def _random_tokens(self, uniform: np.ndarray) -> np.ndarray:
+        """Any token but the mask and the separator, all equally likely, by numbers in [0, 1)."""
         without = sorted({self.mask_token, self._separator} - {-1})
-        drawn = random.integers(0, self.vocabulary - len(without), shape)
+        drawn = (uniform * (self.vocabulary - len(without))).astype(np.int64)
         for token in without:
             drawn += drawn >= token
         return drawn

@@ -18,7 +18,7 @@ from tqdm import tqdm
 
 from everyformer.core.errors import ConfigError, DataError
 from everyformer.core.tasks import TASKS
-from everyformer.data.batch import IGNORED, Batch
+from everyformer.data.batch import IGNORED, WHOLE, Batch, Portion
 from everyformer.data.cache import FORMAT, cache_root, cached, digest, write_tokens
 from everyformer.data.config import DataConfig, ParallelOptions
 from everyformer.data.corpus import tokenizer_kind
@@ -109,11 +109,12 @@ class ParallelDataset(Dataset):
     references: Path
     """JSON file with the held-out targets as they were written."""
 
-    def train_batch(self, step: int, size: int, seed: int) -> Batch:
+    def train_batch(self, step: int, size: int, seed: int, portion: Portion = WHOLE) -> Batch:
         """The batch of a step; an epoch has every pair once, ``size`` of them at a time or so."""
         self.training_rows(len(self.train_rows))
         assert self.buckets is not None
-        return self._batch(self.train_rows[self.buckets.rows(step, size, seed)])
+        rows = self.train_rows[self.buckets.rows(step, size, seed)]
+        return self._batch(rows, portion)
 
     def validation_batches(self, size: int, limit: int | None = None) -> Iterator[Batch]:
         """Every held-out pair once, the short ones first, ``size`` at a time."""
@@ -148,15 +149,18 @@ class ParallelDataset(Dataset):
         ]
         return sources, [texts[index] for index in chosen]
 
-    def _batch(self, rows: np.ndarray) -> Batch:
-        inputs, keep = self._padded(2 * rows, 0)
-        targets, _ = self._padded(2 * rows + 1, IGNORED)
+    def _batch(self, rows: np.ndarray, portion: Portion = WHOLE) -> Batch:
+        own = slice(*portion.of(len(rows)))
+        inputs, keep = self._padded(2 * rows, own, 0)
+        targets, _ = self._padded(2 * rows + 1, own, IGNORED)
         return Batch(inputs, targets, keep, separate=True)
 
-    def _padded(self, sentences: np.ndarray, fill: int) -> tuple[Tensor, Tensor]:
-        """(B, longest) tokens, and which of them are real."""
+    def _padded(self, sentences: np.ndarray, own: slice, fill: int) -> tuple[Tensor, Tensor]:
+        """(own rows, longest of all) tokens, and which of them are real."""
         starts, stops = self.bounds[sentences], self.bounds[sentences + 1]
-        positions = starts[:, None] + np.arange((stops - starts).max())
+        longest = (stops - starts).max()
+        starts, stops = starts[own], stops[own]
+        positions = starts[:, None] + np.arange(longest)
         real = positions < stops[:, None]
         tokens = self.tokens[np.minimum(positions, len(self.tokens) - 1)].astype(np.int64)
         return torch.from_numpy(np.where(real, tokens, fill)), torch.from_numpy(real)

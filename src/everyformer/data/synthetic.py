@@ -16,7 +16,7 @@ import torch
 
 from everyformer.core.errors import ConfigError, DataError
 from everyformer.core.tasks import TASKS, TaskName
-from everyformer.data.batch import IGNORED, Batch
+from everyformer.data.batch import IGNORED, WHOLE, Batch, Portion
 from everyformer.data.cache import digest
 from everyformer.data.config import DataConfig
 from everyformer.data.counting import counted_loss
@@ -68,9 +68,10 @@ class GeneratedDataset(Dataset):
     def _rows(self, random: np.random.Generator, count: int) -> Batch:
         """``count`` fresh rows."""
 
-    def train_batch(self, step: int, size: int, seed: int) -> Batch:
+    def train_batch(self, step: int, size: int, seed: int, portion: Portion = WHOLE) -> Batch:
         key = (self.seed, TRAINING_STREAM, seed, step)
-        return self._rows(np.random.default_rng(key), size)
+        # rows come one after the other out of one stream, so those of others are drawn too
+        return self._rows(np.random.default_rng(key), size).rows(*portion.of(size))
 
     def validation_batches(self, size: int, limit: int | None = None) -> Iterator[Batch]:
         chosen = spread(HELD_OUT, limit)

@@ -1,6 +1,7 @@
 """Text for language models: windows of one long row of tokens that stays on disk."""
 
 import hashlib
+import os
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -14,17 +15,27 @@ from torch import Tensor
 from tqdm import tqdm
 
 from everyformer.core.errors import DataError
-from everyformer.data.batch import IGNORED, Batch
+from everyformer.data.batch import IGNORED, WHOLE, Batch, Portion
 from everyformer.data.cache import FORMAT, cache_root, cached, digest
 from everyformer.data.config import DataConfig
-from everyformer.data.corpus import Corpus, Documents, StreamEncoder, tokenizer_kind
+from everyformer.data.corpus import (
+    Corpus,
+    Documents,
+    StreamEncoder,
+    raw_files,
+    tokenizer_kind,
+)
 from everyformer.data.counting import counted_loss, sampled
 from everyformer.data.dataset import Dataset, OrderedDataset
+from everyformer.data.joined import JoinedFiles
 from everyformer.data.selection import spread
 from everyformer.data.sources import Source
 from everyformer.data.tokenizers.base import Tokenizer
 from everyformer.data.tokenizers.load import fit_tokenizer, load_tokenizer
 from everyformer.data.tokenizers.plain import CharTokenizer
+
+PARTS = ("train.bin", "validation.bin")
+"""files of encoded tokens"""
 
 
 class NeighbourTokens(Protocol):
@@ -34,13 +45,17 @@ class NeighbourTokens(Protocol):
         """(..., k) int32 tokens for the contexts that end at ``positions`` (...), -1: none."""
 
 
+Tokens = np.ndarray | JoinedFiles
+"""A row of tokens that stays on disk."""
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class TextDataset(OrderedDataset):
     """Windows of ``length`` tokens at random positions; targets are the tokens one further on."""
 
-    train: np.ndarray
+    train: Tokens
     """(N,) training tokens, memory-mapped."""
-    validation: np.ndarray
+    validation: Tokens
     """(M,) held-out tokens, memory-mapped."""
     stride: int | None = None
     """Tokens between the starts of validation windows; None sets them side by side."""
@@ -50,10 +65,10 @@ class TextDataset(OrderedDataset):
     """True where tokens see only their document. A separator, which ends a document, counts as the
     first token of the next one, so that every token has something to be predicted from."""
 
-    def train_batch(self, step: int, size: int, seed: int) -> Batch:
+    def train_batch(self, step: int, size: int, seed: int, portion: Portion = WHOLE) -> Batch:
         random = np.random.default_rng((seed, step))
         starts = random.integers(0, self.training_rows(len(self.train)) - self.length, size)
-        return self._windows(self.train, starts)
+        return self._windows(self.train, starts[slice(*portion.of(size))])
 
     def validation_batches(self, size: int, limit: int | None = None) -> Iterator[Batch]:
         """Windows in order; the last reaches back to be full, and all score their new targets."""
@@ -65,11 +80,13 @@ class TextDataset(OrderedDataset):
             batch.targets[torch.arange(self.length) < again[:, None]] = IGNORED
             yield batch
 
-    def segment(self, step: int, size: int) -> Batch:
+    def segment(self, step: int, size: int, portion: Portion = WHOLE) -> Batch:
         count = self.training_rows(len(self.train)) - 1
-        starts = np.arange(size) * count // size
-        positions = (starts[:, None] + step * self.length + np.arange(self.length)) % count
-        return self._at(self.train, positions)
+        starts = np.arange(size) * count // size + step * self.length
+        # of any row, so that all processes read documents or none does
+        begins = bool((-starts % count < self.length).any())
+        positions = (starts[slice(*portion.of(size)), None] + np.arange(self.length)) % count
+        return self._at(self.train, positions, begins)
 
     def in_order(self, streams: int) -> Iterator[Batch]:
         """The validation part in ``streams`` stretches side by side, every target once.
@@ -85,7 +102,7 @@ class TextDataset(OrderedDataset):
             ends = np.minimum(bounds[1:] * length, count)
             positions = first[:, None] + np.arange(length)
             real = torch.from_numpy(positions < ends[:, None])
-            batch = self._at(self.validation, np.minimum(positions, count - 1))
+            batch = self._at(self.validation, np.minimum(positions, count - 1), n == 0)
             if not self.packed:
                 # rows begin with an empty state: the start of the text is no other document
                 batch = replace(batch, documents=None)
@@ -101,8 +118,9 @@ class TextDataset(OrderedDataset):
             ahead = []
             for back in range(min(before, -(-at.max() // length)), 0, -1):
                 positions = (at - back * length)[:, None] + np.arange(length)
-                part = self._at(self.validation, positions.clip(0))
                 real = torch.from_numpy(positions >= 0)
+                positions = positions.clip(0)
+                part = self._at(self.validation, positions, bool((positions == 0).any()))
                 ahead.append(part if bool(real.all()) else replace(part, keep=real))
             yield ahead, batch
 
@@ -117,22 +135,21 @@ class TextDataset(OrderedDataset):
         done = np.where(chosen > 0, self.length + (chosen - 1) * stride, 0)
         return np.minimum(chosen * stride, scored - self.length), done
 
-    def _at(self, tokens: np.ndarray, positions: np.ndarray) -> Batch:
+    def _at(self, tokens: Tokens, positions: np.ndarray, begins: bool) -> Batch:
         """Tokens at ``positions`` (B, L) with the next ones as targets; where a row comes to the
-        start of the text a new document begins."""
+        start of the text, as ``begins`` says that some do, a new document begins."""
         inputs = torch.from_numpy(tokens[positions].astype(np.int64))
         targets = torch.from_numpy(tokens[positions + 1].astype(np.int64))
-        begins = torch.from_numpy(positions == 0)
         neighbours = self.neighbours_of(tokens, positions)
         # ids of documents: 0 goes on with the one before the segment
-        documents = begins.long().cumsum(1)
+        documents = torch.from_numpy(positions == 0).long().cumsum(1)
         if self.packed:
             documents = documents + self.documents_of(inputs)
-        elif not bool(begins.any()):
+        elif not begins:
             return Batch(inputs, targets, neighbours=neighbours)
         return Batch(inputs, targets, documents=documents, neighbours=neighbours)
 
-    def _windows(self, tokens: np.ndarray, starts: np.ndarray) -> Batch:
+    def _windows(self, tokens: Tokens, starts: np.ndarray) -> Batch:
         positions = starts[:, None] + np.arange(self.length + 1)
         window = torch.from_numpy(tokens[positions].astype(np.int64))
         # copies: of a single row, both parts would be views of the same memory
@@ -142,7 +159,7 @@ class TextDataset(OrderedDataset):
             return batch
         return replace(batch, documents=self.documents_of(batch.inputs))
 
-    def neighbours_of(self, tokens: np.ndarray, positions: np.ndarray) -> Tensor | None:
+    def neighbours_of(self, tokens: Tokens, positions: np.ndarray) -> Tensor | None:
         """(B, L, k) of ``positions`` (B, L) in one of the two parts; None where none are read."""
         if self.neighbours is None:
             return None
@@ -165,7 +182,9 @@ def load_text(
     """A source as a corpus, which ``read`` makes of it, encoded once into the cache.
 
     Plain bytes are copied too: a file that is edited while it is read would give other tokens to
-    later steps, and one that is cut short would end the process that has it mapped.
+    later steps, and one that is cut short would end the process that has it mapped. Only files of
+    raw bytes (.bin), which may be larger than the disk has room for twice, are read from where they
+    lie (`JoinedFiles`), and must be left alone while a run reads them.
 
     Raises:
         DataError: binary, not UTF-8 where that is needed, either part shorter than a window, or one
@@ -173,13 +192,14 @@ def load_text(
     """
     kind = tokenizer_kind(config, tokenizer)
     spec = config.tokenizer if tokenizer is None else tokenizer.to_dict()
-    key = digest(FORMAT, "text", source.stamp(), *read.cut(config), spec)
+    raw = raw_files(source, config) if kind == "bytes" and read is Corpus else []
+    key = digest(FORMAT, "raw" if raw else "text", source.stamp(), *read.cut(config), spec)
 
     def build(folder: Path) -> dict[str, Any]:
         corpus = read(source, config, utf8=kind != "bytes")
         fitted = tokenizer or fit_tokenizer(config.tokenizer, corpus.training_text())
         fitted.save(folder)
-        return _encode(corpus, fitted, folder)
+        return _encode(corpus, fitted, None if raw else folder)
 
     folder, facts = cached(cache_root(config.cache), f"text-{key}", build, source.stamp)
     fitted = load_tokenizer(folder)
@@ -196,10 +216,17 @@ def load_text(
             f"'{source.spec}' is one document, so there is nothing to pack: leave out "
             "--data.packing, or give a folder, or JSON lines, with several"
         )
-    train, validation = (
-        np.memmap(folder / name, fitted.dtype, mode="r") if size else np.empty(0, fitted.dtype)
-        for name, size in zip(("train.bin", "validation.bin"), sizes, strict=True)
-    )
+    train: Tokens
+    validation: Tokens
+    if raw:
+        ended, (cut, held_out) = max(facts["documents"]) > 1, sizes
+        train = JoinedFiles(raw, ended, 0, cut)
+        validation = JoinedFiles(raw, ended, cut, cut + held_out)
+    else:
+        train, validation = (
+            np.memmap(folder / name, fitted.dtype, mode="r") if size else np.empty(0, fitted.dtype)
+            for name, size in zip(PARTS, sizes, strict=True)
+        )
     return TextDataset(
         name=source.name,
         task="lm",
@@ -262,15 +289,15 @@ def token_texts(tokenizer: Tokenizer, tokens: Iterable[int]) -> list[str]:
     return [tokenizer.decode([token]) if token < known else "[mask]" for token in tokens]
 
 
-def _encode(corpus: Documents, tokenizer: Tokenizer, folder: Path) -> dict[str, Any]:
-    """Write both parts' tokens into ``folder``; give the facts."""
+def _encode(corpus: Documents, tokenizer: Tokenizer, folder: Path | None) -> dict[str, Any]:
+    """Write both parts' tokens into ``folder``, if there is one; give the facts."""
     encoders = StreamEncoder(tokenizer), StreamEncoder(tokenizer)
     hashes = hashlib.blake2b(digest_size=16), hashlib.blake2b(digest_size=16)
     tokens, sizes, unknown = [0, 0], [0, 0], 0
     with ExitStack() as stack:
         files = [
-            stack.enter_context((folder / name).open("wb"))
-            for name in ("train.bin", "validation.bin")
+            stack.enter_context((folder / name if folder else Path(os.devnull)).open("wb"))
+            for name in PARTS
         ]
         bar = stack.enter_context(
             tqdm(total=corpus.size, unit="B", unit_scale=True, desc="encoding", disable=None)

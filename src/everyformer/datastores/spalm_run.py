@@ -52,7 +52,7 @@ def train_with(job: StoreJob) -> JobOutcome:
         return job.outcome(stopped)
     frozen = _open(folder)
     how = _how(options, job.dataset, frozen)
-    texts = Stretches(job.dataset.train, options.size, how.context, how.stride)
+    texts = Stretches(job.dataset.train[:], options.size, how.context, how.stride)
     store, signal = job.store(folder / STORE, frozen, texts, how)
     if store is None:
         return job.outcome(_stopped(job, signal))
@@ -105,8 +105,8 @@ def _with_tables(
     }  # fmt: skip
     own = None if texts is None else texts.positions
     tables = (
-        PhraseTable(dataset.train, own=own, near=options.near, **read),
-        PhraseTable(dataset.validation, **read),
+        PhraseTable(dataset.train[:], own=own, near=options.near, **read),
+        PhraseTable(dataset.validation[:], **read),
     )
     return dataclasses.replace(dataset, neighbours=tables)
 

@@ -41,7 +41,8 @@ def perform(experiment: Experiment, setting: StudySetting, folder: Path) -> dict
     Raises:
         ConfigError: the experiment wants real data that was not given.
     """
-    from everyformer.training.run import check_writable, environment
+    from everyformer.training.run import check_writable
+    from everyformer.training.surroundings import environment
 
     if experiment.data is not None and setting.data is None:
         raise ConfigError(

@@ -35,7 +35,7 @@ from everyformer.models.build import build_model
 from everyformer.system.files import file_written_whole
 from everyformer.system.plain import from_json, to_json
 from everyformer.training.config import TrainingConfig
-from everyformer.training.run import environment
+from everyformer.training.surroundings import environment
 
 NAME = "defaults"
 LAGGING = 1.1

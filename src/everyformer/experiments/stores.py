@@ -146,7 +146,7 @@ def read(model: LanguageModel, who: str, text: np.ndarray, size: int) -> tuple[S
     """All ways to read a store of so many keys of an author, on either half of the rest."""
     how = Indexing(context=LENGTH, stride=LENGTH // 2)
     choosing, scoring = parts(who, text)
-    texts = Stretches(choosing.train, size, how.context, how.stride)
+    texts = Stretches(choosing.train[:], size, how.context, how.stride)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "store"
         store = stored(path, model, choosing.tokenizer, texts, how, who, lambda: False)

@@ -6,6 +6,7 @@ process lives, and the next one that writes there removes those of processes tha
 """
 
 import os
+import re
 import shutil
 import stat
 import tempfile
@@ -23,6 +24,8 @@ except ImportError:  # on Windows nothing is locked, and so nothing swept
     fcntl = None  # type: ignore[assignment]
 
 PREFIX = ".writing-"
+STORES = ("s3://", "s3a://", "gs://", "gcs://", "az://", "abfs://", "memory://", "file://")
+"""beginnings of what is surely no text and no local path"""
 _NEW, _FORMER = "new", "former"
 """parts of such a folder: what is made, and what stood in its place"""
 _open: set[Path] = set()
@@ -141,8 +144,13 @@ def expanded(path: str | Path) -> Path:
     """A path that a person wrote, with ``~`` and ``~user`` as the folders that they stand for.
 
     Raises:
-        ConfigError: there is no such user.
+        ConfigError: there is no such user, or it is a place of a store.
     """
+    if is_remote(path) and str(path).startswith(STORES):
+        raise ConfigError(
+            f"{path} is no folder or file of this machine, which is needed here; runs and saved "
+            "models may lie there"
+        )
     try:
         return Path(path).expanduser()
     except RuntimeError as error:
@@ -150,6 +158,19 @@ def expanded(path: str | Path) -> Path:
             f"{path} begins with the home of a user that this machine does not know: write the "
             "path in full, or ./ before a name that begins with ~"
         ) from error
+
+
+def is_remote(path: str | Path) -> bool:
+    """True if a path that a person wrote is SCHEME://... (`everyformer.system.remote`)."""
+    return isinstance(path, str) and re.match(r"[A-Za-z][\w.+-]*://", path) is not None
+
+
+def cache_folder() -> Path:
+    """The user's folder for what can be made again: $EVERYFORMER_CACHE, or as the system has it."""
+    if folder := os.environ.get("EVERYFORMER_CACHE"):
+        return expanded(folder)
+    home = os.environ.get("XDG_CACHE_HOME")
+    return (Path(home) if home else Path.home() / ".cache") / "everyformer"
 
 
 def named_as(path: str | Path, ends: tuple[str, ...]) -> Path:
@@ -172,12 +193,17 @@ def visible_files(folder: Path) -> list[Path]:
 
 
 def empty(folder: Path) -> None:
-    """Remove the visible entries of a directory; a link is removed, not what it leads to."""
+    """Remove the visible entries of a directory."""
     for path in visible_files(folder):
-        if path.is_dir() and not path.is_symlink():
-            shutil.rmtree(path)
-        else:
-            path.unlink()
+        remove(path)
+
+
+def remove(path: Path) -> None:
+    """Remove a file, or a folder with all that is in it; a link, not what it leads to."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink()
 
 
 def require_no_file(folder: Path) -> None:

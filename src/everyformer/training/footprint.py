@@ -40,7 +40,8 @@ def check_footprint(
         # its batches are as large as --data.tokens says, and no text is longer than what was read
         return
     options: Any = getattr(model, "config", None)
-    rows = config.batch // (config.accumulate * world.groups)
+    own = config.batch // world.groups
+    rows = own // config.accumulate
     if isinstance(dataset, EnvironmentDataset):
         steps = options.policy.horizon
         check_memory(
@@ -50,9 +51,9 @@ def check_footprint(
         )
     check_memory(
         MOMENTS * weights
-        + config.batch * dataset.length * 16
+        + own * dataset.length * 16
         + vectors(model, rows, dataset) // world.parts,
-        f"a batch of {config.batch:,} sequences of {dataset.length:,} tokens",
+        f"a batch of {own:,} sequences of {dataset.length:,} tokens",
         "choose a smaller --batch or --length, or a larger --training.accumulate",
     )
 

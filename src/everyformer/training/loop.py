@@ -12,6 +12,7 @@ import time
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -118,9 +119,8 @@ class _Job:
         warm_up: int,
     ) -> None:
         if config.batch < config.accumulate * world.groups:
-            who = "processes" if world.parts == 1 else f"groups of {world.parts} processes"
             raise ConfigError(
-                f"'batch' ({config.batch}) has fewer sequences than {world.groups} {who} times "
+                f"'batch' ({config.batch}) has fewer sequences than {world.readers} times "
                 f"'accumulate' ({config.accumulate}) need: raise one or lower the other"
             )
         check_stages(config.stages, model, dataset)
@@ -155,13 +155,15 @@ class _Job:
         self.left_out, self.cpu_seconds = 0, 0.0
         self.speed: float | None = None
         # a comparison's trainings lie in MEMBER-seedN/run
-        path = records.path.parent if records.path and records.path.name == "run" else records.path
+        path = None if records.place is None else Path(records.place)
+        if path is not None and path.name == "run":
+            path = path.parent
         label = self.dataset.name if path is None else path.name
         self.progress = Progress(label, self._done(), part=part, show=self.show)
         # what is part of a comparison goes on with it, and another program has words of its own
         self.again: str | None = None
         if records.path is not None and part is None and "run" in extra:
-            self.again = command(f"train --resume --out {shlex.quote(str(records.path))}")
+            self.again = command(f"train --resume --out {shlex.quote(str(records.place))}")
 
     def begin(self) -> None:
         """Fill the model, wrap it, open the files and make ready for steps."""
@@ -205,6 +207,7 @@ class _Job:
         while True:
             if self._should_stop():
                 self._save()
+                self.records.finish()
                 hint = f"; go on with: {self.again}" if self.again else ""
                 self.progress.say(f"stopped after step {self.state.steps}{hint}")
                 return
@@ -270,10 +273,13 @@ class _Job:
         if self.average is not None:
             self.average.update(self.model)
         state.steps += 1
-        read = positions(self.model, batch)
+        elapsed = time.perf_counter() - start if self.world.first else 0.0
+        own = positions(self.model, batch) if self.world.leads else 0
+        every, seconds = self.world.sum([own, elapsed])
+        read = round(every)
         state.tokens += read if self.carry is None else self.carry.counted(read)
         state.flops += round((state.flops_per_position or 0) * read)
-        state.seconds += self.world.from_first([time.perf_counter() - start])[0]
+        state.seconds += seconds
         self.cpu_seconds += time.process_time() - cpu_start
         if state.steps % config.log_every == 0 or state.steps == 1 or self._done() >= 1:
             self._report(losses, lr, norm)
@@ -284,7 +290,8 @@ class _Job:
         self.progress.update(self._done(), state.steps, losses["task"], self.speed, reached)
 
     def _rows(self, step: int) -> Batch:
-        rows, carry = (step, self.config.batch, self.config.seed), self.carry
+        """This process's rows of a step."""
+        rows, carry = (step, self.config.batch, self.config.seed, self.world.own), self.carry
         if carry is None:
             return self.dataset.train_batch(*rows)
         return carry.batch(self.dataset, *rows)
@@ -302,7 +309,7 @@ class _Job:
             return partial(backward, module, world=self.world)
         from everyformer.training.sequence.passes import Sequence
 
-        return Sequence(module, self.world, self.world.parts).backward
+        return Sequence(module, self.world).backward
 
     def _gradient(self, batch: Batch) -> dict[str, float]:
         """The gradient in the parameters; the first step of a run counts its operations too."""

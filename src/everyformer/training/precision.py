@@ -55,7 +55,7 @@ def decide(
     in the run's state; a policy learns in float32, as it acts.
 
     Args:
-        rows: gives the batch of a step.
+        rows: gives this process's rows of a step.
         backward_of: of a model, what computes a step's gradient.
     """
     asked = config.precision
@@ -64,7 +64,7 @@ def decide(
     if asked == "auto" and state.precision is not None:
         return state.precision
     batch = rows()
-    slow = slow_product(largest_product(model, batch), world)
+    slow = slow_product(largest_product(model, batch, world), world)
     if asked == "bfloat16":
         if slow is not None:
             say(f"{slow}: with precision float32, or auto, it would be faster")
@@ -114,13 +114,16 @@ def ratio_of_steps(step: Callable[[str], float], world: World) -> float:
     return world.from_first([half / single])[0]
 
 
-def largest_product(model: nn.Module, batch: Batch) -> Sides | None:
-    """Sides of the product of a batch with the model's largest matrix; None: it has none."""
+def largest_product(model: nn.Module, batch: Batch, world: World) -> Sides | None:
+    """Sides of the product of the first process's rows with the model's largest matrix; None: it
+    has none."""
     matrices = [p for p in model.parameters() if p.dim() == 2]
     if not matrices:
         return None
     columns, inner = max(matrices, key=lambda p: p.numel()).shape
-    return positions(model, batch), inner, columns
+    # all measure the same, whose rows may be more or fewer
+    [read] = world.from_first([positions(model, batch)])
+    return round(read), inner, columns
 
 
 def slow_product(sides: Sides | None, world: World) -> str | None:

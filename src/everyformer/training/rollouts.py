@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from everyformer.core.errors import CheckpointError, ConfigError, UnsupportedError
 from everyformer.core.state import StackState, filled, named_tensors
-from everyformer.data.batch import Batch
+from everyformer.data.batch import WHOLE, Batch, Portion
 from everyformer.data.dataset import Dataset, OrderedDataset
 from everyformer.data.environments import EnvironmentDataset
 from everyformer.data.episodes import as_states
@@ -94,7 +94,9 @@ class Rollouts(Carry):
         self._chosen: StackState | None = None
         self._checked = False
 
-    def batch(self, dataset: Dataset, step: int, size: int, seed: int) -> Batch:
+    def batch(
+        self, dataset: Dataset, step: int, size: int, seed: int, portion: Portion = WHOLE
+    ) -> Batch:
         """The rows of a step, the first of a turn after playing it."""
         options, number = self._options, self._data.number
         turn, place = divmod(step, self._minibatches)

@@ -14,7 +14,8 @@ from torch import Tensor, nn
 from everyformer.core.config import from_dict, to_dict
 from everyformer.core.errors import CheckpointError
 from everyformer.data.tokenizers.base import Tokenizer
-from everyformer.system.files import expanded, require_regular, written_whole
+from everyformer.system.files import expanded, is_remote, require_regular, written_whole
+from everyformer.system.remote import Remote
 from everyformer.system.sealed import DamagedError, check_sums, checksums, read_json, write_json
 from everyformer.training.checkpoint import (
     checkpoint_path,
@@ -24,6 +25,7 @@ from everyformer.training.checkpoint import (
     read_state,
 )
 from everyformer.training.optimiser import copy_weights
+from everyformer.training.remote import fetch, fetched, send_folder
 from everyformer.training.storage import (
     MODEL_FORMAT,
     RUN_FORMAT,
@@ -39,13 +41,19 @@ def save_model(model: nn.Module, path: str | Path, *, tokenizer: Tokenizer | Non
 
     Args:
         model: with a dataclass ``config``, as all models of this library have.
-        path: a folder that does not exist, is empty, or holds an earlier saved model.
+        path: a folder that does not exist, is empty, or holds an earlier saved model; or such a
+            place that fsspec reaches (s3://bucket/model).
         tokenizer: saved too, so that the command line can give the model text.
 
     Raises:
         CheckpointError: the folder holds something else, or cannot be written; the tokenizer has
             more tokens than the model.
     """
+    if is_remote(path):
+        remote = Remote(str(path))
+        save_model(model, fetch(remote, "none", exact=True), tokenizer=tokenizer)
+        send_folder(remote)
+        return remote.folder
     path = expanded(path).absolute()
     if path.exists() and (not path.is_dir() or (any(path.iterdir()) and not is_model(path))):
         raise CheckpointError(
@@ -77,7 +85,7 @@ def load_model(path: str | Path, *, average: int | None = None) -> nn.Module:
     averaged weights where the run kept them. The model is in evaluation mode, on the CPU.
 
     Args:
-        path: folder of a saved model, or of a run.
+        path: folder of a saved model, or of a run, also at a place that fsspec reaches (s3://...).
         average: of a run, take the mean of the weights in its newest so many checkpoints instead
             ("Attention is all you need", section 6.1, averages 5); a best one that is older than
             those which ``keep`` asks for is none of them.
@@ -85,7 +93,7 @@ def load_model(path: str | Path, *, average: int | None = None) -> nn.Module:
     Raises:
         CheckpointError: nothing is there, it is damaged, too new, or does not fit its config.
     """
-    path = expanded(path)
+    path = fetched(path, "best" if average is None else "all")
     values = read_config(path)
     if average is not None and average < 1:
         raise CheckpointError(f"average must be at least 1 checkpoint, not {average}")

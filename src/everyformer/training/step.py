@@ -9,8 +9,9 @@ import functools
 import hashlib
 import random
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,7 +22,7 @@ from everyformer.core.devices import seed_all
 from everyformer.core.errors import ConfigError, DataError
 from everyformer.core.outputs import ModelOutput
 from everyformer.core.state import StackState, filled, named_tensors
-from everyformer.data.batch import Batch
+from everyformer.data.batch import WHOLE, Batch, Portion
 from everyformer.data.dataset import ClassedDataset, Dataset, OrderedDataset
 from everyformer.engines.flops import count_flops
 from everyformer.training.config import TrainingConfig
@@ -36,8 +37,10 @@ class Carry(ABC):
     """Rows of every step, and what they go on from; a checkpoint saves what `tensors` gives."""
 
     @abstractmethod
-    def batch(self, dataset: Dataset, step: int, size: int, seed: int) -> Batch:
-        """The ``size`` rows of a step; steps are asked for one after the other."""
+    def batch(
+        self, dataset: Dataset, step: int, size: int, seed: int, portion: Portion = WHOLE
+    ) -> Batch:
+        """A ``portion`` of the ``size`` rows of a step; steps are asked for one after the other."""
 
     @abstractmethod
     def of(self, start: int, stop: int) -> StackState:
@@ -80,9 +83,11 @@ class TextCarry(Carry):
         self._pieces: dict[tuple[int, int], StackState] = {}
         self._saved: StackState | None = None
 
-    def batch(self, dataset: Dataset, step: int, size: int, seed: int) -> Batch:
+    def batch(
+        self, dataset: Dataset, step: int, size: int, seed: int, portion: Portion = WHOLE
+    ) -> Batch:
         assert isinstance(dataset, OrderedDataset)
-        return dataset.segment(step, size)
+        return dataset.segment(step, size, portion)
 
     def of(self, start: int, stop: int) -> StackState:
         state = self._pieces.get((start, stop))
@@ -160,53 +165,49 @@ def backward(
     precision: str = "float32",
     carry: Carry | None = None,
 ) -> dict[str, float]:
-    """Add the gradient of the batch's loss to the parameters; the loss's terms by name.
+    """Add the gradient of the step's loss to the parameters; the loss's terms by name.
 
-    The task's loss is the mean over the scored targets of the whole batch, or the weighted one that
+    The task's loss is the mean over the scored targets of all processes, or the weighted one that
     `Model.term_counts` tells. Of the other terms each slice weighs in by what the term is a mean
-    over (likewise), or else by its rows.
+    over (likewise), or else by its rows. What is counted is summed over the processes, once.
 
     Args:
         model: as `World.wrap` gave it back.
-        batch: the whole batch, the same on all processes.
+        batch: this process's rows of the whole batch.
         slices: how many pieces this process works its rows through in.
         precision: float32 computes as the model's weights are, bfloat16 under autocast.
         carry: what the rows go on from, and where what they come to is kept.
 
     Raises:
-        DataError: no target of the batch is scored.
+        DataError: no target of the whole batch is scored.
         ConfigError: it has fewer rows than processes times slices (of batches by tokens).
     """
-    rows, scored = len(batch.targets), batch.scored
-    if scored == 0:
-        raise DataError("no target of this batch is scored (all are -100): nothing can be learnt")
-    if rows < world.size * slices:
-        raise ConfigError(
-            f"this batch has {rows} sequences, fewer than {world.size} processes times "
-            f"'accumulate' ({slices}) need: give more --data.tokens, or a lower 'accumulate'"
-        )
-    start, stop = world.share(rows)
-    cuts = [start + (stop - start) * i // slices for i in range(slices + 1)]
+    weights = Weights(model, batch, world, slices)
+    first, _ = world.own.of(weights.rows)
     sums: dict[str, Tensor] = {}
-    weights = Weights(model, batch)
-    for i in range(slices):
-        part = batch.rows(cuts[i], cuts[i + 1])
-        share = weights.of(part, (cuts[i + 1] - cuts[i]) / rows)
+    for i, (start, stop) in enumerate(cuts(batch, slices)):
+        part, where = batch.rows(start, stop), (first + start, first + stop)
+        share = weights.of(part, (stop - start) / weights.rows)
         part = part.to(world.device)
         last = i == slices - 1
         with model.slice(last) if isinstance(model, Shared) else nullcontext():
-            state = None if carry is None else carry.of(cuts[i], cuts[i + 1])
+            state = None if carry is None else carry.of(*where)
             with autocast(world.device, precision):
                 out = forward(model, part, state)
                 terms = share.weigh(out)
             if carry is not None:
-                carry.take(cuts[i], cuts[i + 1], out.state)
+                carry.take(*where, out.state)
             # averaging divides by the number of processes, the weights already have
             (functools.reduce(torch.add, terms.values()) * world.size).backward()
         for name, term in terms.items():
             sums[name] = sums.get(name, torch.zeros_like(term)) + term.detach()
     values = world.sum([float(value) for value in sums.values()])
     return dict(zip(sums, values, strict=True))
+
+
+def cuts(batch: Batch, slices: int) -> Iterator[tuple[int, int]]:
+    """First rows of so many slices of a batch, with the ends of them."""
+    return pairwise(len(batch.targets) * i // slices for i in range(slices + 1))
 
 
 class Share(NamedTuple):
@@ -229,11 +230,32 @@ class Share(NamedTuple):
 
 
 class Weights:
-    """Shares that pieces of ``batch`` have in its losses."""
+    """Shares that pieces of a batch have in its losses; all processes ask for them together.
 
-    def __init__(self, model: nn.Module, batch: Batch) -> None:
-        self.model, self.scored = model, batch.scored
-        self.totals = self._counts(batch)
+    Args:
+        batch: this process's rows of the whole batch.
+        slices: how many pieces it works them through in.
+
+    Raises:
+        DataError: no target of the whole batch is scored.
+        ConfigError: it has fewer rows than processes times slices (of batches by tokens).
+    """
+
+    def __init__(self, model: nn.Module, batch: Batch, world: World, slices: int) -> None:
+        self._model = model
+        own = self._counts(batch)
+        rows, scored, *totals = world.over_rows([len(batch.targets), batch.scored, *own.values()])
+        self.rows, self.scored = round(rows), scored
+        self.totals = dict(zip(own, totals, strict=True))
+        if scored == 0:
+            raise DataError(
+                "no target of this batch is scored (all are -100): nothing can be learnt"
+            )
+        if self.rows < world.groups * slices:
+            raise ConfigError(
+                f"this batch has {self.rows} sequences, fewer than {world.readers} times "
+                f"'accumulate' ({slices}) need: give more --data.tokens, or a lower 'accumulate'"
+            )
 
     def of(self, piece: Batch, of_rows: float) -> Share:
         """The share of ``piece``, which has so much ``of_rows``."""
@@ -243,7 +265,7 @@ class Weights:
 
     def _counts(self, batch: Batch) -> dict[str, float]:
         """Counts of `Model.term_counts` for these rows; none of modules of other kinds."""
-        return _answer(self.model, "term_counts", batch.inputs, batch.targets, batch.mask) or {}
+        return _answer(self._model, "term_counts", batch.inputs, batch.targets, batch.mask) or {}
 
 
 def count_operations(
@@ -253,7 +275,8 @@ def count_operations(
     position of it took, over all processes."""
     losses: dict[str, float] = {}
     [counted] = world.sum([count_flops(lambda: losses.update(step()))])
-    return losses, counted / positions(model, batch)
+    [read] = world.over_rows([positions(model, batch)])
+    return losses, counted / read
 
 
 def positions(model: nn.Module, batch: Batch) -> int:

@@ -25,6 +25,7 @@ from everyformer.genes.positions.learned import resize_grid
 from everyformer.models.base import Model
 from everyformer.models.build import settled
 from everyformer.system.files import expanded
+from everyformer.training.remote import fetched
 from everyformer.training.saved import load_model, read_config
 from everyformer.training.storage import weights_of
 
@@ -80,13 +81,14 @@ def read_start(path: str | Path) -> Start:
     Raises:
         CheckpointError: nothing is there, or it is damaged.
     """
-    values = read_config(expanded(path))
+    path = fetched(path)
+    values = read_config(path)
     if "model" not in values:
         config = from_dict(ModelConfig, values["config"])
-        return Start(expanded(path), config, saved_tokenizer(path))
+        return Start(path, config, saved_tokenizer(path))
     saved = values.get("tokenizer")
     tokenizer = None if saved is None else load_tokenizer(saved)
-    return Start(expanded(path), from_dict(ModelConfig, values["model"]), tokenizer, values)
+    return Start(path, from_dict(ModelConfig, values["model"]), tokenizer, values)
 
 
 def saved_tokenizer(path: str | Path) -> Tokenizer | None:

@@ -85,4 +85,4 @@ def _tokens(
     dataset = trained.dataset(config)
     assert isinstance(dataset, TextDataset)
     say(f"{dataset.name}: {dataset.split}")
-    return dataset.validation, f"held-out text of {dataset.name}"
+    return dataset.validation[:], f"held-out text of {dataset.name}"

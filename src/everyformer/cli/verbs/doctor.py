@@ -43,6 +43,7 @@ EXTRAS: dict[str, str] = {
     "knn": "approximate neighbours in large datastores",
     "rl": "environments, policies, recorded episodes",
     "log": "curves in TensorBoard",
+    "cloud": "runs at s3://, gs:// and az://",
     "ray": "comparisons spread over a cluster",
     "fast": "kernels of our own on NVIDIA devices, under Linux",
     "peers": "implementations of others, to measure beside",

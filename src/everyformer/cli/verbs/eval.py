@@ -32,7 +32,7 @@ from everyformer.core.errors import ConfigError, DivergedError, UnsupportedError
 from everyformer.core.tasks import TASKS
 from everyformer.data.config import DataConfig
 from everyformer.generation.config import BeamConfig
-from everyformer.system.files import expanded, named_as, write_text
+from everyformer.system.files import expanded, is_remote, named_as, write_text
 from everyformer.training.worth import worth
 
 if TYPE_CHECKING:
@@ -310,7 +310,7 @@ def _data_of(folder: str) -> DataConfig | None:
     """The data of a run; of a saved model, sequences that it takes, from no source yet."""
     from everyformer.cli.trained import data_config, open_run
 
-    if not expanded(folder).is_dir():
+    if not is_remote(folder) and not expanded(folder).is_dir():
         raise ConfigError(f"there is no run at {folder}: give the directory that `train` made")
     run = open_run(found_run(folder)[0])
     if not run.saved:

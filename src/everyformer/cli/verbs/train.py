@@ -21,6 +21,7 @@ from everyformer.core.errors import ConfigError
 from everyformer.core.tasks import TASKS
 from everyformer.core.wording import counted
 from everyformer.family import info
+from everyformer.system.files import is_remote
 from everyformer.training.worth import NOT_BETTER, worth
 
 if TYPE_CHECKING:
@@ -42,6 +43,7 @@ def run(words: Sequence[str]) -> int:
     from everyformer.training import RunDirectory
     from everyformer.training.checkpoint import checkpoints
     from everyformer.training.parallel.world import join, read_launch
+    from everyformer.training.remote import fetched
     from everyformer.training.spec import build_run
     from everyformer.training.warmstart import warm_start
 
@@ -67,11 +69,16 @@ def run(words: Sequence[str]) -> int:
         model = build_run(options, dataset, None if origin is None else origin.config)
         count = sum(p.numel() for p in model.parameters())
         say(f"{options.member}: {count:,} parameters, task {dataset.task}; {dataset.split}")
+        place = options.out if is_remote(options.out or "") else None
+        if place and options.from_run is not None and options.resume:
+            fetched(place, "resume")
         started = not options.overwrite and checkpoints(folder / "checkpoints")
         if options.from_run is not None and not started:
             for line in warm_start(model, options.from_run, dataset.tokenizer).lines():
                 say(f"from {options.from_run}: {line}")
-        with RunDirectory(folder, resume=options.resume, overwrite=options.overwrite) as directory:
+        with RunDirectory(
+            place or folder, resume=options.resume, overwrite=options.overwrite
+        ) as directory:
             result = train_run(
                 model,
                 dataset,
@@ -85,7 +92,7 @@ def run(words: Sequence[str]) -> int:
         speed = f", {result.tokens_per_second:,.0f} tokens/s" if result.tokens_per_second else ""
         if result.left_out:
             speed += f" after the first {result.left_out} steps"
-        rows: dict[str, Any] = {"run": folder}
+        rows: dict[str, Any] = {"run": place or folder}
         measures = (result.evaluation or {}).items()
         rows |= {name: value for name, value in measures if isinstance(value, int | float)}
         value = worth(dataset.task, result.evaluation or {})
@@ -103,11 +110,13 @@ def run(words: Sequence[str]) -> int:
             rows = {name: rows[name] for name in ("run", "loss", "worth", "advice") if name in rows}
         if options.data.unlabelled == "predict" and here.rank == 0:
             rows |= _unlabelled(folder, options)
+            directory.upload()
         rows["trained"] = f"{counted(result.steps, 'step')}, {result.seconds:.1f} s{speed}"
+        where = str(place or folder)
         use = task.use if dataset.tokenizer is not None or dataset.kind != "text" else "eval {run}"
-        rows["next"] = own.command(use.format(run=shlex.quote(str(folder))))
+        rows["next"] = own.command(use.format(run=shlex.quote(where)))
         if options.json:
-            emit({**rows, "run": str(folder), "evaluation": result.evaluation})
+            emit({**rows, "run": where, "evaluation": result.evaluation})
         else:
             print(facts(rows))
     return result.exit_code

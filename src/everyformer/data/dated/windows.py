@@ -23,7 +23,7 @@ import torch
 
 from everyformer.core.errors import DataError
 from everyformer.core.wording import counted, few
-from everyformer.data.batch import Batch
+from everyformer.data.batch import WHOLE, Batch, Portion
 from everyformer.data.cache import digest
 from everyformer.data.config import DataConfig
 from everyformer.data.dataset import OrderedDataset, Spread
@@ -79,22 +79,19 @@ class ForecastDataset(OrderedDataset):
     """steps from one held-out origin to the next"""
     scales: Scales
 
-    def train_batch(self, step: int, size: int, seed: int) -> Batch:
+    def train_batch(self, step: int, size: int, seed: int, portion: Portion = WHOLE) -> Batch:
         count = self.training_rows(len(self._train))
         starts = np.random.default_rng((seed, step)).integers(0, count - self.length + 1, size)
-        batch = self._windows(starts[:, None] + np.arange(self.length))
         # rows begin with an empty state: the start of a series at the first step is no other one
-        documents = batch.documents
-        if documents is not None and int((documents := documents - documents[:, :1]).max()) == 0:
-            documents = None
-        return replace(batch, documents=documents)
+        batch = self._windows(starts, portion, self._begin_in(starts + 1, self.length - 1))
+        if batch.documents is None:
+            return batch
+        return replace(batch, documents=batch.documents - batch.documents[:, :1])
 
-    def segment(self, step: int, size: int) -> Batch:
+    def segment(self, step: int, size: int, portion: Portion = WHOLE) -> Batch:
         count = self.training_rows(len(self._train))
-        starts = np.arange(size) * count // size
-        return self._windows(
-            (starts[:, None] + step * self.length + np.arange(self.length)) % count
-        )
+        starts = (np.arange(size) * count // size + step * self.length) % count
+        return self._windows(starts, portion, self._begin_in(starts, self.length))
 
     def validation_batches(self, size: int, limit: int | None = None) -> Iterator[Batch]:
         """A row for each held-out origin, its last step: the steps up to it and its H targets."""
@@ -241,6 +238,11 @@ class ForecastDataset(OrderedDataset):
         return np.concatenate([np.arange(start, end) for start, end in pairs])
 
     @cached_property
+    def _begun(self) -> np.ndarray:
+        """Where in them a series begins."""
+        return np.flatnonzero(self._train == self._starts[self._owner[self._train]])
+
+    @cached_property
     def _filled(self) -> np.ndarray:
         bounds = self.series.bounds
         return np.concatenate(
@@ -289,17 +291,27 @@ class ForecastDataset(OrderedDataset):
         off = (values - self.reference(positions)) / self.units(positions)[..., None]
         return off.astype(np.float32)
 
-    def _windows(self, places: np.ndarray) -> Batch:
-        """The steps at ``places`` (B, L) of the training part; a series is a document."""
-        positions = self._train[places]
+    def _windows(self, starts: np.ndarray, portion: Portion, several: bool) -> Batch:
+        """Windows of the training part from the ``portion`` of ``starts`` (B,) on; a series is a
+        document, where there are ``several`` in any row."""
+        own = starts[slice(*portion.of(len(starts))), None]
+        positions = self._train[(own + np.arange(self.length)) % len(self._train)]
         owner = self._owner[positions]
         begins = torch.from_numpy(positions == self._starts[owner])
         return Batch(
             torch.from_numpy(self._inputs(positions)),
             torch.from_numpy(self._targets(positions, self.train_ends[owner])),
-            documents=begins.long().cumsum(1) if bool(begins.any()) else None,
+            documents=begins.long().cumsum(1) if several else None,
             ahead=True,
         )
+
+    def _begin_in(self, starts: np.ndarray, length: int) -> bool:
+        """True if a series begins within ``length`` training steps from any of ``starts`` on."""
+        count = len(self._train)
+        at = starts % count
+        later = np.searchsorted(self._begun, at)
+        following = np.append(self._begun, self._begun[0] + count)[later]
+        return bool((following - at < length).any())
 
 
 def forecast_dataset(series: DatedSeries, config: DataConfig, name: str) -> ForecastDataset:

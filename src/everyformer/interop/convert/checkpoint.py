@@ -34,6 +34,7 @@ from everyformer.models.build import build_model, configure
 from everyformer.system.extras import extra_module
 from everyformer.system.files import expanded, require_regular, write_text, written_whole
 from everyformer.system.plain import from_json, to_json
+from everyformer.training.remote import fetched
 from everyformer.training.storage import read_tensors
 
 ARCHITECTURES: dict[str, HubArchitecture] = {
@@ -256,7 +257,7 @@ def find_folder(source: str | Path) -> Path:
         CheckpointError: there is neither.
         MissingExtraError: a name on the hub needs huggingface_hub.
     """
-    path = expanded(source)
+    path = fetched(source)
     if path.is_dir():
         return path
     if path.exists() or str(source).count("/") != 1 or str(source).startswith((".", "/")):

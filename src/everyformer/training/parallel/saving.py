@@ -41,6 +41,11 @@ class Saver:
         return self._world.first
 
     @property
+    def busy(self) -> bool:
+        """True while a save is under way."""
+        return self._pending is not None and not self._pending.done()
+
+    @property
     def failed(self) -> bool:
         """True if the save that is under way went wrong here; `wait` says how."""
         pending = self._pending

@@ -1,8 +1,8 @@
 """Training by several processes, which ``torchrun`` starts, or by one.
 
-The global batch is the same pure function of the step on every process, and each takes its rows.
-Every process weighs its loss by its share of the scored targets, known without asking the others,
-so the averaged gradient is exactly the one that a single process would compute.
+The global batch is a pure function of the step, of which each process builds its own rows alone.
+Every process weighs its loss by its share of the scored targets, which all count together once a
+step, so the averaged gradient is exactly the one that a single process would compute.
 """
 
 import itertools
@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from everyformer.core.errors import ConfigError, EveryformerError, LostError
 from everyformer.core.wording import listed
+from everyformer.data.batch import Portion
 from everyformer.training.config import Parallel
 from everyformer.training.parallel.shared import Replicated
 
@@ -94,14 +95,34 @@ class World:
 
     @property
     def parts(self) -> int:
-        """Processes that read one row between them."""
-        alone = self.size == 1 or self.parallel != "sequence"
-        return 1 if alone else (self.shards or self.size)
+        """Processes that read one row between them.
+
+        Raises:
+            ConfigError: they cannot be parted so.
+        """
+        if self.size == 1 or self.parallel != "sequence":
+            return 1
+        return self._parted(self.shards or self.size)
 
     @property
     def groups(self) -> int:
         """Processes, or groups of those that read one row, that share the rows of a batch."""
-        return max(1, self.size // self.parts)
+        return self.size // self.parts
+
+    @property
+    def readers(self) -> str:
+        """These in words."""
+        return f"{self.groups} {f'groups of {self.parts} ' if self.parts > 1 else ''}processes"
+
+    @property
+    def leads(self) -> bool:
+        """True if this process is the first of those that read its rows."""
+        return self.rank % self.parts == 0
+
+    @property
+    def own(self) -> Portion:
+        """The portion of a batch whose rows this process reads."""
+        return Portion(self.rank // self.parts, self.groups)
 
     @property
     def holders(self) -> int:
@@ -113,13 +134,16 @@ class World:
         if not self.in_step:
             return 1
         asked = self.size if self.parallel == "fsdp" else self.shards
-        holders = int(os.environ.get("LOCAL_WORLD_SIZE", self.size)) if asked is None else asked
-        if self.size % holders:
+        here = int(os.environ.get("LOCAL_WORLD_SIZE", self.size))
+        return self._parted(here if asked is None else asked)
+
+    def _parted(self, shards: int) -> int:
+        if self.size % shards:
             raise ConfigError(
-                f"{self.size} processes cannot be parted into groups of 'shards' ({holders}): give "
+                f"{self.size} processes cannot be parted into groups of 'shards' ({shards}): give "
                 f"a number that divides {self.size}"
             )
-        return holders
+        return shards
 
     @property
     def first(self) -> bool:
@@ -153,6 +177,10 @@ class World:
         dist.all_reduce(total)
         return [float(value) for value in total.tolist()]
 
+    def over_rows(self, values: Sequence[float]) -> list[float]:
+        """The sums over all rows, of what each process says of those that it reads."""
+        return self.sum(values if self.leads else [0.0] * len(values))
+
     def total(self, values: Tensor) -> Tensor:
         """The sums of a float64 tensor over all processes, on the CPU."""
         summed = self.sum(values.flatten().tolist())
@@ -169,10 +197,6 @@ class World:
         every: list[Any] = [None] * self.size
         dist.all_gather_object(every, value)
         return every
-
-    def share(self, count: int) -> tuple[int, int]:
-        """Rows of this process among ``count``: start and stop."""
-        return count * self.rank // self.size, count * (self.rank + 1) // self.size
 
 
 @contextmanager

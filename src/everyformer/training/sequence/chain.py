@@ -27,25 +27,15 @@ class Chain:
     """The processes of one row group, as one of them sees them."""
 
     world: World
-    parts: int = 1
-    """P"""
     onward: Any = None
     """group in which states go to the next part; sums go to all in it"""
     back: Any = None
     """group in which gradients of states go to the part before"""
 
     @classmethod
-    def of(cls, world: World, parts: int) -> "Chain":
-        """The chain of this process; all processes call it.
-
-        Raises:
-            ConfigError: the processes do not divide into chains of ``parts``.
-        """
-        if parts < 1 or world.size % parts:
-            raise ConfigError(
-                f"{world.size} processes cannot hold texts in {parts} parts each: the number of "
-                "processes must be a multiple of the parts"
-            )
+    def of(cls, world: World) -> "Chain":
+        """The chain of this process; all processes call it."""
+        parts = world.parts
         if parts == 1:
             return cls(world)
         groups: dict[int, tuple[Any, Any]] = {}
@@ -54,19 +44,17 @@ class Chain:
             # not keep a state from leaving
             members = [*range(first, first + parts)]
             groups[first] = dist.new_group(members), dist.new_group(members)
-        return cls(world, parts, *groups[world.rank // parts * parts])
+        return cls(world, *groups[world.rank // parts * parts])
+
+    @property
+    def parts(self) -> int:
+        """P"""
+        return self.world.parts
 
     @property
     def part(self) -> int:
         """Part of the text that this process holds, counted from 0."""
         return self.world.rank % self.parts
-
-    @property
-    def rows(self) -> World:
-        """The row groups, as worlds that share out rows."""
-        return World(
-            self.world.device, self.world.rank // self.parts, self.world.size // self.parts
-        )
 
     def columns(self, length: int, part: int | None = None) -> tuple[int, int]:
         """Tokens of a part (default: this process's) among ``length``: start and stop."""
@@ -77,12 +65,12 @@ class Chain:
         """Number in the world of the process that holds the part ``by`` later; None: none does."""
         return self.world.rank + by if 0 <= self.part + by < self.parts else None
 
-    def check(self, batch: Batch, slices: int) -> None:
+    def check(self, batch: Batch) -> None:
         """Refuse a batch that cannot be cut so, on all processes alike.
 
         Raises:
             UnsupportedError: its rows are no plain texts.
-            ConfigError: there are too few rows or tokens.
+            ConfigError: they have too few tokens.
         """
         plain = batch.inputs.dim() == 2 and not batch.inputs.is_floating_point()
         if not plain or batch.separate or batch.targets.shape != batch.inputs.shape:
@@ -101,16 +89,11 @@ class Chain:
                 f"'{uneven[0]}' of this batch is not said token by token, so it cannot be cut into "
                 "parts with the text"
             )
-        rows, length = batch.inputs.shape
+        length = batch.inputs.shape[1]
         if length < self.parts:
             raise ConfigError(
                 f"texts of {length} tokens cannot be cut into {self.parts} parts: give longer "
                 "texts, or fewer processes to each"
-            )
-        if rows < self.rows.size * slices:
-            raise ConfigError(
-                f"this batch has {rows} sequences, fewer than {self.rows.size} groups of processes "
-                f"times 'accumulate' ({slices}) need: give more, or a lower 'accumulate'"
             )
 
     def total(self, terms: dict[str, float]) -> dict[str, float]:

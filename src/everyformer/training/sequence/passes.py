@@ -18,13 +18,12 @@ A memory that takes no gradient (`State.cut`) learns as if one process read the 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import reduce
-from itertools import pairwise
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from everyformer.core.errors import DataError, UnsupportedError
+from everyformer.core.errors import UnsupportedError
 from everyformer.core.past import answered_by
 from everyformer.core.state import StackState, adds_up, in_step, innermost
 from everyformer.core.tasks import TASKS
@@ -35,7 +34,7 @@ from everyformer.training.parallel.world import World
 from everyformer.training.sequence.chain import Chain
 from everyformer.training.sequence.hand_over import Post, Sent
 from everyformer.training.sequence.prefix import Prefix
-from everyformer.training.step import Weights, autocast, forward
+from everyformer.training.step import Weights, autocast, cuts, forward
 
 
 def sequence_reason(model: ModelConfig | nn.Module) -> str | None:
@@ -90,26 +89,21 @@ class Sequence:
 
     Args:
         model: the module itself, the same on all processes, not wrapped for them.
-        world: all processes, of which ``parts`` hold one text together.
+        world: all processes, and how many hold one text together.
         waits: whether states go from part to part even where they are sums over the past.
 
     Raises:
         UnsupportedError: the model's texts cannot be split.
-        ConfigError: the processes do not divide by ``parts``.
+        ConfigError: the processes cannot be parted so.
     """
 
-    def __init__(self, model: nn.Module, world: World, parts: int, waits: bool = False) -> None:
+    def __init__(self, model: nn.Module, world: World, waits: bool = False) -> None:
         reason = sequence_reason(model)
         if reason is not None:
             raise UnsupportedError(f"texts cannot be split over processes: {reason}")
         self.model, self.waits = model, waits
-        self.chain = Chain.of(world, parts)
+        self.chain = Chain.of(world)
         self.post = Post(self.chain)
-
-    def part(self, batch: Batch) -> Batch:
-        """This process's rows and columns of a batch."""
-        start, stop = self.chain.rows.share(len(batch.targets))
-        return batch.rows(start, stop).columns(*self.chain.columns(batch.inputs.shape[1]))
 
     def backward(
         self, batch: Batch, *, slices: int = 1, precision: str = "float32"
@@ -120,19 +114,15 @@ class Sequence:
         means over rows and columns here.
 
         Args:
-            batch: the whole batch, the same on all processes.
+            batch: this process's rows of the whole batch.
             slices: how many pieces this process works its rows through in.
             precision: float32 computes as the model's weights are, bfloat16 under autocast.
 
         Raises:
-            DataError: no target of the batch is scored.
+            DataError: no target of the whole batch is scored.
             ConfigError, UnsupportedError: it cannot be split, or not so far.
         """
-        self.chain.check(batch, slices)
-        if batch.scored == 0:
-            raise DataError(
-                "no target of this batch is scored (all are -100): nothing can be learnt"
-            )
+        self.chain.check(batch)
         step = _Step(self.model, self.chain, self.post, batch, slices, precision)
         if self.chain.parts > 1 and not self.waits and sums_alone(self.model):
             step.sum_up()
@@ -159,14 +149,12 @@ class _Step:
     ) -> None:
         self.model, self.chain, self.post, self.precision = model, chain, post, precision
         self.sums: dict[str, Tensor] = {}
-        first, last = chain.rows.share(len(batch.targets))
-        cuts = [first + (last - first) * n // slices for n in range(slices + 1)]
-        rows = [batch.rows(*cut) for cut in pairwise(cuts)]
+        rows = [batch.rows(*cut) for cut in cuts(batch, slices)]
         start, stop = chain.columns(batch.inputs.shape[1])
         self.before = [each.columns(0, start) for each in rows]
         self.pieces = [each.columns(start, stop) for each in rows]
-        weights = Weights(model, batch)
-        size = batch.targets.numel()
+        weights = Weights(model, batch, chain.world, slices)
+        size = weights.rows * batch.targets.shape[1]
         self.shares = [weights.of(piece, piece.targets.numel() / size) for piece in self.pieces]
 
     def pass_on(self) -> None:
