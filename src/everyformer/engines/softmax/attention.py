@@ -25,6 +25,7 @@ from everyformer.core.dispatch import take
 from everyformer.core.mask import Mask
 from everyformer.engines.once import named_once
 from everyformer.engines.ranges import HALF
+from everyformer.engines.softmax import continued
 from everyformer.engines.softmax.slopes import able, sloped_attention
 from everyformer.engines.softmax.visibility import Visibility, causal_mask, visibility
 
@@ -94,6 +95,9 @@ def softmax_attention(
             else:
                 visible = _with_bias(visible, slopes, q.shape[2], k.shape[2])
         mask, causal = visible.mask, visible.causal
+        if causal and not dropout and continued.able(q, k):
+            y = continued.continued_attention(q, k, v, scale)
+            return y if v.shape[-1] == size else y[..., :size]
         if causal and q.shape[2] != k.shape[2]:
             causal = False
             if q.shape[2] > 1:

@@ -1,0 +1,91 @@
+"""Causal attention of tokens that go on from a past, without a tensor of their pairs, on a CPU.
+
+Of S tokens the last L are queries. They see all P = S - L before them, and of their own the first
+i + 1: two calls of torch's kernels, one of a rectangle and one of a triangle, which are merged by
+the log-sums of their exponentials,
+
+    o_i = sum_b e^(l_ib - l_i) o_ib,   l_i = log sum_b e^(l_ib)
+
+The backward pass asks the same kernels with the merged outputs and log-sums. Memory is linear in S,
+where the mask that torch's own call needs is (L, S).
+
+Source: Milakov & Gimelshein 2018, arXiv 1805.02867 (the merge).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from everyformer.engines.operators import operator
+from everyformer.engines.ranges import fake
+
+_forward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+_backward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
+
+
+def able(q: Tensor, k: Tensor) -> bool:
+    """True where `continued_attention` can take a causal call of these."""
+    plain = q.device.type == "cpu" and not torch.compiler.is_exporting()
+    return plain and 1 < q.shape[2] < k.shape[2]
+
+
+def continued_attention(q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
+    """Outputs (B, H, L, Dv) of ``q`` (B, H, L, D), ``k`` and ``v`` (B, H_kv, S, ...), S > L."""
+    groups, size = q.shape[1] // k.shape[1], v.shape[-1]
+    k, v = (t if groups == 1 else t.repeat_interleave(groups, dim=1) for t in (k, v))
+    # kernels take heads of one size
+    most = max(q.shape[-1], size)
+    q, k, v = (F.pad(t, (0, most - t.shape[-1])) for t in (q, k, v))
+    o, _ = _continued_softmax(q, k, v, scale)
+    return o[..., :size]
+
+
+def _attend(q: Tensor, k: Tensor, v: Tensor, scale: float) -> tuple[Tensor, Tensor]:
+    """o (B, H, L, D) and log-sums (B, H, L)."""
+    past = k.shape[2] - q.shape[2]
+    before, earlier = _forward(q, k[:, :, :past], v[:, :, :past], 0.0, False, scale=scale)
+    own, later = _forward(q, k[:, :, past:], v[:, :, past:], 0.0, True, scale=scale)
+    o = before.to(later.dtype).lerp(own.to(later.dtype), (later - earlier).sigmoid()[..., None])
+    return o.to(q.dtype).contiguous(), torch.logaddexp(earlier, later).contiguous()
+
+
+def _gradients(
+    q: Tensor, k: Tensor, v: Tensor, o: Tensor, logsum: Tensor, grad_o: Tensor, scale: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    past = k.shape[2] - q.shape[2]
+    ranges = (slice(None, past), False), (slice(past, None), True)
+    found = [
+        _backward(
+            grad_o, q, k[:, :, keys], v[:, :, keys], o, logsum, 0.0, triangle, scale=scale
+        )
+        for keys, triangle in ranges
+    ]  # fmt: skip
+    (dq, *before), (own, *later) = found
+    dk, dv = (torch.cat(both, dim=2) for both in zip(before, later, strict=True))
+    return (dq + own).contiguous(), dk, dv
+
+
+def _shapes(q: Tensor) -> tuple[Tensor, Tensor]:
+    wide = torch.promote_types(q.dtype, torch.float32)
+    return fake(q), q.new_empty(q.shape[:3], dtype=wide)
+
+
+def _pairs(q: Any, k: Any) -> int:
+    """Pairs, times channels of all heads."""
+    batch, heads, length, size = q
+    return batch * heads * size * length * k[2]
+
+
+_continued_softmax, _ = operator(
+    "continued_softmax",
+    _attend,
+    _gradients,
+    results=("o", "logsum"),
+    inputs=("q", "k", "v"),
+    shapes=_shapes,
+    flops=(lambda q, k: 4 * _pairs(q, k), lambda q, k: 10 * _pairs(q, k)),
+)
