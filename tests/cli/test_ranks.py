@@ -58,16 +58,40 @@ SIZES = ("--width", "8", "--layers", "1", "--heads", "1", "--length", "8", "--ba
 RUN = ("train", "aft-simple", "--data", "text.txt", *SIZES, "--training.threads", "1")
 
 
-@pytest.mark.parametrize("word", [("--resume", "auto"), ("--resume=auto",)])
+@pytest.mark.parametrize(
+    "word",
+    [("--resume", "auto"), ("--resume=auto",), ("--config", "a.toml"), ("--config", "a.json")],
+)
 def test_resume_auto_begins_a_run_or_goes_on_with_it(
     word: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, say: Say
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("text.txt").write_text("a warm tree and a quick fox " * 40)
+    Path("a.toml").write_text('resume = "auto"\n')
+    Path("a.json").write_text('{"resume": "auto"}')
     for steps in ("2", "4"):
         assert say(*RUN, "--steps", steps, "--out", "run", *word)[0] == 0
     rows = [json.loads(row) for row in Path("run/metrics.jsonl").read_text().splitlines()]
     assert [row["step"] for row in rows if "evaluation" in row] == [2, 4]
+
+
+def test_a_file_may_say_what_goes_on_and_the_line_that_it_does_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, say: Say
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("text.txt").write_text("a warm tree and a quick fox " * 40)
+    Path("on.toml").write_text('resume = true\nout = "run"\n')
+    Path("auto.toml").write_text('resume = "auto"\nout = "run"\n')
+    assert say(*RUN, "--steps", "2", "--out", "run")[0] == 0
+    # member, data and sizes are the run's
+    code, _, err = say("train", "--config", "on.toml", "--steps", "3")
+    assert code == 0, err
+    assert json.loads(Path("run/metrics.jsonl").read_text().splitlines()[-1])["step"] == 3
+    for file in ("on.toml", "auto.toml"):
+        code, _, err = say(*RUN, "--config", file, "--no-resume", "--steps", "2")
+        assert code == 2
+        assert "is not empty: give --resume" in err
+    assert say(*RUN, "--config", "auto.toml", "--no-resume", "--overwrite", "--steps", "2")[0] == 0
 
 
 def test_resume_auto_needs_a_folder(say: Say) -> None:

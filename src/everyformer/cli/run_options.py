@@ -12,7 +12,7 @@ import tyro
 
 from everyformer import family
 from everyformer.cli.messages import refuse_files
-from everyformer.cli.parsing import Line, VerbOptions, peek
+from everyformer.cli.parsing import Line, VerbOptions
 from everyformer.cli.proposals import propose
 from everyformer.core.config import Choice, NoOptions, Said, from_dict, part_of
 from everyformer.core.errors import CheckpointError, ConfigError, unknown
@@ -44,7 +44,7 @@ class TrainOptions(VerbOptions, RunSpec):
     """directory of the run (default: runs/MEMBER); of a place such as s3://bucket/run, to which
     every checkpoint is sent"""
     resume: bool = False
-    """go on with the run in the directory --out; it knows its member and options. `--resume auto`
+    """go on with the run in the directory --out; it knows its member and options. auto
     begins one where there is none, for programs that start this again"""
     overwrite: bool = False
     """replace an earlier run in that directory"""
@@ -88,10 +88,10 @@ def read_run(
     Raises:
         ConfigError: what is said is wrong, or no member is named; then three are proposed.
     """
-    words = _begun_or_new(words)
     line = Line(TrainOptions, words, "train", family.names())
+    resumes = _resumes(line)
     member = _named_member(line)
-    base = None if line.helps or "--resume" not in words else _resumed(line, member)
+    base = None if line.helps or not resumes else _resumed(line, member)
     member = member or line.peek("member")
     if base is None and (origin := line.peek("from_run")) is not None:
         base = inherited(origin, member)
@@ -112,23 +112,31 @@ def read_run(
     return run, line.printed(run.options())
 
 
-def _begun_or_new(words: Sequence[str]) -> list[str]:
-    """``--resume auto`` as ``--resume``, or as nothing where there is no run yet."""
-    rest = [*words]
-    if "--resume=auto" in rest:
-        place, count = rest.index("--resume=auto"), 1
-    elif "--resume" in rest[:-1] and rest[rest.index("--resume") + 1] == "auto":
-        place, count = rest.index("--resume"), 2
+def _resumes(line: Line[TrainOptions]) -> bool:
+    """Whether a run goes on, by the line or its file; where it says auto, ``--resume`` or nothing
+    comes in its place."""
+    words, table = [*line.words], dict(line.file.values)
+    in_file = table.get("resume", False) if "--no-resume" not in words else False
+    if table.get("resume") == "auto":
+        del table["resume"]
+    line.file = dataclasses.replace(line.file, values=table)
+    if "--resume=auto" in words:
+        place, count = words.index("--resume=auto"), 1
+    elif "--resume" in words[:-1] and words[words.index("--resume") + 1] == "auto":
+        place, count = words.index("--resume"), 2
+    elif in_file == "auto" and "--resume" not in words:
+        place, count = 0, 0
     else:
-        return rest
-    del rest[place : place + count]
-    out = peek(rest, "--out")
+        return "--resume" in words or in_file is True
+    del words[place : place + count]
+    out = line.peek("out")
     if out is None:
         raise ConfigError("--resume auto needs to know the run: give --out runs/NAME")
     from everyformer.training.remote import fetched
 
     begun = (fetched(out) / "config.json").exists()
-    return [*rest, "--resume"] if begun else rest
+    line.words = [*words, "--resume"] if begun else words
+    return begun
 
 
 def _named_member(line: Line[TrainOptions]) -> str | None:
