@@ -77,6 +77,41 @@ def test_a_run_starts_from_one_at_a_place_and_is_converted_there_and_back(
     assert weights[0] == weights[1]
 
 
+def test_a_comparison_goes_on_from_another_machine(
+    say: Say, tree: Path, store: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = "memory://bucket/compared"
+    words = ("gmlp", "attention", "--data", "text.txt", *SIZES, "--training.threads", "1")
+    code, out, err = say("compare", *words, "--steps", "2", "--out", place)
+    assert code == 0, err
+    assert f"report  {place}/report.html" in out
+    assert store.exists("/bucket/compared/report.html")
+    monkeypatch.setenv("EVERYFORMER_CACHE", str(tree / "another machine"))
+    code, again, err = say(
+        "compare", *words, "--resume", "--seeds", "1", "--steps", "2", "--out", place
+    )
+    assert code == 0, err
+    assert again.splitlines()[:4] == out.splitlines()[:4]
+    trained = store.info("/bucket/compared/runs/gmlp-seed0/result.json")
+    code, out, err = say("compare", *words, "--resume", "--steps", "4", "--out", place, "--json")
+    assert code == 0, err
+    assert {row["steps"] for row in json.loads(out)["rows"]} == {4}
+    assert store.info("/bucket/compared/runs/gmlp-seed0/result.json") != trained
+    # what it found, by the verbs that take a comparison
+    monkeypatch.setenv("EVERYFORMER_CACHE", str(tree / "a third"))
+    code, out, err = say("show", place, "table", "--out", "drawn")
+    assert code == 0, err
+    assert "gmlp" in (tree / "drawn" / "table.md").read_text()
+    code, out, err = say("eval", place, "--json")
+    assert code == 0, err
+    assert "is a comparison: its best" in err
+    code, _, err = say("eval", f"{place}/runs/gmlp-seed0", "--json")
+    assert code == 0, err
+    assert "is not empty" in say("compare", *words, "--steps", "2", "--out", place)[2]
+    assert say("compare", "rope", *words[2:], "--overwrite", "--steps", "1", "--out", place)[0] == 0
+    assert not store.exists("/bucket/compared/runs/gmlp-seed0")
+
+
 @pytest.mark.parametrize(
     ("words", "told"),
     [
@@ -84,7 +119,7 @@ def test_a_run_starts_from_one_at_a_place_and_is_converted_there_and_back(
         (("generate", "memory://bucket/none"), "there is no run at memory://bucket/none"),
         (("convert", "memory://bucket/none", "--out", "x"), "holds no config.json"),
         (("eval", "sr://bucket/run"), "nothing is known of places that begin with sr://"),
-        (("compare", "rope", "gmlp", "--data", "text.txt", "--out", PLACE), "no folder or file of"),
+        (("compare", "--resume", "--out", PLACE), "there is no comparison in memory://bucket/run"),
         (("train", "rope", "--data", "s3://bucket/text"), "no folder or file of this machine"),
         (("train", "rope", "--data", "text.txt", "--out", PLACE, "--resume"), "there is no run"),
     ],

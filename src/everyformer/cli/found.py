@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from everyformer.core.errors import CheckpointError
 from everyformer.core.plugins import command
-from everyformer.system.files import expanded, is_remote
+from everyformer.system.files import is_remote
 
 if TYPE_CHECKING:
     from everyformer.comparison.results import Results
@@ -26,13 +26,13 @@ def found_run(folder: str) -> tuple[str, str | None]:
     Raises:
         CheckpointError: a comparison without a result yet; the runs that there are are named.
     """
-    if is_remote(folder):
-        return folder, None
-    path = expanded(folder)
+    from everyformer.training.remote import fetched
+
+    path = fetched(folder)
     if not path.is_dir() or (path / CONFIG).exists():
         return folder, None
     if (path / INSIDE / CONFIG).exists():
-        return str(path / INSIDE), None
+        return f"{folder.rstrip('/')}/{INSIDE}" if is_remote(folder) else str(path / INSIDE), None
     if not is_comparison(folder):
         return folder, None
     best = _best(path)
@@ -47,8 +47,9 @@ def found_run(folder: str) -> tuple[str, str | None]:
 def is_comparison(folder: str) -> bool:
     """True for the folder of a comparison."""
     from everyformer.comparison.folder import RECORD
+    from everyformer.training.remote import fetched
 
-    path = expanded(folder)
+    path = fetched(folder)
     return (path / RECORD).exists() and not (path / CONFIG).exists()
 
 
@@ -60,15 +61,18 @@ def compared(folder: str) -> Results:
     """
     from everyformer.comparison.collect import FORMAT
     from everyformer.system.sealed import read_json
+    from everyformer.training.remote import fetched
 
-    path = expanded(folder) / "results.json"
+    path = fetched(folder) / "results.json"
     if not path.exists():
         raise _unfinished(folder)
     return cast("Results", read_json(path, FORMAT))
 
 
 def _unfinished(folder: str) -> CheckpointError:
-    runs = expanded(folder).glob(f"runs/*/{INSIDE}/{CONFIG}")
+    from everyformer.training.remote import fetched
+
+    runs = fetched(folder).glob(f"runs/*/{INSIDE}/{CONFIG}")
     there = sorted(str(run.parent.parent) for run in runs)
     named = f"one of its runs: {', '.join(there)}" if there else "it has no run yet"
     go_on = command(f"compare --resume --out {shlex.quote(folder)}")
