@@ -17,8 +17,9 @@ from torch import Tensor
 
 from everyformer.core.devices import Constant
 from everyformer.engines.dropout import dropout
+from everyformer.engines.softmax.blocks import PositionOnScores
 from everyformer.engines.softmax.pairs import Pairs
-from everyformer.engines.softmax.scored import PositionOnScores, Scores
+from everyformer.engines.softmax.scored import Scores
 from everyformer.engines.sparse.layouts import KeyLayout, Layout
 from everyformer.engines.sparse.plan import Branch, Group, SparsePlan
 

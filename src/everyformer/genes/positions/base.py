@@ -1,6 +1,6 @@
 """Positions that act on scores: what they add or change depends on the distance i - j alone.
 
-`engines.softmax.scored` computes attention block by block and asks for the parts below. One
+`engines.softmax.blocks` computes attention block by block and asks for the parts below. One
 that adds a number for every distance and head overrides `by_distance` alone.
 """
 
@@ -15,8 +15,8 @@ from torch import Tensor
 from everyformer.core.position import Position
 from everyformer.core.shared import shared
 from everyformer.core.trials import Make, Pair, output
+from everyformer.engines.softmax.blocks import Parts
 from everyformer.engines.softmax.pairs import Pairs
-from everyformer.engines.softmax.scored import Parts
 
 Cap = Callable[[Tensor], Tensor]
 """what bounds the scores of contents"""

@@ -30,9 +30,9 @@ from everyformer.core.config import Options
 from everyformer.core.errors import GeneError
 from everyformer.core.position import Sizes
 from everyformer.core.trials import LENGTH, Make, Pair, Trials, output
+from everyformer.engines.softmax.blocks import Parts
 from everyformer.engines.softmax.pairs import Pairs
 from everyformer.engines.softmax.remembered import Remembered
-from everyformer.engines.softmax.scored import Parts
 from everyformer.genes.positions import POSITIONS
 from everyformer.genes.positions.base import Cap, ScorePosition
 

@@ -28,8 +28,8 @@ from everyformer.core.config import Options
 from everyformer.core.errors import GeneError
 from everyformer.core.position import Sizes, normal_table
 from everyformer.core.trials import LENGTH, Make, Pair, Trials, output
+from everyformer.engines.softmax.blocks import Parts
 from everyformer.engines.softmax.pairs import Pairs
-from everyformer.engines.softmax.scored import Parts
 from everyformer.genes.positions import POSITIONS
 from everyformer.genes.positions.base import Cap, ScorePosition, at_zero
 

@@ -35,9 +35,9 @@ from everyformer.core.panels import Panel, Panels, Recorded, layer_title
 from everyformer.core.position import Position, Sizes
 from everyformer.core.trace import record, tracing
 from everyformer.core.trials import Make, Pair, Trials
+from everyformer.engines.softmax.blocks import Parts
 from everyformer.engines.softmax.pairs import Pairs
 from everyformer.engines.softmax.remembered import Remembered, falling
-from everyformer.engines.softmax.scored import Parts
 from everyformer.genes.positions import POSITIONS
 from everyformer.genes.positions.base import Cap, ScorePosition, at_zero
 from everyformer.genes.positions.sinusoidal import sinusoid
