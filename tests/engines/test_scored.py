@@ -8,7 +8,7 @@ import torch
 import everyformer as ef
 from everyformer.core.errors import ShapeError
 from everyformer.core.mask import Mask
-from everyformer.engines.softmax import scored
+from everyformer.engines.softmax import blocks
 from everyformer.engines.softmax.pairs import Pairs
 from everyformer.engines.softmax.visibility import Visibility
 from everyformer.verification.cases import stir
@@ -72,12 +72,12 @@ def test_blocks_equal_the_whole(chosen, causal, monkeypatch):
     for name, mask in masks().items():
         keep = None if mask is None else mask.keep
         seen = 1.0 if keep is None else keep[..., None].double()
-        monkeypatch.setattr(scored, "BLOCK", 1 << 20)
+        monkeypatch.setattr(blocks, "BLOCK", 1 << 20)
         whole = results(made, x, mask, seen)
         for size, rows, saved in CUTS:
-            monkeypatch.setattr(scored, "BLOCK", size)
-            monkeypatch.setattr(scored, "ROWS", rows)
-            monkeypatch.setattr(scored, "SAVED", saved)
+            monkeypatch.setattr(blocks, "BLOCK", size)
+            monkeypatch.setattr(blocks, "ROWS", rows)
+            monkeypatch.setattr(blocks, "SAVED", saved)
             got = results(made, x, mask, seen)
             where = f"{name} in blocks of {size}, {rows}, {saved}"
             torch.testing.assert_close(got, whole, msg=where)
@@ -91,8 +91,8 @@ def test_weights_and_log_sums_of_long_calls_are_those_of_short_ones(monkeypatch)
     # what weights leave is the sink's
     sinks = (made.sink[:, None] - short[1]).exp()
     torch.testing.assert_close(short[0].sum(-1) + sinks, torch.ones(2, 3, LENGTH).double())
-    monkeypatch.setattr(scored, "BLOCK", 60)
-    monkeypatch.setattr(scored, "ROWS", 2)
+    monkeypatch.setattr(blocks, "BLOCK", 60)
+    monkeypatch.setattr(blocks, "ROWS", 2)
     torch.testing.assert_close((made.scores.weights(*given), made.scores.log_sums(*given)), short)
 
 
@@ -107,7 +107,7 @@ def test_a_query_that_sees_nothing_weighs_nothing_and_reads_zeros(chosen, more, 
     sums = seen.any(-1).double().expand(-1, 3, -1)
     torch.testing.assert_close(made.scores.weights(q, k, visible, pairs).sum(-1), sums)
     for block in (10**6, 60):
-        monkeypatch.setattr(scored, "BLOCK", block)
+        monkeypatch.setattr(blocks, "BLOCK", block)
         y = made.scores.attend(q, k, v, visible, pairs)
         assert (y[0, :, 5] == 0).all()
         assert (y[1, :, :2] == 0).all()
@@ -123,16 +123,16 @@ def test_a_part_that_alone_is_trained_gets_its_gradient(trained, saved, monkeypa
     made.requires_grad_(False)
     part = made.get_parameter(trained).requires_grad_()
     (whole,) = torch.autograd.grad(made(x).y.square().sum(), part)
-    monkeypatch.setattr(scored, "BLOCK", 60)
-    monkeypatch.setattr(scored, "ROWS", 2)
-    monkeypatch.setattr(scored, "SAVED", saved)
+    monkeypatch.setattr(blocks, "BLOCK", 60)
+    monkeypatch.setattr(blocks, "ROWS", 2)
+    monkeypatch.setattr(blocks, "SAVED", saved)
     (found,) = torch.autograd.grad(made(x).y.square().sum(), part)
     torch.testing.assert_close(found, whole)
 
 
 def test_a_graph_may_be_walked_twice(monkeypatch):
-    monkeypatch.setattr(scored, "BLOCK", 60)
-    monkeypatch.setattr(scored, "ROWS", 2)
+    monkeypatch.setattr(blocks, "BLOCK", 60)
+    monkeypatch.setattr(blocks, "ROWS", 2)
     made = mixer("xl-relative", {}, True)
     x = torch.randn(1, LENGTH, 12).double().requires_grad_()
     loss = made(x).y.square().sum()
@@ -143,9 +143,9 @@ def test_a_graph_may_be_walked_twice(monkeypatch):
 
 @pytest.mark.parametrize("saved", [0, 300, 10**9])
 def test_dropout_of_the_backward_pass_is_that_of_the_forward_pass(saved, monkeypatch):
-    monkeypatch.setattr(scored, "BLOCK", 60)
-    monkeypatch.setattr(scored, "ROWS", 2)
-    monkeypatch.setattr(scored, "SAVED", saved)
+    monkeypatch.setattr(blocks, "BLOCK", 60)
+    monkeypatch.setattr(blocks, "ROWS", 2)
+    monkeypatch.setattr(blocks, "SAVED", saved)
     made = mixer("shaw", {"clip": 3}, True, attention_dropout=0.4).train()
     x = torch.randn(1, 9, 12).double().requires_grad_()
 
@@ -161,8 +161,8 @@ def test_dropout_of_the_backward_pass_is_that_of_the_forward_pass(saved, monkeyp
 
 @pytest.mark.parametrize(("saved", "share"), [(0, 0.0), (1 << 14, 0.1), (1 << 30, 1.0)])
 def test_what_is_held_for_the_backward_pass_stays_within_the_budget(saved, share, monkeypatch):
-    monkeypatch.setattr(scored, "BLOCK", 1 << 12)
-    monkeypatch.setattr(scored, "SAVED", saved)
+    monkeypatch.setattr(blocks, "BLOCK", 1 << 12)
+    monkeypatch.setattr(blocks, "SAVED", saved)
     made, x = mixer("da-transformer", {}, True).float(), torch.randn(1, 256, 12)
     held = saved_bytes(lambda: made(x).y) // 4
     pairs = 3 * 256 * 256
