@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from everyformer.benchmark import search as inside
-from everyformer.benchmark.bench import measure_with_peer
+from everyformer.benchmark.bench import measure_with_peers
 from everyformer.benchmark.points import Point, Setting
 from everyformer.cli import main
 from everyformer.cli.verbs.bench import render
@@ -24,7 +24,9 @@ def asked(member: str, *sources: str, keys: int = 90, queries: int = 5, k: int =
     return [Point(member, keys, source, **given) for source in ("everyformer", *sources)]
 
 
-@pytest.mark.parametrize(("member", "peer"), sorted(inside.SEARCHED.items()))
+@pytest.mark.parametrize(
+    ("member", "peer"), [(member, peer) for member, (peer,) in sorted(inside.SEARCHED.items())]
+)
 def test_a_member_and_its_peer_find_the_same(member: str, peer: str) -> None:
     if peer == "faiss flat":
         pytest.importorskip("faiss")
@@ -37,7 +39,9 @@ def test_a_member_and_its_peer_find_the_same(member: str, peer: str) -> None:
     assert ours.shape == (*lead, 7)
 
 
-@pytest.mark.parametrize(("member", "peer"), sorted(inside.SEARCHED.items()))
+@pytest.mark.parametrize(
+    ("member", "peer"), [(member, peer) for member, (peer,) in sorted(inside.SEARCHED.items())]
+)
 def test_calls_take_turns(member: str, peer: str, monkeypatch: pytest.MonkeyPatch) -> None:
     turns: list[str] = []
 
@@ -114,9 +118,9 @@ def ends(*given: Any) -> None:
 
 def test_a_process_that_dies_leaves_a_point_for_each(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(inside, "measured", ends)
-    points = measure_with_peer(asked("knn-lm")[0], SMALL, peers=True)
+    points = measure_with_peers(asked("knn-lm")[0], SMALL, peers=True)
     assert [(p.source, p.status) for p in points] == [
         ("everyformer", "failed"),
         ("faiss flat", "failed"),
     ]
-    assert len(measure_with_peer(asked("knn-lm")[0], SMALL, peers=False)) == 1
+    assert len(measure_with_peers(asked("knn-lm")[0], SMALL, peers=False)) == 1

@@ -32,6 +32,7 @@ def bench(
     lengths: Sequence[int],
     *,
     decode: Sequence[int] = (),
+    write: Sequence[int] = (),
     search: Sequence[int] = (),
     queries: Sequence[int] = (1, 1024),
     neighbours: Sequence[int] = (32,),
@@ -44,18 +45,20 @@ def bench(
 
     Args:
         names: members. lengths: of whole calls. decode: contexts after which one token is timed.
+        write: tokens of a text that a whole model writes (`writing.WRITTEN`).
         search: numbers of keys among which what a member looks up is searched (`search.SEARCHED`),
             for so many ``queries`` at once and ``neighbours`` of each.
         shares: of steps, spans or layers that adaptive computation leaves (`spared.SPARED`), at
             every length instead of whole calls, each beside all of them.
         peers: also the installed packages that `peers.PEERS` names for each member, and the peers
-            of searches, which take turns with them in one process.
+            of texts and searches, which take turns with them in one process.
         options: mixer options by member. setting: fields of `Setting`.
     """
     shared = Setting(**setting)
-    if not lengths and not decode and not search:
+    if not lengths and not decode and not write and not search:
         raise ConfigError(
-            "nothing to measure: give lengths, contexts to decode after, or keys to search"
+            "nothing to measure: give lengths, contexts to decode after, lengths of texts to "
+            "write, or keys to search"
         )
     members = list(names)
     for name in members:
@@ -69,6 +72,7 @@ def bench(
     whole = () if shares else lengths
     points = [Point(m, length, s) for length in whole for m in members for s in sources[m]]
     points += [Point(m, context, work="decode") for context in decode for m in members]
+    texts = [Point(name, size, work="write") for size in write for name in members]
     searches = [
         Point(name, size, work="search", queries=count, neighbours=k)
         for size, count, k, name in itertools.product(search, queries, neighbours, members)
@@ -79,8 +83,8 @@ def bench(
     ]
     return itertools.chain(
         (measure(point, shared, options or {}) for point in points),
-        (p for point in searches for p in measure_with_peer(point, shared, peers)),
-        (p for point in spared for p in measure_with_peer(point, shared, True)),
+        (p for point in (*texts, *searches) for p in measure_with_peers(point, shared, peers)),
+        (p for point in spared for p in measure_with_peers(point, shared, True)),
     )
 
 
@@ -121,19 +125,21 @@ def measure(point: Point, setting: Setting, options: Own) -> Point:
     return _in_process(partial(one_by_one, options=options), [point], setting)[0][0]
 
 
-def measure_with_peer(point: Point, setting: Setting, peers: bool) -> list[Point]:
-    """Fill the ``point`` of a search or a share, and if ``peers`` that of its peer, which is what
-    spares nothing for a share, in one process."""
-    if point.work == "search":
+def measure_with_peers(point: Point, setting: Setting, peers: bool) -> list[Point]:
+    """Fill the ``point`` of a text, a search or a share, and if ``peers`` those of its peers, which
+    is what spares nothing for a share, in one process."""
+    if point.work == "write":
+        from everyformer.benchmark.writing import WRITTEN as others
+        from everyformer.benchmark.writing import measured
+    elif point.work == "search":
         from everyformer.benchmark.search import SEARCHED as others
         from everyformer.benchmark.search import measured
     else:
         from everyformer.benchmark.spared import SPARED as others
         from everyformer.benchmark.spared import measured
 
-    points = [point]
-    if peers and point.member in others:
-        points.append(dataclasses.replace(point, source=others[point.member]))
+    sources = others.get(point.member, ()) if peers else ()
+    points = [point, *(dataclasses.replace(point, source=source) for source in sources)]
     return _in_process(measured, points, setting)[0]
 
 

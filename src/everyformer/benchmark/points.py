@@ -42,9 +42,10 @@ class Point:
     length: int
     source: str = "everyformer"
     """this library, or the peer package"""
-    work: Literal["pass", "decode", "search", "share"] = "pass"
-    """a whole call at this length, one token after this many, a search among so many keys, or what
-    adaptive computation leaves of a work of this length (`everyformer.benchmark.spared`)"""
+    work: Literal["pass", "decode", "write", "search", "share"] = "pass"
+    """a whole call at this length, one token after this many, a text of so many that a whole model
+    writes, a search among so many keys, or what adaptive computation leaves of a work of this
+    length (`everyformer.benchmark.spared`)"""
     queries: int = 0
     """that are searched at once (search); for a memory, of each head"""
     neighbours: int = 0
@@ -53,7 +54,7 @@ class Point:
     """of all steps, spans or layers (share)"""
     status: Literal["ok", "out of memory", "refused", "failed"] = "ok"
     detail: str = ""
-    """why there is no number, or what was measured (share)"""
+    """why there is no number, or what was measured (share, write)"""
     seconds: float | None = None
     """median"""
     quartiles: tuple[float, float] | None = None

@@ -133,8 +133,8 @@ CALLS: dict[str, Callable[[Point, Setting], tuple[Call, str]]] = {
 }
 """member -> a call, and in words what it computes"""
 SPARED = {
-    "universal": "all steps",
-    "adaptive-span": "whole spans",
-    "depth-adaptive": "all layers",
+    "universal": ("all steps",),
+    "adaptive-span": ("whole spans",),
+    "depth-adaptive": ("all layers",),
 }
 """member -> what it is compared with"""

@@ -25,6 +25,9 @@ class BenchOptions(Setting):
     """tokens of whole calls"""
     decode: tuple[Whole, ...] = ()
     """contexts after which one token is timed, for members with a state"""
+    write: tuple[Count, ...] = ()
+    """tokens of a text that a whole model of 4 layers writes greedily: gpt (peers: generate of
+    transformers with its usual cache and a static one, and llama.cpp, extra `llama`)"""
     search: tuple[Count, ...] = ()
     """keys among which what a member looks up is searched: the datastore of knn-lm and spalm
     exactly (peer: a flat index of faiss, extra `knn`), the memory of memorizing for each head
@@ -57,7 +60,7 @@ def run(options: BenchOptions) -> int:
     """Measure and print one table."""
     shared = {f.name: getattr(options, f.name) for f in dataclasses.fields(Setting)}
     points: list[Point] = []
-    fields = {"decode", "search", "queries", "neighbours", "shares", "peers"}
+    fields = {"decode", "write", "search", "queries", "neighbours", "shares", "peers"}
     for point in bench(
         options.members,
         options.lengths,

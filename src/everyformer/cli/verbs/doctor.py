@@ -44,6 +44,7 @@ EXTRAS: dict[str, str] = {
     "rl": "environments, policies, recorded episodes",
     "log": "curves in TensorBoard",
     "cloud": "runs at s3://, gs:// and az://",
+    "llama": "llama.cpp, to write beside",
     "ray": "comparisons spread over a cluster",
     "fast": "kernels of our own on NVIDIA devices, under Linux",
     "peers": "implementations of others, to measure beside",

@@ -1,0 +1,113 @@
+"""Whole models write beside others' programs: the same weights, the same tokens, in turn."""
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from everyformer.benchmark import writing
+from everyformer.benchmark.points import Point, Setting
+from everyformer.cli import main
+
+SMALL = Setting(width=16, heads=2, batch=1, seconds=0.001, threads=1)
+SOURCES = ("everyformer", *writing.WRITTEN["gpt"])
+HF = SOURCES[:3]
+
+
+def asked(*sources: str, member: str = "gpt", length: int = 12) -> list[Point]:
+    return [Point(member, length, source, "write") for source in sources]
+
+
+def texts(*sources: str, batch: int, folder: Path) -> list[torch.Tensor]:
+    model, first = writing.model_of(
+        asked("everyformer")[0], dataclasses.replace(SMALL, batch=batch)
+    )
+    return [writing.WRITERS[source](model, first, 12, folder)() for source in sources]
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+def test_all_write_the_same(batch: int, tmp_path: Path) -> None:
+    pytest.importorskip("transformers")
+    ours, *others = texts(*HF, batch=batch, folder=tmp_path)
+    assert ours.shape == (batch, 12)
+    # a text that repeats one token would be written by many a wrong model
+    assert len(set(ours[0].tolist())) > 3
+    for other in others:
+        assert torch.equal(ours, other)
+
+
+def test_llama_writes_the_same(tmp_path: Path) -> None:
+    pytest.importorskip("llama_cpp")
+    ours, theirs = texts("everyformer", "llama.cpp", batch=1, folder=tmp_path)
+    assert torch.equal(ours, theirs)
+
+
+def test_a_file_holds_the_weights_as_llama_reads_them(tmp_path: Path) -> None:
+    """Outputs by inputs, one tensor of queries, keys and values, and none that is not asked for."""
+    gguf = pytest.importorskip("gguf")
+    model, _ = writing.model_of(asked("everyformer")[0], SMALL)
+    writing.write_gguf(model, tmp_path / "model.gguf")
+    reader = gguf.GGUFReader(tmp_path / "model.gguf")
+    found: dict[str, Any] = {t.name: np.array(t.data) for t in reader.tensors}
+    # of llama.cpp's table for GPT-2
+    block = ("attn_norm", "attn_qkv", "attn_output", "ffn_norm", "ffn_up", "ffn_down")
+    layers = {
+        f"blk.{n}.{part}.{end}" for n in range(4) for part in block for end in ("weight", "bias")
+    }
+    ends = {"output_norm.weight", "output_norm.bias", "token_embd.weight", "position_embd.weight"}
+    assert found.keys() - {"output.weight"} == layers | ends
+    assert found["blk.0.attn_qkv.weight"].shape == (48, 16)
+    assert found["blk.3.ffn_up.weight"].shape == (64, 16)
+    assert found["blk.3.ffn_down.weight"].shape == (16, 64)
+    ours = model.state_dict()
+    assert np.array_equal(found["token_embd.weight"], ours["embedding.weight"].numpy())
+    up = [name for name, t in ours.items() if t.shape == (64, 16)]
+    assert np.array_equal(found["blk.0.ffn_up.weight"], ours[up[0]].numpy())
+    numbers = {f.name: f.contents() for f in reader.fields.values()}
+    assert numbers["gpt2.block_count"] == 4
+    assert numbers["gpt2.attention.head_count"] == 2
+    assert numbers["gpt2.context_length"] == 13
+
+
+def test_how_much_is_the_same_is_told() -> None:
+    one = torch.tensor([[1, 2, 3, 4]])
+    assert writing.same(torch.tensor([[1, 2, 0, 4]]), one) == "3 of 4 tokens are the same"
+
+
+@pytest.mark.parametrize(
+    ("source", "member", "change", "told"),
+    [
+        ("everyformer", "rope", {}, "rope is measured by its layers: 'gpt' writes"),
+        ("everyformer", "gpt", {"precision": "bfloat16"}, "on the CPU in float32"),
+        ("everyformer", "gpt", {"device": "meta"}, "on the CPU in float32"),
+    ],
+)
+def test_what_cannot_be_measured_is_refused(
+    source: str, member: str, change: dict[str, Any], told: str
+) -> None:
+    [point] = writing.measured(asked(source, member=member), dataclasses.replace(SMALL, **change))
+    assert point.status == "refused"
+    assert told in point.detail
+
+
+def test_llama_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "llama_cpp", None)
+    ours, theirs = writing.measured(asked("everyformer", "llama.cpp"), SMALL)
+    assert ours.status == "ok"
+    assert theirs.status == "refused"
+    assert "pip install 'everyformer[llama]'" in theirs.detail
+
+
+def test_the_verb_measures_a_text_beside_its_peers(capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("transformers")
+    sizes = ("--width", "16", "--heads", "2", "--seconds", "0.001", "--threads", "1")
+    main(["bench", "gpt", "--lengths", "--write", "6", "--peers", *sizes, "--json"])
+    points = {p["source"]: p for p in json.loads(capsys.readouterr().out)}
+    assert tuple(points) == SOURCES
+    assert points["everyformer"]["seconds"] > 0
+    for source in HF[1:]:
+        assert points[source]["detail"] == "6 of 6 tokens are the same"
