@@ -19,7 +19,11 @@ from everyformer.core.errors import ConfigError, UnsupportedError
 from everyformer.datastores.store.exact import ExactSearch, faiss_for
 from everyformer.engines.content.nearest import nearest
 
-SEARCHED = {"knn-lm": ("faiss flat",), "spalm": ("faiss flat",), "memorizing": ("torch.topk",)}
+SEARCHED: dict[str, tuple[str, ...]] = {
+    "knn-lm": ("faiss flat",),
+    "spalm": ("faiss flat",),
+    "memorizing": ("torch.topk",),
+}
 """member -> peers of its search"""
 SEED = 0
 """of keys and queries"""

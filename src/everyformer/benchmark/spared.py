@@ -132,7 +132,7 @@ CALLS: dict[str, Callable[[Point, Setting], tuple[Call, str]]] = {
     "depth-adaptive": _leaving,
 }
 """member -> a call, and in words what it computes"""
-SPARED = {
+SPARED: dict[str, tuple[str, ...]] = {
     "universal": ("all steps",),
     "adaptive-span": ("whole spans",),
     "depth-adaptive": ("all layers",),

@@ -28,7 +28,9 @@ from everyformer.models.base import Model
 from everyformer.models.build import create_model
 from everyformer.system.extras import extra_module
 
-WRITTEN = {"gpt": ("transformers", "transformers, static cache", "llama.cpp")}
+WRITTEN: dict[str, tuple[str, ...]] = {
+    "gpt": ("transformers", "transformers, static cache", "llama.cpp")
+}
 """member -> what it is compared with"""
 LAYERS, VOCABULARY, SEED = 4, 256, 0
 LOUDER = 20.0
@@ -99,7 +101,7 @@ def _of_transformers(
     export_checkpoint(model, folder, "gpt2")
     loaded: Any = theirs.AutoModelForCausalLM.from_pretrained(folder).eval()
     real = torch.ones_like(first)
-    options = {"max_new_tokens": tokens, "do_sample": False, "pad_token_id": 0}
+    options: dict[str, Any] = {"max_new_tokens": tokens, "do_sample": False, "pad_token_id": 0}
     options |= {"eos_token_id": None} | ({} if cache is None else {"cache_implementation": cache})
 
     def write() -> Tensor:
