@@ -8,6 +8,7 @@ import torch
 
 import everyformer as ef
 from everyformer.data.masking import MaskedTextDataset
+from everyformer.data.selection import Draws
 from everyformer.genes.config import ModelConfig
 from everyformer.genes.memory.base import Segment
 from everyformer.genes.memory.compressive import CompressiveMemory
@@ -99,7 +100,7 @@ def test_of_the_hidden_tokens_80_in_100_are_masked_10_random_and_10_kept():
         tokenizer=None, text=text, rate=0.15, seed=0, words=None,
     )  # fmt: skip
     tokens = np.random.default_rng(0).integers(0, 1000, (400, 500))
-    batch = data.hide(tokens, np.random.default_rng(1))
+    batch = data.hide(tokens, Draws((1,), 400))
     chosen = batch.targets != -100
     assert float(chosen.double().mean()) == pytest.approx(0.15, abs=0.005)
     made, real = batch.inputs[chosen], batch.targets[chosen]
