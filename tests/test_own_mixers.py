@@ -101,6 +101,7 @@ def test_a_plugin_imports_what_lies_beside_it(mine: Path, monkeypatch: pytest.Mo
     assert family.info("beside-mean").name == "beside-mean"
 
 
+@pytest.mark.full("half a minute", parts=3)
 def test_processes_that_are_started_know_it(mine: Path) -> None:
     """A comparison trains, and a benchmark measures, in processes of their own."""
     words = (

@@ -82,6 +82,7 @@ def assert_known(verbs: Any, installed: dict[str, str], folder: Path) -> list[st
     return [said[0].splitlines()[-1], *refused.splitlines()[-3:]]
 
 
+@pytest.mark.full("a whole process of its own for every verb", parts=3)
 def test_every_verb_knows_it(installed: dict[str, str], tmp_path: Path) -> None:
     """`list` needs no torch, and its picture is among those that `show` names."""
     torch, unknown, close, lacking = assert_known(VERBS, installed, tmp_path)
@@ -98,6 +99,7 @@ def test_processes_of_their_own_know_it(installed: dict[str, str], tmp_path: Pat
     assert_known(PROCESSES, installed, tmp_path)
 
 
+@pytest.mark.full("three quarters of a minute", parts=3)
 def test_its_laws_hold_and_catch_a_wrong_version_of_it(
     installed: dict[str, str], tmp_path: Path
 ) -> None:

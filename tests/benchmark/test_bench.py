@@ -188,6 +188,7 @@ def test_a_process_that_dies_is_a_result(
     assert point.detail == f"the process ended with {detail}"
 
 
+@pytest.mark.full("a quarter of a minute", parts=3)
 def test_a_script_without_a_guard_is_not_run_again(tmp_path: Path) -> None:
     script = tmp_path / "unguarded.py"
     script.write_text(

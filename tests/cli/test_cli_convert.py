@@ -189,6 +189,7 @@ def test_our_own_class_for_transformers_goes_and_comes(
     assert "not task 'mlm'" in refused("convert", "masked", "--to", "hf-model", "--out", "x")
 
 
+@pytest.mark.full("a quarter of a minute", parts=3)
 def test_programs_are_compared_with_the_model(say: Say, refused: Refused, tree: Path) -> None:
     theirs = checkpoint("gpt2", tree / "theirs", vocab_size=11, n_layer=1, tokens=False)
     theirs.to(torch.bfloat16).save_pretrained(tree / "theirs")

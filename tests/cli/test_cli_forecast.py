@@ -99,6 +99,7 @@ def test_a_fan_chart_is_drawn(run: str, say: Say) -> None:
     assert about.strip().startswith("The last held-out forecast of 2 of 2 series: 3 steps ahead")
 
 
+@pytest.mark.full("half a minute", parts=3)
 def test_members_are_compared_by_their_weighted_quantile_loss(sold: Path, say: Say) -> None:
     words = ("--data", "sold.csv", "--task", "forecast", "--data.value-column", "sold")
     budget = ("--steps", "4", "--lengths", "--out", "versus", *SIZES)

@@ -44,6 +44,7 @@ def test_a_genome_is_trained_on_evaluated_and_continued_in_bits_per_base(
     assert "bits_per_base" in out
 
 
+@pytest.mark.full("half a minute", parts=3)
 def test_k_mers_are_compared_in_bits_per_base_beside_counting(genome: Path, say: Say) -> None:
     sizes = ("--width", "8", "--layers", "1", "--heads", "1", "--length", "8", "--batch", "4")
     code, out, err = say(

@@ -77,6 +77,7 @@ def saved(folder: Path, member: str) -> int:
 
 
 @pytest.mark.usefixtures("forgotten")
+@pytest.mark.full("half a minute", parts=3)
 def test_it_comes_to_the_same_as_here_and_a_failure_is_one_row_and_run_once(
     cluster: Any, compare: Compare, tree: Path
 ) -> None:

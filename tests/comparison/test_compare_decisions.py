@@ -36,6 +36,7 @@ def test_baselines_are_rows_beside_the_family_and_differ_in_one_thing() -> None:
     assert {info(name).group for name in NAMES} == {"reinforcement learning"}
 
 
+@pytest.mark.full("a quarter of a minute", parts=3)
 def test_baselines_have_the_same_data_budget_and_held_out_part_and_play(
     tree: Path, launched: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:

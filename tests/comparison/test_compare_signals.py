@@ -122,6 +122,7 @@ def test_a_stop_while_the_page_is_drawn_comes_at_once(
 
 @pytest.mark.skipif(not Path("/proc/self").exists(), reason="processes are looked up in /proc")
 @pytest.mark.usefixtures("without_report")
+@pytest.mark.full("three quarters of a minute", parts=3)
 def test_stopped_and_killed_it_goes_on_where_it_was(
     start: Callable[..., ForkServerProcess],
     tree: Path,

@@ -287,6 +287,7 @@ def test_it_ends_as_soon_as_it_may(
     assert said in done.out
 
 
+@pytest.mark.full("a quarter of a minute", parts=3)
 def test_stopped_in_the_middle_it_comes_to_the_same(
     compare: Compare, losses: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -17,7 +17,7 @@ from everyformer.engines import cuda
 from everyformer.engines.averages.dense import _dense_average
 
 
-@pytest.mark.full("half a minute each, in the interpreter", parts=3)
+@pytest.mark.full("half a minute each, in the interpreter", parts=5)
 @pytest.mark.parametrize("cases", ["running", "kernel", "dense"])
 def test_kernels_are_their_equations(cases):
     if importlib.util.find_spec("triton") is None:

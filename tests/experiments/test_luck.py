@@ -46,6 +46,7 @@ def test_rows_are_judged_as_a_comparison_judges_them(
     assert rows[0]["values"] == [1.0, 1.1, 1.2]
 
 
+@pytest.mark.full("a quarter of a minute", parts=3)
 def test_trials_of_equal_draws_hold_and_of_unequal_ones_do_not(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -55,6 +55,7 @@ def test_a_compiled_step_writes_the_same_tokens(name):
 
 
 @pytest.mark.usefixtures("eager")
+@pytest.mark.full("a compiler works", parts=3)
 def test_padded_prompts_and_rows_that_end():
     model, ragged = model_of("attention"), [[1, 2, 3], [4, 5, 6, 7, 8]]
     plain = generate(model, ragged, tokens=9, sampling=GREEDY)

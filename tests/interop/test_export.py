@@ -175,6 +175,7 @@ def test_rows_put_in_order_by_counting_are_those_put_in_order_by_sorting(monkeyp
     assert torch.equal(rows.compact(torch.randn(5, 13, 2), keep).order, sorted_order)
 
 
+@pytest.mark.full("a quarter of a minute", parts=3)
 def test_hashed_attention_is_a_program_of_torch_and_refused_by_name_for_onnx(tmp_path):
     torch.manual_seed(0)
     sizes = {"width": 16, "heads": 2, "layers": 1, "max_length": 48}

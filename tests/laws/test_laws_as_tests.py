@@ -31,6 +31,7 @@ def test_a_law_that_there_is_not(everyformer_laws):
 """
 
 
+@pytest.mark.full("a quarter of a minute", parts=3)
 def test_the_fixture_fails_with_the_evidence_and_leaves_out_what_is_exempt(tmp_path):
     (tmp_path / "test_mine.py").write_text(TESTS)
     (tmp_path / "conftest.py").write_text(f"import sys; sys.path.insert(0, {str(HERE)!r})")

@@ -221,6 +221,7 @@ def test_what_stands_in_the_padding_never_matters(front):
 
 
 @graphs_take_all_pairs
+@pytest.mark.full("a compiler works", parts=3)
 def test_a_compiler_that_knows_how_many_are_in_front_makes_no_square():
     mixer = make(radius=2)
     largest = 0

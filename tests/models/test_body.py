@@ -142,6 +142,7 @@ def test_a_body_is_what_lies_between_embeddings_and_head(name: str) -> None:
     close(model.head(made(x)[0]), model(nothing, embeddings=x).logits, 1e-12)
 
 
+@pytest.mark.full("a compiler works", parts=3)
 def test_a_body_compiles_as_one_graph() -> None:
     made, (x, reset, _) = body("gtrxl"), rollout(6)
     compiled: Any = torch.compile(made, backend="eager", fullgraph=True)

@@ -112,6 +112,7 @@ def test_without_a_trained_member_there_is_no_table() -> None:
 
 
 @pytest.mark.parametrize(("results", "tables"), [(made_up(), 1), (many(32), 2)])
+@pytest.mark.full("a quarter of a minute", parts=3)
 def test_the_page_as_pdf_has_texts_tables_and_a_page_for_each_figure(
     results: Any, tables: int, tmp_path: Path
 ) -> None:

@@ -347,6 +347,7 @@ def split_away(place: str, cache: str, count: int) -> None:
         train(stepped_model("gpt"), data, config, run, resume=run.resumes, show=False)
 
 
+@pytest.mark.full("a quarter of a minute", parts=3)
 def test_split_weights_are_sent_and_go_on_elsewhere(
     children: ForkServerContext, tmp_path: Path, without_tensorboard: None
 ) -> None:

@@ -24,8 +24,8 @@ from everyformer.training.step import backward
 
 CPU = torch.device("cpu")
 THIRDS = [PAIRS[n::3] for n in range(3)]
-FOUR = pytest.mark.full("four processes at once on two cores", parts=3)
-NUMBERS = pytest.mark.full("numbers of every member on two real processes", parts=3)
+FOUR = pytest.mark.full("four processes at once on two cores", parts=5)
+NUMBERS = pytest.mark.full("numbers of every member on two real processes", parts=5)
 
 
 def write_gradients(folder: Path, pairs: list[tuple[str, str]], parallel: Any, slices: int) -> None:

@@ -29,8 +29,8 @@ _backward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
 
 def able(q: Tensor, k: Tensor) -> bool:
     """True where `continued_attention` can take a causal call of these."""
-    plain = q.device.type == "cpu" and not torch.compiler.is_exporting()
-    return plain and 1 < q.shape[2] < k.shape[2]
+    length = q.shape[2]
+    return 1 < length < k.shape[2] and q.is_cpu and not torch.compiler.is_exporting()
 
 
 def continued_attention(q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
