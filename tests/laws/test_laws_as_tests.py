@@ -5,6 +5,8 @@ import sys
 from pathlib import Path
 from xml.etree import ElementTree
 
+import pytest
+
 from everyformer.laws.junit import write_junit
 from everyformer.laws.verdict import LawResult
 

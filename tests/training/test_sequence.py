@@ -154,7 +154,7 @@ def test_gates_levels_and_last_tokens_go_with_the_sums(
 
 
 @pytest.mark.parametrize(("parts", "slices"), [(1, 2), (2, 1), (4, 1)])
-@pytest.mark.parametrize("member", ["attention", "linear", "transformer-xl"])
+@pytest.mark.parametrize("member", ["attention", "linear", "transformer-xl", "adaptive-span"])
 def test_rows_and_parts_share_out_a_batch(member: str, parts: int, slices: int, ranks: Any) -> None:
     """Four rows of one part, two of two, one of four."""
     batch = {"rows": 9, "padding": "right"}

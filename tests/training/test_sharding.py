@@ -17,6 +17,7 @@ from whole_members import PAIRS, gradients, model_and_batch, plain_gradient
 import everyformer as ef
 from everyformer.core.errors import ConfigError, PluginError
 from everyformer.training.config import TrainingConfig
+from everyformer.training.logging import read_metrics
 from everyformer.training.parallel.alike import check_alike
 from everyformer.training.parallel.shared import whole
 from everyformer.training.parallel.world import World, join
@@ -181,6 +182,14 @@ def test_texts_that_are_split_train_as_on_one_process(
         one, two = tmp_path / "one" / member, tmp_path / "two" / member
         assert losses(two) == pytest.approx(losses(one), rel=1e-9), member
         check_weights(one, two)
+        [*_, ours], [*_, alone] = (
+            [row for row in read_metrics(folder / "metrics.jsonl") if "flops" in row]
+            for folder in (two, one)
+        )
+        assert ours["tokens"] == alone["tokens"], member
+        if member == "gpt":
+            # a triangle beside a rectangle has fewer pairs than a square
+            assert 0.9 * alone["flops"] < ours["flops"] <= alone["flops"]
 
 
 def refused_texts(folder: Path) -> None:

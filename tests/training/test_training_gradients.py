@@ -176,9 +176,10 @@ def test_two_processes_train_save_and_resume_as_one(
     train_tiny(tmp_path / "one", schedule="constant", ema=0.5)
     two, one = (read_metrics(tmp_path / name / "metrics.jsonl") for name in ("two", "one"))
     assert [row["step"] for row in two if "loss" in row] == list(range(1, 13))
-    # what all have read, not one alone
-    tokens = [[row["tokens"] for row in rows if "loss" in row] for rows in (two, one)]
-    assert tokens[0] == tokens[1]
+    # what all have read and computed, not one alone
+    for counted in ("tokens", "flops"):
+        ours_so_far, so_far = ([r[counted] for r in rows if "loss" in r] for rows in (two, one))
+        assert ours_so_far == so_far, counted
     ours, expected = losses_by_step(two), losses_by_step(one)
     assert {step: ours[step] for step in expected} == pytest.approx(expected, rel=1e-4)
 
