@@ -143,7 +143,8 @@ def test_on_the_machine_itself_the_place_is_the_truth_too(
     train_tiny(PLACE, steps=7)  # type: ignore[arg-type]
     # what was not sent is not there, whatever lies in the local folder
     store.rm("/bucket/run/checkpoints/step-00000007", recursive=True)
-    train_tiny(PLACE, resume=True, steps=9)  # type: ignore[arg-type]
+    with pytest.warns(UserWarning, match="step-00000007 is not at"):
+        train_tiny(PLACE, resume=True, steps=9)  # type: ignore[arg-type]
     train_tiny(tmp_path / "run", steps=7)
     shutil.rmtree(tmp_path / "run" / "checkpoints" / "step-00000007")
     train_tiny(tmp_path / "run", resume=True, steps=9)
@@ -364,3 +365,29 @@ def test_split_weights_are_sent_and_go_on_elsewhere(
     check_weights(tmp_path / "one" / "gpt", run)
     shutil.rmtree(tmp_path / "machine1")
     check_weights(tmp_path / "one" / "gpt", place)  # type: ignore[arg-type]
+
+
+def test_a_checkpoint_that_was_refused_is_kept_aside_and_said(
+    store: MemoryFileSystem, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sent by hand, the run goes on from it."""
+    train_tiny(PLACE, steps=6)  # type: ignore[arg-type]
+    plain = MemoryFileSystem.put_file
+
+    def refuse(self: Any, *given: Any, **more: Any) -> None:
+        if "step-00000008" in str(given):
+            raise OSError("no room")
+        plain(self, *given, **more)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(MemoryFileSystem, "put_file", refuse)
+        with pytest.raises(UnsavedError, match="no room"):
+            train_tiny(PLACE, steps=12, resume=True)  # type: ignore[arg-type]
+    assert steps(store)[-1] == 6
+    with pytest.warns(UserWarning, match=f"step-00000008 is not at {PLACE}, so"):
+        folder = fetched(PLACE, "resume")
+    [kept] = (folder.parent / "unsent").iterdir()
+    assert not (folder / "checkpoints" / kept.name).exists()
+    store.put(str(kept), f"/bucket/run/checkpoints/{kept.name}", recursive=True)
+    assert train_tiny(PLACE, steps=9, resume=True).steps == 9  # type: ignore[arg-type]
+    assert [row[0] for row in curve(fetched(PLACE)) if row[1] is not None][-2:] == [8, 9]

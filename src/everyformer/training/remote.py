@@ -70,7 +70,9 @@ def _mirror(remote: Remote, wanted: Wanted, exact: bool) -> None:
     for path in _steps_in(remote.folder):
         state = path / STATE
         there = remote.read(_state(path.name)) if path.name in whole else None
-        if not state.is_file() or state.read_bytes() != there:
+        if state.is_file() and whole and path.name > whole[-1]:
+            _put_aside(path, remote)
+        elif not state.is_file() or state.read_bytes() != there:
             shutil.rmtree(path)
     for path in visible_files(remote.folder) if exact else ():
         if not any(name.partition("/")[0] == path.name for name in stamps):
@@ -79,6 +81,20 @@ def _mirror(remote: Remote, wanted: Wanted, exact: bool) -> None:
     for step in _chosen(remote, whole, wanted):
         names = [name for name in stamps if name.startswith(f"checkpoints/{step}/")]
         remote.fetch(sorted(names, key=lambda name: name == _state(step)), stamps)
+
+
+def _put_aside(checkpoint: Path, remote: Remote) -> None:
+    """Keep a whole checkpoint that is newer than all at the place, where no run looks for it."""
+    kept = remote.folder.parent / "unsent" / checkpoint.name
+    if kept.exists():
+        shutil.rmtree(kept)
+    kept.parent.mkdir(exist_ok=True)
+    checkpoint.rename(kept)
+    warnings.warn(
+        f"{checkpoint.name} is not at {remote.url}, so nothing goes on from it; it is kept in "
+        f"{kept}: copy it to {remote.url}/checkpoints to go on from there",
+        stacklevel=5,
+    )
 
 
 def _chosen(remote: Remote, whole: list[str], wanted: Wanted) -> list[str]:
