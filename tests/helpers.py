@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import everyformer as ef
 from everyformer.blocks.feedforward import FeedForward
@@ -128,6 +129,21 @@ def saved_bytes(run: Callable[[], Tensor], known: Iterable[Tensor] = ()) -> int:
     assert all(y.requires_grad for _, y in passes)
     aside = {t.untyped_storage().data_ptr() for t in known} | {*passes[0][0]}
     return sum(size for at, size in passes[1][0].items() if at not in aside)
+
+
+class Largest(TorchDispatchMode):
+    """The largest tensor that anything makes, in bytes."""
+
+    found = 0
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        out = func(*args, **(kwargs or {}))
+        made = out if isinstance(out, tuple | list) else (out,)
+        sizes = [t.untyped_storage().size() for t in made if isinstance(t, Tensor)]
+        self.found = max([self.found, *sizes])
+        return out
 
 
 def shifted(module: Module, by: float = 0.3, *, vectors: bool = False) -> Module:

@@ -2,12 +2,12 @@
 
 import pytest
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
 from everyformer.core.errors import UnsupportedError
 from everyformer.engines.softmax.attention import softmax_attention
 from everyformer.engines.softmax.visibility import Visibility
+from helpers import Largest
 
 CAUSAL = Visibility(causal=True)
 
@@ -67,19 +67,6 @@ def test_halves_are_merged_in_float32(dtype, bound):
     assert found.dtype == dtype
     exact = by_pairs(*(t.double() for t in given))
     torch.testing.assert_close(found.double(), exact, rtol=0, atol=bound)
-
-
-class Largest(TorchDispatchMode):
-    """The largest tensor that anything makes, in bytes."""
-
-    found = 0
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        out = func(*args, **(kwargs or {}))
-        made = out if isinstance(out, tuple | list) else (out,)
-        sizes = [t.untyped_storage().size() for t in made if isinstance(t, torch.Tensor)]
-        self.found = max([self.found, *sizes])
-        return out
 
 
 def test_no_tensor_of_all_pairs_is_made():

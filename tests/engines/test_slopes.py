@@ -4,13 +4,13 @@ import math
 
 import pytest
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
 import everyformer as ef
 from everyformer.core.errors import UnsupportedError
 from everyformer.engines.softmax.attention import softmax_attention
 from everyformer.engines.softmax.visibility import Visibility
+from helpers import Largest
 
 SLOPES = (0.5, 0.03125)
 
@@ -66,19 +66,6 @@ def test_dropout_on_weights_is_not_forgotten():
     assert y[:, :, -100:].std() > 0.01
     assert y[:, :, -100:].mean().item() == pytest.approx(1, abs=0.05)
     torch.testing.assert_close(fallen(q, k, ones, (0.0, 0.0)), ones)
-
-
-class Largest(TorchDispatchMode):
-    """The largest tensor that anything makes."""
-
-    found = 0
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        out = func(*args, **(kwargs or {}))
-        made = out if isinstance(out, tuple | list) else (out,)
-        sizes = [t.untyped_storage().size() for t in made if isinstance(t, torch.Tensor)]
-        self.found = max([self.found, *sizes])
-        return out
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import load_file
 from torch import Tensor
 
 from everyformer.benchmark.points import Point, Setting
@@ -136,8 +137,7 @@ def write_gguf(model: Model, path: Path) -> None:
     gguf = extra_module("gguf", "llama", "this comparison")
     with tempfile.TemporaryDirectory() as folder:
         export_checkpoint(model, Path(folder) / "hf", "gpt2")
-        safetensors = extra_module("safetensors.torch", "hf", "this comparison")
-        tensors = safetensors.load_file(Path(folder) / "hf" / "model.safetensors")
+        tensors = load_file(Path(folder) / "hf" / "model.safetensors")
     config = model.config
     writer = gguf.GGUFWriter(path, "gpt2")
     writer.add_vocab_size(config.vocabulary)
@@ -153,7 +153,7 @@ def write_gguf(model: Model, path: Path) -> None:
         for theirs, known in NAMES.items():
             kept = kept.replace(theirs, known)
         # transformers holds these as inputs by outputs
-        turned = tensor.dim() == 2 and (".c_" in name)
+        turned = tensor.dim() == 2 and ".c_" in name
         writer.add_tensor(kept, (tensor.T if turned else tensor).contiguous().numpy())
     writer.write_header_to_file()
     writer.write_kv_data_to_file()

@@ -26,9 +26,7 @@ def found_run(folder: str) -> tuple[str, str | None]:
     Raises:
         CheckpointError: a comparison without a result yet; the runs that there are are named.
     """
-    from everyformer.training.remote import fetched
-
-    path = fetched(folder)
+    path = _here(folder)
     if not path.is_dir() or (path / CONFIG).exists():
         return folder, None
     if (path / INSIDE / CONFIG).exists():
@@ -47,9 +45,8 @@ def found_run(folder: str) -> tuple[str, str | None]:
 def is_comparison(folder: str) -> bool:
     """True for the folder of a comparison."""
     from everyformer.comparison.folder import RECORD
-    from everyformer.training.remote import fetched
 
-    path = fetched(folder)
+    path = _here(folder)
     return (path / RECORD).exists() and not (path / CONFIG).exists()
 
 
@@ -61,18 +58,21 @@ def compared(folder: str) -> Results:
     """
     from everyformer.comparison.collect import FORMAT
     from everyformer.system.sealed import read_json
-    from everyformer.training.remote import fetched
 
-    path = fetched(folder) / "results.json"
+    path = _here(folder) / "results.json"
     if not path.exists():
         raise _unfinished(folder)
     return cast("Results", read_json(path, FORMAT))
 
 
-def _unfinished(folder: str) -> CheckpointError:
+def _here(folder: str) -> Path:
     from everyformer.training.remote import fetched
 
-    runs = fetched(folder).glob(f"runs/*/{INSIDE}/{CONFIG}")
+    return fetched(folder)
+
+
+def _unfinished(folder: str) -> CheckpointError:
+    runs = _here(folder).glob(f"runs/*/{INSIDE}/{CONFIG}")
     there = sorted(str(run.parent.parent) for run in runs)
     named = f"one of its runs: {', '.join(there)}" if there else "it has no run yet"
     go_on = command(f"compare --resume --out {shlex.quote(folder)}")

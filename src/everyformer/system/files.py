@@ -148,8 +148,8 @@ def expanded(path: str | Path) -> Path:
     """
     if is_remote(path) and str(path).startswith(STORES):
         raise ConfigError(
-            f"{path} is no folder or file of this machine, which is needed here; runs and saved "
-            "models may lie there"
+            f"{path} is no folder or file of this machine, which is needed here; runs, "
+            "comparisons and saved models may lie there"
         )
     try:
         return Path(path).expanduser()

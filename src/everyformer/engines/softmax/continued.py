@@ -35,13 +35,16 @@ def able(q: Tensor, k: Tensor) -> bool:
 
 def continued_attention(q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
     """Outputs (B, H, L, Dv) of ``q`` (B, H, L, D), ``k`` and ``v`` (B, H_kv, S, ...), S > L."""
-    groups, size = q.shape[1] // k.shape[1], v.shape[-1]
+    o, _ = _continued_softmax(*for_kernels(q, k, v), scale)
+    return o[..., : v.shape[-1]]
+
+
+def for_kernels(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """All three (B, H, ...) with heads of one size, as kernels on a CPU take them."""
+    groups, most = q.shape[1] // k.shape[1], max(q.shape[-1], v.shape[-1])
     k, v = (t if groups == 1 else t.repeat_interleave(groups, dim=1) for t in (k, v))
-    # kernels take heads of one size
-    most = max(q.shape[-1], size)
     q, k, v = (F.pad(t, (0, most - t.shape[-1])) for t in (q, k, v))
-    o, _ = _continued_softmax(q, k, v, scale)
-    return o[..., :size]
+    return q, k, v
 
 
 def _attend(q: Tensor, k: Tensor, v: Tensor, scale: float) -> tuple[Tensor, Tensor]:

@@ -35,10 +35,10 @@ from itertools import groupby
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from everyformer.engines.operators import operator
+from everyformer.engines.softmax.continued import for_kernels
 
 _forward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
 _backward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
@@ -61,13 +61,8 @@ def sloped_attention(q: Tensor, k: Tensor, v: Tensor, slopes: Tensor, scale: flo
 
     ``slopes`` (H,) are m_h. Queries are the last L of the S tokens.
     """
-    groups, size = q.shape[1] // k.shape[1], v.shape[-1]
-    k, v = (t if groups == 1 else t.repeat_interleave(groups, dim=1) for t in (k, v))
-    # kernels take heads of one size
-    most = max(q.shape[-1], size)
-    q, k, v = (F.pad(t, (0, most - t.shape[-1])) for t in (q, k, v))
-    o, _ = _sloped_softmax(q, k, v, slopes.to(q.dtype), scale)
-    return o[..., :size]
+    o, _ = _sloped_softmax(*for_kernels(q, k, v), slopes.to(q.dtype), scale)
+    return o[..., : v.shape[-1]]
 
 
 @dataclass(frozen=True)
