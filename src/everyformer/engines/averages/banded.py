@@ -33,6 +33,7 @@ from everyformer.engines.averages.running import (
     reference_of,
     sums_gradient,
 )
+from everyformer.engines.cuda import on_cuda
 from everyformer.engines.operators import operator
 from everyformer.engines.products import add_product, halves, plus_product, product
 from everyformer.engines.ranges import fake, full_precision, per_key, returned, widened
@@ -331,7 +332,7 @@ def _operations(k: Any, v: Any, bias: Any, causal: bool, lead: int) -> int:
     return 2 * pairs * k[0] * k[2] * (v[-1] + k[-1])
 
 
-_banded_average, _ = operator(
+_banded_average, _banded_average_backward = operator(
     "banded_average",
     _averages,
     _gradients,
@@ -340,3 +341,5 @@ _banded_average, _ = operator(
     shapes=lambda k, v, lead: (fake(v[:, lead:]), fake(widened(k[:, lead:]))),
     flops=(_operations, lambda k, v, bias, causal, lead: 2 * _operations(k, v, bias, causal, lead)),
 )
+on_cuda(_banded_average, "banded.call.forward", _averages)
+on_cuda(_banded_average_backward, "banded.call.backward", _gradients)

@@ -1,0 +1,147 @@
+"""Averages of blocks of keys, and of every block of queries over the tiles of its window.
+
+Key block m begins at token ``first`` + (m - 1) TILE; query block i has the window i + 1 .. i +
+``window``. With first = lead - (keys of a band before its query), the offset between query t and
+token s has entry s - t - first of the bias; when causal, entries end with the query's own.
+"""
+
+import triton
+import triton.language as tl
+
+from everyformer.engines.fused.dense.tiles import (
+    LOWEST,
+    RANGE,
+    bias_range,
+    column_of,
+    row_of,
+)
+from everyformer.engines.fused.kernel.states import product
+
+
+@triton.jit
+def keys_of(m, first, source, TILE: tl.constexpr):
+    """Tokens of key block ``m``, ``source`` (which is no token) for those before the row."""
+    s = first + (m - 1) * TILE + tl.arange(0, TILE)
+    return tl.where(s < 0, source, s)
+
+
+@triton.jit
+def read_band(
+    bias, h, t, s, bias_head, bias_step, length, source, offsets, first, CAUSAL: tl.constexpr
+):
+    """w (T, S) of queries t and keys s: the bias in the band, 0 beside it, -inf where not seen."""
+    entry = s[None, :] - t[:, None] - first
+    seen = (t < length)[:, None] & (s < source)[None, :]
+    if CAUSAL:
+        seen = seen & (entry < offsets)
+    inside = seen & (entry >= 0) & (entry < offsets)
+    w = tl.load(bias + h * bias_head + t[:, None] * bias_step + entry, inside, 0.0).to(tl.float32)
+    return tl.where(seen, w, float("-inf"))
+
+
+@triton.jit
+def read_tokens(
+    k, v, b, h, s, c, k_batch, k_step, k_head, v_batch, v_step, v_head, source, values,
+    SHARED: tl.constexpr,
+):  # fmt: skip
+    """Keys and values (S, C) of tokens s and channels c, -inf and 0 where there are none."""
+    here = (s < source)[:, None] & (c < values)[None, :]
+    key = tl.zeros_like(c) if SHARED else c
+    place = k + b * k_batch + h * k_head + s[:, None] * k_step + key[None, :]
+    keys = tl.load(place, here, float("-inf")).to(tl.float32)
+    place = v + b * v_batch + h * v_head + s[:, None] * v_step + c[None, :]
+    return keys, tl.load(place, here, 0.0).to(tl.float32)
+
+
+@triton.jit
+def key_range(keys, s, source, CAUSAL: tl.constexpr):
+    """The largest of every channel of keys (S, C), and the largest difference between two of one.
+
+    When causal, a query may see of a tile none but hidden keys, and what it saw before would be
+    lost beside a later one: these count as infinitely low.
+    """
+    top = tl.max(keys, 0)
+    aside = (s >= source)[:, None] if CAUSAL else keys == float("-inf")
+    low = tl.min(tl.where(aside, float("inf"), keys), 0)
+    return top, tl.max(tl.where(top > low, top - low, 0.0), 0)
+
+
+@triton.jit
+def sum_blocks(
+    k, v, lse, o,
+    k_batch, k_step, k_head, v_batch, v_step, v_head,
+    heads, source, values, first, blocks, value_blocks,
+    SHARED: tl.constexpr, TILE: tl.constexpr,
+):  # fmt: skip
+    """Log-sums and averages of every block of keys, both by channel."""
+    h, m = (tl.program_id(0) // blocks).to(tl.int64), tl.program_id(0) % blocks
+    b = (tl.program_id(1) // value_blocks).to(tl.int64)
+    c = tl.program_id(1) % value_blocks * TILE + tl.arange(0, TILE)
+    keys, tokens = read_tokens(
+        k, v, b, h, keys_of(m, first, source, TILE), c, k_batch, k_step, k_head, v_batch, v_step,
+        v_head, source, values, SHARED,
+    )  # fmt: skip
+    reached = tl.maximum(tl.max(keys, 0), LOWEST)
+    weight = tl.exp(keys - reached[None, :])
+    total = tl.sum(weight, 0)
+    place = ((b * blocks + m) * heads + h) * values + c
+    tl.store(lse + place, reached + tl.log(total), c < values)
+    # the largest key adds 1 to the total: only a block without tokens is below
+    tl.store(o + place, tl.sum(weight * tokens, 0) / tl.maximum(total, 0.5), c < values)
+
+
+@triton.jit
+def average(
+    k, v, bias, far_lse, far_o, o, lse,
+    k_batch, k_step, k_head, v_batch, v_step, v_head, bias_head, bias_step,
+    heads, length, source, values, offsets, first, queries, window, value_blocks,
+    CAUSAL: tl.constexpr, SHARED: tl.constexpr, TILE: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """o and the log-sums of its weights, from the average of what lies outside the window on."""
+    h, i = (tl.program_id(0) // queries).to(tl.int64), tl.program_id(0) % queries
+    b = (tl.program_id(1) // value_blocks).to(tl.int64)
+    t = i * TILE + tl.arange(0, TILE)
+    c = tl.program_id(1) % value_blocks * TILE + tl.arange(0, TILE)
+    place = ((b * queries + i) * heads + h) * values + c
+    far = tl.load(far_lse + place, c < values, float("-inf"))
+    top = far[None, :] + tl.zeros([TILE, TILE], tl.float32)
+    total = tl.where(top > float("-inf"), 1.0, 0.0)
+    summed = total * tl.load(far_o + place, c < values, 0.0)[None, :]
+    for n in range(window):
+        s = keys_of(i + 1 + n, first, source, TILE)
+        w = read_band(
+            bias, h, t, s, bias_head, bias_step, length, source, offsets, first, CAUSAL
+        )  # fmt: skip
+        keys, tokens = read_tokens(
+            k, v, b, h, s, c, k_batch, k_step, k_head, v_batch, v_step, v_head, source, values,
+            SHARED,
+        )  # fmt: skip
+        above, bias_spread = bias_range(w)
+        level, key_spread = key_range(keys, s, source, CAUSAL)
+        if bias_spread + key_spread <= RANGE:
+            higher = tl.maximum(top, above[:, None] + level[None, :])
+            reached = tl.maximum(higher, LOWEST)
+            fade, new = tl.exp(top - reached), tl.exp(above[:, None] + level[None, :] - reached)
+            left = tl.exp(w - tl.maximum(above, LOWEST)[:, None])
+            right = tl.exp(keys - tl.maximum(level, LOWEST)[None, :])
+            total = total * fade + new * product(left, right, PRECISION)
+            summed = summed * fade + new * product(left, right * tokens, PRECISION)
+            top = higher
+        else:
+            for j in range(TILE):
+                score = column_of(w, j, TILE)[:, None] + row_of(keys, j, TILE)[None, :]
+                higher = tl.maximum(top, score)
+                reached = tl.maximum(higher, LOWEST)
+                fade, new = tl.exp(top - reached), tl.exp(score - reached)
+                total = total * fade + new
+                summed = summed * fade + new * row_of(tokens, j, TILE)[None, :]
+                top = higher
+    row = (b * length + t[:, None]) * heads + h
+    here = (t < length)[:, None] & (c < values)[None, :]
+    found = tl.where(total > 0, summed / tl.where(total > 0, total, 1.0), 0.0)
+    tl.store(o + row * values + c[None, :], found, here)
+    logs = tl.maximum(top, LOWEST) + tl.log(total)
+    if SHARED:
+        tl.store(lse + row + 0 * c[None, :], logs, here & (c == 0)[None, :])
+    else:
+        tl.store(lse + row * values + c[None, :], logs, here)

@@ -1,0 +1,137 @@
+"""Gradients of what lies outside the windows, of keys and values, and of the bias.
+
+With p = exp(K + w - lse) and c = -g o, for pairs of a window and for whole blocks of keys alike:
+
+dV = sum p g,    dK = V dV + sum p c,    dw = sum over rows and channels of p (g V + c).
+"""
+
+import triton
+import triton.language as tl
+
+from everyformer.engines.fused.banded.averages import key_range, keys_of, read_band, read_tokens
+from everyformer.engines.fused.dense.gradients import read_above
+from everyformer.engines.fused.dense.tiles import LOWEST, RANGE, bias_range, column_of, row_of
+from everyformer.engines.fused.kernel.states import product
+
+
+@triton.jit
+def differentiate_far(
+    far_lse, o, lse, g, dfar, cfar,
+    g_batch, g_step, g_head,
+    heads, length, values, queries, value_blocks,
+    SHARED: tl.constexpr, TILE: tl.constexpr,
+):  # fmt: skip
+    """For every block of queries, sums of p g and p c, p the share of all outside its window."""
+    h, i = (tl.program_id(0) // queries).to(tl.int64), tl.program_id(0) % queries
+    b = (tl.program_id(1) // value_blocks).to(tl.int64)
+    t = i * TILE + tl.arange(0, TILE)
+    c = tl.program_id(1) % value_blocks * TILE + tl.arange(0, TILE)
+    x, y, logs = read_above(
+        g, o, lse, b, h, t, c, g_batch, g_step, g_head, heads, length, values, SHARED
+    )
+    place = ((b * queries + i) * heads + h) * values + c
+    p = tl.exp(tl.load(far_lse + place, c < values, float("-inf"))[None, :] - logs)
+    tl.store(dfar + place, tl.sum(p * x, 0), c < values)
+    tl.store(cfar + place, tl.sum(p * y, 0), c < values)
+
+
+@triton.jit
+def differentiate_tokens(
+    k, v, bias, block_lse, dblock, cblock, o, lse, g, dk, dv,
+    k_batch, k_step, k_head, v_batch, v_step, v_head, g_batch, g_step, g_head,
+    bias_head, bias_step,
+    heads, length, source, values, offsets, first, queries, window, blocks, value_blocks,
+    CAUSAL: tl.constexpr, SHARED: tl.constexpr, TILE: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """Gradients of a block of keys and values; of shared keys, sums over blocks of channels."""
+    h, m = (tl.program_id(0) // blocks).to(tl.int64), tl.program_id(0) % blocks
+    b, block = (tl.program_id(1) // value_blocks).to(tl.int64), tl.program_id(1) % value_blocks
+    s, c = keys_of(m, first, source, TILE), block * TILE + tl.arange(0, TILE)
+    keys, tokens = read_tokens(
+        k, v, b, h, s, c, k_batch, k_step, k_head, v_batch, v_step, v_head, source, values, SHARED
+    )
+    place = ((b * blocks + m) * heads + h) * values + c
+    # in queries whose windows are elsewhere the block is one token
+    total = tl.load(block_lse + place, c < values, float("-inf"))
+    weight = tl.exp(keys - tl.maximum(total, LOWEST)[None, :])
+    of_value = weight * tl.load(dblock + place, c < values, 0.0)[None, :]
+    of_key = weight * tl.load(cblock + place, c < values, 0.0)[None, :]
+    level, key_spread = key_range(keys, s, source, CAUSAL)
+    weight = tl.exp(keys - tl.maximum(level, LOWEST)[None, :])
+    for i in range(tl.maximum(m - window, 0), tl.minimum(m, queries)):
+        t = i * TILE + tl.arange(0, TILE)
+        w = read_band(
+            bias, h, t, s, bias_head, bias_step, length, source, offsets, first, CAUSAL
+        )  # fmt: skip
+        x, y, logs = read_above(
+            g, o, lse, b, h, t, c, g_batch, g_step, g_head, heads, length, values, SHARED
+        )
+        above, bias_spread = bias_range(w)
+        if bias_spread + key_spread <= RANGE:
+            left = tl.trans(tl.exp(w - tl.maximum(above, LOWEST)[:, None]))
+            scale = tl.exp(above[:, None] + level[None, :] - logs)
+            of_value += weight * product(left, x * scale, PRECISION)
+            of_key += weight * product(left, y * scale, PRECISION)
+        else:
+            for n in range(TILE):
+                log = tl.max(tl.where((tl.arange(0, TILE) == n)[:, None], logs, float("-inf")), 0)
+                p = tl.exp(row_of(w, n, TILE)[:, None] + keys - log[None, :])
+                of_value += p * row_of(x, n, TILE)[None, :]
+                of_key += p * row_of(y, n, TILE)[None, :]
+    of_key += tokens * of_value
+    row = (b * source + s[:, None]) * heads + h
+    here = (s < source)[:, None] & (c < values)[None, :]
+    tl.store(dv + row * values + c[None, :], of_value, here)
+    if SHARED:
+        into = dk + ((b * source + s) * heads + h) * value_blocks + block
+        tl.store(into, tl.sum(of_key, 1), s < source)
+    else:
+        tl.store(dk + row * values + c[None, :], of_key, here)
+
+
+@triton.jit
+def differentiate_bias(
+    k, v, bias, o, lse, g, dbias,
+    k_batch, k_step, k_head, v_batch, v_step, v_head, g_batch, g_step, g_head,
+    bias_head, bias_step,
+    batch, heads, length, source, values, offsets, first, queries, window, each,
+    CAUSAL: tl.constexpr, SHARED: tl.constexpr, TILE: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """Gradient of the biases of a tile for each of its queries, from ``each`` rows of the batch."""
+    tile, part = tl.program_id(0) // window, tl.program_id(1).to(tl.int64)
+    h, i = (tile // queries).to(tl.int64), tile % queries
+    t = i * TILE + tl.arange(0, TILE)
+    s = keys_of(i + 1 + tl.program_id(0) % window, first, source, TILE)
+    w = read_band(
+        bias, h, t, s, bias_head, bias_step, length, source, offsets, first, CAUSAL
+    )  # fmt: skip
+    above, bias_spread = bias_range(w)
+    left = tl.exp(w - tl.maximum(above, LOWEST)[:, None])
+    dw = tl.zeros([TILE, TILE], tl.float32)
+    for b in range(part * each, tl.minimum((part + 1) * each, batch)):
+        for start in range(0, values, TILE):
+            c = start + tl.arange(0, TILE)
+            keys, tokens = read_tokens(
+                k, v, b, h, s, c, k_batch, k_step, k_head, v_batch, v_step, v_head, source, values,
+                SHARED,
+            )  # fmt: skip
+            x, y, logs = read_above(
+                g, o, lse, b, h, t, c, g_batch, g_step, g_head, heads, length, values, SHARED
+            )
+            level, key_spread = key_range(keys, s, source, CAUSAL)
+            if bias_spread + key_spread <= RANGE:
+                right = tl.exp(keys - tl.maximum(level, LOWEST)[None, :])
+                scale = tl.exp(above[:, None] + level[None, :] - logs)
+                new = product(x * scale, tl.trans(right * tokens), PRECISION)
+                dw += left * (new + product(y * scale, tl.trans(right), PRECISION))
+            else:
+                for j in range(TILE):
+                    p = tl.exp(
+                        column_of(w, j, TILE)[:, None] + row_of(keys, j, TILE)[None, :] - logs
+                    )
+                    new = tl.sum(p * (x * row_of(tokens, j, TILE)[None, :] + y), 1)
+                    dw += tl.where(tl.arange(0, TILE)[None, :] == j, new[:, None], 0.0)
+    entry = s[None, :] - t[:, None] - first
+    inside = (t < length)[:, None] & (s < source)[None, :] & (entry >= 0) & (entry < offsets)
+    into = dbias + ((part * heads + h) * length + t[:, None]) * offsets + entry
+    tl.store(into, dw, inside)

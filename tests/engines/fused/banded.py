@@ -1,0 +1,162 @@
+"""The kernels of averages with a bias inside a band; `test_fused` runs this file."""
+
+import math
+from inspect import signature
+
+import pytest
+import torch
+
+from everyformer.engines.averages import banded
+from everyformer.engines.fused.banded import call
+from everyformer.engines.fused.banded.call import backward, forward
+
+CASES = {
+    # rows, queries, heads, offsets, keys and values of a head, a bias for every query, causal, lead
+    "causal": (2, 7, 1, 4, 3, 3, True, True, False),
+    "both sides": (1, 13, 1, 5, 3, 3, True, False, False),
+    "a band of three blocks": (1, 11, 1, 7, 2, 2, True, False, False),
+    "one key a head, one bias for all": (1, 6, 1, 3, 1, 5, False, False, False),
+    "the same, causal": (1, 9, 1, 3, 1, 3, False, True, False),
+    "after a carried average": (1, 7, 2, 4, 2, 2, True, True, True),
+    "the same, one offset": (1, 5, 1, 1, 1, 3, False, True, True),
+    "one offset": (1, 9, 1, 1, 2, 2, True, False, False),
+    "a band wider than the row": (1, 3, 1, 11, 3, 3, True, False, False),
+    "the same, carried and causal": (1, 3, 1, 6, 1, 2, True, True, True),
+    "one token": (1, 1, 1, 1, 1, 1, True, True, False),
+}
+HALF = {torch.bfloat16: 2**-6, torch.float16: 2**-9}
+
+
+@pytest.fixture(autouse=True)
+def _small_tiles(monkeypatch):
+    """Several blocks in a short row."""
+    for exact in call.TILES:
+        monkeypatch.setitem(call.TILES, exact, 4)
+
+
+def draw(case, scales=(1.0, 1.0), dtype=torch.float32):
+    batch, length, heads, offsets, keys, values, own, causal, streamed = CASES[case]
+    lead = offsets if streamed else 0
+    generator = torch.Generator().manual_seed(length + offsets)
+
+    def normal(*shape, scale=1.0):
+        return (scale * torch.randn(*shape, generator=generator)).to(dtype)
+
+    k = normal(batch, length + lead, heads, keys, scale=scales[0])
+    v = normal(batch, length + lead, heads, values)
+    return k, v, normal(heads, length if own else 1, offsets, scale=scales[1]), causal, lead
+
+
+def literal(k, v, bias, causal, lead):
+    """Averages and log-sums with all pairs at once, in float64."""
+    k, v, bias = k.double(), v.double(), bias.double()
+    query, key, offsets = torch.arange(lead, k.shape[1]), torch.arange(k.shape[1]), bias.shape[2]
+    entry = key - query[:, None] + (offsets - 1 if causal else offsets // 2)
+    inside = (entry >= 0) & (entry < offsets)
+    rows = torch.arange(len(query))[:, None] if bias.shape[1] > 1 else 0
+    w = torch.where(inside, bias[:, rows, entry.clamp(0, offsets - 1)], 0.0)
+    if causal:
+        w = w.masked_fill(key > query[:, None], -math.inf)
+    scores = k[:, None] + w.permute(1, 2, 0)[None, ..., None]
+    average = (torch.softmax(scores, 2).nan_to_num(0.0) * v[:, None]).sum(2)
+    return average, torch.logsumexp(scores, 2)
+
+
+def agree(found, expected, tolerance):
+    for a, b in zip(found, expected, strict=True):
+        assert a.shape == b.shape
+        assert a.is_contiguous()
+        size = b[b.isfinite()].abs().max().item() if b.isfinite().any() else 1.0
+        torch.testing.assert_close(
+            a.double(), b.double(), rtol=tolerance, atol=tolerance * max(size, 1)
+        )
+
+
+def check(given, tolerance):
+    """Averages and gradients against the equation; their dtypes against torch's operator."""
+    *inputs, causal, lead = given
+    exact = [t.double().requires_grad_() for t in inputs]
+    expected, found = literal(*exact, causal, lead), forward(*given)
+    beside = banded._averages(*given)
+    assert [t.dtype for t in found] == [t.dtype for t in beside]
+    assert [t.shape for t in found] == [t.shape for t in beside]
+    agree(found, expected, tolerance)
+    g = torch.randn(found[0].shape, generator=torch.Generator().manual_seed(1)).to(found[0].dtype)
+    wanted = torch.autograd.grad((expected[0] * g.double()).sum(), exact)
+    gradients = backward(*inputs, *found, g, causal, lead)
+    assert [t.dtype for t in gradients] == [t.dtype for t in inputs]
+    agree(gradients, [t.nan_to_num(0.0) for t in wanted], 4 * tolerance)
+
+
+def test_kernels_take_the_arguments_of_the_operators():
+    for kernels, operator in ((forward, banded._averages), (backward, banded._gradients)):
+        assert list(signature(kernels).parameters) == list(signature(operator).parameters)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_averages_and_gradients(case):
+    check(draw(case), 3e-6)
+
+
+@pytest.mark.parametrize(
+    ("case", "scales"),
+    [
+        ("one key a head, one bias for all", (300.0, 1.0)),
+        ("after a carried average", (300.0, 1.0)),
+        ("the same, causal", (1.0, 300.0)),
+    ],
+)
+def test_keys_and_biases_of_any_range(case, scales):
+    # at a distance of hundreds the log-sum itself has an error of 1e-5, and weights with it
+    check(draw(case, scales), 5e-5)
+
+
+@pytest.mark.parametrize("dtype", HALF)
+def test_half_numbers_are_summed_in_float32(dtype):
+    check(draw("both sides", dtype=dtype), HALF[dtype])
+
+
+def test_a_part_of_the_batch_may_be_smaller_than_the_others(monkeypatch):
+    # two tiles, hence two parts of at most two rows
+    monkeypatch.setattr(call, "PROGRAMS", 4)
+    k, v, *rest = draw("the same, one offset")
+    check((torch.cat([k, k + 1, -k]), torch.cat([v, 2 * v, v - 1]), *rest), 3e-6)
+
+
+@pytest.mark.parametrize("causal", [True, False])
+def test_hidden_tokens_count_for_nothing(causal):
+    k, v, bias, *_ = draw("one offset")
+    # what query 5 sees in its tile is hidden, and what comes later is far above what came before
+    k[:, 4:6], k[:, 6:] = -math.inf, k[:, 6:] + 150
+    check((k, v, bias, causal, 0), 2e-5)
+    k[:, :2] = k[0, 7] = -math.inf
+    v[:, :2] = v[0, 7] = 1e9
+    more = torch.cat([k, torch.full_like(k, -math.inf)]), torch.cat([v, v])
+    o, lse = forward(*more, bias, causal, 0)
+    dk, dv, db = backward(*more, bias, o, lse, torch.ones_like(o), causal, 0)
+    assert all(t.isfinite().all() for t in (dk, dv, db))
+    for place in (0, slice(2 if causal else 0)), (1, slice(None)):
+        assert (o[place] == 0).all()
+        assert (lse[place] == -math.inf).all()
+    for t in dk, dv:
+        assert (t[0, [0, 1, 4, 5, 7]] == 0).all()
+        assert (t[1] == 0).all()
+
+
+def test_another_future_leaves_the_past():
+    k, v, *rest = draw("the same, causal")
+    changed = k.clone()
+    changed[:, 6:] += 500
+    a, b = (forward(t, v, *rest)[0] for t in (k, changed))
+    agree([a[:, :6].contiguous()], [b[:, :6]], 1e-6)
+
+
+def test_tokens_with_gaps_between_them():
+    k, v, bias, *rest = draw("after a carried average")
+    o, lse = forward(k, v, bias, *rest)
+    g = torch.randn(o.shape)[:, :1].expand_as(o)
+    expected = backward(k, v, bias, o, lse, g.contiguous(), *rest)
+    k, v = (t.transpose(1, 2).contiguous().transpose(1, 2) for t in (k, v))
+    bias = torch.stack([bias, bias], -1)[..., 0]
+    agree(forward(k, v, bias, *rest), (o, lse), 0)
+    agree(backward(k, v, bias, o, lse, g, *rest), expected, 0)
