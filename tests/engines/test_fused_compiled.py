@@ -1,0 +1,65 @@
+"""The Triton kernels compiled for a GPU where none is: the interpreter takes what no compiler does,
+such as a variable that changes its shape in a loop."""
+
+import importlib
+import importlib.util
+
+import pytest
+import torch
+
+POINTERS = {torch.float32: "*fp32", torch.bfloat16: "*bf16", torch.int64: "*i64"}
+
+
+def compiled(kernel, arguments, options):
+    """Whether ``kernel`` compiles for these arguments, as a launch would do it."""
+    import triton
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
+    given = dict(zip(kernel.arg_names, arguments, strict=False))
+    given |= {n: options.pop(n) for n in kernel.arg_names if n in options}
+    signature, constants = {}, {}
+    for n, parameter in enumerate(kernel.params):
+        value = given[parameter.name]
+        if isinstance(value, torch.Tensor):
+            signature[parameter.name] = POINTERS[value.dtype]
+        elif value is None or value == 1 or parameter.is_constexpr:
+            signature[parameter.name] = "constexpr"
+            constants[(n,)] = value
+        else:
+            signature[parameter.name] = "i32"
+    source = ASTSource(kernel, signature, constants)
+    # unsaid, Triton 3.9 warns of it
+    options = {"enable_fp_fusion": True, **options}
+    return triton.compile(source, target=GPUTarget("cuda", 90, 32), options=options).asm["ptx"]
+
+
+@pytest.fixture
+def launched(monkeypatch):
+    """Names of the kernels that are compiled in the place of being launched."""
+    if importlib.util.find_spec("triton") is None:
+        pytest.skip("triton is not installed (it is for Linux only)")
+    from triton.runtime.jit import JITFunction
+
+    names = set()
+
+    def run(kernel, *arguments, grid, warmup, **options):
+        assert compiled(kernel, arguments, options)
+        names.add(kernel.__name__)
+
+    monkeypatch.setattr(JITFunction, "run", run)
+    return names
+
+
+@pytest.mark.full("half a minute of compiling", parts=5)
+@pytest.mark.parametrize(
+    ("dtype", "keys", "causal"), [(torch.float32, 20, True), (torch.bfloat16, 1, False)]
+)
+def test_kernels_of_bands_compile(dtype, keys, causal, launched):
+    call = importlib.import_module("everyformer.engines.fused.banded.call")
+    shapes = (2, 70, 3, keys), (2, 70, 3, 20), (3, 70 if causal else 1, 5)
+    inputs = [torch.zeros(shape, dtype=dtype) for shape in shapes]
+    o, lse = call.forward(*inputs, causal, 0)
+    call.backward(*inputs, o, lse, o, causal, 0)
+    assert {"sum_blocks", "average", "differentiate_far", "_differentiate"} <= launched
+    assert {"differentiate_tokens", "differentiate_bias"} <= launched
