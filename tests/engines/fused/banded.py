@@ -13,13 +13,13 @@ from everyformer.engines.fused.banded.call import backward, forward
 CASES = {
     # rows, queries, heads, offsets, keys and values of a head, a bias for every query, causal, lead
     "causal": (2, 7, 1, 4, 3, 3, True, True, False),
-    "both sides": (1, 13, 1, 5, 3, 3, True, False, False),
+    "both sides": (1, 11, 1, 3, 3, 3, True, False, False),
     "a band of three blocks": (1, 11, 1, 7, 2, 2, True, False, False),
     "one key a head, one bias for all": (1, 6, 1, 3, 1, 5, False, False, False),
-    "the same, causal": (1, 9, 1, 3, 1, 3, False, True, False),
-    "after a carried average": (1, 7, 2, 4, 2, 2, True, True, True),
+    "the same, causal": (1, 8, 1, 3, 1, 3, False, True, False),
+    "after a carried average": (1, 5, 2, 3, 2, 2, True, True, True),
     "the same, one offset": (1, 5, 1, 1, 1, 3, False, True, True),
-    "one offset": (1, 9, 1, 1, 2, 2, True, False, False),
+    "one offset": (1, 8, 1, 1, 2, 2, True, False, False),
     "a band wider than the row": (1, 3, 1, 11, 3, 3, True, False, False),
     "the same, carried and causal": (1, 3, 1, 6, 1, 2, True, True, True),
     "one token": (1, 1, 1, 1, 1, 1, True, True, False),
@@ -42,8 +42,9 @@ def draw(case, scales=(1.0, 1.0), dtype=torch.float32):
     def normal(*shape, scale=1.0):
         return (scale * torch.randn(*shape, generator=generator)).to(dtype)
 
-    k = normal(batch, length + lead, heads, keys, scale=scales[0])
-    v = normal(batch, length + lead, heads, values)
+    # heads before tokens in memory, which kernels are to take as they are
+    k = normal(batch, heads, length + lead, keys, scale=scales[0]).transpose(1, 2)
+    v = normal(batch, heads, length + lead, values).transpose(1, 2)
     return k, v, normal(heads, length if own else 1, offsets, scale=scales[1]), causal, lead
 
 
@@ -82,6 +83,7 @@ def check(given, tolerance):
     assert [t.shape for t in found] == [t.shape for t in beside]
     agree(found, expected, tolerance)
     g = torch.randn(found[0].shape, generator=torch.Generator().manual_seed(1)).to(found[0].dtype)
+    g = g.transpose(1, 2).contiguous().transpose(1, 2)
     wanted = torch.autograd.grad((expected[0] * g.double()).sum(), exact)
     gradients = backward(*inputs, *found, g, causal, lead)
     assert [t.dtype for t in gradients] == [t.dtype for t in inputs]
@@ -112,7 +114,7 @@ def test_keys_and_biases_of_any_range(case, scales):
 
 @pytest.mark.parametrize("dtype", HALF)
 def test_half_numbers_are_summed_in_float32(dtype):
-    check(draw("both sides", dtype=dtype), HALF[dtype])
+    check(draw("the same, carried and causal", dtype=dtype), HALF[dtype])
 
 
 def test_a_part_of_the_batch_may_be_smaller_than_the_others(monkeypatch):
@@ -161,12 +163,14 @@ def test_keys_and_biases_that_only_together_are_small():
     check((k, v, bias - 150 * even, *rest), 1e-4)
 
 
-def test_tokens_with_gaps_between_them():
-    k, v, bias, *rest = draw("after a carried average")
+def test_numbers_with_gaps_between_them():
+    k, v, bias, *rest = draw("a band wider than the row")
+    k, v, bias = (torch.stack([t, t], -1)[..., 0] for t in (k, v, bias))
     o, lse = forward(k, v, bias, *rest)
-    g = torch.randn(o.shape)[:, :1].expand_as(o)
-    expected = backward(k, v, bias, o, lse, g.contiguous(), *rest)
-    k, v = (t.transpose(1, 2).contiguous().transpose(1, 2) for t in (k, v))
-    bias = torch.stack([bias, bias], -1)[..., 0]
-    agree(forward(k, v, bias, *rest), (o, lse), 0)
-    agree(backward(k, v, bias, o, lse, g, *rest), expected, 0)
+    agree((o, lse), literal(k, v, bias, *rest), 3e-6)
+    g = torch.ones(()).expand_as(o)
+    agree(
+        backward(k, v, bias, o, lse, g, *rest),
+        backward(k, v, bias, o, lse, g.contiguous(), *rest),
+        0,
+    )
