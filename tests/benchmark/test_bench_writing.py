@@ -10,8 +10,10 @@ import pytest
 import torch
 
 from everyformer.benchmark import writing
+from everyformer.benchmark.limits import least_seconds
 from everyformer.benchmark.points import Point, Setting
 from everyformer.cli import main
+from everyformer.generation.compiled import CompiledStep
 
 SMALL = Setting(width=16, heads=2, batch=1, seconds=0.001, threads=1)
 SOURCES = ("everyformer", *writing.WRITTEN["gpt"])
@@ -81,7 +83,6 @@ def test_how_much_is_the_same_is_told() -> None:
 @pytest.mark.parametrize(
     ("source", "member", "change", "told"),
     [
-        ("everyformer", "rope", {}, "rope is measured by its layers: 'gpt' writes"),
         ("everyformer", "gpt", {"precision": "bfloat16"}, "on the CPU in float32"),
         ("everyformer", "gpt", {"device": "meta"}, "on the CPU in float32"),
     ],
@@ -92,6 +93,27 @@ def test_what_cannot_be_measured_is_refused(
     [point] = writing.measured(asked(source, member=member), dataclasses.replace(SMALL, **change))
     assert point.status == "refused"
     assert told in point.detail
+
+
+@pytest.mark.parametrize("member", ["gpt", "aft-simple"])
+def test_compiled_steps_take_turns_and_all_are_told_their_limit(
+    member: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(CompiledStep, "backend", "eager")
+    ours, made = writing.measured(asked("everyformer", writing.COMPILED, member=member), SMALL)
+    assert (ours.status, made.status) == ("ok", "ok")
+    assert made.detail == "12 of 12 tokens are the same"
+    least = 12 * least_seconds(writing.token_of(ours, SMALL), "cpu")
+    assert ours.limit == made.limit == least
+
+
+def test_a_token_in_the_middle_is_counted() -> None:
+    """Weights are read once and keys and values of 6 and of 206 tokens, in float32."""
+    few, many = (
+        writing.token_of(asked("everyformer", length=length)[0], SMALL) for length in (12, 412)
+    )
+    assert few.operations == many.operations
+    assert many.read - few.read == 200 * 4 * 2 * 16 * 4
 
 
 def test_llama_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

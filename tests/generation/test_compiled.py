@@ -10,8 +10,9 @@ import torch
 import everyformer as ef
 from everyformer.core.errors import UnsupportedError
 from everyformer.generation import compiled
+from everyformer.generation.compiled import CompiledStep
 from everyformer.generation.config import Sampling
-from everyformer.generation.sampling import generate
+from everyformer.generation.sampling import generate, stream
 
 SIZES = {"width": 16, "heads": 2, "layers": 2, "max_length": 48, "vocabulary": 30}
 GREEDY = Sampling(temperature=0)
@@ -25,7 +26,7 @@ GROWING = {
 
 def model_of(name, **options):
     torch.manual_seed(0)
-    return ef.create_model(name, **SIZES, **options).eval()
+    return ef.create_model(name, **SIZES | options).eval()
 
 
 def prompts(rows, length):
@@ -35,7 +36,7 @@ def prompts(rows, length):
 @pytest.fixture
 def eager(monkeypatch):
     """Graphs are caught as for the real compiler, and run as they are."""
-    monkeypatch.setattr(compiled, "BACKEND", "eager")
+    monkeypatch.setattr(CompiledStep, "backend", "eager")
     torch.compiler.reset()
 
 
@@ -66,6 +67,84 @@ def test_padded_prompts_and_rows_that_end():
             for way in (False, True)
         ]
         assert torch.equal(*both)
+
+
+@pytest.fixture
+def graphs(monkeypatch):
+    """The graphs that are made, which run as they are."""
+    made = []
+
+    def keep(graph, inputs):
+        made.append(compiled.read_by_rows(graph))
+        return graph.forward
+
+    monkeypatch.setattr(CompiledStep, "backend", staticmethod(keep))
+    torch.compiler.reset()
+    return made
+
+
+def test_one_graph_writes_on_beyond_every_room(graphs):
+    """Rooms of 64 tokens are full twice, and a room of its own begins the second text."""
+    model = model_of("attention", max_length=200)
+    prompt = prompts(1, 5)
+    both = [generate(model, prompt, tokens=150, sampling=GREEDY, compile=way) for way in (0, 1)]
+    assert torch.equal(*both)
+    assert len(graphs) == 1
+
+
+def test_a_text_of_one_token_needs_no_graph_of_its_own(graphs):
+    model = model_of("attention")
+    for prompt in (prompts(1, 1), prompts(1, 7)):
+        both = [generate(model, prompt, tokens=9, sampling=GREEDY, compile=way) for way in (0, 1)]
+        assert torch.equal(*both)
+    assert len(graphs) == 1
+
+
+def test_a_step_writes_into_its_room_and_copies_nothing(graphs):
+    model = model_of("attention", layers=1)
+    writing = stream(model, prompts(1, 5), tokens=20, sampling=GREEDY, compile=True)
+    places = []
+    for _ in writing:
+        (layer,) = writing.state.layers
+        places.append(layer.keys.data_ptr())
+        assert layer.room.used == layer.keys.shape[2]
+    assert len(set(places)) == 1
+    assert len(graphs) == 1
+
+
+def test_two_texts_go_on_from_one_state(graphs):
+    model = model_of("attention")
+    first = stream(model, prompts(1, 5), tokens=3, sampling=GREEDY, compile=True)
+    last = list(first)[-1][:, None]
+    state = first.state
+    rest = [
+        torch.stack(list(stream(model, start, tokens=6, sampling=GREEDY, state=state, compile=way)))
+        for way in (True, False)
+        for start in (last, (last + 1) % 30, last)
+    ]
+    assert torch.equal(torch.stack(rest[:3]), torch.stack(rest[3:]))
+    assert torch.equal(rest[0], rest[2])
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_products_with_one_token_are_sums_over_rows_of_the_weights(graphs, dtype):
+    model = model_of("gpt").to(dtype)
+    with torch.inference_mode():
+        state = model(prompts(1, 5), state=model.init_state(1)).state
+        plain = model(prompts(1, 1), state=state, last=1).logits
+        made = CompiledStep(model)(prompts(1, 1), state).logits
+    torch.testing.assert_close(made, plain, rtol=0, atol=1e-12 if dtype.itemsize > 4 else 0.1)
+    targets = [node.target for node in graphs[0].graph.nodes]
+    # four products in each of two layers, and the logits
+    assert targets.count(compiled._of_one_token) == 9
+    assert torch.nn.functional.linear not in targets
+
+
+def test_products_with_two_tokens_are_torchs(graphs):
+    model = model_of("gpt")
+    generate(model, prompts(2, 5), tokens=3, compile=True)
+    targets = [node.target for node in graphs[0].graph.nodes]
+    assert targets.count(torch.nn.functional.linear) == 9
 
 
 @pytest.mark.usefixtures("eager")

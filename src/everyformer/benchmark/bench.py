@@ -38,6 +38,7 @@ def bench(
     neighbours: Sequence[int] = (32,),
     shares: Sequence[float] = (),
     peers: bool = False,
+    compile: bool = False,
     options: Own | None = None,
     **setting: Any,
 ) -> Iterator[Point]:
@@ -45,13 +46,14 @@ def bench(
 
     Args:
         names: members. lengths: of whole calls. decode: contexts after which one token is timed.
-        write: tokens of a text that a whole model writes (`writing.WRITTEN`).
+        write: tokens of a text that a whole model writes (`everyformer.benchmark.writing`).
         search: numbers of keys among which what a member looks up is searched (`search.SEARCHED`),
             for so many ``queries`` at once and ``neighbours`` of each.
         shares: of steps, spans or layers that adaptive computation leaves (`spared.SPARED`), at
             every length instead of whole calls, each beside all of them.
         peers: also the installed packages that `peers.PEERS` names for each member, and the peers
             of texts and searches, which take turns with them in one process.
+        compile: also texts that are written by compiled steps.
         options: mixer options by member. setting: fields of `Setting`.
     """
     shared = Setting(**setting)
@@ -83,7 +85,8 @@ def bench(
     ]
     return itertools.chain(
         (measure(point, shared, options or {}) for point in points),
-        (p for point in (*texts, *searches) for p in measure_with_peers(point, shared, peers)),
+        (p for point in texts for p in measure_with_peers(point, shared, peers, compile)),
+        (p for point in searches for p in measure_with_peers(point, shared, peers)),
         (p for point in spared for p in measure_with_peers(point, shared, True)),
     )
 
@@ -125,12 +128,14 @@ def measure(point: Point, setting: Setting, options: Own) -> Point:
     return _in_process(partial(one_by_one, options=options), [point], setting)[0][0]
 
 
-def measure_with_peers(point: Point, setting: Setting, peers: bool) -> list[Point]:
+def measure_with_peers(
+    point: Point, setting: Setting, peers: bool, compile: bool = False
+) -> list[Point]:
     """Fill the ``point`` of a text, a search or a share, and if ``peers`` those of its peers, which
-    is what spares nothing for a share, in one process."""
+    is what spares nothing for a share, in one process; so too a text by compiled steps."""
     if point.work == "write":
+        from everyformer.benchmark.writing import COMPILED, measured
         from everyformer.benchmark.writing import WRITTEN as others
-        from everyformer.benchmark.writing import measured
     elif point.work == "search":
         from everyformer.benchmark.search import SEARCHED as others
         from everyformer.benchmark.search import measured
@@ -139,6 +144,8 @@ def measure_with_peers(point: Point, setting: Setting, peers: bool) -> list[Poin
         from everyformer.benchmark.spared import measured
 
     sources = others.get(point.member, ()) if peers else ()
+    if compile and point.work == "write":
+        sources = (COMPILED, *sources)
     points = [point, *(dataclasses.replace(point, source=source) for source in sources)]
     return _in_process(measured, points, setting)[0]
 

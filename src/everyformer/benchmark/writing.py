@@ -1,12 +1,13 @@
 """Texts that a whole model writes, beside others' programs with the same weights, in turn.
 
-`gpt`: so many tokens are written greedily by 4 layers after one token of each row. Its peers are
-`generate` of transformers with its usual cache and with a static one, and llama.cpp, which reads
-the weights from a GGUF file; both in float32, llama.cpp's keys and values too (its GELU is a table
-in half precision). How many of the tokens are the same is told.
+So many tokens are written greedily by 4 layers after one token of each row; also by compiled steps
+(`COMPILED`). Peers of `gpt` are `generate` of transformers with its usual cache and with a static
+one, and llama.cpp, which reads the weights from a GGUF file; both in float32, llama.cpp's keys and
+values too (its GELU is a table in half precision). How many of the tokens are the same is told, and
+the least time that they could take here, by a token in the middle (`everyformer.benchmark.limits`).
 
-Weights are those of the start, but for positions, which are made louder: else a text would be one
-token, again and again.
+Weights are those of the start, but for a table of positions, which is made louder: else a text
+would be one token, again and again.
 """
 
 import tempfile
@@ -19,16 +20,20 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
+from everyformer.benchmark.limits import least_seconds
 from everyformer.benchmark.points import Point, Setting
 from everyformer.benchmark.turns import Call, in_turn
-from everyformer.core.errors import ConfigError, UnsupportedError
+from everyformer.core.errors import UnsupportedError
+from everyformer.core.operations import Counter
 from everyformer.generation.config import Sampling
-from everyformer.generation.sampling import generate
+from everyformer.generation.sampling import generate, initial_state
 from everyformer.interop.convert.checkpoint import export_checkpoint
 from everyformer.models.base import Model
 from everyformer.models.build import create_model
 from everyformer.system.extras import extra_module
 
+COMPILED = "everyformer, compiled"
+"""the source of tokens by compiled steps"""
 WRITTEN: dict[str, tuple[str, ...]] = {
     "gpt": ("transformers", "transformers, static cache", "llama.cpp")
 }
@@ -45,9 +50,6 @@ def measured(points: Sequence[Point], setting: Setting) -> list[Point]:
     with tempfile.TemporaryDirectory() as folder:
 
         def make(point: Point) -> Call:
-            if point.member not in WRITTEN:
-                names = "', '".join(WRITTEN)
-                raise ConfigError(f"{point.member} is measured by its layers: '{names}' writes")
             if setting.precision != "float32" or setting.device != "cpu":
                 raise UnsupportedError(
                     "texts are written on the CPU in float32: leave out --device and --precision"
@@ -58,9 +60,25 @@ def measured(points: Sequence[Point], setting: Setting) -> list[Point]:
             return write
 
         result = in_turn(points, setting, make)
+    if result[0].status == "ok":
+        least = points[0].length * least_seconds(token_of(points[0], setting), setting.device)
+        result = [replace(point, limit=least) for point in result]
     ours = texts.get("everyformer")
     told = {s: same(text, ours) for s, text in texts.items() if ours is not None}
     return [p if p.detail or p is result[0] else replace(p, detail=told[p.source]) for p in result]
+
+
+def token_of(point: Point, setting: Setting) -> Counter:
+    """What is begun and read for a token in the middle of the text."""
+    model, first = model_of(point, setting)
+    with torch.inference_mode():
+        state = initial_state(model, len(first))
+        assert state is not None
+        text = first.expand(-1, max(1, point.length // 2))
+        state = model(text, state=state, last=1).state
+        with Counter() as counter:
+            model(first, state=state, last=1)
+    return counter
 
 
 def same(text: Tensor, ours: Tensor) -> str:
@@ -76,12 +94,18 @@ def model_of(point: Point, setting: Setting) -> tuple[Model, Tensor]:
         point.member, "lm", width=setting.width, heads=setting.heads, layers=LAYERS,
         vocabulary=VOCABULARY, max_length=point.length + 1,
     ).eval()  # fmt: skip
-    model.get_parameter("position.table").mul_(LOUDER)
+    for name, parameter in model.named_parameters():
+        if name == "position.table":
+            parameter.mul_(LOUDER)
     return model, torch.randint(VOCABULARY, (setting.batch, 1))
 
 
 def _ours(model: Model, first: Tensor, tokens: int, folder: Path) -> Callable[[], Tensor]:
     return lambda: generate(model, first, tokens=tokens, sampling=GREEDY)
+
+
+def _compiled(model: Model, first: Tensor, tokens: int, folder: Path) -> Callable[[], Tensor]:
+    return lambda: generate(model, first, tokens=tokens, sampling=GREEDY, compile=True)
 
 
 def _transformers(model: Model, first: Tensor, tokens: int, folder: Path) -> Callable[[], Tensor]:
@@ -177,6 +201,7 @@ NAMES = {
 """what transformers calls a tensor, and llama.cpp"""
 WRITERS: dict[str, Callable[[Model, Tensor, int, Path], Callable[[], Tensor]]] = {
     "everyformer": _ours,
+    COMPILED: _compiled,
     "transformers": _transformers,
     "transformers, static cache": _static,
     "llama.cpp": _llama,

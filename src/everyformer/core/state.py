@@ -9,6 +9,7 @@ Prefill, segment recurrence in training and one-token decoding are the same call
 lengths. What an empty row holds is written with the field: ``field(metadata={"empty": -inf})``.
 """
 
+import copy
 import dataclasses
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -219,9 +220,11 @@ def in_step(stack: Stacked) -> Stacked:
             return type(part)(map(counting, part))
         if not isinstance(part, State):
             return part
-        fields = dataclasses.fields(part)  # type: ignore[arg-type]
-        parts = {f.name: counting(getattr(part, f.name)) for f in fields}
-        return type(part)(**parts | {"seen": stack.seen})
+        same = copy.copy(part)  # and all that goes with it
+        for field in dataclasses.fields(part):  # type: ignore[arg-type]
+            object.__setattr__(same, field.name, counting(getattr(part, field.name)))
+        object.__setattr__(same, "seen", stack.seen)
+        return same
 
     layers = tuple(counting(layer) for layer in stack.layers)
     return dataclasses.replace(stack, layers=layers)

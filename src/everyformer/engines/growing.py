@@ -37,7 +37,9 @@ class Room:
         """True where the slots after ``used`` are free, enough, and may be written."""
         first = self.parts[0]
         free = self.used == used and used + more <= self.capacity and len(first) == rows
-        return free and first.is_inference() == torch.is_inference_mode_enabled()
+        # a graph is made for one mode or the other, and cannot ask
+        asked = torch.compiler.is_compiling()
+        return free and (asked or first.is_inference() == torch.is_inference_mode_enabled())
 
     def write(self, new: Sequence[Tensor], stay: bool) -> list[Tensor]:
         """The tensors with ``new`` ones after them, whose slots are taken if they ``stay``."""
@@ -79,10 +81,20 @@ class Growing(State):
         """Room that was reserved for what comes."""
         return getattr(self, "_room", None)
 
+    @property
+    def taken(self) -> int:
+        """Slots that are taken."""
+        part: Tensor = getattr(self, self.grows[0])
+        return part.shape[self.slot_dim]
+
+    def has_room(self, tokens: int) -> bool:
+        """True where ``tokens`` more can be taken in without a copy of what is there."""
+        return self.room is not None and self.room.fits(len(self.seen), self.taken, tokens)
+
     def reserve(self, tokens: int) -> Self:
         """Ready to take in ``tokens`` more without a copy of all that is there each time."""
         parts = [getattr(self, name) for name in self.grows]
-        room = Room(parts, self.slot_dim, parts[0].shape[self.slot_dim] + tokens)
+        room = Room(parts, self.slot_dim, self.taken + tokens)
         return State.reserve(self, tokens).in_room(room)
 
     def _room_for(self, old: Sequence[Tensor], new: Tensor) -> Room | None:
@@ -90,6 +102,6 @@ class Growing(State):
         room = self.room
         if room is None or torch.is_grad_enabled() or len(room.parts[0]) != len(new):
             return None
-        used, more = old[0].shape[self.slot_dim], new.shape[self.slot_dim]
+        used, more = self.taken, new.shape[self.slot_dim]
         fits = room.fits(len(new), used, more)
         return room if fits else Room(old, self.slot_dim, 2 * (used + more))

@@ -125,8 +125,11 @@ class TokenStream(Iterator[Tensor]):
         generator = torch.Generator(device=ids.device).manual_seed(sampling.seed)
         initial = self.state
         self.state = initial_state(self._model, rows) if initial is None else initial.reserve(64)
-        if self._step is not None:
-            self.state = _unreserved(self._model, self.state, rows, initial)
+        if self._step is not None and self.state is None:
+            raise UnsupportedError(
+                f"{self._model.config.member} recomputes the whole text at every token, since it "
+                "has no exact state, so there is no step to compile: generate without compile"
+            )
         alive = torch.arange(rows, device=ids.device)
         while len(alive) and (tokens is None or texts.count < tokens):
             part = None if keep is None else Mask(keep=keep)
@@ -218,18 +221,6 @@ def generate(
     )  # fmt: skip
     drawn = list(new)
     return torch.stack(drawn, 1) if drawn else torch.empty(new.rows, 0, dtype=torch.long)
-
-
-def _unreserved(
-    model: Model, state: StackState | None, rows: int, initial: StackState | None
-) -> StackState:
-    """A state without reserved room, which a compiled graph could not write to."""
-    if state is None:
-        raise UnsupportedError(
-            f"{model.config.member} recomputes the whole text at every token, since it has no "
-            "exact state, so there is no step to compile: generate without compile"
-        )
-    return model.init_state(rows) if initial is None else initial.map(lambda t, _: t)
 
 
 class _Rows:

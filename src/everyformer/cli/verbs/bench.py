@@ -26,7 +26,7 @@ class BenchOptions(Setting):
     decode: tuple[Whole, ...] = ()
     """contexts after which one token is timed, for members with a state"""
     write: tuple[Count, ...] = ()
-    """tokens of a text that a whole model of 4 layers writes greedily: gpt (peers: generate of
+    """tokens of a text that a whole model of 4 layers writes greedily (peers of gpt: generate of
     transformers with its usual cache and a static one, and llama.cpp, extra `llama`)"""
     search: tuple[Count, ...] = ()
     """keys among which what a member looks up is searched: the datastore of knn-lm and spalm
@@ -42,6 +42,8 @@ class BenchOptions(Setting):
     window of adaptive-span, layers where tokens that depth-adaptive writes leave"""
     peers: bool = False
     """also the installed peer packages, side by side"""
+    compile: bool = False
+    """also texts that are written by compiled steps, side by side"""
     json: bool = False
     """machine output"""
 
@@ -60,7 +62,7 @@ def run(options: BenchOptions) -> int:
     """Measure and print one table."""
     shared = {f.name: getattr(options, f.name) for f in dataclasses.fields(Setting)}
     points: list[Point] = []
-    fields = {"decode", "write", "search", "queries", "neighbours", "shares", "peers"}
+    fields = {"decode", "write", "search", "queries", "neighbours", "shares", "peers", "compile"}
     for point in bench(
         options.members,
         options.lengths,
