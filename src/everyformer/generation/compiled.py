@@ -5,7 +5,7 @@ user in the system's temporary one), so that later processes read it instead of 
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, fx
@@ -38,8 +38,8 @@ def inductor(graph: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]
         "alignment_asserts": False,
         "cpp.min_chunk_size": max(512, IN_PARALLEL // torch.get_num_threads()),
     }
-    made: Callable[..., Any] = compile_fx(read_by_rows(graph), inputs, config_patches=settings)
-    return made
+    made: Any = compile_fx(read_by_rows(graph), inputs, config_patches=settings)
+    return cast(Callable[..., Any], made)
 
 
 def read_by_rows(graph: fx.GraphModule) -> fx.GraphModule:
