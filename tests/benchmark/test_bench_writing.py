@@ -1,6 +1,8 @@
 """Whole models write beside others' programs: the same weights, the same tokens, in turn."""
 
 import dataclasses
+import importlib
+import itertools
 import json
 from pathlib import Path
 from typing import Any
@@ -99,12 +101,34 @@ def test_what_cannot_be_measured_is_refused(
 def test_compiled_steps_take_turns_and_all_are_told_their_limit(
     member: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(CompiledStep, "backend", "eager")
+    graphs = []
+
+    def keep(graph: Any, inputs: Any) -> Any:
+        graphs.append(graph)
+        return graph.forward
+
+    monkeypatch.setattr(CompiledStep, "backend", staticmethod(keep))
     ours, made = writing.measured(asked("everyformer", writing.COMPILED, member=member), SMALL)
     assert (ours.status, made.status) == ("ok", "ok")
     assert made.detail == "12 of 12 tokens are the same"
     least = 12 * least_seconds(writing.token_of(ours, SMALL), "cpu")
     assert ours.limit == made.limit == least
+    assert graphs
+
+
+@pytest.mark.parametrize(("peers", "compile"), list(itertools.product((False, True), repeat=2)))
+def test_what_was_asked_for_takes_turns(
+    peers: bool, compile: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def nothing(measured: Any, points: Any, setting: Any) -> Any:
+        return points, False
+
+    module = importlib.import_module("everyformer.benchmark.bench")
+    monkeypatch.setattr(module, "_in_process", nothing)
+    points = module.bench(["gpt", "rope"], (), write=(6,), search=(), peers=peers, compile=compile)
+    made = (writing.COMPILED,) * compile
+    others = writing.WRITTEN["gpt"] * peers
+    assert [p.source for p in points] == ["everyformer", *made, *others, "everyformer", *made]
 
 
 def test_a_token_in_the_middle_is_counted() -> None:

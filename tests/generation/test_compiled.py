@@ -129,6 +129,8 @@ def test_two_texts_go_on_from_one_state(graphs):
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
 def test_products_with_one_token_are_sums_over_rows_of_the_weights(graphs, dtype):
     model = model_of("gpt").to(dtype)
+    for parameter in model.parameters():
+        parameter.data += 0.1 * torch.randn_like(parameter)
     with torch.inference_mode():
         state = model(prompts(1, 5), state=model.init_state(1)).state
         plain = model(prompts(1, 1), state=state, last=1).logits
