@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from everyformer.engines.averages import dense
+from everyformer.engines.fused.dense import call
 from everyformer.engines.fused.dense.call import backward, forward
 
 B, H = 2, 2
@@ -33,14 +34,15 @@ def draw(case, scale=1.0, dtype=torch.float32):
 
 
 def literal(k, v, rows, columns, offset, causal):
-    """All weights of all channels at once, in float64."""
+    """Averages and log-sums with all weights of all channels at once, in float64."""
     w = rows if columns is None else rows @ columns.mT
     if causal:
         query, key = torch.arange(w.shape[1])[:, None], torch.arange(w.shape[2])
         query = query + (0 if offset is None else offset[:, None, None])
         w = w.masked_fill(key > query, -math.inf)
     scores = k[:, None] + w.permute(1, 2, 0)[None, ..., None]
-    return (torch.softmax(scores, 2).nan_to_num(0.0) * v[:, None]).sum(2)
+    average = (torch.softmax(scores, 2).nan_to_num(0.0) * v[:, None]).sum(2)
+    return average, torch.logsumexp(scores, 2)
 
 
 def agree(found, expected, tolerance):
@@ -52,18 +54,19 @@ def agree(found, expected, tolerance):
 
 
 def check(given, tolerance):
-    """Averages and gradients against the equation and against torch's operator."""
+    """Averages, log-sums and gradients by the equation; all but log-sums by torch's operator."""
     o, lse, saved = forward(*given, True)
     exact = [
         t.double() if isinstance(t, torch.Tensor) and t.is_floating_point() else t for t in given
     ]
     beside = dense._averages(*given, False)
-    expected = literal(*exact)
+    expected, logs = literal(*exact)
     assert (o.dtype, lse.dtype, saved.numel()) == (beside[0].dtype, torch.float32, 0)
     agree((o, o), (expected, beside[0]), tolerance)
+    torch.testing.assert_close(lse.double(), logs, rtol=tolerance, atol=tolerance)
     g = torch.randn(o.shape, generator=torch.Generator().manual_seed(1)).to(o.dtype)
     by = [t.requires_grad_() for t in exact[:4] if t is not None]
-    wanted = torch.autograd.grad((literal(*exact) * g.double()).sum(), by)
+    wanted = torch.autograd.grad((literal(*exact)[0] * g.double()).sum(), by)
     found = backward(*given[:5], o, lse, saved, g, given[5])
     beside = dense._gradients(*given[:5], *beside, g, given[5])
     assert [t.dtype for t in found] == [t.dtype for t in beside]
@@ -111,6 +114,24 @@ def test_hidden_tokens_count_for_nothing():
     found = backward(k, v, *rest[:3], o, lse, saved, torch.ones_like(o), rest[3])
     assert all(t.isfinite().all() for t in found)
     assert (found[1][1] == 0).all()
+
+
+@pytest.mark.parametrize("keys", [1, 3])
+@pytest.mark.parametrize("rank", [None, 2])
+@pytest.mark.parametrize("height", [100, 300])
+def test_who_sees_but_hidden_keys_of_a_tile_keeps_what_it_saw(keys, rank, height, monkeypatch):
+    monkeypatch.setitem(call.TILES, True, 4)
+    k, v, *rest = draw((9, 9, keys, 3, rank, True))
+    # queries 4 and 5 have in the tile of their own later keys far above all that they see
+    k[:, 4:6], k[:, 6:] = -math.inf, k[:, 6:] + height
+    # at such a height the log-sum itself has an error of 1e-5, and weights with it
+    check((k, v, *rest), 5e-5)
+    k[:, :2] = -math.inf
+    o, lse, saved = forward(k, v, *rest, True)
+    found = backward(k, v, *rest[:3], o, lse, saved, torch.ones_like(o), rest[3])
+    assert all(t.isfinite().all() for t in found)
+    assert (o[:, :2] == 0).all()
+    assert (lse[:, :2] == -math.inf).all()
 
 
 def test_another_future_leaves_the_past():

@@ -13,6 +13,7 @@ from everyformer.engines.fused.dense.tiles import (
     RANGE,
     bias_range,
     column_of,
+    key_range,
     row_of,
 )
 from everyformer.engines.fused.kernel.states import product
@@ -51,19 +52,6 @@ def read_tokens(
     keys = tl.load(place, here, float("-inf")).to(tl.float32)
     place = v + b * v_batch + h * v_head + s[:, None] * v_step + c[None, :]
     return keys, tl.load(place, here, 0.0).to(tl.float32)
-
-
-@triton.jit
-def key_range(keys, s, source, CAUSAL: tl.constexpr):
-    """The largest of every channel of keys (S, C), and the largest difference between two of one.
-
-    When causal, a query may see of a tile none but hidden keys, and what it saw before would be
-    lost beside a later one: these count as infinitely low.
-    """
-    top = tl.max(keys, 0)
-    aside = (s >= source)[:, None] if CAUSAL else keys == float("-inf")
-    low = tl.min(tl.where(aside, float("inf"), keys), 0)
-    return top, tl.max(tl.where(top > low, top - low, 0.0), 0)
 
 
 @triton.jit

@@ -8,9 +8,16 @@ dV = sum p g,    dK = V dV + sum p c,    dw = sum over rows and channels of p (g
 import triton
 import triton.language as tl
 
-from everyformer.engines.fused.banded.averages import key_range, keys_of, read_band, read_tokens
+from everyformer.engines.fused.banded.averages import keys_of, read_band, read_tokens
 from everyformer.engines.fused.dense.gradients import read_above
-from everyformer.engines.fused.dense.tiles import LOWEST, RANGE, bias_range, column_of, row_of
+from everyformer.engines.fused.dense.tiles import (
+    LOWEST,
+    RANGE,
+    bias_range,
+    column_of,
+    key_range,
+    row_of,
+)
 from everyformer.engines.fused.kernel.states import product
 
 

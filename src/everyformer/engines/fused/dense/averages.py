@@ -50,7 +50,7 @@ def average(
         keys = tl.load(from_k + s[:, None] * k_step, here, float("-inf")).to(tl.float32)
         tokens = tl.load(from_v + s[:, None] * v_step, here, 0.0).to(tl.float32)
         above, bias_spread = bias_range(w)
-        level, key_spread = key_range(keys)
+        level, key_spread = key_range(keys, s, source, CAUSAL)
         if bias_spread + key_spread <= RANGE:
             higher = tl.maximum(top, above[:, None] + level[None, :])
             reached = tl.maximum(higher, LOWEST)

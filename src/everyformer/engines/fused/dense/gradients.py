@@ -53,7 +53,7 @@ def differentiate_tokens(
     keys = tl.load(place, here, float("-inf")).to(tl.float32)
     place = v + b * v_batch + h * v_head + s[:, None] * v_step + c[None, :]
     tokens = tl.load(place, here, 0.0).to(tl.float32)
-    level, key_spread = key_range(keys)
+    level, key_spread = key_range(keys, s, source, CAUSAL)
     weight = tl.exp(keys - tl.maximum(level, LOWEST)[None, :])
     of_value, of_key = tl.zeros([TILE, TILE], tl.float32), tl.zeros([TILE, TILE], tl.float32)
     start = 0
@@ -97,8 +97,8 @@ def differentiate_tokens(
 def bias_gradient(
     k, v, o, lse, g, w, t, s, h, first, last,
     k_batch, k_step, k_head, v_batch, v_step, v_head, g_batch, g_step, g_head,
-    heads, length, source, values, SHARED: tl.constexpr, TILE: tl.constexpr,
-    PRECISION: tl.constexpr,
+    heads, length, source, values, CAUSAL: tl.constexpr, SHARED: tl.constexpr,
+    TILE: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """dw of a tile, summed over the rows from ``first`` to ``last`` and their channels."""
     above, bias_spread = bias_range(w)
@@ -113,7 +113,7 @@ def bias_gradient(
             keys = tl.load(place, here, float("-inf")).to(tl.float32)
             place = v + b * v_batch + h * v_head + s[:, None] * v_step + c[None, :]
             tokens = tl.load(place, here, 0.0).to(tl.float32)
-            level, key_spread = key_range(keys)
+            level, key_spread = key_range(keys, s, source, CAUSAL)
             x, y, logs = read_above(
                 g, o, lse, b, h, t, c, g_batch, g_step, g_head, heads, length, values, SHARED
             )
@@ -160,7 +160,7 @@ def differentiate_rows(
         dw = bias_gradient(
             k, v, o, lse, g, w, t, s, h, part * each, (part + 1) * each, k_batch, k_step, k_head,
             v_batch, v_step, v_head, g_batch, g_step, g_head, heads, length, source, values,
-            SHARED, TILE, PRECISION,
+            CAUSAL, SHARED, TILE, PRECISION,
         )  # fmt: skip
         if columns is None:
             here = (t < length)[:, None] & (s < source)[None, :]
@@ -203,7 +203,7 @@ def differentiate_columns(
         dw = bias_gradient(
             k, v, o, lse, g, w, t, s, h, part * each, (part + 1) * each, k_batch, k_step, k_head,
             v_batch, v_step, v_head, g_batch, g_step, g_head, heads, length, source, values,
-            SHARED, TILE, PRECISION,
+            CAUSAL, SHARED, TILE, PRECISION,
         )  # fmt: skip
         place = rows + h * rows_head + t[:, None] * rows_step + r[None, :]
         row = tl.load(place, (t < length)[:, None] & (r < rank)[None, :], 0.0)
