@@ -63,3 +63,21 @@ def test_kernels_of_bands_compile(dtype, keys, causal, launched):
     call.backward(*inputs, o, lse, o, causal, 0)
     assert {"sum_blocks", "average", "differentiate_far", "_differentiate"} <= launched
     assert {"differentiate_tokens", "differentiate_bias"} <= launched
+
+
+@pytest.mark.full("half a minute of compiling", parts=5)
+@pytest.mark.parametrize(
+    ("dtype", "keys", "rank", "causal"),
+    [(torch.float32, 20, None, True), (torch.bfloat16, 1, 5, False)],
+)
+def test_kernels_of_dense_biases_compile(dtype, keys, rank, causal, launched):
+    call = importlib.import_module("everyformer.engines.fused.dense.call")
+    k, v, *bias = (
+        torch.zeros(shape, dtype=dtype)
+        for shape in ((2, 70, 3, keys), (2, 70, 3, 20), (3, 70, rank or 70), (3, 70, rank or 70))
+    )
+    given = k, v, bias[0], bias[1] if rank else None, torch.zeros(3).long() if causal else None
+    o, lse, saved = call.forward(*given, causal, True)
+    call.backward(*given, o, lse, saved, o, causal)
+    assert {"average", "differentiate_tokens", "differentiate_rows"} <= launched
+    assert ("differentiate_columns" in launched) is (rank is not None)

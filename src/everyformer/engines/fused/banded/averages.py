@@ -8,15 +8,8 @@ token s has entry s - t - first of the bias; when causal, entries end with the q
 import triton
 import triton.language as tl
 
-from everyformer.engines.fused.dense.tiles import (
-    LOWEST,
-    RANGE,
-    bias_range,
-    column_of,
-    key_range,
-    row_of,
-)
-from everyformer.engines.fused.kernel.states import product
+from everyformer.engines.fused.dense.averages import add_tile, write_averages
+from everyformer.engines.fused.dense.tiles import LOWEST, read_tokens
 
 
 @triton.jit
@@ -38,20 +31,6 @@ def read_band(
     inside = seen & (entry >= 0) & (entry < offsets)
     w = tl.load(bias + h * bias_head + t[:, None] * bias_step + entry, inside, 0.0).to(tl.float32)
     return tl.where(seen, w, float("-inf"))
-
-
-@triton.jit
-def read_tokens(
-    k, v, b, h, s, c, k_batch, k_step, k_head, v_batch, v_step, v_head, source, values,
-    SHARED: tl.constexpr,
-):  # fmt: skip
-    """Keys and values (S, C) of tokens s and channels c, -inf and 0 where there are none."""
-    here = (s < source)[:, None] & (c < values)[None, :]
-    key = tl.zeros_like(c) if SHARED else c
-    place = k + b * k_batch + h * k_head + s[:, None] * k_step + key[None, :]
-    keys = tl.load(place, here, float("-inf")).to(tl.float32)
-    place = v + b * v_batch + h * v_head + s[:, None] * v_step + c[None, :]
-    return keys, tl.load(place, here, 0.0).to(tl.float32)
 
 
 @triton.jit
@@ -104,32 +83,9 @@ def average(
             k, v, b, h, s, c, k_batch, k_step, k_head, v_batch, v_step, v_head, source, values,
             SHARED,
         )  # fmt: skip
-        above, bias_spread = bias_range(w)
-        level, key_spread = key_range(keys, s, source, CAUSAL)
-        if bias_spread + key_spread <= RANGE:
-            higher = tl.maximum(top, above[:, None] + level[None, :])
-            reached = tl.maximum(higher, LOWEST)
-            fade, new = tl.exp(top - reached), tl.exp(above[:, None] + level[None, :] - reached)
-            left = tl.exp(w - tl.maximum(above, LOWEST)[:, None])
-            right = tl.exp(keys - tl.maximum(level, LOWEST)[None, :])
-            total = total * fade + new * product(left, right, PRECISION)
-            summed = summed * fade + new * product(left, right * tokens, PRECISION)
-            top = higher
-        else:
-            for j in range(TILE):
-                score = column_of(w, j, TILE)[:, None] + row_of(keys, j, TILE)[None, :]
-                higher = tl.maximum(top, score)
-                reached = tl.maximum(higher, LOWEST)
-                fade, new = tl.exp(top - reached), tl.exp(score - reached)
-                total = total * fade + new
-                summed = summed * fade + new * row_of(tokens, j, TILE)[None, :]
-                top = higher
-    row = (b * length + t[:, None]) * heads + h
-    here = (t < length)[:, None] & (c < values)[None, :]
-    found = tl.where(total > 0, summed / tl.where(total > 0, total, 1.0), 0.0)
-    tl.store(o + row * values + c[None, :], found, here)
-    logs = tl.maximum(top, LOWEST) + tl.log(total)
-    if SHARED:
-        tl.store(lse + row + 0 * c[None, :], logs, here & (c == 0)[None, :])
-    else:
-        tl.store(lse + row * values + c[None, :], logs, here)
+        top, total, summed = add_tile(
+            top, total, summed, w, keys, tokens, s, source, CAUSAL, TILE, PRECISION
+        )
+    write_averages(
+        o, lse, top, total, summed, b, h, t, c, heads, length, values, SHARED
+    )  # fmt: skip

@@ -8,17 +8,14 @@ dV = sum p g,    dK = V dV + sum p c,    dw = sum over rows and channels of p (g
 import triton
 import triton.language as tl
 
-from everyformer.engines.fused.banded.averages import keys_of, read_band, read_tokens
-from everyformer.engines.fused.dense.gradients import read_above
-from everyformer.engines.fused.dense.tiles import (
-    LOWEST,
-    RANGE,
-    bias_range,
-    column_of,
-    key_range,
-    row_of,
+from everyformer.engines.fused.banded.averages import keys_of, read_band
+from everyformer.engines.fused.dense.gradients import (
+    add_queries,
+    bias_gradient,
+    read_above,
+    write_gradients,
 )
-from everyformer.engines.fused.kernel.states import product
+from everyformer.engines.fused.dense.tiles import LOWEST, key_range, read_tokens
 
 
 @triton.jit
@@ -73,27 +70,13 @@ def differentiate_tokens(
         x, y, logs = read_above(
             g, o, lse, b, h, t, c, g_batch, g_step, g_head, heads, length, values, SHARED
         )
-        above, bias_spread = bias_range(w)
-        if bias_spread + key_spread <= RANGE:
-            left = tl.trans(tl.exp(w - tl.maximum(above, LOWEST)[:, None]))
-            scale = tl.exp(above[:, None] + level[None, :] - logs)
-            of_value += weight * product(left, x * scale, PRECISION)
-            of_key += weight * product(left, y * scale, PRECISION)
-        else:
-            for n in range(TILE):
-                log = tl.max(tl.where((tl.arange(0, TILE) == n)[:, None], logs, float("-inf")), 0)
-                p = tl.exp(row_of(w, n, TILE)[:, None] + keys - log[None, :])
-                of_value += p * row_of(x, n, TILE)[None, :]
-                of_key += p * row_of(y, n, TILE)[None, :]
-    of_key += tokens * of_value
-    row = (b * source + s[:, None]) * heads + h
-    here = (s < source)[:, None] & (c < values)[None, :]
-    tl.store(dv + row * values + c[None, :], of_value, here)
-    if SHARED:
-        into = dk + ((b * source + s) * heads + h) * value_blocks + block
-        tl.store(into, tl.sum(of_key, 1), s < source)
-    else:
-        tl.store(dk + row * values + c[None, :], of_key, here)
+        of_value, of_key = add_queries(
+            of_value, of_key, w, keys, weight, level, key_spread, x, y, logs, TILE, PRECISION
+        )
+    write_gradients(
+        dk, dv, of_value, of_key, tokens, b, h, s, c, block, heads, source, values, value_blocks,
+        SHARED,
+    )  # fmt: skip
 
 
 @triton.jit
@@ -112,32 +95,11 @@ def differentiate_bias(
     w = read_band(
         bias, h, t, s, bias_head, bias_step, length, source, offsets, first, CAUSAL
     )  # fmt: skip
-    above, bias_spread = bias_range(w)
-    left = tl.exp(w - tl.maximum(above, LOWEST)[:, None])
-    dw = tl.zeros([TILE, TILE], tl.float32)
-    for b in range(part * each, tl.minimum((part + 1) * each, batch)):
-        for start in range(0, values, TILE):
-            c = start + tl.arange(0, TILE)
-            keys, tokens = read_tokens(
-                k, v, b, h, s, c, k_batch, k_step, k_head, v_batch, v_step, v_head, source, values,
-                SHARED,
-            )  # fmt: skip
-            x, y, logs = read_above(
-                g, o, lse, b, h, t, c, g_batch, g_step, g_head, heads, length, values, SHARED
-            )
-            level, key_spread = key_range(keys, s, source, CAUSAL)
-            if bias_spread + key_spread <= RANGE:
-                right = tl.exp(keys - tl.maximum(level, LOWEST)[None, :])
-                scale = tl.exp(above[:, None] + level[None, :] - logs)
-                new = product(x * scale, tl.trans(right * tokens), PRECISION)
-                dw += left * (new + product(y * scale, tl.trans(right), PRECISION))
-            else:
-                for j in range(TILE):
-                    p = tl.exp(
-                        column_of(w, j, TILE)[:, None] + row_of(keys, j, TILE)[None, :] - logs
-                    )
-                    new = tl.sum(p * (x * row_of(tokens, j, TILE)[None, :] + y), 1)
-                    dw += tl.where(tl.arange(0, TILE)[None, :] == j, new[:, None], 0.0)
+    dw = bias_gradient(
+        k, v, o, lse, g, w, t, s, h, part * each, tl.minimum((part + 1) * each, batch), k_batch,
+        k_step, k_head, v_batch, v_step, v_head, g_batch, g_step, g_head, heads, length, source,
+        values, CAUSAL, SHARED, TILE, PRECISION,
+    )  # fmt: skip
     entry = s[None, :] - t[:, None] - first
     inside = (t < length)[:, None] & (s < source)[None, :] & (entry >= 0) & (entry < offsets)
     into = dbias + ((part * heads + h) * length + t[:, None]) * offsets + entry

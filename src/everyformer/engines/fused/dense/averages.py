@@ -10,9 +10,55 @@ from everyformer.engines.fused.dense.tiles import (
     column_of,
     key_range,
     read_bias,
+    read_tokens,
     row_of,
 )
 from everyformer.engines.fused.kernel.states import product
+
+
+@triton.jit
+def add_tile(
+    top, total, summed, w, keys, tokens, s, source, CAUSAL: tl.constexpr, TILE: tl.constexpr,
+    PRECISION: tl.constexpr,
+):  # fmt: skip
+    """The largest scores, sums of weights beside these and of weighted values, with a tile's."""
+    above, bias_spread = bias_range(w)
+    level, key_spread = key_range(keys, s, source, CAUSAL)
+    if bias_spread + key_spread <= RANGE:
+        higher = tl.maximum(top, above[:, None] + level[None, :])
+        reached = tl.maximum(higher, LOWEST)
+        fade, new = tl.exp(top - reached), tl.exp(above[:, None] + level[None, :] - reached)
+        left = tl.exp(w - tl.maximum(above, LOWEST)[:, None])
+        right = tl.exp(keys - tl.maximum(level, LOWEST)[None, :])
+        total = total * fade + new * product(left, right, PRECISION)
+        summed = summed * fade + new * product(left, right * tokens, PRECISION)
+        top = higher
+    else:
+        for j in range(TILE):
+            score = column_of(w, j, TILE)[:, None] + row_of(keys, j, TILE)[None, :]
+            higher = tl.maximum(top, score)
+            reached = tl.maximum(higher, LOWEST)
+            fade, new = tl.exp(top - reached), tl.exp(score - reached)
+            total = total * fade + new
+            summed = summed * fade + new * row_of(tokens, j, TILE)[None, :]
+            top = higher
+    return top, total, summed
+
+
+@triton.jit
+def write_averages(
+    o, lse, top, total, summed, b, h, t, c, heads, length, values, SHARED: tl.constexpr
+):
+    """o and the log-sums, from what `add_tile` gave for the last tile."""
+    row = (b * length + t[:, None]) * heads + h
+    here = (t < length)[:, None] & (c < values)[None, :]
+    found = tl.where(total > 0, summed / tl.where(total > 0, total, 1.0), 0.0)
+    tl.store(o + row * values + c[None, :], found, here)
+    logs = tl.maximum(top, LOWEST) + tl.log(total)
+    if SHARED:
+        tl.store(lse + row + 0 * c[None, :], logs, here & (c == 0)[None, :])
+    else:
+        tl.store(lse + row * values + c[None, :], logs, here)
 
 
 @triton.jit
@@ -29,9 +75,6 @@ def average(
     b = (tl.program_id(1) // value_blocks).to(tl.int64)
     t = tl.program_id(0) % row_blocks * TILE + tl.arange(0, TILE)
     c = tl.program_id(1) % value_blocks * TILE + tl.arange(0, TILE)
-    key = tl.zeros_like(c) if SHARED else c
-    from_k = k + b * k_batch + h * k_head + key[None, :]
-    from_v = v + b * v_batch + h * v_head + c[None, :]
     stop = source
     if CAUSAL:
         last = tl.minimum((tl.program_id(0) % row_blocks + 1) * TILE, length).to(tl.int64)
@@ -46,35 +89,13 @@ def average(
             rows, columns, h, t, s, offset, rows_head, rows_step, columns_head, columns_step,
             length, source, rank, CAUSAL, RANK, OF_BIAS,
         )  # fmt: skip
-        here = (s < source)[:, None] & (c < values)[None, :]
-        keys = tl.load(from_k + s[:, None] * k_step, here, float("-inf")).to(tl.float32)
-        tokens = tl.load(from_v + s[:, None] * v_step, here, 0.0).to(tl.float32)
-        above, bias_spread = bias_range(w)
-        level, key_spread = key_range(keys, s, source, CAUSAL)
-        if bias_spread + key_spread <= RANGE:
-            higher = tl.maximum(top, above[:, None] + level[None, :])
-            reached = tl.maximum(higher, LOWEST)
-            fade, new = tl.exp(top - reached), tl.exp(above[:, None] + level[None, :] - reached)
-            left = tl.exp(w - tl.maximum(above, LOWEST)[:, None])
-            right = tl.exp(keys - tl.maximum(level, LOWEST)[None, :])
-            total = total * fade + new * product(left, right, PRECISION)
-            summed = summed * fade + new * product(left, right * tokens, PRECISION)
-            top = higher
-        else:
-            for j in range(TILE):
-                score = column_of(w, j, TILE)[:, None] + row_of(keys, j, TILE)[None, :]
-                higher = tl.maximum(top, score)
-                reached = tl.maximum(higher, LOWEST)
-                fade, new = tl.exp(top - reached), tl.exp(score - reached)
-                total = total * fade + new
-                summed = summed * fade + new * row_of(tokens, j, TILE)[None, :]
-                top = higher
-    row = (b * length + t[:, None]) * heads + h
-    here = (t < length)[:, None] & (c < values)[None, :]
-    average = tl.where(total > 0, summed / tl.where(total > 0, total, 1.0), 0.0)
-    tl.store(o + row * values + c[None, :], average, here)
-    logs = tl.maximum(top, LOWEST) + tl.log(total)
-    if SHARED:
-        tl.store(lse + row + 0 * c[None, :], logs, here & (c == 0)[None, :])
-    else:
-        tl.store(lse + row * values + c[None, :], logs, here)
+        keys, tokens = read_tokens(
+            k, v, b, h, s, c, k_batch, k_step, k_head, v_batch, v_step, v_head, source, values,
+            SHARED,
+        )  # fmt: skip
+        top, total, summed = add_tile(
+            top, total, summed, w, keys, tokens, s, source, CAUSAL, TILE, PRECISION
+        )
+    write_averages(
+        o, lse, top, total, summed, b, h, t, c, heads, length, values, SHARED
+    )  # fmt: skip

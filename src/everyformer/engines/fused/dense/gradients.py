@@ -13,6 +13,7 @@ from everyformer.engines.fused.dense.tiles import (
     column_of,
     key_range,
     read_bias,
+    read_tokens,
     row_of,
 )
 from everyformer.engines.fused.kernel.states import product
@@ -34,6 +35,47 @@ def read_above(
 
 
 @triton.jit
+def add_queries(
+    of_value, of_key, w, keys, weight, level, key_spread, x, y, logs, TILE: tl.constexpr,
+    PRECISION: tl.constexpr,
+):  # fmt: skip
+    """Sums of p g and of p c for a block of keys, with a tile of queries added.
+
+    ``weight`` is exp(K) beside the largest of every channel, ``level``, as `key_range` gives it.
+    """
+    above, bias_spread = bias_range(w)
+    if bias_spread + key_spread <= RANGE:
+        left = tl.trans(tl.exp(w - tl.maximum(above, LOWEST)[:, None]))
+        scale = tl.exp(above[:, None] + level[None, :] - logs)
+        of_value += weight * product(left, x * scale, PRECISION)
+        of_key += weight * product(left, y * scale, PRECISION)
+    else:
+        for i in range(TILE):
+            log = tl.max(tl.where((tl.arange(0, TILE) == i)[:, None], logs, float("-inf")), 0)
+            p = tl.exp(row_of(w, i, TILE)[:, None] + keys - log[None, :])
+            of_value += p * row_of(x, i, TILE)[None, :]
+            of_key += p * row_of(y, i, TILE)[None, :]
+    return of_value, of_key
+
+
+@triton.jit
+def write_gradients(
+    dk, dv, of_value, of_key, tokens, b, h, s, c, block, heads, source, values, value_blocks,
+    SHARED: tl.constexpr,
+):  # fmt: skip
+    """dV and dK, or for shared keys its sum over a block of channels, of sums of p g and p c."""
+    of_key += tokens * of_value
+    row = (b * source + s[:, None]) * heads + h
+    here = (s < source)[:, None] & (c < values)[None, :]
+    tl.store(dv + row * values + c[None, :], of_value, here)
+    if SHARED:
+        into = dk + ((b * source + s) * heads + h) * value_blocks + block
+        tl.store(into, tl.sum(of_key, 1), s < source)
+    else:
+        tl.store(dk + row * values + c[None, :], of_key, here)
+
+
+@triton.jit
 def differentiate_tokens(
     k, v, rows, columns, offset, o, lse, g, dk, dv,
     k_batch, k_step, k_head, v_batch, v_step, v_head, g_batch, g_step, g_head,
@@ -47,12 +89,9 @@ def differentiate_tokens(
     b, block = (tl.program_id(1) // value_blocks).to(tl.int64), tl.program_id(1) % value_blocks
     first = tl.program_id(0) % key_blocks * TILE
     s, c = first + tl.arange(0, TILE), block * TILE + tl.arange(0, TILE)
-    key = tl.zeros_like(c) if SHARED else c
-    here = (s < source)[:, None] & (c < values)[None, :]
-    place = k + b * k_batch + h * k_head + s[:, None] * k_step + key[None, :]
-    keys = tl.load(place, here, float("-inf")).to(tl.float32)
-    place = v + b * v_batch + h * v_head + s[:, None] * v_step + c[None, :]
-    tokens = tl.load(place, here, 0.0).to(tl.float32)
+    keys, tokens = read_tokens(
+        k, v, b, h, s, c, k_batch, k_step, k_head, v_batch, v_step, v_head, source, values, SHARED
+    )
     level, key_spread = key_range(keys, s, source, CAUSAL)
     weight = tl.exp(keys - tl.maximum(level, LOWEST)[None, :])
     of_value, of_key = tl.zeros([TILE, TILE], tl.float32), tl.zeros([TILE, TILE], tl.float32)
@@ -71,26 +110,13 @@ def differentiate_tokens(
         x, y, logs = read_above(
             g, o, lse, b, h, t, c, g_batch, g_step, g_head, heads, length, values, SHARED
         )
-        above, bias_spread = bias_range(w)
-        if bias_spread + key_spread <= RANGE:
-            left = tl.trans(tl.exp(w - tl.maximum(above, LOWEST)[:, None]))
-            scale = tl.exp(above[:, None] + level[None, :] - logs)
-            of_value += weight * product(left, x * scale, PRECISION)
-            of_key += weight * product(left, y * scale, PRECISION)
-        else:
-            for i in range(TILE):
-                log = tl.max(tl.where((t == begin + i)[:, None], logs, float("-inf")), 0)
-                p = tl.exp(row_of(w, i, TILE)[:, None] + keys - log[None, :])
-                of_value += p * row_of(x, i, TILE)[None, :]
-                of_key += p * row_of(y, i, TILE)[None, :]
-    of_key += tokens * of_value
-    row = (b * source + s[:, None]) * heads + h
-    tl.store(dv + row * values + c[None, :], of_value, here)
-    if SHARED:
-        into = dk + ((b * source + s) * heads + h) * value_blocks + block
-        tl.store(into, tl.sum(of_key, 1), s < source)
-    else:
-        tl.store(dk + row * values + c[None, :], of_key, here)
+        of_value, of_key = add_queries(
+            of_value, of_key, w, keys, weight, level, key_spread, x, y, logs, TILE, PRECISION
+        )
+    write_gradients(
+        dk, dv, of_value, of_key, tokens, b, h, s, c, block, heads, source, values, value_blocks,
+        SHARED,
+    )  # fmt: skip
 
 
 @triton.jit
@@ -107,12 +133,10 @@ def bias_gradient(
     for b in range(first, last):
         for start in range(0, values, TILE):
             c = start + tl.arange(0, TILE)
-            key = tl.zeros_like(c) if SHARED else c
-            here = (s < source)[:, None] & (c < values)[None, :]
-            place = k + b * k_batch + h * k_head + s[:, None] * k_step + key[None, :]
-            keys = tl.load(place, here, float("-inf")).to(tl.float32)
-            place = v + b * v_batch + h * v_head + s[:, None] * v_step + c[None, :]
-            tokens = tl.load(place, here, 0.0).to(tl.float32)
+            keys, tokens = read_tokens(
+                k, v, b, h, s, c, k_batch, k_step, k_head, v_batch, v_step, v_head, source, values,
+                SHARED,
+            )  # fmt: skip
             level, key_spread = key_range(keys, s, source, CAUSAL)
             x, y, logs = read_above(
                 g, o, lse, b, h, t, c, g_batch, g_step, g_head, heads, length, values, SHARED

@@ -41,6 +41,20 @@ def read_bias(
 
 
 @triton.jit
+def read_tokens(
+    k, v, b, h, s, c, k_batch, k_step, k_head, v_batch, v_step, v_head, source, values,
+    SHARED: tl.constexpr,
+):  # fmt: skip
+    """Keys and values (S, C) of tokens s and channels c, -inf and 0 where there are none."""
+    here = (s < source)[:, None] & (c < values)[None, :]
+    key = tl.zeros_like(c) if SHARED else c
+    place = k + b * k_batch + h * k_head + s[:, None] * k_step + key[None, :]
+    keys = tl.load(place, here, float("-inf")).to(tl.float32)
+    place = v + b * v_batch + h * v_head + s[:, None] * v_step + c[None, :]
+    return keys, tl.load(place, here, 0.0).to(tl.float32)
+
+
+@triton.jit
 def bias_range(w):
     """The largest of every row of w, and the largest difference between two seen of one row."""
     top = tl.max(w, 1)
