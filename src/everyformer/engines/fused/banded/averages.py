@@ -83,9 +83,7 @@ def average(
             k, v, b, h, s, c, k_batch, k_step, k_head, v_batch, v_step, v_head, source, values,
             SHARED,
         )  # fmt: skip
-        top, total, summed = add_tile(
-            top, total, summed, w, keys, tokens, s, source, CAUSAL, TILE, PRECISION
-        )
+        top, total, summed = add_tile(top, total, summed, w, keys, tokens, TILE, PRECISION)
     write_averages(
         o, lse, top, total, summed, b, h, t, c, heads, length, values, SHARED
     )  # fmt: skip

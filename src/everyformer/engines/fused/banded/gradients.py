@@ -60,7 +60,7 @@ def differentiate_tokens(
     weight = tl.exp(keys - tl.maximum(total, LOWEST)[None, :])
     of_value = weight * tl.load(dblock + place, c < values, 0.0)[None, :]
     of_key = weight * tl.load(cblock + place, c < values, 0.0)[None, :]
-    level, key_spread = key_range(keys, s, source, CAUSAL)
+    level, key_spread = key_range(keys)
     weight = tl.exp(keys - tl.maximum(level, LOWEST)[None, :])
     for i in range(tl.maximum(m - window, 0), tl.minimum(m, queries)):
         t = i * TILE + tl.arange(0, TILE)
@@ -98,7 +98,7 @@ def differentiate_bias(
     dw = bias_gradient(
         k, v, o, lse, g, w, t, s, h, part * each, tl.minimum((part + 1) * each, batch), k_batch,
         k_step, k_head, v_batch, v_step, v_head, g_batch, g_step, g_head, heads, length, source,
-        values, CAUSAL, SHARED, TILE, PRECISION,
+        values, SHARED, TILE, PRECISION,
     )  # fmt: skip
     entry = s[None, :] - t[:, None] - first
     inside = (t < length)[:, None] & (s < source)[None, :] & (entry >= 0) & (entry < offsets)

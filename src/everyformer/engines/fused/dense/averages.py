@@ -17,20 +17,20 @@ from everyformer.engines.fused.kernel.states import product
 
 
 @triton.jit
-def add_tile(
-    top, total, summed, w, keys, tokens, s, source, CAUSAL: tl.constexpr, TILE: tl.constexpr,
-    PRECISION: tl.constexpr,
-):  # fmt: skip
+def add_tile(top, total, summed, w, keys, tokens, TILE: tl.constexpr, PRECISION: tl.constexpr):
     """The largest scores, sums of weights beside these and of weighted values, with a tile's."""
     above, bias_spread = bias_range(w)
-    level, key_spread = key_range(keys, s, source, CAUSAL)
+    level, key_spread = key_range(keys)
     if bias_spread + key_spread <= RANGE:
-        higher = tl.maximum(top, above[:, None] + level[None, :])
-        reached = tl.maximum(higher, LOWEST)
-        fade, new = tl.exp(top - reached), tl.exp(above[:, None] + level[None, :] - reached)
         left = tl.exp(w - tl.maximum(above, LOWEST)[:, None])
         right = tl.exp(keys - tl.maximum(level, LOWEST)[None, :])
-        total = total * fade + new * product(left, right, PRECISION)
+        weights = product(left, right, PRECISION)
+        # a query that sees none but hidden keys here is not to follow a key that it does not see
+        score = tl.where(weights > 0, above[:, None] + level[None, :], float("-inf"))
+        higher = tl.maximum(top, score)
+        reached = tl.maximum(higher, LOWEST)
+        fade, new = tl.exp(top - reached), tl.exp(score - reached)
+        total = total * fade + new * weights
         summed = summed * fade + new * product(left, right * tokens, PRECISION)
         top = higher
     else:
@@ -93,9 +93,7 @@ def average(
             k, v, b, h, s, c, k_batch, k_step, k_head, v_batch, v_step, v_head, source, values,
             SHARED,
         )  # fmt: skip
-        top, total, summed = add_tile(
-            top, total, summed, w, keys, tokens, s, source, CAUSAL, TILE, PRECISION
-        )
+        top, total, summed = add_tile(top, total, summed, w, keys, tokens, TILE, PRECISION)
     write_averages(
         o, lse, top, total, summed, b, h, t, c, heads, length, values, SHARED
     )  # fmt: skip

@@ -35,6 +35,16 @@ def read_above(
 
 
 @triton.jit
+def scale_of(above, level, logs):
+    """What products of a tile are to be multiplied by.
+
+    It is at most exp(`RANGE`) where a query sees a key: elsewhere the level may be that of a key
+    that it does not see, and infinity times its weights of 0 would be no number.
+    """
+    return tl.exp(tl.minimum(above[:, None] + level[None, :] - logs, RANGE))
+
+
+@triton.jit
 def add_queries(
     of_value, of_key, w, keys, weight, level, key_spread, x, y, logs, TILE: tl.constexpr,
     PRECISION: tl.constexpr,
@@ -46,7 +56,7 @@ def add_queries(
     above, bias_spread = bias_range(w)
     if bias_spread + key_spread <= RANGE:
         left = tl.trans(tl.exp(w - tl.maximum(above, LOWEST)[:, None]))
-        scale = tl.exp(above[:, None] + level[None, :] - logs)
+        scale = scale_of(above, level, logs)
         of_value += weight * product(left, x * scale, PRECISION)
         of_key += weight * product(left, y * scale, PRECISION)
     else:
@@ -92,7 +102,7 @@ def differentiate_tokens(
     keys, tokens = read_tokens(
         k, v, b, h, s, c, k_batch, k_step, k_head, v_batch, v_step, v_head, source, values, SHARED
     )
-    level, key_spread = key_range(keys, s, source, CAUSAL)
+    level, key_spread = key_range(keys)
     weight = tl.exp(keys - tl.maximum(level, LOWEST)[None, :])
     of_value, of_key = tl.zeros([TILE, TILE], tl.float32), tl.zeros([TILE, TILE], tl.float32)
     start = 0
@@ -123,8 +133,8 @@ def differentiate_tokens(
 def bias_gradient(
     k, v, o, lse, g, w, t, s, h, first, last,
     k_batch, k_step, k_head, v_batch, v_step, v_head, g_batch, g_step, g_head,
-    heads, length, source, values, CAUSAL: tl.constexpr, SHARED: tl.constexpr,
-    TILE: tl.constexpr, PRECISION: tl.constexpr,
+    heads, length, source, values, SHARED: tl.constexpr, TILE: tl.constexpr,
+    PRECISION: tl.constexpr,
 ):  # fmt: skip
     """dw of a tile, summed over the rows from ``first`` to ``last`` and their channels."""
     above, bias_spread = bias_range(w)
@@ -137,13 +147,13 @@ def bias_gradient(
                 k, v, b, h, s, c, k_batch, k_step, k_head, v_batch, v_step, v_head, source, values,
                 SHARED,
             )  # fmt: skip
-            level, key_spread = key_range(keys, s, source, CAUSAL)
+            level, key_spread = key_range(keys)
             x, y, logs = read_above(
                 g, o, lse, b, h, t, c, g_batch, g_step, g_head, heads, length, values, SHARED
             )
             if bias_spread + key_spread <= RANGE:
                 weight = tl.exp(keys - tl.maximum(level, LOWEST)[None, :])
-                scale = tl.exp(above[:, None] + level[None, :] - logs)
+                scale = scale_of(above, level, logs)
                 new = product(x * scale, tl.trans(weight * tokens), PRECISION)
                 dw += left * (new + product(y * scale, tl.trans(weight), PRECISION))
             else:
@@ -184,7 +194,7 @@ def differentiate_rows(
         dw = bias_gradient(
             k, v, o, lse, g, w, t, s, h, part * each, (part + 1) * each, k_batch, k_step, k_head,
             v_batch, v_step, v_head, g_batch, g_step, g_head, heads, length, source, values,
-            CAUSAL, SHARED, TILE, PRECISION,
+            SHARED, TILE, PRECISION,
         )  # fmt: skip
         if columns is None:
             here = (t < length)[:, None] & (s < source)[None, :]
@@ -227,7 +237,7 @@ def differentiate_columns(
         dw = bias_gradient(
             k, v, o, lse, g, w, t, s, h, part * each, (part + 1) * each, k_batch, k_step, k_head,
             v_batch, v_step, v_head, g_batch, g_step, g_head, heads, length, source, values,
-            CAUSAL, SHARED, TILE, PRECISION,
+            SHARED, TILE, PRECISION,
         )  # fmt: skip
         place = rows + h * rows_head + t[:, None] * rows_step + r[None, :]
         row = tl.load(place, (t < length)[:, None] & (r < rank)[None, :], 0.0)

@@ -63,15 +63,10 @@ def bias_range(w):
 
 
 @triton.jit
-def key_range(keys, s, source, CAUSAL: tl.constexpr):
-    """The largest of every channel of keys (S, C), and the largest difference between two of one.
-
-    When causal, a query may see of a tile none but hidden keys, and what it saw before would be
-    lost beside a later one: these count as infinitely low.
-    """
+def key_range(keys):
+    """The same of every channel of keys (S, C)."""
     top = tl.max(keys, 0)
-    aside = (s >= source)[:, None] if CAUSAL else keys == float("-inf")
-    low = tl.min(tl.where(aside, float("inf"), keys), 0)
+    low = tl.min(tl.where(keys == float("-inf"), float("inf"), keys), 0)
     return top, tl.max(tl.where(top > low, top - low, 0.0), 0)
 
 
