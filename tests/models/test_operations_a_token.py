@@ -32,7 +32,7 @@ OVER = {
     "memorizing": (118, "a layer that searches its store"),
     "performer": (130, "levels of features, on which sums are faded"),
     "rfa": (122, "unit vectors, sines and cosines, and a guarded signed denominator"),
-    "routing": (294, "queries choose clusters, and lists of two kinds are written"),
+    "routing": (149, "queries choose clusters by centroids, whose rings are found, written and read"),
     "sinkhorn": (234, "decides anew in every layer which blocks are full and sorted"),
     "sparse-transformer": (120, "visible keys of two kinds of heads, once a step, gathered"),
 }
