@@ -22,7 +22,6 @@ OVER = {
     "aft-conv": (122, "normalises its kernel, and folds the oldest key into its average"),
     "aft-local": (122, "makes a band of biases, and folds the oldest key into its average"),
     "aft-simple": (86, "projects q, k and v one by one, and gates"),
-    "adaptive-span": (243, "weighs by ramps of the distance, written out, and copies its window"),
     "bigbird": (129, "four patterns of visible keys, once a step, two of which gather"),
     "blockwise": (111, "visible keys of three kinds of heads, once a step"),
     "compressive": (158, "two memories, of which one is compressed"),
@@ -32,7 +31,10 @@ OVER = {
     "memorizing": (118, "a layer that searches its store"),
     "performer": (130, "levels of features, on which sums are faded"),
     "rfa": (122, "unit vectors, sines and cosines, and a guarded signed denominator"),
-    "routing": (149, "queries choose clusters by centroids, whose rings are found, written and read"),
+    "routing": (
+        149,
+        "queries choose clusters by centroids, whose rings are found, written and read",
+    ),
     "sinkhorn": (234, "decides anew in every layer which blocks are full and sorted"),
     "sparse-transformer": (120, "visible keys of two kinds of heads, once a step, gathered"),
 }

@@ -70,7 +70,7 @@ def between(member: Member, check: Check, short: int, long: int) -> None:
                 two.held <= max(one.held, said[1]), f"{where}, of the row {said[1]:,.0f} bytes"
             )
             # what is dropped many at a time is held for a while
-            more = two.moved * one.held > one.moved * two.held
+            more = two.moved > one.moved * max(1, two.held / one.held)
             check.true(not more, f"{where}, and the row says that what is held is constant")
             continue
         moved, written, held = (

@@ -346,9 +346,7 @@ class RoutingAttention(HeadMixer):
             elif keys.shape[2] > window:
                 keys, values = (t[:, :, -window:] for t in (keys, values))
             y = attended(near.q, keys, values, mask, self.dropout)
-        if after.room is None:
-            return y, after.last(window - 1)
-        return y, after.last_of_many(window - 1, window)
+        return y, after.last_in_room(window - 1)
 
     @staticmethod
     def _local_labels(near: HeadInputs, keep: Tensor | None) -> Tensor:
