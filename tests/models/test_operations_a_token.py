@@ -35,7 +35,6 @@ OVER = {
         149,
         "queries choose clusters by centroids, whose rings are found, written and read",
     ),
-    "sinkhorn": (234, "decides anew in every layer which blocks are full and sorted"),
     "sparse-transformer": (120, "visible keys of two kinds of heads, once a step, gathered"),
 }
 """members that take more than their limit: how many operations, and what for"""
@@ -127,3 +126,46 @@ def test_token_by_token_is_one_pass(name):
             state = out.state
         whole = model(tokens, state=model.init_state(2)).logits
     torch.testing.assert_close(torch.cat(steps, 1), whole, rtol=0, atol=1e-9)
+
+
+SHORT: dict[str, dict[str, object]] = {
+    "adaptive-span": {"window": 7, "ramp": 3}, "bigbird": {"block_size": 2},
+    "blockwise": {"blocks": 8},
+    "gtrxl": {"slots": 5}, "linformer-chunked": {"causal_chunk": 4, "k": 2},
+    "routing": {"clusters": 2, "window": 3}, "sinkhorn": {"block_size": 4},
+    "sparse-transformer": {"stride": 4},
+}  # fmt: skip
+"""members whose steps know where their rows stand, with parts that a short text fills"""
+
+
+@pytest.mark.parametrize("reserved", [False, True])
+@pytest.mark.parametrize("name", SHORT)
+def test_steps_that_know_where_rows_stand_are_those_that_do_not(name, reserved):
+    """Calls of one token and of many take turns; rows begin anew beside others, and then stand at
+    different places; and every state may be gone on from again."""
+    torch.manual_seed(0)
+    sizes = SIZES | {"width": 16, "layers": 2, "max_length": 64}
+    model = ef.create_model(name, **sizes, **SHORT[name]).double().eval()
+    tokens, held = torch.randint(0, 50, (2, 41)), []
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn_like(parameter), alpha=0.1)
+        whole = model(tokens, state=model.init_state(2)).logits
+        late = model(tokens[1:, 29:], state=model.init_state(1)).logits
+        state, first = model.init_state(2), 0
+        state = state.reserve(4) if reserved else state
+        for size in [1] * 13 + [5, 1, 1, 7, 1, 1, 1] + [1] * 11:
+            if first == 29:
+                state = state.reset(torch.tensor([False, True]))
+            if first == 34:
+                state = state.reorder(torch.tensor([0, 1]))
+                state = state.reserve(2) if reserved else state
+            held.append((first, size, state))
+            state, first = model(tokens[:, first : first + size], state=state).state, first + size
+        assert first == 41
+        for first, size, state in [*held[::-2], *held]:
+            got = model(tokens[:, first : first + size], state=state).logits
+            expected = whole[:, first : first + size].clone()
+            if first >= 29:
+                expected[1] = late[0, first - 29 : first - 29 + size]
+            torch.testing.assert_close(got, expected, rtol=0, atol=1e-9)
