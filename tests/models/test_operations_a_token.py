@@ -27,7 +27,6 @@ OVER = {
     "compressive": (158, "two memories, of which one is compressed"),
     "gtrxl": (185, "a GRU's gate around every sub-layer"),
     "linear": (86, "maps queries and keys, and divides by the sum of weights"),
-    "linformer-chunked": (234, "decides anew in every layer which slots are full"),
     "memorizing": (118, "a layer that searches its store"),
     "performer": (130, "levels of features, on which sums are faded"),
     "rfa": (122, "unit vectors, sines and cosines, and a guarded signed denominator"),
