@@ -22,19 +22,13 @@ OVER = {
     "aft-conv": (122, "normalises its kernel, and folds the oldest key into its average"),
     "aft-local": (122, "makes a band of biases, and folds the oldest key into its average"),
     "aft-simple": (86, "projects q, k and v one by one, and gates"),
-    "bigbird": (129, "four patterns of visible keys, once a step, two of which gather"),
-    "blockwise": (111, "visible keys of three kinds of heads, once a step"),
     "compressive": (154, "two memories, of which one is compressed"),
-    "gtrxl": (133, "a GRU's gate around every sub-layer"),
+    "gtrxl": (165, "a GRU's gate around every sub-layer"),
     "linear": (86, "maps queries and keys, and divides by the sum of weights"),
     "memorizing": (118, "a layer that searches its store"),
     "performer": (130, "levels of features, on which sums are faded"),
     "rfa": (122, "unit vectors, sines and cosines, and a guarded signed denominator"),
-    "routing": (
-        149,
-        "queries choose clusters by centroids, whose rings are found, written and read",
-    ),
-    "sparse-transformer": (120, "visible keys of two kinds of heads, once a step, gathered"),
+    "routing": (149, "queries choose clusters, each a ring that is written and read"),
 }
 """members that take more than their limit: how many operations, and what for"""
 LEAVE = {"calm": 110, "depth-adaptive": 160, "universal": 300}

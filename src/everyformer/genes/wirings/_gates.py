@@ -123,19 +123,11 @@ class GruGate(Gate):
         self.bias = nn.Parameter(torch.full((width,), bias))
 
     def forward(self, x: Tensor, y: Tensor) -> Tensor:
-        width = x.shape[-1]
-        scores, new = self.of_y(y).split([2 * width, width], -1)
-        scores = _plus(scores, self.of_x, x)
-        scores[..., width:].sub_(self.bias)
-        r, z = scores.sigmoid().chunk(2, -1)
-        record(self, "gates", lambda: z)
-        h = torch.tanh(_plus(new, self.of_reset, r * x))
+        reset, update, new = self.of_y(y).chunk(3, -1)
+        reset_x, update_x = self.of_x(x).chunk(2, -1)
+        r, z = (reset + reset_x).sigmoid(), self.opened(update + update_x - self.bias)
+        h = torch.tanh(new + self.of_reset(r * x))
         return torch.lerp(x, h.to(x.dtype), z.to(x.dtype))
-
-
-def _plus(y: Tensor, linear: nn.Linear, x: Tensor) -> Tensor:
-    """``y + linear(x)`` in one call; both (B, L, ...)."""
-    return torch.addmm(y.flatten(0, 1), x.flatten(0, 1), linear.weight.mT).view(y.shape)
 
 
 GATES: dict[str, type[Gate]] = {
