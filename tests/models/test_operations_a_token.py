@@ -22,7 +22,6 @@ OVER = {
     "aft-conv": (122, "normalises its kernel, and folds the oldest key into its average"),
     "aft-local": (122, "makes a band of biases, and folds the oldest key into its average"),
     "aft-simple": (86, "projects q, k and v one by one, and gates"),
-    "compressive": (154, "two memories, of which one is compressed"),
     "gtrxl": (165, "a GRU's gate around every sub-layer"),
     "linear": (86, "maps queries and keys, and divides by the sum of weights"),
     "memorizing": (118, "a layer that searches its store"),
