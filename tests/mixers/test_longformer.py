@@ -286,3 +286,13 @@ def test_flags_of_another_shape_are_refused():
 def test_empty_windows_and_ones_beyond_the_text_work(options, length):
     mixer, x = build(**options), draw(2, length, WIDTH)
     close(mixer(x).y, mixer.reference(x))
+
+
+@pytest.mark.parametrize("size", [1, 30, 50])
+def test_calls_of_any_size_drop_what_no_later_token_sees(size):
+    mixer = build(causal=True, window=8, global_tokens=2)
+    with torch.no_grad():
+        state = mixer.init_state(1)
+        for part in draw(1, 300, WIDTH).split(size, 1):
+            state = mixer(part, state=state).state
+    assert state.local.keys.shape[2] <= 2 * (8 // 2 + 2) + LOOKED + size

@@ -502,3 +502,13 @@ def test_rows_of_different_lengths_step_as_each_alone(options):
                     state = state.reorder(torch.tensor([0, 1, 2]))
             close(torch.cat(ys, 1), mixer(x, mask=Mask(keep=keep)).y)
             assert torch.equal(state.seen, keep.sum(1))
+
+
+def test_scores_follow_centroids_that_change_behind_autograd():
+    centroids, x = Centroids(2, 3, 4, update="none").double(), draw(1, 2, 5, 4)
+    for scale in (1.0, 3.0):
+        centroids.means.data.mul_(-scale)
+        found = centroids.scores(x)
+        assert torch.equal(found.argmax(-1), (x @ centroids.means.mT).argmax(-1))
+    centroids.float()
+    assert centroids.scores(x.float()).dtype == torch.float32

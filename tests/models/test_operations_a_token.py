@@ -24,7 +24,7 @@ OVER = {
     "aft-simple": (86, "projects q, k and v one by one, and gates"),
     "gtrxl": (165, "a GRU's gate around every sub-layer"),
     "linear": (86, "maps queries and keys, and divides by the sum of weights"),
-    "memorizing": (118, "a layer that searches its store"),
+    "memorizing": (117, "a layer that searches its store"),
     "performer": (130, "levels of features, on which sums are faded"),
     "rfa": (122, "unit vectors, sines and cosines, and a guarded signed denominator"),
     "routing": (149, "queries choose clusters, each a ring that is written and read"),
@@ -120,44 +120,72 @@ def test_token_by_token_is_one_pass(name):
     torch.testing.assert_close(torch.cat(steps, 1), whole, rtol=0, atol=1e-9)
 
 
-SHORT: dict[str, dict[str, object]] = {
-    "adaptive-span": {"window": 7, "ramp": 3}, "bigbird": {"block_size": 2},
-    "blockwise": {"blocks": 8},
-    "gtrxl": {"slots": 5}, "linformer-chunked": {"causal_chunk": 4, "k": 2},
-    "routing": {"clusters": 2, "window": 3}, "sinkhorn": {"block_size": 4},
-    "sparse-transformer": {"stride": 4},
-}  # fmt: skip
+SHORT: list[tuple[str, dict[str, object]]] = [
+    ("adaptive-span", {"window": 7, "ramp": 3}),
+    ("adaptive-span", {"window": 7, "ramp": 3, "dynamic": True, "persistent": 2}),
+    ("bigbird", {"block_size": 2}),
+    ("blockwise", {"blocks": 8}),
+    ("gtrxl", {"slots": 5}),
+    ("image-transformer", {"block_size": 4}),
+    ("linformer-chunked", {"causal_chunk": 4, "k": 2}),
+    ("longformer", {"window": 4, "global_tokens": 2}),
+    ("longformer", {"window": 4}),
+    ("routing", {"clusters": 2, "window": 3}),
+    ("routing", {"clusters": 2, "window": 3, "local_heads": 0, "rank_bias": 1}),
+    ("sinkhorn", {"block_size": 4}),
+    ("sinkhorn", {"block_size": 4, "combine": "sum-scores", "mixture": True}),
+    ("sinkhorn", {"block_size": 4, "combine": "sum-out", "sort_net": "bilinear"}),
+    ("sparse-transformer", {"stride": 4}),
+    ("sparse-transformer", {"stride": 4, "pattern": "fixed", "columns": 1, "mode": "heads"}),
+]
 """members whose steps know where their rows stand, with parts that a short text fills"""
+CALLS = [1] * 13 + [5, 1, 1, 7] + [1] * 24
+"""tokens of each call"""
+BEGIN = {0: (True, True), 29: (False, True), 41: (True, True)}
+"""rows that begin a new text where so many tokens were read"""
 
 
 @pytest.mark.parametrize("reserved", [False, True])
-@pytest.mark.parametrize("name", SHORT)
-def test_steps_that_know_where_rows_stand_are_those_that_do_not(name, reserved):
-    """Calls of one token and of many take turns; rows begin anew beside others, and then stand at
-    different places; and every state may be gone on from again."""
+@pytest.mark.parametrize(("name", "options"), SHORT, ids=str)
+def test_steps_that_know_where_rows_stand_are_those_that_do_not(name, options, reserved):
+    """Calls of one token and of many take turns, with and without inference mode; rows begin anew,
+    beside others too, and then stand at different places; and every state may be gone on from
+    twice, by the same tokens and by others."""
     torch.manual_seed(0)
     sizes = SIZES | {"width": 16, "layers": 2, "max_length": 64}
-    model = ef.create_model(name, **sizes, **SHORT[name]).double().eval()
-    tokens, held = torch.randint(0, 50, (2, 41)), []
+    model = ef.create_model(name, **sizes, **options).double().eval()
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(torch.randn_like(parameter), alpha=0.1)
-        whole = model(tokens, state=model.init_state(2)).logits
-        late = model(tokens[1:, 29:], state=model.init_state(1)).logits
-        state, first = model.init_state(2), 0
-        state = state.reserve(4) if reserved else state
-        for size in [1] * 13 + [5, 1, 1, 7, 1, 1, 1] + [1] * 11:
-            if first == 29:
-                state = state.reset(torch.tensor([False, True]))
-            if first == 34:
-                state = state.reorder(torch.tensor([0, 1]))
-                state = state.reserve(2) if reserved else state
-            held.append((first, size, state))
-            state, first = model(tokens[:, first : first + size], state=state).state, first + size
-        assert first == 41
-        for first, size, state in [*held[::-2], *held]:
-            got = model(tokens[:, first : first + size], state=state).logits
-            expected = whole[:, first : first + size].clone()
-            if first >= 29:
-                expected[1] = late[0, first - 29 : first - 29 + size]
-            torch.testing.assert_close(got, expected, rtol=0, atol=1e-9)
+    tokens = torch.randint(0, 50, (2, sum(CALLS)))
+
+    def step(begin, tokens, state):
+        with torch.inference_mode() if begin % 3 else torch.no_grad():
+            return model(tokens, state=state)
+
+    expected = torch.empty(*tokens.shape, 50, dtype=torch.float64)
+    with torch.no_grad():
+        for begin, rows in BEGIN.items():
+            for row in range(2):
+                if rows[row]:
+                    whole = model(tokens[row : row + 1, begin:], state=model.init_state(1))
+                    expected[row, begin:] = whole.logits[0]
+    state, begin, held = model.init_state(2), 0, []
+    state = state.reserve(4) if reserved else state
+    for size in CALLS:
+        if begin in BEGIN:
+            state = state.reset(torch.tensor(BEGIN[begin]))
+        if begin in (34, 42):
+            state = state.reorder(torch.tensor([0, 1]))
+        if begin == 42 and reserved:
+            state = state.reserve(2)
+        held.append((begin, size, state))
+        others = (tokens[:, begin : begin + 1] + 1) % 50
+        aside = step(begin, others, state).state
+        first = step(begin, others, aside).logits
+        state = step(begin, tokens[:, begin : begin + size], state).state
+        assert torch.equal(step(begin, others, aside).logits, first)
+        begin += size
+    for begin, size, state in [*held[::-2], *held]:
+        got = step(begin, tokens[:, begin : begin + size], state).logits
+        torch.testing.assert_close(got, expected[:, begin : begin + size], rtol=0, atol=1e-9)
