@@ -512,3 +512,16 @@ def test_scores_follow_centroids_that_change_behind_autograd():
         assert torch.equal(found.argmax(-1), (x @ centroids.means.mT).argmax(-1))
     centroids.float()
     assert centroids.scores(x.float()).dtype == torch.float32
+
+
+def test_two_continuations_of_one_state_in_reserved_room_do_not_meet():
+    mixer, xs = build(clusters=1, window=8).eval(), draw(1, 6, 16).split(1, 1)
+    with torch.no_grad():
+        state = mixer.init_state(1).reserve(9)
+        for x in xs[:3]:
+            state = mixer(x, state=state).state
+        one, other = (mixer(x, state=state).state for x in xs[3:5])
+        whole = mixer(torch.cat((*xs[:4], xs[5]), 1)).y
+        close(mixer(xs[5], state=one).y, whole[:, -1:])
+        whole = mixer(torch.cat((*xs[:3], xs[4], xs[5]), 1)).y
+        close(mixer(xs[5], state=other).y, whole[:, -1:])

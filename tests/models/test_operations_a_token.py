@@ -160,7 +160,7 @@ def test_steps_that_know_where_rows_stand_are_those_that_do_not(name, options, r
     tokens = torch.randint(0, 50, (2, sum(CALLS)))
 
     def step(begin, tokens, state):
-        with torch.inference_mode() if begin % 3 else torch.no_grad():
+        with torch.inference_mode() if begin % 12 > 4 else torch.no_grad():
             return model(tokens, state=state)
 
     expected = torch.empty(*tokens.shape, 50, dtype=torch.float64)
@@ -173,7 +173,7 @@ def test_steps_that_know_where_rows_stand_are_those_that_do_not(name, options, r
     state, begin, held = model.init_state(2), 0, []
     state = state.reserve(4) if reserved else state
     for size in CALLS:
-        if begin in BEGIN:
+        if begin in BEGIN and begin:
             state = state.reset(torch.tensor(BEGIN[begin]))
         if begin in (34, 42):
             state = state.reorder(torch.tensor([0, 1]))
@@ -184,7 +184,8 @@ def test_steps_that_know_where_rows_stand_are_those_that_do_not(name, options, r
         aside = step(begin, others, state).state
         first = step(begin, others, aside).logits
         state = step(begin, tokens[:, begin : begin + size], state).state
-        assert torch.equal(step(begin, others, aside).logits, first)
+        again = step(begin, others, aside).logits
+        torch.testing.assert_close(again, first, rtol=0, atol=1e-9)
         begin += size
     for begin, size, state in [*held[::-2], *held]:
         got = step(begin, tokens[:, begin : begin + size], state).logits
