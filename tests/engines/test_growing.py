@@ -35,7 +35,8 @@ def written_by_a_step(name: str, tokens: int, reserved: bool) -> int:
 def test_reserved_slots_spare_a_copy_of_the_past(name):
     """Of all that is held, once; with them nothing is copied by the law `traffic`."""
     without, reserved = (written_by_a_step(name, 512, each) for each in (False, True))
-    assert without - reserved == pytest.approx(512 * HELD[name], rel=0.01)
+    # beside the slots lies a segment of a few tokens
+    assert without - reserved == pytest.approx(512 * HELD[name], rel=0.015)
 
 
 @pytest.mark.parametrize(("name", "options"), TEXTS.items())

@@ -170,3 +170,14 @@ def test_documents_in_segments_are_read_by_themselves(store):
 def test_what_it_cannot_read_is_refused(memory, causal, said):
     with pytest.raises(GeneError, match=said):
         ef.create_mixer("adaptive-span", width=WIDTH, heads=HEADS, causal=causal, memory=memory)
+
+
+def test_what_is_remembered_of_spans_is_of_one_reach():
+    """In evaluation spans end at the slots, in training at the window."""
+    m, found = made(slots=2, same_length="evaluation", ramp=4), []
+    for working in (True, False):
+        with torch.set_grad_enabled(working):
+            found.append([m.train(mode)(X).y.detach() for mode in (True, False)])
+    for a, b in zip(*found, strict=True):
+        close(a, b)
+    assert (found[0][0] - found[0][1]).abs().max() > 1e-6

@@ -381,3 +381,26 @@ def test_what_cannot_be_is_refused(
 def test_dynamic_spans_are_not_exported(tmp_path: Path) -> None:
     with pytest.raises(UnsupportedError, match="dynamic spans of 'adaptive-span' cannot be export"):
         export_program(model(dynamic=True), tmp_path / "model.pt2")
+
+
+@pytest.mark.parametrize("reserved", [False, True])
+@pytest.mark.parametrize("origin", ["nearest", "own"])
+def test_steps_follow_spans_that_change_behind_autograd_and_leave_older_states_as_they_are(
+    origin, reserved
+):
+    m = made(True, {"window": 9, "ramp": 4, "ramp_origin": origin}, (0.0, 3.3, 9.0)).eval()
+    x, states = draw(2, 60, WIDTH), []
+    with torch.no_grad():
+        for z in ((0.0, 3.3, 9.0), (5.5, 1.0, 0.0)):
+            m.spans.data.copy_(torch.tensor(z, dtype=torch.float64) / 9)
+            with torch.enable_grad():  # in which nothing is remembered
+                whole = m(x).y.detach()
+            state = m.init_state(2)
+            state = state.reserve(3) if reserved else state
+            for n in range(60):
+                states.append((n, state, whole))
+                out = m(x[:, n : n + 1], state=state)
+                close(out.y, whole[:, n : n + 1])
+                state = out.state
+        for n, state, whole in [*states[:59:-7], *states[60:]]:
+            close(m(x[:, n : n + 1], state=state).y, whole[:, n : n + 1])

@@ -10,6 +10,7 @@ from transformers.models.longformer.modeling_longformer import LongformerSelfAtt
 import everyformer as ef
 from everyformer.core.errors import ConfigError, ShapeError, UnsupportedError
 from everyformer.core.mask import Mask
+from everyformer.genes.mixers.patterned import LOOKED
 from helpers import build_mixer, draw, graphs_take_all_pairs, shifted
 
 WIDTH, HEADS = 12, 3
@@ -223,7 +224,7 @@ def test_the_state_of_a_long_text_holds_the_window_and_the_global_tokens():
             last = first + (50 if first < 100 else 1)
             y, state, _ = mixer(x[:, first:last], state=state)
             close(y, expected[:, first:last])
-    assert state.local.keys.shape[2] <= 2 * (8 // 2 + 2) + 1
+    assert state.local.keys.shape[2] <= 2 * (8 // 2 + 2) + LOOKED
     assert state.whole.keys.shape[2] == 2
 
 
@@ -285,3 +286,13 @@ def test_flags_of_another_shape_are_refused():
 def test_empty_windows_and_ones_beyond_the_text_work(options, length):
     mixer, x = build(**options), draw(2, length, WIDTH)
     close(mixer(x).y, mixer.reference(x))
+
+
+@pytest.mark.parametrize("size", [1, 30, 50])
+def test_calls_of_any_size_drop_what_no_later_token_sees(size):
+    mixer = build(causal=True, window=8, global_tokens=2)
+    with torch.no_grad():
+        state = mixer.init_state(1)
+        for part in draw(1, 300, WIDTH).split(size, 1):
+            state = mixer(part, state=state).state
+    assert state.local.keys.shape[2] <= 2 * (8 // 2 + 2) + LOOKED + size

@@ -9,6 +9,7 @@ from everyformer import functional, reference
 from everyformer.core.choices import keep_choices, repeat_choices
 from everyformer.core.errors import ConfigError, ShapeError, UnsupportedError
 from everyformer.core.mask import Mask
+from everyformer.core.operations import Counter
 from everyformer.core.trace import trace
 from everyformer.engines.content.centroids import Centroids
 from everyformer.engines.content.clustered import best_positions
@@ -454,3 +455,73 @@ def test_the_first_of_equal_numbers_are_taken(count, monkeypatch):
     found = best_positions(scores, count).sort(-1).values
     assert torch.equal(found[1:], expected[1:])
     assert torch.equal(found[0][real[0]], expected[0][real[0]])
+
+
+def test_a_step_in_reserved_room_writes_one_member_and_leaves_older_states_as_they_are():
+    """Rings are made anew when their free slots are used up, once in so many steps."""
+    mixer = build(clusters=8, window=4, local_heads=1).eval()
+    xs = draw(3, 40, 16).split(1, 1)
+    with torch.no_grad():
+        state, plain = mixer.init_state(3).reserve(40), mixer.init_state(3)
+        copied, held = [], []
+        for x in xs:
+            with Counter() as counter:
+                out = mixer(x, state=state)
+            expected = mixer(x, state=plain)
+            close(out.y, expected.y)
+            copied.append(counter.written > expected.state.nbytes)
+            held.append((state, plain))
+            state, plain = out.state, expected.state
+        assert copied == [n % 4 == 0 for n in range(40)]
+        # from every state again, and twice, in an order that is not that of the text
+        for old, other in [*held[::-3], *held]:
+            for x in (xs[0], xs[7]):
+                again, expected = mixer(x, state=old), mixer(x, state=other)
+                close(again.y, expected.y)
+                further = (mixer(xs[3], state=s.state).y for s in (again, expected))
+                close(*further)
+
+
+@pytest.mark.parametrize("options", [{}, {"rank_bias": 2, "share_qk": True}])
+def test_rows_of_different_lengths_step_as_each_alone(options):
+    """Rows end, or begin later, beside rows that go on."""
+    mixer = build(clusters=2, window=3, local_heads=int(not options), **options).eval()
+    if options:
+        torch.nn.init.normal_(mixer.bias)
+    keep = torch.rand(3, 50, generator=torch.Generator().manual_seed(3)) < 0.7
+    x = draw(3, 50, 16)
+    with torch.no_grad():
+        for reserved in (False, True):
+            state = mixer.init_state(3)
+            state, ys = state.reserve(9) if reserved else state, []
+            for n in range(50):
+                out = mixer(x[:, n : n + 1], mask=Mask(keep=keep[:, n : n + 1]), state=state)
+                ys.append(out.y)
+                state = out.state
+                if n == 30:
+                    state = state.reorder(torch.tensor([0, 1, 2]))
+            close(torch.cat(ys, 1), mixer(x, mask=Mask(keep=keep)).y)
+            assert torch.equal(state.seen, keep.sum(1))
+
+
+def test_scores_follow_centroids_that_change_behind_autograd():
+    centroids, x = Centroids(2, 3, 4, update="none").double(), draw(1, 2, 5, 4)
+    for scale in (1.0, 3.0):
+        centroids.means.data.mul_(-scale)
+        found = centroids.scores(x)
+        assert torch.equal(found.argmax(-1), (x @ centroids.means.mT).argmax(-1))
+    centroids.float()
+    assert centroids.scores(x.float()).dtype == torch.float32
+
+
+def test_two_continuations_of_one_state_in_reserved_room_do_not_meet():
+    mixer, xs = build(clusters=1, window=8).eval(), draw(1, 6, 16).split(1, 1)
+    with torch.no_grad():
+        state = mixer.init_state(1).reserve(9)
+        for x in xs[:3]:
+            state = mixer(x, state=state).state
+        one, other = (mixer(x, state=state).state for x in xs[3:5])
+        whole = mixer(torch.cat((*xs[:4], xs[5]), 1)).y
+        close(mixer(xs[5], state=one).y, whole[:, -1:])
+        whole = mixer(torch.cat((*xs[:3], xs[4], xs[5]), 1)).y
+        close(mixer(xs[5], state=other).y, whole[:, -1:])

@@ -9,7 +9,9 @@ from torch.testing import assert_close
 import everyformer as ef
 from everyformer.core.errors import ConfigError, GeneError
 from everyformer.engines import dropout
-from everyformer.engines.sparse.plan import distances
+from everyformer.engines.sparse.patterns import Columns, Near
+from everyformer.engines.sparse.plan import SparsePlan, distances
+from everyformer.genes.mixers.patterned import _Next
 from everyformer.genes.positions.axial import Axial, axial_reference
 from everyformer.models.build import configure
 from everyformer.models.layers import build_mixers
@@ -245,3 +247,11 @@ def test_an_output_layer_that_is_the_table_cannot_start_at_zero():
         model(tie=True)
     with pytest.raises(GeneError, match="combine='sum'"):
         model(dims=(32, 32))
+
+
+def test_what_the_next_queries_see_is_found_anew_where_more_keys_or_other_queries_are_asked_for():
+    plan = SparsePlan.of(Near(before=3, dilation=2), Columns(period=5, first=1, last=2))
+    known, whole = _Next(plan.text, 2), plan.mask(90)[0]
+    for place, size in ((20, 5), (20, 15), (27, 9), (60, 50), (61, 61), (21, 4), (20, 21)):
+        found = known.of(place, size)
+        assert torch.equal(found[0], whole[place, place + 1 - size : place + 1])

@@ -64,7 +64,7 @@ class State:
 
     def detach(self) -> Self:
         """The same values, cut from the graph (between training segments)."""
-        return self.map(lambda t, _: t.detach())
+        return self.map(lambda t, _: t.detach() if t.requires_grad else t)
 
     def to(self, device: Any = None, dtype: torch.dtype | None = None) -> Self:
         """Moved to ``device``; floating tensors cast to ``dtype``, indices and flags unchanged."""

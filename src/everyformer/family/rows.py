@@ -384,7 +384,6 @@ FAMILY: tuple[Member, ...] = (
              "2 K w d; K w is L unless it is said", {"K": "sqrt(L)", "w": "sqrt(L)"}),
         "finds what lies outside the windows of local heads, at O(L^1.5) operations",
         cross="a token's clusters are chosen among all queries, which a writing decoder has not",
-        exempt={"traffic": f"{_BY_CHOICE}; room for the longest text is held, and copied"},
         group="content-based",
     ),
     Member(

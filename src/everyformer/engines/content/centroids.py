@@ -64,20 +64,33 @@ class Centroids(nn.Module):
             self.register_buffer("new_sums", torch.zeros_like(drawn))
             self.register_buffer("new_counts", torch.zeros(heads, clusters))
         self._known: Tensor | None = None
+        # weights may be changed behind autograd's back, so they are compared number by number
+        self._as_scaled, self._scaled = torch.empty(0), torch.empty(0)
 
     def scores(self, x: Tensor) -> Tensor:
         """x . mu_c (B, H, L, K) of normed vectors (B, H, L, D), no gradient, float32 at least.
 
-        Rounded to a grid that is coarse beside the error of products, so that equal vectors have
-        equal scores at every index, and a choice among them does not depend on the batch.
+        Counted in steps of a grid that is coarse beside the error of products, so that equal
+        vectors have equal scores at every index, and a choice among them does not depend on the
+        batch.
         """
         with torch.no_grad(), full_precision(x):
             wide = widened(x.detach())
-            means = self.means.detach().to(wide)
-            most = math.sqrt(x.shape[-1]) * means.norm(dim=-1).amax(-1)[:, None, None]
-            bits = 32 if wide.dtype == torch.float64 else 16
-            step = most.clamp(min=1e-30).log2().ceil().sub(bits).exp2()
-            return ((wide @ means.mT) / step).round() * step
+            return (wide @ self._in_steps(wide).mT).round()
+
+    def _in_steps(self, like: Tensor) -> Tensor:
+        """mu (H, K, D) in steps of the grid, a power of two for each head; remembered on a CPU."""
+        means = self.means.detach()
+        asking = means.device.type == "cpu" and not torch.compiler.is_compiling()
+        if asking and self._scaled.dtype == like.dtype and unchanged(self._as_scaled, means):
+            return self._scaled
+        wide = means.to(like)
+        most = math.sqrt(wide.shape[-1]) * wide.norm(dim=-1).amax(-1)[:, None, None]
+        bits = 32 if wide.dtype == torch.float64 else 16
+        scaled = wide / most.clamp(min=1e-30).log2().ceil().sub(bits).exp2()
+        if asking:
+            self._as_scaled, self._scaled = means.clone(), scaled
+        return scaled
 
     def commitment(self, x: Tensor, labels: Tensor, real: Tensor | None) -> Tensor:
         """Mean over channels of (x - mu_a)^2, mu held fixed: what draws vectors to centroids."""

@@ -5,8 +5,9 @@
              those; what it gets is the mean over its clusters
 `balanced`   the same with the w best tokens of the whole row (of queries, and of keys)
 
-The first two have a state of constant size (`Members`): the last w - 1, or the w best tokens of
-every cluster, in the order of the row. A token that is in no cluster gets 0.
+The first two have a state of constant size: the last w - 1 tokens of every cluster
+(`everyformer.engines.content.recent`), or the w best (`Members`). A token that is in no cluster
+gets 0.
 
 Letters: B batch, H heads, L tokens, K clusters, w window, D channels. Scores are multiplied by
 1/sqrt(D). ``bias`` (H, R + 1) is added by how many members of the cluster a key comes before its
@@ -38,7 +39,7 @@ _PIECE = 64
 
 @state
 class Members(State):
-    """The members of every cluster that later tokens may see, the earliest first."""
+    """The best members of every cluster, the earliest first."""
 
     seen: Tensor
     keys: Tensor
@@ -46,7 +47,7 @@ class Members(State):
     values: Tensor
     """(B, H, K, W, D)"""
     scores: Tensor = field(metadata={"empty": -math.inf})
-    """(B, H, K, W) of the members with their centroid, or 0 where it does not matter; -inf: none"""
+    """(B, H, K, W) of the members with their centroid; -inf: none"""
 
     @classmethod
     def empty(cls, rows: tuple[int, int, int], size: int, **like: Any) -> Members:
@@ -97,10 +98,10 @@ def latest(
     seen = (labels[..., None] == _windows(labels, around, -1)[:, :, None]) & near
     mask = seen
     if bias is not None:
-        added = _ranked(bias, lag, not both).expand(batch, -1, -1, -1)
+        added = ranked(bias, lag, not both).expand(batch, -1, -1, -1)
         mask = _biased(added.flatten(0, 1)[:, None], seen, q)
     k, v = _windows(k, around, 0.0), _windows(v, around, 0.0)
-    y = _attention(q, k, v, mask, dropout)
+    y = attended(q, k, v, mask, dropout)
     at = torch.empty_like(order)
     at = at.scatter(1, order, torch.arange(length + more, device=order.device).expand_as(order))
     return gather_rows(y.flatten(1, 2), at)[:, :length].view(heads.v.shape)
@@ -115,79 +116,8 @@ def _latest_dense(
     lag = rank[..., None] - rank[..., None, :]
     near = lag.abs() < window if both else (lag >= 0) & (lag < window)
     seen = near & (labels[..., None] == labels[..., None, :])
-    mask = seen if bias is None else _biased(_ranked(bias, lag, not both), seen, heads.q)
-    return _attention(*heads, mask)
-
-
-def latest_next(
-    heads: HeadInputs, labels: Tensor, window: int, state: Members, *,
-    bias: Tensor | None = None, dropout: float = 0.0,
-) -> tuple[Tensor, Members]:  # fmt: skip
-    """`latest` of tokens that follow those of ``state``, and the state after them."""
-    clusters, slots = state.keys.shape[2:4]
-    if heads.q.shape[2] == 1 and slots == window - 1:
-        return _latest_one(heads, labels, state, bias, dropout)
-    labels = torch.cat((_labels_of(state), labels), 2)
-    pairs = (state.keys, heads.k), (state.values, heads.v)
-    k, v = (torch.cat((old.flatten(2, 3).to(new.dtype), new), 2) for old, new in pairs)
-    q = F.pad(heads.q, (0, 0, clusters * slots, 0))
-    y = latest(HeadInputs(q, k, v), labels, window, clusters, bias=bias, dropout=dropout)
-    return y[:, :, clusters * slots :], _last_of(k, v, labels, window, state)
-
-
-def _latest_one(
-    heads: HeadInputs, labels: Tensor, state: Members, bias: Tensor | None, dropout: float
-) -> tuple[Tensor, Members]:
-    """One token more, at the cost of one cluster (and of a copy of the others)."""
-    clusters, slots = state.keys.shape[2:4]
-    real, own = labels < clusters, labels.clamp(max=clusters - 1)
-
-    def with_new(old: Tensor, new: Tensor) -> tuple[Tensor, Tensor]:
-        """The cluster's members (B, H, W + 1, ...) with the new one, and all members then."""
-        many = [*labels.shape, *[1] * (old.dim() - 3)]
-        at = own.view(many).expand(*labels.shape, *old.shape[3:])
-        before = old.gather(2, at).squeeze(2)
-        row = torch.cat((before, new), 2)
-        members = torch.where(real.view(many[:2] + many[3:]), row[:, :, 1:], before)
-        return row, old.scatter(2, at, members.unsqueeze(2))
-
-    k, keys = with_new(state.keys, heads.k.to(state.keys.dtype))
-    v, values = with_new(state.values, heads.v.to(state.values.dtype))
-    worth, scores = with_new(state.scores, torch.zeros_like(labels, dtype=state.scores.dtype))
-    seen = (worth > -math.inf)[:, :, None]
-    mask = seen
-    if bias is not None:
-        lag = torch.arange(slots, -1, -1, device=labels.device)
-        mask = _biased(_ranked(bias, lag[None], True), seen, heads.q)
-    k, v = k.to(heads.q.dtype), v.to(heads.v.dtype)
-    y = _attention(heads.q, k, v, mask, dropout)
-    return y, Members(state.seen + real[:, 0, 0], keys, values, scores)
-
-
-def _labels_of(state: Members) -> Tensor:
-    """Labels (B, H, K W) of the members."""
-    clusters, slots = state.keys.shape[2:4]
-    labels = torch.arange(clusters, device=state.keys.device).repeat_interleave(slots)
-    return torch.where(state.scores.flatten(2) > -math.inf, labels, clusters)
-
-
-def _last_of(k: Tensor, v: Tensor, labels: Tensor, window: int, state: Members) -> Members:
-    """The last ``window`` - 1 tokens of every label."""
-    clusters = state.keys.shape[2]
-    order = bucket_order(labels.flatten(0, 1)).view(labels.shape)
-    ordered = labels.gather(2, order)
-    each = torch.arange(clusters, device=k.device).expand(*labels.shape[:2], -1).contiguous()
-    first = torch.searchsorted(ordered, each)[..., None]
-    last = torch.searchsorted(ordered, each, right=True)[..., None]
-    at = last + torch.arange(1 - window, 0, device=k.device)
-    filled = at >= first
-    at = order.gather(2, at.clamp(min=0).flatten(2))
-    keys, values = (_gathered(t, at).unflatten(2, filled.shape[2:]) for t in (k, v))
-    scores = torch.zeros_like(filled, dtype=state.scores.dtype).masked_fill(~filled, -math.inf)
-    # every row of a head reads the same tokens
-    read = (labels[:, 0, state.keys.shape[2] * state.keys.shape[3] :] < clusters).sum(-1)
-    dtype = state.keys.dtype
-    return Members(state.seen + read, keys.to(dtype), values.to(dtype), scores)
+    mask = seen if bias is None else _biased(ranked(bias, lag, not both), seen, heads.q)
+    return attended(*heads, mask)
 
 
 def best_yet(
@@ -238,7 +168,7 @@ def _best_piece(
     mask = seen
     if bias is not None:
         lag = seen.flip(-1).cumsum(-1).flip(-1) - 1
-        mask = _biased(_ranked(bias, lag, True), seen, heads.q)
+        mask = _biased(ranked(bias, lag, True), seen, heads.q)
     q = heads.q[:, :, None].expand(-1, -1, clusters, -1, -1)
     y = _in_clusters(q, keys.to(q.dtype), values.to(q.dtype), mask, dropout)
     shares = member.sum(2)[..., None].clamp(min=1)
@@ -270,9 +200,9 @@ def balanced(
     mask = seen
     if bias is not None:
         slot = torch.arange(best, device=bias.device)
-        mask = _biased(_ranked(bias, slot[:, None] - slot, causal)[:, None], seen, heads.q)
+        mask = _biased(ranked(bias, slot[:, None] - slot, causal)[:, None], seen, heads.q)
     q, k, v = (
-        _gathered(t, at.flatten(2)).unflatten(2, at.shape[2:])
+        gathered(t, at.flatten(2)).unflatten(2, at.shape[2:])
         for t, at in ((heads.q, queries), (heads.k, keys), (heads.v, keys))
     )
     y = _in_clusters(q, k, v, mask, dropout)
@@ -330,14 +260,14 @@ def _in_clusters(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, dropout: float) 
     """Attention (B, H, K, n, D) in every cluster by itself."""
     rows = q.shape[:2]
     q, k, v, mask = (t.flatten(0, 1) for t in (q, k, v, mask))
-    return _attention(q, k, v, mask, dropout).unflatten(0, rows)
+    return attended(q, k, v, mask, dropout).unflatten(0, rows)
 
 
-def _attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, dropout: float = 0.0) -> Tensor:
+def attended(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, dropout: float = 0.0) -> Tensor:
     return named_once(F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout))
 
 
-def _ranked(bias: Tensor, lag: Tensor, causal: bool) -> Tensor:
+def ranked(bias: Tensor, lag: Tensor, causal: bool) -> Tensor:
     """Numbers of ``bias`` (H, ...) for keys that are so many ``lag`` (..., or B, H, ...)."""
     reach = bias.shape[1] - 1 if causal else bias.shape[1] // 2
     steps = lag.clamp(0 if causal else -reach, reach) + (0 if causal else reach)
@@ -362,6 +292,6 @@ def _windows(chunks: Tensor, around: int, filler: float) -> Tensor:
     return torch.cat(parts, 2)
 
 
-def _gathered(t: Tensor, index: Tensor) -> Tensor:
+def gathered(t: Tensor, index: Tensor) -> Tensor:
     """``t`` (B, H, L, D) at ``index`` (B, H, n)."""
     return t.gather(2, index[..., None].expand(*index.shape, t.shape[-1]))

@@ -111,6 +111,10 @@ class KeyValueState(Growing):
         new = self.last(count)
         return new if self.room is None else new.reserve(spare + count // 8)
 
+    def last_in_room(self, count: int) -> KeyValueState:
+        """`last`; where room was reserved, others stay until they are as many."""
+        return self.last(count) if self.room is None else self.last_of_many(count, count)
+
     def part(self, first: int) -> KeyValueState:
         """The slots from ``first`` on."""
         keep = None if self.keep is None else self.keep[:, first:]

@@ -113,6 +113,26 @@ def soft_windows(
     return o, logsum
 
 
+def faded(ends: Tensor, farthest: int, near: int, ramp: float) -> Tensor:
+    """log m (B or 1, H, ``farthest``) of distances down to 1; ``ends`` as in `soft_windows`."""
+    u = torch.arange(farthest, 0, -1, device=ends.device) - near
+    return ((ends - u) / ramp).clamp(0, 1).log()
+
+
+def one_soft_window(
+    q: Tensor, k: Tensor, v: Tensor, table: Tensor, fade: Tensor, scale: float
+) -> Tensor:
+    """`soft_windows` of one query (B, H, 1, D) that sees the past alone, without gradients: log m
+    is added to its scores. ``fade``: as `faded` gives it."""
+    far = min(fade.shape[2], k.shape[2] - 1)
+    k, v = (t[:, :, k.shape[2] - 1 - far : -1] for t in (k, v))
+    vectors = table[len(table) - far :].to(fade.dtype).mT.expand(q.shape[1], -1, -1)
+    queries = q.to(fade.dtype).transpose(0, 1).squeeze(2)
+    last = fade[..., fade.shape[2] - far :].transpose(0, 1)
+    bias = torch.baddbmm(last, queries, vectors, alpha=scale).transpose(0, 1)[:, :, None]
+    return F.scaled_dot_product_attention(q, k, v, bias.to(q.dtype), scale=scale)
+
+
 class _Band(NamedTuple):
     """Blocks of queries and keys."""
 

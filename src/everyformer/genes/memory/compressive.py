@@ -101,6 +101,11 @@ class PastRows(State):
             return PastRows(both.seen, *last)
         return both.at(real_last(both.keep)[:, first:])
 
+    def first(self, count: int) -> PastRows:
+        """The first ``count`` rows."""
+        parts = (part[:, :count] for part in (self.x, self.keep, self.times))
+        return PastRows(self.seen, *parts)
+
     def at(self, index: Tensor, real: Tensor | None = None) -> PastRows:
         """The rows at ``index`` (B, n), of which ``real`` (B, n) are real."""
         keep = self.keep.gather(1, index)
@@ -246,8 +251,9 @@ class CompressiveMemory(Memory):
     def recall(self, state: CompressiveState, length: int) -> Recalled:
         rows, packed = state.rows, self._packed(state)
         count = packed.x.shape[1]
-        keys = torch.cat((packed.x[:, None], rows.keys), 2)
-        if self.options.distance == "index" and rows.keep is None and surely(packed.keep):
+        keys = torch.cat((packed.x[:, None], rows.keys), 2) if count else rows.keys
+        all_real = rows.keep is None and (not count or surely(packed.keep))
+        if self.options.distance == "index" and all_real:
             return Recalled(KeyValueState(rows.seen, keys, keys[..., :0]))
         keep, positions = rows.slots()
         far = None
@@ -281,9 +287,11 @@ class CompressiveMemory(Memory):
         if segment.visible is not None:
             packed = replace(packed, keep=packed.keep & segment.visible[:, :count])
             segment = segment._replace(visible=segment.visible[:, count:])
-        old, usage_of_old, rest, usage = self._leaving(with_segment(state.rows, segment), usage)
+        old, usage_of_old, rest, usage = self._leaving(
+            with_segment(state.rows, segment), usage, packed.first(0)
+        )
         losses: Losses = {}
-        leaving = old.at(torch.zeros_like(old.times[:, :0]))
+        leaving = old.first(0)
         if old.x.shape[1] and o.compressed:
             new = self.compress(old, usage_of_old)
             losses = self._losses(old, new, segment)
@@ -295,7 +303,7 @@ class CompressiveMemory(Memory):
         return after, losses
 
     def _leaving(
-        self, rows: KeyValueState, usage: Tensor
+        self, rows: KeyValueState, usage: Tensor, nothing: PastRows
     ) -> tuple[PastRows, Tensor, KeyValueState, Tensor]:
         """The rows that are too many, and those that stay, each with its usage.
 
@@ -303,19 +311,20 @@ class CompressiveMemory(Memory):
         last among ``most`` where others have more to give.
         """
         o, size = self.options, rows.keys.shape[2]
+        most = self._too_many(size)
+        if rows.keep is None and not most:
+            return nothing, usage[:, :0], rows, usage
         keep, times = rows.slots()
         whole = PastRows(rows.seen, rows.keys[:, 0], keep, times)
         if rows.keep is None:
-            most = self._too_many(size)
-            old = PastRows(rows.seen, whole.x[:, :most], keep[:, :most], times[:, :most])
-            return old, usage[:, :most], rows.part(most), usage[:, most:]
+            return whole.first(most), usage[:, :most], rows.part(most), usage[:, most:]
         order = real_last(keep)
         whole, usage = whole.at(order), usage.gather(1, order)
         count = whole.keep.sum(1, keepdim=True)
         over = (count - self.slots).clamp(min=0)
         over = over - over % o.rate if o.compressed else over
         if torch.compiler.is_compiling():
-            most, stay = self._too_many(size), min(size, self.slots + o.rate - 1)
+            stay = min(size, self.slots + o.rate - 1)
         else:
             most, stay = int(over.max()), int((count - over).max())
         back = torch.arange(-most, 0, device=keep.device)
@@ -341,13 +350,13 @@ class CompressiveMemory(Memory):
     def _usage(self, state: CompressiveState, segment: Segment, count: int) -> Tensor:
         """(B, m + L) attention got so far; zeros where no function asks."""
         batch, length = segment.x.shape[:2]
-        got = state.usage.new_zeros(batch, state.usage.shape[1] + length)
-        if self.options.function == "most-used" and self.options.compressed > 0:
-            assert segment.usage is not None
-            with torch.no_grad():
-                got = segment.usage()[:, count:].to(got.dtype)
-                live = segment.live()
-                got = got / (length if live is None else live.sum(1, keepdim=True).clamp(min=1))
+        if self.options.function != "most-used" or self.options.compressed == 0:
+            return state.usage.new_zeros(batch, state.usage.shape[1] + length)
+        assert segment.usage is not None
+        with torch.no_grad():
+            got = segment.usage()[:, count:].to(state.usage.dtype)
+            live = segment.live()
+            got = got / (length if live is None else live.sum(1, keepdim=True).clamp(min=1))
         return got + F.pad(state.usage, (0, length))
 
     def _losses(self, old: PastRows, new: PastRows, segment: Segment) -> Losses:

@@ -13,7 +13,7 @@ Letters: B batch, H heads, L queries, S keys, D channels of a head.
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from typing import Annotated, Any, ClassVar, Literal, final
 
 import torch
@@ -33,7 +33,7 @@ from everyformer.core.trace import record, tracing
 from everyformer.engines.softmax.cache import KeyValueState
 from everyformer.engines.softmax.pairs import Pairs
 from everyformer.engines.softmax.scored import Scores
-from everyformer.engines.softmax.visibility import Visibility
+from everyformer.engines.softmax.visibility import Visibility, common
 from everyformer.engines.sparse.attention import Backend, dense_weights, sparse_attention
 from everyformer.engines.sparse.panels import (
     Titled,
@@ -53,6 +53,10 @@ Weigh = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
 """of queries, keys, values, what is visible, and the positions of queries and keys"""
 PIECE = 256
 """queries of a continued text that read the cache in one go"""
+LOOKED = 32
+"""keys after which it is asked again which of all are needed"""
+ROWS = 16
+"""queries of one token each whose visible keys are found together"""
 
 
 @dataclass(frozen=True)
@@ -177,16 +181,18 @@ class PatternAttention(HeadMixer):
         (q, k, v), positions = self._project(rows, state)
         keep = rows.keep
         fresh = state is None or state.keys.shape[2] == 0
-        new = None
+        new = place = None
         if state is not None:
+            if keep is None and state.keep is None and len(rows.x[0]) == 1:
+                place = common(state.seen)
             holes = state.keep is not None or keep is not None
             new = state.append(k, v, positions if holes else None, keep)
         if fresh:
             heads = self._whole(q, k, v, keep)
         else:
             assert new is not None
-            heads = self._continued(q, positions, new)
-        return heads, None if new is None else self._trimmed(new)
+            heads = self._continued(q, positions, new, place)
+        return heads, None if new is None else self._trimmed(new, k.shape[2])
 
     def _project(self, rows: Rows, state: State | None) -> tuple[Heads, Tensor]:
         """Queries, keys and values, and their positions (B or 1, L)."""
@@ -213,9 +219,17 @@ class PatternAttention(HeadMixer):
         scores, backend = scores or self.scores, self.options.backend
         return sparse_attention(q, k, v, plan, lengths=lengths, scores=scores, backend=backend)
 
-    def _continued(self, q: Tensor, positions: Tensor, cache: KeyValueState) -> Tensor:
-        """Heads' outputs of queries whose keys are at the end of the cache."""
+    def _continued(
+        self, q: Tensor, positions: Tensor, cache: KeyValueState, place: int | None
+    ) -> Tensor:
+        """Heads' outputs of queries whose keys are at the end of the cache; of one query that
+        stands at this ``place`` in all rows, without holes before it, if that is known."""
         plan = self.plan(self._longest(cache, positions))
+        if place is not None and self.scores.position is None:
+            size = cache.keys.shape[2]
+            mask, seen = shared(_row, plan.text, place, size, self.heads, q.dtype)
+            keys, values = (_taken(t, seen) for t in (cache.keys, cache.values))
+            return self.scores.attend(q, keys, values, Visibility(mask=mask))
         keep, at = cache.keep, cache.slots()[1]
         pieces = []
         for first in range(0, q.shape[2], PIECE):
@@ -223,11 +237,7 @@ class PatternAttention(HeadMixer):
             if q.shape[2] > PIECE:
                 queries, i = q[:, :, first : first + PIECE], positions[:, first : first + PIECE]
             visible, j, seen = shared(_visible, plan, i, at, keep, self.heads)
-            keys, values = cache.keys, cache.values
-            if isinstance(seen, slice):
-                keys, values = keys[:, :, seen], values[:, :, seen]
-            elif seen is not None:
-                keys, values = keys.index_select(2, seen), values.index_select(2, seen)
+            keys, values = (_taken(t, seen) for t in (cache.keys, cache.values))
             pieces.append(self._weighed(queries, keys, values, visible, i, j))
         return torch.cat(pieces, 2) if len(pieces) > 1 else pieces[0]
 
@@ -267,14 +277,17 @@ class PatternAttention(HeadMixer):
         """A length that holds all positions of this call."""
         if self.max_length is not None or not readable(positions):
             return self.max_length or positions.shape[1]
-        return shared(largest, positions) + 1
+        return max(shared(largest, cache.seen), 1)
 
-    def _trimmed(self, cache: KeyValueState) -> KeyValueState:
-        """Without what no later query sees, but for one: without any key a text would begin."""
+    def _trimmed(self, cache: KeyValueState, more: int) -> KeyValueState:
+        """Without what no later query sees, but for one: without any key a text would begin.
+
+        ``more``: tokens that came just now."""
         plan = self.plan(self.max_length or 1)
         if plan.span is not None:
             return cache.last(max(plan.span, 1))
-        if not readable(cache.seen):
+        size = cache.keys.shape[2]
+        if not readable(cache.seen) or size // LOOKED == (size - more) // LOOKED:
             return cache
         index = shared(_needed, plan, cache.seen, *cache.slots())
         return cache if index is None else cache.at(index)
@@ -300,13 +313,62 @@ def _visible(
     visible = visible if keep is None else visible & keep[:, None, None]
     if not readable(visible):
         return visible, at, None
-    seen = visible.any((0, 1, 2)).nonzero().squeeze(1)
-    if len(seen) in (0, visible.shape[-1]):
-        return (visible, at, None) if len(seen) else (visible[..., :0], at[:, :0], slice(0))
-    first, last = int(seen[0]), int(seen[-1])
-    side_by_side = slice(first, last + 1) if last - first + 1 == len(seen) else None
-    where = seen if side_by_side is None else side_by_side
-    return visible[..., where], at[:, where], where
+    where = _places(visible.any((0, 1, 2)))
+    return (visible, at, where) if where is None else (visible[..., where], at[:, where], where)
+
+
+def _places(seen: Tensor) -> slice | Tensor | None:
+    """Where the flags (S,) are: everywhere (None), side by side, or at places (n,)."""
+    places = seen.nonzero().squeeze(1)
+    if len(places) in (0, len(seen)):
+        return None if len(places) else slice(0)
+    # the first and the last, a view
+    ends = places[:: max(len(places) - 1, 1)].tolist()
+    together = ends[-1] - ends[0] + 1 == len(places)
+    return slice(ends[0], ends[-1] + 1) if together else places
+
+
+def _taken(t: Tensor, where: slice | Tensor | None) -> Tensor:
+    """``t`` (B, H, S, D) at these places of S; None: all."""
+    if isinstance(where, Tensor):
+        return t.index_select(2, where)
+    return t if where is None else t[:, :, where]
+
+
+class _Next:
+    """What queries of one token each see by a plan, found for some that follow one another."""
+
+    def __init__(self, text: str, heads: int) -> None:
+        self.plan, self.heads = SparsePlan.from_text(text), heads
+        self.known = 0, 0, torch.empty(0, 0, 0, dtype=torch.bool)
+        """positions of the first query and key, and flags (H or 1, queries, keys)"""
+
+    def of(self, place: int, size: int) -> Tensor:
+        """(H or 1, ``size``) bool: keys up to ``place`` that the query there sees."""
+        query, key, flags = self.known
+        first = place + 1 - size
+        if not 0 <= place - query < flags.shape[1] or first < key:
+            with torch.inference_mode(False):
+                at = torch.arange(first, place + ROWS)
+                flags = self.plan.visible(at[size - 1 :], at, self.heads)
+            query, key, _ = self.known = place, first, flags
+        return flags[:, place - query, first - key : place + 1 - key]
+
+
+_next = lru_cache(maxsize=8)(_Next)
+
+
+def _row(
+    text: str, place: int, size: int, heads: int, dtype: torch.dtype
+) -> tuple[Tensor | None, slice | Tensor | None]:
+    """Addends (1, H, 1, n) of a query at ``place`` for the keys that it sees in some head, None
+    where all heads see alike; and where those are among the last ``size`` (None: all)."""
+    visible = _next(text, heads).of(place, size)
+    if len(visible) == 1:
+        return None, _places(visible[0])
+    where = _places(visible.any(0))
+    visible = visible if where is None else visible[:, where]
+    return _addends(visible[None, :, None], dtype), where
 
 
 def _addends(visible: Tensor, dtype: torch.dtype) -> Tensor:

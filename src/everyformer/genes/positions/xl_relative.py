@@ -172,7 +172,8 @@ class XlRelative(ScorePosition):
         u, v = (t.to(q.dtype)[:, None] for t in (self.u, self.v))
         known = self._encoded(pairs.columns, 0, torch.promote_types(q.dtype, torch.float32))
         far = (q + v).to(known.dtype).transpose(0, 1).flatten(1, 2)
-        bias = torch.baddbmm(far.new_empty(()), far, known.mT, beta=0, alpha=scale)
+        # of beta=0 nothing is read
+        bias = torch.baddbmm(far[:, :1, :1], far, known.mT, beta=0, alpha=scale)
         return q + u, bias.transpose(0, 1)[:, :, None]
 
     def cut(self, parts: Parts, pairs: Pairs) -> Parts:

@@ -127,7 +127,7 @@ class GruGate(Gate):
         reset_x, update_x = self.of_x(x).chunk(2, -1)
         r, z = (reset + reset_x).sigmoid(), self.opened(update + update_x - self.bias)
         h = torch.tanh(new + self.of_reset(r * x))
-        return x + z * (h - x)
+        return torch.lerp(x, h.to(x.dtype), z.to(x.dtype))
 
 
 GATES: dict[str, type[Gate]] = {

@@ -33,7 +33,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -56,19 +55,22 @@ from everyformer.core.errors import GeneError, UnsupportedError
 from everyformer.core.mask import Mask
 from everyformer.core.mixer import Mixer
 from everyformer.core.outputs import Losses, MixerOutput
-from everyformer.core.panels import Panel, Panels, Recorded, layer_title
+from everyformer.core.panels import Recorded
 from everyformer.core.position import normal_table
 from everyformer.core.state import State
 from everyformer.core.tally import tally
 from everyformer.core.trace import record, tracing
 from everyformer.engines.softmax.cache import KeyValueState
-from everyformer.engines.softmax.spans import Reach, soft_windows
+from everyformer.engines.softmax.spans import Reach, one_soft_window, soft_windows
 from everyformer.genes.memory import MEMORIES
 from everyformer.genes.memory.base import Memory, Segment
 from everyformer.genes.mixers import MIXERS
+from everyformer.genes.mixers.adaptive_span.learned import Spans
+from everyformer.genes.mixers.adaptive_span.panels import spans
 from everyformer.genes.mixers.adaptive_span.reference import soft_weights
 from everyformer.genes.mixers.adaptive_span.trials import TRIALS
 from everyformer.genes.mixers.base import HeadMixer, Rows
+from everyformer.system.fingerprint import unchanged
 
 
 @dataclass(frozen=True)
@@ -102,25 +104,6 @@ class AdaptiveSpanOptions(Options):
 
 
 ENGINE = "soft windows"
-
-
-def spans(recorded: Mapping[str, Tensor], causal: bool) -> Panels:
-    """Spans (H,) of every layer as one matrix; those (H, L) by token a panel for each layer."""
-    values = {path: t.float().cpu().numpy() for path, t in recorded.items()}
-    mean = float(np.mean([t.mean() for t in values.values()]))
-    back = "back" if causal else "to each side"
-    caption = (
-        f"How many tokens each head looks {back} before nothing is left of its ramp, which is "
-        f"included: the darker, the farther. On average {mean:.1f}"
-    )
-    if all(t.ndim == 1 for t in values.values()) and len({len(t) for t in values.values()}) == 1:
-        [*rows] = values.values()
-        return Panels([[Panel("", np.stack(rows), ("head", "layer"))]], f"{caption}.", "span")
-    panels = [
-        [Panel(layer_title(path), np.atleast_2d(t), ("token" if t.ndim > 1 else "head", "head"))]
-        for path, t in values.items()
-    ]
-    return Panels(panels, f"{caption}; by token, in the first text.", "span", wide=True)
 
 
 @MIXERS.register("adaptive-span")
@@ -179,6 +162,7 @@ class AdaptiveSpan(HeadMixer):
             self.keys = normal_table(self.heads, o.persistent, size, std=size**-0.5)
             self.values = normal_table(self.heads, o.persistent, size, std=o.persistent**-0.5)
         self.with_feedforward = self.feeds({"persistent": o.persistent})
+        self._known: tuple[Tensor, Spans] | None = None
 
     def _check_memory(self, memory: Memory) -> None:
         if not self.causal:
@@ -235,13 +219,15 @@ class AdaptiveSpan(HeadMixer):
                 "dynamic spans of 'adaptive-span' cannot be exported, since how much is computed "
                 "depends on the tokens: train it with dynamic=False"
             )
-        z = self._z(rows.x)
-        ends = z + self.options.ramp
+        spans = self._spans(rows.x)
+        if readable(spans.z):
+            take(ENGINE, "bands of heads")
+        else:
+            take(ENGINE, "whole windows", "no number says how long spans are")
         q, k, v = self.project(rows.x)
-        farthest = self._farthest(ends)
         first = last = after = None
         if state is not None:
-            past = self._past(state, max(farthest))
+            past = self._past(state, max(spans.farthest))
             holes = past.keep is not None or rows.keep is not None
             positions = rows.positions(state.seen) if holes else None
             if past.keep is not None:
@@ -250,12 +236,12 @@ class AdaptiveSpan(HeadMixer):
             k, v = after.keys, after.values
         elif not self.causal and rows.keep is not None:
             last = rows.lengths
-        y = self._attend(q, k, v, ends, farthest, first, last)
+        y = self._attend(q, k, v, spans, first, last)
         if state is not None:
             assert after is not None
-            state = self._carried(rows, state, after, farthest)
-        self._show(rows, q, k, z)
-        return MixerOutput(self.merge(y), state, self._losses(z, rows.keep))
+            state = self._carried(rows, state, after, spans.farthest)
+        self._show(rows, q, k, spans.z)
+        return MixerOutput(self.merge(y), state, self._losses(spans, rows.keep))
 
     def _past(self, state: State, farthest: int) -> KeyValueState:
         """Keys and values from before the tokens, side by side; of a memory's rows, as the
@@ -275,7 +261,7 @@ class AdaptiveSpan(HeadMixer):
     ) -> State:
         """The state after the tokens: keys that later ones can see, or rows of a memory."""
         if self.memory is None:
-            return after.last(self._reach_of(farthest))
+            return after.last_in_room(self._reach_of(farthest))
         if isinstance(before, KeyValueState):
             # in training a span may be longer at the next segment
             seen = self.memory.slots if self.training else self._reach_of(farthest)
@@ -294,8 +280,21 @@ class AdaptiveSpan(HeadMixer):
         keep = None if mask is None else mask.keep
         positions = Rows(x, keep).positions(state.seen)
         k, v = self.project.one(x, "key"), self.project.one(x, "value")
-        farthest = self._farthest(self._z(x[:, :1]) + self.options.ramp)
-        return state.append(k, v, positions, keep).last(self._reach_of(farthest))
+        reach = self._reach_of(self._spans(x[:, :1]).farthest)
+        return state.append(k, v, positions, keep).last_in_room(reach)
+
+    def _spans(self, x: Tensor) -> Spans:
+        """Spans of the tokens of ``x``; those of weights are remembered from step to step."""
+        o, fixed = self.options, self.spans
+        if fixed is None or torch.is_grad_enabled() or torch.compiler.is_compiling():
+            return Spans.of(self._z(x), self.reach, o.ramp)
+        # weights may be changed behind autograd's back, so they are compared number by number
+        before, known = self._known or (None, None)
+        of = torch.promote_types(x.dtype, torch.float32), self.reach
+        if known is None or (known.z.dtype, known.reach) != of or not unchanged(before, fixed):
+            known = Spans.of(self._z(x), self.reach, o.ramp)
+            self._known = fixed.detach().clone(), known
+        return known
 
     def _z(self, x: Tensor) -> Tensor:
         """z (1, H, 1), or (B, H, L) of the tokens of ``x``, in float32 or wider."""
@@ -310,27 +309,24 @@ class AdaptiveSpan(HeadMixer):
             share = self.spans_of(x).to(wide).sigmoid().transpose(1, 2)
         return (self.options.window * share).expand(-1, self.heads, -1)
 
-    def _farthest(self, ends: Tensor) -> list[int]:
-        """The largest distance that each head sees."""
-        if not readable(ends):
-            take(ENGINE, "whole windows", "no number says how long spans are")
-            return [self.reach.farthest] * self.heads
-        take(ENGINE, "bands of heads")
-        return [self.reach.within(end) for end in ends.detach().amax((0, 2)).tolist()]
-
     def _reach_of(self, farthest: list[int]) -> int:
         """Tokens that later ones can see: with dynamic spans any in the window."""
         return self.reach.farthest if self.spans_of is not None else max(farthest)
 
     def _attend(
-        self, q: Tensor, k: Tensor, v: Tensor, ends: Tensor, farthest: list[int],
-        first: Tensor | None, last: Tensor | None,
+        self, q: Tensor, k: Tensor, v: Tensor, spans: Spans, first: Tensor | None,
+        last: Tensor | None,
     ) -> Tensor:  # fmt: skip
         """Heads' outputs (B, H, L, D)."""
         scale = self.head_dim**-0.5
+        plain = self.causal and q.shape[2] == 1 and first is None and self.keys is None
+        working = self.training or torch.is_grad_enabled() or torch.compiler.is_compiling()
+        if plain and not working:
+            assert spans.fade is not None
+            return one_soft_window(q, k, v, self.vectors, spans.fade, scale)
         y, logsum = soft_windows(
-            q, k, v, self.vectors, ends, reach=self.reach, ramp=self.options.ramp,
-            farthest=farthest, first=first, last=last, scale=scale, dropout=self.dropout,
+            q, k, v, self.vectors, spans.ends, reach=self.reach, ramp=self.options.ramp,
+            farthest=spans.farthest, first=first, last=last, scale=scale, dropout=self.dropout,
         )  # fmt: skip
         persistent = self._persistent()
         if persistent is None:
@@ -347,28 +343,30 @@ class AdaptiveSpan(HeadMixer):
             return None
         return self.keys * self.head_dim**0.5, self.values * self.options.persistent**0.5
 
-    def _losses(self, z: Tensor, keep: Tensor | None) -> Losses:
+    def _losses(self, spans: Spans, keep: Tensor | None) -> Losses:
         """lambda times the mean z, over heads and, of dynamic spans, over real tokens."""
         weight = self.options.penalty
         if not weight:
             return {}
-        mean = z.mean(1)
-        if keep is None or z.shape[2] == 1:
-            return {"span": weight * mean.mean()}
+        if keep is None or spans.z.shape[2] == 1:
+            return {"span": weight * spans.z.mean()}
+        mean = spans.z.mean(1)
         return {"span": weight * (mean * keep).sum() / keep.sum().clamp(min=1)}
 
     def _show(self, rows: Rows, q: Tensor, k: Tensor, z: Tensor) -> None:
         """Offer spans, and the weights of texts from their beginning."""
         o = self.options
-        spans = (z + o.ramp).clamp(max=o.window)
+
+        def spans() -> Tensor:
+            return (z + o.ramp).clamp(max=o.window)
 
         def sums() -> tuple[Tensor, Tensor]:
-            each = spans.mean(1).expand(rows.x.shape[:2])
+            each = spans().mean(1).expand(rows.x.shape[:2])
             real = torch.ones_like(each) if rows.keep is None else rows.keep.to(each)
             return (each * real).sum(), real.sum()
 
         tally("span", sums)
-        record(self, "spans", lambda: spans[0, :, 0] if z.shape[2] == 1 else spans[0])
+        record(self, "spans", lambda: spans()[0, :, 0] if z.shape[2] == 1 else spans()[0])
         if tracing() and q.shape[2] == k.shape[2]:
             record(self, "weights", lambda: self._weights(q, k, z, rows.keep)[..., : k.shape[2]])
 

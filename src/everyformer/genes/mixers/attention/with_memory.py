@@ -76,6 +76,6 @@ def _past(
     if memory.projected:
         return rows, farthest
     inputs = rows.keys[:, 0]
-    k, v = (attention.project.one(inputs, part) for part in ("key", "value"))
+    k, v = attention.project.keys_and_values(inputs)
     k = attention.rotate(k, rows.slots()[1]) if attention.rotates else k
     return KeyValueState(rows.seen, k, v, rows.keep, rows.positions), farthest

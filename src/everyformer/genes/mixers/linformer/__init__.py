@@ -52,6 +52,7 @@ from everyformer.genes.mixers.base import HeadMixer, Rows
 from everyformer.genes.mixers.linformer.slots import (
     LEARNED,
     LinformerState,
+    OpenSegment,
     Projection,
     Slots,
     advanced,
@@ -271,10 +272,10 @@ class Linformer(HeadMixer):
 
     def empty_state(self, batch: int, **like: Any) -> LinformerState:
         none = torch.zeros(batch, self.heads, 0, self.head_dim, **like)
-        heads = torch.zeros(batch, self.reach, self.heads, self.head_dim, **like)
-        inputs = torch.zeros(batch, self.reach, self.width, **like)
+        heads = none.transpose(1, 2)
+        inputs = torch.zeros(batch, 0, self.width, **like)
         seen = torch.zeros(batch, dtype=torch.long, device=none.device)
-        return LinformerState(seen, none, none, inputs, heads, heads)
+        return LinformerState(seen, none, none, OpenSegment(seen, inputs, heads, heads))
 
     def read(self, keys: Rows, values: Tensor) -> ContextState:
         """The slots of a context."""
@@ -349,7 +350,8 @@ class Linformer(HeadMixer):
         """Outputs of tokens after those of the state, at most a segment at a time."""
         outputs = []
         for part in rows.pieces(self.reach):
-            heads, of = self.project(part.x), (self._project, self.slots, self.dropout)
-            y, state = advanced(part.x, heads, part.keep, state, *of)
+            heads, of = self.project(part.x), (self._project, self.reach, self.slots)
+            y, state = advanced(part.x, heads, part.keep, state, *of, self.dropout)
             outputs.append(self.merge(y))
-        return MixerOutput(torch.cat(outputs, 1), state, {})
+        y = torch.cat(outputs, 1) if len(outputs) > 1 else outputs[0]
+        return MixerOutput(y, state, {})

@@ -16,11 +16,12 @@ from torch import Tensor
 
 from everyformer.core.chosen import gather_rows
 from everyformer.core.devices import readable
+from everyformer.core.shared import advanced as counted_on
 from everyformer.core.state import state
 from everyformer.engines.growing import Growing
 from everyformer.engines.ranges import full_precision, widened
 from everyformer.engines.softmax.attention import softmax_attention
-from everyformer.engines.softmax.visibility import Visibility, surely
+from everyformer.engines.softmax.visibility import Visibility, common, surely
 
 Projection = Literal["linear", "mean", "max", "conv"]
 LEARNED = ("linear", "conv")
@@ -124,11 +125,31 @@ def linformer_chunked(
 
 
 @state
-class LinformerState(Growing):
-    """Slots of the completed segments, and the tokens of the one that is being filled.
+class OpenSegment(Growing):
+    """The tokens of the segment that is being filled, n <= c; a row's token p is row p."""
 
-    Row b has K floor(seen / c) slots; later ones are not read. The segment's token p
-    is row p of the three below.
+    grows = ("inputs", "keys", "values")
+    slot_dim = 1
+    seen: Tensor
+    inputs: Tensor
+    """(B, n, width)"""
+    keys: Tensor
+    """(B, n, H, D)"""
+    values: Tensor
+    """(B, n, H, D)"""
+
+    def first(self, count: int) -> Self:
+        """The first ``count`` tokens alone."""
+        parts = {name: getattr(self, name)[:, :count] for name in self.grows}
+        short = replace(self, **parts)
+        return short if self.room is None else short.reserve(self.inputs.shape[1])
+
+
+@state
+class LinformerState(Growing):
+    """Slots of the completed segments, and the one that is being filled.
+
+    Row b has K floor(seen / c) slots, and seen mod c tokens; later ones are not read.
     """
 
     grows = ("slot_keys", "slot_values")
@@ -138,26 +159,18 @@ class LinformerState(Growing):
     """(B, H, T, D)"""
     slot_values: Tensor
     """(B, H, T, D)"""
-    inputs: Tensor
-    """(B, c, width)"""
-    keys: Tensor
-    """(B, c, H, D)"""
-    values: Tensor
-    """(B, c, H, D)"""
+    segment: OpenSegment
 
-    def reserve(self, tokens: int) -> Self:
-        """Room for one segment, which is doubled when it is full: fewer slots come than tokens."""
-        return super().reserve(2 * self.inputs.shape[1])
-
-    def with_slots(self, new: tuple[Tensor, Tensor], each: int) -> Self:
-        """Keys and values ``new`` (B, H, K, D) of each row's slots after those it has."""
-        first = self.seen // self.inputs.shape[1] * each
+    def with_slots(self, new: tuple[Tensor, Tensor], size: int) -> Self:
+        """Keys and values ``new`` (B, H, K, D) of a segment of ``size`` after those of each row."""
+        each = new[0].shape[2]
+        first = self.seen // size * each
         if surely(first == self.slot_keys.shape[2]):
             (keys, values), room = self.grown(*new)
             return replace(self, slot_keys=keys, slot_values=values).in_room(room)
         at = first[:, None] + torch.arange(each, device=first.device)
         keys, values = (
-            _written(old.transpose(1, 2), t.transpose(1, 2), at).transpose(1, 2)
+            _written(old.transpose(1, 2), t.transpose(1, 2), at, old.shape[2]).transpose(1, 2)
             for old, t in zip((self.slot_keys, self.slot_values), new, strict=True)
         )
         after = replace(self, slot_keys=keys, slot_values=values)
@@ -166,29 +179,35 @@ class LinformerState(Growing):
 
 def advanced(
     x: Tensor, heads: tuple[Tensor, Tensor, Tensor], keep: Tensor | None, state: LinformerState,
-    slots_of: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]], each: int, dropout: float,
+    slots_of: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]], size: int, each: int,
+    dropout: float,
 ) -> tuple[Tensor, LinformerState]:  # fmt: skip
     """Outputs of new tokens after a state, at most c of them, so that a row fills one segment.
 
     Args:
         x: (B, L, width). heads: their queries, keys and values (B, H, L, D).
         keep: (B, L) bool, a prefix of True in every row; the rest of ``x`` is zero.
-        slots_of: keys and values (B, H, K, D) of whole segments (B, c, width). each: K.
+        slots_of: keys and values (B, H, K, D) of whole segments (B, c, width). size: c. each: K.
 
     Returns:
         outputs of the heads (B, H, L, D), and the state after the real tokens.
     """
-    (q, k, v), length, size = heads, x.shape[1], state.inputs.shape[1]
+    place = common(state.seen) if x.shape[1] == 1 and keep is None else None
+    if place is not None:
+        return _one_more(x, heads, state, slots_of, size, each, place, dropout)
+    (q, k, v), length = heads, x.shape[1]
     count = torch.full_like(state.seen, length) if keep is None else keep.sum(1)
     filled = state.seen % size
     position = filled[:, None] + torch.arange(length, device=x.device)
     new = {"inputs": x, "keys": k.transpose(1, 2), "values": v.transpose(1, 2)}
-    both = {name: _written(getattr(state, name), t, position) for name, t in new.items()}
+    both = {
+        name: _written(getattr(state.segment, name), t, position, size) for name, t in new.items()
+    }
     full = filled + count >= size
     if not readable(full) or bool(full.any()):
         # a compiled step cannot ask, so it makes room at every call
         segment = both["inputs"][:, :size]
-        state = state.with_slots(slots_of(segment, segment), each)
+        state = state.with_slots(slots_of(segment, segment), size)
     slots = torch.arange(size + length, device=x.device)
     own = (slots <= position[..., None]) & (slots // size == position[..., None] // size)
     segment_of = (state.seen // size)[:, None] + position // size
@@ -202,11 +221,43 @@ def advanced(
     index = full[:, None] * size + torch.arange(size, device=x.device)
     index = index.clamp(max=size + length - 1)
     after = {name: gather_rows(t, index) for name, t in both.items()}
-    return y, replace(state, seen=state.seen + count, **after).in_room(room)
+    seen = counted_on(state.seen, length, keep)
+    rest = OpenSegment(seen, **after)
+    rest = rest if room is None else rest.reserve(size)
+    return y, replace(state, seen=seen, segment=rest).in_room(room)
 
 
-def _written(stored: Tensor, new: Tensor, at: Tensor) -> Tensor:
-    """``stored`` (B, T, ...) and room for L more, with ``new`` (B, L, ...) at ``at`` (B, L)."""
-    longer = torch.cat((stored, torch.zeros_like(new, dtype=stored.dtype)), 1)
+def _one_more(
+    x: Tensor, heads: tuple[Tensor, Tensor, Tensor], state: LinformerState,
+    slots_of: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]], size: int, each: int, place: int,
+    dropout: float,
+) -> tuple[Tensor, LinformerState]:  # fmt: skip
+    """`advanced` by one token of rows that have all read ``place``: nothing is hidden from it."""
+    q, k, v = heads
+    filled, slots = place % size, place // size * each
+    segment, seen = state.segment, counted_on(state.seen, 1)
+    if segment.inputs.shape[1] > filled:
+        segment = segment.first(filled)
+    parts, in_segment = segment.grown(x, k.transpose(1, 2), v.transpose(1, 2))
+    segment = OpenSegment(seen, *parts).in_room(in_segment)
+    if state.slot_keys.shape[2] > slots:
+        cut = {name: getattr(state, name)[:, :, :slots] for name in state.grows}
+        state = replace(state, **cut)
+    own = segment.keys.transpose(1, 2), segment.values.transpose(1, 2)
+    # it lies after the slots while it is read, since another cat would copy them all
+    (keys, values), room = state.grown(*own, stay=False)
+    y = softmax_attention(q, keys, values, Visibility(), dropout=dropout)
+    state = state.in_room(room)
+    if filled + 1 == size:
+        state = state.with_slots(slots_of(segment.inputs, segment.inputs), size)
+        segment, room = segment.first(0), state.room
+    return y, replace(state, seen=seen, segment=segment).in_room(room)
+
+
+def _written(stored: Tensor, new: Tensor, at: Tensor, size: int) -> Tensor:
+    """``stored`` (B, n, ...) in ``size`` slots and room for L more, with ``new`` (B, L, ...) at
+    ``at`` (B, L)."""
+    more = size + new.shape[1] - stored.shape[1]
+    longer = F.pad(stored, (*[0, 0] * (stored.dim() - 2), 0, more))
     wide = at.view(*at.shape, *[1] * (new.dim() - 2)).expand_as(new)
     return longer.scatter(1, wide, new.to(stored.dtype))

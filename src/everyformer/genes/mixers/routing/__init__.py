@@ -30,7 +30,8 @@ stay as drawn: hashing by random projections, the paper's baseline. Symbols: K =
 w = ``window``, beta = ``commitment``.
 
 Cost: O(L K D + L w D), O(L^1.5 D) for K = w = sqrt(L), the default. State: the w - 1 latest (or,
-prefix, the w best) keys and values of every cluster, and w - 1 of local heads.
+prefix, the w best) keys and values of every cluster, and w - 1 of local heads; twice as many where
+room is reserved, so that a step writes in place.
 
 Source: Roy, Saffar, Vaswani, Grangier 2020, arXiv 2003.05997, section 4; numbers as in the authors'
 code. Deviations: the mean over several clusters is exact (theirs divides by the count + 0.01);
@@ -40,7 +41,7 @@ its literal form are in `everyformer.genes.mixers.routing.function`.
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Annotated, Any, NamedTuple, Self
 
@@ -56,8 +57,10 @@ from everyformer.core.state import State, state
 from everyformer.core.trace import record, tracing
 from everyformer.core.trials import HEADS, LENGTH, Make, Pair, Trials, output
 from everyformer.engines.content.centroids import Centroids, Update
-from everyformer.engines.content.clustered import HeadInputs, Members, best_yet, latest, latest_next
+from everyformer.engines.content.clustered import HeadInputs, Members, attended, best_yet, latest
+from everyformer.engines.content.recent import Recent, latest_next
 from everyformer.engines.ranges import widened
+from everyformer.engines.softmax.cache import KeyValueState
 from everyformer.genes.mixers import MIXERS
 from everyformer.genes.mixers.base import HeadMixer, Rows
 from everyformer.genes.mixers.routing.function import (
@@ -109,8 +112,8 @@ class RoutingState(State):
     """The members of the clusters of routed heads, and the last tokens of local ones."""
 
     seen: Tensor
-    routed: Members
-    local: Members | None = None
+    routed: Recent | Members
+    local: KeyValueState | None = None
 
 
 class _RoutedHeads(NamedTuple):
@@ -250,9 +253,13 @@ class RoutingAttention(HeadMixer):
         return self.causal and self._routing(training=False) != "paper"
 
     def empty_state(self, batch: int, **like: Any) -> RoutingState:
-        size, routed_heads = self.head_dim, self.heads - self.local
-        routed = Members.empty((batch, routed_heads, self.clusters), size, **like)
-        local = Members.empty((batch, self.local, 1), size, **like) if self.local else None
+        size, rows = self.head_dim, (batch, self.heads - self.local, self.clusters)
+        kind = Members if self._routing(training=False) == "prefix" else Recent
+        routed = kind.empty(rows, size, **like)
+        local = None
+        if self.local:
+            local = KeyValueState.empty((batch, self.local), size, size, **like)
+            local = replace(local, seen=routed.seen)
         return RoutingState(routed.seen, routed, local)
 
     def train(self, mode: bool = True) -> Self:
@@ -303,20 +310,43 @@ class RoutingAttention(HeadMixer):
         self, heads: _RoutedHeads, keep: Tensor | None, state: RoutingState
     ) -> tuple[Tensor, RoutingState]:
         """All heads over tokens that follow those of the state."""
-        near, far, q_scores, _ = heads
-        how: dict[str, Any] = {"dropout": self.dropout}
-        if self._routing(training=False) == "prefix":
-            worth = real_scores(q_scores, keep)
-            y, routed = best_yet(far, worth, self.window, state.routed, bias=self.bias, **how)
+        near, far, scores, _ = heads
+        how: dict[str, Any] = {"bias": self.bias, "dropout": self.dropout}
+        routed: Recent | Members
+        if isinstance(state.routed, Members):
+            y, routed = best_yet(far, real_scores(scores, keep), self.window, state.routed, **how)
         else:
-            labels = hidden(q_scores.argmax(-1), self.clusters, keep)
-            y, routed = latest_next(far, labels, self.window, state.routed, bias=self.bias, **how)
+            labels = scores.argmax(-1)
+            y, routed = latest_next(far, labels, self.window, state.routed, keep=keep, **how)
         local = None
         if state.local is not None:
-            labels = self._local_labels(near, keep)
-            before, local = latest_next(near, labels, self.local_window, state.local, **how)
+            before, local = self._near(near, keep, state.local)
             y = torch.cat((before, y), 1)
         return y, RoutingState(routed.seen, routed, local)
+
+    def _near(
+        self, near: HeadInputs, keep: Tensor | None, state: KeyValueState
+    ) -> tuple[Tensor, KeyValueState]:
+        """Local heads (B, H, L, D) over tokens that follow those of the state."""
+        length, window = near.q.shape[2], self.local_window
+        positions = None
+        if keep is not None or state.keep is not None:
+            positions = Rows(near.q[:, 0], keep).positions(state.seen)
+        after = state.append(near.k, near.v, positions, keep)
+        keys, values, real = after.keys, after.values, after.keep
+        if length > 1:
+            labels = self._local_labels(HeadInputs(keys, keys, values), real)
+            q = F.pad(near.q, (0, 0, keys.shape[2] - length, 0))
+            y = latest(HeadInputs(q, keys, values), labels, window, 1, dropout=self.dropout)
+            y = y[:, :, -length:]
+        else:
+            mask = None
+            if real is not None and positions is not None:
+                mask = (real & (after.slots()[1] > positions - window))[:, None, None]
+            elif keys.shape[2] > window:
+                keys, values = (t[:, :, -window:] for t in (keys, values))
+            y = attended(near.q, keys, values, mask, self.dropout)
+        return y, after.last_in_room(window - 1)
 
     @staticmethod
     def _local_labels(near: HeadInputs, keep: Tensor | None) -> Tensor:

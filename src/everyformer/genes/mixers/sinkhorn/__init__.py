@@ -31,7 +31,6 @@ Range Arena. Deviations: any length (the last block may be short); ``pool`` = me
 sums, which grow with the text where causal.
 """
 
-import math
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
@@ -47,21 +46,22 @@ from everyformer.core.mixer import Mixer
 from everyformer.core.outputs import MixerOutput
 from everyformer.core.state import State
 from everyformer.core.trace import record, tracing
-from everyformer.core.trials import HEADS, LONGEST, Make, Pair, Trials, output
 from everyformer.engines.content.balance import NOTHING, balanced, balanced_reference, gumbel
 from everyformer.engines.ranges import widened
 from everyformer.engines.softmax.attention import softmax_attention
 from everyformer.engines.softmax.cache import KeyValueState
-from everyformer.engines.softmax.visibility import Visibility, surely
+from everyformer.engines.softmax.visibility import Visibility, common, surely
 from everyformer.genes.mixers import MIXERS
 from everyformer.genes.mixers.base import HeadMixer, Rows
 from everyformer.genes.mixers.sinkhorn.sorting import (
+    KV,
     Combine,
     Null,
     SinkhornState,
     Sorter,
     SortNet,
     attend_block,
+    attend_token,
     begin_block,
     compared,
     first_sorted,
@@ -72,6 +72,7 @@ from everyformer.genes.mixers.sinkhorn.sorting import (
     sinkhorn_attention_reference,
     sorted_blocks,
 )
+from everyformer.genes.mixers.sinkhorn.trials import TRIALS
 from everyformer.system.memory import check_memory
 
 
@@ -119,58 +120,12 @@ class SinkhornOptions(Options):
             )
 
 
-class _Rolled(nn.Module):
-    """Logits of a permutation of blocks: each sorts in the one after it."""
-
-    def forward(self, pooled: Tensor, count: int) -> Tensor:
-        block = torch.arange(count, device=pooled.device)
-        chosen = (block[:, None] + 1) % count == block
-        return 9 * chosen.to(pooled.dtype).expand(len(pooled), HEADS, -1, -1)
-
-
-def _limits(make: Make) -> list[Pair]:
-    """One block is attention (where causal beside null keys); so are all blocks, sorted hard."""
-    plain = make("attention")
-    if plain.causal:
-        plain = make("attention", sink=True)
-        plain.sink.data.fill_(math.log(LONGEST))
-    pairs: list[Pair] = []
-    names: dict[str, dict[str, Any]] = {"one block": {"block_size": LONGEST}}
-    if not plain.causal:
-        names["SortCut of all blocks, sorted hard"] = {"block_size": 3, "sortcut": 4, "hard": True}
-    for what, options in names.items():
-        whole = make("sinkhorn", **options)
-        whole.load_state_dict(plain.state_dict(), strict=False)
-        if whole.null is not None:
-            whole.null.data.zero_()
-        if "sortcut" in options:
-            whole.sorter = _Rolled()
-        pairs.append((f"{what} is attention", output(whole), output(plain)))
-    return pairs
-
-
 @MIXERS.register("sinkhorn")
 class Sinkhorn(HeadMixer):
     """Sparse Sinkhorn attention over (B, L, width); only a bilinear net needs no ``max_length``."""
 
     name = "sinkhorn"
-    trials = Trials(
-        variants=(
-            {"block_size": 4},
-            {"block_size": 3, "sort_net": "mlp", "bias": ("query", "key", "value", "output")},
-            {"block_size": 3, "sort_net": "bilinear", "iterations": 2, "bias": ("key",)},
-            {"block_size": 4, "combine": "sum-scores", "pool": "mean"},
-            {"block_size": 4, "combine": "sum-out", "sort_net": "bilinear"},
-            {"block_size": 5, "mixture": True, "iterations": 1},
-            {"block_size": 2, "hard": True, "pool": "mean", "shared_sort": True},
-            {},
-        ),
-        bidirectional=(
-            {"block_size": 4, "sortcut": 2},
-            {"block_size": 4, "sortcut": 2, "hard": True},
-        ),
-        limits=_limits,
-    )
+    trials = TRIALS
     states = (SinkhornState,)
     Options = SinkhornOptions
     options: SinkhornOptions
@@ -333,11 +288,33 @@ class Sinkhorn(HeadMixer):
 
     def _continue(self, rows: Rows, state: SinkhornState) -> MixerOutput:
         """Outputs of tokens after those of the state, at most a block at a time."""
+        place = common(state.seen)
+        whole = rows.keep is None and state.cache.keep is None
+        if place is not None and whole and rows.x.shape[1] == 1:
+            y, state = self._one(rows.x, state, place)
+            return MixerOutput(y, state, {})
         outputs = []
         for part in rows.pieces(self.options.block_size):
             y, state = self._step(part, state)
             outputs.append(y)
         return MixerOutput(torch.cat(outputs, 1), state, {})
+
+    def _one(self, x: Tensor, state: SinkhornState, place: int) -> tuple[Tensor, SinkhornState]:
+        """One token of rows that have all read ``place`` tokens: none is hidden, and it is known
+        whether a block begins."""
+        o, first = self.options, place - place % self.options.block_size
+        self.check_length(place + 1)
+        q, k, v = self.project(x)
+        cache = state.cache.append(k, v, None, None)
+        cached = cache.keys, cache.values
+        read = q.transpose(1, 2).flatten(2) if self.sorter is None else x
+        pooled = state.pooled + widened(read[:, 0]).to(state.pooled.dtype)
+        far, columns = (state.sorted_keys, state.sorted_values), state.columns
+        if place == first:
+            begins = torch.ones_like(state.seen, dtype=torch.bool)
+            far, columns = self._begin(pooled[:, None], state.seen, begins, cached, state)
+        y = attend_token(q, cached, far, first, o.combine, o.mixture, self.dropout)
+        return self.merge(y), SinkhornState(cache.seen, cache, pooled, *far, columns)
 
     def _step(self, rows: Rows, state: SinkhornState) -> tuple[Tensor, SinkhornState]:
         """At most s tokens, so that at most one block begins in a row."""
@@ -347,7 +324,7 @@ class Sinkhorn(HeadMixer):
         tokens = torch.arange(length, device=x.device)
         positions = state.seen[:, None] + tokens
         cache = state.cache.append(k, v, positions, rows.keep)
-        keys, values = in_order(cache)
+        cached = in_order(cache)
         count = rows.lengths.expand_as(state.seen)
         if x.device.type == "cpu" and not torch.compiler.is_compiling():
             self.check_length(int((state.seen + count).max()))
@@ -356,25 +333,30 @@ class Sinkhorn(HeadMixer):
         read = q.transpose(1, 2).flatten(2) if self.sorter is None else x
         sums = state.pooled[:, None] + widened(read).cumsum(1).to(state.pooled.dtype)
         old = new = state.sorted_keys, state.sorted_values
-        columns, null = state.columns, self._null()
-        assert null is not None
+        columns = state.columns
         if not surely(~begins):
-            at = start.clamp(max=length - 1)[:, None]
-            pooled = self._pooled(gather_rows(sums, at), (state.seen + start)[:, None] + 1)
-            whole = keys.shape[2] // size
-            if self.sorter is None:
-                blocks = keys[:, :, : whole * size].unflatten(2, (whole, size))
-                logits = compared(pooled, widened(blocks).mean(3))
-            else:
-                logits = self.sorter(pooled, min(whole, self.most))
-            logits, row = self._noisy(logits)[:, :, 0], (state.seen + start) // size
-            new, columns = begin_block(
-                logits, row, begins, (keys, values), state, null, self.options.hard
-            )
+            pooled = gather_rows(sums, start.clamp(max=length - 1)[:, None])
+            new, columns = self._begin(pooled, state.seen + start, begins, cached, state)
         o, in_next = self.options, tokens >= start[:, None]
         y = attend_block(
-            q, (keys, values), old, new, positions, in_next, o.combine, o.mixture, self.dropout
+            q, cached, old, new, positions, in_next, o.combine, o.mixture, self.dropout
         )
         last = gather_rows(torch.cat((state.pooled[:, None], sums), 1), count[:, None])[:, 0]
         after = SinkhornState(cache.seen, cache, last, new[0], new[1], columns)
         return self.merge(y), after
+
+    def _begin(
+        self, sums: Tensor, first: Tensor, begins: Tensor, cached: KV, state: SinkhornState
+    ) -> tuple[KV, Tensor]:
+        """`begin_block` of rows whose block ``begins`` (B,) at the token ``first`` (B,), with the
+        ``sums`` (B, 1, ...) of what a linear or bilinear net reads up to that token."""
+        null, (keys, _), size = self._null(), cached, self.options.block_size
+        assert null is not None
+        pooled, whole = self._pooled(sums, first[:, None] + 1), keys.shape[2] // size
+        if self.sorter is None:
+            blocks = keys[:, :, : whole * size].unflatten(2, (whole, size))
+            logits = compared(pooled, widened(blocks).mean(3))
+        else:
+            logits = self.sorter(pooled, min(whole, self.most))
+        logits, row = self._noisy(logits)[:, :, 0], first // size
+        return begin_block(logits, row, begins, cached, state, null, self.options.hard)

@@ -250,6 +250,25 @@ def attend_block(
     return y
 
 
+def attend_token(
+    q: Tensor, cached: KV, far: KV, first: int, combine: Combine, mixture: bool, dropout: float
+) -> Tensor:
+    """`attend_block` of one query (B, H, 1, D), of a block that begins in slot ``first`` in all
+    rows; ``far``: what was sorted in for it."""
+
+    def read(k: Tensor, v: Tensor) -> Tensor:
+        return softmax_attention(q, k, v, Visibility(), dropout=dropout)
+
+    own, each = tuple(t[:, :, first:] for t in cached), cached[0].shape[2] - first
+    if combine == "concat":
+        y = read(*(torch.cat(both, 2) for both in zip(far, own, strict=True)))
+    elif combine == "sum-scores":
+        y = read(far[0][:, :, :each] + own[0], far[1][:, :, :each])
+    else:
+        y = read(*far) + read(*own)
+    return y + read(*cached) if mixture else y
+
+
 def pooled_reference(read: Tensor, size: int, causal: bool, mean: bool) -> Tensor:
     """Sums or means of the tokens of each block of ``read`` (L, ...); causal, of all tokens
     up to its first."""
