@@ -42,7 +42,6 @@ its literal form are in `everyformer.genes.mixers.routing.function`.
 
 import math
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Annotated, Any, NamedTuple, Self
 
 import torch
@@ -55,7 +54,6 @@ from everyformer.core.errors import GeneError
 from everyformer.core.outputs import Losses, MixerOutput, add_losses
 from everyformer.core.state import State, state
 from everyformer.core.trace import record, tracing
-from everyformer.core.trials import HEADS, LENGTH, Make, Pair, Trials, output
 from everyformer.engines.content.centroids import Centroids, Update
 from everyformer.engines.content.clustered import HeadInputs, Members, attended, best_yet, latest
 from everyformer.engines.content.recent import Recent, latest_next
@@ -72,6 +70,7 @@ from everyformer.genes.mixers.routing.function import (
     routing_attention,
     routing_weights_reference,
 )
+from everyformer.genes.mixers.routing.trials import TRIALS
 from everyformer.system.memory import check_memory
 
 
@@ -129,32 +128,6 @@ class _RoutedHeads(NamedTuple):
     """(B, H, L, K) the same of their keys"""
 
 
-def _limits(make: Make) -> list[Pair]:
-    """One cluster and windows over everything are dense attention, of normalised queries and keys
-    where heads are routed."""
-    pairs: list[Pair] = []
-    for routing in ("strict", "prefix", "paper"):
-        sizes = {"clusters": 1, "window": LENGTH, "local_heads": 1, "routing": routing}
-        mixer = make("routing", **sizes)
-
-        def dense(x: Tensor, mixer: Any = mixer) -> Tensor:
-            q, v = (y.view(*x.shape[:2], HEADS, -1) for y in (mixer.query(x), mixer.value(x)))
-            k = mixer.key(x).view(*x.shape[:2], -1, q.shape[-1])
-            k = torch.cat((k, q[:, :, k.shape[2] :]), 2)
-            norm = partial(nn.functional.layer_norm, normalized_shape=q.shape[-1:])
-            q, k = (torch.cat((t[:, :, :1], norm(t[:, :, 1:])), 2) for t in (q, k))
-            q, k, v = (t.transpose(1, 2) for t in (q, k, v))
-            y = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=mixer.causal)
-            mixed: Tensor = mixer.out(y.transpose(1, 2).flatten(2))
-            return mixed
-
-        pairs.append((f"one cluster, {routing}, is attention", output(mixer), dense))
-    return pairs
-
-
-RANKED = {"local_heads": 0, "rank_bias": 2, "share_qk": True}
-
-
 @MIXERS.register("routing")
 class RoutingAttention(HeadMixer):
     """Routing Transformer's attention over (B, L, width): local heads first, then routed ones.
@@ -167,19 +140,7 @@ class RoutingAttention(HeadMixer):
     """
 
     name = "routing"
-    trials = Trials(
-        variants=(
-            {"clusters": 3, "window": 4},
-            {"clusters": 2, "window": 3, "routing": "prefix", "local_window": 5},
-            {"clusters": 2, "window": 3, "routing": "prefix", "rank_bias": 2, "share_qk": True},
-            {"clusters": 3, "window": 4, "routing": "paper", **RANKED},
-            {"clusters": 3, "window": 5, "routing": "paper", "share_qk": False},
-            {"clusters": 1, "window": 1, "share_qk": True, "local_heads": 2},
-            {"clusters": 4, "window": 3, "update": "gradient", **RANKED, "rank_bias": 9},
-            {},
-        ),
-        limits=_limits,
-    )
+    trials = TRIALS
     states = (RoutingState,)
     shares_heads = counts_tokens = True
     Options = RoutingOptions
