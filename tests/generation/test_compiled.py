@@ -6,6 +6,7 @@ import sys
 
 import pytest
 import torch
+from torch.fx.experimental.proxy_tensor import make_fx
 
 import everyformer as ef
 from everyformer.core.errors import UnsupportedError
@@ -142,6 +143,15 @@ def test_products_with_one_token_are_sums_over_rows_of_the_weights(graphs, dtype
     # four products in each of two layers, and the logits
     assert targets.count(compiled._of_one_token) == 9
     assert torch.nn.functional.linear not in targets
+
+
+def test_a_token_is_written_down_before_it_is_read_for_every_row_of_the_weights():
+    x, weight = torch.randn(1, 1, 6), torch.randn(4, 6)
+    nodes = make_fx(compiled._of_one_token)(x, weight).graph.nodes
+    (product,) = (node for node in nodes if node.target == torch.ops.aten.mul.Tensor)
+    (unsqueezed, _) = product.args
+    written = torch.ops.prims.inductor_force_stride_order.default
+    assert unsqueezed.args[0].target == written
 
 
 def test_products_with_two_tokens_are_torchs(graphs):
