@@ -146,8 +146,8 @@ def test_products_with_one_token_are_sums_over_rows_of_the_weights(graphs, dtype
 
 
 def test_a_token_is_written_down_before_it_is_read_for_every_row_of_the_weights():
-    x, weight = torch.randn(1, 1, 6), torch.randn(4, 6)
-    nodes = make_fx(compiled._of_one_token)(x, weight).graph.nodes
+    sizes = (1, 1, 6), (4, 6), (4,)
+    nodes = make_fx(compiled._of_one_token)(*map(torch.randn, sizes)).graph.nodes
     (product,) = (node for node in nodes if node.target == torch.ops.aten.mul.Tensor)
     (unsqueezed, _) = product.args
     written = torch.ops.prims.inductor_force_stride_order.default
