@@ -196,10 +196,15 @@ class AFTLocal(AttentionFree):
     ) -> tuple[Tensor, BandState]:
         """The carried average and the buffer go in front; rows look up their own positions."""
         length = k.shape[1]
-        first = common(state.seen) if keep is None and length == 1 else None
-        if first is not None:
-            self.check_length(first + 1)
-            return state.step(k, v, self._line(first)[:, None])
+        if keep is None and length == 1:
+            first = common(state.seen)
+            if first is None:
+                self.check_seen(state.seen + 1)
+                line = F.pad(self.band(1, state.seen)[:, 0, 0], (1, 0))
+            else:
+                self.check_length(first + 1)
+                line = self._line(first)
+            return state.step(k, v, line[..., None])
         self.check_seen(state.seen + (length if keep is None else keep.sum(1)))
         keys, values = state.extended(k, v)
         o = banded_average(
