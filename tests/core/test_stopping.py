@@ -147,7 +147,9 @@ def test_work_in_steps_is_told_at_once_and_finishes_its_step(
     assert child.stderr.readline().startswith("stopping after this step; press Ctrl-C again")
     assert time.monotonic() - begun < 2
     out, err = child.communicate(timeout=LATEST)
-    assert (child.returncode, out, err) == (code, "saved\n", "")
+    # on a crowded machine the step takes so long that the program says what it is at
+    said = [line for line in err.splitlines() if " is at work (" not in line]
+    assert (child.returncode, out, said) == (code, "saved\n", [])
 
 
 def test_quick_steps_answer_once_and_end_by_themselves(start: Start) -> None:
