@@ -15,6 +15,7 @@ from everyformer.benchmark import writing
 from everyformer.benchmark.limits import least_seconds
 from everyformer.benchmark.points import Point, Setting
 from everyformer.cli import main
+from everyformer.core.errors import ConfigError
 from everyformer.generation.compiled import CompiledStep
 
 SMALL = Setting(width=16, heads=2, batch=1, seconds=0.001, threads=1)
@@ -111,9 +112,23 @@ def test_compiled_steps_take_turns_and_all_are_told_their_limit(
     ours, made = writing.measured(asked("everyformer", writing.COMPILED, member=member), SMALL)
     assert (ours.status, made.status) == ("ok", "ok")
     assert made.detail == "12 of 12 tokens are the same"
-    least = 12 * least_seconds(writing.token_of(ours, SMALL), "cpu")
+    token = writing.token_of(ours, SMALL)
+    assert token is not None
+    least = 12 * least_seconds(token, "cpu")
     assert ours.limit == made.limit == least
     assert graphs
+
+
+def test_a_member_without_a_state_has_no_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As one of a plug-in may be, which reads the whole text again for each token."""
+    monkeypatch.setattr(writing, "initial_state", lambda model, rows: None)
+    [ours] = writing.measured(asked("everyformer"), SMALL)
+    assert (ours.status, ours.limit) == ("ok", None)
+
+
+def test_compiled_steps_without_a_text_are_refused() -> None:
+    with pytest.raises(ConfigError, match="give lengths of texts to write"):
+        importlib.import_module("everyformer.benchmark.bench").bench(["gpt"], (64,), compile=True)
 
 
 @pytest.mark.parametrize(("peers", "compile"), list(itertools.product((False, True), repeat=2)))
@@ -136,6 +151,8 @@ def test_a_token_in_the_middle_is_counted() -> None:
     few, many = (
         writing.token_of(asked("everyformer", length=length)[0], SMALL) for length in (12, 412)
     )
+    assert few is not None
+    assert many is not None
     assert few.operations == many.operations
     assert many.read - few.read == 200 * 4 * 2 * 16 * 4
 

@@ -62,6 +62,11 @@ def bench(
             "nothing to measure: give lengths, contexts to decode after, lengths of texts to "
             "write, or keys to search"
         )
+    if compile and not write:
+        raise ConfigError(
+            "only texts are written by compiled steps: give lengths of texts to write "
+            "(--write 256), or leave out compile"
+        )
     members = list(names)
     for name in members:
         of_family(name)

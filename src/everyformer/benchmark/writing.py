@@ -60,20 +60,23 @@ def measured(points: Sequence[Point], setting: Setting) -> list[Point]:
             return write
 
         result = in_turn(points, setting, make)
-    if result[0].status == "ok":
-        least = points[0].length * least_seconds(token_of(points[0], setting), setting.device)
+    token = token_of(points[0], setting) if result[0].status == "ok" else None
+    if token is not None:
+        least = points[0].length * least_seconds(token, setting.device)
         result = [replace(point, limit=least) for point in result]
     ours = texts.get("everyformer")
     told = {s: same(text, ours) for s, text in texts.items() if ours is not None}
     return [p if p.detail or p is result[0] else replace(p, detail=told[p.source]) for p in result]
 
 
-def token_of(point: Point, setting: Setting) -> Counter:
-    """What is begun and read for a token in the middle of the text."""
+def token_of(point: Point, setting: Setting) -> Counter | None:
+    """What is begun and read for a token in the middle of the text; None for a member that has no
+    state and reads the whole text again for each."""
     model, first = model_of(point, setting)
     with torch.inference_mode():
         state = initial_state(model, len(first))
-        assert state is not None
+        if state is None:
+            return None
         text = first.expand(-1, max(1, point.length // 2))
         state = model(text, state=state, last=1).state
         with Counter() as counter:
