@@ -9,6 +9,7 @@ import torch
 from everyformer.engines.averages import banded
 from everyformer.engines.fused.banded import call
 from everyformer.engines.fused.banded.call import backward, forward
+from everyformer.engines.fused.dense.call import TILES
 
 CASES = {
     # rows, queries, heads, offsets, keys and values of a head, a bias for every query, causal, lead
@@ -29,8 +30,8 @@ CASES = {
 @pytest.fixture(autouse=True)
 def _small_tiles(monkeypatch):
     """Several blocks in a short row."""
-    for exact in call.TILES:
-        monkeypatch.setitem(call.TILES, exact, 4)
+    for exact in TILES:
+        monkeypatch.setitem(TILES, exact, 4)
 
 
 def draw(case, scales=(1.0, 1.0), dtype=torch.float32):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
@@ -15,9 +16,7 @@ from everyformer.engines.fused.banded.gradients import (
     differentiate_far,
     differentiate_tokens,
 )
-
-TILES = {True: 32, False: 64}
-"""queries, keys and channels of a tile: fewer where values are in float32"""
+from everyformer.engines.fused.dense.call import Pairs, stepped
 
 PROGRAMS = 256
 """programs for the bias's gradient, to which rows of the batch are divided where there are fewer"""
@@ -40,7 +39,7 @@ def backward(
     lead: int,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """Gradients of k, v and bias, in their dtypes; ``total`` holds the log-sums."""
-    call, g = _Call.of(k, v, bias, causal, lead), _stepped(grad_o)
+    call, g = _Call.of(k, v, bias, causal, lead), stepped(grad_o)
     saved, strides = (o.contiguous(), total.contiguous(), g), (*call.strides, *g.stride()[:3])
     dv, dk = v.new_empty(v.shape), k.new_empty(k.shape)
     if call.shared:
@@ -62,11 +61,10 @@ def backward(
     return dk, dv, dbias.sum(0).sum_to_size(bias.shape).to(bias.dtype)
 
 
-class _Call(NamedTuple):
+@dataclass(frozen=True)
+class _Call(Pairs):
     """The arguments, channels side by side."""
 
-    k: Tensor
-    v: Tensor
     bias: Tensor
     causal: bool
     lead: int
@@ -74,47 +72,21 @@ class _Call(NamedTuple):
     @classmethod
     def of(cls, k: Tensor, v: Tensor, bias: Tensor, causal: bool, lead: int) -> _Call:
         """The call on these arguments."""
-        return cls(_stepped(k), _stepped(v), _stepped(bias), causal, lead)
-
-    @property
-    def batch(self) -> int:
-        return self.v.shape[0]
-
-    @property
-    def source(self) -> int:
-        return self.v.shape[1]
-
-    @property
-    def heads(self) -> int:
-        return self.v.shape[2]
-
-    @property
-    def values(self) -> int:
-        return self.v.shape[3]
+        return cls(stepped(k), stepped(v), stepped(bias), causal, lead)
 
     @property
     def length(self) -> int:
         return self.source - self.lead
 
     @property
-    def shared(self) -> bool:
-        """Whether the channels of a head have one key."""
-        return self.k.shape[3] != self.values
-
-    @property
-    def tile(self) -> int:
-        """Queries, keys and channels of a tile."""
-        return TILES[self.v.dtype == torch.float32]
-
-    @property
     def queries(self) -> int:
         """Blocks of queries."""
-        return triton.cdiv(self.length, self.tile)
+        return self.tiles(self.length)
 
     @property
     def window(self) -> int:
         """Blocks of keys that hold the bands of a block of queries."""
-        return 1 + triton.cdiv(self.bias.shape[2] - 1, self.tile)
+        return 1 + self.tiles(self.bias.shape[2] - 1)
 
     @property
     def blocks(self) -> int:
@@ -122,19 +94,9 @@ class _Call(NamedTuple):
         return self.queries + self.window + 1
 
     @property
-    def value_blocks(self) -> int:
-        """Blocks of a head's channels."""
-        return triton.cdiv(self.values, self.tile)
-
-    @property
     def read(self) -> tuple[Tensor, Tensor, Tensor]:
         """What is read of pairs."""
         return self.k, self.v, self.bias
-
-    @property
-    def strides(self) -> tuple[int, ...]:
-        """Steps in k and v to the next row, token and head."""
-        return *self.k.stride()[:3], *self.v.stride()[:3]
 
     @property
     def of_bias(self) -> tuple[int, int]:
@@ -236,8 +198,3 @@ def _of_blocks(call: _Call, o: Tensor, lse: Tensor, g: Tensor) -> tuple[Tensor, 
         dblock[:, inside] += end.turned(d)
         cblock[:, inside] += end.turned(c)
     return logs, dblock, cblock
-
-
-def _stepped(t: Tensor) -> Tensor:
-    """``t``, channels side by side."""
-    return t if t.stride(-1) == 1 else t.contiguous()

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 import triton
@@ -29,7 +30,7 @@ def forward(
     lse = v.new_empty(*o.shape[:3], k.shape[3], dtype=torch.float32)
     average[call.over(call.length, call.batch * call.value_blocks)](
         *call.read, o, lse, *call.strides, *call.of_bias, *call.numbers,
-        call.blocks(call.length), call.value_blocks, **call.constants,
+        call.tiles(call.length), call.value_blocks, **call.constants,
     )  # fmt: skip
     return o, lse, lse.new_empty(0)
 
@@ -39,14 +40,14 @@ def backward(
     o: Tensor, total: Tensor, saved: Tensor, grad_o: Tensor, causal: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """Gradients of k, v, rows and columns; ``total`` holds the log-sums, ``saved`` nothing."""
-    call, g = _Call.of(k, v, rows, columns, offset, causal), _stepped(grad_o)
+    call, g = _Call.of(k, v, rows, columns, offset, causal), stepped(grad_o)
     read = *call.read, o.contiguous(), total.contiguous(), g
     strides = *call.strides, *g.stride()[:3], *call.of_bias
     dv, constants = v.new_empty(v.shape), call.constants
     shape = k.shape if not call.shared else (*k.shape[:3], call.value_blocks)
     dk = k.new_empty(shape, dtype=torch.float32 if call.shared else k.dtype)
     differentiate_tokens[call.over(call.source, call.batch * call.value_blocks)](
-        *read, dk, dv, *strides, *call.numbers, call.blocks(call.source), call.value_blocks,
+        *read, dk, dv, *strides, *call.numbers, call.tiles(call.source), call.value_blocks,
         **constants,
     )  # fmt: skip
     dk = dk.sum(3, keepdim=True).to(k.dtype) if call.shared else dk
@@ -55,35 +56,23 @@ def backward(
     # what no query sees is not written
     drows = total.new_zeros(parts, *rows.shape)
     differentiate_rows[call.over(call.length, parts)](
-        *read, drows, *strides, *call.numbers, call.blocks(call.length), each, **constants
+        *read, drows, *strides, *call.numbers, call.tiles(call.length), each, **constants
     )
     if columns is None:
         return dk, dv, drows[0].to(rows.dtype), total.new_empty(0).to(rows.dtype)
     dcolumns = total.new_empty(parts, *columns.shape)
     differentiate_columns[call.over(call.source, parts)](
-        *read, dcolumns, *strides, *call.numbers, call.blocks(call.source), each, **constants
+        *read, dcolumns, *strides, *call.numbers, call.tiles(call.source), each, **constants
     )
     return dk, dv, drows.sum(0).to(rows.dtype), dcolumns.sum(0).to(rows.dtype)
 
 
-class _Call(NamedTuple):
-    """The arguments, channels side by side."""
+@dataclass(frozen=True)
+class Pairs:
+    """Keys and values that are averaged, channels side by side."""
 
     k: Tensor
     v: Tensor
-    rows: Tensor
-    columns: Tensor | None
-    offset: Tensor | None
-    causal: bool
-
-    @classmethod
-    def of(
-        cls, k: Tensor, v: Tensor, rows: Tensor, columns: Tensor | None, offset: Tensor | None,
-        causal: bool,
-    ) -> _Call:  # fmt: skip
-        """The call on these arguments."""
-        columns = None if columns is None else _stepped(columns)
-        return cls(_stepped(k), _stepped(v), _stepped(rows), columns, offset, causal)
 
     @property
     def batch(self) -> int:
@@ -102,10 +91,6 @@ class _Call(NamedTuple):
         return self.v.shape[3]
 
     @property
-    def length(self) -> int:
-        return self.rows.shape[1]
-
-    @property
     def shared(self) -> bool:
         """Whether the channels of a head have one key."""
         return self.k.shape[3] != self.values
@@ -118,17 +103,44 @@ class _Call(NamedTuple):
     @property
     def value_blocks(self) -> int:
         """Blocks of a head's channels."""
-        return self.blocks(self.values)
-
-    @property
-    def read(self) -> tuple[Tensor | None, ...]:
-        """What all kernels read."""
-        return self.k, self.v, self.rows, self.columns, self.offset
+        return self.tiles(self.values)
 
     @property
     def strides(self) -> tuple[int, ...]:
         """Steps in k and v to the next row, token and head."""
         return *self.k.stride()[:3], *self.v.stride()[:3]
+
+    def tiles(self, count: int) -> int:
+        """Tiles of ``count`` queries, keys or channels."""
+        return triton.cdiv(count, self.tile)
+
+
+@dataclass(frozen=True)
+class _Call(Pairs):
+    """The arguments, channels side by side."""
+
+    rows: Tensor
+    columns: Tensor | None
+    offset: Tensor | None
+    causal: bool
+
+    @classmethod
+    def of(
+        cls, k: Tensor, v: Tensor, rows: Tensor, columns: Tensor | None, offset: Tensor | None,
+        causal: bool,
+    ) -> _Call:  # fmt: skip
+        """The call on these arguments."""
+        columns = None if columns is None else stepped(columns)
+        return cls(stepped(k), stepped(v), stepped(rows), columns, offset, causal)
+
+    @property
+    def length(self) -> int:
+        return self.rows.shape[1]
+
+    @property
+    def read(self) -> tuple[Tensor | None, ...]:
+        """What all kernels read."""
+        return self.k, self.v, self.rows, self.columns, self.offset
 
     @property
     def of_bias(self) -> tuple[int, int, int, int]:
@@ -158,15 +170,11 @@ class _Call(NamedTuple):
             "num_stages": 2,
         }
 
-    def blocks(self, count: int) -> int:
-        """Tiles of ``count`` queries, keys or channels."""
-        return triton.cdiv(count, self.tile)
-
     def over(self, positions: int, others: int) -> tuple[int, int]:
         """Programs: blocks of positions of all heads, and what else stands side by side."""
-        return self.heads * self.blocks(positions), others
+        return self.heads * self.tiles(positions), others
 
 
-def _stepped(t: Tensor) -> Tensor:
+def stepped(t: Tensor) -> Tensor:
     """``t``, channels side by side."""
     return t if t.stride(-1) == 1 else t.contiguous()
