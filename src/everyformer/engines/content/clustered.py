@@ -30,6 +30,7 @@ from everyformer.core.dispatch import take
 from everyformer.core.state import State, state
 from everyformer.engines.content.hashing import bucket_order
 from everyformer.engines.once import named_once
+from everyformer.engines.softmax import kernels
 
 _CHUNK = 32
 """queries that are worked on together, at least"""
@@ -264,6 +265,8 @@ def _in_clusters(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, dropout: float) 
 
 
 def attended(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, dropout: float = 0.0) -> Tensor:
+    if not dropout and kernels.able(q, k, v, mask):
+        return kernels.few_attention(q, k, v, mask, False, 1 / math.sqrt(q.shape[-1]))
     return named_once(F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout))
 
 

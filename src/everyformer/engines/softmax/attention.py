@@ -25,7 +25,7 @@ from everyformer.core.dispatch import take
 from everyformer.core.mask import Mask
 from everyformer.engines.once import named_once
 from everyformer.engines.ranges import HALF
-from everyformer.engines.softmax import continued
+from everyformer.engines.softmax import continued, kernels
 from everyformer.engines.softmax.slopes import able, sloped_attention
 from everyformer.engines.softmax.visibility import Visibility, causal_mask, visibility
 
@@ -98,7 +98,10 @@ def softmax_attention(
         if causal and not dropout and continued.able(q, k):
             y = continued.continued_attention(q, k, v, scale)
             return y if v.shape[-1] == size else y[..., :size]
-        if causal and q.shape[2] != k.shape[2]:
+        square = q.shape[2] == k.shape[2]
+        if not dropout and (square or not causal) and kernels.able(q, k, v, mask):
+            return kernels.few_attention(q, k, v, mask, causal, scale)[..., :size]
+        if causal and not square:
             causal = False
             if q.shape[2] > 1:
                 mask = causal_mask(q.shape[2], k.shape[2], q.device)

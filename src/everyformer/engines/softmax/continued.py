@@ -17,14 +17,11 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from everyformer.engines.operators import operator
 from everyformer.engines.ranges import fake
-
-_forward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
-_backward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
+from everyformer.engines.softmax import kernels
 
 
 def able(q: Tensor, k: Tensor) -> bool:
@@ -35,23 +32,15 @@ def able(q: Tensor, k: Tensor) -> bool:
 
 def continued_attention(q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
     """Outputs (B, H, L, Dv) of ``q`` (B, H, L, D), ``k`` and ``v`` (B, H_kv, S, ...), S > L."""
-    o, _ = _continued_softmax(*for_kernels(q, k, v), scale)
+    o, _ = _continued_softmax(*kernels.for_kernels(q, k, v), scale)
     return o[..., : v.shape[-1]]
-
-
-def for_kernels(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """All three (B, H, ...) with heads of one size, as kernels on a CPU take them."""
-    groups, most = q.shape[1] // k.shape[1], max(q.shape[-1], v.shape[-1])
-    k, v = (t if groups == 1 else t.repeat_interleave(groups, dim=1) for t in (k, v))
-    q, k, v = (F.pad(t, (0, most - t.shape[-1])) for t in (q, k, v))
-    return q, k, v
 
 
 def _attend(q: Tensor, k: Tensor, v: Tensor, scale: float) -> tuple[Tensor, Tensor]:
     """o (B, H, L, D) and log-sums (B, H, L)."""
     past = k.shape[2] - q.shape[2]
-    before, earlier = _forward(q, k[:, :, :past], v[:, :, :past], 0.0, False, scale=scale)
-    own, later = _forward(q, k[:, :, past:], v[:, :, past:], 0.0, True, scale=scale)
+    before, earlier = kernels.forward(q, k[:, :, :past], v[:, :, :past], 0.0, False, scale=scale)
+    own, later = kernels.forward(q, k[:, :, past:], v[:, :, past:], 0.0, True, scale=scale)
     o = before.to(later.dtype).lerp(own.to(later.dtype), (later - earlier).sigmoid()[..., None])
     return o.to(q.dtype).contiguous(), torch.logaddexp(earlier, later).contiguous()
 
@@ -62,11 +51,11 @@ def _gradients(
     past = k.shape[2] - q.shape[2]
     ranges = (slice(None, past), False), (slice(past, None), True)
     found = [
-        _backward(
-            grad_o, q, k[:, :, keys], v[:, :, keys], o, logsum, 0.0, triangle, scale=scale
+        kernels.backward(
+            grad_o, q, k[:, :, keys], v[:, :, keys], o, logsum, triangle=triangle, scale=scale
         )
         for keys, triangle in ranges
-    ]  # fmt: skip
+    ]
     (dq, *before), (own, *later) = found
     dk, dv = (torch.cat(both, dim=2) for both in zip(before, later, strict=True))
     return (dq + own).contiguous(), dk, dv

@@ -38,10 +38,7 @@ import torch
 from torch import Tensor
 
 from everyformer.engines.operators import operator
-from everyformer.engines.softmax.continued import for_kernels
-
-_forward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
-_backward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
+from everyformer.engines.softmax import kernels
 
 CHUNK = 256
 """tokens of a triangle"""
@@ -61,7 +58,7 @@ def sloped_attention(q: Tensor, k: Tensor, v: Tensor, slopes: Tensor, scale: flo
 
     ``slopes`` (H,) are m_h. Queries are the last L of the S tokens.
     """
-    o, _ = _sloped_softmax(*for_kernels(q, k, v), slopes.to(q.dtype), scale)
+    o, _ = _sloped_softmax(*kernels.for_kernels(q, k, v), slopes.to(q.dtype), scale)
     return o[..., : v.shape[-1]]
 
 
@@ -176,7 +173,7 @@ def _attend(q: Tensor, k: Tensor, v: Tensor, slopes: Tensor, scale: float) -> tu
     for row, heads, part, bias, shift in _calls(q, k, slopes, scale):
         keys, values = (part.read(t[row, heads]) for t in (k, v))
         queries = part.queries(q[row, heads])
-        own, total = _forward(queries, keys, values, attn_mask=bias, scale=scale)
+        own, total = kernels.forward(queries, keys, values, attn_mask=bias, scale=scale)
         total = total + shift
         merged, sums = part.queries(o[row, heads]), part.queries(logsum[row, heads])
         if part.triangle:
@@ -197,8 +194,8 @@ def _gradients(
         above, queries, out = (part.queries(t[row, heads]) for t in (grad_o, q, o))
         keys, values = (part.read(t[row, heads]) for t in (k, v))
         total = (part.queries(logsum[row, heads]) - shift).contiguous()
-        grads = _backward(
-            above, queries, keys, values, out, total, 0.0, False, attn_mask=bias, scale=scale
+        grads = kernels.backward(
+            above, queries, keys, values, out, total, triangle=False, mask=bias, scale=scale
         )
         part.queries(dq[row, heads]).add_(grads[0])
         part.read(dk[row, heads]).add_(grads[1])

@@ -23,11 +23,8 @@ from torch import Tensor
 from everyformer.core.devices import Constant
 from everyformer.engines.operators import operator
 from everyformer.engines.ranges import fake
+from everyformer.engines.softmax import kernels
 from everyformer.engines.sparse.plan import Branch, SparsePlan
-
-_forward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
-_backward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
-
 
 LARGEST_SAVED = 1 << 22
 """entries of a mask that stays for the next call, 16 MB in float32"""
@@ -112,7 +109,7 @@ def _attend(
     logsum = torch.full(q.shape[:3], -math.inf, dtype=wide)
     for task in _tasks(q, lengths, plan):
         queries, keys = task.branch.queries, task.branch.keys
-        part, own = _forward(
+        part, own = kernels.forward(
             _units(queries, q[task.row][:, :, task.heads]),
             *(_units(keys, t[task.row][:, :, task.heads]) for t in (k, v)),
             0.0,
@@ -165,9 +162,9 @@ def _gradients(
             for t in (grad_o, q, o, logsum[..., None])
         )
         k_units, v_units = (_units(keys, t[task.row][:, :, task.heads]) for t in (k, v))
-        grads = _backward(
-            g, q_units, k_units, v_units, o_units, total.squeeze(-1).contiguous(), 0.0,
-            task.branch.triangle, attn_mask=task.mask, scale=scale,
+        grads = kernels.backward(
+            g, q_units, k_units, v_units, o_units, total.squeeze(-1).contiguous(),
+            triangle=task.branch.triangle, mask=task.mask, scale=scale,
         )  # fmt: skip
         grad_q = _ordered(queries, grads[0], length)
         into = [keys.add(part.transpose(1, 2)[None], length) for part in grads[1:]]
