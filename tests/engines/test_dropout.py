@@ -1,8 +1,12 @@
 """Dropout by a wheel: shares, patterns, gradients, and where torch's own takes its place."""
 
+import math
+from functools import partial
+
 import pytest
 import torch
 import torch.nn.functional as F
+from torch._dynamo.testing import CompileCounter
 
 from everyformer.engines import dropout as module
 from everyformer.engines.dropout import P, dropout, wheel
@@ -59,7 +63,7 @@ def test_the_pattern_is_the_wheel_from_a_place_on(monkeypatch):
     assert torch.equal(dropout(x, 0.25), expected)
 
 
-def test_parts_of_a_long_tensor_begin_where_they_are_drawn():
+def test_parts_of_a_long_tensor_have_patterns_of_their_own():
     kept, _ = stays(2, P + 5, rate=0.5, seed=1)
     parts = kept.flatten().split(P)
     assert len(parts) == 3
@@ -102,7 +106,7 @@ def test_none_and_all_are_dropped_as_torch_does(rate):
     assert torch.equal(dropout(torch.ones(9), rate), F.dropout(torch.ones(9), rate))
 
 
-def test_compilers_and_other_devices_draw_where_they_are(monkeypatch):
+def test_other_devices_draw_where_they_are(monkeypatch):
     asked = []
     real = F.dropout
     monkeypatch.setattr(
@@ -110,7 +114,56 @@ def test_compilers_and_other_devices_draw_where_they_are(monkeypatch):
     )
     assert dropout(torch.ones(3, device="meta"), 0.5).is_meta
     assert asked == [torch.device("meta")]
-    torch.compile(lambda x: dropout(x, 0.5), backend="eager", fullgraph=True)(torch.ones(4))
+
+
+@pytest.mark.parametrize("shape", [(33, 20), (2, P // 2 + 7)])
+def test_a_graph_turns_the_wheel_to_places_of_its_own(shape):
+    """Two calls in one graph differ; gradients pass where elements stay."""
+
+    @partial(torch.compile, backend="aot_eager", fullgraph=True, dynamic=True)
+    def twice(x):
+        return dropout(x, 0.3), dropout(x, 0.3)
+
+    torch._dynamo.reset()
+    x = torch.rand(*shape, dtype=torch.float64).add_(1).requires_grad_()
+    torch.manual_seed(4)
+    first, second = twice(x)
+    torch.manual_seed(4)
+    again, _ = twice(x)
+    assert torch.equal(first, again)
+    agree = float(((first != 0) == (second != 0)).double().mean())
+    assert agree == pytest.approx(0.7**2 + 0.3**2, abs=0.05)
+    assert float((first != 0).double().mean()) == pytest.approx(0.7, abs=0.05)
+    factors = (first / x).detach()
+    assert set(factors[factors != 0].unique().tolist()) <= set(near(P / round(P * 0.7)))
+    (grad,) = torch.autograd.grad(first.square().sum(), x)
+    torch.testing.assert_close(grad, 2 * first * factors, rtol=0, atol=1e-12)
+
+
+def near(number):
+    """``number`` and its neighbours in float64, by which a quotient may be off."""
+    return number, math.nextafter(number, 0), math.nextafter(number, 2 * number)
+
+
+def test_a_graph_of_texts_of_any_length_is_one():
+    frames = CompileCounter()
+    torch._dynamo.reset()
+    compiled = torch.compile(lambda x: dropout(x, 0.5), backend=frames, dynamic=True)
+    for length in (5, 9, P // 4 + 3):
+        assert compiled(torch.ones(4, length)).shape == (4, length)
+    assert frames.frame_count == 1
+
+
+def test_a_graph_keeps_the_place_alone_for_the_backward_pass():
+    kept, x = [], torch.randn(64, 32, requires_grad=True)
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: kept.append(t) or t, lambda t: t):
+        module._turned(x, torch.tensor(3), 0.1)
+    assert [t.numel() for t in kept] == [1]
+
+
+def test_parts_of_a_long_tensor_begin_apart():
+    places = [n * module.STEP % P for n in range(P)]
+    assert len(set(places)) == P
 
 
 def test_a_wheel_that_inference_made_serves_training():

@@ -7,23 +7,30 @@ processes; n = round(P (1 - rate)) are factors, so that each element stays with 
 1e-6, and the mean of what stays is x. i comes from torch's generator, one number a call where
 `torch.nn.functional.dropout` draws one for each element, which costs a CPU a quarter of a small
 model's step. A call has one of P patterns. Any two of its elements stay as independently as two
-that lie as far apart in a drawn row: to 2e-4. A longer tensor is cut into parts of P, each with a
-number of its own.
+that lie as far apart in a drawn row: to 2e-4. A longer tensor is cut into parts of P, each of which
+begins so far after the one before that no two begin alike.
 
-For the backward pass a view of the wheel is kept, no pattern of one's own. Other devices and
-compilers take torch's function: there numbers are drawn where they are used.
+For the backward pass a view of the wheel is kept, no pattern of one's own; a compiled graph keeps i
+and turns the wheel again. Other devices take torch's function: there numbers are drawn where they
+are used.
 """
 
 from functools import lru_cache
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from everyformer.engines.ranges import fake
+
 P = 1 << 19
 """entries of a wheel"""
 SEED = 20140601
 """of their order"""
+STEP = 196_613
+"""entries from where one part of a longer tensor begins to where the next does; P and it have no
+common factor"""
 
 
 def dropout(x: Tensor, rate: float) -> Tensor:
@@ -33,18 +40,48 @@ def dropout(x: Tensor, rate: float) -> Tensor:
         rate: from 0 to 1.
     """
     turned = x.device.type == "cpu" and x.is_floating_point() and 0 < rate < 1
-    if not turned or torch.compiler.is_compiling():
+    if not turned or torch.compiler.is_exporting():
         return F.dropout(x, rate)
+    place = torch.randint(P, (), device="cpu")
+    if torch.compiler.is_compiling():
+        y: Tensor = _turned(x, place, rate)
+        return y
+    return _times(x, int(place), rate)
+
+
+def _times(x: Tensor, place: int, rate: float) -> Tensor:
+    """``x`` times the wheel from ``place`` on."""
     w, count = wheel(rate, x.dtype), x.numel()
     if count <= P:
-        return x * _part(w, count).view(x.shape)
-    parts = x.reshape(-1).split(P)
-    return torch.cat([part * _part(w, len(part)) for part in parts]).view(x.shape)
+        return x * w[place : place + count].view(x.shape)
+    parts = []
+    for n, part in enumerate(x.reshape(-1).split(P)):
+        start = (place + n * STEP) % P
+        parts.append(part * w[start : start + len(part)])
+    return torch.cat(parts).view(x.shape)
 
 
-def _part(w: Tensor, count: int) -> Tensor:
-    place = int(torch.randint(P, (), device="cpu"))
-    return w[place : place + count]
+@torch.library.custom_op("everyformer::turned", mutates_args=())
+def _turned(x: Tensor, place: Tensor, rate: float) -> Tensor:
+    """`_times` as one operation of a graph."""
+    return _times(x, int(place), rate).contiguous()
+
+
+@_turned.register_fake
+def _(x: Tensor, place: Tensor, rate: float) -> Tensor:
+    return fake(x)
+
+
+def _save(ctx: Any, inputs: tuple[Tensor, Tensor, float], output: Tensor) -> None:
+    _, place, ctx.rate = inputs
+    ctx.save_for_backward(place)
+
+
+def _differentiate(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
+    return _turned(grad, *ctx.saved_tensors, ctx.rate), None, None
+
+
+_turned.register_autograd(_differentiate, setup_context=_save)
 
 
 @lru_cache(maxsize=8)
