@@ -320,8 +320,8 @@ def _gradients(
     """
     inputs, (batch, heads, length, values) = Inputs(q, k, v, keep, level, gate), v.shape
     wide = starts.dtype
-    dq, dk = (starts.new_empty(batch, length, heads, q.shape[3]) for _ in range(2))
-    dv = starts.new_empty(batch, length, heads, values)
+    dq, dk, dv = (starts.new_empty(t.shape) for t in (q, k, v))
+    moved = starts.new_empty(batch, heads, length) if tops.numel() else None
     with full_precision(q):
         dsums = torch.zeros_like(after) if grad_after is None else grad_after.to(wide)
         dsums = dsums.flatten(0, 1)
@@ -334,18 +334,21 @@ def _gradients(
             grads = backward(part, g, dsums)
             dsums = grads[3]
             for into, part_of in zip((dq, dk, dv), grads, strict=False):
-                into[:, start:stop] = _rows(part_of[..., : into.shape[3]], v, start, stop)
+                rows = _rows(part_of[..., : into.shape[3]], v, start, stop)
+                into[:, :, start:stop] = rows.transpose(1, 2)
+            if moved is not None:
+                of_keys = (grads[1] * part.k).sum(2, keepdim=True)
+                moved[:, :, start:stop] = _rows(of_keys, v, start, stop)[..., 0].mT
         if keep is not None:
-            hidden = ~keep[:, :, None, None]
+            hidden = ~keep[:, None, :, None]
             dk.masked_fill_(hidden, 0)
             dv.masked_fill_(hidden, 0)
-        moved = (dk * k.transpose(1, 2)).sum(3).transpose(1, 2) if tops.numel() else None
+            moved = None if moved is None else moved.masked_fill_(hidden[..., 0], 0)
         dgate = None
         if gate is not None and moved is not None:
             dgate = -moved.flip(2).cumsum(2).flip(2)
             if grad_after is not None:
                 dgate += (grad_after * after).sum((2, 3))[..., None]
-    dq, dk, dv = (d.transpose(1, 2) for d in (dq, dk, dv))
     none = starts.new_empty(0)
     return (
         returned(dq, q),
