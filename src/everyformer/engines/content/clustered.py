@@ -25,7 +25,6 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from everyformer.core.choices import choose
-from everyformer.core.chosen import gather_rows
 from everyformer.core.dispatch import take
 from everyformer.core.state import State, state
 from everyformer.engines.content.hashing import bucket_order
@@ -67,7 +66,7 @@ class HeadInputs(NamedTuple):
 
 
 def latest(
-    heads: HeadInputs, labels: Tensor, window: int, clusters: int, *,
+    heads: HeadInputs, labels: Tensor | None, window: int, clusters: int, *,
     both: bool = False, bias: Tensor | None = None, dropout: float = 0.0,
 ) -> Tensor:  # fmt: skip
     """Attention to the last ``window`` tokens of the same label: (B, H, L, D).
@@ -76,25 +75,32 @@ def latest(
     the one before it: O(L w D).
 
     Args:
-        labels: (B, H, L) below ``clusters``; ``clusters`` is padding.
+        labels: (B, H, L) below ``clusters``; ``clusters`` is padding. None: all are alike.
         both: see those ahead too, fewer than ``window`` away.
     """
+    batch, _, length, _ = heads.q.shape
+    alike = labels is None
+    if labels is None:
+        labels = torch.zeros(1, 1, length, dtype=torch.long, device=heads.q.device)
     if torch.compiler.is_exporting():
         take("routing", "dense", "tokens are not put in order in an exported program", True)
         return _latest_dense(heads, labels, window, clusters, both, bias)
-    batch, _, length, _ = heads.q.shape
     # a window longer than the row shows all of it; a graph has to serve longer rows too
     reach = window if torch.compiler.is_compiling() else min(window, length)
     chunk = max(reach, _CHUNK)
     more = -length % chunk
     labels = F.pad(labels.flatten(0, 1), (0, more), value=clusters)
-    order = bucket_order(labels)
-    padded = (F.pad(t.flatten(0, 1), (0, 0, 0, more)) for t in heads)
-    q, k, v = (gather_rows(t, order).unflatten(1, (-1, chunk)) for t in padded)
-    labels = labels.gather(1, order).unflatten(1, (-1, chunk))
+    q, k, v = (F.pad(t.flatten(0, 1), (0, 0, 0, more)) for t in heads)
+    places = None
+    if not alike:
+        order = bucket_order(labels)
+        places = order, _inverse(order)
+        q, k, v = (in_order(t, *places) for t in (q, k, v))
+        labels = labels.gather(1, order)
+    q, k, v, labels = (t.unflatten(1, (-1, chunk)) for t in (q, k, v, labels))
     around = 3 if both else 2
-    ahead = torch.arange(around * chunk, device=order.device) - chunk
-    lag = torch.arange(chunk, device=order.device)[:, None] - ahead
+    ahead = torch.arange(around * chunk, device=q.device) - chunk
+    lag = torch.arange(chunk, device=q.device)[:, None] - ahead
     near = lag.abs() < window if both else (lag >= 0) & (lag < window)
     seen = (labels[..., None] == _windows(labels, around, -1)[:, :, None]) & near
     mask = seen
@@ -102,10 +108,39 @@ def latest(
         added = ranked(bias, lag, not both).expand(batch, -1, -1, -1)
         mask = _biased(added.flatten(0, 1)[:, None], seen, q)
     k, v = _windows(k, around, 0.0), _windows(v, around, 0.0)
-    y = attended(q, k, v, mask, dropout)
-    at = torch.empty_like(order)
-    at = at.scatter(1, order, torch.arange(length + more, device=order.device).expand_as(order))
-    return gather_rows(y.flatten(1, 2), at)[:, :length].view(heads.v.shape)
+    y = attended(q, k, v, mask, dropout).flatten(1, 2)
+    if places is not None:
+        y = in_order(y, *reversed(places))
+    return y[:, :length].unflatten(0, heads.v.shape[:2])
+
+
+def _inverse(order: Tensor) -> Tensor:
+    """Where each of the tokens stands that stand in ``order`` (X, L)."""
+    index = torch.arange(order.shape[1], device=order.device).expand_as(order)
+    return torch.empty_like(order).scatter(1, order, index)
+
+
+def in_order(t: Tensor, order: Tensor, inverse: Tensor) -> Tensor:
+    """``t`` (X, L, D) with the tokens of each row in ``order`` (X, L), whose ``inverse`` gradients
+    are put in."""
+    ordered: Tensor = _InOrder.apply(t, order, inverse)
+    return ordered
+
+
+class _InOrder(torch.autograd.Function):
+    """Whole rows are copied, both ways; torch's gather goes by numbers, and its gradient adds."""
+
+    @staticmethod
+    def forward(ctx: Any, t: Tensor, order: Tensor, inverse: Tensor) -> Tensor:
+        ctx.save_for_backward(order, inverse)
+        rows, length, _ = t.shape
+        first = torch.arange(0, rows * length, length, device=t.device)
+        return t.flatten(0, 1).index_select(0, (order + first[:, None]).flatten()).view(t.shape)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
+        order, inverse = ctx.saved_tensors
+        return in_order(grad, inverse, order), None, None
 
 
 def _latest_dense(

@@ -310,10 +310,11 @@ class RoutingAttention(HeadMixer):
         return y, after.last_in_room(window - 1)
 
     @staticmethod
-    def _local_labels(near: HeadInputs, keep: Tensor | None) -> Tensor:
-        """0 for every token, 1 for padding: (B, H, L)."""
-        labels = torch.zeros(near.q.shape[:3], dtype=torch.long, device=near.q.device)
-        return labels if keep is None else labels + (~keep[:, None])
+    def _local_labels(near: HeadInputs, keep: Tensor | None) -> Tensor | None:
+        """0 for every token, 1 for padding: (B, H, L); None: there is none."""
+        if keep is None:
+            return None
+        return (~keep[:, None]).long().expand(near.q.shape[:3])
 
     def _weights(self, heads: _RoutedHeads, keep: Tensor | None) -> Tensor:
         """The literal weights of all heads (B, H, L, L)."""
