@@ -14,6 +14,8 @@ Shapes: k (B, S, H, K), v (B, S, H, V); K = V for a key per channel, K = 1 for o
 """
 
 import math
+from collections.abc import Sequence
+from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -108,56 +110,75 @@ def backward_scan(k: Tensor, v: Tensor, lse: Tensor, g: Tensor, c: Tensor) -> tu
     With p_{t,t'} = exp(K_t' - lse_t):  dV_t' = sum_t p g_t  and  dK_t' = V_t' dV_t' + sum_t p c_t.
     """
     length, lse = k.shape[1], lse.clamp(min=torch.finfo(lse.dtype).min)
-    level, dv, dweight = (_chunks(t.flip(1)) for t in (lse, g, c))
-    _scan(level.neg_(), dv, dweight)
-    dv, dweight = (t.flatten(1, 2)[:, :length].flip(1) for t in (dv, dweight))
+    level, dv, dweight = _chunks(lse), _chunks(g, 0.0), _chunks(c, 0.0)
+    _scan(level, dv, dweight, back=True)
+    dv, dweight = (t.flatten(1, 2)[:, :length] for t in (dv, dweight))
     p = torch.sub(k, lse).exp_()
     dv.mul_(p)
     return key_gradient(v, p, dv, dweight), dv
 
 
-def _chunks(x: Tensor) -> Tensor:
+def _chunks(x: Tensor, fill: float | None = None) -> Tensor:
     """A copy of ``x`` (B, S, ...) as (B, chunks, chunk, ...), both about sqrt(S).
 
-    The last token is repeated to fill up, which leaves all before it as they are.
+    It is filled up with a number or, so that all before stays as it is, with the last token.
     """
     length = x.shape[1]
     size = math.isqrt(length - 1) + 1
     chunks = -(-length // size)
-    rest = x[:, -1:].expand(-1, chunks * size - length, -1, -1)
-    return torch.cat([x, rest], 1).unflatten(1, (chunks, size))
+    copy = x.new_empty(x.shape[0], chunks * size, *x.shape[2:])
+    copy[:, :length] = x
+    copy[:, length:] = x[:, -1:] if fill is None else fill
+    return copy.unflatten(1, (chunks, size))
 
 
 def _running_maximum(top: Tensor) -> Tensor:
     """Largest value so far, in place, by the two levels of `_scan` (three times torch.cummax)."""
-    for i in range(1, top.shape[2]):
-        torch.maximum(top[:, :, i], top[:, :, i - 1], out=top[:, :, i])
+    for past, now in pairwise(top.unbind(2)):
+        torch.maximum(now, past, out=now)
     before = top[:, :, -1].clone()
-    for j in range(1, top.shape[1]):
-        torch.maximum(before[:, j], before[:, j - 1], out=before[:, j])
+    for past, now in pairwise(before.unbind(1)):
+        torch.maximum(now, past, out=now)
     top[:, 1:].clamp_(min=before[:, :-1, None])
     return top
 
 
-def _scan(level: Tensor, *sums: Tensor) -> None:
+def _scan(level: Tensor, *sums: Tensor, back: bool = False) -> None:
     """y_t += exp(level_{t-1} - level_t) y_{t-1}, in place in chunks; level never falls.
 
     Two levels: chunks of about sqrt(S) positions advance side by side, then their ends are carried
     from chunk to chunk, then every position takes in what came before its chunk. 2 sqrt(S) small
     steps in all.
+
+    Args:
+        back: y_t += exp(level_t - level_{t+1}) y_{t+1}, from the last to the first.
     """
-    _, chunks, size = level.shape[:3]
-    gate = torch.sub(level[:, :, :-1], level[:, :, 1:]).exp_()
-    ends = level[:, :, -1]
-    step = torch.exp(ends[:, :-1] - ends[:, 1:])
-    fade = torch.sub(ends[:, :-1, None], level[:, 1:]).exp_()
+    edge = level[:, :, 0 if back else -1]
+    near = torch.sub(level[:, :, :-1], level[:, :, 1:]).exp_().unbind(2)
+    far = torch.sub(edge[:, :-1], edge[:, 1:]).exp_().unbind(1)
+    if back:
+        fade = torch.sub(level[:, :-1], edge[:, 1:, None]).exp_()
+    else:
+        fade = torch.sub(edge[:, :-1, None], level[:, 1:]).exp_()
     for y in sums:
-        for i in range(1, size):
-            y[:, :, i].addcmul_(gate[:, :, i - 1], y[:, :, i - 1])
-        carried = y[:, :, -1].clone()
-        for j in range(1, chunks):
-            carried[:, j].addcmul_(step[:, j - 1], carried[:, j - 1])
-        y[:, 1:].addcmul_(fade, carried[:, :-1, None])
+        _advance(y.unbind(2), near, back)
+        carried = y[:, :, 0 if back else -1].clone()
+        _advance(carried.unbind(1), far, back)
+        if back:
+            y[:, :-1].addcmul_(fade, carried[:, 1:, None])
+        else:
+            y[:, 1:].addcmul_(fade, carried[:, :-1, None])
+
+
+def _advance(steps: Sequence[Tensor], gates: Sequence[Tensor], back: bool) -> None:
+    """Each of the ``steps`` but the first takes in the one before it, times their gate; or, `back`,
+    each but the last the one after it."""
+    meetings = list(zip(pairwise(steps), gates, strict=True))
+    for (past, now), gate in reversed(meetings) if back else meetings:
+        if back:
+            past.addcmul_(gate, now)
+        else:
+            now.addcmul_(gate, past)
 
 
 def reference_of(k: Tensor, bias: Tensor, causal: bool, lead: int = 0) -> Tensor | None:
