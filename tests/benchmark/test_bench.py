@@ -142,6 +142,7 @@ def test_whatever_a_member_raises_is_a_result(
     assert detail in point.detail
 
 
+@pytest.mark.full("many cases", parts=3)
 @pytest.mark.filterwarnings("ignore")  # of what the peers warn is theirs
 @pytest.mark.parametrize("member", [m.name for m in list_members()])
 def test_peers_have_the_shape_of_what_they_stand_beside(member: str) -> None:
@@ -170,6 +171,7 @@ def ends(*given: Any, options: Any) -> None:
     os._exit(3)
 
 
+@pytest.mark.full("seconds each", parts=3)
 def test_points_are_measured_in_processes_of_their_own() -> None:
     [point] = bench(["aft-simple"], [16], **dataclasses.asdict(SMALL))
     assert point.status == "ok", point.detail
@@ -401,6 +403,7 @@ def test_what_never_settles_says_so() -> None:
     assert "~2.00x" in render([base, point])
 
 
+@pytest.mark.full("seconds each", parts=3)
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="peaks are reset on Linux alone")
 def test_peaks_are_what_a_call_claims() -> None:
     program = (

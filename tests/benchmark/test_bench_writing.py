@@ -98,6 +98,7 @@ def test_what_cannot_be_measured_is_refused(
     assert told in point.detail
 
 
+@pytest.mark.full("seconds each", parts=3)
 @pytest.mark.parametrize("member", ["gpt", "aft-simple"])
 def test_compiled_steps_take_turns_and_all_are_told_their_limit(
     member: str, monkeypatch: pytest.MonkeyPatch
@@ -165,6 +166,7 @@ def test_llama_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch) -> No
     assert "pip install 'everyformer[llama]'" in theirs.detail
 
 
+@pytest.mark.full("seconds each", parts=3)
 def test_the_verb_measures_a_text_beside_its_peers(capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("transformers")
     sizes = ("--width", "16", "--heads", "2", "--seconds", "0.001", "--threads", "1")

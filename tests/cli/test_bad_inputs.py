@@ -225,6 +225,7 @@ def test_what_ulimit_leaves_is_all_there_is(little_memory: None) -> None:
         ef.create_model("learned", width=1000, heads=2, max_length=10**6)
 
 
+@pytest.mark.full("seconds each", parts=3)
 @pytest.mark.parametrize(
     ("words", "closing", "code"),
     [

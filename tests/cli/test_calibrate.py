@@ -25,6 +25,7 @@ def calm(trained: Callable[..., Path]) -> str:
     return str(trained("calm", *MEMBER))
 
 
+@pytest.mark.full("seconds each", parts=3)
 def test_a_promise_is_kept_with_the_run(say: Any, calm: str) -> None:
     code, out, err = say("calibrate", calm, *FAST, "--json")
     assert code == 0, err
@@ -53,6 +54,7 @@ def test_a_promise_is_kept_with_the_run(say: Any, calm: str) -> None:
     assert Path(picture["picture"]).is_file()
 
 
+@pytest.mark.full("seconds each", parts=3)
 @pytest.mark.parametrize("threshold", ["1", "0.9999"])
 def test_exits_that_save_nothing_promise_nothing(say: Any, calm: str, threshold: str) -> None:
     """By 1 no token may leave, and of 0.9999 a model of three steps is never so sure."""
@@ -73,6 +75,7 @@ def test_exits_that_save_nothing_promise_nothing(say: Any, calm: str, threshold:
     assert out.count("No token ever leaves early") == 1
 
 
+@pytest.mark.full("seconds each", parts=3)
 def test_a_threshold_by_which_no_token_left_is_not_asked_for(say: Any, calm: str) -> None:
     """Told so of 0, by which all leave, the certificate lets none leave."""
     assert say("calibrate", calm, *FAST[:6], "--delta", "0.99", "--thresholds", "0")[0] == 0
@@ -84,6 +87,7 @@ def test_a_threshold_by_which_no_token_left_is_not_asked_for(say: Any, calm: str
     assert depths == [1, 3]
 
 
+@pytest.mark.full("seconds each", parts=3)
 def test_the_same_calibration_writes_the_same_file(say: Any, calm: str) -> None:
     files = []
     for _ in range(2):
@@ -92,6 +96,7 @@ def test_the_same_calibration_writes_the_same_file(say: Any, calm: str) -> None:
     assert files[0] == files[1]
 
 
+@pytest.mark.full("seconds each", parts=3)
 def test_prompts_are_lines_or_pieces_of_other_texts(say: Any, calm: str, tree: Path) -> None:
     (tree / "lines.txt").write_text("the quick fox\n\nand a tree\n" * 40, encoding="utf-8")
     fingerprints = set()
@@ -121,6 +126,7 @@ def test_prompts_are_drawn_from_all_lines(calm: str, tree: Path) -> None:
         assert 11 < len(set(drawn) - set(lines[:60])) < 29
 
 
+@pytest.mark.full("seconds each", parts=3)
 def test_stopping_at_the_first_failure(say: Any, calm: str) -> None:
     strict = ["--metric", "exact", "--p-value", "binomial", "--delta", "0.05", "--first-failure"]
     code, out, err = say("calibrate", calm, *FAST[:6], "--thresholds", "0.5", "0.1", "0.02",
@@ -130,6 +136,7 @@ def test_stopping_at_the_first_failure(say: Any, calm: str) -> None:
     assert all(step["p"] <= 0.05 for step in steps[:-1])
 
 
+@pytest.mark.full("seconds each", parts=3)
 def test_a_certificate_of_another_model_is_refused(
     say: Any, refused: Callable[..., str], trained: Callable[..., Path], calm: str
 ) -> None:
@@ -181,6 +188,7 @@ def test_full_and_a_threshold_contradict(refused: Callable[..., str], calm: str)
         )
 
 
+@pytest.mark.full("seconds each", parts=3)
 def test_other_data_than_the_certificates_are_told(
     say: Any, trained: Callable[..., Path], calm: str, tree: Path
 ) -> None:

@@ -84,6 +84,7 @@ def test_a_converted_model_generates_what_theirs_does(kind: str, say: Say, tree:
     assert [json.loads(line)["prompt"] for line in out.splitlines()] == [prompt, "a"]
 
 
+@pytest.mark.full("seconds each", parts=3)
 def test_the_other_verbs_take_a_converted_model(say: Say, refused: Refused, tree: Path) -> None:
     checkpoint("gpt2", tree / "theirs", beyond=1)
     assert say("convert", "theirs", "--out", "ours")[0] == 0

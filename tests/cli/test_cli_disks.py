@@ -98,6 +98,7 @@ def test_a_state_that_does_not_fit_leaves_the_old_one(tmp_path: Path, most: int)
     assert file.read_bytes() == old
 
 
+@pytest.mark.full("seconds each", parts=3)
 @pytest.mark.parametrize("most", [0, 5000])
 def test_a_program_that_does_not_fit_is_an_error_and_not_the_end(tmp_path: Path, most: int) -> None:
     with small_files(most), pytest.raises(UnsavedError, match=r"cannot write .*model\.pt2"):

@@ -79,6 +79,7 @@ def test_a_run_starts_from_one_at_a_place_and_is_converted_there_and_back(
     assert weights[0] == weights[1]
 
 
+@pytest.mark.full("seconds each", parts=3)
 def test_a_comparison_goes_on_from_another_machine(
     say: Say, tree: Path, store: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

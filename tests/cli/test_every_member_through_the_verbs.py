@@ -31,6 +31,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place
 
 
+@pytest.mark.full("many cases", parts=3)
 @pytest.mark.parametrize(
     ("task", "member"),
     [pair if pair in every_one(PAIRS) else pytest.param(*pair, marks=PAIRED) for pair in PAIRS],

@@ -36,6 +36,7 @@ LINES: dict[str, tuple[str, ...]] = {
 """verb -> words after which it prints a result"""
 
 
+@pytest.mark.full("seconds each", parts=3)
 def test_every_verb_prints_one_document(
     say: Say, trained: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -101,6 +101,7 @@ def test_it_comes_to_the_same_as_here_and_a_failure_is_one_row_and_run_once(
     assert told(tree, "fails-seed0").count(MARK) == 1
 
 
+@pytest.mark.full("seconds each", parts=3)
 def test_what_no_machine_can_hold_is_refused(cluster: Any, compare: Compare) -> None:
     done = compare("gmlp", "--steps", "1", *RAY, "--training.threads", "2")
     assert done.code == 2

@@ -70,6 +70,7 @@ ALL = {task: [m for t, m in PAIRS if t == task] for task in ALL_TASKS}
 WHOLE = pytest.mark.full("each member is compared in one of its tasks")
 
 
+@pytest.mark.full("many cases", parts=3)
 @pytest.mark.parametrize(
     ("task", "members"),
     [*FEW.items(), *(pytest.param(task, names, marks=WHOLE) for task, names in ALL.items())],

@@ -187,6 +187,7 @@ def test_a_misspelt_option_of_a_member_stops_before_anything(
     assert not done.folder.exists()
 
 
+@pytest.mark.full("seconds each", parts=3)
 def test_a_filled_directory_is_only_resumed_or_overwritten(
     compare: Compare, tree: Path, launched: list[str]
 ) -> None:

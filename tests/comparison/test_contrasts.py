@@ -116,6 +116,7 @@ def test_more_seeds_see_smaller_differences() -> None:
     assert seeds_for(rows, "loss", 1e-6) is None
 
 
+@pytest.mark.full("seconds each", parts=3)
 @pytest.mark.parametrize(("members", "seeds"), [(2, 3), (2, 2), (4, 3), (5, 4)])
 def test_equal_members_are_told_apart_in_one_of_twenty_comparisons(
     members: int, seeds: int

@@ -123,6 +123,7 @@ def test_less_memory_than_the_weights_take_is_not_told(peak: int | None, told: i
     assert member_row("gmlp", "lm", 7, [done], "loss", known)["peak_bytes"] == told
 
 
+@pytest.mark.full("seconds each", parts=3)
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="peaks are reset on Linux alone")
 def test_a_training_among_holes_of_an_earlier_one_claims_its_memory() -> None:
     """Small blocks went where others had been, and 4 KiB were told of a whole training."""

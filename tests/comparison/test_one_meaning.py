@@ -124,6 +124,7 @@ def test_an_option_of_a_gene_means_the_same_as_a_flag_and_in_python(
     assert json.loads(capsys.readouterr().out) == json.loads(json.dumps(config | {"json": False}))
 
 
+@pytest.mark.full("many cases", parts=3)
 @pytest.mark.parametrize(("flag", "value", "words"), [*cases()])
 def test_an_option_means_the_same_as_a_flag_in_a_file_and_in_python(
     flag: str,

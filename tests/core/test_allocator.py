@@ -33,6 +33,7 @@ def pages_left(how: str) -> int:
     return int(done.stdout)
 
 
+@pytest.mark.full("seconds each", parts=3)
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="a trait of glibc")
 def test_a_block_that_was_freed_is_given_back_unless_it_is_kept() -> None:
     assert pages_left("give back") < PAGES / 2

@@ -219,6 +219,7 @@ def test_missing_packages_name_their_extra(
         load("digits")
 
 
+@pytest.mark.full("seconds each", parts=3)
 def test_mnist_keeps_its_split_and_is_decoded_once(tmp_path: Path, load: Load) -> None:
     source = corpus("images/mnist-png.zip")
     data = load(source)

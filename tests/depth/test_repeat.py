@@ -51,6 +51,7 @@ def test_one_block_three_times_is_three_layers_of_equal_weights(wiring: str) -> 
     torch.testing.assert_close(weight.grad, summed, rtol=0, atol=1e-12)
 
 
+@pytest.mark.full("seconds each", parts=3)
 def test_it_goes_through_flags_files_saved_models_and_resume(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

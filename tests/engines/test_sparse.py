@@ -193,6 +193,7 @@ def test_lower_precision_and_large_scores_stay_finite(name, dtype):
         assert all(bool(t.isfinite().all()) for t in with_gradients(large, inputs))
 
 
+@pytest.mark.full("many cases", parts=3)
 @pytest.mark.filterwarnings("ignore:flex_attention called without")
 @pytest.mark.parametrize("name", NAMES)
 def test_flex_attention_has_the_same_mask(name):

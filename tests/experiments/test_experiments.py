@@ -28,6 +28,7 @@ def test_every_member_has_an_experiment_and_every_experiment_a_member():
         assert experiment.members
 
 
+@pytest.mark.full("seconds each", parts=3)
 @pytest.mark.parametrize(
     "name", ["saturation", "waves", "rotation", "reversible", "paths", "near-identity"]
 )
@@ -101,6 +102,7 @@ FEW = ("toeplitz", "inner-losses", "lags", "halting", "key-to-door", "spans")
 OTHERS = pytest.mark.full("their trainer is tried in others")
 
 
+@pytest.mark.full("seconds each", parts=3)
 @pytest.mark.parametrize(
     "name", [n if n in FEW else pytest.param(n, marks=OTHERS) for n in TRAINED]
 )

@@ -122,6 +122,7 @@ def test_costs_count_fills_and_what_decides() -> None:
     assert exit_of(made).full
 
 
+@pytest.mark.full("seconds each", parts=3)
 def test_each_way_costs_what_it_spends_on_its_own_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
     """The full model ends the first text at once, where the early one writes on."""
     torch.manual_seed(3)

@@ -160,6 +160,7 @@ def test_a_mixer_without_a_feed_forward_has_none_to_cut():
         build("gmlp", feedforward_chunk=4)
 
 
+@pytest.mark.full("seconds each", parts=3)
 def test_the_compiler_takes_pieces_too():
     model = build("attention", feedforward_chunk=4, loss_chunk=8)
     tokens = torch.randint(0, 50, (2, 11))

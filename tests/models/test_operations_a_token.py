@@ -145,6 +145,7 @@ BEGIN = {0: (True, True), 29: (False, True), 41: (True, True)}
 """rows that begin a new text where so many tokens were read"""
 
 
+@pytest.mark.full("many cases", parts=3)
 @pytest.mark.parametrize("reserved", [False, True])
 @pytest.mark.parametrize(("name", "options"), SHORT, ids=str)
 def test_steps_that_know_where_rows_stand_are_those_that_do_not(name, options, reserved):

@@ -55,6 +55,7 @@ def test_the_curve_goes_through_the_bins_that_have_rows() -> None:
     np.testing.assert_allclose(curve, [(row["confidence"], row["accuracy"]) for row in bins])
 
 
+@pytest.mark.full("seconds each", parts=3)
 def test_show_draws_them_of_runs_that_classify_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -46,6 +46,7 @@ def compared(tree: Path) -> str:
     return _left(tree / "cmp", made_up())
 
 
+@pytest.mark.full("seconds each", parts=3)
 @pytest.mark.parametrize(
     ("form", "begins"), [("png", b"\x89PNG"), ("pdf", b"%PDF"), ("svg", b"<?xml")]
 )

@@ -83,6 +83,7 @@ def of_one(member: str, batch: dict[str, Any], parts: int, **options: Any) -> An
     return in_segments(model, texts(**batch), parts)
 
 
+@pytest.mark.full("many cases", parts=3)
 @pytest.mark.parametrize(("padding", "slices"), [(None, 3), ("right", 1)])
 @pytest.mark.parametrize("member", MEMBERS)
 def test_two_parts_are_one_text(member: str, padding: str | None, slices: int, ranks: Any) -> None:

@@ -141,6 +141,7 @@ def count_held(folder: Path) -> None:
         save_file(counts, folder / f"held-{joined.rank}.safetensors")
 
 
+@pytest.mark.full("seconds each", parts=3)
 def test_a_process_holds_about_half_of_the_weights_and_moments(
     children: ForkServerContext, tmp_path: Path
 ) -> None:
@@ -152,6 +153,7 @@ def test_a_process_holds_about_half_of_the_weights_and_moments(
             assert 0.49 < share < 0.55, (member, rank)
 
 
+@pytest.mark.full("seconds each", parts=3)
 @pytest.mark.parametrize("accumulate", [3, pytest.param(1, marks=SELDOM)])
 def test_steps_evaluations_and_the_average_are_those_of_one_process(
     children: ForkServerContext, tmp_path: Path, accumulate: int, without_tensorboard: None
@@ -170,6 +172,7 @@ def split_texts(folder: Path, members: tuple[str, ...], shards: int | None) -> N
     trained(folder, members, 4, parallel="sequence", shards=shards, accumulate=2)
 
 
+@pytest.mark.full("seconds each", parts=3)
 @pytest.mark.parametrize(("size", "shards"), [(2, None), pytest.param(4, 2, marks=FOUR)])
 def test_texts_that_are_split_train_as_on_one_process(
     children: ForkServerContext, tmp_path: Path, size: int, shards: int, without_tensorboard: None

@@ -22,6 +22,7 @@ def some_way(folder: Path, parallel: Any, steps: int) -> None:
     trained(folder, ("gpt", "transformer-xl"), steps, parallel=parallel)
 
 
+@pytest.mark.full("seconds each", parts=3)
 @pytest.mark.parametrize(
     ("before", "after"),
     [RESUMED[2], *(pytest.param(*case, marks=SELDOM) for case in RESUMED if case != RESUMED[2])],
@@ -73,6 +74,7 @@ def killed_while_saving(folder: Path, moment: str, rank: int) -> None:
         os._exit(1)
 
 
+@pytest.mark.full("seconds each", parts=3)
 @pytest.mark.parametrize(
     ("moment", "rank"),
     [
@@ -98,6 +100,7 @@ def test_a_save_that_is_cut_off_leaves_the_checkpoint_before(
     assert not [path for path in folder.iterdir() if path.name.startswith(".")]
 
 
+@pytest.mark.full("seconds each", parts=3)
 def test_a_damaged_part_is_noticed_whoever_wrote_it(
     children: ForkServerContext, tmp_path: Path, without_tensorboard: None
 ) -> None:
@@ -125,6 +128,7 @@ def without_room(folder: Path) -> None:
         trained(folder, ("gpt",), 6, parallel="fsdp", evaluate_every=None)
 
 
+@pytest.mark.full("seconds each", parts=3)
 def test_a_disk_that_is_full_on_one_machine_ends_all(
     children: ForkServerContext, tmp_path: Path, without_tensorboard: None
 ) -> None:

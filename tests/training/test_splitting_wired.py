@@ -42,6 +42,7 @@ def wire(parallel: Any, told: Path) -> None:
     told.write_text("\n".join(failed))
 
 
+@pytest.mark.full("seconds each", parts=3)
 @pytest.mark.parametrize("parallel", ["fsdp", "hybrid"])
 def test_every_member_is_wired(parallel: str, children: ForkServerContext, tmp_path: Path) -> None:
     process = children.Process(target=wire, args=(parallel, tmp_path / "told.txt"))

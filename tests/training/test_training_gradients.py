@@ -168,6 +168,7 @@ def train_in_world(out: Path, resume: bool, steps: int) -> None:
     assert result.evaluation is not None
 
 
+@pytest.mark.full("seconds each", parts=3)
 def test_two_processes_train_save_and_resume_as_one(
     children: ForkServerContext, tmp_path: Path, without_tensorboard: None
 ) -> None:

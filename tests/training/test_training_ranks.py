@@ -71,6 +71,7 @@ def test_alone_and_in_a_world_the_place_is_known(
     assert read_launch() == Launch(3, 1, 4)
 
 
+@pytest.mark.full("seconds each", parts=3)
 @pytest.mark.parametrize("rank", ["0", "1"])
 def test_without_the_others_it_ends(
     rank: str, tree: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -112,6 +113,7 @@ def ends(process: ForkServerProcess) -> int | None:
     return process.exitcode
 
 
+@pytest.mark.full("seconds each", parts=3)
 @pytest.mark.parametrize("killed", [0, 1])
 def test_when_one_is_killed_the_other_says_so(
     killed: int, children: ForkServerContext, tree: Path

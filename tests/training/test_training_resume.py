@@ -119,6 +119,7 @@ def train_in_child(out: Path, resume: bool, options: dict[str, Any]) -> None:
     train_tiny(out, resume=resume, **options)
 
 
+@pytest.mark.full("seconds each", parts=3)
 def test_kills_at_any_moment_leave_a_run_that_resumes_exactly(
     children: ForkServerContext, tmp_path: Path
 ) -> None:
@@ -175,6 +176,7 @@ def test_other_budgets_resume_exactly(tmp_path: Path, budget: str) -> None:
     assert_same_run(tmp_path / "run", tmp_path / "whole")
 
 
+@pytest.mark.full("seconds each", parts=3)
 def test_spent_seconds_are_kept(tmp_path: Path) -> None:
     class Slow(SignalledData):
         def train_batch(self, step: int, size: int, seed: int, portion: Portion = WHOLE) -> Batch:

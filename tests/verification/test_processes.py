@@ -29,6 +29,7 @@ def test_each_call_is_told_by_its_number_and_ends_as_it_does():
     assert found == {0: 3, 1: 0, 2: 5}
 
 
+@pytest.mark.full("seconds each", parts=3)
 def test_a_call_that_takes_too_long_is_ended_and_the_others_go_on():
     start = time.monotonic()
     found = list(each(ends, [(-1,), (0,), (7,)], imports=(), jobs=2, seconds=5.0))

@@ -90,6 +90,7 @@ def every_kill(work: Callable[[Path], None], before: Path, look: Callable[[Path]
         at += 1
 
 
+@pytest.mark.full("seconds each", parts=3)
 @pytest.mark.parametrize("append", [False, True], ids=["create", "append"])
 def test_a_kill_at_any_change_of_the_disk_leaves_a_store_to_go_on_with(
     tmp_path: Path, append: bool
