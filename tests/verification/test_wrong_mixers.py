@@ -111,6 +111,10 @@ def branching(self, x, y):
     return y + 1e-3 if float(x.sum()) > 0 else y
 
 
+def everywhere(x):
+    return torch.arange(x.shape[1], device=x.device)
+
+
 def read_in_the_gradient(self, x, y):
     if y.requires_grad:
         y.register_hook(lambda g: g * float(g.abs().max()))
@@ -321,6 +325,10 @@ WRONG = (
     simple(
         "devices", "a number that only the gradient reads", "on meta", "forward",
         output(read_in_the_gradient),
+    ),
+    simple(
+        "devices", "sums that autocast makes of another dtype", "under autocast", "forward",
+        output(lambda self, x, y: torch.zeros_like(x).index_add(1, everywhere(x), y)),
     ),
     simple(
         "devices", "outputs that no gradient passes", "does not require grad", "forward",

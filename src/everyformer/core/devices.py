@@ -7,7 +7,7 @@ device wait for the host.
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -18,6 +18,20 @@ AUTOCASTING = frozenset(
     if torch.amp.is_autocast_available(kind)
 )
 """kinds of device that have it; asked once, since compilers do not follow the question"""
+
+
+class Casting(Protocol):
+    """What does for a kind of device as autocast does for others."""
+
+    def on(self) -> AbstractContextManager[Any]:
+        """A block in which it casts."""
+
+    def off(self) -> AbstractContextManager[Any]:
+        """A block inside in which it does not."""
+
+
+stand_ins: dict[str, Casting] = {}
+"""by kind of device; there are some while a law looks (`everyformer.verification.casting`)"""
 
 
 def readable(t: Tensor) -> bool:
@@ -43,11 +57,13 @@ def synchronise(device: torch.device | str) -> None:
 
 def autocasts(kind: str) -> bool:
     """Whether products on a device of this kind are computed in half precision now."""
-    return kind in AUTOCASTING and torch.is_autocast_enabled(kind)
+    return kind in stand_ins or (kind in AUTOCASTING and torch.is_autocast_enabled(kind))
 
 
 def full_precision(kind: str) -> AbstractContextManager[None]:
     """Autocast switched off on devices of this kind."""
+    if kind in stand_ins:
+        return stand_ins[kind].off()
     if kind not in AUTOCASTING:
         return nullcontext()
     return torch.autocast(kind, enabled=False)
@@ -58,6 +74,8 @@ def as_now(kind: str) -> Callable[[], AbstractContextManager[None]]:
 
     Without its cache: casts made without a graph must not be read by what runs with one.
     """
+    if kind in stand_ins:
+        return stand_ins[kind].on
     if kind not in AUTOCASTING:
         return nullcontext
     now = torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)

@@ -2,12 +2,13 @@
 
 ``meta`` stands for every device that is not the host: its tensors have sizes and no numbers, so
 that whatever asks for one, and would make another device wait, fails there. In a step that is not
-the first nothing goes from one device to the other: constants were sent before.
+the first nothing goes from one device to the other: constants were sent before. Under autocast, and
+in half precision, no operation has floats of two dtypes where devices with numbers want one.
 """
 
 import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -21,20 +22,28 @@ from everyformer.core.tasks import TASKS
 from everyformer.core.trials import WIDTH
 from everyformer.laws.verdict import LawBroken
 from everyformer.verification.cases import LENGTHS, Case, cases, small_model
+from everyformer.verification.casting import cast_as_on_gpus
 from everyformer.verification.check import Check
 
 ELSEWHERE = "meta"
 ROWS, LENGTH = 2, LENGTHS[-1]
+OF_ONE_DTYPE = (
+    *("mm", "mv", "bmm", "addmm", "addmv", "baddbmm", "convolution"),
+    *("index_add", "index_copy", "index_put", "scatter_add"),
+)
+"""operations whose floats must be of one dtype"""
 WHOLE = ("seq2seq", "policy")
 """tasks whose models have more parts than others: an encoder, a state in training"""
 
 
 def devices(member: Member, check: Check, device: str, dtype: torch.dtype) -> None:
-    """Forward and backward on ``meta``: of every case, with padding and without, of the halves of a
-    float, and of whole models."""
+    """Forward and backward on ``meta``: of every case, with padding and without, under autocast, of
+    the halves of a float, and of whole models."""
     for case in cases(member):
         with _named(str(case)):
             _mixer(case, torch.float32, check)
+        with _named(f"{case} under autocast"):
+            _cast(case, check)
     for half in (torch.bfloat16, torch.float16):
         with _named(f"{half}"):
             _mixer(Case(member, {}, member.can("causal")), half, check)
@@ -55,9 +64,24 @@ def _mixer(case: Case, dtype: torch.dtype, check: Check) -> None:
         if dtype is torch.float32:
             with torch.no_grad():
                 mixer(x, mask=mask)
-        with _Apart(ELSEWHERE) if dtype is torch.float32 else nullcontext():
+        with _Apart(ELSEWHERE) if dtype is torch.float32 else _Alike():
             out = mixer(x, mask=mask)
             sum(out.losses.values(), out.y.sum()).backward()
+    check.true(x.grad is not None, f"{case}: no gradient comes to x")
+
+
+def _cast(case: Case, check: Check) -> None:
+    """A mixer whose products are rounded, on ``x`` of float32; gradients are made outside."""
+    mixer = case.mixer(torch.float32).to(ELSEWHERE).train()
+    x = torch.empty(ROWS, LENGTH, WIDTH, device=ELSEWHERE, requires_grad=True)
+    mask = None
+    if case.member.can("padding"):
+        mask = Mask(keep=torch.empty(ROWS, LENGTH, device=ELSEWHERE, dtype=torch.bool))
+    with _Alike():
+        with cast_as_on_gpus(ELSEWHERE):
+            out = mixer(x, mask=mask)
+            loss = sum(out.losses.values(), out.y.sum())
+        loss.backward()
     check.true(x.grad is not None, f"{case}: no gradient comes to x")
 
 
@@ -72,6 +96,10 @@ def _model(member: Member, task: str, check: Check) -> None:
     model(inputs, targets=targets, **extra)
     with _Apart(ELSEWHERE):
         model(inputs, targets=targets, **extra).loss.backward()
+    with _Alike():
+        with cast_as_on_gpus(ELSEWHERE):
+            loss = model(inputs, targets=targets, **extra).loss
+        loss.backward()
     learns = any(weight.grad is not None for weight in model.parameters())
     check.true(learns, f"{task}: no weight has a gradient")
 
@@ -89,6 +117,15 @@ class _Apart(Operations):
         others = [t for t in tensors if t.device.type != self.kind and t.dim()]
         if 0 < len(others) < len(tensors):
             raise LawBroken(f"{func} has {tuple(others[0].shape)} on {others[0].device}")
+
+
+class _Alike(Operations):
+    """Refuses operations with floats of several dtypes that devices with numbers refuse."""
+
+    def see(self, func: Any, given: Sequence[Tensor], made: Sequence[Tensor]) -> None:
+        dtypes = {t.dtype for t in given if t.is_floating_point()}
+        if len(dtypes) > 1 and func.overloadpacket.__name__.rstrip("_") in OF_ONE_DTYPE:
+            raise LawBroken(f"{func} has {' and '.join(sorted(map(str, dtypes)))}")
 
 
 @contextmanager
