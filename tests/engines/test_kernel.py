@@ -10,14 +10,8 @@ import torch.nn.functional as F
 from everyformer.core.errors import ConfigError, ShapeError
 from everyformer.engines.flops import count_flops
 from everyformer.engines.kernel import attention, chunks
-from everyformer.engines.kernel.attention import (
-    POSITIVE,
-    Denominator,
-    ask,
-    divided,
-    kernel_attention,
-    read_all,
-)
+from everyformer.engines.kernel.attention import ask, kernel_attention, read_all
+from everyformer.engines.kernel.denominators import POSITIVE, Denominator, divided
 from helpers import close
 
 B, H, M, D = 2, 3, 5, 4

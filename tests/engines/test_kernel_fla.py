@@ -11,7 +11,7 @@ import torch
 from torch.nn.functional import logsigmoid, pad
 
 from everyformer import functional
-from everyformer.engines.kernel.attention import Denominator
+from everyformer.engines.kernel.denominators import Denominator
 
 
 def theirs(family):

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from everyformer.engines.flops import count_flops
-from everyformer.engines.kernel.attention import POSITIVE, Denominator, ask, read_all
+from everyformer.engines.kernel.attention import ask, read_all
+from everyformer.engines.kernel.denominators import POSITIVE, Denominator
 from everyformer.engines.kernel.features import (
     Draw,
     draw_projection,

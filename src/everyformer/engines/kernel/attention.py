@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import field, replace
-from typing import Any, Literal, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -35,25 +35,9 @@ from everyformer.engines.kernel.chunks import (
     segment_count,
     segment_length,
 )
+from everyformer.engines.kernel.denominators import POSITIVE, Denominator, divided, fixed
 from everyformer.engines.operators import operator
 from everyformer.engines.ranges import fake, full_precision, returned, widened
-
-EMPTY = {torch.float32: 1e-28, torch.float64: 1e-280}
-"""a sum of weights below this has lost its digits, and its gradient would leave the dtype"""
-
-
-class Denominator(NamedTuple):
-    """A guard of denominators d, which may be near 0: the number that averages are divided by."""
-
-    kind: Literal["positive", "signed", "above", "none"] = "positive"
-    """positive: d + eps, and rows that see no weight at all give 0. signed (features that may be
-    negative): sign(d) max(|d|, eps), relative to the largest e^{c_s} prod g where there are levels
-    or gates. above: max(d, eps). none: 1, the sums as they are. All but signed, and positive with
-    eps = 0, need keys without levels and gates: sums are known up to a factor with them."""
-    eps: float = 0.0
-
-
-POSITIVE = Denominator()
 
 
 @state
@@ -212,30 +196,6 @@ def _valued(v: Tensor, keep: Tensor | None) -> Tensor:
     return valued if keep is None else valued.masked_fill(~keep[:, None, :, None], 0)
 
 
-def divided(sums: Tensor, guard: Denominator) -> tuple[Tensor, Tensor]:
-    """Numerators over guarded denominators, and the latter (..., 1)."""
-    total = sums[..., -1:]
-    if guard.kind == "positive":
-        total = total + guard.eps if guard.eps else total
-        total = torch.nn.functional.threshold(total, EMPTY[total.dtype], math.inf)
-    elif guard.kind == "signed":
-        total = total.abs().clamp(min=guard.eps).copysign(total)
-    elif guard.kind == "above":
-        total = total.clamp(min=guard.eps)
-    else:
-        total = torch.ones_like(total)
-    return sums[..., :-1] / total, total
-
-
-def _fixed(total: Tensor, kind: str, eps: float) -> Tensor | None:
-    """Flags of guarded denominators that do not move with the sum; None: none are."""
-    if kind == "signed":
-        return total.abs() <= eps
-    if kind == "above":
-        return total <= eps
-    return torch.ones_like(total, dtype=torch.bool) if kind == "none" else None
-
-
 def _one_token(
     inputs: Inputs, state: KernelState, guard: Denominator
 ) -> tuple[Tensor, Tensor, Tensor | None]:
@@ -319,7 +279,7 @@ def _gradients(
     the levels of its own and all later keys, and adds to that of the state at the end.
     """
     inputs, (batch, heads, length, values) = Inputs(q, k, v, keep, level, gate), v.shape
-    wide = starts.dtype
+    wide, guard = starts.dtype, Denominator(kind, eps)  # type: ignore[arg-type]
     dq, dk, dv = (starts.new_empty(t.shape) for t in (q, k, v))
     moved = starts.new_empty(batch, heads, length) if tops.numel() else None
     with full_precision(q):
@@ -330,7 +290,7 @@ def _gradients(
             before = Carried(starts[n], tops[n] if tops.numel() else None)
             part = chunk_segment(inputs, start, stop, before)
             g = torch.zeros_like(part.v)
-            _fill(_rows(g, v, start, stop), slice(start, stop), (y, totals, grad_y), kind, eps)
+            _fill(_rows(g, v, start, stop), slice(start, stop), (y, totals, grad_y), guard)
             grads = backward(part, g, dsums)
             dsums = grads[3]
             for into, part_of in zip((dq, dk, dv), grads, strict=False):
@@ -360,14 +320,14 @@ def _gradients(
     )
 
 
-def _fill(g: Tensor, span: slice, saved: tuple[Tensor, ...], kind: str, eps: float) -> None:
+def _fill(g: Tensor, span: slice, saved: tuple[Tensor, ...], guard: Denominator) -> None:
     """The gradient (B, l, H, D_v + 1) of Y' from that of y = Y'_values / total."""
     y, total, grad = (t[:, span] for t in saved)
     scaled = widened(grad) / total
     g[..., :-1] = scaled
     down = (scaled * widened(y)).sum(3, keepdim=True).neg_()
-    fixed = _fixed(total, kind, eps)
-    g[..., -1:] = down if fixed is None else down.masked_fill_(fixed, 0)
+    still = fixed(total, guard)
+    g[..., -1:] = down if still is None else down.masked_fill_(still, 0)
 
 
 def _shapes(

@@ -25,16 +25,14 @@ from everyformer.core.state import State
 from everyformer.core.trace import record, tracing
 from everyformer.core.trials import WIDTH, Make, Pair, output
 from everyformer.engines.kernel.attention import (
-    POSITIVE,
     ContextSums,
-    Denominator,
     KernelState,
     ask,
-    divided,
     kernel_attention,
     read_all,
     sum_up,
 )
+from everyformer.engines.kernel.denominators import POSITIVE, Denominator, divided
 from everyformer.engines.projections import Turn, same
 from everyformer.engines.ranges import widened
 from everyformer.engines.softmax.visibility import visibility

@@ -30,7 +30,7 @@ from torch import Tensor
 from everyformer.core.bounds import Affects, Amount, Count, Unless, Whole
 from everyformer.core.errors import ConfigError
 from everyformer.core.trials import Make, Pair, Trials, near, output
-from everyformer.engines.kernel.attention import POSITIVE, Denominator
+from everyformer.engines.kernel.denominators import POSITIVE, Denominator
 from everyformer.engines.kernel.features import (
     Draw,
     Projection,

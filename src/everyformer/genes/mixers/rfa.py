@@ -32,7 +32,7 @@ from torch import Tensor, nn
 from everyformer.core.bounds import Affects, Count, Positive, Unless, Whole
 from everyformer.core.errors import ConfigError, GeneError
 from everyformer.core.trials import Make, Pair, Trials, near, output
-from everyformer.engines.kernel.attention import POSITIVE, Denominator
+from everyformer.engines.kernel.denominators import POSITIVE, Denominator
 from everyformer.engines.kernel.features import (
     Draw,
     Projection,

@@ -6,9 +6,9 @@ import triton.language as tl
 
 from everyformer.engines.fused.kernel.levels import fade_before, fade_pairs
 from everyformer.engines.fused.kernel.states import product
-from everyformer.engines.kernel import attention as kernel
+from everyformer.engines.kernel import denominators
 
-EMPTY = tl.constexpr(kernel.EMPTY[torch.float32])
+EMPTY = tl.constexpr(denominators.EMPTY[torch.float32])
 """a sum of weights below this has lost its digits"""
 
 

@@ -1,0 +1,48 @@
+"""Denominators of kernel attention, and the guards of those that may be near 0."""
+
+import math
+from typing import Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+EMPTY = {torch.float32: 1e-28, torch.float64: 1e-280}
+"""a sum of weights below this has lost its digits, and its gradient would leave the dtype"""
+
+
+class Denominator(NamedTuple):
+    """A guard of denominators d, which may be near 0: the number that averages are divided by."""
+
+    kind: Literal["positive", "signed", "above", "none"] = "positive"
+    """positive: d + eps, and rows that see no weight at all give 0. signed (features that may be
+    negative): sign(d) max(|d|, eps), relative to the largest e^{c_s} prod g where there are levels
+    or gates. above: max(d, eps). none: 1, the sums as they are. All but signed, and positive with
+    eps = 0, need keys without levels and gates: sums are known up to a factor with them."""
+    eps: float = 0.0
+
+
+POSITIVE = Denominator()
+
+
+def divided(sums: Tensor, guard: Denominator) -> tuple[Tensor, Tensor]:
+    """Numerators over guarded denominators, and the latter (..., 1)."""
+    total = sums[..., -1:]
+    if guard.kind == "positive":
+        total = total + guard.eps if guard.eps else total
+        total = torch.nn.functional.threshold(total, EMPTY[total.dtype], math.inf)
+    elif guard.kind == "signed":
+        total = total.abs().clamp(min=guard.eps).copysign(total)
+    elif guard.kind == "above":
+        total = total.clamp(min=guard.eps)
+    else:
+        total = torch.ones_like(total)
+    return sums[..., :-1] / total, total
+
+
+def fixed(total: Tensor, guard: Denominator) -> Tensor | None:
+    """Flags of guarded denominators that do not move with the sum; None: none are."""
+    if guard.kind == "signed":
+        return total.abs() <= guard.eps
+    if guard.kind == "above":
+        return total <= guard.eps
+    return torch.ones_like(total, dtype=torch.bool) if guard.kind == "none" else None
