@@ -29,7 +29,7 @@ def drawn(*shapes: tuple[int, ...], size: float = 1.0) -> list[Tensor]:
 
 
 def choose_way(monkeypatch: pytest.MonkeyPatch, tiles: bool) -> None:
-    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"amx_bf16": tiles})
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"amx_bf16": tiles}, raising=False)
 
 
 def agree(y: Tensor, given: list[Tensor], mask: Tensor, scale: float) -> None:

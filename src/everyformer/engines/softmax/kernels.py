@@ -9,8 +9,8 @@ takes 3.6 (two cores with AMX, torch 2.13). So units of few queries have gradien
 products of matrices in bfloat16 where the processor has tiles for them, else in float32.
 
 A product in bfloat16 is summed up in float32 and rounded at its end, so l and delta are part of it:
-three more channels hold -l as a sum of three numbers of bfloat16, beside ones. So what is
-rounded is a score less its log-sum, which is near 0 wherever a weight is large.
+three more channels hold -l as a sum of three numbers of bfloat16, beside ones. What is rounded then
+is a score less its log-sum, which is near 0 wherever a weight is large.
 
 Source: Dao et al. 2022, arXiv 2205.14135, section 3.1 (the backward pass from log-sums).
 """
@@ -93,7 +93,7 @@ def backward(
         mask: is added to scores, (U or 1, H or 1, R or 1, S) in their dtype.
     """
     if q.dtype is torch.bfloat16 and q.shape[2] <= FEW and scale:
-        if torch.cpu.get_capabilities().get("amx_bf16"):
+        if _has_tiles():
             return _by_products(grad_o, q, k, v, o, logsum, triangle, scale, mask)
         wide = (t.float() for t in (grad_o, q, k, v, o))
         added = None if mask is None else mask.float()
@@ -103,6 +103,12 @@ def backward(
         grad_o, q, k, v, o, logsum, 0.0, triangle, attn_mask=mask, scale=scale
     )
     return found
+
+
+def _has_tiles() -> bool:
+    """Whether products in bfloat16 are the processor's own; older torch does not tell."""
+    told: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()
+    return bool(told.get("amx_bf16"))
 
 
 def _by_products(
@@ -160,7 +166,8 @@ def _gradients(
     q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, triangle: bool, scale: float, o: Tensor,
     logsum: Tensor, grad_o: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    return backward(grad_o, q, k, v, o, logsum, triangle=triangle, scale=scale, mask=mask)
+    dq, dk, dv = backward(grad_o, q, k, v, o, logsum, triangle=triangle, scale=scale, mask=mask)
+    return dq.contiguous(), dk.contiguous(), dv.contiguous()
 
 
 def _pairs(q: Any, k: Any) -> int:
