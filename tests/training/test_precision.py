@@ -147,6 +147,16 @@ def test_a_product_that_is_not_slow_is_tried_to_its_whole(monkeypatch):
     assert slow_product(None, HERE) is None
 
 
+def test_what_a_product_takes_to_begin_is_not_slowness(monkeypatch):
+    """As timed on a processor with tiles: 64 takes five times as long, 1,024 a quarter."""
+    taken = {64: (5e-6, 25e-6), 128: (15e-6, 22e-6), 256: (95e-6, 40e-6), 512: (7e-4, 2e-4)}
+    of_times(monkeypatch, float32=lambda s: taken[s[0]][0], bfloat16=lambda s: taken[s[0]][1])
+    assert slow_product((512, 512, 512), HERE) is None
+    of_times(monkeypatch, float32=lambda s: taken[s[0]][0], bfloat16=lambda s: 12 * taken[s[0]][0])
+    words = slow_product((512, 512, 512), HERE)
+    assert words == "a product of 128 x 128 x 128 takes 12x as long in bfloat16 as in float32 here"
+
+
 def test_seconds_are_those_of_the_quickest_call(monkeypatch):
     clock = iter([0, 1, 100, 107, 200, 203, 300, 305])
     monkeypatch.setattr(precision, "time", SimpleNamespace(perf_counter=lambda: next(clock)))
