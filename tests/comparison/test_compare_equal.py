@@ -5,13 +5,14 @@ import re
 import shlex
 from collections import defaultdict
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 from small_comparisons import SMALL
 
 from everyformer.benchmark.points import Point
-from everyformer.comparison import timing, worker
+from everyformer.comparison import calibration, rounds, timing, worker
 from everyformer.comparison.student import quantile, within
 from everyformer.data.batch import WHOLE, Portion
 from everyformer.data.dataset import Dataset
@@ -218,23 +219,44 @@ def test_presets_that_differ_in_more_than_their_gene_are_named(compare: Compare)
     assert "attention (" not in told
 
 
+@pytest.mark.parametrize(
+    ("attention", "gmlp", "said"),
+    [
+        ("bfloat16", "float32", "attention in bfloat16, the others in float32."),
+        ("bfloat16", "bfloat16", "all in bfloat16."),
+        ("float32", "float32", "all in float32."),
+    ],
+)
 def test_each_member_is_timed_and_trained_in_the_precision_that_was_chosen_for_it_once(
-    compare: Compare, monkeypatch: pytest.MonkeyPatch, steps_timed: None
-) -> None:
-    chosen, asked = {"attention": "bfloat16", "gmlp": "float32"}, []
+    attention: str, gmlp: str, said: str, compare: Compare, monkeypatch: pytest.MonkeyPatch,
+    steps_timed: None,
+) -> None:  # fmt: skip
+    chosen: dict[str, str] = {"attention": attention, "gmlp": gmlp}
+    seen: list[str] = []
 
     def choose(config: Any, model: Any, *_: Any) -> tuple[str, str]:
-        asked.append(model.config.member)
+        seen.append(model.config.member)
         return chosen[model.config.member], "said so"
 
+    for name in ("keep_freed_memory", "return_freed_memory"):
+        monkeypatch.setattr(rounds, name, lambda name=name: seen.append(name))
+
+    def process(_: Any, place: Path, __: Any) -> int:
+        seen.append("process")
+        return rounds.main(place)
+
+    monkeypatch.setattr(calibration, "launch", process)
     monkeypatch.setattr(precision, "slow_product", lambda *_: None)
     monkeypatch.setattr(precision, "_by_steps", choose)
     done = compare(*chosen, "--steps", "4", "--seeds", "2", "--precision", "auto")
-    assert asked == list(chosen)
+    # as trainings keep it, and in a process of its own
+    kept = ["process", "keep_freed_memory", *chosen, "process", "return_freed_memory"]
+    assert seen[: len(kept)] == kept
+    assert not {*chosen, "process"} & {*seen[len(kept) :]}
     for name, kind in chosen.items():
         assert done.row(name)["calibrated"]["precision"] == kind
         for seed in (0, 1):
             run = done.job(f"runs/{name}-seed{seed}")["run"]
             assert run["training"]["precision"] == kind
-    said = "in the precision whose steps were the faster here: attention in bfloat16, the others in"
-    assert said in " ".join(notes(done.results))
+    told = f"trained in the precision whose steps were the faster here: {said}"
+    assert told in " ".join(notes(done.results))

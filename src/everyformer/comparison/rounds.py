@@ -106,6 +106,8 @@ class Sheet:
     runs: dict[str, RunSpec]
     decode: tuple[Count, ...] | None = None
     """tokens before those that are timed, as they were asked for"""
+    precisions: dict[str, Precision] = field(default_factory=dict)
+    """what `precision` auto came to"""
     measured: dict[str, Timing] = field(default_factory=dict)
     at: str | None = None
     """the member that is being timed, so that a crash is known as its"""
@@ -140,6 +142,11 @@ class Sheet:
         allowed = sum(max(MOST * one.training_seconds(self.budget), ALLOWED) for one in able)
         return rounds.pop() >= self.rounds or spent > allowed
 
+    def undecided(self, name: str) -> bool:
+        """Whether a member's precision has still to be chosen."""
+        auto = self.runs[name].training.precision == "auto"
+        return auto and name not in self.precisions and name not in self.measured
+
     def times(self, name: str) -> float:
         """Number of times a member was timed."""
         return self.measured[name].times if name in self.measured else 0
@@ -153,9 +160,11 @@ def main(folder: Path) -> int:
     first = next(iter(sheet.runs.values()))
     dataset, filled = load_dataset(first.data, first.task), Filled()
     lengths, device = contexts(sheet.decode, dataset), pick_device(first.training.device).type
-    # before any thread has a heap of its own
-    return_freed_memory()
     with Gentle("stopping") as stop:
+        if any(map(sheet.undecided, sheet.runs)):
+            return _choose(sheet, folder, dataset, stop)
+        # before any thread has a heap of its own
+        return_freed_memory()
         while not sheet.complete:
             number = min(map(sheet.times, sheet.runs))
             if number > 0:
@@ -170,10 +179,35 @@ def main(folder: Path) -> int:
                     with doing(f"timing a few steps of {name}"):
                         known = sheet.measured.get(name)
                         write = partial(decode, contexts=lengths, filled=filled, device=device)
+                        run = in_precision(run, sheet.precisions.get(name, run.training.precision))
                         sheet.measured[name] = _measure(known, run, dataset, sheet.budget, write)
                 except Stopped as stopped:
                     return 128 + stopped.number
         sheet.write(folder)
+    return 143 if stop.received is not None else 0
+
+
+def _choose(sheet: Sheet, folder: Path, dataset: Dataset, stop: Gentle) -> int:
+    """Choose the precisions that `precision` auto leaves open, each in a step like those of a
+    training; 143 if a signal stopped it.
+
+    Memory is kept as trainings keep it, or claiming it would be most of a step. That leaves holes
+    by which a process has larger peaks, so another one goes on.
+    """
+    keep_freed_memory()
+    for name in filter(sheet.undecided, sheet.runs):
+        if stop.received is not None:
+            return 143
+        sheet.write(folder, at=name)
+        try:
+            result = _steps(sheet.runs[name], dataset, 1, warm_up=0)
+        except Stopped as stopped:
+            return 128 + stopped.number
+        except FAILURES as error:
+            sheet.measured[name] = Timing(describe(error))
+        else:
+            sheet.precisions[name] = result.precision
+    sheet.write(folder)
     return 143 if stop.received is not None else 0
 
 
@@ -188,10 +222,9 @@ def _measure(
     start = time.perf_counter()
     try:
         if known is None:
-            precision = _precision(run, dataset)
-            first = _first(in_precision(run, precision), dataset)
+            first = _first(run, dataset)
             write(model_config(run, dataset))  # which fills states, for all rounds
-            return dataclasses.replace(first, precision=precision)
+            return first
         run = in_precision(run, known.precision)
         seconds = min(max(SHARE * known.training_seconds(budget), SHORTEST), LONGEST)
         steps = max(FEWEST_STEPS, math.ceil(seconds / known.first["seconds"]))
@@ -209,12 +242,6 @@ def in_precision(run: RunSpec, precision: Precision) -> RunSpec:
     return dataclasses.replace(run, training=training)
 
 
-def _precision(run: RunSpec, dataset: Dataset) -> Precision:
-    """In which a member is timed and trained; chosen in a step like those of its trainings."""
-    asked = run.training.precision
-    return asked if asked != "auto" else _steps(run, dataset, 1, warm_up=0).precision
-
-
 def _first(run: RunSpec, dataset: Dataset) -> Timing:
     """A few steps, while nothing that is freed stays with the process, and their memory."""
     row_seconds = _row_seconds(run, dataset)
@@ -225,7 +252,7 @@ def _first(run: RunSpec, dataset: Dataset) -> Timing:
     peak = peak_of(
         lambda: timed.append(_few_steps(run, dataset, FEWEST_STEPS, row_seconds)), device
     )
-    return Timing(None, row_seconds, first=timed[0], peak_bytes=peak)
+    return Timing(None, row_seconds, run.training.precision, timed[0], peak)
 
 
 def _row_seconds(run: RunSpec, dataset: Dataset) -> float:

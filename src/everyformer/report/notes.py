@@ -97,10 +97,10 @@ def _fairness_notes(rows: list[TableRow], config: dict[str, Any]) -> Iterator[st
         )
     if config["training"]["precision"] == "auto":
         half = [row["member"] for row in rows if _precision_of(row) == "bfloat16"]
-        yield (
-            "Each was trained in the precision whose steps were the faster here: "
-            f"{few(half) or 'none'} in bfloat16, {'the others' if half else 'all'} in float32."
-        )
+        found = f"{few(half)} in bfloat16, the others in float32"
+        if len(half) in (0, len(rows)):
+            found = f"all in {'bfloat16' if half else 'float32'}"
+        yield f"Each was trained in the precision whose steps were the faster here: {found}."
     if not config["lr_grid"] and len(rows) > 1:
         yield (
             f"All were trained with one learning rate, {config['training']['lr']:g}; a member may "
