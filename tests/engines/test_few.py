@@ -109,6 +109,21 @@ def test_sharp_weights_keep_their_digits(tiles: bool, monkeypatch: pytest.Monkey
     agree(y, given, torch.ones(33, 33, dtype=torch.bool), 0.3)
 
 
+@WAYS
+def test_gradients_are_the_same_where_autocast_is_on(
+    tiles: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    choose_way(monkeypatch, tiles)
+    given = drawn(*[(2, 3, 11, 16)] * 3)
+    y = softmax_attention(*given, Visibility(causal=True), scale=0.3)
+    above = torch.randn(y.shape).bfloat16()
+    outside = torch.autograd.grad(y, given, above, retain_graph=True)
+    with torch.autocast("cpu", torch.bfloat16):
+        inside = torch.autograd.grad(y, given, above)
+    for found, expected in zip(inside, outside, strict=True):
+        assert torch.equal(found, expected)
+
+
 def test_many_queries_and_other_dtypes_go_to_torch() -> None:
     for length, dtype, trained in (
         (kernels.FEW + 1, torch.bfloat16, True), (8, torch.float32, True),

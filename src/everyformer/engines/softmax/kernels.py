@@ -24,7 +24,7 @@ from torch import Tensor
 
 from everyformer.core.devices import autocasts
 from everyformer.engines.operators import operator
-from everyformer.engines.ranges import fake
+from everyformer.engines.ranges import fake, full_precision
 
 forward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
 """outputs (U, H, R, D) and log-sums (U, H, R) of q, k, v (U, H, R or S, D)"""
@@ -43,7 +43,7 @@ ALIGNED = 8
 
 def able(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> bool:
     """True where `few_attention` can take a call of these, and its gradients are worth it."""
-    if not q.is_cpu or not 1 < q.shape[2] <= FEW or torch.compiler.is_compiling():
+    if torch.compiler.is_compiling() or not q.is_cpu or not 1 < q.shape[2] <= FEW:
         return False
     trained = torch.is_grad_enabled() and any(t.requires_grad for t in (q, k, v))
     if not trained or (mask is not None and mask.requires_grad):
@@ -117,7 +117,9 @@ def _by_products(
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """`backward` in bfloat16."""
     (units, heads, rows, size), keys = q.shape, k.shape[2]
-    delta = torch.linalg.vecdot(grad_o.float(), o.float())
+    # gradients of what is computed again are made under autocast, which would round this
+    with full_precision(q):
+        delta = torch.linalg.vecdot(grad_o.float(), o.float())
     queries, above = _beside(q, -logsum / scale), _beside(grad_o, -delta)
     read, values = _beside(k, None), _beside(v, None)
     dq, dk, dv = (torch.empty(t.shape, dtype=t.dtype) for t in (q, k, v))
