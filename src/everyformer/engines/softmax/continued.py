@@ -14,13 +14,10 @@ Source: Milakov & Gimelshein 2018, arXiv 1805.02867 (the merge).
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
 from everyformer.engines.operators import operator
-from everyformer.engines.ranges import fake
 from everyformer.engines.softmax import kernels
 
 
@@ -61,23 +58,12 @@ def _gradients(
     return (dq + own).contiguous(), dk, dv
 
 
-def _shapes(q: Tensor) -> tuple[Tensor, Tensor]:
-    wide = torch.promote_types(q.dtype, torch.float32)
-    return fake(q), q.new_empty(q.shape[:3], dtype=wide)
-
-
-def _pairs(q: Any, k: Any) -> int:
-    """Pairs, times channels of all heads."""
-    batch, heads, length, size = q
-    return batch * heads * size * length * k[2]
-
-
 _continued_softmax, _ = operator(
     "continued_softmax",
     _attend,
     _gradients,
     results=("o", "logsum"),
     inputs=("q", "k", "v"),
-    shapes=_shapes,
-    flops=(lambda q, k: 4 * _pairs(q, k), lambda q, k: 10 * _pairs(q, k)),
+    shapes=kernels.shapes,
+    flops=(lambda q, k: 4 * kernels.pairs(q, k), lambda q, k: 10 * kernels.pairs(q, k)),
 )

@@ -172,7 +172,13 @@ def _gradients(
     return dq.contiguous(), dk.contiguous(), dv.contiguous()
 
 
-def _pairs(q: Any, k: Any) -> int:
+def shapes(q: Tensor) -> tuple[Tensor, Tensor]:
+    """Outputs like ``q`` and log-sums of its first three dimensions, without values."""
+    wide = torch.promote_types(q.dtype, torch.float32)
+    return fake(q), q.new_empty(q.shape[:3], dtype=wide)
+
+
+def pairs(q: Any, k: Any) -> int:
     """Pairs, times channels of all heads."""
     units, heads, rows, size = q
     return int(units * heads * rows * k[2] * size)
@@ -184,6 +190,6 @@ _few_softmax, _ = operator(
     _gradients,
     results=("o", "logsum"),
     inputs=("q", "k", "v"),
-    shapes=lambda q: (fake(q), q.new_empty(q.shape[:3], dtype=torch.float32)),
-    flops=(lambda q, k: 4 * _pairs(q, k), lambda q, k: 10 * _pairs(q, k)),
+    shapes=shapes,
+    flops=(lambda q, k: 4 * pairs(q, k), lambda q, k: 10 * pairs(q, k)),
 )

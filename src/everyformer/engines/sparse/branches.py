@@ -22,7 +22,6 @@ from torch import Tensor
 
 from everyformer.core.devices import Constant
 from everyformer.engines.operators import operator
-from everyformer.engines.ranges import fake
 from everyformer.engines.softmax import kernels
 from everyformer.engines.sparse.plan import Branch, SparsePlan
 
@@ -189,11 +188,6 @@ def _ordered(layout: Any, units: Tensor, length: int) -> Tensor:
     return ordered
 
 
-def _shapes(q: Tensor) -> tuple[Tensor, Tensor]:
-    wide = torch.promote_types(q.dtype, torch.float32)
-    return fake(q), torch.empty(q.shape[:3], dtype=wide, device=q.device)
-
-
 def _scores(q: Any, plan: str) -> int:
     """Scores computed, times channels."""
     batch, length, heads, size = q
@@ -206,6 +200,6 @@ _sparse_softmax, _ = operator(
     _gradients,
     results=("o", "logsum"),
     inputs=("q", "k", "v"),
-    shapes=_shapes,
+    shapes=kernels.shapes,
     flops=(lambda q, plan: 4 * _scores(q, plan), lambda q, plan: 10 * _scores(q, plan)),
 )
