@@ -260,3 +260,18 @@ def test_each_member_is_timed_and_trained_in_the_precision_that_was_chosen_for_i
             assert run["training"]["precision"] == kind
     told = f"trained in the precision whose steps were the faster here: {said}"
     assert told in " ".join(notes(done.results))
+
+
+def test_a_member_whose_precision_cannot_be_chosen_fails_alone(
+    compare: Compare, monkeypatch: pytest.MonkeyPatch, steps_timed: None
+) -> None:
+    def choose(config: Any, model: Any, *_: Any) -> tuple[str, str]:
+        if model.config.member == "gmlp":
+            raise MemoryError
+        return "float32", "said so"
+
+    monkeypatch.setattr(precision, "slow_product", lambda *_: None)
+    monkeypatch.setattr(precision, "_by_steps", choose)
+    done = compare("attention", "gmlp", "--steps", "4", "--precision", "auto")
+    assert done.row("attention")["calibrated"]["precision"] == "float32"
+    assert "gmlp" not in {r["member"] for r in done.results["rows"] if r["status"] == "ok"}
