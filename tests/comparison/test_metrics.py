@@ -136,7 +136,8 @@ full = [bytearray(60_000) for _ in range(2_000)]
 del full[::2]
 rounds._row_seconds = lambda run, dataset: 0.0
 rounds._few_steps = lambda *given: [bytearray(60_000) for _ in range(800)] and {}
-print(rounds._first(Any(training=Any(device="cpu")), None).peak_bytes)
+run = Any(training=Any(device="cpu", precision="float32"))
+print(rounds._first(run, None).peak_bytes)
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert int(done.stdout) == pytest.approx(800 * 60_000, rel=0.2), done.stderr
