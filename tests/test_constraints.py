@@ -1,4 +1,4 @@
-"""`constraints.txt` holds what `make` installs, in versions that the oldest Python claimed can have.
+"""`constraints.txt`: what `make` installs, in versions that the oldest Python we claim can have.
 
 Where one cannot be had, pip tries every version of everything else for many minutes.
 """
