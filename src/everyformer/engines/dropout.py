@@ -42,11 +42,16 @@ def dropout(x: Tensor, rate: float) -> Tensor:
     turned = x.device.type == "cpu" and x.is_floating_point() and 0 < rate < 1
     if not turned or torch.compiler.is_exporting():
         return F.dropout(x, rate)
-    place = torch.randint(P, (), device="cpu")
+    place = draw_place()
     if torch.compiler.is_compiling():
         y: Tensor = _turned(x, place, rate)
         return y
     return _times(x, int(place), rate)
+
+
+def draw_place() -> Tensor:
+    """Where the wheel begins in a call, on the CPU."""
+    return torch.randint(P, (), device="cpu")
 
 
 def _times(x: Tensor, place: int, rate: float) -> Tensor:

@@ -25,7 +25,7 @@ from everyformer.core.dispatch import take
 from everyformer.core.mask import Mask
 from everyformer.engines.once import named_once
 from everyformer.engines.ranges import HALF
-from everyformer.engines.softmax import continued, kernels
+from everyformer.engines.softmax import continued, dropped, kernels
 from everyformer.engines.softmax.slopes import able, sloped_attention
 from everyformer.engines.softmax.visibility import Visibility, causal_mask, visibility
 
@@ -97,6 +97,9 @@ def softmax_attention(
         mask, causal = visible.mask, visible.causal
         if causal and not dropout and continued.able(q, k):
             y = continued.continued_attention(q, k, v, scale)
+            return y if v.shape[-1] == size else y[..., :size]
+        if 0 < dropout < 1 and dropped.able(q, k, mask, causal):
+            y = dropped.dropped_attention(q, k, v, mask, causal, scale, dropout)
             return y if v.shape[-1] == size else y[..., :size]
         square = q.shape[2] == k.shape[2]
         if not dropout and (square or not causal) and kernels.able(q, k, v, mask):
