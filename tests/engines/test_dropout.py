@@ -157,8 +157,8 @@ def test_a_graph_of_texts_of_any_length_is_one():
 def test_a_graph_keeps_the_place_alone_for_the_backward_pass():
     kept, x = [], torch.randn(64, 32, requires_grad=True)
     with torch.autograd.graph.saved_tensors_hooks(lambda t: kept.append(t) or t, lambda t: t):
-        module._turned(x, torch.tensor(3), 0.1)
-    assert [t.numel() for t in kept] == [1]
+        module._turned(x, torch.tensor([3, 0, 1]), 0.1)
+    assert [t.numel() for t in kept] == [3]
 
 
 def test_parts_of_a_long_tensor_begin_apart():

@@ -78,7 +78,7 @@ def test_outputs_and_gradients_are_those_of_the_definition(case, room, monkeypat
     shape, causal, mask = CASES[case]
     monkeypatch.setattr(dropped, "ROOM", room)
     place = P - 20
-    monkeypatch.setattr(dropped, "draw_place", lambda: torch.tensor(place))
+    monkeypatch.setattr(dropped, "draw", lambda _: torch.tensor([place, 0, 1]))
     q, k, v = heads(*shape, values=4)
     hidden = triangle(*shape[3:]) if causal else torch.zeros((), dtype=torch.float64)
     if mask is not None:
@@ -98,7 +98,7 @@ def test_outputs_and_gradients_are_those_of_the_definition(case, room, monkeypat
 @pytest.mark.parametrize("causal", [False, True])
 def test_tiles_of_a_long_text_begin_where_they_should(causal, monkeypatch):
     """Rows go round the wheel: 700 x 701 entries a head are more than half of it."""
-    monkeypatch.setattr(dropped, "draw_place", lambda: torch.tensor(5))
+    monkeypatch.setattr(dropped, "draw", lambda _: torch.tensor([5, 0, 1]))
     q, k, v = heads(1, 3, 3, 700, 700, dtype=torch.float64)
     hidden = triangle(700, 700) if causal else torch.zeros((), dtype=torch.float64)
     found = dropped.dropped_attention(q, k, v, None, causal, 0.4, RATE)
@@ -165,7 +165,7 @@ def _call(q, k, v):
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_halves_are_computed_in_float32_and_rounded_once(dtype, monkeypatch):
-    monkeypatch.setattr(dropped, "draw_place", lambda: torch.tensor(11))
+    monkeypatch.setattr(dropped, "draw", lambda _: torch.tensor([11, 0, 1]))
     wide = heads(2, 2, 2, 9, 9, dtype=torch.float32)
     q, k, v = (t.detach().to(dtype).requires_grad_() for t in wide)
     exact = [t.detach().double().requires_grad_() for t in (q, k, v)]

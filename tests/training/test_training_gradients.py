@@ -1,9 +1,11 @@
 """Slices, processes and precision do not change what a step computes."""
 
+import random
 from multiprocessing.context import ForkServerContext
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
@@ -20,6 +22,7 @@ import everyformer as ef
 from everyformer.core.errors import ConfigError, DataError
 from everyformer.core.mask import Mask
 from everyformer.data.batch import Batch
+from everyformer.training import step as step_module
 from everyformer.training.logging import read_metrics
 from everyformer.training.parallel.world import World, join
 from everyformer.training.step import backward, seed_step
@@ -128,6 +131,72 @@ def test_two_processes_weigh_terms_by_what_they_are_means_over(
         torch.testing.assert_close(found[name], gradient, rtol=1e-9, atol=1e-12)
 
 
+OWN_DRAWS: list[tuple[str, dict[str, Any]]] = [
+    ("gpt", {"dropout": 0.3, "embedding_dropout": 0.2, "attention_dropout": 0.3, "drop_path": 0.3}),
+    ("rope", {"dropout": 0.2, "feedforward_dropout": 0.3, "attention_dropout": 0.3}),
+    ("alibi", {"attention_dropout": 0.3}),
+    ("t5-relative", {"attention_dropout": 0.3}),
+    ("xl-relative", {"attention_dropout": 0.3}),
+    ("linformer-chunked", {"attention_dropout": 0.3, "causal_chunk": 3, "k": 2}),
+    ("longformer", {"attention_dropout": 0.3, "window": 2}),
+    ("sinkhorn", {"attention_dropout": 0.3, "block_size": 3}),
+    ("reformer", {"dropout": 0.3, "attention_dropout": 0.3}),
+]
+"""what rows draw, and what they share, as hashes"""
+COUNTED: tuple[str, dict[str, Any]] = ("performer", {"dropout": 0.3, "redraw": 1})
+"""its features are drawn anew at every call, and each slice is one"""
+
+
+def drawing(member: str, options: dict[str, Any]) -> tuple[torch.nn.Module, Batch]:
+    batch = uneven_text()
+    seed_step(3, 7)
+    return with_own_terms(member, options), Batch(batch.inputs, batch.targets, None)
+
+
+def drawn_whole(member: str, options: dict[str, Any]) -> dict[str, Tensor]:
+    """By one plain backward pass."""
+    model, batch = drawing(member, options)
+    seed_step(0, 1)
+    model(batch.inputs, targets=batch.targets).loss.backward()
+    return gradients(model)
+
+
+@pytest.mark.parametrize(("member", "options"), OWN_DRAWS)
+@pytest.mark.parametrize("slices", [2, 6])
+def test_slices_drop_what_the_batch_drops(
+    member: str, options: dict[str, Any], slices: int
+) -> None:
+    expected = drawn_whole(member, options)
+    model, batch = drawing(member, options)
+    seed_step(0, 1)
+    backward(model, batch, ALONE, slices=slices)
+    for name, gradient in gradients(model).items():
+        torch.testing.assert_close(gradient, expected[name], rtol=1e-9, atol=1e-12, msg=name)
+
+
+def write_drawn(folder: Path) -> None:
+    with join("cpu") as world:
+        for member, options in (*OWN_DRAWS, COUNTED):
+            model, batch = drawing(member, options)
+            wrapped, own = world.wrap(model), batch.rows(*world.own.of(len(batch.targets)))
+            seed_step(0, 1, world.rank)
+            backward(wrapped, own, world)
+            if world.first:
+                save_file(gradients(model), folder / f"{member}.safetensors")
+
+
+def test_two_processes_drop_what_one_drops(children: ForkServerContext, tmp_path: Path) -> None:
+    two_processes(children, write_drawn, tmp_path)
+    for member, options in (*OWN_DRAWS, COUNTED):
+        expected = drawn_whole(member, options)
+        found = load_file(tmp_path / f"{member}.safetensors")
+        assert any(float(gradient.abs().amax()) > 0 for gradient in expected.values())
+        for name, gradient in expected.items():
+            torch.testing.assert_close(
+                found[name], gradient, rtol=1e-9, atol=1e-12, msg=f"{member} {name}"
+            )
+
+
 def test_a_batch_without_scored_targets_is_refused() -> None:
     batch = TinyData().train_batch(0, 2, 0)
     empty = Batch(batch.inputs, torch.full_like(batch.targets, -100))
@@ -218,10 +287,17 @@ def test_bfloat16_trains_near_float32_with_weights_kept_in_float32() -> None:
     assert losses["bfloat16"] < 2.0
 
 
-def test_randomness_follows_from_seed_step_and_rank() -> None:
-    def draw(*numbers: int) -> float:
-        seed_step(*numbers)
-        return float(torch.rand(()))
+def test_randomness_follows_from_seed_and_step_and_of_accelerators_from_the_rank(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    given: list[int] = []
+    monkeypatch.setattr(step_module, "seed_all", given.append)
 
-    assert draw(0, 1) == draw(0, 1, 0)
-    assert len({draw(0, 1), draw(0, 2), draw(1, 1), draw(0, 1, 1), draw(0, 11)}) == 5
+    def draw(*numbers: int) -> tuple[float, float, float]:
+        seed_step(*numbers)
+        return float(torch.rand(())), random.random(), float(np.random.rand())  # noqa: NPY002
+
+    assert draw(0, 1) == draw(0, 1, 0, 0) == draw(0, 1, 1)
+    assert given[0] == given[1] != given[2]
+    every = [draw(0, 1), draw(0, 2), draw(1, 1), draw(0, 1, 1, 1), draw(0, 11)]
+    assert [len(set(kind)) for kind in zip(*every, strict=True)] == [5, 5, 5]

@@ -7,7 +7,6 @@ from collections.abc import Callable, Collection
 from functools import partial
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from everyformer.blocks.feedforward import FeedForward
@@ -21,6 +20,7 @@ from everyformer.core.mask import Mask
 from everyformer.core.mixer import Mixer
 from everyformer.core.outputs import LayerOutput, Losses, MixerOutput
 from everyformer.core.state import LayerState, State
+from everyformer.engines.drawing import uniform_rows
 
 
 class Block(nn.Module):
@@ -218,5 +218,5 @@ class Block(nn.Module):
         y = drop(y, self.dropout, self.training)
         if self.drop_path == 0.0 or not self.training:
             return y
-        alive = torch.rand(y.shape[0], 1, 1, device=y.device) >= self.drop_path
+        alive = uniform_rows((y.shape[0], 1, 1), y.device) >= self.drop_path
         return y * (alive / (1 - self.drop_path)).to(y.dtype)

@@ -8,7 +8,8 @@ processes; n = round(P (1 - rate)) are factors, so that each element stays with 
 `torch.nn.functional.dropout` draws one for each element, which costs a CPU a quarter of a small
 model's step. A call has one of P patterns. Any two of its elements stay as independently as two
 that lie as far apart in a drawn row: to 2e-4. A longer tensor is cut into parts of P, each of which
-begins so far after the one before that no two begin alike.
+begins so far after the one before that no two begin alike. Of a tensor of which only some rows are
+computed here, g counts the others too (`everyformer.engines.drawing`).
 
 For the backward pass a view of the wheel is kept, no pattern of one's own; a compiled graph keeps i
 and turns the wheel again. Other devices take torch's function: there numbers are drawn where they
@@ -22,6 +23,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from everyformer.engines.drawing import before, draw
 from everyformer.engines.ranges import fake
 
 P = 1 << 19
@@ -42,34 +44,37 @@ def dropout(x: Tensor, rate: float) -> Tensor:
     turned = x.device.type == "cpu" and x.is_floating_point() and 0 < rate < 1
     if not turned or torch.compiler.is_exporting():
         return F.dropout(x, rate)
-    place = draw_place()
+    place = draw(P)
     if torch.compiler.is_compiling():
         y: Tensor = _turned(x, place, rate)
         return y
-    return _times(x, int(place), rate)
+    return _times(x, place, rate)
 
 
-def draw_place() -> Tensor:
-    """Where the wheel begins in a call, on the CPU."""
-    return torch.randint(P, (), device="cpu")
-
-
-def _times(x: Tensor, place: int, rate: float) -> Tensor:
-    """``x`` times the wheel from ``place`` on."""
-    w, count = wheel(rate, x.dtype), x.numel()
-    if count <= P:
-        return x * w[place : place + count].view(x.shape)
+def _times(x: Tensor, place: Tensor, rate: float) -> Tensor:
+    """``x`` times the wheel from ``place`` on, as `draw` gave it."""
+    w, count, numbers = wheel(rate, x.dtype), x.numel(), place.tolist()
+    part, at = divmod(before(count, numbers), P)
+    if at + count <= P:
+        start = _start(numbers[0], part) + at
+        return x * w[start : start + count].view(x.shape)
+    sizes = [P - at, *[P] * ((count + at) // P - 1), (count + at) % P]
     parts = []
-    for n, part in enumerate(x.reshape(-1).split(P)):
-        start = (place + n * STEP) % P
-        parts.append(part * w[start : start + len(part)])
+    for n, one in enumerate(x.reshape(-1).split(sizes)):
+        start = _start(numbers[0], part + n) + (0 if n else at)
+        parts.append(one * w[start : start + len(one)])
     return torch.cat(parts).view(x.shape)
+
+
+def _start(place: int, part: int) -> int:
+    """Where a part of a tensor begins."""
+    return (place + part * STEP) % P
 
 
 @torch.library.custom_op("everyformer::turned", mutates_args=())
 def _turned(x: Tensor, place: Tensor, rate: float) -> Tensor:
     """`_times` as one operation of a graph."""
-    return _times(x, int(place), rate).contiguous()
+    return _times(x, place, rate).contiguous()
 
 
 @_turned.register_fake

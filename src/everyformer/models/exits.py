@@ -21,6 +21,7 @@ from everyformer.blocks.stack import Stack
 from everyformer.core.mask import Mask, runs_of
 from everyformer.core.outputs import Losses, ModelOutput, StackOutput, add_losses
 from everyformer.core.state import State
+from everyformer.engines.drawing import uniform_rows
 from everyformer.genes.config import ModelConfig
 from everyformer.genes.depth.early_exits import Evidence, Exits, layer_weights
 from everyformer.models.base import evaluating
@@ -180,7 +181,7 @@ class ExitHeads(nn.Module):
     ) -> tuple[StackOutput, Tensor, Tensor]:
         """A pass whose tokens leave at layers that are drawn."""
         layers = len(self._shared[0].order)
-        at = torch.randint(1, layers + 1, targets.shape, device=targets.device)
+        at = 1 + (uniform_rows(targets.shape, targets.device) * layers).long()
         exiting = self.request(at=at)
         out = run(exiting=exiting, taps=taps)
         y, heads = self.read(exiting, out.y), self.heads_at(exiting.left)

@@ -29,6 +29,7 @@ from torch import Tensor, nn
 
 from everyformer.core.chosen import gather_rows
 from everyformer.core.mask import Mask, document_positions, runs_of
+from everyformer.engines.drawing import uniform_rows
 from everyformer.genes.model_options import SummaryOptions
 
 KNOWN = frozenset({"keep", "documents", "sentences", "global_tokens"})
@@ -150,7 +151,7 @@ class Summaries(nn.Module):
 
     def choose(self, parts: TextParts) -> Tensor:
         """(B, G) bool: the parts that are hidden in this step of a training."""
-        drawn = torch.rand(parts.keep.shape, device=parts.keep.device)
+        drawn = uniform_rows(parts.keep.shape, parts.keep.device)
         return parts.keep & (drawn < self.options.cpc_share)
 
     def hide(self, tokens: Tensor, parts: TextParts, chosen: Tensor, mask_token: int) -> Tensor:

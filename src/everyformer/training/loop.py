@@ -196,9 +196,10 @@ class _Job:
         """Note how many processes train from here on, and say so where they were others before."""
         before, now = self.state.processes, self.world.size
         if self.state.steps and before != now:
+            changes = self.world.device.type != "cpu" or self.world.parts > 1
             self.progress.say(
                 f"trained by {before} at a time until here, by {now} from here on: rows stay the "
-                "same, what is dropped or drawn in a step does not"
+                f"same{', what is dropped or drawn in a step does not' if changes else ''}"
             )
         self.state.processes = now
 
@@ -255,7 +256,9 @@ class _Job:
         start, cpu_start = time.perf_counter(), time.process_time()
         state, config = self.state, self.config
         batch = self._staged(self._rows(state.steps))
-        seed_step(self.seed, state.steps + 1, self.world.rank)
+        # processes that read parts of the same rows have numbers of their own
+        part = 0 if self.world.parts == 1 else self.world.rank
+        seed_step(self.seed, state.steps + 1, self.world.rank, part)
         lr = learning_rate(config, self._done(), state.steps + 1)
         set_learning_rate(self.optimiser, lr)
         self.optimiser.zero_grad()

@@ -1,8 +1,11 @@
 """The gradient of one step, the same for any number of slices and processes, and `Carry`.
 
-That is what a training carries from step to step beside weights, and where its rows come from. Of
-most models nothing: the rows of a step are a function of its number. A model with a memory reads
-texts that go on (`TextCarry`), a policy what it did itself (`everyformer.training.rollouts`).
+The latter is what a training carries from step to step beside weights, and where its rows come
+from. Of most models nothing: the rows of a step are a function of its number. A model with a memory
+reads texts that go on (`TextCarry`), a policy what it did itself (`everyformer.training.rollouts`).
+
+What is drawn in a step is the same too, on a CPU: slices and processes begin with one state of
+torch's generator, and each draws on to its own rows (`everyformer.engines.drawing`).
 """
 
 import functools
@@ -24,6 +27,7 @@ from everyformer.core.outputs import ModelOutput
 from everyformer.core.state import StackState, filled, named_tensors
 from everyformer.data.batch import WHOLE, Batch, Portion
 from everyformer.data.dataset import ClassedDataset, Dataset, OrderedDataset
+from everyformer.engines.drawing import piece_of_rows
 from everyformer.engines.flops import count_flops
 from everyformer.training.config import TrainingConfig
 from everyformer.training.parallel.shared import Shared
@@ -134,11 +138,22 @@ def weigh_classes(model: nn.Module, dataset: Dataset, config: TrainingConfig) ->
         weigh(None)
 
 
-def seed_step(seed: int, step: int, rank: int = 0) -> None:
-    """Make all randomness of a step follow from these numbers, whatever was drawn before."""
-    digest = hashlib.blake2b(f"{seed} {step} {rank}".encode(), digest_size=8).digest()
-    number = int.from_bytes(digest, "big") >> 1
-    seed_all(number)
+def seed_step(seed: int, step: int, rank: int = 0, part: int = 0) -> None:
+    """Make all randomness of a step follow from these numbers, whatever was drawn before.
+
+    Args:
+        rank: which accelerators draw by.
+        part: which the host draws by; the same in all processes that have rows of their own, since
+            what rows draw follows from where they stand (`everyformer.engines.drawing`).
+    """
+
+    def number_of(process: int) -> int:
+        text = f"{seed} {step} {process}"
+        return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big") >> 1
+
+    seed_all(number_of(rank))
+    number = number_of(part)
+    torch.default_generator.manual_seed(number)
     random.seed(number)
     np.random.seed(number & 0xFFFFFFFF)  # noqa: NPY002 (third-party code draws from the global one)
 
@@ -185,12 +200,14 @@ def backward(
     weights = Weights(model, batch, world, slices)
     first, _ = world.own.of(weights.rows)
     sums: dict[str, Tensor] = {}
+    begun = torch.get_rng_state()
     for i, (start, stop) in enumerate(cuts(batch, slices)):
         part, where = batch.rows(start, stop), (first + start, first + stop)
         share = weights.of(part, (stop - start) / weights.rows)
         part = part.to(world.device)
-        last = i == slices - 1
-        with model.slice(last) if isinstance(model, Shared) else nullcontext():
+        own = model.slice(i == slices - 1) if isinstance(model, Shared) else nullcontext()
+        torch.set_rng_state(begun)
+        with own, piece_of_rows(where[0], stop - start):
             state = None if carry is None else carry.of(*where)
             with autocast(world.device, precision):
                 out = forward(model, part, state)

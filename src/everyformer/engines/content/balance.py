@@ -13,6 +13,7 @@ follow Tay et al. 2020, arXiv 2002.11296, section 3.3.
 import torch
 from torch import Tensor
 
+from everyformer.engines.drawing import uniform_rows
 from everyformer.engines.ranges import widened
 
 NOTHING = -1e30
@@ -80,4 +81,5 @@ def balanced_row(logits: Tensor, columns: Tensor, visible: Tensor) -> tuple[Tens
 
 def gumbel(like: Tensor) -> Tensor:
     """Noise of the standard Gumbel distribution, in the shape of ``like``."""
-    return -torch.empty_like(like).exponential_().log()
+    numbers = uniform_rows(like.shape, like.device).clamp(min=2**-25)
+    return -(-numbers.log()).log().to(like.dtype)

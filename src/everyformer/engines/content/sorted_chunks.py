@@ -32,6 +32,7 @@ from everyformer.engines.content.chunk_lists import (
     lay_out,
     windows_of,
 )
+from everyformer.engines.drawing import draw_seed
 from everyformer.engines.operators import operator
 from everyformer.engines.products import add_product, halves, product
 from everyformer.engines.ranges import fake, full_precision, returned, widened
@@ -57,7 +58,7 @@ def chunked_attention(
         buckets: (X, rounds, L') by token, needed where ``pattern.within``.
         dropout: on the weights; its mask follows from torch's generator.
     """
-    seed = torch.randint(2**62, (1,)) if dropout > 0 else None
+    seed = draw_seed() if dropout > 0 else None
     return _sorted_chunks(q, k, v, order, real, buckets, seed, pattern.code(), dropout)[0]
 
 

@@ -23,6 +23,7 @@ from torch import Tensor
 
 from everyformer.core.dispatch import take
 from everyformer.core.mask import Mask
+from everyformer.engines.dropout import dropout as drop
 from everyformer.engines.once import named_once
 from everyformer.engines.ranges import HALF
 from everyformer.engines.softmax import continued, dropped, kernels
@@ -128,7 +129,7 @@ def softmax_attention(
         q, k, visible, scale=scale, softcap=softcap, sink=sink, slopes=slopes
     )
     groups = q.shape[1] // v.shape[1]
-    return F.dropout(weights, dropout).to(v.dtype) @ v.repeat_interleave(groups, dim=1)
+    return drop(weights, dropout).to(v.dtype) @ v.repeat_interleave(groups, dim=1)
 
 
 def sloped(

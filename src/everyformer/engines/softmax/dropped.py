@@ -17,7 +17,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from everyformer.engines.dropout import P, draw_place, wheel
+from everyformer.engines.drawing import before, draw
+from everyformer.engines.dropout import P, wheel
 from everyformer.engines.operators import operator
 from everyformer.engines.ranges import full_precision, returned, widened
 from everyformer.engines.softmax.kernels import pairs
@@ -52,7 +53,7 @@ def dropped_attention(
         if mask.dtype is torch.bool:
             mask = torch.zeros_like(mask, dtype=widened(q[:0]).dtype).masked_fill_(~mask, -math.inf)
         mask = mask[(None,) * (4 - mask.dim())].expand(*q.shape[:2], -1, k.shape[2])
-    return _dropped_softmax(q, k, v, mask, draw_place(), causal, scale, rate)
+    return _dropped_softmax(q, k, v, mask, draw(P), causal, scale, rate)
 
 
 class _Tile(NamedTuple):
@@ -74,10 +75,10 @@ def _stride(keys: int) -> int:
 
 
 def _tiles(q: Tensor, k: Tensor, place: Tensor, causal: bool, rate: float) -> Iterator[_Tile]:
-    """The tiles of ``q`` (X, L, D) and ``k`` (X, S, D)."""
+    """The tiles of ``q`` (X, L, D) and ``k`` (X, S, D), for a ``place`` that `draw` gave."""
     (heads, rows), keys = q.shape[:2], k.shape[1]
-    stride, turned = _stride(keys), wheel(rate, q.dtype)
-    first = int(place)
+    stride, turned, numbers = _stride(keys), wheel(rate, q.dtype), place.tolist()
+    first = numbers[0] + before(heads * rows, numbers) * stride
     several = max(1, ROOM // max(rows * stride, 1))
     step = rows if rows * stride <= ROOM else ROOM // stride
     for head in range(0, heads, several):

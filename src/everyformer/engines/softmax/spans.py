@@ -24,6 +24,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from everyformer.engines.averages.factors import diagonals
+from everyformer.engines.drawing import draw_seed
 from everyformer.engines.operators import operator
 from everyformer.engines.ranges import full_precision, returned, widened
 from everyformer.engines.rooms import at_once
@@ -101,7 +102,7 @@ def soft_windows(
             tensors = tuple(t.index_select(1, at) for t in tensors)  # type: ignore[assignment]
         seed = None
         if dropout:
-            seed = torch.randint(2**62, (1,))
+            seed = draw_seed()
         settings = float(ramp), far, reach.near, float(scale), float(dropout)
         known = reach.part(table, far), tensors[3], first, last, seed
         parts.append(_soft_band(*tensors[:3], *known, *settings))

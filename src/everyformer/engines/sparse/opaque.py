@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from everyformer.engines.drawing import draw_seed
 from everyformer.engines.dropout import dropout
 from everyformer.engines.operators import operator
 from everyformer.engines.ranges import fake, full_precision, returned, widened
@@ -44,7 +45,7 @@ def opaque_parts(
     if scores.position is not None:
         apart = torch.arange(1 - length, length, device=q.device)
         table = scores.position.by_distance(apart, widened(q[:0]).dtype)
-    seed = torch.randint(2**62, (1,)) if scores.dropout else None
+    seed = draw_seed() if scores.dropout else None
     scale = scores.factor(q)
     o, _ = _sparse_parts(q, k, v, table, lengths, seed, plan.text, scale, scores.dropout)
     return o

@@ -61,6 +61,7 @@ from everyformer.core.state import State
 from everyformer.core.tally import tally
 from everyformer.core.trace import record
 from everyformer.core.trials import Trials
+from everyformer.engines.drawing import uniform_rows
 from everyformer.genes.depth import DEPTHS
 from everyformer.genes.depth._account import Account
 from everyformer.genes.depth._leaving import Leaving
@@ -168,7 +169,7 @@ class Universal(Depth):
         """p (B, L) of what enters a step, in float32 or wider."""
         wide = torch.promote_types(x.dtype, torch.float32)
         if not self.learns:
-            return torch.rand(x.shape[:2], dtype=wide, device=x.device)
+            return uniform_rows(x.shape[:2], x.device).to(wide)
         # no matrix product, which autocast would do in half precision
         p = ((x.to(wide) * self.weight.to(wide)).sum(-1) + self.bias.to(wide)).sigmoid()
         if self.options.halting == "act":
@@ -194,7 +195,8 @@ class Universal(Depth):
         seen = None if carried is None else carried.seen
         positions = positions_of(x.shape[0], length, mask, seen, x.device)
         if self.training and self.options.start and carried is None:
-            first = torch.randint(self.options.start + 1, (x.shape[0], 1), device=x.device)
+            drawn = uniform_rows((x.shape[0], 1), x.device)
+            first = (drawn * (self.options.start + 1)).long()
             positions = positions + first
         return positions
 

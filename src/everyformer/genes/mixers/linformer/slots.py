@@ -18,6 +18,7 @@ from everyformer.core.chosen import gather_rows
 from everyformer.core.devices import readable
 from everyformer.core.shared import advanced as counted_on
 from everyformer.core.state import state
+from everyformer.engines.dropout import dropout as drop
 from everyformer.engines.growing import Growing
 from everyformer.engines.ranges import full_precision, widened
 from everyformer.engines.softmax.attention import softmax_attention
@@ -119,7 +120,7 @@ def linformer_chunked(
     far = (wide @ keys.to(wide.dtype).mT).masked_fill(~past[:, None], -math.inf)
     later = torch.ones(length, length, dtype=torch.bool, device=q.device).triu(1)
     own = (wide @ k.to(wide.dtype).mT).masked_fill(later, -math.inf)
-    weights = F.dropout(torch.cat((far, own), -1).softmax(-1), dropout).to(v.dtype)
+    weights = drop(torch.cat((far, own), -1).softmax(-1), dropout).to(v.dtype)
     far, own = weights.split((keys.shape[3], length), -1)
     return far @ values + own @ v
 
