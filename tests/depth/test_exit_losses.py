@@ -16,6 +16,7 @@ from torch import Tensor
 
 import everyformer as ef
 from everyformer.core.mask import Mask
+from everyformer.engines.drawing import uniform_rows
 from everyformer.genes.depth.exit_targets import (
     balanced,
     first_agreeing,
@@ -23,6 +24,7 @@ from everyformer.genes.depth.exit_targets import (
     oracle,
     smoothed,
 )
+from everyformer.models import exits
 from everyformer.training.optimiser import parameter_groups
 from helpers import close, draw
 
@@ -103,7 +105,8 @@ def test_mixed_training_at_one_layer_is_that_layers_loss(
 ) -> None:
     made = model("depth-adaptive", training="mixed", exits="threshold", samples=2).train()
     tokens, goals = text(), targets()
-    monkeypatch.setattr(torch, "randint", lambda low, high, size, **_: torch.full(size, n))
+    middle = (n - 0.5) / LAYERS
+    monkeypatch.setattr(exits, "uniform_rows", lambda shape, _: torch.full(shape, middle))
     close(made(tokens, targets=goals).loss, losses(made, tokens, goals)[n - 1])
 
 
@@ -113,7 +116,7 @@ def test_mixed_training_is_the_mean_over_drawn_exits_with_copies() -> None:
     torch.manual_seed(5)
     got = made(tokens, targets=goals)
     torch.manual_seed(5)
-    drawn = [torch.randint(1, LAYERS + 1, goals.shape) for _ in range(3)]
+    drawn = [1 + (LAYERS * uniform_rows(goals.shape, goals.device)).long() for _ in range(3)]
     assert set(torch.stack(drawn).flatten().tolist()) == {1, 2, 3, 4, 5}
     each = [
         F.cross_entropy(by_hand(made, tokens, at).flatten(0, 1), goals.flatten()) for at in drawn

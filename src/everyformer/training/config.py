@@ -98,8 +98,8 @@ class TrainingConfig(Options):
     """processes that hold one copy of the weights between them, or one row; none: those of one
     machine, or all of them"""
     seed: Seed = 0
-    """of the data's order and of dropout: a step's randomness follows from seed and step alone (with
-    several processes: on a CPU, where none reads a part of a row)"""
+    """of the data's order and of dropout: a step's randomness follows from seed and step alone (of
+    several processes, those on CPUs that read whole rows)"""
     device: str = "auto"
     """cpu, cuda, cuda:1, mps ...; auto takes an accelerator where there is one"""
     threads: Threads | None = None
