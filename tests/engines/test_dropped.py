@@ -97,10 +97,10 @@ def test_outputs_and_gradients_are_those_of_the_definition(case, room, monkeypat
 
 @pytest.mark.parametrize("causal", [False, True])
 def test_tiles_of_a_long_text_begin_where_they_should(causal, monkeypatch):
-    """Rows go round the wheel: 700 x 701 entries a head are more than half of it."""
+    """Rows go round the wheel: 800 x 801 entries a head are more than it has."""
     monkeypatch.setattr(dropped, "draw", lambda _: torch.tensor([5, 0, 1]))
-    q, k, v = heads(1, 3, 3, 700, 700, dtype=torch.float64)
-    hidden = triangle(700, 700) if causal else torch.zeros((), dtype=torch.float64)
+    q, k, v = heads(1, 2, 2, 800, 800)
+    hidden = triangle(800, 800) if causal else torch.zeros((), dtype=torch.float64)
     found = dropped.dropped_attention(q, k, v, None, causal, 0.4, RATE)
     expected = defined(q, k, v, hidden, 0.4, 5)
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-13)
