@@ -73,6 +73,23 @@ ANY = {
 OF_RUNS = {"eval", "generate", "predict", "show", "calibrate", "index"}
 
 
+MODEL = """
+from torch import nn
+
+
+class Net(nn.Module):
+    def __init__(self, vocabulary, width):
+        super().__init__()
+        self.embedding = nn.Embedding(vocabulary, width)
+        self.reads = nn.GRU(width, width, batch_first=True)
+        self.head = nn.Linear(width, vocabulary)
+
+    def forward(self, tokens):
+        return self.head(self.reads(self.embedding(tokens))[0])
+"""
+"""a whole model of the reader's own, which has never heard of everyformer"""
+
+
 class Command(NamedTuple):
     """One command of a page."""
 
@@ -175,6 +192,7 @@ def write_stand_ins(place: Path, page: str) -> None:
                 archive.writestr(f"{part}.{language}", "\n".join(lines) + "\n")
     shutil.copytree(place / "paths", place / "myfolder")
     write_mixer(place)
+    _write(place / "mymodel.py", MODEL)
 
 
 def write_mixer(place: Path) -> None:

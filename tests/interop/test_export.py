@@ -27,8 +27,6 @@ MODELS = {
     "BERT": ("bert", "mlm", {}),
     "AFT of pictures": ("aft-conv", "classify-image", {"dims": 2, "kernel": 3}),
 }
-SLOW = {"kernel attention", "sparse patterns"}
-"""fifteen seconds each; the programs of torch are made from the same traces"""
 SIZES = [(1, 1), (1, 13), (4, 17), (2, 2)]
 
 
@@ -77,10 +75,7 @@ def assert_same(run, model):
         assert expected.std() > 0.1
 
 
-@pytest.mark.parametrize(
-    "name",
-    [pytest.param(n, marks=[pytest.mark.full("3 s each")] if n in SLOW else []) for n in MODELS],
-)
+@pytest.mark.parametrize("name", MODELS)
 @graphs_take_all_pairs
 def test_program_of_torch_equals_the_model(tmp_path, name):
     member, task, options = MODELS[name]

@@ -31,7 +31,10 @@ def divided(sums: Tensor, guard: Denominator) -> tuple[Tensor, Tensor]:
         total = total + guard.eps if guard.eps else total
         total = torch.nn.functional.threshold(total, EMPTY[total.dtype], math.inf)
     elif guard.kind == "signed":
-        total = total.abs().clamp(min=guard.eps).copysign(total)
+        apart = total.abs().clamp(min=guard.eps)
+        # ONNX has no sign of a zero
+        exports = torch.compiler.is_exporting()
+        total = torch.where(total < 0, -apart, apart) if exports else apart.copysign(total)
     elif guard.kind == "above":
         total = total.clamp(min=guard.eps)
     else:
