@@ -197,7 +197,7 @@ class PatternAttention(HeadMixer):
     def _project(self, rows: Rows, state: State | None) -> tuple[Heads, Tensor]:
         """Queries, keys and values, and their positions (B or 1, L)."""
         seen = None if state is None else state.seen
-        positions = positions_of(*rows.x.shape[:2], None, seen, rows.x.device)
+        positions = positions_of(rows.x.shape[0], rows.x.shape[1], None, seen, rows.x.device)
         lengths = None if state is not None else rows.lengths[:, None]
         turn = partial(self._rotate, positions=positions, lengths=lengths)
         q, k, v = self.project(rows.x, turn=turn)
