@@ -54,6 +54,8 @@ EXEMPT = {
 if importlib.util.find_spec("llama_cpp") is None:
     EXEMPT["bench gpt --lengths --write"] = "writes beside llama.cpp, which is not installed"
 """how a command begins -> why it is parsed, but not run"""
+BROKEN = {"verify mymodel.py:Net hf:gpt2"}
+"""commands that end with 1: a law is broken, GPT-2 of transformers names no limit of lengths"""
 BEFORE = {
     "docs/datastores.md": ["train transformer-xl --data mytext.txt"],
     "docs/trajectories.md": [
@@ -195,4 +197,6 @@ def test_commands_of_a_page_run_one_after_the_other(
         words = smaller(command.words)
         code = main(words)
         out, err = capsys.readouterr()
-        assert code == 0, f"{command}\n{words}\n{out[-1500:]}\n{err[-1500:]}"
+        assert code == (" ".join(command.words) in BROKEN), (
+            f"{command}\n{words}\n{out[-1500:]}\n{err[-1500:]}"
+        )

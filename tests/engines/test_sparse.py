@@ -10,6 +10,7 @@ import everyformer as ef
 from everyformer.core.errors import ConfigError, GeneError, ShapeError, UnsupportedError
 from everyformer.engines.flops import count_flops
 from everyformer.engines.softmax.scored import Scores
+from everyformer.engines.sparse import branches
 from everyformer.engines.sparse.attention import (
     BACKENDS,
     SQUARE,
@@ -114,6 +115,45 @@ def test_units_equal_the_mask(name, length):
     rows = [t.transpose(1, 2) for t in inputs]
     got = by_parts(*rows, None, PLANS[name], Scores(1 / math.sqrt(SIZE)))[0].transpose(1, 2)
     assert_close(with_gradients(got, inputs), want, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("padded", [False, True])
+@pytest.mark.parametrize("length", [7, 43])
+@pytest.mark.parametrize("name", NAMES)
+def test_windows_may_be_worked_through_one_at_a_time(name, length, padded, monkeypatch):
+    """Or in twos: what is merged and summed up is the same."""
+    inputs, lengths = heads(length), torch.tensor([length, length // 2]) if padded else None
+    mask, keep = PLANS[name].mask(length, HEADS), None
+    if lengths is not None:
+        keep = torch.arange(length) < lengths[:, None]
+        mask = mask & keep[:, None, None]
+    want = with_gradients(literal(*inputs, mask), inputs, keep)
+    monkeypatch.setattr(branches, "LARGEST_SAVED", 0 if padded else branches.LARGEST_SAVED)
+    for room in (1, 2 * HEADS * SIZE * 12 // torch.get_num_threads()):
+        monkeypatch.setattr(branches, "ROOM", room)
+        got = sparse_attention(*inputs, PLANS[name], lengths=lengths, backend="blocked")
+        assert_close(with_gradients(got, inputs, keep), want, rtol=0, atol=1e-12)
+
+
+def test_no_more_than_some_windows_have_gradients_of_their_keys_at_a_time(monkeypatch):
+    """Of 33 windows of 8 to 40 keys each, in place of 40 keys for every 8 tokens."""
+    asked = []
+    real = branches.kernels.backward
+
+    def backward(*tensors, **given):
+        found = real(*tensors, **given)
+        asked.append(found[1].numel())
+        return found
+
+    monkeypatch.setattr(branches.kernels, "backward", backward)
+    q, k, v = (torch.randn(1, HEADS, 264, SIZE, requires_grad=True) for _ in range(3))
+    plan = SparsePlan.of(Blocks(size=8, before=32))
+    for room, calls in ((branches.ROOM, 1), (HEADS * SIZE * 40 * 4, 9)):
+        monkeypatch.setattr(branches, "ROOM", room // torch.get_num_threads())
+        asked.clear()
+        sparse_attention(q, k, v, plan, backend="blocked").sum().backward()
+        assert len(asked) == calls
+        assert max(asked) <= room
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -232,7 +232,9 @@ class _Added(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, units: Tensor, layout: KeyLayout, length: int) -> Tensor:
         ctx.layout = layout
-        return layout.add(units, length)
+        t = units.new_zeros(units.shape[0], length, *units.shape[3:])
+        layout.add(units, t)
+        return t
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:

@@ -3,8 +3,10 @@
 A layout takes tokens t (B, L, H, D) to units (B, U, R, H, D): the overlapping windows before every
 block of queries, every r-th token, chosen tokens, a table of blocks. ``positions`` says where each
 entry stands (entries before 0 or from L on are padding), ``take`` lays tokens out, mostly as views,
-``add`` is its adjoint and ``put`` undoes ``take`` where every token stands once.
+``add`` is its adjoint, in place, and ``put`` undoes ``take`` where every token stands once.
 """
+
+from __future__ import annotations
 
 from collections.abc import Hashable
 from dataclasses import dataclass
@@ -27,8 +29,9 @@ class KeyLayout(Hashable, Protocol):
     def take(self, t: Tensor) -> Tensor:
         """(B, L, H, D) to (B, U, R, H, D); padding holds zeros."""
 
-    def add(self, units: Tensor, length: int) -> Tensor:
-        """The adjoint of ``take``: (B, U, R, H, D) to (B, L, H, D), each token's entries summed."""
+    def add(self, units: Tensor, into: Tensor) -> None:
+        """The adjoint of ``take``: each token's entries of (B, U, R, H, D) are added to it in
+        ``into`` (B, L, H, D)."""
 
 
 class Layout(KeyLayout, Protocol):
@@ -54,51 +57,65 @@ class Windows:
     before: int = 0
     after: int = 0
     skip: int = 0
+    count: int | None = None
+    """blocks; None: as many as the tokens fill"""
 
     def units(self, length: int) -> int:
-        return -(-(length - self.skip) // self.size)
+        return -(-(length - self.skip) // self.size) if self.count is None else self.count
+
+    def part(self, first: int, stop: int) -> Windows:
+        """The blocks from ``first`` up to ``stop`` alone, which reach no further than theirs."""
+        passed = min(first * self.size, self.before)
+        return Windows(
+            self.size,
+            self.before - passed,
+            self.after + passed,
+            self.skip + first * self.size - passed,
+            stop - first,
+        )
 
     def positions(self, length: int) -> Tensor:
         first = torch.arange(self.units(length)) * self.size - self.before
-        at = first[:, None] + torch.arange(self._wide)
+        at = first[:, None] + torch.arange(self.wide)
         return torch.where(at < 0, -1, at + self.skip)[:, None]
 
     def take(self, t: Tensor) -> Tensor:
-        t = t[:, self.skip :]
-        length = t.shape[1]
-        units = -(-length // self.size)
-        rows = self.before + units * self.size + self.after
-        if rows != length or self.before:
-            t = F.pad(t, (0, 0, 0, 0, self.before, rows - length - self.before))
-        return t.unfold(1, self._wide, self.size).movedim(-1, 2)
+        # the last of all windows may end before the text begins
+        rows = self.units(t.shape[1]) * self.size + self.after
+        own, past = max(rows, 0), self.before + min(rows, 0)
+        t = t[:, self.skip : self.skip + own]
+        if own != t.shape[1] or past:
+            t = F.pad(t, (0, 0, 0, 0, past, own - t.shape[1]))
+        return t.unfold(1, self.wide, self.size).movedim(-1, 2)
 
-    def add(self, units: Tensor, length: int) -> Tensor:
+    def add(self, units: Tensor, into: Tensor) -> None:
         batch, count, wide, *rest = units.shape
-        rows = self.before + max(length, count * self.size + self.after)
         steps = -(-wide // self.size)
-        summed = units.new_zeros(batch, max(rows, (count + steps - 1) * self.size), *rest)
+        start, rows = self.skip - self.before, (count + steps - 1) * self.size
+        inside = self.before == 0 and start + rows <= into.shape[1]
+        summed = into[:, start : start + rows] if inside else units.new_zeros(batch, rows, *rest)
         for step in range(steps):
             first = step * self.size
             part = units[:, :, first : first + self.size]
             under = summed[:, first : first + count * self.size].unflatten(1, (count, self.size))
             under[:, :, : part.shape[2]] += part
-        return _after_zeros(summed[:, self.before : self.before + length - self.skip], self.skip)
+        if not inside:
+            real = into[:, self.skip : max(start + rows, self.skip)]
+            real += summed[:, self.before : self.before + real.shape[1]]
 
     def put(self, units: Tensor, length: int) -> Tensor:
         return units.flatten(1, 2)[:, : length - self.skip]
 
     @property
     def rows(self) -> slice | None:
+        if self.count is not None:
+            return slice(self.skip, self.skip + self.count * self.size)
         return slice(self.skip, None) if self.skip else None
 
     @property
-    def _wide(self) -> int:
+    def wide(self) -> int:
+        """Tokens of a window."""
         return self.before + self.size + self.after
-
-
-def _after_zeros(t: Tensor, skip: int) -> Tensor:
-    """Tokens (B, L, H, D) after ``skip`` of zeros."""
-    return F.pad(t, (0, 0, 0, 0, skip, 0)) if skip else t
 
 
 def whole(length: int) -> Windows:
@@ -131,12 +148,15 @@ class Folds:
         units = self.inner.take(folded.flatten(0, 1))
         return units.unflatten(0, (-1, self.stride)).flatten(1, 2)
 
-    def add(self, units: Tensor, length: int) -> Tensor:
+    def add(self, units: Tensor, into: Tensor) -> None:
+        length = into.shape[1]
         if self.inner is None:
-            return self.put(units, length)
-        each = self._each(length)
+            into += self.put(units, length)
+            return
         rows = units.unflatten(1, (self.stride, -1)).flatten(0, 1)
-        return self._unfolded(self.inner.add(rows, each), length)
+        summed = rows.new_zeros(rows.shape[0], self._each(length), *rows.shape[3:])
+        self.inner.add(rows, summed)
+        into += self._unfolded(summed, length)
 
     def put(self, units: Tensor, length: int) -> Tensor:
         if self.inner is not None:
@@ -174,12 +194,10 @@ class Chosen:
             taken = taken * self._real.on(t.device).to(t.dtype)[:, :, None, None]
         return taken
 
-    def add(self, units: Tensor, length: int) -> Tensor:
+    def add(self, units: Tensor, into: Tensor) -> None:
         if self._real is not None:
             units = units * self._real.on(units.device).to(units.dtype)[:, :, None, None]
-        rows = units.flatten(1, 2)
-        summed = rows.new_zeros(rows.shape[0], length, *rows.shape[2:])
-        return summed.index_add(1, self._at.on(rows.device), rows)
+        into.index_add_(1, self._at.on(units.device), units.flatten(1, 2))
 
     def put(self, units: Tensor, length: int) -> Tensor:
         rows = units.flatten(1, 2)
@@ -227,14 +245,15 @@ class Tables:
         taken = taken.view(batch, heads, *self.table.shape[1:], self.size, channels)
         return taken.flatten(3, 4).permute(0, 2, 3, 1, 4)
 
-    def add(self, units: Tensor, length: int) -> Tensor:
+    def add(self, units: Tensor, into: Tensor) -> None:
         batch, count, _, heads, channels = units.shape
         rows = units.permute(0, 3, 1, 2, 4).reshape(batch, -1, self.size * channels)
         summed = rows.new_zeros(batch, heads * count, self.size * channels)
         # entries that are none were masked, so that their gradient is zero
         summed = summed.index_add(1, self._rows(heads).on(rows.device), rows)
-        tokens = summed.view(batch, heads, count * self.size, channels)
-        return _after_zeros(tokens.transpose(1, 2)[:, : length - self.skip], self.skip)
+        tokens = summed.view(batch, heads, count * self.size, channels).transpose(1, 2)
+        real = into[:, self.skip :]
+        real += tokens[:, : real.shape[1]]
 
     def _blocks(self, t: Tensor) -> Tensor:
         """(B, H blocks, size D), head by head."""

@@ -18,7 +18,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from everyformer.engines.drawing import draw_seed
 from everyformer.engines.dropout import dropout
 from everyformer.engines.operators import operator
 from everyformer.engines.ranges import fake, full_precision, returned, widened
@@ -45,7 +44,7 @@ def opaque_parts(
     if scores.position is not None:
         apart = torch.arange(1 - length, length, device=q.device)
         table = scores.position.by_distance(apart, widened(q[:0]).dtype)
-    seed = draw_seed() if scores.dropout else None
+    seed = torch.randint(2**62, (1,)) if scores.dropout else None
     scale = scores.factor(q)
     o, _ = _sparse_parts(q, k, v, table, lengths, seed, plan.text, scale, scores.dropout)
     return o
@@ -107,7 +106,9 @@ def _gradients(
                 for total, (layout, part) in zip(
                     grads, (*sides, (branch.keys, weights.mT @ above)), strict=True
                 ):
-                    total.index_add_(2, chosen, layout.add(part.transpose(2, 3), length))
+                    of_group = part.new_zeros(*total.shape[:2], len(chosen), total.shape[3])
+                    layout.add(part.transpose(2, 3), of_group)
+                    total.index_add_(2, chosen, of_group)
                 if table is not None:
                     _add_by_distance(dtable, chosen, branch, ds, length)
         grads[0] *= scale
