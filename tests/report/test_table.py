@@ -103,6 +103,9 @@ def test_limits_are_written_once_below_the_table() -> None:
     text = _table(results)
     assert text.count("reads no more than 256 tokens") == 1
     assert re.findall(r"<sup>([^<]+)</sup>", text) == ["1", "1, 2", "1"]
+    said = render(results)
+    assert said.count(": each reads no more than 256 tokens") == 1
+    assert f"{results['rows'][2]['member']}: writes slowly" in said
 
 
 def test_numbers_stand_with_their_spread() -> None:

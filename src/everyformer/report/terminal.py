@@ -38,9 +38,8 @@ def render(results: Results) -> str:
     notes = [f"* {row['member']}: {NOT_WRITING}: {row['leaks']}" for row in leaks]
     limits = dict.fromkeys(limit for row in done for limit in row["limits"])
     for limit in limits:
-        notes.append(
-            f"{listed([row['member'] for row in done if limit in row['limits']])}: {limit}"
-        )
+        names = [row["member"] for row in done if limit in row["limits"]]
+        notes.append(f"{listed(names)}: {'each ' if len(names) > 1 else ''}{limit}")
     notes += [f"{row['member']} failed: {row['error']}" for row in failed if row["error"]]
     better = (
         f"{results['better']} is better; members with a letter of their tier in common cannot be "
