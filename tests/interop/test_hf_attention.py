@@ -135,15 +135,26 @@ def test_weights_are_those_of_eager(name):
     torch.testing.assert_close(got, expected, rtol=0, atol=1e-5)
 
 
-def test_gradients_and_dropout_equal_sdpa():
+def test_gradients_equal_sdpa_and_weights_are_dropped():
+    """The dropout of weights is off at first, since ours draws other numbers; the others' is on."""
     model, (tokens, mask) = made(DECODERS["gpt2"]).train(), batch()
+    dropouts = [layer.attn.attn_dropout for layer in model.transformer.h]
+
+    def loss_of(name, rate):
+        model.set_attn_implementation(name)
+        for one in dropouts:
+            one.p = rate
+        torch.manual_seed(4)
+        return model(tokens, attention_mask=mask, labels=tokens).loss
+
+    assert all(one.p > 0 for one in dropouts)
     results = []
     for name in ("sdpa", NAME):
-        model.set_attn_implementation(name)
-        torch.manual_seed(4)
-        loss = model(tokens, attention_mask=mask, labels=tokens).loss
+        loss = loss_of(name, 0.0)
         results.append((loss, torch.autograd.grad(loss, list(model.parameters()))))
     torch.testing.assert_close(results[1], results[0])
+    changed = abs(float((loss_of(NAME, 0.5) - results[1][0]).detach()))
+    assert 1e-4 < changed < 1
 
 
 def test_rows_of_padding_alone_give_zeros_and_finite_gradients():

@@ -107,17 +107,34 @@ def test_self_attention_and_causal_hint_equal_torch(weights):
         torch.testing.assert_close(got, expected, rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize("weights", [True, False])
-def test_dropout_with_the_same_seed_equals_torch(weights):
+def test_dropped_weights_that_are_given_back_equal_torchs_with_the_same_seed():
     torch.manual_seed(0)
     theirs, ours = pair(dropout=0.4, batch_first=True)
     x = torch.randn(B, L, E).double()
     results = []
     for module in (theirs, ours):
         torch.manual_seed(3)
-        results.append(module(x, x, x, need_weights=weights))
+        results.append(module(x, x, x, need_weights=True))
     torch.testing.assert_close(*results)
     assert not torch.equal(results[1][0], ours.eval()(x, x, x)[0])
+
+
+def test_other_weights_are_dropped_by_as_much_as_torchs():
+    """Not the same ones: torch draws a number for each."""
+    torch.manual_seed(0)
+    theirs, ours = pair(dropout=0.4, batch_first=True)
+    x, calls = torch.randn(B, L, E).double(), 1_000
+    with torch.no_grad():
+        drawn = [
+            torch.stack([module(x, x, x, need_weights=False)[0] for _ in range(calls)])
+            for module in (theirs, ours)
+        ]
+        exact = ours.eval()(x, x, x)[0]
+    for found in drawn:
+        error = (found.mean(0) - exact).abs() / (found.std(0) / calls**0.5)
+        assert float(error.amax()) < 5
+    spread = drawn[1].std(0) / drawn[0].std(0)
+    assert float(spread.mean()) == pytest.approx(1, abs=0.02)
 
 
 @pytest.mark.parametrize("options", MODULES, ids=str)
