@@ -76,16 +76,17 @@ def _tasks(q: Tensor, lengths: Tensor | None, text: str) -> Iterator[_Task]:
                 masks = [_masked(branch, length, None, q.dtype)] * batch
             else:
                 masks = [_saved_mask(text, length, heads, g, n, q.dtype)] * batch
-            for part, units in _parts(branch, q.shape):
+            for part, units in _parts(branch, q.shape, isinstance(chosen, slice)):
                 for b in range(batch):
                     mask, empty = (_of_units(t, units) for t in masks[b])
                     yield _Task(slice(b, b + 1), chosen, part, mask, empty, alone)
 
 
-def _parts(branch: Branch, shape: tuple[int, ...]) -> Iterator[tuple[Branch, slice]]:
-    """A branch as parts, each with its units among all."""
+def _parts(branch: Branch, shape: tuple[int, ...], every: bool) -> Iterator[tuple[Branch, slice]]:
+    """A branch as parts, each with its units among all; of ``every`` head, since gradients of some
+    are put among the others' as a whole text."""
     queries, keys = branch.queries, branch.keys
-    if not (isinstance(queries, Windows) and isinstance(keys, Windows)):
+    if not (every and isinstance(queries, Windows) and isinstance(keys, Windows)):
         yield branch, slice(None)
         return
     _, length, heads, channels = shape
