@@ -316,6 +316,18 @@ def test_channels_may_lie_apart_and_values_be_of_another_size(name):
     assert_close([got, *found[0]], [want, *found[1]], rtol=0, atol=1e-12)
 
 
+@pytest.mark.parametrize("length", [12, 13, 14, 20, 21, 40, 42, 43])
+@pytest.mark.parametrize("name", NAMES)
+def test_heads_may_lie_side_by_side_as_projections_give_them(name, length):
+    """Blocks are picked where they lie, whether the last of them is full or not."""
+    torch.manual_seed(length)
+    every = torch.randn(2, length, 3 * HEADS, SIZE, dtype=torch.float64, requires_grad=True)
+    inputs = [t.transpose(1, 2) for t in every.chunk(3, 2)]
+    got = sparse_attention(*inputs, PLANS[name], backend="blocked")
+    want = literal(*inputs, PLANS[name].mask(length, HEADS))
+    assert_close(with_gradients(got, [every]), with_gradients(want, [every]), rtol=0, atol=1e-12)
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_a_plan_is_its_text(name):
     assert SparsePlan.from_text(PLANS[name].text) == PLANS[name]

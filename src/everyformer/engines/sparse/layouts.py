@@ -240,7 +240,14 @@ class Tables:
         return at.flatten(2).transpose(0, 1)
 
     def take(self, t: Tensor) -> Tensor:
-        batch, _, heads, channels = t.shape
+        batch, length, heads, channels = t.shape
+        each, rest = divmod(t.stride(1), channels)
+        whole = length - self.skip == self.table.shape[1] * self.size
+        if t.is_cpu and batch == 1 and whole and not rest and t.stride()[2:] == (channels, 1):
+            vectors = t.as_strided(((length - 1) * each + heads, channels), (channels, 1))
+            at = self._vectors(heads, each)
+            taken = vectors.index_select(0, at.flatten()).view(1, *at.shape, channels)
+            return taken.transpose(2, 3)
         taken = self._blocks(t[:, self.skip :]).index_select(1, self._rows(heads).on(t.device))
         taken = taken.view(batch, heads, *self.table.shape[1:], self.size, channels)
         return taken.flatten(3, 4).permute(0, 2, 3, 1, 4)
@@ -268,6 +275,20 @@ class Tables:
             head = torch.arange(heads)[:, None, None] * self.table.shape[1]
             self._known[heads] = Constant((self.table.clamp(min=0) + head).flatten())
         return self._known[heads]
+
+    def _vectors(self, heads: int, each: int) -> Tensor:
+        """Of every block of queries and head (blocks, H, M size): keys among vectors of D channels,
+        of which there are ``each`` from one token to the next."""
+        known = self._known_vectors.get((heads, each))
+        if known is None:
+            at = self.positions(0).clamp(min=0) * each
+            known = at.expand(-1, heads, -1) + torch.arange(heads)[:, None]
+            self._known_vectors[heads, each] = known
+        return known
+
+    @cached_property
+    def _known_vectors(self) -> dict[tuple[int, int], Tensor]:
+        return {}
 
     @cached_property
     def _known(self) -> dict[int, Constant]:
