@@ -77,7 +77,9 @@ def for_kernels(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor
     """All three (B, H, ...) with heads of one size, as kernels on a CPU take them."""
     groups, most = q.shape[1] // k.shape[1], max(q.shape[-1], v.shape[-1])
     k, v = (t if groups == 1 else t.repeat_interleave(groups, dim=1) for t in (k, v))
-    q, k, v = (F.pad(t, (0, most - t.shape[-1])) for t in (q, k, v))
+    # where nothing is missing, padding would be a copy
+    sizes = ((t, most - t.shape[-1]) for t in (q, k, v))
+    q, k, v = (F.pad(t, (0, missing)) if missing else t for t, missing in sizes)
     return q, k, v
 
 

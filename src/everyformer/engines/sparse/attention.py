@@ -15,7 +15,6 @@ from functools import lru_cache
 from typing import Any, Literal, get_args
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 
@@ -23,6 +22,7 @@ from everyformer.core.dispatch import Against, dispatch, take
 from everyformer.core.errors import ConfigError, ShapeError, UnsupportedError
 from everyformer.engines.ranges import HALF
 from everyformer.engines.softmax.attention import with_slopes_in
+from everyformer.engines.softmax.kernels import for_kernels
 from everyformer.engines.softmax.pairs import Pairs
 from everyformer.engines.softmax.scored import Scores
 from everyformer.engines.softmax.visibility import Visibility
@@ -93,10 +93,7 @@ def sparse_attention(
     if plain and q.device.type == "cpu":
         if slopes is not None:
             q, k, v = with_slopes_in(q, k, v, slopes / scale)
-        # kernels take heads of one size
-        most = max(q.shape[-1], v.shape[-1])
-        q, k, v = (F.pad(t, (0, most - t.shape[-1])) for t in (q, k, v))
-        o = fused(*_rows(q, k, v), lengths, plan, scale)
+        o = fused(*_rows(*for_kernels(q, k, v)), lengths, plan, scale)
         return o[..., :size].transpose(1, 2)
     if torch.compiler.is_compiling():
         return opaque_parts(*_rows(q, k, v), lengths, plan, scores).transpose(1, 2)
