@@ -29,7 +29,9 @@ def able(q: Tensor, k: Tensor) -> bool:
 
 def continued_attention(q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
     """Outputs (B, H, L, Dv) of ``q`` (B, H, L, D), ``k`` and ``v`` (B, H_kv, S, ...), S > L."""
-    o, _ = _continued_softmax(*kernels.for_kernels(q, k, v), scale)
+    q, keys, values = kernels.for_kernels(q, k, v)
+    # queries of their own: what is kept of a view is the keys and values beside it too
+    o, _ = _continued_softmax(q.contiguous(), keys, values, scale)
     return o[..., : v.shape[-1]]
 
 
