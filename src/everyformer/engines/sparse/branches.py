@@ -102,7 +102,7 @@ def _parts(branch: Branch, shape: tuple[int, ...], every: bool) -> Iterator[tupl
 
 
 def _of_units(t: Tensor | None, units: slice) -> Tensor | None:
-    """What ``t`` (U or 1, ...) says of some units."""
+    """Rows of ``t`` (U or 1, ...) for some units."""
     return t if t is None or len(t) == 1 else t[units]
 
 
