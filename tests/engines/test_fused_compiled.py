@@ -81,3 +81,60 @@ def test_kernels_of_dense_biases_compile(dtype, keys, rank, causal, launched):
     call.backward(*given, o, lse, saved, o, causal)
     assert {"average", "differentiate_tokens", "differentiate_rows"} <= launched
     assert ("differentiate_columns" in launched) is (rank is not None)
+
+
+@pytest.fixture
+def variants(monkeypatch):
+    """What Triton would compile instead of launching it: the variants of each kernel, by name."""
+    if importlib.util.find_spec("triton") is None:
+        pytest.skip("triton is not installed (it is for Linux only)")
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import make_backend
+    from triton.runtime.jit import JITFunction, create_function_from_signature
+
+    backend, found = make_backend(GPUTarget("cuda", 90, 32)), {}
+
+    def run(kernel, *arguments, grid, warmup, **options):
+        bind = create_function_from_signature(kernel.signature, kernel.params, backend)
+        _, specialised, _ = bind(*arguments, **options)
+        found.setdefault((kernel.__module__, kernel.__name__), set()).add(str(specialised))
+
+    monkeypatch.setattr(JITFunction, "run", run)
+    return found
+
+
+def of_bands(length):
+    k, bias = torch.zeros(2, length, 3, 16), torch.zeros(3, length, 5)
+    call = importlib.import_module("everyformer.engines.fused.banded.call")
+    o, lse = call.forward(k, k, bias, True, 0)
+    call.backward(k, k, bias, o, lse, o, True, 0)
+
+
+def of_factors(length):
+    k, factor = torch.zeros(2, length, 3, 16), torch.zeros(3, length, 16)
+    call = importlib.import_module("everyformer.engines.fused.dense.call")
+    o, lse, saved = call.forward(k, k, factor, factor, None, True, True)
+    call.backward(k, k, factor, factor, None, o, lse, saved, o, True)
+
+
+def of_features(length):
+    call = importlib.import_module("everyformer.engines.fused.kernel.call")
+    q, sums = torch.zeros(2, 3, length, 16), torch.zeros(6, 16, 17)
+    given = (q, q, q, None, None, None)
+    y, totals, after, _, starts, tops = call.forward(*given, sums, None, "positive", 1e-6)
+    call.backward(*given, y, totals, after, starts, tops, y.mT.mT, None, "positive", 1e-6)
+
+
+def of_running_sums(length):
+    k = torch.zeros(2, length, 3, 16)
+    call = importlib.import_module("everyformer.engines.fused.running")
+    lse, o = call.forward(k, k)
+    call.backward(k, k, lse, o, o, o)
+
+
+@pytest.mark.parametrize("of", [of_bands, of_factors, of_features, of_running_sums])
+def test_one_compilation_serves_all_lengths(of, variants):
+    for length in (1, 6, 16, 70, 256):
+        of(length)
+    assert variants
+    assert {name: len(found) for name, found in variants.items() if len(found) > 1} == {}

@@ -9,6 +9,7 @@ from torch.testing import assert_close
 import everyformer as ef
 from everyformer.core.errors import ConfigError, ShapeError, UnsupportedError
 from everyformer.core.mask import Mask
+from everyformer.core.operations import Operations
 from everyformer.genes.mixers import etc
 from helpers import graphs_take_all_pairs
 
@@ -268,3 +269,24 @@ def test_a_mask_of_another_shape_is_refused(part):
     flags = torch.ones(1, 5, dtype=torch.bool if part == "global_tokens" else torch.long)
     with pytest.raises(ShapeError, match=part):
         make(**OPEN)(tokens(1, 4), mask=Mask(**{part: flags}))
+
+
+class Concatenated(Operations):
+    """Sizes of all that is concatenated."""
+
+    def __init__(self):
+        super().__init__()
+        self.sizes = []
+
+    def see(self, func, given, made):
+        if func.overloadpacket.__name__ == "cat":
+            self.sizes += [t.numel() for t in given]
+
+
+def test_nothing_is_concatenated_with_scores_where_no_token_is_global():
+    with Concatenated() as seen:
+        make(radius=3)(tokens(2, 19))
+    assert 0 not in seen.sizes
+    with Concatenated() as seen:
+        make(radius=3)(tokens(2, 14), mask=text(5, 7, batch=2))
+    assert len(seen.sizes) > 2

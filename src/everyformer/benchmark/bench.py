@@ -70,14 +70,8 @@ def bench(
     members = list(names)
     for name in members:
         of_family(name)
-    sources = {name: ["everyformer"] for name in members}
-    if peers:
-        from everyformer.benchmark.peers import PEERS
-
-        for name in members:
-            sources[name] += [peer for peer, able in PEERS.items() if name in able]
     whole = () if shares else lengths
-    points = [Point(m, length, s) for length in whole for m in members for s in sources[m]]
+    points = [point for length in whole for point in _layers(members, length, peers)]
     points += [Point(m, context, work="decode") for context in decode for m in members]
     texts = [Point(name, size, work="write") for size in write for name in members]
     searches = [
@@ -101,6 +95,7 @@ def bench_together(
     length: int,
     *,
     options: Own,
+    peers: bool = False,
     **setting: Any,
 ) -> list[Point]:
     """One layer of every member at one length, in turn in one process, as speeds are compared.
@@ -109,21 +104,38 @@ def bench_together(
     take turns without the others.
 
     Args:
-        options: mixer options by member. setting: fields of `Setting`.
+        options: mixer options by member. peers: as for `bench`. setting: fields of `Setting`.
     """
+    shared = Setting(**setting)
+    return _together(_layers(names, length, peers), shared, options)
+
+
+def _layers(names: Iterable[str], length: int, peers: bool) -> list[Point]:
+    """A whole call of each member's layer, and if ``peers`` of the installed packages that
+    `peers.PEERS` names for it."""
+    points = []
+    for name in names:
+        points.append(Point(name, length))
+        if peers:
+            from everyformer.benchmark.peers import PEERS
+
+            points += [Point(name, length, peer) for peer, able in PEERS.items() if name in able]
+    return points
+
+
+def _together(points: list[Point], shared: Setting, options: Own) -> list[Point]:
     from everyformer.benchmark.turns import layers_in_turn
 
-    shared, points = Setting(**setting), [Point(name, length) for name in names]
     result, ended = _in_process(partial(layers_in_turn, options=options), points, shared)
     if not ended or len(points) == 1:
         return result
     alone = [measure(point, shared, options) for point in points]
-    able = [point.member for point in alone if point.status == "ok"]
+    able = [at for at, point in enumerate(alone) if point.status == "ok"]
     if len(able) == len(alone):
         return result
-    again = bench_together(able, length, options=options, **setting) if able else []
-    timed = {point.member: point for point in again}
-    return [timed.get(point.member, point) for point in alone]
+    again = _together([points[at] for at in able], shared, options) if able else []
+    timed = dict(zip(able, again, strict=True))
+    return [timed.get(at, point) for at, point in enumerate(alone)]
 
 
 def measure(point: Point, setting: Setting, options: Own) -> Point:

@@ -78,7 +78,7 @@ def layers_in_turn(points: Sequence[Point], setting: Setting, options: Own) -> l
         return options.get(point.member, {})
 
     def words_of(point: Point) -> str:
-        return layer_in_words(layer_config(point, setting, of(point)))
+        return f"{point.source}: {layer_in_words(layer_config(point, setting, of(point)))}"
 
     words = {point: outcome(point, partial(words_of, point)) for point in points}
     first: dict[str, Point] = {}

@@ -1,8 +1,8 @@
 """`make gpu`: laws, the real compiler and speeds on a GPU, in one JSON file and one table.
 
-Laws go in processes, as many as there are cores; layers are measured one after the other, alone. A
-table of what is broken, and of each layer's time as a share of attention's, is printed and written
-beside the numbers.
+Laws go in processes, as many as there are cores; then layers take turns in one. A table of what is
+broken, and of each layer's time as a share of attention's, is printed and written beside the
+numbers.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 import tyro
 
-from everyformer.benchmark.bench import bench
+from everyformer.benchmark.bench import bench_together
 from everyformer.benchmark.points import BASELINE, Point
 from everyformer.cli.console import table
 from everyformer.cli.parsing import say
@@ -71,22 +71,29 @@ def main(options: GpuOptions) -> int:
     """Try the laws, measure the layers, write both; exit code 1 if a law is broken or a layer of
     this library failed."""
     from everyformer.training.parallel.world import pick_device
-    from everyformer.training.surroundings import environment
 
     names = [info(name).name for name in options.members] or [m.name for m in list_members()]
     pick_device(options.device)
     folder = Path(options.out)
     results = laws_of(names, options, folder)
+    write(folder, options, results, [])
     points = speeds_of(names, options) if options.speeds else []
+    print(write(folder, options, results, points))
+    own = [point for point in points if point.source == "everyformer"]
+    failed = any(r.status == "failed" for r in results) or any(p.status == "failed" for p in own)
+    return 1 if failed else 0
+
+
+def write(folder: Path, options: GpuOptions, results: list[LawResult], points: list[Point]) -> str:
+    """Write what is known so far; the text of it."""
+    from everyformer.training.surroundings import environment
+
     text = "\n\n".join([broken(results), *([render(points)] if points else [])])
-    print(text)
     said = {"environment": environment(), "setting": SETTING | to_dict(options)}
     found = {"laws": [to_dict(r) for r in results], "speeds": [to_dict(p) for p in points]}
     write_text(folder / "gpu.json", to_json(said | found, indent=1) + "\n", parents=True)
     write_text(folder / "gpu.txt", text + "\n")
-    own = [point for point in points if point.source == "everyformer"]
-    failed = any(r.status == "failed" for r in results) or any(p.status == "failed" for p in own)
-    return 1 if failed else 0
+    return text
 
 
 def laws_of(names: list[str], options: GpuOptions, folder: Path) -> list[LawResult]:
@@ -112,15 +119,14 @@ def broken(results: list[LawResult]) -> str:
 
 
 def speeds_of(names: list[str], options: GpuOptions) -> list[Point]:
-    """Times of a layer of each member that has one of its own, beside its peers."""
+    """Times of a layer of each member that has one of its own, and of its peers, in turn."""
     genes = ("mixer", "position")
     layers = [n for n in names if info(n).gene in genes and n not in OTHERS]
-    points = []
-    for point in bench(
-        dict.fromkeys((BASELINE, *layers)), (options.length,), peers=True,
+    points = bench_together(
+        list(dict.fromkeys((BASELINE, *layers))), options.length, options={}, peers=True,
         device=options.device, precision=options.precision, **SETTING,
-    ):  # fmt: skip
-        points.append(point)
+    )  # fmt: skip
+    for point in points:
         done = point.status if point.seconds is None else f"{1000 * point.seconds:.2f} ms"
         say(f"{point.member} ({point.source}): {done}")
     return points

@@ -12,6 +12,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from everyformer.engines.fused.compiled import kernel
 from everyformer.engines.ranges import widened
 
 LOWEST = tl.constexpr(torch.finfo(torch.float32).min)
@@ -128,7 +129,7 @@ def _place(chunks, values, SHARED: tl.constexpr, BLOCK: tl.constexpr):
     return at // chunks, at % chunks, key, value, inside, first
 
 
-@triton.jit
+@kernel
 def _sum_chunks(
     k, v, tops, weights, sums,
     k_row, k_step, v_row, v_step,
@@ -154,7 +155,7 @@ def _sum_chunks(
     tl.store(sums + at * width + value, summed, inside)
 
 
-@triton.jit
+@kernel
 def _average(
     k, v, tops, weights, sums, lse,
     o, k_row, k_step, v_row, v_step,
@@ -208,7 +209,7 @@ def _above(
     return x, c
 
 
-@triton.jit
+@kernel
 def _sum_chunks_back(
     lse, o, above, g, dweights, dsums,
     g_row, g_step,
@@ -235,7 +236,7 @@ def _sum_chunks_back(
     tl.store(dsums + at * width + value, dsum, inside)
 
 
-@triton.jit
+@kernel
 def _differentiate(
     k, v, lse, o, above, g,
     dweights, dsums, dk, dv, k_row, k_step,

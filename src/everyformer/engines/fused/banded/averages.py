@@ -8,6 +8,7 @@ token s has entry s - t - first of the bias; when causal, entries end with the q
 import triton
 import triton.language as tl
 
+from everyformer.engines.fused.compiled import kernel
 from everyformer.engines.fused.dense.averages import add_tile, write_averages
 from everyformer.engines.fused.dense.tiles import LOWEST, read_tokens
 
@@ -33,7 +34,7 @@ def read_band(
     return tl.where(seen, w, float("-inf"))
 
 
-@triton.jit
+@kernel
 def sum_blocks(
     k, v, lse, o,
     k_batch, k_step, k_head, v_batch, v_step, v_head,
@@ -57,7 +58,7 @@ def sum_blocks(
     tl.store(o + place, tl.sum(weight * tokens, 0) / tl.maximum(total, 0.5), c < values)
 
 
-@triton.jit
+@kernel
 def average(
     k, v, bias, far_lse, far_o, o, lse,
     k_batch, k_step, k_head, v_batch, v_step, v_head, bias_head, bias_step,

@@ -5,10 +5,10 @@ With p = exp(K + w - lse) and c = -g o, for pairs of a window and for whole bloc
 dV = sum p g,    dK = V dV + sum p c,    dw = sum over rows and channels of p (g V + c).
 """
 
-import triton
 import triton.language as tl
 
 from everyformer.engines.fused.banded.averages import keys_of, read_band
+from everyformer.engines.fused.compiled import kernel
 from everyformer.engines.fused.dense.gradients import (
     add_queries,
     bias_gradient,
@@ -18,7 +18,7 @@ from everyformer.engines.fused.dense.gradients import (
 from everyformer.engines.fused.dense.tiles import LOWEST, key_range, read_tokens
 
 
-@triton.jit
+@kernel
 def differentiate_far(
     far_lse, o, lse, g, dfar, cfar,
     g_batch, g_step, g_head,
@@ -39,7 +39,7 @@ def differentiate_far(
     tl.store(cfar + place, tl.sum(p * y, 0), c < values)
 
 
-@triton.jit
+@kernel
 def differentiate_tokens(
     k, v, bias, block_lse, dblock, cblock, o, lse, g, dk, dv,
     k_batch, k_step, k_head, v_batch, v_step, v_head, g_batch, g_step, g_head,
@@ -79,7 +79,7 @@ def differentiate_tokens(
     )  # fmt: skip
 
 
-@triton.jit
+@kernel
 def differentiate_bias(
     k, v, bias, o, lse, g, dbias,
     k_batch, k_step, k_head, v_batch, v_step, v_head, g_batch, g_step, g_head,

@@ -3,6 +3,7 @@
 import triton
 import triton.language as tl
 
+from everyformer.engines.fused.compiled import kernel
 from everyformer.engines.fused.dense.tiles import (
     LOWEST,
     RANGE,
@@ -61,7 +62,7 @@ def write_averages(
         tl.store(lse + row * values + c[None, :], logs, here)
 
 
-@triton.jit
+@kernel
 def average(
     k, v, rows, columns, offset, o, lse,
     k_batch, k_step, k_head, v_batch, v_step, v_head,

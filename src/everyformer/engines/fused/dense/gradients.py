@@ -6,6 +6,7 @@ dV = sum p g,    dK = V dV + sum p c,    dw = sum over rows and channels of p (g
 import triton
 import triton.language as tl
 
+from everyformer.engines.fused.compiled import kernel
 from everyformer.engines.fused.dense.tiles import (
     LOWEST,
     RANGE,
@@ -85,7 +86,7 @@ def write_gradients(
         tl.store(dk + row * values + c[None, :], of_key, here)
 
 
-@triton.jit
+@kernel
 def differentiate_tokens(
     k, v, rows, columns, offset, o, lse, g, dk, dv,
     k_batch, k_step, k_head, v_batch, v_step, v_head, g_batch, g_step, g_head,
@@ -165,7 +166,7 @@ def bias_gradient(
     return dw
 
 
-@triton.jit
+@kernel
 def differentiate_rows(
     k, v, rows, columns, offset, o, lse, g, drows,
     k_batch, k_step, k_head, v_batch, v_step, v_head, g_batch, g_step, g_head,
@@ -208,7 +209,7 @@ def differentiate_rows(
         tl.store(drows + row[:, None] * rank + r[None, :], drow, here)
 
 
-@triton.jit
+@kernel
 def differentiate_columns(
     k, v, rows, columns, offset, o, lse, g, dcolumns,
     k_batch, k_step, k_head, v_batch, v_step, v_head, g_batch, g_step, g_head,

@@ -1,9 +1,9 @@
 """What the queries of every chunk read of their chunk and of the state before it."""
 
 import torch
-import triton
 import triton.language as tl
 
+from everyformer.engines.fused.compiled import kernel
 from everyformer.engines.fused.kernel.levels import fade_before, fade_pairs
 from everyformer.engines.fused.kernel.states import product
 from everyformer.engines.kernel import denominators
@@ -12,7 +12,7 @@ EMPTY = tl.constexpr(denominators.EMPTY[torch.float32])
 """a sum of weights below this has lost its digits"""
 
 
-@triton.jit
+@kernel
 def answer(
     q, k, v, weights, highest, tops, states, y, totals,
     q_batch, q_head, q_step, k_batch, k_head, k_step, v_batch, v_head, v_step,

@@ -1,13 +1,13 @@
 """Gradients of the queries, keys and values of every chunk."""
 
-import triton
 import triton.language as tl
 
+from everyformer.engines.fused.compiled import kernel
 from everyformer.engines.fused.kernel.levels import fade_before, fade_pairs
 from everyformer.engines.fused.kernel.states import product
 
 
-@triton.jit
+@kernel
 def read_above(
     y, totals, g, highest, tops, down, scale, last, g_batch, g_head, g_step,
     length, heads, features, values, start, chunks, padded, eps,
@@ -41,7 +41,7 @@ def read_above(
     tl.store(last + x * padded + t, before * moved)
 
 
-@triton.jit
+@kernel
 def differentiate_features(
     q, k, v, g, weights, highest, own, tops, totals, down, states, dstates, dq, dk, moved,
     q_batch, q_head, q_step, k_batch, k_head, k_step, v_batch, v_head, v_step,
@@ -105,7 +105,7 @@ def differentiate_features(
     tl.store(moved + x * length + t, along, inside)
 
 
-@triton.jit
+@kernel
 def differentiate_values(
     q, k, g, weights, highest, own, tops, totals, dstates, dv,
     q_batch, q_head, q_step, k_batch, k_head, k_step, g_batch, g_head, g_step,

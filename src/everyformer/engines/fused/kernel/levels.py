@@ -8,10 +8,12 @@ import torch
 import triton
 import triton.language as tl
 
+from everyformer.engines.fused.compiled import kernel
+
 LOWEST = tl.constexpr(torch.finfo(torch.float32).min)
 
 
-@triton.jit
+@kernel
 def read_levels(
     level, gate, keep, weights, highest, own, largest, faded, length, heads, chunks,
     CHUNK: tl.constexpr,

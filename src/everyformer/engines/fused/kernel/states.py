@@ -5,6 +5,7 @@ import os
 import triton
 import triton.language as tl
 
+from everyformer.engines.fused.compiled import kernel
 from everyformer.engines.fused.kernel.levels import LOWEST
 
 INTERPRETED = tl.constexpr(os.environ.get("TRITON_INTERPRET") == "1")
@@ -19,7 +20,7 @@ def product(a, b, PRECISION: tl.constexpr):
     return tl.dot(a, b, input_precision=PRECISION)
 
 
-@triton.jit
+@kernel
 def sum_chunks(
     a, b, scale, last, sums, a_batch, a_head, a_step, b_batch, b_head, b_step,
     length, heads, features, values, start, chunks, padded,
@@ -49,7 +50,7 @@ def sum_chunks(
         tl.store(into + values, tl.sum(left * u[None, :], 1), m < features)
 
 
-@triton.jit
+@kernel
 def pass_states(
     states, tops, largest, faded, before, top_before, after, top_after, size, start, chunks,
     chunks_in_all, BLOCK: tl.constexpr,
@@ -79,7 +80,7 @@ def pass_states(
         tl.store(top_after + x, top)
 
 
-@triton.jit
+@kernel
 def pass_back(
     dstates, tops, largest, after, before, size, start, chunks, chunks_in_all, BLOCK: tl.constexpr
 ):

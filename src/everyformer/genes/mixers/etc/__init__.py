@@ -301,7 +301,10 @@ class ETC(BuiltMixer, RowMixer):
             for scores, seen in zip((near, across), visible, strict=True):
                 if seen is not None:
                     scores.masked_fill_(~seen, torch.finfo(scores.dtype).min)
-        weights = torch.cat((near, across), -1).softmax(-1)
+        # of nothing and something torch 2.11's compiler makes a kernel for GPUs that reads some
+        # scores before they are written
+        scores = torch.cat((near, across), -1) if across.shape[-1] else near
+        weights = scores.softmax(-1)
         weights = F.dropout(weights, self.options.attention_dropout, self.training)
         return weights.split((near.shape[-1], across.shape[-1]), -1)
 
