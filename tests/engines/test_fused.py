@@ -18,7 +18,7 @@ from everyformer.engines.averages.dense import _dense_average
 
 
 @pytest.mark.full("half a minute each, in the interpreter", parts=5)
-@pytest.mark.parametrize("cases", ["running", "kernel", "dense", "banded"])
+@pytest.mark.parametrize("cases", ["running", "kernel", "dense", "banded", "distances"])
 def test_kernels_are_their_equations(cases):
     if importlib.util.find_spec("triton") is None:
         pytest.skip("triton is not installed (it is for Linux only)")

@@ -10,7 +10,7 @@ import functools
 import triton
 
 COUNTS = (
-    *("batch", "heads", "length", "source", "rank", "offsets", "each"),
+    *("batch", "heads", "length", "source", "rank", "offsets", "span", "each"),
     *("first", "start", "chunks", "chunks_in_all", "queries", "window"),
     *("blocks", "row_blocks", "key_blocks", "value_blocks"),
     # bands lie askew, so their pieces are no larger

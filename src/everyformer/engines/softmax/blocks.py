@@ -22,6 +22,7 @@ from everyformer.engines.dropout import dropout
 from everyformer.engines.once import once_differentiable
 from everyformer.engines.rooms import at_once
 from everyformer.engines.softmax.attention import ENGINE, weights_of
+from everyformer.engines.softmax.distances import Distances
 from everyformer.engines.softmax.pairs import Pairs
 from everyformer.engines.softmax.visibility import Visibility
 
@@ -61,6 +62,9 @@ class PositionOnScores(Protocol):
     def last(self, q: Tensor, pairs: Pairs, scale: float) -> tuple[Tensor, Tensor] | None:
         """For one query, not scaled, at the last key: what is compared with the keys, and addends
         (B or 1, H, 1, S) of the scaled scores; None where that does not say all."""
+
+    def distances(self, q: Tensor, pairs: Pairs, scale: float) -> Distances | None:
+        """What kernels are told of the call, whose queries are not scaled; None: they cannot."""
 
     def content(self, q: Tensor, parts: Parts) -> Tensor:
         """The queries that are compared with the keys."""

@@ -82,6 +82,11 @@ class Pairs:
         return self.columns - self.farthest - 1 if self.causal else 0
 
     @property
+    def seen(self) -> int:
+        """Number of the first columns, those of pairs that may be visible."""
+        return self.columns - self.later
+
+    @property
     def last(self) -> bool:
         """True if there is one query, which stands at the last of its keys."""
         return self.regular and self.causal and self.queries.shape[1] == 1

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from everyformer.core.dispatch import take
+from everyformer.core.trace import tracing
 from everyformer.engines.dropout import dropout
 from everyformer.engines.softmax.attention import (
     ENGINE,
@@ -31,6 +32,7 @@ from everyformer.engines.softmax.blocks import (
     attend,
     sizes,
 )
+from everyformer.engines.softmax.distances import Distances, able, attention_by_distance
 from everyformer.engines.softmax.pairs import Pairs
 from everyformer.engines.softmax.visibility import Visibility
 
@@ -62,6 +64,12 @@ class Scores:
                 return self._with_values(*single, k, v, pairs)
             q, visible = single
             return softmax_attention(q, k, v, visible, scale=self.scale, dropout=self.dropout)
+        of = self._by_distance(q, k, v, visible, pairs)
+        if of is not None:
+            take(ENGINE, "kernels of distances")
+            groups = q.shape[1] // k.shape[1]
+            k, v = (t.repeat_interleave(groups, 1) if groups > 1 else t for t in (k, v))
+            return attention_by_distance(of, k, v, visible.causal)
         slopes, call = self._settled(q, k, visible, pairs, self.dropout)
         if call is None:
             return softmax_attention(
@@ -112,6 +120,20 @@ class Scores:
             self.position, pairs.in_blocks(sizes(q, k)[1]), visible,
             self.factor(q), self.softcap, self.sink, dropout,
         )  # fmt: skip
+
+    def _by_distance(
+        self, q: Tensor, k: Tensor, v: Tensor, visible: Visibility, pairs: Pairs | None
+    ) -> Distances | None:
+        """The call as kernels take it, or None."""
+        if self.position is None or pairs is None or not able(q, k, v) or tracing():
+            return None
+        if self.softcap is not None or self.sink is not None or self.dropout:
+            return None
+        # columns tell distances, and nothing but later keys is hidden
+        ends = pairs.farthest == k.shape[2] - 1 and pairs.causal == visible.causal
+        if not pairs.regular or not ends or visible.mask is not None or q.shape[2] == 1:
+            return None
+        return self.position.distances(q, pairs, self.factor(q))
 
     def _single(
         self, q: Tensor, visible: Visibility, pairs: Pairs | None

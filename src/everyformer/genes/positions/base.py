@@ -16,6 +16,7 @@ from everyformer.core.position import Position
 from everyformer.core.shared import shared
 from everyformer.core.trials import Make, Pair, output
 from everyformer.engines.softmax.blocks import Parts
+from everyformer.engines.softmax.distances import Distances
 from everyformer.engines.softmax.pairs import Pairs
 
 Cap = Callable[[Tensor], Tensor]
@@ -47,6 +48,11 @@ class ScorePosition(Position):
     def last(self, q: Tensor, pairs: Pairs, scale: float) -> tuple[Tensor, Tensor] | None:
         """For one query (B, H, 1, D), not scaled, at the last key: what is compared with the keys,
         and addends (B or 1, H, 1, S) of the scaled scores; None where that does not say all."""
+        return None
+
+    def distances(self, q: Tensor, pairs: Pairs, scale: float) -> Distances | None:
+        """What kernels are told of queries (B, H, L, D), not scaled, and of the distances of a
+        call; None: they do not know this position."""
         return None
 
     def content(self, q: Tensor, parts: Parts) -> Tensor:
@@ -93,6 +99,11 @@ class AdditivePosition(ScorePosition):
     def last(self, q: Tensor, pairs: Pairs, scale: float) -> tuple[Tensor, Tensor]:
         dtype = torch.promote_types(q.dtype, torch.float32)
         return q, shared(self.by_distance, pairs.span(), dtype)[None, :, None]
+
+    @final
+    def distances(self, q: Tensor, pairs: Pairs, scale: float) -> Distances:
+        numbers = shared(self.by_distance, pairs.span(), torch.float32)
+        return Distances(q * scale, numbers=numbers[:, : pairs.seen])
 
     @final
     def prepare(self, pairs: Pairs, scale: float, dtype: torch.dtype) -> Parts:

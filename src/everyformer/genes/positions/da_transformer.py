@@ -31,6 +31,7 @@ from everyformer.core.errors import GeneError
 from everyformer.core.position import Sizes
 from everyformer.core.trials import LENGTH, Make, Pair, Trials, output
 from everyformer.engines.softmax.blocks import Parts
+from everyformer.engines.softmax.distances import Distances
 from everyformer.engines.softmax.pairs import Pairs
 from everyformer.engines.softmax.remembered import Remembered
 from everyformer.genes.positions import POSITIONS
@@ -110,6 +111,10 @@ class DaTransformer(ScorePosition):
         make, count = partial(self.factors, dtype=dtype), pairs.columns
         known = self._remembered.of(make, [self.alpha, self.beta], count, 0, dtype)
         return (pairs.tile(known),)
+
+    def distances(self, q: Tensor, pairs: Pairs, scale: float) -> Distances:
+        factors = self.factors(pairs.span()[: pairs.seen], torch.float32)
+        return Distances(q * scale, numbers=factors, factors=True)
 
     def cut(self, parts: Parts, pairs: Pairs) -> Parts:
         return (pairs.cut(parts[0]),)

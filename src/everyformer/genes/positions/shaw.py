@@ -29,6 +29,7 @@ from everyformer.core.errors import GeneError
 from everyformer.core.position import Sizes, normal_table
 from everyformer.core.trials import LENGTH, Make, Pair, Trials, output
 from everyformer.engines.softmax.blocks import Parts
+from everyformer.engines.softmax.distances import Distances
 from everyformer.engines.softmax.pairs import Pairs
 from everyformer.genes.positions import POSITIONS
 from everyformer.genes.positions.base import Cap, ScorePosition, at_zero
@@ -131,6 +132,15 @@ class Shaw(ScorePosition):
         table = self.key_table.to(wide).narrow(1, begin, count)
         by_query = (q.to(wide) * scale) @ table.mT
         return q, pairs.widen(by_query, self.left - begin)
+
+    def distances(self, q: Tensor, pairs: Pairs, scale: float) -> Distances | None:
+        if self.options.queries:
+            return None
+        vectors, values = (
+            None if table is None else pairs.widen(table, self.left, 1)[:, : pairs.seen]
+            for table in (self.key_table, self.value_table)
+        )
+        return Distances(q * scale, vectors=vectors, values=values)
 
     def score(self, products: Tensor, q: Tensor, k: Tensor, parts: Parts, pairs: Pairs) -> Tensor:
         if not self.options.keys:

@@ -36,6 +36,7 @@ from everyformer.core.position import Position, Sizes
 from everyformer.core.trace import record, tracing
 from everyformer.core.trials import Make, Pair, Trials
 from everyformer.engines.softmax.blocks import Parts
+from everyformer.engines.softmax.distances import Distances
 from everyformer.engines.softmax.pairs import Pairs
 from everyformer.engines.softmax.remembered import Remembered, falling
 from everyformer.genes.positions import POSITIONS
@@ -179,6 +180,15 @@ class XlRelative(ScorePosition):
     def cut(self, parts: Parts, pairs: Pairs) -> Parts:
         u, known, last = parts
         return u, pairs.take(known, 1), last if self.table is None else pairs.cut(last)
+
+    def distances(self, q: Tensor, pairs: Pairs, scale: float) -> Distances:
+        wide = torch.promote_types(q.dtype, torch.float32)
+        u, known, last = self.prepare(pairs, scale, wide)
+        q = q.to(wide) * scale
+        if self.numbers is None:
+            return Distances(q + u, q + last, known[:, : pairs.seen])
+        numbers = pairs.widen(scale * self.numbers.to(wide), self.reach)
+        return Distances(q + u, q, known[:, : pairs.seen], numbers[:, : pairs.seen])
 
     def content(self, q: Tensor, parts: Parts) -> Tensor:
         return q + parts[0]

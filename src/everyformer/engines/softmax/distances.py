@@ -1,0 +1,82 @@
+"""Softmax attention whose scores and values depend on distances, by kernels, where there are any.
+
+    s_ij = q_i k_j + p_i vectors_c + numbers_c    or    s_ij = max(q_i k_j, 0) numbers_c,
+    o_i = sum_j softmax(s)_ij (v_j + values_c),    c the column of the distance i - j
+
+A position that is one of these says so by its `Distances`; on CUDA devices the kernels of
+`engines.fused.distances` make nothing of the size of the pairs, forwards or backwards. What no
+kernel takes goes through blocks of queries (`everyformer.engines.softmax.blocks`).
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from everyformer.engines.cuda import fused
+from everyformer.engines.once import once_differentiable
+
+
+class Distances(NamedTuple):
+    """What a position makes of a call's queries and distances.
+
+    The C columns of the tables are the first of `Pairs.span`, those that a pair can meet.
+    """
+
+    queries: Tensor
+    """(B, H, L, D), scaled, compared with keys"""
+    asking: Tensor | None = None
+    """(B, H, L, D), scaled, compared with vectors (default: the queries)"""
+    vectors: Tensor | None = None
+    """(H or 1, C, D)"""
+    numbers: Tensor | None = None
+    """(H, C)"""
+    values: Tensor | None = None
+    """(H or 1, C, Dv)"""
+    factors: bool = False
+    """whether numbers multiply positive scores instead of being added"""
+
+
+def able(q: Tensor, k: Tensor, v: Tensor) -> bool:
+    """Whether kernels take heads' queries, keys and values: on CUDA, of equal dtypes."""
+    alike = q.dtype == k.dtype == v.dtype and max(q.shape[3], v.shape[3]) <= 128
+    return alike and not torch.compiler.is_compiling() and fused(q)
+
+
+def attention_by_distance(of: Distances, k: Tensor, v: Tensor, causal: bool) -> Tensor:
+    """Heads' outputs (B, H, L, Dv) of ``k`` and ``v`` (B, H, S, ...)."""
+    q, heads = of.queries.to(k.dtype), k.shape[1]
+    p = None if of.asking is None else of.asking.to(k.dtype)
+    vectors, values = (
+        None if t is None else t.to(k.dtype).expand(heads, -1, -1) for t in (of.vectors, of.values)
+    )
+    numbers = None if of.numbers is None else of.numbers.float()
+    o: Tensor = _Attention.apply(causal, of.factors, q, p, k, v, vectors, numbers, values)
+    return o
+
+
+class _Attention(torch.autograd.Function):
+    """The kernels' results and gradients."""
+
+    @staticmethod
+    def forward(ctx: Any, causal: bool, factors: bool, *given: Any) -> Tensor:
+        from everyformer.engines.fused.distances import call
+
+        q, p, k, v, *tables = (t if t is None else t.contiguous() for t in given)
+        with torch.cuda.device_of(q):
+            o, lse = call.forward(q, p, k, v, tables, causal, factors)
+        ctx.save_for_backward(q, p, k, v, *tables, o, lse)
+        ctx.how = causal, factors
+        return o
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        from everyformer.engines.fused.distances import call
+
+        q, p, k, v, *tables, o, lse = ctx.saved_tensors
+        with torch.cuda.device_of(q):
+            gradients = call.backward(q, p, k, v, tables, o, lse, grad, *ctx.how)
+        return None, None, *gradients
