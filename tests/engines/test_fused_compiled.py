@@ -119,7 +119,7 @@ def of_factors(length):
 
 def of_features(length):
     call = importlib.import_module("everyformer.engines.fused.kernel.call")
-    q, sums = torch.zeros(2, 3, length, 16), torch.zeros(6, 16, 17)
+    q, sums = torch.zeros(2, 3, length, 16), torch.zeros(2, 3, 16, 17)
     given = (q, q, q, None, None, None)
     y, totals, after, _, starts, tops = call.forward(*given, sums, None, "positive", 1e-6)
     call.backward(*given, y, totals, after, starts, tops, y.mT.mT, None, "positive", 1e-6)

@@ -144,6 +144,7 @@ class _Call(NamedTuple):
     length: int
     features: int
     values: int
+    gated: bool
 
     @classmethod
     def of(
@@ -161,7 +162,7 @@ class _Call(NamedTuple):
         )
         q, k, v = _stepped(q), _stepped(k), _stepped(v)
         levels = _Levels(*tokens, *of_chunks)
-        return cls(q, k, v, levels, batch, heads, length, q.shape[3], values)
+        return cls(q, k, v, levels, batch, heads, length, q.shape[3], values, gate is not None)
 
     @property
     def rows(self) -> int:
@@ -195,6 +196,9 @@ class _Call(NamedTuple):
         most = TILES[any(floats)]
         # float32 features of half values: products are as exact as float32 nearly
         precision = "ieee" if floats[2] else "tf32x3" if any(floats) else "tf32"
+        # a gate's gradient is what is left of a sum over all later tokens; float16 ends at 65,504
+        if precision == "tf32" and not self.gated and self.v.dtype == torch.bfloat16:
+            precision = "bfloat16"
         return {
             "CHUNK": CHUNK,
             "FEATURES": min(most, max(16, triton.next_power_of_2(self.features))),

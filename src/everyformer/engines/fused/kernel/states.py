@@ -13,11 +13,19 @@ INTERPRETED = tl.constexpr(os.environ.get("TRITON_INTERPRET") == "1")
 
 @triton.jit
 def product(a, b, PRECISION: tl.constexpr):
-    """a b, summed in float32; ``PRECISION`` is that of factors in float32."""
+    """a b, summed in float32; ``PRECISION`` is that of factors in float32.
+
+    "bfloat16": a factor in float32 beside one in bfloat16 is rounded to it.
+    """
+    if PRECISION == "bfloat16":
+        a, b = (
+            a if b.dtype == tl.float32 else a.to(b.dtype),
+            b if a.dtype == tl.float32 else b.to(a.dtype),
+        )
     # the interpreter would multiply the bits of bfloat16
     if (a.dtype != b.dtype) or (INTERPRETED and a.dtype == tl.bfloat16):
         a, b = a.to(tl.float32), b.to(tl.float32)
-    return tl.dot(a, b, input_precision=PRECISION)
+    return tl.dot(a, b, input_precision="tf32" if PRECISION == "bfloat16" else PRECISION)
 
 
 @kernel
@@ -39,7 +47,7 @@ def sum_chunks(
     used = ((s != 0) | (u != 0)) & (t < length)
     place = a + x // heads * a_batch + x % heads * a_head
     here = (m < features)[:, None] & used[None, :]
-    left = tl.load(place + t[None, :] * a_step + m[:, None], here, 0.0).to(tl.float32)
+    left = tl.load(place + t[None, :] * a_step + m[:, None], here, 0.0)
     place = b + x // heads * b_batch + x % heads * b_head
     here = used[:, None] & (d < values)[None, :]
     right = tl.load(place + t[:, None] * b_step + d[None, :], here, 0.0).to(tl.float32)
@@ -47,7 +55,7 @@ def sum_chunks(
     here = (m < features)[:, None] & (d < values)[None, :]
     tl.store(into[:, None] + d[None, :], product(left, s[:, None] * right, PRECISION), here)
     if tl.program_id(2) == 0:
-        tl.store(into + values, tl.sum(left * u[None, :], 1), m < features)
+        tl.store(into + values, tl.sum(left.to(tl.float32) * u[None, :], 1), m < features)
 
 
 @kernel
