@@ -300,9 +300,8 @@ def test_what_ends_the_process_of_all_is_left_out_by_the_others(
 def test_peers_take_turns_with_the_member_whose_work_they_do() -> None:
     points = [Point("attention", 8), Point("attention", 8, "torch sdpa"), Point("sinusoidal", 8)]
     own, peer, same = turns.layers_in_turn(points, SMALL, {})
-    assert [point.source for point in (own, peer, same)] == ["everyformer", "torch sdpa"] + [
-        "everyformer"
-    ]
+    sources = [point.source for point in (own, peer, same)]
+    assert sources == ["everyformer", "torch sdpa", "everyformer"]
     assert own.seconds == same.seconds != peer.seconds
 
 

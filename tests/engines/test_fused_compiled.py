@@ -83,6 +83,20 @@ def test_kernels_of_dense_biases_compile(dtype, keys, rank, causal, launched):
     assert ("differentiate_columns" in launched) is (rank is not None)
 
 
+@pytest.mark.full("half a minute of compiling", parts=5)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_kernels_of_distances_compile(dtype, launched):
+    call = importlib.import_module("everyformer.engines.fused.distances.call")
+    q, table, numbers = torch.zeros(2, 3, 70, 20), torch.zeros(3, 70, 20), torch.zeros(3, 70)
+    q, table = q.to(dtype), table.to(dtype)
+    for tables, factors in (((table, numbers, table), False), ((None, numbers, None), True)):
+        given = q, q if tables[0] is not None else None, q, q, tables
+        o, lse = call.forward(*given, True, factors)
+        call.backward(*given, o, lse, o, True, factors)
+    assert {"average", "differentiate_queries", "differentiate_tokens"} <= launched
+    assert "differentiate_columns" in launched
+
+
 @pytest.fixture
 def variants(monkeypatch):
     """What Triton would compile instead of launching it: the variants of each kernel, by name."""
@@ -125,6 +139,14 @@ def of_features(length):
     call.backward(*given, y, totals, after, starts, tops, y.mT.mT, None, "positive", 1e-6)
 
 
+def of_distances(length):
+    q, table, numbers = (torch.zeros(s) for s in ((2, 3, length, 16), (3, length, 16), (3, length)))
+    call = importlib.import_module("everyformer.engines.fused.distances.call")
+    given = q, q, q, q, (table, numbers, table)
+    o, lse = call.forward(*given, True, False)
+    call.backward(*given, o, lse, o, True, False)
+
+
 def of_running_sums(length):
     k = torch.zeros(2, length, 3, 16)
     call = importlib.import_module("everyformer.engines.fused.running")
@@ -132,7 +154,7 @@ def of_running_sums(length):
     call.backward(k, k, lse, o, o, o)
 
 
-@pytest.mark.parametrize("of", [of_bands, of_factors, of_features, of_running_sums])
+@pytest.mark.parametrize("of", [of_bands, of_factors, of_features, of_distances, of_running_sums])
 def test_one_compilation_serves_all_lengths(of, variants):
     for length in (1, 6, 16, 70, 256):
         of(length)

@@ -101,7 +101,10 @@ def laws_of(names: list[str], options: GpuOptions, folder: Path) -> list[LawResu
     found = []
     many = {"jobs": min(options.jobs, len(names)), "seconds": MOST}
     for results in verify_in_processes(names, LAWS, options.device, folder / "laws", **many):
-        say(f"{results[0].member}: laws in {sum(one.seconds for one in results):.0f} s")
+        failed = [one.law for one in results if one.status == "failed"]
+        broken_ones = f", failed: {', '.join(failed)}" if failed else ""
+        seconds = sum(one.seconds for one in results)
+        say(f"{results[0].member}: laws in {seconds:.0f} s{broken_ones}")
         found += results
     return sorted(found, key=lambda one: names.index(one.member))
 

@@ -108,7 +108,7 @@ def test_half_precision(kind, dtype):
 
 
 def test_a_query_before_all_keys_gives_nothing():
-    q, p, k, v, tables, causal, factors = draw("fewer keys", "values")
+    q, p, k, v, tables, _, factors = draw("fewer keys", "values")
     tables = (None, None, tables[2][:, : k.shape[2]])
     o, lse = forward(q, p, k, v, tables, True, factors)
     assert (o[:, :, : q.shape[2] - k.shape[2]] == 0).all()

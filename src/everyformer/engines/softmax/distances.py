@@ -64,7 +64,8 @@ class _Attention(torch.autograd.Function):
     def forward(ctx: Any, causal: bool, factors: bool, *given: Any) -> Tensor:
         from everyformer.engines.fused.distances import call
 
-        q, p, k, v, *tables = (t if t is None else t.contiguous() for t in given)
+        side_by_side: list[Any] = [t if t is None else t.contiguous() for t in given]
+        q, p, k, v, *tables = side_by_side
         with torch.cuda.device_of(q):
             o, lse = call.forward(q, p, k, v, tables, causal, factors)
         ctx.save_for_backward(q, p, k, v, *tables, o, lse)

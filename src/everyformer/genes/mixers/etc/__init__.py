@@ -271,7 +271,7 @@ class ETC(BuiltMixer, RowMixer):
             [self._heads(t).transpose(1, 2) for t in self.summary.read(row.x, kind)]
             for row, kind in ((summary, "global"), (long, "long"))
         )
-        pairs = pairs_of(count, 0, q.device, regular=not torch.compiler.is_exporting())
+        pairs = pairs_of(count, 0, q.device)
         if self.options.ordered:
             near = self.summary_labels(q, self._near(q.device)).transpose(1, 2)
             among = self._by_distance(near, pairs)
@@ -301,8 +301,7 @@ class ETC(BuiltMixer, RowMixer):
             for scores, seen in zip((near, across), visible, strict=True):
                 if seen is not None:
                     scores.masked_fill_(~seen, torch.finfo(scores.dtype).min)
-        # of nothing and something torch 2.11's compiler makes a kernel for GPUs that reads some
-        # scores before they are written
+        # where there are no tokens of the other kind nothing is copied
         scores = torch.cat((near, across), -1) if across.shape[-1] else near
         weights = scores.softmax(-1)
         weights = F.dropout(weights, self.options.attention_dropout, self.training)
@@ -310,7 +309,11 @@ class ETC(BuiltMixer, RowMixer):
 
     def _by_distance(self, near: Tensor, pairs: Pairs) -> Tensor:
         """Numbers of pairs of one kind (..., R, S) from those of distances -k .. k."""
-        return pairs.lay(pairs.widen(near, self.options.clip))
+        k = self.options.clip
+        if pairs.regular:
+            return pairs.lay(pairs.widen(near, k))
+        entries = k - pairs.distances()[0].clamp(-k, k)
+        return near.gather(-1, entries.expand(*near.shape[:-1], -1))
 
     def _by_sentence(self, across: Tensor, own: Tensor | None, hard: bool) -> Tensor:
         """Numbers of pairs of two kinds: of another sentence or the same one (..., R, 2)."""

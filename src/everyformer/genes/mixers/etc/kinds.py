@@ -132,10 +132,15 @@ def both(a: Tensor | None, b: Tensor | None) -> Tensor | None:
     return a & b
 
 
-def pairs_of(size: int, around: int, device: torch.device, regular: bool = True) -> Pairs:
-    """Pairs of a unit of ``size`` queries with the keys among them and ``around`` them."""
+def pairs_of(size: int, around: int, device: torch.device) -> Pairs:
+    """Pairs of a unit of ``size`` queries with the keys among them and ``around`` them.
+
+    A compiler looks numbers up: there views of skewed memory are quotients and remainders of
+    places, and an exported graph serves lengths for which such a view would be wrong.
+    """
     keys = torch.arange(size + 2 * around, device=device)[None]
     queries, far = keys[:, :size] + around, size + around - 1
+    regular = not torch.compiler.is_compiling()
     return Pairs(queries, keys, far, 2 * far + 1, size, regular)
 
 
