@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch._dynamo.testing import CompileCounter
 
 from everyformer.engines import dropout as module
+from everyformer.core.operations import Counter
 from everyformer.engines.dropout import P, dropout, wheel
 
 RATES = (0.1, 0.25, 0.5, 0.9)
@@ -91,6 +92,13 @@ def test_nothing_is_kept_for_the_backward_pass_but_views_of_the_wheel():
     whole = wheel(0.1, torch.float32).untyped_storage().data_ptr()
     assert kept
     assert {t.untyped_storage().data_ptr() for t in kept} == {whole}
+
+
+def test_a_long_tensor_is_written_once():
+    x = torch.randn(3 * P + 5)
+    with Counter() as counter:
+        dropout(x, 0.1)
+    assert counter.written <= 4 * len(x) + 100
 
 
 def test_channels_may_lie_apart():

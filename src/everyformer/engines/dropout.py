@@ -53,17 +53,32 @@ def dropout(x: Tensor, rate: float) -> Tensor:
 
 def _times(x: Tensor, place: Tensor, rate: float) -> Tensor:
     """``x`` times the wheel from ``place`` on, as `draw` gave it."""
-    w, count, numbers = wheel(rate, x.dtype), x.numel(), place.tolist()
+    count, numbers = x.numel(), place.tolist()
     part, at = divmod(before(count, numbers), P)
     if at + count <= P:
         start = _start(numbers[0], part) + at
-        return x * w[start : start + count].view(x.shape)
-    sizes = [P - at, *[P] * ((count + at) // P - 1), (count + at) % P]
-    parts = []
-    for n, one in enumerate(x.reshape(-1).split(sizes)):
-        start = _start(numbers[0], part + n) + (0 if n else at)
-        parts.append(one * w[start : start + len(one)])
-    return torch.cat(parts).view(x.shape)
+        return x * wheel(rate, x.dtype)[start : start + count].view(x.shape)
+    y: Tensor = _InParts.apply(x, numbers[0], part, at, rate)
+    return y
+
+
+class _InParts(torch.autograd.Function):
+    """``x`` times what of the wheel's parts, from entry ``at`` of ``part`` on, falls on it."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, place: int, part: int, at: int, rate: float) -> Tensor:
+        ctx.numbers = place, part, at, rate
+        w, y = wheel(rate, x.dtype), torch.empty(x.shape, dtype=x.dtype)
+        rest, into = x.reshape(-1), y.view(-1)
+        while len(rest):
+            start, size = _start(place, part) + at, min(P - at, len(rest))
+            torch.mul(rest[:size], w[start : start + size], out=into[:size])
+            rest, into, part, at = rest[size:], into[size:], part + 1, 0
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        return _InParts.apply(grad, *ctx.numbers), None, None, None, None
 
 
 def _start(place: int, part: int) -> int:
