@@ -8,8 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch._dynamo.testing import CompileCounter
 
-from everyformer.engines import dropout as module
 from everyformer.core.operations import Counter
+from everyformer.engines import dropout as module
 from everyformer.engines.dropout import P, dropout, wheel
 
 RATES = (0.1, 0.25, 0.5, 0.9)
