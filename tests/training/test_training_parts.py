@@ -11,6 +11,7 @@ import torch
 from torch.nn.functional import cross_entropy
 from training_stand_ins import TinyData, TinyModel
 
+from everyformer.core.devices import pick_device
 from everyformer.core.errors import ConfigError, DataError
 from everyformer.data.batch import WHOLE, Portion
 from everyformer.training.config import TrainingConfig
@@ -23,7 +24,7 @@ from everyformer.training.optimiser import (
     parameter_groups,
     set_learning_rate,
 )
-from everyformer.training.parallel.world import World, pick_device
+from everyformer.training.parallel.world import World
 from everyformer.training.progress import Progress
 from everyformer.training.schedule import learning_rate, schedule_factor
 

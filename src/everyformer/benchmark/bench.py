@@ -16,6 +16,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from everyformer.benchmark.points import Point, Setting
+from everyformer.core.devices import pick_device
 from everyformer.core.errors import ConfigError
 from everyformer.family import of_family
 from everyformer.system.children import start
@@ -56,7 +57,7 @@ def bench(
         compile: also texts that are written by compiled steps.
         options: mixer options by member. setting: fields of `Setting`.
     """
-    shared = Setting(**setting)
+    shared = _settled(setting)
     if not lengths and not decode and not write and not search:
         raise ConfigError(
             "nothing to measure: give lengths, contexts to decode after, lengths of texts to "
@@ -106,8 +107,14 @@ def bench_together(
     Args:
         options: mixer options by member. peers: as for `bench`. setting: fields of `Setting`.
     """
-    shared = Setting(**setting)
+    shared = _settled(setting)
     return _together(_layers(names, length, peers), shared, options)
+
+
+def _settled(setting: dict[str, Any]) -> Setting:
+    """The `Setting` of these fields, whose device is there."""
+    shared = Setting(**setting)
+    return dataclasses.replace(shared, device=str(pick_device(shared.device)))
 
 
 def _layers(names: Iterable[str], length: int, peers: bool) -> list[Point]:

@@ -27,7 +27,7 @@ class Setting(Options):
     precision: Literal["float32", "bfloat16"] = "float32"
     """dtype of weights and inputs"""
     device: str = "cpu"
-    """where it is measured"""
+    """where it is measured; auto: an accelerator if there is one"""
     seconds: Amount = 0.4
     """least time spent on the repetitions of a point; where they scatter, up to five times that"""
     threads: Threads | None = None

@@ -70,7 +70,7 @@ class GpuOptions(Options):
 def main(options: GpuOptions) -> int:
     """Try the laws, measure the layers, write both; exit code 1 if a law is broken or a layer of
     this library failed."""
-    from everyformer.training.parallel.world import pick_device
+    from everyformer.core.devices import pick_device
 
     names = [info(name).name for name in options.members] or [m.name for m in list_members()]
     pick_device(options.device)

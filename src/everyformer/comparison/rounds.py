@@ -24,6 +24,7 @@ from everyformer.benchmark.measure import LEAST_SAMPLES, peak_of
 from everyformer.comparison.decoding import Decoded, Filled, contexts, decode
 from everyformer.core.bounds import Count
 from everyformer.core.config import from_dict, to_dict
+from everyformer.core.devices import pick_device
 from everyformer.core.foreign import FAILURES, describe
 from everyformer.core.tasks import TASKS
 from everyformer.data.dataset import Dataset
@@ -33,7 +34,6 @@ from everyformer.system.pulse import doing
 from everyformer.system.sealed import read_json, write_json
 from everyformer.system.stopping import Gentle, Stopped
 from everyformer.training.config import Precision
-from everyformer.training.parallel.world import pick_device
 from everyformer.training.spec import RunSpec, model_config
 
 if TYPE_CHECKING:

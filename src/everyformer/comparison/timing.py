@@ -14,12 +14,12 @@ from everyformer.benchmark.points import BASELINE, Point
 from everyformer.comparison.config import CompareConfig
 from everyformer.comparison.plan import own_options
 from everyformer.core.config import to_dict
+from everyformer.core.devices import pick_device
 from everyformer.core.errors import CheckpointError
 from everyformer.family import info
 from everyformer.system.plain import from_json, to_json
 from everyformer.system.pulse import doing
 from everyformer.system.sealed import read_json, write_json
-from everyformer.training.parallel.world import pick_device
 
 FILE, FORMAT = "layers.json", "everyformer-layer-times"
 SECONDS = 0.2

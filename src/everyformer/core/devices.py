@@ -12,6 +12,8 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from everyformer.core.errors import ConfigError
+
 AUTOCASTING = frozenset(
     kind
     for kind in ("cpu", "cuda", "xpu", "mps", "hpu", "mtia", "maia", "xla", "privateuseone")
@@ -32,6 +34,27 @@ class Casting(Protocol):
 
 stand_ins: dict[str, Casting] = {}
 """by kind of device; there are some while a law looks (`everyformer.verification.casting`)"""
+
+
+def pick_device(device: str, local_rank: int | None = None) -> torch.device:
+    """The device of that name; ``auto`` is an accelerator where there is one, else the CPU.
+
+    Raises:
+        ConfigError: torch knows no such device, or it is not on this machine.
+    """
+    if device == "auto":
+        result = torch.accelerator.current_accelerator(check_available=True)
+        device = "cpu" if result is None else result.type
+    try:
+        chosen = torch.device(device)
+        if local_rank is not None and chosen.type == "cuda":
+            chosen = torch.device("cuda", local_rank)
+            torch.cuda.set_device(chosen)
+        torch.empty(0, device=chosen)
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).splitlines()[0]
+        raise ConfigError(f"device '{device}' cannot be used here: {reason}") from error
+    return chosen
 
 
 def readable(t: Tensor) -> bool:

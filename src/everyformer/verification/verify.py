@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import torch
 
+from everyformer.core.devices import pick_device
 from everyformer.core.errors import unknown
 from everyformer.core.foreign import FAILURES, describe
 from everyformer.core.member import Member
@@ -87,7 +88,8 @@ def verify(
 
     Args:
         names: members; none means all. laws: their names; none means all.
-        device: where tensors live. dtype: of laws 1 to 5; bounds follow from it.
+        device: where tensors live; "auto" is an accelerator if there is one. dtype: of laws 1 to
+            5; bounds follow from it.
         full: also capture every case of every member, and run the real compiler on it (minutes).
     """
     if dtype not in DTYPES:
@@ -97,5 +99,5 @@ def verify(
         if law not in known:
             raise unknown("law", law, known)
     members = [info(name) for name in names] or list_members()
-    chosen = list(laws) or [*LAWS, *(FULL if full else ())]
-    return (check_law(m, law, device, DTYPES[dtype]) for m in members for law in chosen)
+    chosen, place = list(laws) or [*LAWS, *(FULL if full else ())], str(pick_device(device))
+    return (check_law(m, law, place, DTYPES[dtype]) for m in members for law in chosen)

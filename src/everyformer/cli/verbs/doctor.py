@@ -105,7 +105,7 @@ def run(options: DoctorOptions) -> int:
 
 def _cluster(options: DoctorOptions) -> int:
     from everyformer.cli.cluster import examine as examine_cluster
-    from everyformer.training.parallel.world import pick_device
+    from everyformer.core.devices import pick_device
 
     speed = max(speeds(pick_device("auto")).values())
     found = examine_cluster(options.member, options.width, options.layers, options.length, speed)
@@ -140,7 +140,7 @@ def examine() -> dict:
     import torch
 
     from everyformer import __version__
-    from everyformer.training.parallel.world import pick_device
+    from everyformer.core.devices import pick_device
 
     device = pick_device("auto")
     speed = speeds(device)

@@ -35,9 +35,9 @@ class VerifyOptions(Options):
     streaming, padding, packing, batch, lengths, numbers, gradients, order, determinism, saving,
     compiles, growth"""
     device: str = "cpu"
-    """where tensors live: cpu, cuda ..."""
+    """of members: where tensors live: cpu, cuda ..., auto"""
     precision: Literal["float64", "float32", "bfloat16"] = "float64"
-    """dtype of the identities; error bounds follow from it"""
+    """of members: dtype of the identities; error bounds follow from it"""
     full: bool = False
     """also capture every choice of options as one graph, and run the real compiler on every member
     (minutes)"""
@@ -100,6 +100,11 @@ def _verdicts(options: VerifyOptions) -> Iterator[LawResult]:
         raise ConfigError(
             f"--laws has other names for members ({members[0]}) than for models of anyone "
             f"({foreign[0]}): check them in two calls"
+        )
+    if foreign and (options.device, options.precision) != ("cpu", "float64"):
+        raise ConfigError(
+            f"models of anyone ({foreign[0]}) are checked on the CPU, in dtypes of each law's own: "
+            "leave out --device and --precision"
         )
     if members or not foreign:
         from everyformer.verification.verify import verify

@@ -18,6 +18,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from everyformer.core.devices import pick_device
 from everyformer.core.errors import ConfigError, EveryformerError, LostError
 from everyformer.core.wording import listed
 from everyformer.data.batch import Portion
@@ -262,24 +263,3 @@ def _meet(launch: Launch, backend: str) -> None:
             "with torchrun, and see that this machine reaches that place"
         ) from error
     dist.init_process_group(backend, store=store, rank=rank, world_size=size)
-
-
-def pick_device(device: str, local_rank: int | None = None) -> torch.device:
-    """The device of that name; ``auto`` is an accelerator where there is one, else the CPU.
-
-    Raises:
-        ConfigError: torch knows no such device, or it is not on this machine.
-    """
-    if device == "auto":
-        result = torch.accelerator.current_accelerator(check_available=True)
-        device = "cpu" if result is None else result.type
-    try:
-        chosen = torch.device(device)
-        if local_rank is not None and chosen.type == "cuda":
-            chosen = torch.device("cuda", local_rank)
-            torch.cuda.set_device(chosen)
-        torch.empty(0, device=chosen)
-    except (RuntimeError, AssertionError) as error:
-        reason = str(error).splitlines()[0]
-        raise ConfigError(f"device '{device}' cannot be used here: {reason}") from error
-    return chosen
