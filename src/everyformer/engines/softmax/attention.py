@@ -84,9 +84,7 @@ def softmax_attention(
     if softcap is None and sink is None and k.shape[2] > 0:
         scale = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
         size = v.shape[-1]
-        if slopes is None:
-            take(ENGINE, "fused")
-        else:
+        if slopes is not None:
             kind = sloped(q, k, visible, slopes, dropout)
             take(ENGINE, f"fused, slopes in {kind}")
             if kind == "squares":
@@ -96,10 +94,13 @@ def softmax_attention(
             else:
                 visible = _with_bias(visible, slopes, q.shape[2], k.shape[2])
         mask, causal = visible.mask, visible.causal
+        in_tiles = 0 < dropout < 1 and dropped.able(q, k, mask, causal)
+        if slopes is None:
+            take(ENGINE, "tiles, some weights dropped" if in_tiles else "fused")
         if causal and not dropout and continued.able(q, k):
             y = continued.continued_attention(q, k, v, scale)
             return y if v.shape[-1] == size else y[..., :size]
-        if 0 < dropout < 1 and dropped.able(q, k, mask, causal):
+        if in_tiles:
             y = dropped.dropped_attention(q, k, v, mask, causal, scale, dropout)
             return y if v.shape[-1] == size else y[..., :size]
         square = q.shape[2] == k.shape[2]
