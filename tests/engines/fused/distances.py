@@ -158,7 +158,7 @@ def test_a_layer_by_kernels_is_the_layer_in_blocks(case, causal, monkeypatch):
         ({"attention_dropout": 0.5}, {}),
         ({"position_options": {"queries": True}}, {}),
         ({}, {"mask": Mask(keep=torch.arange(9)[None] != 4)}),
-        ({}, {"mask": Mask(allowed=torch.ones(9, 9, dtype=torch.bool).tril(-1))}),
+        ({"causal": False}, {"mask": Mask(allowed=torch.ones(9, 9, dtype=torch.bool).tril())}),
     ],
 )
 def test_what_kernels_do_not_know_goes_through_blocks(options, given, monkeypatch):
