@@ -13,8 +13,10 @@ import pytest
 import torch
 from torch._subclasses import FakeTensorMode
 
+from everyformer.core.operations import Counter
 from everyformer.engines import cuda
 from everyformer.engines.averages.dense import _dense_average
+from everyformer.engines.softmax import distances
 
 
 @pytest.mark.full("half a minute each, in the interpreter", parts=5)
@@ -54,6 +56,15 @@ def test_what_triton_computes(device, dtype, found, taken, monkeypatch):
             2
         ]
         assert saved.numel() == (0 if taken else 2 * 20 * 20)
+
+
+def test_kernels_of_distances_wait_while_operations_are_counted(monkeypatch):
+    monkeypatch.setattr(distances, "fused", lambda q: True)
+    q = torch.zeros(1, 2, 3, 4)
+    assert distances.able(q, q, q)
+    assert not distances.able(q, q, q.double())
+    with Counter():
+        assert not distances.able(q, q, q)
 
 
 def test_what_kernels_do_not_take_goes_the_old_way(monkeypatch):

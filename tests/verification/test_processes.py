@@ -100,11 +100,11 @@ def test_make_gpu_writes_what_it_found_and_fails_where_a_law_does(
 def test_layers_are_measured_where_and_as_it_is_told(tmp_path, monkeypatch):
     asked = []
     monkeypatch.setattr(gpu, "verify_in_processes", lambda *_, **__: iter(()))
-    monkeypatch.setattr(gpu, "bench", lambda *a, **k: asked.append((list(a[0]), a[1], k)) or ())
+    monkeypatch.setattr(gpu, "bench_together", lambda *a, **k: asked.append((*a, k)) or [])
     given = gpu.GpuOptions(
         ("gpt", "linear", "knn-lm"), "cpu", str(tmp_path), length=99, precision="float32"
     )
     assert gpu.main(given) == 0
-    members, lengths, setting = asked[0]
-    assert (members, lengths) == (["attention", "linear"], (99,))
+    members, length, setting = asked[0]
+    assert (members, length) == (["attention", "linear"], 99)
     assert (setting["device"], setting["precision"], setting["peers"]) == ("cpu", "float32", True)

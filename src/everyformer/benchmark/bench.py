@@ -16,7 +16,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from everyformer.benchmark.points import Point, Setting
-from everyformer.core.devices import pick_device
 from everyformer.core.errors import ConfigError
 from everyformer.family import of_family
 from everyformer.system.children import start
@@ -113,6 +112,8 @@ def bench_together(
 
 def _settled(setting: dict[str, Any]) -> Setting:
     """The `Setting` of these fields, whose device is there."""
+    from everyformer.core.devices import pick_device
+
     shared = Setting(**setting)
     return dataclasses.replace(shared, device=str(pick_device(shared.device)))
 

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 from everyformer.engines.cuda import fused
 from everyformer.engines.once import once_differentiable
@@ -40,9 +41,11 @@ class Distances(NamedTuple):
 
 
 def able(q: Tensor, k: Tensor, v: Tensor) -> bool:
-    """Whether kernels take heads' queries, keys and values: on CUDA, of equal dtypes."""
+    """Whether kernels take heads' queries, keys and values: on CUDA, of equal dtypes, while no
+    compiler follows and nobody looks at operations one by one, to count them."""
     alike = q.dtype == k.dtype == v.dtype and max(q.shape[3], v.shape[3]) <= 128
-    return alike and not torch.compiler.is_compiling() and fused(q)
+    watched = torch.compiler.is_compiling() or _get_current_dispatch_mode() is not None
+    return alike and not watched and fused(q)
 
 
 def attention_by_distance(of: Distances, k: Tensor, v: Tensor, causal: bool) -> Tensor:
