@@ -7,6 +7,7 @@ from everyformer.engines.fused.dense.tiles import LOWEST
 from everyformer.engines.fused.distances.tiles import (
     band_of,
     gathered,
+    read_queries,
     read_rows,
     score,
     write_rows,
@@ -25,10 +26,7 @@ def average(
     x = (tl.program_id(0) // row_blocks).to(tl.int64)
     h, first = x % heads, tl.program_id(0) % row_blocks * TILE
     i = first + tl.arange(0, TILE)
-    queries = read_rows(q, x, i, length, size, SIZE)
-    asking = queries
-    if p is not None:
-        asking = read_rows(p, x, i, length, size, SIZE)
+    queries, asking = read_queries(q, p, x, i, length, size, SIZE)
     stop = source
     if CAUSAL:
         stop = tl.minimum(source, tl.minimum(first + TILE, length) + source - length)

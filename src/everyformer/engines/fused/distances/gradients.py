@@ -13,6 +13,7 @@ from everyformer.engines.fused.distances.tiles import (
     band_of,
     gathered,
     laid,
+    read_queries,
     read_rows,
     score,
     write_rows,
@@ -60,13 +61,8 @@ def differentiate_queries(
     x = (tl.program_id(0) // row_blocks).to(tl.int64)
     h, first = x % heads, tl.program_id(0) % row_blocks * TILE
     i = first + tl.arange(0, TILE)
-    queries, above = (
-        read_rows(q, x, i, length, size, SIZE),
-        read_rows(g, x, i, length, wide, WIDE),
-    )
-    asking = queries
-    if p is not None:
-        asking = read_rows(p, x, i, length, size, SIZE)
+    queries, asking = read_queries(q, p, x, i, length, size, SIZE)
+    above = read_rows(g, x, i, length, wide, WIDE)
     of_queries, of_asking = (
         tl.zeros([TILE, SIZE], tl.float32),
         tl.zeros([TILE, SIZE], tl.float32),
@@ -115,13 +111,8 @@ def differentiate_tokens(
         begin = tl.maximum(first + length - source, 0) // TILE * TILE
     for start in range(begin, length, TILE):
         i, band = start + tl.arange(0, TILE), length - TILE - start + first
-        queries, above = (
-            read_rows(q, x, i, length, size, SIZE),
-            read_rows(g, x, i, length, wide, WIDE),
-        )
-        asking = queries
-        if p is not None:
-            asking = read_rows(p, x, i, length, size, SIZE)
+        queries, asking = read_queries(q, p, x, i, length, size, SIZE)
+        above = read_rows(g, x, i, length, wide, WIDE)
         weights, _, of_products, _ = differentiate(
             queries, asking, above, keys, tokens, vectors, numbers, values, lse, along, x, h, i, j,
             band, length, source, span, size, wide, CAUSAL, FACTORS, TILE, SIZE, WIDE, PRECISION,
@@ -153,13 +144,8 @@ def differentiate_columns(
         x = b * heads + h
         for start in range(begin, stop, TILE):
             i = start + tl.arange(0, TILE)
-            queries, above = (
-                read_rows(q, x, i, length, size, SIZE),
-                read_rows(g, x, i, length, wide, WIDE),
-            )
-            asking = queries
-            if p is not None:
-                asking = read_rows(p, x, i, length, size, SIZE)
+            queries, asking = read_queries(q, p, x, i, length, size, SIZE)
+            above = read_rows(g, x, i, length, wide, WIDE)
             for half in range(2):
                 # the first query meets the first column with the first of these two tiles of keys
                 j = first - (length - 1) + start + half * TILE + tl.arange(0, TILE)

@@ -15,6 +15,16 @@ def read_rows(t, x, rows, count, channels, WIDTH: tl.constexpr):
 
 
 @triton.jit
+def read_queries(q, p, x, i, length, size, SIZE: tl.constexpr):
+    """Queries that keys are compared with, and those for vectors, which may be the same."""
+    queries = read_rows(q, x, i, length, size, SIZE)
+    asking = queries
+    if p is not None:
+        asking = read_rows(p, x, i, length, size, SIZE)
+    return queries, asking
+
+
+@triton.jit
 def write_rows(t, tile, x, rows, count, channels, WIDTH: tl.constexpr):
     """Put a tile where `read_rows` would read it."""
     c = tl.arange(0, WIDTH)
