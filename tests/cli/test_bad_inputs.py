@@ -118,6 +118,12 @@ RANGES = [
     ("bench attention --lengths 8 --device nowhere", "device 'nowhere' cannot be used here"),
     ("verify gmlp --device nowhere", "device 'nowhere' cannot be used here"),
     ("verify torch:nn.Linear --device meta", "are checked on the CPU"),
+    *(
+        (f"{verb} runs/attention --device nowhere", "device 'nowhere' cannot be used here")
+        for verb in ("calibrate", "eval", "generate", "predict")
+    ),
+    ("index runs/attention --data text.txt --device nowhere", "'nowhere' cannot be used here"),
+    ("generate runs/attention --device meta", "cannot be used here: its tensors have no numbers"),
     (f"compare attention --seeds {HUGE}", "'--seeds' must be at least 1 and at most 1,000"),
     ("show attention --length 10000000", "'--length' must be at least 1 and at most 65,536"),
     ("train gmlp --tokenizer bpe:1000000000000", "a vocabulary has at most 1,000,000 tokens"),

@@ -80,7 +80,8 @@ def _completed(
     rules = _repeated(options.draws, given=images, labels=labels)
     drawn = draw_images(model, len(images) * options.draws, options.sampling, **rules)
     sequence = model.sequence
-    tokens = sequence.tokens(sequence.flatten(images)).clone()
+    there = images.to(next(model.parameters()).device)
+    tokens = sequence.tokens(sequence.flatten(there)).clone()
     tokens[:, sequence.steps // 2 :] = BLANK
     visible = sequence.unflatten(sequence.values(tokens))
     return _rows(options.draws, [visible], drawn, [images], out)
@@ -112,7 +113,9 @@ def _enlarged(
 
 def _rows(draws: int, before: list[Tensor], drawn: Tensor, after: list[Tensor], out: Path) -> Path:
     parts = [*before, *drawn.unflatten(0, (-1, draws)).unbind(1), *after]
-    return save_images(torch.stack(parts, 1).flatten(0, 1), out, columns=len(parts))
+    return save_images(
+        torch.stack([part.cpu() for part in parts], 1).flatten(0, 1), out, columns=len(parts)
+    )
 
 
 def _repeated(draws: int, **rows_of: Tensor | None) -> dict[str, Any]:

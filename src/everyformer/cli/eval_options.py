@@ -3,9 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
-import tyro
-
-from everyformer.cli.parsing import VerbOptions
+from everyformer.cli.parsing import TrainedOptions
 from everyformer.core.bounds import Bounds, Count, Whole
 from everyformer.core.config import Options
 from everyformer.data.config import DataConfig
@@ -24,11 +22,9 @@ class MemorySize(Options):
 
 
 @dataclass(frozen=True, kw_only=True)
-class EvalOptions(VerbOptions, BeamConfig, PlayConfig):
+class EvalOptions(TrainedOptions, BeamConfig, PlayConfig):
     """The words of `everyformer eval`."""
 
-    run: tyro.conf.Positional[str]
-    """directory of a trained run, or folder of a saved or converted model"""
     data: DataConfig = field(default_factory=DataConfig)
     """other data; its tokenizer is the run's (defaults: those of the run, as help shows them where
     RUN is named; a saved model needs to be told its data)"""

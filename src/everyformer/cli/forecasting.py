@@ -65,7 +65,7 @@ def predict_series(
 
     if len(words) > 1:
         raise ConfigError(f"give one table (a file, folder, glob or zip), not {len(words)}")
-    reader = SeriesReader.load(run.path, average)
+    reader = SeriesReader.load(run.path, average, run.device)
     data = reader.read(words[0] if words else None)
     with doing("predicting"):
         if anomalies:

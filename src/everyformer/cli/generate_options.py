@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import tyro
 
-from everyformer.cli.parsing import VerbOptions
+from everyformer.cli.parsing import TrainedOptions
 from everyformer.core.bounds import Count, Whole
 from everyformer.core.config import part_of
 from everyformer.core.errors import ConfigError
@@ -19,11 +19,9 @@ from everyformer.system.files import expanded
 
 
 @dataclass(frozen=True, kw_only=True)
-class GenerateOptions(VerbOptions, Sampling, BeamConfig, PlayConfig):
+class GenerateOptions(TrainedOptions, Sampling, BeamConfig, PlayConfig):
     """The words of `everyformer generate`."""
 
-    run: tyro.conf.Positional[str]
-    """directory of a trained run, or folder of a saved or converted model"""
     prompt: tyro.conf.UseAppendAction[tuple[str, ...]] = ()
     """the text to continue (default: a line's end), or the sentence to translate; given several
     times, as many; - reads one from every line of stdin"""

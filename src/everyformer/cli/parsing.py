@@ -55,6 +55,16 @@ class VerbOptions(Options):
     missing: ClassVar[Any] = tyro.MISSING
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TrainedOptions(VerbOptions):
+    """Options of a verb that computes with what was trained."""
+
+    run: tyro.conf.Positional[str]
+    """directory of a trained run, or folder of a saved or converted model"""
+    device: str = "auto"
+    """where it is computed: cpu, cuda ...; auto: an accelerator if there is one"""
+
+
 class Line(Generic[C]):
     """Words of a verb, with the table of the config file that they name.
 

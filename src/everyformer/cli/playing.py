@@ -114,7 +114,7 @@ def refuse_unplayed(
     Raises:
         ConfigError: names the first of them.
     """
-    known = {"run", "average", "json", *used, *PLAYED}
+    known = {"run", "device", "average", "json", *used, *PLAYED}
     for name, flag in changed(options, default):
         if name not in known:
             other = ""

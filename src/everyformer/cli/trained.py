@@ -10,6 +10,7 @@ from torch import Tensor
 from everyformer.cli.found import found_run
 from everyformer.cli.parsing import say
 from everyformer.core.config import from_dict
+from everyformer.core.devices import pick_device
 from everyformer.core.errors import CheckpointError, ConfigError, DataError, UnsupportedError
 from everyformer.core.tasks import TASKS
 from everyformer.core.wording import few
@@ -44,6 +45,8 @@ class TrainedRun:
     """a model by itself: it does not know its data or its beginning"""
     place: str | None = None
     """where the folder was fetched from"""
+    device: str = "cpu"
+    """where its model is computed"""
 
     @property
     def config(self) -> ModelConfig:
@@ -67,7 +70,7 @@ class TrainedRun:
         Raises:
             DivergedError: they are not finite.
         """
-        model = load_model(self.place or self.path, average=average)
+        model = load_model(self.place or self.path, average=average, device=self.device)
         assert isinstance(model, Model)
         check_finite(model, self.path)
         return model
@@ -205,12 +208,17 @@ class TrainedRun:
             )
 
 
-def open_run(folder: str) -> TrainedRun:
+def open_run(folder: str, device: str = "cpu") -> TrainedRun:
     """Read the config of a run's directory, or of a saved model's folder; see also `found_run`.
+
+    Args:
+        device: where its model is computed; auto: an accelerator if there is one.
 
     Raises:
         CheckpointError: neither is there, or it is damaged.
+        ConfigError: there is no such device.
     """
+    device = str(pick_device(device))
     own_folder, note = found_run(folder)
     if note is not None:
         say(note)
@@ -221,8 +229,8 @@ def open_run(folder: str) -> TrainedRun:
         )
     if is_model(path):
         values = read_json(path / "config.json", MODEL_FORMAT)
-        return TrainedRun(path, {"model": values["config"]}, saved=True, place=place)
-    return TrainedRun(path, read_json(path / "config.json", RUN_FORMAT), place=place)
+        return TrainedRun(path, {"model": values["config"]}, True, place, device)
+    return TrainedRun(path, read_json(path / "config.json", RUN_FORMAT), False, place, device)
 
 
 def data_config(run: TrainedRun) -> DataConfig | None:

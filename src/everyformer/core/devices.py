@@ -40,7 +40,7 @@ def pick_device(device: str, local_rank: int | None = None) -> torch.device:
     """The device of that name; ``auto`` is an accelerator where there is one, else the CPU.
 
     Raises:
-        ConfigError: torch knows no such device, or it is not on this machine.
+        ConfigError: torch knows no such device, it is not on this machine, or has no numbers.
     """
     if device == "auto":
         result = torch.accelerator.current_accelerator(check_available=True)
@@ -54,6 +54,8 @@ def pick_device(device: str, local_rank: int | None = None) -> torch.device:
     except (RuntimeError, AssertionError) as error:
         reason = str(error).splitlines()[0]
         raise ConfigError(f"device '{device}' cannot be used here: {reason}") from error
+    if chosen.type == "meta":
+        raise ConfigError("device 'meta' cannot be used here: its tensors have no numbers")
     return chosen
 
 
@@ -69,6 +71,14 @@ def seed_all(number: int) -> None:
         torch.manual_seed(number)
     else:
         torch.default_generator.manual_seed(number)
+
+
+def forked_random(device: torch.device) -> AbstractContextManager[None]:
+    """A block behind which random numbers, the host's and the device's, go on as if there had been
+    none."""
+    if device.type in ("cpu", "meta"):
+        return torch.random.fork_rng([])
+    return torch.random.fork_rng([device], device_type=device.type)
 
 
 def synchronise(device: torch.device | str) -> None:

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from everyformer.core.config import from_dict
+from everyformer.core.devices import forked_random
 from everyformer.core.errors import ConfigError, DataError, DivergedError, UnsupportedError
 from everyformer.core.tasks import TASKS
 from everyformer.core.wording import few
@@ -106,15 +107,21 @@ class SeriesReader:
         self.length = length or self.config.tokens
 
     @classmethod
-    def load(cls, path: str | Path, average: int | None = None) -> "SeriesReader":
+    def load(
+        cls, path: str | Path, average: int | None = None, device: str = "auto"
+    ) -> "SeriesReader":
         """The best weights of the run at ``path``, or the model that was saved there.
+
+        Args:
+            average: the mean over a run's newest so many checkpoints instead.
+            device: where it is computed; auto: an accelerator if there is one.
 
         Raises:
             CheckpointError: nothing is there, or it is damaged.
             DivergedError: its weights are not finite.
         """
         start = read_start(path)
-        model = load_model(path, average=average)
+        model = load_model(path, average=average, device=device)
         assert isinstance(model, Model)
         check_finite(model, start.path)
         facts, run = start.values.get("data", {}), start.values.get("run")
@@ -260,7 +267,7 @@ class SeriesReader:
         device, batch = next(self.model.parameters()).device, data.before(origins)
         segments = segments_ahead(self.model, data)
         ahead = [] if segments is None else data.ahead_of(origins, segments)
-        with torch.random.fork_rng([device] if device.type == "cuda" else []), torch.no_grad():
+        with forked_random(device), torch.no_grad():
             torch.manual_seed(0)
             with evaluating(self.model):
                 state = None if segments is None else self.model.init_state(len(origins))
@@ -287,7 +294,11 @@ class SeriesReader:
 
 
 def forecast(
-    run: str | Path | Model, source: str | Path | None = None, *, batch: int = 16
+    run: str | Path | Model,
+    source: str | Path | None = None,
+    *,
+    batch: int = 16,
+    device: str = "auto",
 ) -> list[Forecast]:
     """Forecasts of a trained model: the next values of every series, with their times.
 
@@ -298,10 +309,12 @@ def forecast(
         source: a table with the columns of the training data; rows after a series' last value tell
             what is known ahead (default: the run's own data).
         batch: series a forward pass.
+        device: where a run or a saved model is computed; auto: an accelerator if there is one. A
+            model stays where it is.
 
     Raises:
         UnsupportedError: a model of another task.
         DataError: other columns or another frequency than it was trained with.
     """
-    reader = SeriesReader(run) if isinstance(run, Model) else SeriesReader.load(run)
+    reader = SeriesReader(run) if isinstance(run, Model) else SeriesReader.load(run, device=device)
     return reader.forecasts(reader.read(None if source is None else str(source)), batch)

@@ -19,6 +19,7 @@ def predict(
     *,
     top: int | None = None,
     batch: int = 16,
+    device: str = "auto",
     tokenizer: Tokenizer | None = None,
     classes: Sequence[str] = (),
     text: bool = False,
@@ -39,6 +40,8 @@ def predict(
             an array of pictures, series (N, T, n) or tokens (N, L).
         top: how many classes (default: 1) or tokens (default: 5) come with their probabilities.
         batch: rows a forward pass; it changes nothing but speed and memory.
+        device: where a run or a saved model is computed; auto: an accelerator if there is one. A
+            model stays where it is.
         tokenizer: what makes the tokens of a model that is given as such, or saved without.
         classes: names of its classes, likewise; without them they are numbered from 0.
         text: all strings are sentences, whatever they look like.
@@ -58,7 +61,7 @@ def predict(
     if isinstance(run, Model):
         reader = Predictor(run, tokenizer=tokenizer, classes=classes)
     else:
-        reader = Predictor.load(run, tokenizer=tokenizer, classes=classes)
+        reader = Predictor.load(run, device=device, tokenizer=tokenizer, classes=classes)
     if isinstance(inputs, np.ndarray | Tensor):
         result = array_inputs(inputs, reader)
     else:

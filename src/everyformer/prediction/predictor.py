@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
+from everyformer.core.devices import forked_random
 from everyformer.core.errors import ConfigError, DataError, DivergedError, UnsupportedError
 from everyformer.core.mask import Mask
 from everyformer.core.tasks import TASKS, Task
@@ -82,13 +83,14 @@ class Predictor:
 
     @classmethod
     def load(
-        cls, path: str | Path, *, average: int | None = None, tokenizer: Tokenizer | None = None,
-        classes: Sequence[str] = (),
+        cls, path: str | Path, *, average: int | None = None, device: str = "auto",
+        tokenizer: Tokenizer | None = None, classes: Sequence[str] = (),
     ) -> Predictor:  # fmt: skip
         """The best weights of the run at ``path``, or the model that was saved there.
 
         Args:
             average: the mean over a run's newest so many checkpoints instead.
+            device: where it is computed; auto: an accelerator if there is one.
             tokenizer, classes: replace the run's own.
 
         Raises:
@@ -98,7 +100,7 @@ class Predictor:
         start = read_start(path)
         name = f"the {'run' if start.values else 'model'} in {start.path}"
         require_rows(TASKS[start.config.task], name)
-        model = load_model(path, average=average)
+        model = load_model(path, average=average, device=device)
         assert isinstance(model, Model)
         check_finite(model, start.path)
         data = start.values.get("data", {})
@@ -322,8 +324,7 @@ class Predictor:
                     "tokens, counted from 0: give tokens of its own tokenizer"
                 )
         mask = None if keep is None else Mask(keep=keep.to(device))
-        devices = [device] if device.type == "cuda" else []
-        with torch.random.fork_rng(devices), torch.no_grad(), evaluating(self.model):
+        with forked_random(device), torch.no_grad(), evaluating(self.model):
             # members that draw random numbers draw the same for every batch
             torch.manual_seed(0)
             result: Tensor = self.model(inputs.to(device), mask=mask, **how).logits.cpu().double()

@@ -72,9 +72,12 @@ def output(out: Path | None, encoding: str = "utf-8") -> Iterator[TextIO]:
         yield file
 
 
-def write_unlabelled(run: Path, config: DataConfig) -> tuple[int, Path]:
+def write_unlabelled(run: Path, config: DataConfig, device: str) -> tuple[int, Path]:
     """Answer the rows without a label of the tables that a run was trained on, and write them with
     all of their columns into its directory, as JSON lines where they were such and else as CSV.
+
+    Args:
+        device: where it is computed; auto: an accelerator if there is one.
 
     Returns:
         How many there are, 0 where nothing is written, and the file.
@@ -87,4 +90,4 @@ def write_unlabelled(run: Path, config: DataConfig) -> tuple[int, Path]:
         path.unlink(missing_ok=True)
         return 0, path
     inputs.rows = itertools.chain([first], inputs.rows)
-    return write_answers(Predictor.load(run), inputs, path, form), path
+    return write_answers(Predictor.load(run, device=device), inputs, path, form), path

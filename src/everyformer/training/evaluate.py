@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from everyformer.core.devices import forked_random
 from everyformer.core.errors import ConfigError, DataError, UnsupportedError
 from everyformer.core.tally import tallied
 from everyformer.core.tasks import TASKS
@@ -88,7 +89,7 @@ def evaluate(
         check_reading(model, dataset, rows, world.device)
     losses, errors, stopped = _Losses(dataset), _errors(model, dataset, details), 0.0
     with (
-        torch.random.fork_rng([world.device] if world.device.type == "cuda" else []),
+        forked_random(world.device),
         torch.no_grad(),
         autocast(world.device, precision),
         evaluating(model),

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from everyformer.core.config import from_dict, to_dict
+from everyformer.core.devices import pick_device
 from everyformer.core.errors import CheckpointError
 from everyformer.data.tokenizers.base import Tokenizer
 from everyformer.system.files import expanded, is_remote, require_regular, written_whole
@@ -78,21 +79,24 @@ def save_model(model: nn.Module, path: str | Path, *, tokenizer: Tokenizer | Non
     return path
 
 
-def load_model(path: str | Path, *, average: int | None = None) -> nn.Module:
+def load_model(path: str | Path, *, average: int | None = None, device: str = "cpu") -> nn.Module:
     """The model saved at ``path`` by `save_model`, or the best one of the run at ``path``.
 
     Of a run, the best checkpoint is taken (the newest if there was no evaluation), with the
-    averaged weights where the run kept them. The model is in evaluation mode, on the CPU.
+    averaged weights where the run kept them. The model is in evaluation mode.
 
     Args:
         path: folder of a saved model, or of a run, also at a place that fsspec reaches (s3://...).
         average: of a run, take the mean of the weights in its newest so many checkpoints instead
             ("Attention is all you need", section 6.1, averages 5); a best one that is older than
             those which ``keep`` asks for is none of them.
+        device: where the model lives (default: the CPU); auto: an accelerator if there is one.
 
     Raises:
         CheckpointError: nothing is there, it is damaged, too new, or does not fit its config.
+        ConfigError: there is no such device.
     """
+    where = pick_device(device)
     path = fetched(path, "best" if average is None else "all")
     values = read_config(path)
     if average is not None and average < 1:
@@ -103,13 +107,13 @@ def load_model(path: str | Path, *, average: int | None = None) -> nn.Module:
         check_sums(path, values["sha256"])
         model = build_from_values(values["config"])
         load_model_of(path, model)
-        return model.eval()
+        return model.eval().to(where)
     model = build_from_values(values["model"])
     if average is None:
         _load_best(path / "checkpoints", model)
     else:
         _load_mean(path / "checkpoints", model, average, values["training"]["keep"])
-    return model.eval()
+    return model.eval().to(where)
 
 
 def _load_best(folder: Path, model: nn.Module) -> None:

@@ -38,7 +38,7 @@ def draw_forecast(options: ShowOptions, of_environment: dict[str, Any]) -> int:
         )
     data = trained.dataset(config)
     assert isinstance(data, ForecastDataset)
-    reader = SeriesReader.load(trained.path)
+    reader = SeriesReader.load(trained.path, device=trained.device)
     owner = data.owner(data.origins)
     numbers = np.unique(owner)[:PANELS]
     origins = np.array([data.origins[owner == number][-1] for number in numbers])

@@ -6,11 +6,9 @@ import dataclasses
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
-import tyro
-
 from everyformer.cli.console import emit, facts, table
 from everyformer.cli.exits import CALIBRATION, CALIBRATION_FORMAT, CERTIFICATE
-from everyformer.cli.parsing import VerbOptions, say, verb
+from everyformer.cli.parsing import TrainedOptions, say, verb
 from everyformer.core.bounds import Count, Seed, Share
 from everyformer.core.config import to_dict
 from everyformer.core.errors import DataError, UnsupportedError
@@ -31,11 +29,9 @@ OWN_DATA = "the run's own"
 
 
 @dataclass(frozen=True, kw_only=True)
-class CalibrateOptions(VerbOptions, Guarantee):
+class CalibrateOptions(TrainedOptions, Guarantee):
     """The words of `everyformer calibrate`."""
 
-    run: tyro.conf.Positional[str]
-    """directory of a trained run, or folder of a saved or converted model, with early exits"""
     data: DataConfig = field(default_factory=DataConfig)
     """texts that prompts are drawn of, which are like those that the model will be used on
     (default: the part of the run's own that it was not trained on)"""
@@ -90,7 +86,7 @@ def run(options: CalibrateOptions) -> int:
     from everyformer.system.sealed import write_json
 
     guarantee = Guarantee(options.delta, options.epsilon, options.p_value)
-    trained = open_run(options.run)
+    trained = open_run(options.run, options.device)
     model = trained.model().eval()
     exit_of(model)
     prompts, source = _prompts(trained, options), _source(trained, options)

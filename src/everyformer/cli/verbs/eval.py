@@ -73,7 +73,7 @@ def run(words: Sequence[str]) -> int:
     from everyformer.core.leaks import leak_of
     from everyformer.training.evaluate import evaluate
 
-    trained = open_run(options.run)
+    trained = open_run(options.run, options.device)
     if check_playing(trained, options.play, of_environment):
         refuse_unplayed(trained, options, default)
         return _episodes(trained, options, of_environment)

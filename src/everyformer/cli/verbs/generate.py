@@ -48,7 +48,7 @@ def run(words: Sequence[str]) -> int:
     )
     from everyformer.cli.trained import open_run
 
-    trained = open_run(options.run)
+    trained = open_run(options.run, options.device)
     check_playing(trained, options.play, of_environment)
     if TASKS[trained.task].acts:
         return _episodes(trained, options, of_environment)

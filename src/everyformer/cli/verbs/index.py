@@ -5,10 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
-import tyro
-
 from everyformer.cli.console import emit
-from everyformer.cli.parsing import VerbOptions, say, verb
+from everyformer.cli.parsing import TrainedOptions, say, verb
 from everyformer.core.bounds import Count, Index
 from everyformer.core.errors import ConfigError
 from everyformer.data.config import DataConfig, TextSource
@@ -26,11 +24,9 @@ PLACES = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class IndexOptions(VerbOptions):
+class IndexOptions(TrainedOptions):
     """The words of `everyformer index`."""
 
-    run: tyro.conf.Positional[str]
-    """directory of a trained run, or folder of a saved or converted model"""
     data: TextSource = field(default_factory=TextSource)
     """what is read"""
     out: str = "store"
@@ -72,7 +68,7 @@ def run(options: IndexOptions) -> int:
     from everyformer.core.errors import UnsupportedError
     from everyformer.datastores.indexing import Indexing, index_texts
 
-    trained = open_run(options.run)
+    trained = open_run(options.run, options.device)
     tokenizer = trained.tokenizer()
     if tokenizer is None:
         raise UnsupportedError(trained.no_text())

@@ -13,7 +13,7 @@ import tyro
 from everyformer.cli.console import emit, table
 from everyformer.cli.forecasting import predict_series
 from everyformer.cli.messages import changed
-from everyformer.cli.parsing import VerbOptions, say, verb
+from everyformer.cli.parsing import TrainedOptions, say, verb
 from everyformer.core.bounds import Count
 from everyformer.core.config import Options
 from everyformer.core.errors import ConfigError, DataError
@@ -47,11 +47,9 @@ class TableOptions(Options):
 
 
 @dataclass(frozen=True, kw_only=True)
-class PredictOptions(VerbOptions):
+class PredictOptions(TrainedOptions):
     """The words of `everyformer predict`."""
 
-    run: tyro.conf.Positional[str]
-    """directory of a trained run, or folder of a saved or converted model"""
     inputs: tyro.conf.Positional[tuple[str, ...]] = ()
     """sentences; files of text (one a line), tables, pictures, arrays (.npy, .npz); folders and
     zips of them; - for lines of stdin. A word is a file if there is one of that name, or if it has
@@ -98,7 +96,7 @@ def run(options: PredictOptions) -> int:
     from everyformer.prediction.predictor import Predictor
     from everyformer.system.pulse import doing
 
-    trained = open_run(options.run)
+    trained = open_run(options.run, options.device)
     if TASKS[trained.task].forecasts:
         _refuse_of_rows(options)
         return predict_series(
@@ -107,7 +105,7 @@ def run(options: PredictOptions) -> int:
         )  # fmt: skip
     if options.anomalies:
         raise ConfigError("--anomalies is for runs that forecast series: leave it out")
-    reader = Predictor.load(trained.path, average=options.average)
+    reader = Predictor.load(trained.path, average=options.average, device=options.device)
     inputs, held_out = _inputs(options, trained, reader)
     with doing("predicting"):
         count = _write(options, form, reader, inputs, held_out)
@@ -118,7 +116,7 @@ def run(options: PredictOptions) -> int:
     return 0
 
 
-OF_SERIES = {"run", "inputs", "batch", "format", "out", "anomalies", "average", "json"}
+OF_SERIES = {"run", "device", "inputs", "batch", "format", "out", "anomalies", "average", "json"}
 """options that runs which forecast read"""
 
 

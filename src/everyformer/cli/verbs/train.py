@@ -126,7 +126,7 @@ def _unlabelled(folder: Path, options: TrainOptions) -> dict[str, Any]:
     """Answer the rows without a label; gives where the answers are."""
     from everyformer.prediction.writing import write_unlabelled
 
-    count, path = write_unlabelled(folder, options.data)
+    count, path = write_unlabelled(folder, options.data, options.training.device)
     say(f"{counted(count, 'row')} without a label{f' answered in {path}' if count else ''}")
     return {"predictions": str(path)} if count else {}
 

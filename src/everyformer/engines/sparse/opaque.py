@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from everyformer.core.devices import forked_random
 from everyformer.engines.dropout import dropout
 from everyformer.engines.operators import operator
 from everyformer.engines.ranges import fake, full_precision, returned, widened
@@ -61,7 +62,7 @@ def _drawn(seed: Tensor | None, like: Tensor) -> Iterator[None]:
     if seed is None:
         yield
         return
-    with torch.random.fork_rng([like.device] if like.is_cuda else []):
+    with forked_random(like.device):
         torch.manual_seed(int(seed))
         yield
 
