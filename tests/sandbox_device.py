@@ -7,7 +7,8 @@ GPU; what is computed is the host's to the bit. It cannot be taken out of a proc
     python tests/sandbox_device.py verify gpt --device sandbox
 
 runs the command line where there is such a device, and ``--lines`` one after the other those that
-stdin has as JSON; each gives its exit code, what it wrote, and how many operators the device ran.
+stdin has as JSON, on a device that has no float64, as Apple's have none; each gives its exit code,
+what it wrote, and how many operators the device ran.
 """
 
 import contextlib
@@ -24,6 +25,8 @@ from torch import Tensor
 from torch.utils import backend_registration
 from torch.utils._mode_utils import no_dispatch
 from torch.utils._pytree import tree_leaves, tree_map
+
+from everyformer.core.devices import WITHOUT_DOUBLES
 
 NAME = "sandbox"
 HOST = torch.device("cpu")
@@ -63,6 +66,8 @@ class Boxed(Tensor):
 
     @staticmethod
     def __new__(cls, held: Tensor) -> "Boxed":
+        if held.dtype is torch.float64 and NAME in WITHOUT_DOUBLES:
+            raise TypeError(f"a device without float64 was given {tuple(held.shape)} of it")
         where = {"dtype": held.dtype, "device": torch.device(NAME, 0)}
         layout = {"strides": held.stride(), "storage_offset": held.storage_offset()}
         room = {"storage_size": 1 << 40}  # so that it may grow; nothing is reserved
@@ -187,6 +192,7 @@ def _said(words: Sequence[str]) -> dict[str, Any]:
 if __name__ == "__main__":
     install()
     if sys.argv[1:] == ["--lines"]:
+        WITHOUT_DOUBLES.add(NAME)
         print(json.dumps([_said(words) for words in json.load(sys.stdin)]))
     else:
         from everyformer.cli import main

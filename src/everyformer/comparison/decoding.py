@@ -132,11 +132,9 @@ def loss_by_position(model: Model, dataset: Dataset) -> list[list[float]]:
     for batch in dataset.validation_batches(16, POSITION_SEQUENCES):
         batch = batch.to(device)
         logits = model(batch.inputs, mask=batch.mask).logits
-        losses = F.cross_entropy(
-            logits.transpose(1, 2).float(), batch.targets, reduction="none"
-        ).double()
+        losses = F.cross_entropy(logits.transpose(1, 2).float(), batch.targets, reduction="none")
         scored, width = batch.targets != -100, batch.targets.shape[1]
-        total[:width] += losses.sum(0).cpu()
+        total[:width] += losses.cpu().double().sum(0)
         count[:width] += scored.sum(0).cpu()
     edges = torch.linspace(0, dataset.length, min(16, dataset.length) + 1).round().long().tolist()
     stretches = []

@@ -22,6 +22,10 @@ AUTOCASTING = frozenset(
 """kinds of device that have it; asked once, since compilers do not follow the question"""
 
 
+WITHOUT_DOUBLES = {"mps"}
+"""kinds of device that have no float64"""
+
+
 class Casting(Protocol):
     """What does for a kind of device as autocast does for others."""
 
@@ -57,6 +61,11 @@ def pick_device(device: str, local_rank: int | None = None) -> torch.device:
     if chosen.type == "meta":
         raise ConfigError("device 'meta' cannot be used here: its tensors have no numbers")
     return chosen
+
+
+def widest(device: torch.device) -> torch.dtype:
+    """float64, or float32 on a device that has none."""
+    return torch.float32 if device.type in WITHOUT_DOUBLES else torch.float64
 
 
 def readable(t: Tensor) -> bool:

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from everyformer.core.devices import widest
 from everyformer.core.outputs import ModelOutput
 from everyformer.data.batch import IGNORED
 from everyformer.data.text import TextDataset
@@ -157,9 +158,9 @@ def by_k_and_temperature(
     """p_kNN of ``goals`` (N,) for each k and temperature (N, K, T); NaN without neighbours."""
     last = torch.tensor(grid.k, device=goals.device) - 1
     right = (neighbours.values == goals[:, None]) & (neighbours.rows >= 0)
-    columns = []
+    columns, wide = [], widest(goals.device)
     for temperature in grid.temperature:
-        w = weights(neighbours.distances, replace(options, temperature=temperature)).double()
+        w = weights(neighbours.distances, replace(options, temperature=temperature)).to(wide)
         columns.append((w * right).cumsum(-1)[:, last] / w.cumsum(-1)[:, last])
     return torch.stack(columns, -1)
 

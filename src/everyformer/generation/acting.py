@@ -150,7 +150,7 @@ class DecisionPolicy(Policy):
         windows = (self._states, self._keep, self._returns, self._actions, self._timesteps)
         states, keep, returns, actions, times = (self._tensor(w[rows]) for w in windows)
         options = {"returns": returns, "actions": actions, "timesteps": times}
-        out = self.model(states, mask=Mask(keep=keep), **options).logits[:, -1].double().cpu()
+        out = self.model(states, mask=Mask(keep=keep), **options).logits[:, -1].cpu().double()
         logits = np.zeros((self._rows, out.shape[-1]))
         logits[rows] = out.numpy()
         return logits
@@ -167,7 +167,7 @@ class DecisionPolicy(Policy):
             span = self.model.config.step_tokens * (self.context - 1) - 1
             self._state = _shortened(self._state, span)
         logits, self._state = self.model.act(step, self._state)
-        return logits.double().cpu().numpy()
+        return logits.cpu().double().numpy()
 
     def _tensor(self, array: np.ndarray) -> Tensor:
         return torch.from_numpy(array).to(self._device)

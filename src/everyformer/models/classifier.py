@@ -123,9 +123,7 @@ class Answering(Model):
         if self.class_weights is None:
             return counts
         return counts | {
-            "task": float(
-                self.class_weights.to(targets.device)[targets[targets >= 0]].double().sum()
-            )
+            "task": float(self.class_weights.cpu()[targets[targets >= 0].cpu()].double().sum())
         }
 
     def answer(self, z: Tensor, targets: Tensor | None, out: StackOutput) -> ModelOutput:

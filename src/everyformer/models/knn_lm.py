@@ -228,7 +228,7 @@ def best_weight(of_model: Tensor, of_neighbours: Tensor) -> float:
     """
     most = highest_weight(len(of_model))
     possible = torch.maximum(of_model, of_neighbours) > -math.inf
-    of_model, of_neighbours = of_model[possible].double(), of_neighbours[possible].double()
+    of_model, of_neighbours = (of[possible].cpu().double() for of in (of_model, of_neighbours))
     if not len(of_model):
         return 0.0
     weight = torch.tensor(0.5, dtype=torch.float64)

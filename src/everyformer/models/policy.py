@@ -21,6 +21,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from everyformer.core.devices import widest
 from everyformer.core.errors import GeneError, ShapeError
 from everyformer.core.mask import Mask
 from everyformer.core.outputs import ModelOutput, StackOutput
@@ -146,7 +147,7 @@ class PolicyModel(Model):
             return outputs + temperature * self.log_std.exp() * noise.to(outputs.dtype)
         if temperature == 0:
             return outputs.argmax(-1)
-        sums = (outputs.double() / temperature).softmax(-1).cumsum(-1)
+        sums = (outputs.to(widest(outputs.device)) / temperature).softmax(-1).cumsum(-1)
         below = (sums < noise[:, None] * sums[:, -1:]).sum(-1)
         return below.clamp(max=outputs.shape[-1] - 1)
 

@@ -226,7 +226,7 @@ class _Losses:
         elif targets.is_floating_point() or out.logits.shape[:-1] != targets.shape:
             # the model's loss is not one over classes: a batch is the smallest unit known
             n = torch.tensor([float(read.batch.scored)], dtype=torch.float64)
-            s = out.losses["task"].double().cpu() * n
+            s = out.losses["task"].cpu().double() * n
             c = five = torch.zeros_like(n)
         else:
             logits = out.logits.flatten(0, -2)

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from everyformer.core.devices import widest
 from everyformer.core.errors import DataError
 from everyformer.core.state import StackState
 from everyformer.data.episodes import as_states, shape_of
@@ -71,7 +72,7 @@ class ActingPolicy(Policy):
         first = torch.from_numpy(self._first).to(device)
         with torch.inference_mode(), evaluating(self.model):
             outputs, _, self._state = self.model.act(states, self._state, first)
-            noise = torch.from_numpy(self._noise()).to(device)
+            noise = torch.from_numpy(self._noise()).to(device, widest(device))
             done = self.model.chosen(outputs, noise, self.temperature).cpu().numpy()
         self._first = np.zeros(len(first), bool)
         if not self.action_space.discrete:

@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from everyformer.core.devices import widest
 from everyformer.core.errors import CheckpointError, ConfigError, UnsupportedError
 from everyformer.core.state import StackState, filled, named_tensors
 from everyformer.data.batch import WHOLE, Batch, Portion
@@ -195,7 +196,7 @@ class Rollouts(Carry):
             self._state = self._initial_state()
         self._state = _alike(self._state)
         random = np.random.default_rng((seed, ACTING, number))
-        noise = self._noise(random).to(self._device)
+        noise = self._noise(random).to(self._device, widest(self._device))
         steps: dict[str, list[Tensor]] = {name: [] for name in PLAYED}
         states = []
         for t in range(options.horizon):

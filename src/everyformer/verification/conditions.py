@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from everyformer.core.devices import widest
 from everyformer.core.errors import ConfigError, GeneError, UnsupportedError
 from everyformer.core.mask import Mask
 from everyformer.core.member import Member
@@ -85,7 +86,7 @@ def together(member: Member, check: Check, device: str, carried: bool) -> None:
 
     ``carried``: in pieces, with a state.
     """
-    dtype = torch.float32 if device.startswith("mps") else torch.float64
+    dtype = widest(torch.device(device))
     chance = random.Random(zlib.crc32(member.name.encode()))
     known = [case for case in cases(member) if not carried or _carries(case)]
     check.true(bool(known), f"{member.name}: no case can be tried")

@@ -20,6 +20,7 @@ from everyformer.blocks.passing import Course, Pass, Steps
 from everyformer.core.bounds import Affects, Bounds, Count
 from everyformer.core.chosen import Chosen
 from everyformer.core.config import Options
+from everyformer.core.devices import widest
 from everyformer.core.errors import ConfigError
 from everyformer.core.mask import positions_of
 from everyformer.core.panels import Recorded
@@ -83,9 +84,9 @@ class Evidence:
     """of a decoder, what was made of the encoder's output"""
 
 
-def layer_weights(weighting: Weighting, layers: int, device: torch.device | None = None) -> Tensor:
+def layer_weights(weighting: Weighting, layers: int, device: torch.device) -> Tensor:
     """omega_n of n = 1 .. N: 1, n, sqrt(n), 1 / n or 2^n."""
-    n = torch.arange(1, layers + 1, dtype=torch.float64, device=device)
+    n = torch.arange(1, layers + 1, dtype=widest(device), device=device)
     return {
         "uniform": torch.ones_like(n),
         "linear": n,

@@ -26,6 +26,7 @@ from torch import Tensor, nn
 
 from everyformer.core.bounds import Part, Positive
 from everyformer.core.config import Options
+from everyformer.core.devices import widest
 from everyformer.core.errors import GeneError
 from everyformer.core.mask import lengths_of
 from everyformer.core.panels import Panel, Panels, Pictures
@@ -132,7 +133,7 @@ def _waves(
     """Factors (B or 1, 1, L, channels) of channels, and of the other channel of their pair: cosines
     and signed sines of ``theta`` (pairs,) or (B or 1, 1, L, pairs) a token, times ``size``."""
     # an angle of a thousand turns has no digits left for the part of a turn in float32
-    exact = torch.float32 if where.device.type == "mps" else torch.float64
+    exact = widest(where.device)
     angles = where[:, None, :, None].to(exact) * theta.to(exact)
     angles = torch.remainder(angles, 2 * math.pi).to(dtype)
     cosine, sine = angles.cos(), angles.sin()

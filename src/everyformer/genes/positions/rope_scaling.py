@@ -32,6 +32,7 @@ from torch import Tensor
 
 from everyformer.core.bounds import Positive, Several, Times
 from everyformer.core.config import Options
+from everyformer.core.devices import widest
 from everyformer.core.errors import GeneError
 from everyformer.core.mask import lengths_of
 
@@ -128,10 +129,10 @@ def rates(
         lengths: (B or 1, L or 1) tokens of each one's text (default: by ``positions``).
 
     Returns:
-        theta (pairs,), or (B or 1, 1, L or 1, pairs) where it goes by the length, in float64; and
-        the factor on queries and keys.
+        theta (pairs,), or (B or 1, 1, L or 1, pairs) where it goes by the length, in float64
+        where the device has it; and the factor on queries and keys.
     """
-    m = torch.arange(pairs, dtype=torch.float64, device=positions.device)
+    m = torch.arange(pairs, dtype=widest(positions.device), device=positions.device)
     theta = base ** (-m / pairs)
     kind, factor = scaling.kind, scaling.factor
     if kind == "none" or factor is None:
@@ -153,7 +154,7 @@ def rates(
         return theta * ((1 - share) / factor + share), 1.0
     tokens = (lengths_of(positions) if lengths is None else lengths)[:, None, :, None]
     if kind == "dynamic":
-        grown = (factor * tokens.double() / length - (factor - 1)).clamp(min=1)
+        grown = (factor * tokens.to(m.dtype) / length - (factor - 1)).clamp(min=1)
         return theta * grown ** (-m / max(pairs - 1, 1)), 1.0
     tables = torch.tensor((scaling.short, scaling.long), dtype=theta.dtype, device=theta.device)
     divisors = torch.where(tokens > length, tables[1], tables[0])

@@ -21,6 +21,7 @@ from torch import Tensor
 
 from everyformer.core.bounds import Positive
 from everyformer.core.config import Options
+from everyformer.core.devices import widest
 from everyformer.core.panels import Panel, Panels, Pictures
 from everyformer.core.position import Position, Sizes
 from everyformer.genes.positions import POSITIONS
@@ -72,7 +73,7 @@ def sinusoid(
     """Waves at integer ``positions`` (...,) as (..., width); angles in float32 or wider."""
     half = width // 2
     wide = torch.float64 if dtype == torch.float64 else torch.float32
-    m = torch.arange(half, device=positions.device, dtype=torch.float64)
+    m = torch.arange(half, device=positions.device, dtype=widest(positions.device))
     exponent = 2 * m / width if freq == "paper" else m / max(half - 1, 1)
     angles = positions[..., None].to(wide) * (base**-exponent).to(wide)
     if layout == "interleaved":
