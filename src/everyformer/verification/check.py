@@ -15,7 +15,7 @@ class Check:
 
     def close(self, got: Tensor, expected: Tensor, tolerance: float, where: str) -> None:
         """max |got - expected| <= tolerance * max(1, max |expected|), and both finite."""
-        got, expected = got.detach().double(), expected.detach().double()
+        got, expected = (t.detach().cpu().double() for t in (got, expected))
         if got.shape != expected.shape:
             raise LawBroken(f"{where}: shape {tuple(got.shape)} is not {tuple(expected.shape)}")
         if not torch.isfinite(got).all():

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from everyformer.core.devices import widest
 from everyformer.core.mask import Mask
 from everyformer.core.member import Member
 from everyformer.core.mixer import Mixer
@@ -178,10 +179,11 @@ def numbers(member: Member, check: Check, device: str, dtype: torch.dtype) -> No
                 where = f"{case} {kind} L={length} {'masked row' if mask else ''}"
                 check.true(bool(torch.isfinite(y).all()), f"{where}: output not finite")
                 check.true(bool(torch.isfinite(gradient).all()), f"{where}: gradient not finite")
-        exact = case.mixer(torch.float64, device)
+        wide = device if widest(torch.device(device)) is torch.float64 else "cpu"
+        exact = case.mixer(torch.float64, wide)
         exact.load_state_dict(mixer.state_dict())
-        x = draw(2, 9, WIDTH, device=device)
-        low = mixer(x.to(kind)).y
+        x = draw(2, 9, WIDTH, device=wide)
+        low = mixer(x.to(device, kind)).y
         check.close(low, exact(x).y, TOLERANCE[kind], f"{case}: {kind} against float64")
 
 

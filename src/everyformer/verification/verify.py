@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterator, Sequence
 
 import torch
 
-from everyformer.core.devices import pick_device
-from everyformer.core.errors import unknown
+from everyformer.core.devices import pick_device, widest
+from everyformer.core.errors import ConfigError, unknown
 from everyformer.core.foreign import FAILURES, describe
 from everyformer.core.member import Member
 from everyformer.family import info, list_members
@@ -99,5 +99,10 @@ def verify(
         if law not in known:
             raise unknown("law", law, known)
     members = [info(name) for name in names] or list_members()
-    chosen, place = list(laws) or [*LAWS, *(FULL if full else ())], str(pick_device(device))
-    return (check_law(m, law, place, DTYPES[dtype]) for m in members for law in chosen)
+    chosen, place = list(laws) or [*LAWS, *(FULL if full else ())], pick_device(device)
+    if DTYPES[dtype] is torch.float64 and widest(place) is not torch.float64:
+        raise ConfigError(
+            f"device '{device}' has no float64, in which laws are checked unless told: give "
+            "precision float32"
+        )
+    return (check_law(m, law, str(place), DTYPES[dtype]) for m in members for law in chosen)
