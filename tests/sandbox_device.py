@@ -16,7 +16,7 @@ import io
 import json
 import sys
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -36,23 +36,43 @@ MIXING = {"copy_", "_to_copy", "index", "_unsafe_index", "index_put", "index_put
 """operators for which torch itself lets tensors of the host and of a device meet"""
 
 
+_HostGenerator = torch.Generator
+
+
 class _Module(backend_registration._DummyBackendModule):
-    """What ``torch.sandbox`` is: the random numbers are the host's."""
+    """What ``torch.sandbox`` is; it has random numbers of its own."""
+
+    def __init__(self) -> None:
+        self.random = torch.get_rng_state()
+
+    def manual_seed_all(self, seed: int) -> None:
+        self.random = _HostGenerator().manual_seed(seed).get_state()
 
     def get_amp_supported_dtype(self) -> list[torch.dtype]:
         return [torch.bfloat16, torch.float16]
 
     def get_rng_state(self, device: Any = None) -> Tensor:
-        return torch.get_rng_state()
+        return self.random
 
     def set_rng_state(self, state: Tensor, device: Any = None) -> None:
-        torch.set_rng_state(state)
+        self.random = state
+
+    @contextlib.contextmanager
+    def drawing(self) -> Iterator[None]:
+        """A block in which the host draws for the device."""
+        with torch.random.fork_rng([]):
+            torch.set_rng_state(self.random)
+            yield
+            self.random = torch.get_rng_state()
 
     def synchronize(self, device: Any = None) -> None:
         """Nothing is ever under way."""
 
     def device(self, device: Any) -> AbstractContextManager[None]:
         return nullcontext()
+
+
+SANDBOX = _Module()
 
 
 class Boxed(Tensor):
@@ -113,7 +133,9 @@ def _run(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     asked = kwargs.get("device")
     there = bool(boxes) if asked is None else torch.device(asked).type == NAME
     on_host = tree_map(lambda x: HOST if isinstance(x, torch.device) else _held(x), (args, kwargs))
-    made = func(*on_host[0], **on_host[1])
+    draws = there and torch.Tag.nondeterministic_seeded in func.tags
+    with SANDBOX.drawing() if draws else nullcontext():
+        made = func(*on_host[0], **on_host[1])
     for box in boxes:
         # views made in place, and results that were given too small
         if box.shape != box.held.shape or box.stride() != box.held.stride():
@@ -150,9 +172,6 @@ def _copy_from(source: Tensor, target: Tensor, non_blocking: bool = False) -> Te
     return target
 
 
-_HostGenerator = torch.Generator
-
-
 class _Generator:
     """Makes generators of the host, for whatever device they are asked."""
 
@@ -166,7 +185,7 @@ OPERATORS = torch.library.Library("aten", "IMPL")
 
 def install() -> None:
     """Let this process have the second device, for good."""
-    backend_registration._setup_privateuseone_for_python_backend(NAME, _Module())
+    backend_registration._setup_privateuseone_for_python_backend(NAME, SANDBOX)
     # else weights that two modules share would be two after Module.to
     torch.__future__.set_swap_module_params_on_conversion(True)
     torch.Generator = _Generator  # type: ignore[assignment, misc]

@@ -1,6 +1,7 @@
 """The laws of every member, on a device that is not the host and has no float64."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -41,3 +42,40 @@ def test_laws_in_float64_are_refused_where_there_is_none() -> None:
     line = said("verify", "gpt", "--device", "sandbox")
     assert (line["code"], line["out"]) == (2, "")
     assert "'sandbox' has no float64, in which laws are checked unless told: give" in line["err"]
+
+
+DROPPED = """
+import torch
+import sandbox_device
+sandbox_device.install()
+from everyformer.engines.softmax import blocks
+from everyformer.models.build import create_mixer
+
+blocks.at_once = lambda *_: 1  # a few queries at a time
+torch.manual_seed(0)
+mixer = create_mixer("attention", width=8, heads=2, causal=True, **OPTIONS).to("sandbox").train()
+x, g = torch.randn(2, 9, 8, device="sandbox"), torch.randn(2, 9, 8, device="sandbox")
+y = mixer(x).y
+torch.rand(7, device="sandbox")  # others draw between the passes
+(y * g).sum().backward()
+packed = mixer.project.weights[0]
+print(float((y * g).sum()), float((packed.grad * packed)[-8:].sum()))
+"""
+
+
+@pytest.mark.parametrize("position", ["t5-relative", "xl-relative"])
+def test_weights_are_dropped_alike_in_both_passes_on_a_device(position: str) -> None:
+    # outputs are linear in the values, so their product with their gradient is the output's own
+    code = DROPPED.replace("OPTIONS", repr({"position": position, "attention_dropout": 0.5}))
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", code], text=True, capture_output=True, check=True,
+        env={**os.environ, "PYTHONPATH": str(SANDBOX.parent)},
+    )  # fmt: skip
+    total, of_gradient = map(float, done.stdout.split())
+    assert of_gradient == pytest.approx(total, rel=1e-5)
+    assert abs(total) > 1e-3
+
+
+def test_doctor_names_the_device_that_auto_picks() -> None:
+    machine = json.loads(said("doctor", "--json")["out"])["machine"]
+    assert machine["device"] == "sandbox"

@@ -22,6 +22,7 @@ AUTOCASTING = frozenset(
 """kinds of device that have it; asked once, since compilers do not follow the question"""
 
 
+CPU = torch.device("cpu")
 WITHOUT_DOUBLES = {"mps"}
 """kinds of device that have no float64"""
 
@@ -63,6 +64,14 @@ def pick_device(device: str, local_rank: int | None = None) -> torch.device:
     return chosen
 
 
+def accelerator_name() -> str | None:
+    """The accelerator that ``auto`` picks, as its maker calls it where torch tells; None: none."""
+    found = torch.accelerator.current_accelerator(check_available=True)
+    if found is None:
+        return None
+    return torch.cuda.get_device_name() if found.type == "cuda" else found.type
+
+
 def widest(device: torch.device) -> torch.dtype:
     """float64, or float32 on a device that has none."""
     return torch.float32 if device.type in WITHOUT_DOUBLES else torch.float64
@@ -80,6 +89,22 @@ def seed_all(number: int) -> None:
         torch.manual_seed(number)
     else:
         torch.default_generator.manual_seed(number)
+
+
+def random_state(device: torch.device) -> Tensor:
+    """State of the generator that draws on ``device``, to be set again later."""
+    if device.type in ("cpu", "meta"):
+        return torch.get_rng_state()
+    state: Tensor = torch.get_device_module(device).get_rng_state(device)
+    return state
+
+
+def set_random_state(state: Tensor, device: torch.device) -> None:
+    """Let ``device`` draw again what followed on `random_state`."""
+    if device.type in ("cpu", "meta"):
+        torch.set_rng_state(state)
+    else:
+        torch.get_device_module(device).set_rng_state(state, device)
 
 
 def forked_random(device: torch.device) -> AbstractContextManager[None]:

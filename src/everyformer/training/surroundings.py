@@ -8,6 +8,8 @@ from typing import Any
 
 import torch
 
+from everyformer.core.devices import accelerator_name
+
 
 def environment() -> dict[str, Any]:
     """Versions, device, threads, platform, and the git revision of the current folder, if any."""
@@ -21,7 +23,7 @@ def environment() -> dict[str, Any]:
         "processor": platform.processor() or platform.machine(),
         "cores": os.cpu_count(),
         "torch_threads": torch.get_num_threads(),
-        "accelerator": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
+        "accelerator": accelerator_name(),
         "folder": os.getcwd(),
         "git_revision": revision,
         "git_changes": bool(changed),

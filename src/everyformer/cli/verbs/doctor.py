@@ -140,7 +140,7 @@ def examine() -> dict:
     import torch
 
     from everyformer import __version__
-    from everyformer.core.devices import pick_device
+    from everyformer.core.devices import accelerator_name, pick_device
 
     device = pick_device("auto")
     speed = speeds(device)
@@ -153,7 +153,7 @@ def examine() -> dict:
             "platform": platform.platform(),
             "cores": os.cpu_count(),
             "threads": torch.get_num_threads(),
-            "device": torch.cuda.get_device_name(0) if cuda else "cpu",
+            "device": accelerator_name() or "cpu",
             "bfloat16": "yes" if not cuda or torch.cuda.is_bf16_supported() else "no",
             **room(),
         },

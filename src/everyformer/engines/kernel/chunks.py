@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from everyformer.core.devices import CPU
 from everyformer.engines.products import add_product, halves, product
 from everyformer.engines.ranges import widened
 from everyformer.engines.rooms import at_once
@@ -30,7 +31,6 @@ CHUNK = 64
 BUDGET = 2**16
 """numbers that the states inside one segment may hold on a CPU, for each head of each row: they and
 the segment's tokens stay in the cache"""
-CPU = torch.device("cpu")
 
 
 def segment_length(features: int, values: int, device: torch.device = CPU) -> int:

@@ -17,6 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from everyformer.core.devices import forked_random, random_state, set_random_state
 from everyformer.core.dispatch import take
 from everyformer.engines.dropout import dropout
 from everyformer.engines.once import once_differentiable
@@ -160,7 +161,7 @@ class _Blocks(torch.autograd.Function):
         o = v.new_empty(*q.shape[:3], v.shape[-1])
         for block in _plan(q, tensors[1], call):
             room -= (block.last - block.first) * block.keys * q[block.rows, :, 0, 0].numel()
-            ctx.random.append(_random_state(q) if call.dropout else None)
+            ctx.random.append(random_state(q.device) if call.dropout else None)
             needed = ctx.needs_input_grad[3:] if room >= 0 else None
             weighed = _weigh(call, count, block, tensors, needed)
             o[block.rows, :, block.first : block.last] = _output(weighed)
@@ -309,19 +310,12 @@ def _hide_later(scores: Tensor) -> Tensor:
     return scores
 
 
-def _random_state(q: Tensor) -> Tensor:
-    return torch.cuda.get_rng_state(q.device) if q.is_cuda else torch.get_rng_state()
-
-
 @contextmanager
 def _replayed(random: Tensor | None, q: Tensor) -> Iterator[None]:
     """With the random numbers that a block's forward pass drew."""
     if random is None:
         yield
         return
-    with torch.random.fork_rng(devices=[q.device] if q.is_cuda else []):
-        if q.is_cuda:
-            torch.cuda.set_rng_state(random, q.device)
-        else:
-            torch.set_rng_state(random)
+    with forked_random(q.device):
+        set_random_state(random, q.device)
         yield

@@ -44,7 +44,7 @@ from everyformer.blocks.wiring import Around, Part, Wiring
 from everyformer.core.choices import keep_choices, repeat_choices
 from everyformer.core.chosen import Chosen
 from everyformer.core.config import Options
-from everyformer.core.devices import as_now
+from everyformer.core.devices import CPU, as_now, random_state, set_random_state
 from everyformer.core.errors import EveryformerError
 from everyformer.core.mask import Mask
 from everyformer.core.outputs import LayerOutput, Losses, add_losses
@@ -324,10 +324,11 @@ def _sum(a: Tensor | None, b: Tensor | None) -> Tensor | None:
 
 def _random_states(like: Tensor) -> list[Tensor]:
     """States of the CPU's generator and of that of the device that ``like`` is on."""
-    states = [torch.get_rng_state()]
-    if like.device.type not in ("cpu", "meta"):
-        states.append(torch.get_device_module(like.device).get_rng_state(like.device))
-    return states
+    return [random_state(device) for device in _drawing(like)]
+
+
+def _drawing(like: Tensor) -> tuple[torch.device, ...]:
+    return (CPU,) if like.device == CPU else (CPU, like.device)
 
 
 def _same(some: list[Tensor], others: list[Tensor]) -> bool:
@@ -335,9 +336,8 @@ def _same(some: list[Tensor], others: list[Tensor]) -> bool:
 
 
 def _restore(states: list[Tensor], like: Tensor) -> None:
-    torch.set_rng_state(states[0])
-    if len(states) > 1:
-        torch.get_device_module(like.device).set_rng_state(states[1], like.device)
+    for state, device in zip(states, _drawing(like), strict=True):
+        set_random_state(state, device)
 
 
 @contextmanager
