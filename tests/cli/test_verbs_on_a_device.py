@@ -25,6 +25,7 @@ MEMBERS = {
     "super-resolution": "image-transformer",
 }
 """task -> who is trained; attention for others"""
+ORDER = ("--model.pixels.order", "blocks", "--model.pixels.tile", "2", "2")
 DRAWN = ("generate", "--images", "2")
 ANSWERS: dict[str, tuple[tuple[str, ...], ...]] = {
     "decision": (("generate", "--episodes", "2"),),
@@ -64,7 +65,8 @@ def test_a_run_trained_on_a_device_answers_there_as_on_the_host(
     task: str, data: Path, tmp_path: Path
 ) -> None:
     run, member = str(tmp_path / "run"), MEMBERS.get(task, "attention")
-    train = ("train", member, "--task", task, *DATA[task], *SIZES, "--out", run)
+    more = ORDER if task == "pixels" else ()
+    train = ("train", member, "--task", task, *DATA[task], *SIZES, *more, "--out", run)
     episodes = "--episodes" if task == "policy" else "--sequences"
     asked = (("eval", episodes, "2"), *ANSWERS.get(task, (("predict", "--sequences", "2"),)))
     lines: list[list[str]] = [[*train, "--device", "sandbox"]]

@@ -19,6 +19,7 @@ from everyformer.engines.sparse.attention import (
     sparse_attention,
 )
 from everyformer.engines.sparse.by_torch import by_parts
+from everyformer.engines.sparse.layouts import Tables
 from everyformer.engines.sparse.patterns import (
     Blocks,
     BlockTable,
@@ -70,6 +71,10 @@ PLANS = {
         Near(before=4, after=4, causal=False), BlockTable(size=5, table=table(70), causal=False)
     ),
     "a causal table": SparsePlan.of(BlockTable(size=5, table=table(70, 1)[:1]), Near(before=2)),
+    "a table behind two tokens": SparsePlan.of(
+        BlockTable(size=5, table=table(70, 2), causal=False, skip=2),
+        GlobalQueries(tokens=(0, 1), causal=False),
+    ),
     "a block before": SparsePlan.of(PastBlocks(size=5, shift=2)),
     "a block before, or none": SparsePlan.of(PastBlocks(size=5, shift=3, wrap=False)),
     "head by head": SparsePlan(
@@ -154,6 +159,28 @@ def test_no_more_than_some_windows_have_gradients_of_their_keys_at_a_time(monkey
         sparse_attention(q, k, v, plan, backend="blocked").sum().backward()
         assert len(asked) == calls
         assert max(asked) <= room
+
+
+def test_a_table_is_gathered_a_head_at_a_time(monkeypatch):
+    """Where the keys of all heads are more than there is room for."""
+    taken = []
+    real = Tables.take
+
+    def take(self, t):
+        units = real(self, t)
+        taken.append(units.numel())
+        return units
+
+    monkeypatch.setattr(Tables, "take", take)
+    q, k, v = (torch.randn(1, HEADS, 350, SIZE, requires_grad=True) for _ in range(3))
+    plan = SparsePlan.of(BlockTable(size=5, table=table(70), causal=False))
+    of_a_head = 70 * 2 * 5 * SIZE
+    whole, apart = (4, HEADS * of_a_head), (4 * HEADS, of_a_head)
+    for room, (calls, most) in ((HEADS * of_a_head, whole), (HEADS * (of_a_head - SIZE), apart)):
+        monkeypatch.setattr(branches, "ROOM", room // torch.get_num_threads())
+        taken.clear()
+        sparse_attention(q, k, v, plan, backend="blocked").sum().backward()
+        assert taken == [most] * calls  # keys and values, forward and backward
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -63,15 +63,45 @@ print(float((y * g).sum()), float((packed.grad * packed)[-8:].sum()))
 """
 
 
+REVERSED = """
+import json
+import torch
+import sandbox_device
+sandbox_device.install()
+from helpers import both_ways, build_model
+
+torch.manual_seed(0)
+options = {"wiring": "reversible", "reversible_output": "mean", "dropout": 0.5}
+model = build_model("attention", dtype=torch.float32, **options).to("sandbox").train()
+tokens = torch.arange(12, device="sandbox").view(2, 6)
+
+def gradients():
+    loss = model(tokens, targets=tokens).loss
+    torch.rand(7, device="sandbox")
+    return [float(g.abs().sum()) for g in torch.autograd.grad(loss, list(model.parameters()))]
+
+print(json.dumps(both_ways(gradients)))
+"""
+
+
+def ran(code: str) -> str:
+    """What a program prints, which finds the modules of the tests."""
+    return subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", code], text=True, capture_output=True, check=True,
+        env={**os.environ, "PYTHONPATH": str(SANDBOX.parent)},
+    ).stdout  # fmt: skip
+
+
+def test_layers_rebuilt_on_a_device_draw_what_they_drew() -> None:
+    rebuilt, kept = json.loads(ran(REVERSED))
+    assert rebuilt == pytest.approx(kept, rel=1e-4)
+
+
 @pytest.mark.parametrize("position", ["t5-relative", "xl-relative"])
 def test_weights_are_dropped_alike_in_both_passes_on_a_device(position: str) -> None:
     # outputs are linear in the values, so their product with their gradient is the output's own
     code = DROPPED.replace("OPTIONS", repr({"position": position, "attention_dropout": 0.5}))
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", code], text=True, capture_output=True, check=True,
-        env={**os.environ, "PYTHONPATH": str(SANDBOX.parent)},
-    )  # fmt: skip
-    total, of_gradient = map(float, done.stdout.split())
+    total, of_gradient = map(float, ran(code).split())
     assert of_gradient == pytest.approx(total, rel=1e-5)
     assert abs(total) > 1e-3
 

@@ -25,12 +25,12 @@ from torch import Tensor
 from everyformer.core.devices import Constant
 from everyformer.engines.operators import operator
 from everyformer.engines.softmax import kernels
-from everyformer.engines.sparse.layouts import Windows
+from everyformer.engines.sparse.layouts import Tables, Windows
 from everyformer.engines.sparse.plan import Branch, SparsePlan
 
 ROOM = 1 << 19
-"""numbers of the keys of windows that each thread works on at a time, two megabytes: a layer of
-longformer keeps 181 MiB of 389 at 16,384 tokens"""
+"""numbers of the keys of units that each thread works on at a time, two megabytes: a layer of
+longformer takes 181 MiB for 389 at 16,384 tokens, one of bigbird 229 for 433"""
 LARGEST_SAVED = 1 << 22
 """entries of a mask that stays for the next call, 16 MB in float32"""
 
@@ -76,34 +76,47 @@ def _tasks(q: Tensor, lengths: Tensor | None, text: str) -> Iterator[_Task]:
                 masks = [_masked(branch, length, None, q.dtype)] * batch
             else:
                 masks = [_saved_mask(text, length, heads, g, n, q.dtype)] * batch
-            for part, units in _parts(branch, q.shape, isinstance(chosen, slice)):
+            for part in _parts(branch, q.shape, chosen):
                 for b in range(batch):
-                    mask, empty = (_of_units(t, units) for t in masks[b])
-                    yield _Task(slice(b, b + 1), chosen, part, mask, empty, alone)
+                    mask, empty = (_of_part(t, part) for t in masks[b])
+                    yield _Task(slice(b, b + 1), part.heads, part.branch, mask, empty, alone)
 
 
-def _parts(branch: Branch, shape: tuple[int, ...], every: bool) -> Iterator[tuple[Branch, slice]]:
-    """A branch as parts, each with its units among all; of ``every`` head, since gradients of some
-    are put among the others' as a whole text."""
+class _Part(NamedTuple):
+    """What is worked on at once of a branch."""
+
+    branch: Branch
+    heads: slice | Tensor
+    units: slice = slice(None)
+
+
+def _parts(branch: Branch, shape: tuple[int, ...], chosen: slice | Tensor) -> Iterator[_Part]:
+    """A branch in parts: windows some at a time, tables a head at a time; whole where only some
+    heads are ``chosen``, since gradients of these are put among the others' as a whole text."""
     queries, keys = branch.queries, branch.keys
-    if not (every and isinstance(queries, Windows) and isinstance(keys, Windows)):
-        yield branch, slice(None)
-        return
     _, length, heads, channels = shape
-    units = queries.units(length)
-    step = max(1, ROOM * torch.get_num_threads() // (heads * channels * keys.wide))
-    if step >= units:
-        yield branch, slice(None)
-        return
-    for first in range(0, units, step):
-        stop = min(first + step, units)
-        some = branch._replace(queries=queries.part(first, stop), keys=keys.part(first, stop))
-        yield some, slice(first, stop)
+    room = ROOM * torch.get_num_threads() // (heads * channels)
+    if isinstance(chosen, Tensor) or not isinstance(queries, Windows):
+        yield _Part(branch, chosen)
+    elif isinstance(keys, Windows) and room < (units := queries.units(length)) * keys.wide:
+        step = max(1, room // keys.wide)
+        for first in range(0, units, step):
+            stop = min(first + step, units)
+            some = branch._replace(queries=queries.part(first, stop), keys=keys.part(first, stop))
+            yield _Part(some, chosen, slice(first, stop))
+    elif isinstance(keys, Tables) and room < keys.entries:
+        for head in range(heads):
+            yield _Part(branch._replace(keys=keys.of_head(head)), slice(head, head + 1))
+    else:
+        yield _Part(branch, chosen)
 
 
-def _of_units(t: Tensor | None, units: slice) -> Tensor | None:
-    """Rows of ``t`` (U or 1, ...) for some units."""
-    return t if t is None or len(t) == 1 else t[units]
+def _of_part(t: Tensor | None, part: _Part) -> Tensor | None:
+    """What a part needs of ``t`` (U or 1, H or 1, ...), which has the chosen heads alone."""
+    if t is None:
+        return None
+    t = t if len(t) == 1 else t[part.units]
+    return t if t.shape[1] == 1 or isinstance(part.heads, Tensor) else t[:, part.heads]
 
 
 @lru_cache(maxsize=16)
@@ -201,7 +214,7 @@ def _gradients(
         for total, part in zip((dk, dv), grads[1:], strict=True):
             row, units = total[task.row], part.transpose(1, 2)[None]
             if isinstance(task.heads, slice):
-                keys.add(units, row)
+                keys.add(units, row[:, :, task.heads])
             else:
                 of_heads = row.new_zeros(1, length, *units.shape[3:])
                 keys.add(units, of_heads)

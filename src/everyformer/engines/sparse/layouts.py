@@ -233,6 +233,15 @@ class Tables:
     skip: int = 0
     """tokens in front that lie in no block"""
 
+    @property
+    def entries(self) -> int:
+        """Keys of a head, however often they are there."""
+        return self.table[0].numel() * self.size
+
+    def of_head(self, head: int) -> Tables:
+        """The table of one head."""
+        return self._by_head[head % len(self._by_head)]
+
     def positions(self, length: int) -> Tensor:
         within = torch.arange(self.size)
         real = (self.table >= 0)[..., None]
@@ -285,6 +294,10 @@ class Tables:
             known = at.expand(-1, heads, -1) + torch.arange(heads)[:, None]
             self._known_vectors[heads, each] = known
         return known
+
+    @cached_property
+    def _by_head(self) -> tuple[Tables, ...]:
+        return tuple(Tables(self.size, one[None], self.skip) for one in self.table)
 
     @cached_property
     def _known_vectors(self) -> dict[tuple[int, int], Tensor]:
