@@ -11,6 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
 from everyformer.benchmark.points import Point
 from everyformer.cli import main
@@ -535,7 +536,7 @@ def test_layers_are_foretold_by_what_a_short_length_took(
     assert (times.expected(), {p.length for p in times.points}) == ({}, {4096, 2048})
 
 
-@pytest.mark.parametrize("device", ["cpu", "meta"])
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
 def test_layers_are_measured_where_members_are_trained(
     device: str, tree: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -546,6 +547,7 @@ def test_layers_are_measured_where_members_are_trained(
         return [Point(name, length, seconds=0.5) for name in names]
 
     monkeypatch.setattr(timing, "bench_together", measured)
+    monkeypatch.setattr(timing, "pick_device", torch.device)  # whether it is there or not
     training = TrainingConfig(budget_tokens=1, device=device)
     config = CompareConfig(members=("linear",), lengths=(256,), training=training)
     assert [length for length, _ in timing.LayerTimes(config, ["linear"], tree).measure()] == [256]
