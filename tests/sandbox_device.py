@@ -40,7 +40,7 @@ _HostGenerator = torch.Generator
 
 
 class _Module(backend_registration._DummyBackendModule):
-    """What ``torch.sandbox`` is; it has random numbers of its own."""
+    """The module ``torch.sandbox``, with random numbers of its own."""
 
     def __init__(self) -> None:
         self.random = torch.get_rng_state()
@@ -198,7 +198,7 @@ def install() -> None:
 
 
 def _said(words: Sequence[str]) -> dict[str, Any]:
-    """What came of a command line."""
+    """Exit code of a command line, what it wrote, and how many operators the device ran."""
     from everyformer.cli import main
 
     out, err = io.StringIO(), io.StringIO()

@@ -1,4 +1,4 @@
-"""What is trained on a device that is not the host answers there as it does on the host."""
+"""Runs trained on a device that is not the host answer there as they do on the host."""
 
 import json
 import os

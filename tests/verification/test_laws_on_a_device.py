@@ -18,7 +18,7 @@ ELSEWHERE = {"compiles", "devices", "traffic"}
 
 
 def said(*words: str) -> dict[str, Any]:
-    """What a command line gives on the device."""
+    """Exit code and output of a command line on the device."""
     done = subprocess.run(
         [sys.executable, SANDBOX, "--lines"], input=json.dumps([words]), text=True,
         capture_output=True, check=True,
@@ -85,7 +85,7 @@ print(json.dumps(both_ways(gradients)))
 
 
 def ran(code: str) -> str:
-    """What a program prints, which finds the modules of the tests."""
+    """Output of a program that finds the modules of the tests."""
     return subprocess.run(
         [sys.executable, "-W", "ignore", "-c", code], text=True, capture_output=True, check=True,
         env={**os.environ, "PYTHONPATH": str(SANDBOX.parent)},
