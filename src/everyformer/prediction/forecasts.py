@@ -251,7 +251,7 @@ class SeriesReader:
         except (ConfigError, DataError):
             return None
         assert isinstance(own, ForecastDataset)
-        judged = self.judged(own, np.maximum(own.train_ends, own.series.bounds[:-1] + 1), batch)
+        judged = self.judged(own, np.maximum(own.train_ends, own.scales.ends), batch)
         return (
             (sum(one.unexpected for one in judged) / len(judged), len(judged)) if judged else None
         )

@@ -57,6 +57,17 @@ def test_a_long_table_and_a_wide_one_are_the_same_series(read, text):
     assert np.diff(series.times)[:4].tolist() == [86400.0] * 4
 
 
+@pytest.mark.parametrize("text", [WIDE, LONG], ids=["wide", "long"])
+def test_a_series_begins_with_its_first_value_wherever_others_do(read, text):
+    rows = {"2024-01-01,1,10": "2024-01-01,1,", "2024-01-01,b,10\n": ""}
+    for one, other in rows.items():
+        text = text.replace(one, other)
+    series = read(text)
+    assert values(series)["b"] == pytest.approx([20, np.nan, np.nan, 50], nan_ok=True)
+    assert (series.times[series.bounds[1]] - series.times[0]) == 86400.0
+    assert series.ends.tolist() == [5, 9]
+
+
 def test_what_was_guessed_put_in_order_and_left_aside_is_said(read):
     text = LONG.replace("\n", ",9\n").replace("sold,9", "sold,rank")
     series = read(text, value_column=("sold",))

@@ -77,6 +77,22 @@ def test_scales_are_those_of_the_training_part_alone():
         np.testing.assert_array_equal(getattr(changed, name), expected)
 
 
+@pytest.mark.parametrize(("begins", "validation"), [((0, 54), 0.2), ((0, 59), 0.2), ((0, 0), 1)])
+def test_a_series_with_little_to_train_on_is_checked_after_what_it_is_scaled_by(begins, validation):
+    """Its second begins near or in the held-out part: what comes after an origin moves nothing."""
+    series = series_of(60, 16, begins=begins)
+    made = data(series, validation=validation)
+    for number, start in enumerate(made.series.bounds[:-1]):
+        mine = made.origins[made.owner(made.origins) == number]
+        assert len(mine)
+        assert mine[0] + 1 >= start + min(SEASON + 2, 16 - HORIZON)
+        later = (np.arange(76) > mine[0]) & (np.arange(76) < series.ends[number])
+        values = np.where(later, series.values**2, series.values)
+        other = data(DatedSeries(**{**vars(series), "values": values}), validation=validation)
+        torch.testing.assert_close(other.before(mine[:1]).inputs, made.before(mine[:1]).inputs)
+        assert other.units(mine[:1]) == made.units(mine[:1])
+
+
 def test_a_first_step_is_real_and_what_is_known_ahead_is_its_own_series_s():
     made = data(series_of(12, 12), validation=1)
     batch = made.before(np.array([12 + CONTEXT - 1, 11]))
@@ -155,13 +171,15 @@ def test_the_cut_is_one_time_for_all_and_late_and_early_series_are_told():
         if cut < end
     }
     assert len(when) == 1
-    assert "1 of the series end too early to be checked" in made.split
+    assert "1 of the series end too early to be checked, or are too short" in made.split
     assert made.train_ends[2] == made.series.ends[2]
 
 
-def test_all_may_be_held_out():
-    made = data(series_of(30), validation=1)
-    assert made.origins.tolist() == [*range(1, 30 - HORIZON, HORIZON)]
+@pytest.mark.parametrize("length", [30, SEASON + 4, HORIZON + 2])
+def test_all_may_be_held_out_after_the_steps_that_scales_are_read_from(length):
+    made = data(series_of(length), validation=1)
+    first = max(2, min(SEASON + 2, length - HORIZON)) - 1
+    assert made.origins.tolist() == [*range(first, length - HORIZON, HORIZON)]
     with pytest.raises(DataError, match="nothing to train on"):
         made.train_batch(0, 1, 0)
 

@@ -375,7 +375,9 @@ class _Rows:
                         f"the series '{name}' of {self.table.where} has fewer than two values: "
                         "leave it out, or give more of its past"
                     )
-                yield name, stamps, laid[:, column], laid[:, several:]
+                # a series begins with its first value, wherever others of the table begin
+                first = int(np.flatnonzero(~np.isnan(laid[:, column]))[0])
+                yield name, stamps[first:], laid[first:, column], laid[first:, several:]
 
 
 def shows_series(source: Source, config: DataConfig) -> bool:

@@ -48,20 +48,28 @@ class Scales:
     deviation: np.ndarray
     unit: np.ndarray
     """mean change over a season"""
+    ends: np.ndarray
+    """one after the last step that they were read from: forecasts are checked after it"""
 
     @classmethod
-    def of(cls, series: DatedSeries, train_ends: np.ndarray, season: int) -> "Scales":
-        """Of a series with too short a training part, from its first steps."""
+    def of(
+        cls, series: DatedSeries, train_ends: np.ndarray, season: int, horizon: int = 0
+    ) -> "Scales":
+        """Of a series with too short a training part, from its first steps: those of a season, of
+        which a ``horizon`` is left at the end."""
         rows = []
         for start, end, train in zip(series.bounds, series.ends, train_ends, strict=False):
-            few_steps = train - start < max(2, season + 1)
-            values = series.values[start : min(end, start + season + 2) if few_steps else train]
+            last = train
+            if train - start < max(2, season + 1):
+                last = min(end, start + max(2, min(season + 2, end - start - horizon)))
+            values = series.values[start:last]
             steps = filled(values)
             lag = season if len(steps) > season else 1
             change = float(np.abs(steps[lag:] - steps[:-lag]).mean()) if len(steps) > lag else 0.0
             deviation = float(np.nanstd(values)) or max(abs(float(steps[0])), 1.0)
-            rows.append((float(np.nanmean(values)), deviation, change or deviation))
-        return cls(*np.array(rows).reshape(-1, 3).T)
+            rows.append((float(np.nanmean(values)), deviation, change or deviation, last))
+        *scales, ends = np.array(rows).reshape(-1, 4).T
+        return cls(*scales, ends.astype(np.int64))
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -132,11 +140,12 @@ class ForecastDataset(OrderedDataset):
 
     @cached_property
     def origins(self) -> np.ndarray:
-        """The held-out steps from which forecasts are made: all their H targets are held out, and
-        one at least is known."""
+        """The held-out steps from which forecasts are made: all their H targets are held out, come
+        after the steps that scales were read from, and one at least is known."""
+        firsts = np.maximum(self.train_ends, self.scales.ends)
         found = [
-            np.arange(max(train, start + 2) - 1, end - self.horizon, self.stride)
-            for start, train, end in zip(self._starts, self.train_ends, self._ends, strict=True)
+            np.arange(max(first, start + 2) - 1, end - self.horizon, self.stride)
+            for start, first, end in zip(self._starts, firsts, self._ends, strict=True)
         ]
         origins = np.concatenate(found).astype(np.int64)
         return origins[~np.isnan(self.truth(origins)).all(1)]
@@ -332,7 +341,7 @@ def forecast_dataset(series: DatedSeries, config: DataConfig, name: str) -> Fore
     train_ends, words = _cut(series, config, horizon)
     trained = int((train_ends - series.bounds[:-1]).sum())
     context = config.context or max(3 * season, 4 * horizon, CONTEXT)
-    scales = Scales.of(series, train_ends, season)
+    scales = Scales.of(series, train_ends, season, horizon)
     result = ForecastDataset(
         name=name,
         task="forecast",
@@ -384,7 +393,7 @@ def _doubts(dataset: ForecastDataset) -> list[str]:
     starts, ends = series.bounds[:-1], series.ends
     checked = set(dataset.owner(dataset.origins).tolist())
     if unchecked := len(series.names) - len(checked):
-        result.append(f"{unchecked:,} of the series end too early to be checked")
+        result.append(f"{unchecked:,} of the series end too early to be checked, or are too short")
     still = [
         name
         for name, a, b in zip(series.names, starts, ends, strict=True)
