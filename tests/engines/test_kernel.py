@@ -229,7 +229,9 @@ def test_the_operator_keeps_its_promises(levels):
     state = attention.KernelState.empty((B, H), M, D, levels, device="cpu", dtype=torch.float64)
     logs = [given.get("level"), given.get("gate")]
     arguments = (given["q"], given["k"], given["v"], keep, *logs, state.sums, state.level)
-    torch.library.opcheck(torch.ops.everyformer.kernel_attention, (*arguments, "positive", 0.0))
+    torch.library.opcheck(
+        torch.ops.everyformer.kernel_attention, (*arguments, "positive", 0.0, None, "", False)
+    )
 
 
 def test_flops_are_the_products_that_are_run():

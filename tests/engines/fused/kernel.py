@@ -10,6 +10,8 @@ from everyformer.engines.fused.kernel.call import backward, forward
 from everyformer.engines.kernel import attention, chunks
 
 B, H = 1, 2
+GIVEN = (None, "", False)
+"""no map: features are given"""
 POSITIVE, SIGNED = ("positive", 0.0), ("signed", 0.5)
 CASES = {
     "plain": ({}, POSITIVE),
@@ -107,7 +109,7 @@ def agree(found, expected, tolerance):
 def check(given, guard, tolerance, ended=True):
     """Results and gradients (also of the state at the end) are the recurrence's in float64, and
     those of torch's operator."""
-    found, beside = forward(*given, *guard), attention._attend(*given, *guard)
+    found, beside = forward(*given, *guard), attention._attend(*given, *guard, *GIVEN)
     assert [t.dtype for t in found] == [t.dtype for t in beside]
     agree(found, beside, tolerance)
     exact = [t if t is None or t.dtype == torch.bool else t.double() for t in given]
@@ -126,7 +128,7 @@ def check(given, guard, tolerance, ended=True):
     expected = torch.autograd.grad(loss, [exact[n] for n in by])
     results = found[0], found[1], found[2], found[4], found[5]
     got = backward(*given[:6], *results, grad_y, grad_after, *guard)
-    beside = attention._gradients(*given[:6], *results, grad_y, grad_after, *guard)
+    beside = attention._gradients(*given[:6], *results, grad_y, grad_after, *guard, *GIVEN)
     assert [t.dtype for t in got] == [t.dtype for t in beside]
     agree(got, beside, tolerance)
     agree([t for t in got if t.numel()], expected, tolerance)

@@ -36,6 +36,8 @@ from everyformer.engines.kernel.chunks import (
     segment_length,
 )
 from everyformer.engines.kernel.denominators import POSITIVE, Denominator, divided, fixed
+from everyformer.engines.kernel.features import made
+from everyformer.engines.kernel.maps import Mapped, SegmentMap, gradients, row_gradient
 from everyformer.engines.operators import operator
 from everyformer.engines.ranges import fake, full_precision, returned, widened
 
@@ -99,18 +101,25 @@ def kernel_attention(
     gate: Tensor | None = None,
     state: KernelState | None = None,
     guard: Denominator = POSITIVE,
+    feature_map: SegmentMap | None = None,
 ) -> tuple[Tensor, KernelState]:
     """Causal averages (B, H, L, D_v) in v's dtype, and the state after them.
 
     Args:
-        q, k: (B, H, L, M) features. v: (B, H, L, D_v).
+        q, k: (B, H, L, M) features, or (B, H, L, D) what ``feature_map`` maps. v: (B, H, L, D_v).
         keep: (B, L) bool, which tokens are real; the others are not read.
         level: (B, H, L) log of a factor of each key's features.
         gate: (B, H, L) log g <= 0. The factor 1 - g_s is not applied: it belongs to ``level``.
         state: what was read before; it must have a level if and only if levels or gates are given.
         guard: of the denominators.
+        feature_map: of queries and keys, which is made segment by segment; None: they are features.
     """
-    levels = level is not None or gate is not None
+    if feature_map is not None and (k.is_cuda or q.shape[2] == 1):
+        # kernels read features
+        q, (k, level) = made(feature_map, q)[0], _with_levels(feature_map, k, level)
+        feature_map = None
+    count = k.shape[3] if feature_map is None else feature_map.features
+    levels = level is not None or gate is not None or bool(feature_map and feature_map.levels)
     if levels and not (guard.kind == "signed" or guard == POSITIVE):
         raise ConfigError(
             f"the denominators of keys with levels or gates are known up to a factor, so {guard} "
@@ -118,7 +127,7 @@ def kernel_attention(
         )
     if state is None:
         like = {"device": v.device, "dtype": v.dtype}
-        state = KernelState.empty((k.shape[0], k.shape[1]), k.shape[3], v.shape[3], levels, **like)
+        state = KernelState.empty((k.shape[0], k.shape[1]), count, v.shape[3], levels, **like)
     elif (state.level is not None) != levels:
         raise ShapeError(
             "a state with a level goes with keys that have levels or gates, one without it with "
@@ -129,11 +138,21 @@ def kernel_attention(
     if q.shape[2] == 1:
         y, sums, top = _one_token(Inputs(q, k, v, keep, level, gate), state, guard)
     else:
+        name, rows = ("", None) if feature_map is None else feature_map
+        of_map = (rows, name, rows is not None and rows.requires_grad)
         y, _, sums, top, _, _ = _kernel_attention(
-            q, k, v, keep, level, gate, state.sums, state.level, guard.kind, guard.eps
+            q, k, v, keep, level, gate, state.sums, state.level, guard.kind, guard.eps, *of_map
         )
         y = y.transpose(1, 2)
     return y, KernelState(advanced(state.seen, q.shape[2], keep), sums, top if levels else None)
+
+
+def _with_levels(by: SegmentMap, k: Tensor, level: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    """Features of all keys, and their levels added to those given."""
+    features, own = made(by, k)
+    if own is None or level is None:
+        return features, level if own is None else own
+    return features, level + own
 
 
 def read_all(
@@ -151,6 +170,7 @@ def sum_up(
     level: Tensor | None,
     gate: Tensor | None,
     state: KernelState,
+    feature_map: SegmentMap | None = None,
 ) -> KernelState:
     """The state after the keys and values of one part of a text, without averages.
 
@@ -159,6 +179,8 @@ def sum_up(
             The others are as in `kernel_attention`.
     """
     fade = None
+    if feature_map is not None:
+        k, level = _with_levels(feature_map, k, level)
     if gate is not None:
         gate = widened(gate) if keep is None else widened(gate).masked_fill(~keep[:, None], 0)
         fade = gate.sum(2)
@@ -238,20 +260,21 @@ def _rows(part: Tensor, like: Tensor, start: int, stop: int) -> Tensor:
 def _attend(
     q: Tensor, k: Tensor, v: Tensor, keep: Tensor | None, level: Tensor | None,
     gate: Tensor | None, sums: Tensor, top: Tensor | None, kind: str, eps: float,
+    rows: Tensor | None, name: str, learned: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """y (B, L, H, D_v), its denominators, the state after, and the states where segments meet.
 
     The last of those is the state after once more: a number that is never 1 leaves graphs open.
     """
     (batch, heads, length, values), guard = v.shape, Denominator(kind, eps)  # type: ignore[arg-type]
-    inputs = Inputs(q, k, v, keep, level, gate)
+    inputs = Inputs(q, k, v, keep, level, gate, _named(name, rows))
     carried = Carried(sums.flatten(0, 1), None if top is None else top.flatten())
     y = v.new_empty(batch, length, heads, values)
     totals = sums.new_empty(batch, length, heads, 1)
     starts = [carried]
     with full_precision(q):
-        for start, stop in _segments(length, k.shape[3], values, k.device):
-            part = chunk_segment(inputs, start, stop, carried)
+        for start, stop in _segments(length, sums.shape[2], values, k.device):
+            part = chunk_segment(inputs.segment(start, stop), carried)
             average, total = divided(forward(part), guard)
             y[:, start:stop] = _rows(average, v, start, stop)
             totals[:, start:stop] = _rows(total, v, start, stop)
@@ -271,34 +294,40 @@ def _attend(
 def _gradients(
     q: Tensor, k: Tensor, v: Tensor, keep: Tensor | None, level: Tensor | None,
     gate: Tensor | None, y: Tensor, totals: Tensor, after: Tensor, starts: Tensor, tops: Tensor,
-    grad_y: Tensor, grad_after: Tensor | None, kind: str, eps: float,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
-    """Gradients of q, k, v, levels, gates and of the sums before.
+    grad_y: Tensor, grad_after: Tensor | None, kind: str, eps: float, rows: Tensor | None,
+    name: str, learned: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    """Gradients of q, k, v, levels, gates, of the sums before and of a map's rows.
 
     A level is the log of a factor of fk, so its gradient is fk . dfk; a log gate takes away from
     the levels of its own and all later keys, and adds to that of the state at the end.
     """
-    inputs, (batch, heads, length, values) = Inputs(q, k, v, keep, level, gate), v.shape
+    inputs = Inputs(q, k, v, keep, level, gate, _named(name, rows))
+    batch, heads, length, values = v.shape
     wide, guard = starts.dtype, Denominator(kind, eps)  # type: ignore[arg-type]
     dq, dk, dv = (starts.new_empty(t.shape) for t in (q, k, v))
     moved = starts.new_empty(batch, heads, length) if tops.numel() else None
+    drows = None if rows is None else starts.new_zeros(rows.shape)
     with full_precision(q):
         dsums = torch.zeros_like(after) if grad_after is None else grad_after.to(wide)
         dsums = dsums.flatten(0, 1)
-        parts = list(enumerate(_segments(length, k.shape[3], values, k.device)))
+        parts = list(enumerate(_segments(length, after.shape[2], values, k.device)))
         for n, (start, stop) in reversed(parts):
             before = Carried(starts[n], tops[n] if tops.numel() else None)
-            part = chunk_segment(inputs, start, stop, before)
+            part = chunk_segment(inputs.segment(start, stop), before)
             g = torch.zeros_like(part.v)
             _fill(_rows(g, v, start, stop), slice(start, stop), (y, totals, grad_y), guard)
             grads = backward(part, g, dsums)
-            dsums = grads[3]
-            for into, part_of in zip((dq, dk, dv), grads, strict=False):
-                rows = _rows(part_of[..., : into.shape[3]], v, start, stop)
-                into[:, :, start:stop] = rows.transpose(1, 2)
+            dsums, of_level = grads[3], None
             if moved is not None:
-                of_keys = (grads[1] * part.k).sum(2, keepdim=True)
-                moved[:, :, start:stop] = _rows(of_keys, v, start, stop)[..., 0].mT
+                of_level = (grads[1] * part.k).sum(2, keepdim=True)
+                moved[:, :, start:stop] = _rows(of_level, v, start, stop)[..., 0].mT
+            if inputs.map is not None and part.mapped is not None:
+                into = drows if learned else None
+                grads = (*_unmapped(part.mapped, inputs.map, grads, of_level, into), *grads[2:])
+            for into, part_of in zip((dq, dk, dv), grads, strict=False):
+                found = _rows(part_of[..., : into.shape[3]], v, start, stop)
+                into[:, :, start:stop] = found.transpose(1, 2)
         if keep is not None:
             hidden = ~keep[:, None, :, None]
             dk.masked_fill_(hidden, 0)
@@ -317,7 +346,30 @@ def _gradients(
         none if level is None or moved is None else returned(moved, level),
         none.clone() if gate is None or dgate is None else returned(dgate, gate),
         dsums.view_as(after).contiguous(),
+        none.clone() if rows is None or drows is None else returned(drows, rows),
     )
+
+
+def _named(name: str, rows: Tensor | None) -> SegmentMap | None:
+    return None if rows is None else SegmentMap(name, rows)  # type: ignore[arg-type]
+
+
+def _unmapped(
+    pair: tuple[Mapped, Mapped], by: SegmentMap, above: tuple[Tensor, ...],
+    of_level: Tensor | None, drows: Tensor | None,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """Gradients (X n, C, D) of a segment's queries and keys before their map, from those after it.
+
+    That of the map's rows is added to ``drows``.
+    """
+    found = []
+    for each, g, level in zip(pair, above, (None, of_level), strict=False):
+        level = None if level is None else level.view(each.features.shape[:3])
+        dx, products = gradients(each, *by, g.view_as(each.features), level)
+        if drows is not None:
+            drows += row_gradient(each, products, by.rows)
+        found.append(dx.view(-1, CHUNK, dx.shape[3]))
+    return found[0], found[1]
 
 
 def _fill(g: Tensor, span: slice, saved: tuple[Tensor, ...], guard: Denominator) -> None:
@@ -331,10 +383,10 @@ def _fill(g: Tensor, span: slice, saved: tuple[Tensor, ...], guard: Denominator)
 
 
 def _shapes(
-    k: Tensor, v: Tensor, sums: Tensor, top: Tensor | None
+    v: Tensor, sums: Tensor, top: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     batch, heads, length, values = v.shape
-    count = 1 + segment_count(length, k.shape[3], values, k.device)
+    count = 1 + segment_count(length, sums.shape[2], values, v.device)
     none = sums.new_empty(0)
     return (
         v.new_empty(batch, length, heads, values),
@@ -347,10 +399,11 @@ def _shapes(
 
 
 def _gradient_shapes(
-    q: Tensor, k: Tensor, v: Tensor, level: Tensor | None, gate: Tensor | None, after: Tensor
-) -> tuple[Tensor, ...]:
-    logs = (after.new_empty(0) if t is None else fake(t) for t in (level, gate))
-    return fake(q), fake(k), fake(v), *logs, fake(after)
+    q: Tensor, k: Tensor, v: Tensor, level: Tensor | None, gate: Tensor | None, after: Tensor,
+    rows: Tensor | None,
+) -> tuple[Tensor, ...]:  # fmt: skip
+    logs = [after.new_empty(0) if t is None else fake(t) for t in (level, gate, rows)]
+    return fake(q), fake(k), fake(v), *logs[:2], fake(after), logs[2]
 
 
 def _counted(v: Any, features: int, within: int, states: int, fades: int) -> int:
@@ -366,14 +419,22 @@ def _counted(v: Any, features: int, within: int, states: int, fades: int) -> int
     return int(2 * v[0] * v[1] * (tokens * (CHUNK * within + states * size) + mixed * size))
 
 
-def _operations(k: Any, v: Any) -> int:
-    """Products within chunks, the chunks' sums, and what queries read of them."""
-    return _counted(v, k[3], within=k[3] + v[3] + 1, states=2, fades=1)
+def _operations(v: Any, sums: Any, rows: Any) -> int:
+    """Products within chunks, the chunks' sums, what queries read of them, and those of the map."""
+    counted = _counted(v, sums[2], within=sums[2] + v[3] + 1, states=2, fades=1)
+    return counted + 2 * _mapping(v, rows)
 
 
-def _operations_back(k: Any, v: Any) -> int:
+def _operations_back(v: Any, after: Any, rows: Any) -> int:
     """The weights and the states again, and two products for each of the forward pass."""
-    return _counted(v, k[3], within=3 * k[3] + 2 * (v[3] + 1), states=5, fades=2)
+    within = 3 * after[2] + 2 * (v[3] + 1)
+    return _counted(v, after[2], within=within, states=5, fades=2) + 6 * _mapping(v, rows)
+
+
+def _mapping(v: Any, rows: Any) -> int:
+    """Operations of W x for all queries or keys, whose last chunk counts whole."""
+    tokens = -(-v[2] // CHUNK) * CHUNK
+    return 0 if rows is None else int(2 * v[0] * v[1] * tokens * rows[1] * rows[2])
 
 
 _kernel_attention, _kernel_attention_backward = operator(
@@ -381,7 +442,7 @@ _kernel_attention, _kernel_attention_backward = operator(
     _attend,
     _gradients,
     results=("y", "totals", "after", "last", "starts", "tops"),
-    inputs=("q", "k", "v", "level", "gate", "sums"),
+    inputs=("q", "k", "v", "level", "gate", "sums", "rows"),
     shapes=_shapes,
     gradient_shapes=_gradient_shapes,
     flops=(_operations, _operations_back),

@@ -22,6 +22,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from everyformer.core.devices import CPU
+from everyformer.engines.kernel.maps import Mapped, SegmentMap, mapped
 from everyformer.engines.products import add_product, halves, product
 from everyformer.engines.ranges import widened
 from everyformer.engines.rooms import at_once
@@ -48,9 +49,9 @@ class Inputs(NamedTuple):
     """Features, values and gates of an average, as the operators take them."""
 
     q: Tensor
-    """(B, H, L, M) features of queries"""
+    """(B, H, L, M) features of queries, or (B, H, L, D) what is mapped to them"""
     k: Tensor
-    """(B, H, L, M) features of keys"""
+    """the same of keys"""
     v: Tensor
     """(B, H, L, D_v)"""
     keep: Tensor | None
@@ -59,6 +60,15 @@ class Inputs(NamedTuple):
     """(B, H, L) log of what each key's features are multiplied by"""
     gate: Tensor | None
     """(B, H, L) log of the gates"""
+    map: SegmentMap | None = None
+    """of queries and keys; None: they are features already"""
+
+    def segment(self, start: int, stop: int) -> "Inputs":
+        """Tokens ``start`` to ``stop``."""
+        heads = (t if t is None else t[:, :, start:stop] for t in (*self[:3], *self[4:6]))
+        q, k, v, level, gate = heads
+        keep = None if self.keep is None else self.keep[:, start:stop]
+        return Inputs(q, k, v, keep, level, gate, self.map)  # type: ignore[arg-type]
 
 
 class Carried(NamedTuple):
@@ -100,6 +110,8 @@ class Chunked(NamedTuple):
     """at the end"""
     half: bool
     """whether products are of bfloat16; states, weights by level and sums are float32"""
+    mapped: tuple[Mapped, Mapped] | None
+    """queries and keys before and after their map, if they have one"""
 
     def pairs(self) -> Tensor:
         """Weights (X n, C, C) of the keys of a chunk for its queries."""
@@ -110,16 +122,20 @@ class Chunked(NamedTuple):
         return (pairs if self.levels is None else pairs.mul_(self.levels.pairs)).tril_()
 
 
-def chunk_segment(inputs: Inputs, start: int, stop: int, before: Carried) -> Chunked:
-    """Tokens ``start`` to ``stop`` in chunks, with the states before each."""
+def chunk_segment(part: Inputs, before: Carried) -> Chunked:
+    """The tokens of a segment in chunks, with the states before each."""
     # a gate's gradient is what is left of a sum over all later tokens, where digits are lost
-    half = halves(inputs.v) and inputs.gate is None
-    q, k = (_chunked(t[:, :, start:stop], half) for t in (inputs.q, inputs.k))
-    keep = None if inputs.keep is None else inputs.keep[:, start:stop]
-    v = _with_ones(inputs.v[:, :, start:stop], keep)
+    half = halves(part.v) and part.gate is None and part.map is None
+    q, k = (_chunked(t, half) for t in (part.q, part.k))
+    v = _with_ones(part.v, part.keep)
     rows = before.sums.shape[0]
-    chunks = q.shape[0] // rows
-    levels, fades, level = _levels(inputs, start, stop, before.level, chunks)
+    chunks, both = q.shape[0] // rows, None
+    if part.map is not None:
+        heads = (*part.v.shape[:2], -1, part.k.shape[3])
+        both = (mapped(q.view(heads), *part.map), mapped(k.view(heads), *part.map))
+        q, k = (each.features.view(-1, CHUNK, each.features.shape[3]) for each in both)
+        part = part._replace(level=_summed(part, both[1].level))
+    levels, fades, level = _levels(part, before.level, chunks)
     if fades is None:
         fades = v.new_ones(chunks + 1, chunks + 1).tril_().expand(rows, -1, -1)
     sums = product(k.mT, _owned(v, levels), half).view(rows, chunks, -1)
@@ -127,7 +143,7 @@ def chunk_segment(inputs: Inputs, start: int, stop: int, before: Carried) -> Chu
     states.addcmul_(fades[:, :, :1], before.sums.reshape(rows, 1, -1))
     states = states.unflatten(2, before.sums.shape[1:])
     after = Carried(states[:, -1].clone(), level)
-    return Chunked(q, k, v, states[:, :-1].flatten(0, 1), fades, levels, after, half)
+    return Chunked(q, k, v, states[:, :-1].flatten(0, 1), fades, levels, after, half, both)
 
 
 def forward(part: Chunked) -> Tensor:
@@ -164,8 +180,16 @@ def _owned(v: Tensor, levels: Levels | None) -> Tensor:
     return v if levels is None else v * levels.own
 
 
+def _summed(part: Inputs, level: Tensor | None) -> Tensor | None:
+    """Levels of a segment's keys, with those of their features, which fill up the last chunk."""
+    if level is None:
+        return part.level
+    level = level[:, :, : part.v.shape[2]]
+    return level if part.level is None else level + part.level
+
+
 def _levels(
-    inputs: Inputs, start: int, stop: int, before: Tensor | None, chunks: int
+    part: Inputs, before: Tensor | None, chunks: int
 ) -> tuple[Levels | None, Tensor | None, Tensor | None]:
     """Factors of a segment, those of its states, and the level of the state at its end.
 
@@ -177,21 +201,19 @@ def _levels(
     rows, size, lowest = before.shape[0], chunks * CHUNK, float("-inf")
 
     def chunked(t: Tensor, fill: float) -> Tensor:
-        t = t[:, :, start:stop].reshape(rows, -1)
+        t = t.reshape(rows, -1)
         return pad(t, (0, size - t.shape[1]), value=fill).unflatten(1, (chunks, CHUNK))
 
-    like = inputs.level if inputs.gate is None else inputs.gate
+    like = part.level if part.gate is None else part.gate
     assert like is not None
-    level = chunked(
-        widened(torch.zeros_like(like) if inputs.level is None else inputs.level), lowest
-    )
-    if inputs.keep is not None:
-        real = chunked(inputs.keep[:, None].expand(like.shape), False)
+    level = chunked(widened(torch.zeros_like(like) if part.level is None else part.level), lowest)
+    if part.keep is not None:
+        real = chunked(part.keep[:, None].expand(like.shape), False)
         level = level.masked_fill(~real, lowest)
     total = level.new_zeros(rows, chunks + 1)
-    if inputs.gate is not None:
+    if part.gate is not None:
         # summed up within a chunk, so that no digits are lost to what happened long before
-        gate = chunked(widened(inputs.gate), 0.0).cumsum(2)
+        gate = chunked(widened(part.gate), 0.0).cumsum(2)
         level = level - gate
         total[:, 1:] = gate[:, :, -1].cumsum(1)
     highest = level.cummax(2).values

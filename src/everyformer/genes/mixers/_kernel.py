@@ -33,6 +33,7 @@ from everyformer.engines.kernel.attention import (
     sum_up,
 )
 from everyformer.engines.kernel.denominators import POSITIVE, Denominator, divided
+from everyformer.engines.kernel.maps import SegmentMap
 from everyformer.engines.projections import Turn, same
 from everyformer.engines.ranges import widened
 from everyformer.engines.softmax.visibility import visibility
@@ -101,6 +102,17 @@ class KernelAttention(HeadMixer):
         """
         return None
 
+    def map(self, drawn: Tensor | None) -> SegmentMap | None:
+        """The map of queries and keys that sums over the past make themselves, a part at a time.
+
+        None: their features are made beforehand.
+        """
+        return None
+
+    def scaled(self, x: Tensor) -> Tensor:
+        """Queries or keys (B, H, L, D) as they are mapped."""
+        return widened(x)
+
     def query_features(self, q: Tensor, drawn: Tensor | None) -> Tensor:
         """Features (B, H, L, M) of queries (B, H, L, D), up to a factor for each query."""
         raise NotImplementedError
@@ -142,7 +154,11 @@ class KernelAttention(HeadMixer):
         both, v = self.project.side_by_side(x)
         both = turn(both)
         q, k = both.chunk(2, 1)
-        if self.alike and x.shape[1] == 1:
+        by = self.map(drawn) if self.causal and x.shape[1] > 1 and not tracing() else None
+        if by is not None:
+            features, keys = self.scaled(both).chunk(2, 1)
+            level = None
+        elif self.alike and x.shape[1] == 1:
             features, keys, level = self._at_once(both, drawn)
         else:
             features = self.query_features(q, drawn)
@@ -159,7 +175,7 @@ class KernelAttention(HeadMixer):
         if not self.causal:
             y = ask(features, read_all(keys, v, keep, level), self.guard, v.dtype)
             return MixerOutput(self.finish(y), None, {})
-        read: Any = {"keep": keep, "level": level, "gate": gate}
+        read: Any = {"keep": keep, "level": level, "gate": gate, "feature_map": by}
         assert state is None or isinstance(state, KernelState)
         if state is not None:
             state = past(state, partial(sum_up, keys, v, **read, state=state))

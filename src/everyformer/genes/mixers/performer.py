@@ -34,10 +34,10 @@ from everyformer.engines.kernel.denominators import POSITIVE, Denominator
 from everyformer.engines.kernel.features import (
     Draw,
     Projection,
-    fourier_features,
+    made,
     stable_exponentials,
-    trigonometric_level,
 )
+from everyformer.engines.kernel.maps import SegmentMap
 from everyformer.engines.ranges import full_precision, widened
 from everyformer.genes.mixers import MIXERS
 from everyformer.genes.mixers._kernel import KernelAttention, KernelOptions, Keys, value_limits
@@ -154,18 +154,24 @@ class Performer(KernelAttention):
             return None
         return self.random(carried) if again else self.random.current()
 
+    def map(self, drawn: Tensor | None) -> SegmentMap | None:
+        kind = self.options.feature_map
+        return None if drawn is None or kind == "relu" or self.eps else SegmentMap(kind, drawn)
+
+    def scaled(self, x: Tensor) -> Tensor:
+        return widened(x) * self.head_dim**-0.25
+
     def query_features(self, q: Tensor, drawn: Tensor | None) -> Tensor:
         return self.key_features(q, drawn)[0]
 
     def key_features(self, k: Tensor, drawn: Tensor | None) -> Keys:
-        kind = self.options.feature_map
-        x = widened(k) * self.head_dim**-0.25
+        if (by := self.map(drawn)) is not None:
+            return made(by, self.scaled(k))
+        kind, x = self.options.feature_map, self.scaled(k)
         if kind == "relu" or drawn is None:
             with full_precision(x):
                 products = x if drawn is None else x @ drawn.to(x.dtype).mT
             return products.relu() + self.eps, None
-        if kind == "trigonometric":
-            return fourier_features(x, drawn), trigonometric_level(x)
         return stable_exponentials(x, drawn, kind == "hyperbolic", self.eps)
 
     def literal(self, q: Tensor, k: Tensor, drawn: Tensor | None) -> Tensor:

@@ -33,8 +33,9 @@ TILES = {True: 32, False: 64}
 def forward(
     q: Tensor, k: Tensor, v: Tensor, keep: Tensor | None, level: Tensor | None,
     gate: Tensor | None, sums: Tensor, top: Tensor | None, kind: str, eps: float,
+    *_of_map: Any,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
-    """The results of the operator `kernel_attention`, from its arguments."""
+    """The results of the operator `kernel_attention`, from its arguments; features were made."""
     call = _Call.of(q, k, v, keep, level, gate)
     y = v.new_empty(call.batch, call.length, call.heads, call.values)
     totals = sums.new_empty(call.batch, call.length, call.heads, 1)
@@ -57,8 +58,8 @@ def forward(
 def backward(
     q: Tensor, k: Tensor, v: Tensor, keep: Tensor | None, level: Tensor | None,
     gate: Tensor | None, y: Tensor, totals: Tensor, after: Tensor, starts: Tensor, tops: Tensor,
-    grad_y: Tensor, grad_after: Tensor | None, kind: str, eps: float,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    grad_y: Tensor, grad_after: Tensor | None, kind: str, eps: float, *_of_map: Any,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """The results of its backward pass, likewise."""
     call, g = _Call.of(q, k, v, keep, level, gate), _stepped(grad_y.transpose(1, 2))
     dq, dk, dv = (torch.empty(t.shape, dtype=t.dtype, device=t.device) for t in (q, k, v))
@@ -88,7 +89,7 @@ def backward(
             call.q, call.k, g, *read, part.tops, totals, dstates, dv, *call.strides[:6], *of_g,
             *numbers, **call.tiles,
         )  # fmt: skip
-    return dq, dk, dv, *_of_logs(moved, level, gate, after, grad_after), dsums
+    return dq, dk, dv, *_of_logs(moved, level, gate, after, grad_after), dsums, starts.new_empty(0)
 
 
 def _of_logs(

@@ -1,0 +1,147 @@
+"""Maps of queries and keys made inside the sums over the past are those made before them."""
+
+import itertools
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from everyformer.engines.flops import count_flops
+from everyformer.engines.kernel import attention, chunks
+from everyformer.engines.kernel.attention import kernel_attention, sum_up
+from everyformer.engines.kernel.denominators import POSITIVE, Denominator
+from everyformer.engines.kernel.features import made
+from everyformer.engines.kernel.maps import SegmentMap
+from helpers import close, covering, draw, saved_bytes
+
+B, H, D, M = 2, 3, 4, 6
+SIGNED = Denominator("signed", 1e-6)
+MAPS = {
+    "positive": (1, POSITIVE),
+    "hyperbolic": (H, POSITIVE),
+    "waves": (H, SIGNED),
+    "trigonometric": (1, SIGNED),
+}
+"""rows of each map's W, one for all heads or one each, and the guard of its denominators"""
+
+
+@pytest.fixture(autouse=True)
+def short_segments(monkeypatch):
+    """Segments of a chunk or two."""
+    monkeypatch.setattr(chunks, "BUDGET", 2 * M * (D + 1))
+
+
+def given(name, length, *, levels=False, gates=False):
+    """Arguments that want gradients, and a map whose rows want one too."""
+    tensors = {n: draw(B, H, length, D, seed=k) for k, n in enumerate("qkv")}
+    if levels:
+        tensors["level"] = 2 * draw(B, H, length, seed=4)
+    if gates:
+        tensors["gate"] = F.logsigmoid(2 * draw(B, H, length, seed=5))
+    for t in tensors.values():
+        t.requires_grad_()
+    heads, guard = MAPS[name]
+    return tensors, SegmentMap(name, draw(heads, M, D, seed=6).requires_grad_()), guard
+
+
+def outside(tensors, by, guard, keep=None, state=None):
+    """`kernel_attention` on features of the whole text."""
+    (q, _), (k, own) = (made(by, tensors[n]) for n in "qk")
+    level = tensors.get("level")
+    level = own if level is None else level if own is None else level + own
+    named = {"keep": keep, "level": level, "gate": tensors.get("gate"), "state": state}
+    return kernel_attention(q, k, tensors["v"], **named, guard=guard)
+
+
+def inside(tensors, by, guard, keep=None, state=None):
+    return kernel_attention(**tensors, keep=keep, state=state, guard=guard, feature_map=by)
+
+
+def proper(state):
+    """Sums themselves, which a state has relative to its level."""
+    return state.sums if state.level is None else state.sums * state.level.exp()[..., None, None]
+
+
+def in_two(run, tensors, by, guard, keep):
+    """Both halves of a text, the second from the state after the first."""
+    cut, state, found = tensors["q"].shape[2] // 2, None, []
+    for a, b in ((0, cut), (cut, None)):
+        part = {n: t[:, :, a:b] for n, t in tensors.items()}
+        y, state = run(part, by, guard, None if keep is None else keep[:, a:b], state)
+        found.append(y)
+    return torch.cat(found, 2), state
+
+
+@covering(
+    name=MAPS, length=(2, 64, 131), logs=({}, {"levels": True}, {"gates": True}),
+    padded=(False, True), halves=(False, True),
+)  # fmt: skip
+def test_maps_inside_the_sums_are_those_before_them(name, length, logs, padded, halves):
+    tensors, by, guard = given(name, length, **logs)
+    keep = draw(B, length, seed=7) > -0.5 if padded else None
+    shown = torch.ones(B, 1, length, 1) if keep is None else keep[:, None, :, None]
+    weight, found = shown * draw(B, H, length, D, seed=8), []
+    leaves = [*tensors.values(), by.rows]
+    for run in (outside, inside):
+        way = in_two if halves else lambda run, *rest: run(*rest)
+        y, state = way(run, tensors, by, guard, keep)
+        sums = proper(state)
+        total = (y * weight).sum() + 0.1 * sums.square().sum()
+        found.append([y * shown, sums, *torch.autograd.grad(total, leaves)])
+    for one, other in zip(*found, strict=True):
+        close(one, other, 1e-8)
+
+
+@pytest.mark.parametrize("name", MAPS)
+def test_sums_of_a_part_and_one_token_are_mapped_too(name):
+    tensors, by, guard = given(name, 70)
+    _, wanted = inside(tensors, by, guard)
+    like = {"device": "cpu", "dtype": torch.float64}
+    empty = attention.KernelState.empty((B, H), by.features, D, by.levels, **like)
+    read = {"keep": None, "level": None, "gate": None, "feature_map": by}
+    close(proper(sum_up(tensors["k"], tensors["v"], **read, state=empty)), proper(wanted), 1e-10)
+    state = None
+    for a, b in itertools.pairwise(range(71)):
+        part = {n: t[:, :, a:b] for n, t in tensors.items()}
+        _, state = inside(part, by, guard, state=state)
+    close(proper(state), proper(wanted), 1e-10)
+
+
+@pytest.mark.parametrize("learned", [False, True])
+@pytest.mark.parametrize("name", MAPS)
+def test_the_operator_keeps_its_promises(name, learned):
+    tensors, by, guard = given(name, 70)
+    rows = by.rows if learned else by.rows.detach()
+    like = {"device": "cpu", "dtype": torch.float64}
+    empty = attention.KernelState.empty((B, H), by.features, D, by.levels, **like)
+    of_map = (rows, name, learned)
+    arguments = (*tensors.values(), None, None, None, empty.sums, empty.level, *guard, *of_map)
+    torch.library.opcheck(torch.ops.everyformer.kernel_attention, arguments)
+
+
+@pytest.mark.parametrize("name", MAPS)
+def test_no_features_are_kept_for_the_backward_pass(name, monkeypatch):
+    monkeypatch.setattr(chunks, "BUDGET", 2**16)
+    tensors, by, guard = given(name, 640)
+
+    def run(rows):
+        return lambda: inside(tensors, SegmentMap(name, rows), guard)[0]
+
+    kept = [saved_bytes(run(draw(1, m, D).detach())) for m in (M, 10 * M)]
+    # rows and the two states at the ends of the segment, of ten times as many features
+    more = 9 * by.features * (D + 2 * 2 * B * H * (D + 1)) * 8
+    assert kept[1] - kept[0] <= more < B * H * 640 * M * 8
+
+
+@pytest.mark.parametrize("name", ["positive", "waves"])
+def test_operations_are_counted_as_those_of_maps_before(name):
+    tensors, by, guard = given(name, 128)
+    counts = []
+    for run in (outside, inside):
+        forward = count_flops(lambda run=run: run(tensors, by, guard))
+        both = count_flops(lambda run=run: run(tensors, by, guard)[0].sum().backward())
+        counts.append((forward, both - forward))
+    assert counts[0][0] == counts[1][0]
+    # W x again
+    products = 2 * 2 * B * H * 128 * M * D
+    assert counts[1][1] - counts[0][1] == products
