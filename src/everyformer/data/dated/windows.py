@@ -68,8 +68,8 @@ class Scales:
             change = float(np.abs(steps[lag:] - steps[:-lag]).mean()) if len(steps) > lag else 0.0
             deviation = float(np.nanstd(values)) or max(abs(float(steps[0])), 1.0)
             rows.append((float(np.nanmean(values)), deviation, change or deviation, last))
-        *scales, ends = np.array(rows).reshape(-1, 4).T
-        return cls(*scales, ends.astype(np.int64))
+        found = np.array(rows).reshape(-1, 4)
+        return cls(found[:, 0], found[:, 1], found[:, 2], found[:, 3].astype(np.int64))
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
