@@ -188,6 +188,10 @@ BAD: dict[str, tuple[str, dict[str, Any], str]] = {
         table([*ROWS[:3], ("3.png", "old", "cat"), ("4.png", "old", "dog"), *ROWS[5:]]),
         {"label_column": "age"}, "'age' of .* holds 'old', where --task regress needs numbers",
     ),
+    "a cell that is one of two numbers": (
+        table([(name, "1,008" if name == "3.png" else age, kind) for name, age, kind in ROWS]),
+        {"label_column": "age"}, "'age' of .* holds '1,008', which may be 1008 or 1.008; write",
+    ),
     "an empty cell": (
         table([*ROWS[:3], ("3.png", "", "cat"), *ROWS[4:]]), {"label_column": "age"},
         "has 1 picture without a label: line 5",

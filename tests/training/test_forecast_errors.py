@@ -1,5 +1,6 @@
 """Errors of forecasts, and forecasts without a model: those of statsforecast on the same split."""
 
+import itertools
 import math
 import warnings
 
@@ -79,6 +80,39 @@ def test_forecasts_without_a_model_are_those_of_statsforecast(name):
     for kind in NAMES:
         columns = [f"{MODELS[kind]}{WIDTHS[level]}" for level in LEVELS]
         np.testing.assert_allclose(made[kind].quantiles(LEVELS)[0], expected[columns], rtol=1e-9)
+
+
+GAPS = {
+    "a part left out": range(20, 50),
+    "weekly among days": sorted(set(range(80)) - set(range(0, 80, 7))),
+    "holes": (1, 5, 6, 13, 40, 41, 59),
+}
+
+
+@pytest.mark.parametrize("gaps", GAPS)
+def test_gaps_are_no_changes_of_zero(gaps):
+    """Errors are those of known values alone: over g steps, a g-th of their square."""
+    values, origin = seasonal(), 60
+    values[list(GAPS[gaps])] = np.nan
+    series = SimpleForecasts(values, 7)
+    made = series.at(np.array([origin]), HORIZON)
+    known = [t for t in range(origin + 1) if not np.isnan(values[t])]
+    last, slope = values[known[-1]], (values[known[-1]] - values[0]) / origin
+    steps = [(b - a, values[b] - values[a]) for a, b in itertools.pairwise(known)]
+    once = {
+        "naive": [change**2 / g for g, change in steps],
+        "drift": [(change - g * slope) ** 2 / g for g, change in steps],
+    }
+    far = {"naive": 1.0, "drift": 1 + 1 / origin}
+    for kind, errors in once.items():
+        assert made[kind].sigma[0, 0] == pytest.approx(np.sqrt(np.mean(errors) * far[kind]))
+    assert made["naive"].mean[0].tolist() == [last] * HORIZON
+    pairs = [values[t] - values[t - 7] for t in known if t >= 7 and not np.isnan(values[t - 7])]
+    assert made["seasonal"].sigma[0, 0] == pytest.approx(np.sqrt(np.mean(np.square(pairs))))
+    assert series.scale(np.array([origin]))[0] == pytest.approx(np.mean(np.abs(pairs)))
+    data = dataset(values, validation=(80 - origin - 1) / 80, season=7)
+    assert data.train_ends[0] == origin + 1
+    assert data.scales.unit[0] == pytest.approx(np.mean(np.abs(pairs)))
 
 
 @pytest.mark.parametrize("kind", NAMES)

@@ -9,7 +9,7 @@ from everyformer.core.errors import ConfigError, DataError
 from everyformer.core.wording import counted, few
 from everyformer.data.config import DataConfig
 from everyformer.data.dated.times import read_times, written
-from everyformer.data.headers import FEW, is_number, number
+from everyformer.data.headers import FEW, doubtful, either, is_number, number
 from everyformer.data.layout import class_names
 from everyformer.data.selection import held_out_draw, majority
 from everyformer.data.tables import ENOUGH_ROWS, TableReader
@@ -86,7 +86,7 @@ def numbers_of(labels: Iterable[str], where: str) -> np.ndarray:
     """(labels,) float32 of labels that are numbers, with a decimal point or a comma.
 
     Raises:
-        DataError: one is no number, or not a finite one.
+        DataError: one is no number, or not a finite one, or may be two.
     """
     labels = list(labels)
     bad = [
@@ -100,6 +100,8 @@ def numbers_of(labels: Iterable[str], where: str) -> np.ndarray:
             f"{where} holds {listed}{' and others' if len(bad) > SHOWN else ''}, where --task "
             "regress needs numbers; choose another --data.label-column, or --task classify"
         )
+    if (cell := doubtful(labels)) is not None:
+        raise DataError(f"{where} holds '{cell}', which {either(cell)}")
     return np.array([number(text) for text in labels], dtype=np.float32)
 
 

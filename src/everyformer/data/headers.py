@@ -6,7 +6,7 @@ compares types and lengths alone: it takes the first of some sentence pairs for 
 
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 _TEXTS = (
     "text texts sentence sentences review reviews content body document comment message tweet "
@@ -51,6 +51,7 @@ FEW = 0.5
 _KNOWN = TEXTS | LABELS | LANGUAGES | DATES | set(FIELDS)
 _NAME = re.compile(r"[^\W\d][\w.\-]*")
 """a word as columns are called"""
+_THOUSANDS = re.compile(r"[+-]?[1-9]\d{0,2},\d{3}")
 
 
 def finds_header(
@@ -97,6 +98,23 @@ def is_number(cell: str) -> bool:
 def number(cell: str) -> float:
     """A cell that is a number, with a comma or a point; else a `ValueError`."""
     return float(cell.strip().replace(",", ".", 1))
+
+
+def doubtful(cells: Iterable[str]) -> str | None:
+    """The first of a column's cells whose comma may part thousands, as in 1,008 beside 993.
+
+    None where there is none, or another cell shows that commas are decimal ones: 0,899 or 2,5.
+    """
+    written = [cell.strip() for cell in cells if "," in cell]
+    return written[0] if written and all(map(_THOUSANDS.fullmatch, written)) else None
+
+
+def either(cell: str) -> str:
+    """What a `doubtful` cell may mean, and what to write in its place."""
+    return (
+        f"may be {cell.replace(',', '')} or {cell.replace(',', '.')}; write the numbers of this "
+        "column without marks of thousands, and decimals with a point"
+    )
 
 
 def _sign(first: str, cells: Sequence[str]) -> int:

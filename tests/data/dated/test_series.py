@@ -83,6 +83,12 @@ def test_german_numbers_and_dates_between_semicolons(read):
     assert values(series) == {"a": [1.5, -2.25, 3.0]}
 
 
+@pytest.mark.parametrize("other", ["0,125", "2,5", "12,3456", "1,00800"])
+def test_a_comma_before_three_digits_is_decimal_where_another_cell_shows_it(read, other):
+    series = read(f"date;a\n2024-01-01;1,008\n2024-01-02;{other}\n2024-01-03;7\n")
+    assert values(series) == {"a": [1.008, float(other.replace(",", ".")), 7]}
+
+
 def test_json_lines_hold_the_same(read):
     rows = "\n".join(
         f'{{"time": "2024-01-0{day}", "a": {day}, "b": {10 * day}}}' for day in (1, 2, 3)
@@ -168,6 +174,14 @@ FAULTS = {
     "words for numbers": (
         WIDE.replace("3,\n", "3,many\n"), {"value_column": ("b",)}, DataError,
         "line 4: 'many' in 'b' is no finite number",
+    ),
+    "thousands, or decimals": (
+        'date,a,b\n2024-01-01,1,993\n2024-01-02,2,"1,008"\n2024-01-03,2,"1,040"\n', {}, DataError,
+        "line 3: '1,008' in 'b' may be 1008 or 1.008; write the numbers of this column without",
+    ),
+    "covariates likewise": (
+        'date,a,b\n2024-01-01,1,993\n2024-01-02,2,"1,008"\n', {"past_column": ("b",)}, DataError,
+        "line 3: '1,008' in 'b' may be",
     ),
     "one observation": (
         "date,a\n2024-01-01,1\n2024-01-02,\n", {}, DataError, "'a' of .* has fewer than two values",

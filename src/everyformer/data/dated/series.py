@@ -17,7 +17,8 @@ from everyformer.core.errors import ConfigError, DataError
 from everyformer.core.wording import counted, few, listed
 from everyformer.data.config import DataConfig
 from everyformer.data.dated.times import DAY, Step, Times, read_times, step_of, written
-from everyformer.data.headers import DATES
+from everyformer.data.headers import DATES, doubtful, either
+from everyformer.data.headers import number as as_number
 from everyformer.data.layout import without_notes
 from everyformer.data.sources import Source
 from everyformer.data.table import TABLES, Table, read_table
@@ -203,11 +204,8 @@ def _number(cell: Any) -> float | None:
     """A cell's number, with a point or a comma; None where it is none."""
     if isinstance(cell, bool | int | float):
         return float(cell)
-    word = str(cell).strip()
-    if word.count(",") == 1 and "." not in word:
-        word = word.replace(",", ".")
     try:
-        return float(word)
+        return as_number(str(cell))
     except ValueError:
         return None
 
@@ -244,12 +242,7 @@ class _Rows:
         parts = list(self._parts(ordered, grids, step, times, numbers))
         bounds = np.cumsum([0, *(len(part[1]) for part in parts)])
         values = np.concatenate([part[2] for part in parts])
-        ends = np.array(
-            [
-                start + np.flatnonzero(~np.isnan(part[2]))[-1] + 1
-                for start, part in zip(bounds[:-1], parts, strict=True)
-            ]
-        )
+        ends = bounds[:-1] + [np.flatnonzero(~np.isnan(part[2]))[-1] + 1 for part in parts]
         inside = np.concatenate([np.arange(a, b) for a, b in zip(bounds[:-1], ends, strict=True)])
         if gaps := int(np.isnan(values[inside]).sum()):
             notes.append(f"{counted(gaps, 'value')} missing")
@@ -290,6 +283,12 @@ class _Rows:
     def _numbers(self, first: int) -> np.ndarray:
         """(rows, values and covariates) of the table, NaN where a cell is empty."""
         result = np.full((len(self.rows), len(self.columns.all) - first), np.nan)
+        for column in range(first, len(self.columns.all)):
+            cells = [row[column] for row in self.rows]
+            if (cell := doubtful(c for c in cells if isinstance(c, str))) is not None:
+                table, line = self.places[[str(c).strip() for c in cells].index(cell)]
+                name = table.column(self.columns.all[column])
+                raise DataError(f"{table.at(line)}: '{cell}' in {name} {either(cell)}")
         for number, row in enumerate(self.rows):
             for column, cell in enumerate(row[first:]):
                 if _is_empty(cell):

@@ -6,7 +6,9 @@
 
 t counts from 0. sigma^2 is the mean of the squared one-step errors (of the seasonal one's, those of
 a season) up to t: Hyndman and Athanasopoulos, "Forecasting: Principles and Practice", 3rd edition,
-sections 5.2 and 5.5.
+sections 5.2 and 5.5. In a gap x[t] is the last value before it. Of a change over a gap of g steps
+the square over g counts, which a random walk has as mean; a season's change counts where both its
+values are known.
 """
 
 from statistics import NormalDist
@@ -32,19 +34,29 @@ class Simple(NamedTuple):
 
 
 class SimpleForecasts:
-    """All three, from any origin of one series without gaps.
+    """All three, from any origin of one series.
 
     Args:
-        values: (T,) float64.
+        values: (T,) float64, NaN in gaps; the first one is known.
         season: m.
     """
 
     def __init__(self, values: np.ndarray, season: int) -> None:
-        self.values, self.season = values, season
-        change, seasonal = np.diff(values), values[season:] - values[:-season]
-        self._squares = np.concatenate(([0.0], (change**2).cumsum()))
-        self._seasonal = np.concatenate((np.zeros(season), (seasonal**2).cumsum()))
-        self._absolute = np.concatenate((np.zeros(season), np.abs(seasonal).cumsum()))
+        self.values, self.season = filled(values), season
+        there = np.flatnonzero(~np.isnan(values))
+        squares, changes = np.zeros((2, len(values)))
+        squares[there[1:]] = np.diff(values[there]) ** 2 / np.diff(there)
+        changes[there[1:]] = 1
+        self._squares, self._changes = squares.cumsum(), changes.cumsum()
+        self._last = np.maximum.accumulate(np.where(np.isnan(values), 0, np.arange(len(values))))
+        seasonal = values[season:] - values[:-season]
+        before = np.zeros(min(season, len(values)))
+
+        def sums(of: np.ndarray) -> np.ndarray:
+            return np.concatenate((before, np.nan_to_num(of).cumsum()))
+
+        self._seasonal, self._absolute = sums(seasonal**2), sums(np.abs(seasonal))
+        self._seasons = sums(~np.isnan(seasonal))
 
     def at(self, origins: np.ndarray, horizon: int) -> dict[str, Simple]:
         """Forecasts of the ``horizon`` steps after each of the ``origins`` (B,)."""
@@ -53,32 +65,28 @@ class SimpleForecasts:
         turns = -(-h // m)
         back = origins[:, None] + h - m * turns
         slope = (x[origins] - x[0]) / np.maximum(origins, 1)
-        squares = self._squares[origins]
-        drifting = squares - np.maximum(origins, 1) * slope**2
-        once = _root(squares, origins)
+        squares, changes = self._squares[origins], self._changes[origins]
+        # the sum of (change - g slope)^2 / g over the changes up to the last value
+        drifting = squares - (2 * origins - self._last[origins]) * slope**2
+        once = _root(squares, changes)
         last = x[origins][:, None]
         return {
             "naive": Simple(last + 0.0 * h, once * np.sqrt(h)),
             "seasonal": Simple(
                 x[np.where(back < 0, origins[:, None], back)],
-                _root(self._seasonal_at(self._seasonal, origins), origins + 1 - m) * np.sqrt(turns),
+                _root(self._seasonal[origins], self._seasons[origins]) * np.sqrt(turns),
             ),
             "drift": Simple(
                 last + slope[:, None] * h,
-                _root(drifting, origins) * np.sqrt(h * (1 + h / np.maximum(t, 1))),
+                _root(drifting, changes) * np.sqrt(h * (1 + h / np.maximum(t, 1))),
             ),
         }
 
     def scale(self, origins: np.ndarray) -> np.ndarray:
         """(B,) mean |x[s] - x[s - m]| up to each origin, which MASE divides by; NaN where the
         series is shorter than a season or did not change."""
-        count = origins + 1 - self.season
-        sums = self._seasonal_at(self._absolute, origins)
-        return np.where((count > 0) & (sums > 0), sums / np.maximum(count, 1), np.nan)
-
-    def _seasonal_at(self, sums: np.ndarray, origins: np.ndarray) -> np.ndarray:
-        """Sums over the steps up to each origin that have one a season before."""
-        return np.where(origins < self.season, 0.0, sums[origins])
+        count, sums = self._seasons[origins], self._absolute[origins]
+        return np.where(sums > 0, sums / np.maximum(count, 1), np.nan)
 
 
 def _root(squares: np.ndarray, count: np.ndarray) -> np.ndarray:

@@ -1,7 +1,7 @@
 """`ForecastDataset`: what a model reads of series step by step, and what it is to foretell.
 
 At step t of a series, with season m and scales of its training part (mean, deviation s, and u, the
-mean of |x[t] - x[t-m]|):
+mean of |x[t] - x[t-m]| where both are known):
 
     inputs     (x[t] - mean) / s,  (x[t] - x[t-1]) / u,  (x[t] - x[t-m]) / u,  1 if x[t] is known,
                sine and cosine of the time within day, week and year, covariates seen with x[t],
@@ -47,7 +47,7 @@ class Scales:
     mean: np.ndarray
     deviation: np.ndarray
     unit: np.ndarray
-    """mean change over a season"""
+    """mean change over a season, of values that are known"""
     ends: np.ndarray
     """one after the last step that they were read from: forecasts are checked after it"""
 
@@ -63,10 +63,10 @@ class Scales:
             if train - start < max(2, season + 1):
                 last = min(end, start + max(2, min(season + 2, end - start - horizon)))
             values = series.values[start:last]
-            steps = filled(values)
-            lag = season if len(steps) > season else 1
-            change = float(np.abs(steps[lag:] - steps[:-lag]).mean()) if len(steps) > lag else 0.0
-            deviation = float(np.nanstd(values)) or max(abs(float(steps[0])), 1.0)
+            lag = season if len(values) > season else 1
+            changes = np.abs(values[lag:] - values[:-lag])
+            change = float(changes.mean(where=known)) if (known := ~np.isnan(changes)).any() else 0
+            deviation = float(np.nanstd(values)) or max(abs(float(np.nanmax(values))), 1.0)
             rows.append((float(np.nanmean(values)), deviation, change or deviation, last))
         found = np.array(rows).reshape(-1, 4)
         return cls(found[:, 0], found[:, 1], found[:, 2], found[:, 3].astype(np.int64))
@@ -209,7 +209,7 @@ class ForecastDataset(OrderedDataset):
     def simple(self, number: int) -> SimpleForecasts:
         """Forecasts of series ``number`` without a model; its steps count from 0."""
         start, end = self._starts[number], self._ends[number]
-        return SimpleForecasts(self._filled[start:end], self.season)
+        return SimpleForecasts(self.series.values[start:end], self.season)
 
     def owner(self, origins: np.ndarray) -> np.ndarray:
         """(...) the number of the series of each step."""
