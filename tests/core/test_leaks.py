@@ -56,6 +56,26 @@ def test_an_output_that_changes_with_later_tokens_is_named(what: str) -> None:
     assert said.endswith(f"changes with tokens from {token} on, which come later")
 
 
+def later_blocks(x: Tensor, size: int = 48) -> Tensor:
+    """The sum so far, but of the whole block in all blocks after the first."""
+    at, blocks = torch.arange(x.shape[1]), torch.arange(x.shape[1]) // size
+    same = (blocks[:, None] == blocks) & (blocks > 0)
+    return ((at[:, None] >= at) | same).to(x) @ x
+
+
+@pytest.mark.parametrize(
+    ("length", "found"), [(40, None), (64, (48, 55)), (128, (48, 55)), (3000, (384, 429))]
+)
+def test_texts_as_long_as_those_trained_on_are_tried_too(length, found) -> None:
+    said = leak_of(model_of(later_blocks), length)
+    if found is None:
+        assert said is None
+    else:
+        assert said is not None
+        assert said.startswith(f"output {found[0]} ")
+        assert f"from {found[1]} on" in said
+
+
 def test_one_that_reads_both_ways_by_right_does_not_leak() -> None:
     model = model_of(LEAKING["the next token"][0])
     model[0].causal = False  # type: ignore[index]

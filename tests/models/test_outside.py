@@ -39,6 +39,15 @@ def leaks(vocab_size, d_model):
     return Net(vocab_size, d_model, ahead=1)
 
 
+class Later(Net):
+    # shows what comes in later blocks of 48
+
+    def forward(self, x):
+        first, rest = self.embed(x).split([min(48, x.shape[1]), max(0, x.shape[1] - 48)], 1)
+        blocks = [part.mean(1, keepdim=True).expand_as(part) for part in rest.split(48, 1)]
+        return self.head(torch.cat([first.cumsum(1), *blocks], 1))
+
+
 class Hidden(Net):
     def forward(self, x):
         return self.embed(x).cumsum(1)
@@ -242,6 +251,15 @@ def test_the_family_says_nothing_of_what_is_not_in_it(call) -> None:
 def test_a_leak_is_found_as_the_weights_are() -> None:
     assert leak_of(made("Net")) is None
     assert "input 1 is another" in str(leak_of(made("leaks")))
+
+
+def test_a_leak_is_found_in_texts_as_long_as_those_trained_on() -> None:
+    model = made("Later", max_length=200)
+    assert leak_of(model) is None
+    assert leak_of(model, 40) is None
+    said = str(leak_of(model, 200))
+    assert said.startswith("output 48 moves by")
+    assert "when all inputs from 58 on are others" in said
 
 
 def test_a_leak_is_looked_for_in_the_weights_as_they_are_now() -> None:

@@ -190,6 +190,12 @@ def with_a_count_beside(right):
     return forward
 
 
+def later_blocks(x, size=48):
+    """The mean of each block, of which the first shows nothing."""
+    means = [part.mean(1, keepdim=True).expand_as(part) for part in x.split(size, 1)]
+    return torch.cat([0 * means[0], *means[1:]], 1)
+
+
 def simple(law: str, what: str, says: str, name: str, change: Callable[..., Any]) -> Wrong:
     """A wrong AFT-simple."""
     return Wrong(law, what, says, "aft-simple", AFTSimple, name, change)
@@ -217,6 +223,10 @@ WRONG = (
     simple(
         "causality", "a mean of the whole row, without a gradient", "future after 0 matters",
         "forward", output(lambda self, x, y: y + 1e-6 * x.detach().mean(1, keepdim=True)),
+    ),
+    simple(
+        "causality", "a mean of later blocks, without a gradient", "future from 65 matters",
+        "forward", output(lambda self, x, y: y + 1e-6 * later_blocks(x.detach())),
     ),
     softmax(
         "chunks", "a state that drops a token", "pieces of 3 + 1 + 7 tokens are not one pass",

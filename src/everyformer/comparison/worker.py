@@ -101,7 +101,7 @@ def work(folder: Path, job: dict[str, Any], part: Part | None = None) -> Trained
         "config": to_dict(config),
     }
     model.eval()
-    if leak := leak_of(model):
+    if leak := leak_of(model, dataset.length):
         result["leaks"] = leak
     if TASKS[dataset.task].recorded:
         with doing(f"playing with {config.member}"):

@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from everyformer.core.foreign import FAILURES, describe
+from everyformer.core.leaks import cuts
 from everyformer.laws.rounding import doubled
 from everyformer.laws.subject import TRIED, Subject
 from everyformer.laws.verdict import LawBroken, NotJudged
@@ -62,13 +63,16 @@ def causality(subject: Subject) -> str:
         return f"{said}; no gradients: {describe(error)}"
 
 
-def glance(subject: Subject) -> str | None:
+def glance(subject: Subject, longer: int) -> str | None:
     """Where a model sees the future at one length, of 33 inputs at most, in evaluation and in
-    training; None where it does not, or cannot be asked."""
+    training, and at some places of a ``longer`` text that it takes; None where it does not, or
+    cannot be asked."""
     lengths = [length for length in subject.lengths() if 1 < length <= 33]
     try:
         for training in (False, True) if lengths else ():
             changes(subject, Condition(lengths[-1], training))
+        if lengths and longer > lengths[-1] and subject.takes(longer):
+            changes(subject, Condition(longer), [cut - 1 for cut in cuts(longer)])
     except LawBroken as broken:
         return broken.finding
     except NotJudged:
@@ -98,16 +102,17 @@ def longest(every: Sequence[Condition]) -> list[Condition]:
     return list({(one.training, one.masked): one for one in every}.values())
 
 
-def changes(subject: Subject, condition: Condition) -> None:
-    """Change all inputs behind each position in turn: no output up to it moves."""
+def changes(subject: Subject, condition: Condition, lasts: Sequence[int] | None = None) -> None:
+    """Change all inputs behind each position, or each of ``lasts``, in turn: no output up to it
+    moves."""
     x = subject.inputs.draw(1, condition.length)
     keep = torch.ones(x.shape[:2], dtype=torch.bool) if condition.masked else None
     bound = subject.bound(x, keep, training=condition.training)
     y = subject.exact(x, keep, training=condition.training)
-    for last in suspects(subject, condition, x, y, bound):
+    for last in suspects(subject, condition, x, y, bound) if lasts is None else lasts:
         moved = _moved(subject, condition, x, y, slice(last + 1, None))[: last + 1]
         if bool((moved > bound).any()):
-            raise _broken(subject, condition, x, y, bound, last)
+            raise _broken(subject, condition, x, y, bound, last, alone=lasts is None)
 
 
 def suspects(subject: Subject, how: Condition, x: Tensor, y: Tensor, bound: float) -> Sequence[int]:
@@ -175,10 +180,13 @@ def _moved(subject: Subject, how: Condition, x: Tensor, y: Tensor, part: Any) ->
 
 
 def _broken(
-    subject: Subject, how: Condition, x: Tensor, y: Tensor, bound: float, last: int
+    subject: Subject, how: Condition, x: Tensor, y: Tensor, bound: float, last: int, alone: bool
 ) -> LawBroken:
-    """The first input that moves an output before it, alone or with all behind it."""
-    single = torch.stack([_moved(subject, how, x, y, slice(s, s + 1)) for s in range(how.length)])
+    """The first input that moves an output before it, ``alone`` if asked, or with all behind."""
+    places = range(how.length if alone else 0)
+    single = torch.zeros(how.length, how.length)
+    for s in places:
+        single[s] = _moved(subject, how, x, y, slice(s, s + 1))
     pairs = ((single > bound) & torch.ones_like(single).tril(-1).bool()).nonzero().tolist()
     if pairs:
         s, t = min(pairs, key=lambda pair: (pair[0] - pair[1], pair))

@@ -98,9 +98,9 @@ class Outside(nn.Module):
             keep = None
         return self.subject.outputs(self.subject.call(self.module, x, keep), x)
 
-    def found_leak(self) -> str | None:
-        """Where it sees the future as it is now, by a glance at one length."""
-        return glance(self.subject.anew()) if self.subject.causal else None
+    def found_leak(self, length: int) -> str | None:
+        """Where it sees the future as it is now, by a glance at a short length and at this one."""
+        return glance(self.subject.anew(), length) if self.subject.causal else None
 
 
 def outside_subject(config: ModelConfig) -> Subject:

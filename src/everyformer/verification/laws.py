@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from everyformer.core.devices import widest
+from everyformer.core.leaks import cuts
 from everyformer.core.mask import Mask
 from everyformer.core.member import Member
 from everyformer.core.mixer import Mixer
@@ -24,6 +25,8 @@ from everyformer.verification.conditions import together
 
 # About 2^14 roundings of the dtype: enough for sums over lengths <= 40 through a few products.
 TOLERANCE = {torch.float64: 1e-10, torch.float32: 5e-5, torch.bfloat16: 6e-2, torch.float16: 1e-2}
+LONG = 150
+"""of a text beyond blocks and windows of usual sizes"""
 SPLITS = ((0, 3, 4, 11), (0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11), (0, 10, 11), (0, 11))
 
 
@@ -48,7 +51,8 @@ def equation(member: Member, check: Check, device: str, dtype: torch.dtype) -> N
 
 
 def causality(member: Member, check: Check, device: str, dtype: torch.dtype) -> None:
-    """Output t has exactly zero gradient to later inputs; another future changes nothing.
+    """Output t has exactly zero gradient to later inputs; another future changes nothing, nor does
+    it at some places of a long text.
 
     A choice of options that leaks, and says so, is left out, here and where states are checked.
     """
@@ -66,6 +70,15 @@ def causality(member: Member, check: Check, device: str, dtype: torch.dtype) -> 
             changed[:, t + 1 :] = 50 * draw(1, length - t - 1, WIDTH, seed=7).to(changed)
             early = mixer(changed).y[:, : t + 1]
             check.close(early, y[:, : t + 1], TOLERANCE[dtype], f"{case}: future after {t} matters")
+        mixer = case.mixer(dtype, device, length=LONG)
+        parts = [part.max_length for part in mixer.modules() if isinstance(part, Mixer)]
+        length = min([LONG, *filter(None, parts)])
+        x = draw(1, length, WIDTH, seed=5, dtype=dtype, device=device)
+        y = mixer(x).y
+        for cut in cuts(length):
+            changed = torch.cat([x[:, :cut], 50 * x[:, cut:].flip(1)], 1)
+            early = mixer(changed).y[:, :cut]
+            check.close(early, y[:, :cut], TOLERANCE[dtype], f"{case}: future from {cut} matters")
 
 
 def bidirectional(member: Member, check: Check, device: str, dtype: torch.dtype) -> None:

@@ -93,7 +93,7 @@ def run(words: Sequence[str]) -> int:
     warn_of_own_rows(model, dataset)
     if options.memory.slots is not None:
         set_memory(model, options.memory.slots)
-    if leak := leak_of(model):
+    if leak := leak_of(model, dataset.length):
         say(f"the loss is {NOT_WRITING}: {leak}")
     rules: dict[str, Any] = {"batch": options.batch, "limit": options.sequences}
     rules["precision"] = options.precision

@@ -100,7 +100,7 @@ def run(words: Sequence[str]) -> int:
         if value is not None and value.startswith(NOT_BETTER):
             curves = curve(folder)
             rows["advice"] = advice(result.evaluation or {}, curves, options.training.lr)
-        if leak := leak_of(model):
+        if leak := leak_of(model, dataset.length):
             rows["worth"] = f"{NOT_WRITING}: {leak}"
         task = TASKS[dataset.task]
         if (task.forecasts or task.answers) and result.evaluation and not options.json:
