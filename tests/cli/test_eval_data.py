@@ -1,5 +1,6 @@
 """`eval RUN --data ...`: what is said of the data is obeyed, or refused with the reason."""
 
+import json
 import random
 from collections.abc import Callable
 from pathlib import Path
@@ -124,3 +125,30 @@ def test_columns_of_the_runs_table_are_not_asked_of_a_text(files: Path, say: Cal
     code, _, err = say("eval", "run", "--data", "other.txt", "--data.text-column", "more")
     assert code == 2
     assert "--data.text-column has no meaning for 'other.txt'" in err
+
+
+@pytest.mark.parametrize("task", ["classify", "regress"])
+def test_a_baseline_answers_what_was_usual_in_training(
+    task: str, tree: Path, say: Callable
+) -> None:
+    """Of which the file that is measured on says nothing, were it all of another class."""
+    values = {"classify": ("x", "y"), "regress": ("1.5", "9.5")}[task]
+    for name, usual in (("rated.csv", 0), ("test.csv", 1)):
+        rows = [f"a tree {n},{values[usual if n % 5 else 1 - usual]}" for n in range(60)]
+        (tree / name).write_text("\n".join(["text,label", *rows, ""]))
+    columns = ("--data.text-column", "text", "--data.label-column", "label", "--length", "12")
+    made = say("train", "gmlp", "--task", task, "--data", "rated.csv", *columns, *SIZES,
+               "--out", "run")  # fmt: skip
+    assert made[0] == 0
+    measured = ("eval", "run", "--data", "test.csv", "--data.validation", "1", "--json")
+    code, out, err = say(*measured)
+    assert code == 0
+    assert "always answering" not in err
+    assert "Mean of empty" not in err
+    found = json.loads(out)["evaluation"]
+    if task == "classify":
+        assert found["always"] == "x"
+        assert found["majority_accuracy"] == pytest.approx(0.2)
+    else:
+        # the mean of training lies near 3.1, the file's near 7.9
+        assert found["mean_mae"] > 5

@@ -16,7 +16,7 @@ from everyformer.core.tasks import TASKS
 from everyformer.core.wording import few
 from everyformer.data import load_dataset
 from everyformer.data.config import DataConfig
-from everyformer.data.dataset import Dataset
+from everyformer.data.dataset import ClassedDataset, Dataset
 from everyformer.data.dated.windows import ForecastDataset
 from everyformer.data.episodes import EpisodeDataset
 from everyformer.data.tokenizers.base import Tokenizer
@@ -144,7 +144,10 @@ class TrainedRun:
                 f"{dataset.name} has {len(dataset.classes)} classes, but {what} was trained with "
                 f"{model['classes']}"
             )
-        known = self.values.get("data", {}).get("classes")
+        facts = self.values.get("data", {})
+        if isinstance(dataset, ClassedDataset) and dataset.classes and config != data_config(self):
+            dataset = dataclasses.replace(dataset, usual=facts.get("commonest"))
+        known = facts.get("classes")
         if TASKS[dataset.task].classifies and known and list(dataset.classes) != known:
             raise DataError(
                 f"{dataset.name} has the classes {few(dataset.classes)}, but {what} was trained "
@@ -166,7 +169,7 @@ class TrainedRun:
         if isinstance(dataset, EpisodeDataset):
             self._require_episodes(dataset, what)
         if isinstance(dataset, ForecastDataset):
-            step = self.values.get("data", {}).get("step")
+            step = facts.get("step")
             if (fault := dataset.misfit(step, self.config.series or 0)) is not None:
                 raise DataError(fault)
         if dataset.image is not None and list(dataset.image) != list(model["image"]):

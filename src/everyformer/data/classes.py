@@ -230,17 +230,21 @@ def describe(
 
 
 def _numbers(numbers: np.ndarray, train: np.ndarray, validation: np.ndarray, what: str) -> str:
-    """Rows, the range of their numbers (rows, n), and how far off always answering the means is."""
-    known = numbers[train] if len(train) else numbers
-    means = known.mean(0, dtype=np.float64)
-    off = math.sqrt(np.square(numbers[validation] - means).mean(dtype=np.float64))
+    """Rows, the range of their numbers (rows, n), and how far off always answering the means is,
+    if any are trained on."""
     count = numbers.shape[1]
+    note = (
+        f"{len(numbers):,} {what} with {f'{count:,} ' if count > 1 else ''}numbers"
+        f"{' each' if count > 1 else ''} from {numbers.min():g} to {numbers.max():g}"
+    )
+    if not len(train):
+        return note
+    means = numbers[train].mean(0, dtype=np.float64)
+    off = math.sqrt(np.square(numbers[validation] - means).mean(dtype=np.float64))
     listed = ", ".join(f"{mean:.4g}" for mean in means[:SHOWN]) + " ..." * (count > SHOWN)
     return (
-        f"{len(numbers):,} {what} with {f'{count:,} ' if count > 1 else ''}numbers"
-        f"{' each' if count > 1 else ''} from {numbers.min():g} to {numbers.max():g}; always "
-        f"answering their mean{'s' if count > 1 else ''} {listed} has an RMSE of {off:.4g} over "
-        "those held out"
+        f"{note}; always answering their mean{'s' if count > 1 else ''} {listed} has an RMSE of "
+        f"{off:.4g} over those held out"
     )
 
 
@@ -258,7 +262,7 @@ def _classes(
     if len(order) > SHOWN:
         parts.append(f"and {len(order) - SHOWN:,} more")
     note = f"{len(labels):,} {what} of {len(classes):,} classes: {', '.join(parts)}"
-    if len(validation):
+    if len(train) and len(validation):
         answer, accuracy = majority(labels, train, validation)
         note += (
             f"; always answering '{classes[answer]}' is right for {accuracy:.1%} of those held out"

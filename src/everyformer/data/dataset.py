@@ -30,7 +30,9 @@ class Spread:
 
     @classmethod
     def of(cls, values: np.ndarray) -> Spread:
-        """Mean and deviation of (rows, columns), in double precision."""
+        """Mean and deviation of (rows, columns), in double precision; 0 and 1 of no rows."""
+        if not len(values):
+            return cls((0.0,) * values.shape[1], (1.0,) * values.shape[1])
         mean, std = values.mean(0, dtype=np.float64), values.std(0, dtype=np.float64)
         return cls((*mean.tolist(),), (*np.where(std > 0, std, 1.0).tolist(),))
 
@@ -178,6 +180,9 @@ class ClassedDataset(Dataset):
     """Rows for training."""
     validation_rows: np.ndarray
     """Rows that are held out."""
+    usual: int | None = None
+    """Id of the class that was commonest in another training part, that of the run that these rows
+    measure; None: their own."""
 
     @property
     def counts(self) -> tuple[int, ...]:
@@ -189,8 +194,8 @@ class ClassedDataset(Dataset):
     @property
     def commonest(self) -> int | None:
         """Id of the commonest class of training, which a baseline always answers."""
-        if not self.classes:
-            return None
+        if not self.classes or self.usual is not None:
+            return self.usual
         return majority(self.labels, self.train_rows, self.validation_rows)[0]
 
     @property
@@ -198,7 +203,7 @@ class ClassedDataset(Dataset):
         """Validation accuracy of always giving the commonest class of training."""
         if not self.classes or not len(self.validation_rows):
             return None
-        return majority(self.labels, self.train_rows, self.validation_rows)[1]
+        return float((self.labels[self.validation_rows] == self.commonest).mean())
 
     @property
     def balanced_weights(self) -> np.ndarray:
@@ -209,7 +214,8 @@ class ClassedDataset(Dataset):
         return np.where(counts > 0, weights, 0.0)
 
     def summary(self) -> dict[str, Any]:
-        return super().summary() | {"counts": list(self.counts), "majority": self.majority}
+        found = {"counts": list(self.counts), "majority": self.majority}
+        return super().summary() | found | {"commonest": self.commonest}
 
     @abstractmethod
     def rows(self, chosen: np.ndarray) -> Batch:
