@@ -96,6 +96,16 @@ def test_all_of_a_class_in_one_group_are_trained_on_and_told_by_name(
         assert told.replace("'rare', ", "'rare' and ") in data.split
 
 
+def test_a_class_that_the_draw_missed_is_told_as_such(tmp_path: Path, load: Load) -> None:
+    rows = [(f"text {n}", "ab"[n % 12 % 2], f"g{n % 12}") for n in range(60)]
+    path = write(tmp_path, {"a.csv": table([*rows, ("x", "rare", "g0")])}) / "a.csv"
+    said = load(path, split=("group", "patient"), validation=0.1).split
+    assert re.search(r"no row of the class '[ab]' is held out, since the draw has none of", said)
+    assert "no row of the class 'rare' is held out, since all of a class that is in one" in said
+    wide = load(path, split=("group", "patient"), validation=0.5).split
+    assert "since the draw" not in wide
+
+
 def test_no_row_is_left_where_every_group_is_a_class_of_its_own(tmp_path: Path, load: Load) -> None:
     rows = [(f"text {n}", f"c{n % 4}", f"g{n % 4}") for n in range(40)]
     path = write(tmp_path, {"a.csv": table(rows)}) / "a.csv"

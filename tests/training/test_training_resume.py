@@ -229,6 +229,26 @@ def test_changed_options_are_told(tmp_path: Path, capfd: pytest.CaptureFixture[s
     assert "going on from step 12" in told
 
 
+def test_a_run_that_is_over_stays_as_it_was_trained(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    train_tiny(tmp_path / "run")
+    from training_stand_ins import TinyModel, tiny_training
+
+    from everyformer.training import RunDirectory, train
+
+    before = (tmp_path / "run" / "config.json").read_text()
+    for options, said in (({}, ""), ({"lr": 0.5, "steps": 4}, ", and what is new is not kept: ")):
+        with RunDirectory(tmp_path / "run", resume=True) as run:
+            result = train(TinyModel(), TinyData(), tiny_training(**options), run, resume=True)
+        assert result.steps == 12
+        told = capfd.readouterr().err
+        assert f"trained for 12 steps, so nothing is left to train{said}" in told
+        assert ("lr: 0.001 -> 0.5" in told) == bool(said)
+        assert "training for" not in told
+        assert (tmp_path / "run" / "config.json").read_text() == before
+
+
 class Moved(TinyData):
     """Does something to the run's folder when the batch of step 5 is asked for."""
 

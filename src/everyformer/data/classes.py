@@ -161,14 +161,25 @@ def hold_out(
         f"a draw of {taken:,} of the {len(names):,} values of {column} with all of their rows, "
         f"{held_out.mean():.0%} (seed {config.seed})"
     )
-    lacking = np.setdiff1d(np.arange(len(classes)), labels[held_out] if classes else labels)
-    if len(lacking):
-        listed = few([f"'{classes[index]}'" for index in lacking], SHOWN)
-        words += (
-            f"; no row of the class{'es' * (len(lacking) > 1)} {listed} is held out, since "
-            "all of a class that is in one value alone are trained on"
-        )
-    return held_out, words
+    return held_out, words + _lacking(labels, classes, held_out, ids.reshape(-1))
+
+
+def _lacking(
+    labels: np.ndarray, classes: Sequence[str], held_out: np.ndarray, ids: np.ndarray
+) -> str:
+    """Of which classes no row is held out, and why; of groups ``ids`` (rows,)."""
+    reasons = {
+        True: "since all of a class that is in one value alone are trained on",
+        False: "since the draw has none of them (a larger --data.validation draws more)",
+    }
+    found: dict[bool, list[str]] = {alone: [] for alone in reasons}
+    for index in np.setdiff1d(np.arange(len(classes)), labels[held_out] if classes else labels):
+        found[len(np.unique(ids[labels == index])) == 1].append(f"'{classes[index]}'")
+    return "".join(
+        f"; no row of the class{'es' * (len(names) > 1)} {few(names, SHOWN)} is held out, {why}"
+        for names, why in ((found[alone], why) for alone, why in reasons.items())
+        if names
+    )
 
 
 def _latest(

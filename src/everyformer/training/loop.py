@@ -168,9 +168,10 @@ class _Job:
     def begin(self) -> None:
         """Fill the model, wrap it, open the files and make ready for steps."""
         records = self.records
-        at = f", going on from step {self.state.steps}" if self.state.steps else ""
-        if records.changed:
-            self.progress.say(f"changed since the run began: {'; '.join(records.changed)}")
+        steps, spent = self.state.steps, self._done() >= 1
+        changed = "; ".join(records.changed)
+        if changed and not spent:
+            self.progress.say(f"changed since the run began: {changed}")
         self._take_over()
         records.fill_model(self.model)
         with doing("timing steps in float32 and bfloat16"):
@@ -186,10 +187,15 @@ class _Job:
         )
         self.parts = CheckpointParts(self.model, self.optimiser, self.average, self.carry)
         records.fill(self.parts)
-        records.open(self.state, self.values)
+        records.open(self.state, self.values, described=spent)
         self.plain = self._backward_of(self.module)
         compiled = self._backward_of(torch.compile(self.module)) if self.config.compile else None
         self.backward = compiled or self.plain
+        if spent:
+            kept = f", and what is new is not kept: {changed}" if changed else ""
+            self.progress.say(f"trained for {steps} steps, so nothing is left to train{kept}")
+            return
+        at = f", going on from step {steps}" if steps else ""
         self.progress.say(f"training for {self.config.budget_words} on {self.world.device}{at}")
 
     def _take_over(self) -> None:

@@ -266,8 +266,13 @@ class Records:
         if self._begun_at is not None:
             load_checkpoint(self._begun_at, parts)
 
-    def open(self, state: TrainingState, values: dict[str, Any]) -> None:
-        """Write what the run is, and begin its curves or go on with them after ``state``."""
+    def open(
+        self, state: TrainingState, values: dict[str, Any], *, described: bool = False
+    ) -> None:
+        """Write what the run is, and begin its curves or go on with them after ``state``.
+
+        ``described``: what it is was written, and nothing more is trained, so that it stays.
+        """
         if self._run is None:
             return
         if self._world.in_step:
@@ -275,7 +280,8 @@ class Records:
 
             self._saver = Saver(self._world)
         if self._run.writes:
-            self._run.write_config(values)
+            if not described:
+                self._run.write_config(values)
             self._log = MetricsLog(self._run.metrics, state.steps, evaluated=state.evaluated)
 
     def write(self, row: dict[str, Any]) -> None:
