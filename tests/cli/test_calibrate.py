@@ -48,7 +48,16 @@ def test_a_promise_is_kept_with_the_run(say: Any, calm: str) -> None:
     assert json.loads(out)["evaluation"]["mean_depth"] == asked
     _, out, _ = say("eval", calm, "--sequences", "4", "--json", "--exits.full")
     assert json.loads(out)["evaluation"]["mean_depth"] == 3
-    assert certificate["statement"] in say("generate", calm, "--tokens", "3")[2]
+    for words, said in (
+        (("3", "--temperature", "0"), ""),
+        (("3",), "This text draws its tokens (--temperature 0 takes the likeliest), so nothing"),
+        (("4", "--temperature", "0"), "This text has 4 tokens, so nothing of it is promised."),
+        (("4",), "takes the likeliest) and has 4 tokens, so nothing"),
+    ):
+        told = say("generate", calm, "--tokens", *words)[2]
+        assert certificate["statement"] in told
+        assert said in told
+        assert ("nothing of it is promised" in told) == bool(said)
     code, out, err = say("show", calm, "certificate", "--json")
     [picture] = json.loads(out)["pictures"]
     assert Path(picture["picture"]).is_file()

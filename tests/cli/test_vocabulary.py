@@ -109,6 +109,7 @@ MESSAGES = [
     ("lr(step) = lr * 2, a == b, x=1", None),
     ("summaries.per 'sentence' or 'tokens'", None),
     ("the file 'steps.txt' is empty", None),
+    ("guard 2 <= L['tokens'].size()[1], and L['batch']", None),
     ("'--training.lr' must be above 0, not inf", None),
     ("pixels={'order': 'blocks', 'tile': 2}", None),
     ("mixer 'attention' with position 'rope'", None),

@@ -168,6 +168,7 @@ def test_another_model_tokenizer_or_tap_is_refused_by_name(texts: Path) -> None:
     indexed(made, texts, "store")
     for other, tokenizer, word in (
         (model(seed=1), ByteTokenizer(), "model"),
+        (model(layers=1), ByteTokenizer(), "model"),
         (made, CharTokenizer("abcdef "), "tokenizer"),
     ):
         with pytest.raises(CheckpointError, match=word):

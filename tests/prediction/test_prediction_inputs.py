@@ -100,6 +100,9 @@ def test_pictures_and_arrays_go_by_their_names(here: Path) -> None:
     assert [np.asarray(row.value).shape for row in rows] == [(3, 6, 6)] * 3
     assert inputs.notes() == ["2 pictures resized as in training"]
     assert names("pictures/a.png", task="classify-image") == ["pictures/a.png"]
+    # as in training, what stands beside pictures is left aside
+    Path("mixed/c.png").write_bytes(Path("pictures/a.png").read_bytes())
+    assert names("mixed", task="classify-image") == ["b.png", "c.png"]
     assert names("series.npz", task="classify-series") == ["series.npz 1", "series.npz 2"]
     padded = open_inputs(["padded.npz"], reader("classify-text"), Reading()).rows
     assert [np.asarray(row.value).tolist() for row in padded] == [[97, 98], [99]]
@@ -169,9 +172,10 @@ def test_long_files_are_read_as_they_are_needed(name: str, here: Path) -> None:
     [
         ("text,n", ["text", "n"]),
         ("text,", ["text", "column_2"]),
-        ("a,a", ["a", "column_2"]),
+        ("a,a", ["a", "a_2"]),
+        ("a_3,a,a", ["a_3", "a", "a_3_"]),
     ],
 )
 def test_no_column_is_lost_by_its_name(header: str, columns: list[str]) -> None:
-    names = tuple(header.split(","))
-    assert _unique(SimpleNamespace(width=2, names=names)) == columns  # type: ignore[arg-type]
+    table: Any = SimpleNamespace(width=len(columns), names=tuple(header.split(",")))
+    assert _unique(table) == columns

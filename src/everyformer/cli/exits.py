@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 from everyformer.cli.parsing import say
@@ -19,12 +20,20 @@ CALIBRATION_FORMAT = "everyformer-calibration"
 
 
 def settle_exits(
-    trained: TrainedRun, model: Any, options: ExitConfig, data: str | None = None
+    trained: TrainedRun,
+    model: Any,
+    options: ExitConfig,
+    data: str | None = None,
+    *,
+    tokens: float | None = None,
+    likeliest: bool = True,
 ) -> None:
     """Let the tokens of ``model`` leave as is asked, or as the run says, and tell which.
 
     Args:
         data: fingerprint of what it is going to read, where that is known.
+        tokens: that it is going to write, where it writes; infinite: without an end.
+        likeliest: whether each of them is the likeliest.
 
     Raises:
         ConfigError: something is asked of a model without early exits.
@@ -54,6 +63,11 @@ def settle_exits(
         certificate.require(weights_digest(trained.model()))
         set_threshold(model, certificate.used)
         say(certificate.statement)
+        other = [] if likeliest else ["draws its tokens (--temperature 0 takes the likeliest)"]
+        if tokens not in (None, certificate.tokens):
+            other.append("has no end" if tokens == math.inf else f"has {tokens:,} tokens")
+        if other and certificate.used is not None:
+            say(f"This text {' and '.join(other)}, so nothing of it is promised.")
         if None not in (data, certificate.source) and data != certificate.source:
             say(
                 "Its prompts were drawn of other data than these, of which it promises nothing: "

@@ -24,7 +24,7 @@ from everyformer.training.spec import RunSpec
 _ANSWERED: ContextVar[Mapping[str, Any]] = ContextVar("flags that are answered")
 _OPTION = re.compile(
     r"(?P<call>[\w.]+\([^()]*\))"
-    r"|'(?P<quoted>(?:--)?[a-z][a-z_-]*(?:\.[a-z_-]+)*)(?P<index>\[\d+\])?'(?!:)(?P<equals>=(?=\S))?"
+    r"|(?<!\w\[)'(?P<quoted>(?:--)?[a-z][a-z_-]*(?:\.[a-z_-]+)*)(?P<index>\[\d+\])?'(?!:)(?P<equals>=(?=\S))?"
     r"|(?<![\w.'{-])(?P<plain>[a-z][a-z_]*(?:\.[a-z_]+)*)="
     r"(?P<value>'[^']*'|\([^)]*\)|\.\.\.|[^\s,;:()']+)"
 )

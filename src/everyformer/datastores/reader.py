@@ -63,7 +63,10 @@ def with_store(
             f"a store is read by language models (task lm), not by one of task "
             f"'{model.config.task}'"
         )
-    tap = Store.open(folder, verify=False).record.origin.tap
+    made = Store.open(folder, verify=False).record.origin
+    # another model may have no such tap
+    made.check(origin_of(model, tokenizer, "ffn-input:-1"), Path(folder), taps=False)
+    tap = made.tap
     store = Store.open(folder, origin_of(model, tokenizer, tap))
     distance = searched_by(options)
     index = index or SearchOptions()

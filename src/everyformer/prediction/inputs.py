@@ -136,13 +136,15 @@ def _kind(word: str | Path, reader: Predictor, how: Reading) -> Kind:
         return "sentences"
     try:
         with open_source(str(word)) as source:
-            return _held(source)
+            return _held(source, reader.task.pictures)
     except DataError as error:
         if _exists(path):
             raise
         if not reader.task.embeds_text:
             raise DataError(f"{error}; {reader.name} reads {_reads(reader)}") from error
-        raise DataError(f"{error}; a sentence that looks so is read with --as-text") from error
+        raise DataError(
+            f"{error}; a sentence that looks so is read with --as-text, from Python with text=True"
+        ) from error
 
 
 def _exists(path: Path) -> bool:
@@ -152,8 +154,8 @@ def _exists(path: Path) -> bool:
         return False
 
 
-def _held(source: Source) -> Kind:
-    """Contents of a source.
+def _held(source: Source, pictured: bool) -> Kind:
+    """Contents of a source; of pictures beside texts the former, where a model reads pictures.
 
     Raises:
         DataError: several kinds of data.
@@ -164,6 +166,8 @@ def _held(source: Source) -> Kind:
         for suffixes, name in ENDINGS.items():
             kind = name if entry.suffix in suffixes else kind
         first.setdefault(kind, entry)
+    if pictured and {*first} == {"pictures", "texts"}:
+        return "pictures"
     if len(first) > 1:
         result = " and ".join(f"{kind} ({entry.name})" for kind, entry in first.items())
         raise DataError(f"'{source.spec}' holds {result}: give one kind at a time")
@@ -295,10 +299,13 @@ def _rows_of(reader: TableReader, entry: Entry) -> Iterator[Row]:
 
 
 def _unique(table: Table) -> list[str]:
-    """Names of the columns; those without one, or that come again, are numbered from 1."""
+    """Names of the columns; those without one are numbered, from 1, and names that come again."""
     names: list[str] = []
     for number, name in enumerate(table.names or [""] * table.width, 1):
-        names.append(name if name and name not in names else f"column_{number}")
+        own = name if name and name not in names else f"{name or 'column'}_{number}"
+        while own in names:
+            own += "_"
+        names.append(own)
     return names
 
 
@@ -313,7 +320,7 @@ def _pictures(word: str | Path, inputs: Inputs, reader: Predictor, how: Reading)
     assert reader.config.image is not None
     channels, height, width = reader.config.image
     with open_source(str(word)) as source:
-        entries = without_notes(source.entries)
+        entries = [e for e in without_notes(source.entries) if e.suffix in PICTURES]
         single = len(entries) == 1 and source.archive is None
         pictures = opened(source, entries, "reading pictures", quiet=single)
         for entry, picture in zip(entries, pictures, strict=True):

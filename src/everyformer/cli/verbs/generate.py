@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import codecs
 import io
+import math
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
@@ -85,7 +86,9 @@ def _text(trained: TrainedRun, options: GenerateOptions) -> int:
     from everyformer.system.stopping import Gentle
 
     model = trained.reading(options.average, options.store, options.knn, options.nearest)
-    settle_exits(trained, model, options.exits)
+    length = math.inf if options.tokens is None else options.tokens
+    likeliest = options.sampling.temperature == 0
+    settle_exits(trained, model, options.exits, tokens=length, likeliest=likeliest)
     exact = initial_state(model, 1) is not None
     if options.json and options.tokens is None:
         raise ConfigError("--json gives one document when all is made: say how many --tokens")

@@ -60,16 +60,19 @@ class Origin:
     run: str = ""
     """where the model lay, for messages"""
 
-    def check(self, other: Origin, folder: Path, *, windows: bool = False) -> None:
-        """Refuse to read a store of this origin as one of ``asked``.
+    def check(
+        self, other: Origin, folder: Path, *, windows: bool = False, taps: bool = True
+    ) -> None:
+        """Refuse to read a store of this origin as one of ``other``.
 
         Args:
             windows: context and stride must be equal too, as where rows are added.
+            taps: False where it is not known yet whether the model has such a tap.
 
         Raises:
             CheckpointError: names what differs: model, tokenizer, tap, context or stride.
         """
-        names = ["model", "tokenizer", "tap", *(("context", "stride") if windows else ())]
+        names = ["model", "tokenizer"] + ["tap"] * taps + ["context", "stride"] * windows
         differing = [name for name in names if getattr(self, name) != getattr(other, name)]
         if differing:
             by = f" by the model of {self.run}" if self.run else ""
