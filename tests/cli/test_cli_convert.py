@@ -290,3 +290,41 @@ def test_a_bert_is_made_longer(kind: str, chosen: tuple[str, ...], say: Say, tre
     # an ETC reads both ways alone
     code = say(*tune, "--length", "16", "--task", "lm", "--out", "lm")[0]
     assert code == (2 if kind == "etc" else 0)
+
+
+def test_a_saved_classifier_keeps_the_names_of_its_classes(
+    say: Say, refused: Refused, tree: Path
+) -> None:
+    for name, classes in (("rated.csv", "xy"), ("other.csv", "vw")):
+        rows = [f"a tree {n},{classes[n % 2]}" for n in range(40)]
+        (tree / name).write_text("\n".join(["text,label", *rows, ""]))
+    sizes = ("--width", "16", "--layers", "1", "--heads", "2", "--batch", "4", "--length", "16")
+    columns = ("--data.text-column", "text", "--data.label-column", "label")
+    made = say("train", "gmlp", "--data", "rated.csv", *columns, *sizes, "--steps", "1",
+               "--out", "run")  # fmt: skip
+    assert made[0] == 0
+    assert say("convert", "run", "--to", "ours", "--out", "saved")[0] == 0
+    answers = [
+        json.loads(say("predict", folder, "a tree 3", "--json")[1])["predictions"]
+        for folder in ("run", "saved")
+    ]
+    assert answers[0] == answers[1]
+    whole = ("--data.validation", "1", "--json")
+    found = [
+        json.loads(say("eval", folder, "--data", "rated.csv", *whole)[1])["evaluation"]["accuracy"]
+        for folder in ("run", "saved")
+    ]
+    assert found[0] == found[1]
+    told = refused("eval", "saved", "--data", "other.csv", *whole)
+    assert "has the classes v and w, but the model in saved was trained with x and y" in told
+    ef.save(ef.load("saved"), "again", classes=("no", "yes"))
+    assert ef.Predictor.load("again").classes == ("no", "yes")
+
+
+def test_a_store_that_does_not_come_along_is_told(say: Say, trained: Train) -> None:
+    run = str(trained("knn-lm"))
+    for form, out in (("ours", "saved"), ("onnx", "lm.onnx")):
+        code, told, err = say("convert", run, "--to", form, "--out", out)
+        assert code == 0, err
+        assert "left out, so that nothing is looked up in what the run has stored" in told
+    assert "left out" not in say("convert", str(trained("gmlp")), "--to", "ours", "--out", "g")[1]

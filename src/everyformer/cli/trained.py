@@ -40,7 +40,7 @@ class TrainedRun:
 
     path: Path
     values: dict[str, Any]
-    """the run's config.json; of a saved model the part ``model`` of one"""
+    """the run's config.json; of a saved model ``model`` and some of ``data``"""
     saved: bool = False
     """a model by itself: it does not know its data or its beginning"""
     place: str | None = None
@@ -232,7 +232,8 @@ def open_run(folder: str, device: str = "cpu") -> TrainedRun:
         )
     if is_model(path):
         values = read_json(path / "config.json", MODEL_FORMAT)
-        return TrainedRun(path, {"model": values["config"]}, True, place, device)
+        known = {"model": values["config"], "data": values.get("data", {})}
+        return TrainedRun(path, known, True, place, device)
     return TrainedRun(path, read_json(path / "config.json", RUN_FORMAT), False, place, device)
 
 

@@ -98,7 +98,7 @@ class Predictor:
             DivergedError: its weights are not finite.
         """
         start = read_start(path)
-        name = f"the {'run' if start.values else 'model'} in {start.path}"
+        name = f"the {'run' if 'model' in start.values else 'model'} in {start.path}"
         require_rows(TASKS[start.config.task], name)
         model = load_model(path, average=average, device=device)
         assert isinstance(model, Model)

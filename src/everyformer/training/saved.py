@@ -5,6 +5,7 @@ it was saved with what makes its tokens.
 """
 
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +38,14 @@ from everyformer.training.storage import (
 from everyformer.training.stored import holds, tensors_in, weights_in
 
 
-def save_model(model: nn.Module, path: str | Path, *, tokenizer: Tokenizer | None = None) -> Path:
+def save_model(
+    model: nn.Module,
+    path: str | Path,
+    *,
+    tokenizer: Tokenizer | None = None,
+    classes: Sequence[str] = (),
+    step: str | None = None,
+) -> Path:
     """Save a model as a folder of ``config.json`` and ``model.safetensors``; tied weights once.
 
     Args:
@@ -45,6 +53,8 @@ def save_model(model: nn.Module, path: str | Path, *, tokenizer: Tokenizer | Non
         path: a folder that does not exist, is empty, or holds an earlier saved model; or such a
             place that fsspec reaches (s3://bucket/model).
         tokenizer: saved too, so that the command line can give the model text.
+        classes: of a classifier, their names in the order of their ids, saved too.
+        step: of a forecaster, how often its series have values ("daily"), saved too.
 
     Raises:
         CheckpointError: the folder holds something else, or cannot be written; the tokenizer has
@@ -52,7 +62,8 @@ def save_model(model: nn.Module, path: str | Path, *, tokenizer: Tokenizer | Non
     """
     if is_remote(path):
         remote = Remote(str(path))
-        save_model(model, fetch(remote, "none", exact=True), tokenizer=tokenizer)
+        folder = fetch(remote, "none", exact=True)
+        save_model(model, folder, tokenizer=tokenizer, classes=classes, step=step)
         send_folder(remote)
         return remote.folder
     path = expanded(path).absolute()
@@ -73,6 +84,7 @@ def save_model(model: nn.Module, path: str | Path, *, tokenizer: Tokenizer | Non
         values = {
             "format": MODEL_FORMAT,
             "config": to_dict(model.config),
+            "data": {"classes": [*classes], "step": step},
             "sha256": checksums(temporary),
         }
         write_json(temporary / "config.json", values)

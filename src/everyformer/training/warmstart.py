@@ -49,7 +49,7 @@ class Start:
     tokenizer: Tokenizer | None
     """of its tokens; None where there were none, or where a model was saved without"""
     values: dict[str, Any] = field(default_factory=dict)
-    """what else the config.json of a run says; {} of a saved model"""
+    """what else the config.json of a run says; of a saved model what its ``data`` were"""
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ def read_start(path: str | Path) -> Start:
     values = read_config(path)
     if "model" not in values:
         config = from_dict(ModelConfig, values["config"])
-        return Start(path, config, saved_tokenizer(path))
+        return Start(path, config, saved_tokenizer(path), {"data": values.get("data", {})})
     saved = values.get("tokenizer")
     tokenizer = None if saved is None else load_tokenizer(saved)
     return Start(path, from_dict(ModelConfig, values["model"]), tokenizer, values)

@@ -90,6 +90,7 @@ def run(options: ConvertOptions) -> int:
     out = (fetched(options.out) if remote else expanded(options.out)).absolute()
     if out.exists() and (not out.is_dir() or options.to in FILES or any(out.iterdir())):
         raise ConfigError(f"{options.out} exists and is not replaced: choose another --out")
+    from everyformer.datastores.runs import companion_of
     from everyformer.interop.convert.source import find_source, open_source
     from everyformer.training.run import check_writable
 
@@ -114,6 +115,8 @@ def run(options: ConvertOptions) -> int:
         f"{sum(p.numel() for p in opened.model.parameters()):,} parameters",
         **learned,
     }
+    if companion_of(config) is not None:
+        about["store"] = "left out, so that nothing is looked up in what the run has stored"
     if options.json:
         emit(_machine(about, form, opened, written))
         return 0
@@ -171,7 +174,7 @@ def _write(
     if form in SAVED:
         from everyformer.training.saved import save_model
 
-        save_model(model, out, tokenizer=tokenizer)
+        save_model(model, out, tokenizer=tokenizer, **opened.known)
         return None, note
     if form == "hf":
         from everyformer.interop.convert import export_checkpoint

@@ -1,5 +1,6 @@
 """Whatever can be converted, opened: its model, its tokenizer, the account of its tensors."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -54,6 +55,8 @@ class Opened(NamedTuple):
     tokenizer: Tokenizer | None
     note: str
     """what the tokenizer is, or why there is none; empty for models that read no text"""
+    known: Mapping[str, Any] = {}
+    """``classes`` and ``step`` of `save_model`, as far as they are known"""
 
 
 def find_source(name: str) -> ModelSource:
@@ -115,9 +118,12 @@ def open_source(
         model = load_model(source.place or folder, average=average)
         assert isinstance(model, Model)
         check_finite(model, folder)
-        tokenizer = read_start(folder).tokenizer
+        start = read_start(folder)
+        tokenizer, facts = start.tokenizer, start.values.get("data", {})
+        known = {name: facts[name] for name in ("classes", "step") if facts.get(name)}
         note = "none is saved with it" if tokenizer is None else str(tokenizer)
-        return Opened(model, None, tokenizer, note if TASKS[model.config.task].reads_text else "")
+        note = note if TASKS[model.config.task].reads_text else ""
+        return Opened(model, None, tokenizer, note, known)
     if kind == "timm":
         model, report = import_timm(folder)
     elif kind == WRAPPED:
