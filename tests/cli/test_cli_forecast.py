@@ -148,7 +148,7 @@ def test_other_series_are_measured_as_the_run_s_own_or_refused(
     (sold / "north.csv").write_text("\n".join(north), encoding="utf-8")
     code, out, err = say("eval", run, "--data", "north.csv", "--data.validation", "1", "--json")
     assert code == 0, err
-    assert json.loads(out)["evaluation"]["sequences"] == 19
+    assert json.loads(out)["evaluation"]["sequences"] == 17
     weekly = [north[0], *north[1::7]]
     (sold / "weekly.csv").write_text("\n".join(weekly), encoding="utf-8")
     told = refused("eval", run, "--data", "weekly.csv")

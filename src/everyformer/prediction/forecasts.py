@@ -1,7 +1,7 @@
 """Forecasts of a trained run: the next values of series, and values that were not expected."""
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -83,6 +83,8 @@ class SeriesReader:
         data: how its tables are read (default: by their headers).
         step: how often its series have values, in words; others are refused.
         length: steps that are read of a series (default: as many as the model takes).
+        columns: options that chose the columns of its training's table; another that has all of
+            these is read so too.
 
     Raises:
         UnsupportedError: a model of another task.
@@ -95,6 +97,7 @@ class SeriesReader:
         data: DataConfig | None = None,
         step: str | None = None,
         length: int | None = None,
+        columns: Mapping[str, Any] | None = None,
     ) -> None:
         self.model, self.config = model, model.config
         if not TASKS[self.config.task].forecasts:
@@ -103,7 +106,7 @@ class SeriesReader:
                 "rows, `generate` goes on with texts"
             )
         self.data = data or DataConfig()
-        self.step = step
+        self.step, self.columns = step, columns
         self.length = length or self.config.tokens
 
     @classmethod
@@ -128,6 +131,7 @@ class SeriesReader:
         return cls(
             model,
             data=from_dict(DataConfig, run["data"]) if isinstance(run, dict) else None,
+            columns=facts.get("columns"),
             step=facts.get("step"),
             length=facts.get("length"),
         )
@@ -145,7 +149,7 @@ class SeriesReader:
             series, name = own.series, own.name
         else:
             with open_source(source, config.encoding) as opened:
-                series, name = read_series(opened, config), opened.name
+                series, name = read_series(opened, config, self.columns), opened.name
         season = config.season or series.step.season
         made = ForecastDataset(
             name=name,

@@ -2,6 +2,7 @@
 
 import re
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -81,6 +82,27 @@ def test_german_numbers_and_dates_between_semicolons(read):
     german = "Datum;a\n30.01.2024;1,5\n31.01.2024;-2,25\n01.02.2024;3\n"
     series = read(german, time_column="Datum")
     assert values(series) == {"a": [1.5, -2.25, 3.0]}
+
+
+def test_a_table_is_read_as_another_where_it_has_its_columns(tmp_path: Path) -> None:
+    def reads(text: str, usual: Any = None) -> DatedSeries:
+        (tmp_path / "a.csv").write_text(text)
+        with open_source(str(tmp_path / "a.csv")) as source:
+            return read_series(source, DataConfig(source=str(tmp_path / "a.csv")), usual)
+
+    usual = reads(LONG).columns
+    said = {"time_column": "day", "series_column": ("shop",), "value_column": ("sold",)}
+    assert usual == said
+    rows = [f"{line},{'fine' if n else 'remark'}" for n, line in enumerate(LONG.splitlines())]
+    with pytest.raises(ConfigError, match="'shop' or 'remark' may tell the series apart"):
+        reads("\n".join(rows))
+    # as JSON has them
+    found = reads("\n".join(rows), {name: list(v) if name != "time_column" else v
+                                    for name, v in usual.items()})  # fmt: skip
+    assert values(found)["a"] == pytest.approx([1, 2, 3, np.nan, 5], nan_ok=True)
+    # a wide table has none of them
+    assert reads(WIDE, usual).names == ("a", "b")
+    assert reads(WIDE).columns == {}
 
 
 @pytest.mark.parametrize("other", ["0,125", "2,5", "12,3456", "1,00800"])

@@ -7,56 +7,35 @@ Further columns are covariates: known ahead (a plan, a holiday), with rows after
 seen with the value only. Gaps of the grid and empty cells are NaN. What is guessed is said.
 """
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from everyformer.core.errors import ConfigError, DataError
-from everyformer.core.wording import counted, few, listed
+from everyformer.core.errors import DataError
+from everyformer.core.wording import counted, few
 from everyformer.data.config import DataConfig
+from everyformer.data.dated.columns import (
+    KEYS,
+    TIMES,
+    Columns,
+    as_before,
+    cell_number,
+    find_columns,
+    holds_numbers,
+    is_empty,
+    said_columns,
+)
 from everyformer.data.dated.times import DAY, Step, Times, read_times, step_of, written
-from everyformer.data.headers import DATES, doubtful, either
-from everyformer.data.headers import number as as_number
+from everyformer.data.headers import doubtful, either
 from everyformer.data.layout import without_notes
 from everyformer.data.sources import Source
 from everyformer.data.table import TABLES, Table, read_table
-from everyformer.data.tables import TableReader, column_called
+from everyformer.data.tables import TableReader
 
-_TIMES = "date_time datum zeit day week month quarter year hour period dt t"
-_KEYS = (
-    "unique_id series series_id id item item_id store store_id sensor sensor_id device device_id "
-    "station product product_id sku symbol ticker country region key group name"
-)
-_VALUES = "y value values target sales demand amount quantity load"
-TIMES = DATES | frozenset(_TIMES.split())
-"""names of columns that hold times, without doubt"""
-KEYS = frozenset(_KEYS.split())
-"""names of columns that tell series apart, without doubt"""
-VALUES = frozenset(_VALUES.split())
-"""names of columns that hold the values, without doubt"""
-EMPTY = frozenset(("", "na", "n/a", "nan", "null", "none", "-", "?"))
-"""cells without a number"""
 SPARSE = 4
 """steps of a grid for each row, up to which a series lies on it"""
-
-
-@dataclass(frozen=True)
-class Columns:
-    """Columns of a table, counted from 0, by what they hold."""
-
-    time: int
-    keys: tuple[int, ...]
-    """those that tell series apart; () in a wide table"""
-    values: tuple[int, ...]
-    known: tuple[int, ...]
-    past: tuple[int, ...]
-
-    @property
-    def all(self) -> tuple[int, ...]:
-        """All that are read, in this order."""
-        return (self.time, *self.keys, *self.values, *self.known, *self.past)
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,6 +60,8 @@ class DatedSeries:
     step: Step
     notes: tuple[str, ...] = ()
     """what was read, guessed and left out, half a sentence each"""
+    columns: Mapping[str, Any] = field(default_factory=dict)
+    """of a long table: the options that choose its columns, guessed ones too"""
 
     @property
     def values_at(self) -> str:
@@ -88,8 +69,13 @@ class DatedSeries:
         return f"{len(self.names):,} series {self.step}"
 
 
-def read_series(source: Source, config: DataConfig) -> DatedSeries:
+def read_series(
+    source: Source, config: DataConfig, usual: Mapping[str, Any] | None = None
+) -> DatedSeries:
     """The series of a source of one table, or of several that are alike.
+
+    Args:
+        usual: `Columns.options` of the table that a model was trained on.
 
     Raises:
         ConfigError: an option names no column; columns that could be meant are several, or none.
@@ -102,8 +88,10 @@ def read_series(source: Source, config: DataConfig) -> DatedSeries:
             f"'{source.spec}' is no table: to forecast takes a .csv, .tsv, .jsonl or .parquet with "
             "a column of times and one or more of numbers"
         )
-    chosen = [name for names in _said(config).values() for name in names if not name.isdecimal()]
+    said = said_columns(config).values()
+    chosen = [name for names in said for name in names if not name.isdecimal()]
     first = read_table(source, entries[0], config.header, chosen)
+    config = as_before(config, first, usual or {})
     columns, notes = find_columns(first, config)
     reader = TableReader(source, config, first, columns.all)
     rows: list[list[Any]] = []
@@ -114,100 +102,6 @@ def read_series(source: Source, config: DataConfig) -> DatedSeries:
             places.append((table, number))
     grouped = _Rows(first, columns, rows, places)
     return grouped.series([*notes, *first.notes, *source.readings])
-
-
-def _said(config: DataConfig) -> dict[str, Sequence[str]]:
-    """Columns that the options name."""
-    return {
-        "time": () if config.time_column is None else (config.time_column,),
-        "series": config.series_column,
-        "value": config.value_column,
-        "known": config.known_column,
-        "past": config.past_column,
-    }
-
-
-def find_columns(table: Table, config: DataConfig) -> tuple[Columns, list[str]]:
-    """Columns by the options, else by names and by what stands in them; and what was guessed."""
-    said = {
-        role: tuple(column_called(table, name, f"--data.{role}-column") for name in names)
-        for role, names in _said(config).items()
-    }
-    taken = [index for indices in said.values() for index in indices]
-    if twice := [index for index in taken if taken.count(index) > 1]:
-        raise ConfigError(f"{table.column(twice[0])} of {table.where} is chosen for two things")
-    time = said["time"][0] if said["time"] else _time_column(table, taken)
-    rest = [index for index in range(table.width) if index != time and index not in taken]
-    numbers = [index for index in rest if _holds_numbers(table, index)]
-    keys, values = said["series"], said["value"]
-    if not keys:
-        named = tuple(i for i in rest if table.names and table.lower[i] in KEYS)
-        words = tuple(index for index in rest if index not in numbers)
-        keys = named or words
-        if len(keys) > 1:
-            several = " or ".join(table.column(index) for index in keys)
-            raise ConfigError(
-                f"{table.where}: {several} may tell the series apart; name the column, or several, "
-                "with --data.series-column"
-            )
-    numbers = [index for index in numbers if index not in keys]
-    if not values:
-        called = tuple(i for i in numbers if table.names and table.lower[i] in VALUES)
-        values = called[:1] if keys and len(numbers) > 1 and len(called) == 1 else tuple(numbers)
-        if not values:
-            raise DataError(
-                f"{table.where} has {table.columns}, and none but the times holds numbers: to "
-                "forecast takes some"
-            )
-        if keys and len(values) > 1:
-            raise ConfigError(
-                f"{table.where}: the series of {table.column(keys[0])} may have their values in "
-                f"{' or '.join(table.column(index) for index in values)}; name the column, or "
-                "several, with --data.value-column, and others with --data.known-column or "
-                "--data.past-column"
-            )
-    parts = [f"times from {table.column(time)}"]
-    parts += [f"series from {listed([table.column(i) for i in keys])}"] if keys else []
-    parts += [f"values from {listed([table.column(i) for i in values])}"]
-    read = {time, *taken, *keys, *values}
-    aside = [table.column(index) for index in range(table.width) if index not in read]
-    notes = [", ".join(parts), *([f"{listed(aside)} left aside"] if aside else [])]
-    return Columns(time, keys, values, said["known"], said["past"]), notes
-
-
-def _time_column(table: Table, taken: Sequence[int]) -> int:
-    """The column whose name says so, else the first whose cells are dates."""
-    free = [index for index in range(table.width) if index not in taken]
-    named = [index for index in free if table.names and table.lower[index] in TIMES]
-    for index in named or free:
-        read = read_times([row[index] for row in table.sample if row[index].strip()])
-        if named or (isinstance(read, Times) and read.dated):
-            return index
-    raise ConfigError(
-        f"{table.where} has {table.columns}, and none holds dates or is called like a time (time, "
-        "date, ds ...); choose it with --data.time-column, or number the rows in one"
-    )
-
-
-def _holds_numbers(table: Table, index: int) -> bool:
-    cells = [row[index] for row in table.sample]
-    return any(_number(cell) is not None for cell in cells) and all(
-        _number(cell) is not None or _is_empty(cell) for cell in cells
-    )
-
-
-def _is_empty(cell: Any) -> bool:
-    return cell is None or str(cell).strip().lower() in EMPTY
-
-
-def _number(cell: Any) -> float | None:
-    """A cell's number, with a point or a comma; None where it is none."""
-    if isinstance(cell, bool | int | float):
-        return float(cell)
-    try:
-        return as_number(str(cell))
-    except ValueError:
-        return None
 
 
 @dataclass(eq=False)
@@ -260,13 +154,14 @@ class _Rows:
             covariates=covariates,
             step=step,
             notes=tuple(notes),
+            columns=columns.options(self.table),
         )
 
     def _times(self) -> Times:
         cells = [row[0] for row in self.rows]
         where = self.table.column(self.columns.time)
         for (table, number), cell in zip(self.places, cells, strict=True):
-            if _is_empty(cell):
+            if is_empty(cell):
                 raise DataError(
                     f"{table.at(number)} has no time in {where}: give it, or leave the row out"
                 )
@@ -291,9 +186,9 @@ class _Rows:
                 raise DataError(f"{table.at(line)}: '{cell}' in {name} {either(cell)}")
         for number, row in enumerate(self.rows):
             for column, cell in enumerate(row[first:]):
-                if _is_empty(cell):
+                if is_empty(cell):
                     continue
-                value = _number(cell)
+                value = cell_number(cell)
                 if value is None or not np.isfinite(value):
                     table, line = self.places[number]
                     name = table.column(self.columns.all[first + column])
@@ -389,7 +284,7 @@ def shows_series(source: Source, config: DataConfig) -> bool:
     if len([name for name in table.lower if name in TIMES]) != 1:
         return False
     rest = [index for index in range(table.width) if table.lower[index] not in TIMES]
-    numbers = [index for index in rest if _holds_numbers(table, index)]
+    numbers = [index for index in rest if holds_numbers(table, index)]
     others = [index for index in rest if index not in numbers]
     time = next(index for index in range(table.width) if index not in rest)
     dated = read_times([row[time] for row in table.sample if row[time].strip()])
