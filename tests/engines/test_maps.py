@@ -92,13 +92,14 @@ def test_maps_inside_the_sums_are_those_before_them(name, length, logs, padded, 
         close(one, other, 1e-8)
 
 
+@pytest.mark.parametrize("levels", [False, True])
 @pytest.mark.parametrize("name", MAPS)
-def test_sums_of_a_part_and_one_token_are_mapped_too(name):
-    tensors, by, guard = given(name, 70)
+def test_sums_of_a_part_and_one_token_are_mapped_too(name, levels):
+    tensors, by, guard = given(name, 70, levels=levels)
     _, wanted = inside(tensors, by, guard)
     like = {"device": "cpu", "dtype": torch.float64}
-    empty = attention.KernelState.empty((B, H), by.features, D, by.levels, **like)
-    read = {"keep": None, "level": None, "gate": None, "feature_map": by}
+    empty = attention.KernelState.empty((B, H), by.features, D, levels or by.levels, **like)
+    read = {"keep": None, "level": tensors.get("level"), "gate": None, "feature_map": by}
     close(proper(sum_up(tensors["k"], tensors["v"], **read, state=empty)), proper(wanted), 1e-10)
     state = None
     for a, b in itertools.pairwise(range(71)):

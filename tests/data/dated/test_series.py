@@ -100,7 +100,8 @@ def test_a_table_is_read_as_another_where_it_has_its_columns(tmp_path: Path) -> 
     found = reads("\n".join(rows), {name: list(v) if name != "time_column" else v
                                     for name, v in usual.items()})  # fmt: skip
     assert values(found)["a"] == pytest.approx([1, 2, 3, np.nan, 5], nan_ok=True)
-    # a wide table has none of them
+    # one that has not all of them is read by itself, and a wide table has none
+    assert reads(LONG.replace("shop", "store"), usual).names == ("a", "b")
     assert reads(WIDE, usual).names == ("a", "b")
     assert reads(WIDE).columns == {}
 
