@@ -54,7 +54,7 @@ def steps(folder: Path, member: str) -> int:
     return max((row["step"] for row in rows), default=0)
 
 
-def wait_for(holds: Callable[[], Any], seconds: float = 60.0) -> None:
+def wait_for(holds: Callable[[], Any], seconds: float = 300.0) -> None:
     end = time.monotonic() + seconds
     while not holds():
         assert time.monotonic() < end, "waited in vain"

@@ -9,20 +9,14 @@ import torch.nn.functional as F
 from everyformer.engines.flops import count_flops
 from everyformer.engines.kernel import attention, chunks
 from everyformer.engines.kernel.attention import kernel_attention, sum_up
-from everyformer.engines.kernel.denominators import POSITIVE, Denominator
+from everyformer.engines.kernel.denominators import POSITIVE
 from everyformer.engines.kernel.features import made
 from everyformer.engines.kernel.maps import SegmentMap
 from helpers import close, covering, draw, saved_bytes
 
 B, H, D, M = 2, 3, 4, 6
-SIGNED = Denominator("signed", 1e-6)
-MAPS = {
-    "positive": (1, POSITIVE),
-    "hyperbolic": (H, POSITIVE),
-    "waves": (H, SIGNED),
-    "trigonometric": (1, SIGNED),
-}
-"""rows of each map's W, one for all heads or one each, and the guard of its denominators"""
+MAPS = {"positive": 1, "hyperbolic": H}
+"""rows of each map's W: one for all heads, or one each"""
 
 
 @pytest.fixture(autouse=True)
@@ -32,7 +26,7 @@ def short_segments(monkeypatch):
 
 
 def given(name, length, *, levels=False, gates=False):
-    """Arguments that want gradients, and a map whose rows want one too."""
+    """Arguments that want gradients, and a map."""
     tensors = {n: draw(B, H, length, D, seed=k) for k, n in enumerate("qkv")}
     if levels:
         tensors["level"] = 2 * draw(B, H, length, seed=4)
@@ -40,21 +34,20 @@ def given(name, length, *, levels=False, gates=False):
         tensors["gate"] = F.logsigmoid(2 * draw(B, H, length, seed=5))
     for t in tensors.values():
         t.requires_grad_()
-    heads, guard = MAPS[name]
-    return tensors, SegmentMap(name, draw(heads, M, D, seed=6).requires_grad_()), guard
+    return tensors, SegmentMap(draw(MAPS[name], M, D, seed=6), name == "hyperbolic")
 
 
-def outside(tensors, by, guard, keep=None, state=None):
+def outside(tensors, by, keep=None, state=None):
     """`kernel_attention` on features of the whole text."""
     (q, _), (k, own) = (made(by, tensors[n]) for n in "qk")
     level = tensors.get("level")
-    level = own if level is None else level if own is None else level + own
+    level = own if level is None else level + own
     named = {"keep": keep, "level": level, "gate": tensors.get("gate"), "state": state}
-    return kernel_attention(q, k, tensors["v"], **named, guard=guard)
+    return kernel_attention(q, k, tensors["v"], **named)
 
 
-def inside(tensors, by, guard, keep=None, state=None):
-    return kernel_attention(**tensors, keep=keep, state=state, guard=guard, feature_map=by)
+def inside(tensors, by, keep=None, state=None):
+    return kernel_attention(**tensors, keep=keep, state=state, feature_map=by)
 
 
 def proper(state):
@@ -62,12 +55,12 @@ def proper(state):
     return state.sums if state.level is None else state.sums * state.level.exp()[..., None, None]
 
 
-def in_two(run, tensors, by, guard, keep):
+def in_two(run, tensors, by, keep):
     """Both halves of a text, the second from the state after the first."""
     cut, state, found = tensors["q"].shape[2] // 2, None, []
     for a, b in ((0, cut), (cut, None)):
         part = {n: t[:, :, a:b] for n, t in tensors.items()}
-        y, state = run(part, by, guard, None if keep is None else keep[:, a:b], state)
+        y, state = run(part, by, None if keep is None else keep[:, a:b], state)
         found.append(y)
     return torch.cat(found, 2), state
 
@@ -77,17 +70,16 @@ def in_two(run, tensors, by, guard, keep):
     padded=(False, True), halves=(False, True),
 )  # fmt: skip
 def test_maps_inside_the_sums_are_those_before_them(name, length, logs, padded, halves):
-    tensors, by, guard = given(name, length, **logs)
+    tensors, by = given(name, length, **logs)
     keep = draw(B, length, seed=7) > -0.5 if padded else None
     shown = torch.ones(B, 1, length, 1) if keep is None else keep[:, None, :, None]
     weight, found = shown * draw(B, H, length, D, seed=8), []
-    leaves = [*tensors.values(), by.rows]
     for run in (outside, inside):
         way = in_two if halves else lambda run, *rest: run(*rest)
-        y, state = way(run, tensors, by, guard, keep)
+        y, state = way(run, tensors, by, keep)
         sums = proper(state)
         total = (y * weight).sum() + 0.1 * sums.square().sum()
-        found.append([y * shown, sums, *torch.autograd.grad(total, leaves)])
+        found.append([y * shown, sums, *torch.autograd.grad(total, [*tensors.values()])])
     for one, other in zip(*found, strict=True):
         close(one, other, 1e-8)
 
@@ -95,52 +87,59 @@ def test_maps_inside_the_sums_are_those_before_them(name, length, logs, padded, 
 @pytest.mark.parametrize("levels", [False, True])
 @pytest.mark.parametrize("name", MAPS)
 def test_sums_of_a_part_and_one_token_are_mapped_too(name, levels):
-    tensors, by, guard = given(name, 70, levels=levels)
-    _, wanted = inside(tensors, by, guard)
+    tensors, by = given(name, 70, levels=levels)
+    _, wanted = inside(tensors, by)
     like = {"device": "cpu", "dtype": torch.float64}
-    empty = attention.KernelState.empty((B, H), by.features, D, levels or by.levels, **like)
+    empty = attention.KernelState.empty((B, H), by.features, D, True, **like)
     read = {"keep": None, "level": tensors.get("level"), "gate": None, "feature_map": by}
     close(proper(sum_up(tensors["k"], tensors["v"], **read, state=empty)), proper(wanted), 1e-10)
     state = None
     for a, b in itertools.pairwise(range(71)):
         part = {n: t[:, :, a:b] for n, t in tensors.items()}
-        _, state = inside(part, by, guard, state=state)
+        _, state = inside(part, by, state=state)
     close(proper(state), proper(wanted), 1e-10)
 
 
-@pytest.mark.parametrize("learned", [False, True])
 @pytest.mark.parametrize("name", MAPS)
-def test_the_operator_keeps_its_promises(name, learned):
-    tensors, by, guard = given(name, 70)
-    rows = by.rows if learned else by.rows.detach()
+def test_the_operator_keeps_its_promises(name):
+    tensors, by = given(name, 70)
     like = {"device": "cpu", "dtype": torch.float64}
-    empty = attention.KernelState.empty((B, H), by.features, D, by.levels, **like)
-    of_map = (rows, name, learned)
-    arguments = (*tensors.values(), None, None, None, empty.sums, empty.level, *guard, *of_map)
+    empty = attention.KernelState.empty((B, H), by.features, D, True, **like)
+    arguments = (*tensors.values(), None, None, None, empty.sums, empty.level, *POSITIVE, *by)
     torch.library.opcheck(torch.ops.everyformer.kernel_attention, arguments)
+
+
+def test_rows_that_are_learned_get_their_gradient():
+    tensors, by = given("positive", 70)
+    rows, found = by.rows.requires_grad_(), []
+    for run in (outside, inside):
+        y, _ = run(tensors, SegmentMap(rows))
+        found += torch.autograd.grad((y * y).sum(), rows)
+    close(*found)
+    assert bool(found[0].any())
 
 
 @pytest.mark.parametrize("name", MAPS)
 def test_no_features_are_kept_for_the_backward_pass(name, monkeypatch):
     monkeypatch.setattr(chunks, "BUDGET", 2**16)
-    tensors, by, guard = given(name, 640)
+    tensors, by = given(name, 640)
 
     def run(rows):
-        return lambda: inside(tensors, SegmentMap(name, rows), guard)[0]
+        return lambda: inside(tensors, SegmentMap(rows, by.hyperbolic))[0]
 
-    kept = [saved_bytes(run(draw(1, m, D).detach())) for m in (M, 10 * M)]
+    kept = [saved_bytes(run(draw(1, m, D))) for m in (M, 10 * M)]
     # rows and the two states at the ends of the segment, of ten times as many features
     more = 9 * by.features * (D + 2 * 2 * B * H * (D + 1)) * 8
     assert kept[1] - kept[0] <= more < B * H * 640 * M * 8
 
 
-@pytest.mark.parametrize("name", ["positive", "waves"])
+@pytest.mark.parametrize("name", MAPS)
 def test_operations_are_counted_as_those_of_maps_before(name):
-    tensors, by, guard = given(name, 128)
+    tensors, by = given(name, 128)
     counts = []
     for run in (outside, inside):
-        forward = count_flops(lambda run=run: run(tensors, by, guard))
-        both = count_flops(lambda run=run: run(tensors, by, guard)[0].sum().backward())
+        forward = count_flops(lambda run=run: run(tensors, by))
+        both = count_flops(lambda run=run: run(tensors, by)[0].sum().backward())
         counts.append((forward, both - forward))
     assert counts[0][0] == counts[1][0]
     # W x again

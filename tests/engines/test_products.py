@@ -129,7 +129,7 @@ def of_kernels(dtype: torch.dtype, gated: bool) -> None:
     )
     q, k, v = (by_heads(n).abs().to(dtype) for n in (1, 2, 3))
     sums = torch.zeros(2, HEADS, SIZE, SIZE + 1)
-    kernel._attend(q, k, v, None, None, gate, sums, top, "positive", 0.0, None, "", False)
+    kernel._attend(q, k, v, None, None, gate, sums, top, "positive", 0.0, None, False)
 
 
 FUNCTIONS: dict[str, Any] = {

@@ -10,7 +10,7 @@ from everyformer.engines.fused.kernel.call import backward, forward
 from everyformer.engines.kernel import attention, chunks
 
 B, H = 1, 2
-GIVEN = (None, "", False)
+GIVEN = (None, False)
 """no map: features are given"""
 POSITIVE, SIGNED = ("positive", 0.0), ("signed", 0.5)
 CASES = {

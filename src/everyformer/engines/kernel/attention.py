@@ -30,6 +30,7 @@ from everyformer.engines.kernel.chunks import (
     Carried,
     Inputs,
     backward,
+    before_map,
     chunk_segment,
     forward,
     segment_count,
@@ -37,7 +38,7 @@ from everyformer.engines.kernel.chunks import (
 )
 from everyformer.engines.kernel.denominators import POSITIVE, Denominator, divided, fixed
 from everyformer.engines.kernel.features import made
-from everyformer.engines.kernel.maps import Mapped, SegmentMap, gradients, row_gradient
+from everyformer.engines.kernel.maps import SegmentMap
 from everyformer.engines.operators import operator
 from everyformer.engines.ranges import fake, full_precision, returned, widened
 
@@ -114,12 +115,12 @@ def kernel_attention(
         guard: of the denominators.
         feature_map: of queries and keys, which is made segment by segment; None: they are features.
     """
-    if feature_map is not None and (k.is_cuda or q.shape[2] == 1):
-        # kernels read features
+    if feature_map is not None and (k.is_cuda or q.shape[2] == 1 or feature_map.rows.requires_grad):
+        # kernels read features, and rows get no gradient inside
         q, (k, level) = made(feature_map, q)[0], _with_levels(feature_map, k, level)
         feature_map = None
     count = k.shape[3] if feature_map is None else feature_map.features
-    levels = level is not None or gate is not None or bool(feature_map and feature_map.levels)
+    levels = level is not None or gate is not None or feature_map is not None
     if levels and not (guard.kind == "signed" or guard == POSITIVE):
         raise ConfigError(
             f"the denominators of keys with levels or gates are known up to a factor, so {guard} "
@@ -138,8 +139,7 @@ def kernel_attention(
     if q.shape[2] == 1:
         y, sums, top = _one_token(Inputs(q, k, v, keep, level, gate), state, guard)
     else:
-        name, rows = ("", None) if feature_map is None else feature_map
-        of_map = (rows, name, rows is not None and rows.requires_grad)
+        of_map = feature_map or (None, False)
         y, _, sums, top, _, _ = _kernel_attention(
             q, k, v, keep, level, gate, state.sums, state.level, guard.kind, guard.eps, *of_map
         )
@@ -150,9 +150,7 @@ def kernel_attention(
 def _with_levels(by: SegmentMap, k: Tensor, level: Tensor | None) -> tuple[Tensor, Tensor | None]:
     """Features of all keys, and their levels added to those given."""
     features, own = made(by, k)
-    if own is None or level is None:
-        return features, level if own is None else own
-    return features, level + own
+    return features, own if level is None else level + own
 
 
 def read_all(
@@ -260,14 +258,14 @@ def _rows(part: Tensor, like: Tensor, start: int, stop: int) -> Tensor:
 def _attend(
     q: Tensor, k: Tensor, v: Tensor, keep: Tensor | None, level: Tensor | None,
     gate: Tensor | None, sums: Tensor, top: Tensor | None, kind: str, eps: float,
-    rows: Tensor | None, name: str, learned: bool,
+    rows: Tensor | None, hyperbolic: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """y (B, L, H, D_v), its denominators, the state after, and the states where segments meet.
 
     The last of those is the state after once more: a number that is never 1 leaves graphs open.
     """
     (batch, heads, length, values), guard = v.shape, Denominator(kind, eps)  # type: ignore[arg-type]
-    inputs = Inputs(q, k, v, keep, level, gate, _named(name, rows))
+    inputs = Inputs(q, k, v, keep, level, gate, _map(rows, hyperbolic))
     carried = Carried(sums.flatten(0, 1), None if top is None else top.flatten())
     y = v.new_empty(batch, length, heads, values)
     totals = sums.new_empty(batch, length, heads, 1)
@@ -295,19 +293,18 @@ def _gradients(
     q: Tensor, k: Tensor, v: Tensor, keep: Tensor | None, level: Tensor | None,
     gate: Tensor | None, y: Tensor, totals: Tensor, after: Tensor, starts: Tensor, tops: Tensor,
     grad_y: Tensor, grad_after: Tensor | None, kind: str, eps: float, rows: Tensor | None,
-    name: str, learned: bool,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
-    """Gradients of q, k, v, levels, gates, of the sums before and of a map's rows.
+    hyperbolic: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    """Gradients of q, k, v, levels, gates and of the sums before.
 
     A level is the log of a factor of fk, so its gradient is fk . dfk; a log gate takes away from
     the levels of its own and all later keys, and adds to that of the state at the end.
     """
-    inputs = Inputs(q, k, v, keep, level, gate, _named(name, rows))
+    inputs = Inputs(q, k, v, keep, level, gate, _map(rows, hyperbolic))
     batch, heads, length, values = v.shape
     wide, guard = starts.dtype, Denominator(kind, eps)  # type: ignore[arg-type]
     dq, dk, dv = (starts.new_empty(t.shape) for t in (q, k, v))
     moved = starts.new_empty(batch, heads, length) if tops.numel() else None
-    drows = None if rows is None else starts.new_zeros(rows.shape)
     with full_precision(q):
         dsums = torch.zeros_like(after) if grad_after is None else grad_after.to(wide)
         dsums = dsums.flatten(0, 1)
@@ -317,15 +314,13 @@ def _gradients(
             part = chunk_segment(inputs.segment(start, stop), before)
             g = torch.zeros_like(part.v)
             _fill(_rows(g, v, start, stop), slice(start, stop), (y, totals, grad_y), guard)
-            grads = backward(part, g, dsums)
-            dsums, of_level = grads[3], None
+            to_q, to_k, to_v, dsums = backward(part, g, dsums)
+            of_level = None
             if moved is not None:
-                of_level = (grads[1] * part.k).sum(2, keepdim=True)
+                of_level = (to_k * part.k).sum(2, keepdim=True)
                 moved[:, :, start:stop] = _rows(of_level, v, start, stop)[..., 0].mT
-            if inputs.map is not None and part.mapped is not None:
-                into = drows if learned else None
-                grads = (*_unmapped(part.mapped, inputs.map, grads, of_level, into), *grads[2:])
-            for into, part_of in zip((dq, dk, dv), grads, strict=False):
+            to_q, to_k = before_map(part, to_q, to_k, of_level)
+            for into, part_of in zip((dq, dk, dv), (to_q, to_k, to_v), strict=True):
                 found = _rows(part_of[..., : into.shape[3]], v, start, stop)
                 into[:, :, start:stop] = found.transpose(1, 2)
         if keep is not None:
@@ -346,30 +341,11 @@ def _gradients(
         none if level is None or moved is None else returned(moved, level),
         none.clone() if gate is None or dgate is None else returned(dgate, gate),
         dsums.view_as(after).contiguous(),
-        none.clone() if rows is None or drows is None else returned(drows, rows),
     )
 
 
-def _named(name: str, rows: Tensor | None) -> SegmentMap | None:
-    return None if rows is None else SegmentMap(name, rows)  # type: ignore[arg-type]
-
-
-def _unmapped(
-    pair: tuple[Mapped, Mapped], by: SegmentMap, above: tuple[Tensor, ...],
-    of_level: Tensor | None, drows: Tensor | None,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """Gradients (X n, C, D) of a segment's queries and keys before their map, from those after it.
-
-    That of the map's rows is added to ``drows``.
-    """
-    found = []
-    for each, g, level in zip(pair, above, (None, of_level), strict=False):
-        level = None if level is None else level.view(each.features.shape[:3])
-        dx, products = gradients(each, *by, g.view_as(each.features), level)
-        if drows is not None:
-            drows += row_gradient(each, products, by.rows)
-        found.append(dx.view(-1, CHUNK, dx.shape[3]))
-    return found[0], found[1]
+def _map(rows: Tensor | None, hyperbolic: bool) -> SegmentMap | None:
+    return None if rows is None else SegmentMap(rows, hyperbolic)
 
 
 def _fill(g: Tensor, span: slice, saved: tuple[Tensor, ...], guard: Denominator) -> None:
@@ -399,11 +375,10 @@ def _shapes(
 
 
 def _gradient_shapes(
-    q: Tensor, k: Tensor, v: Tensor, level: Tensor | None, gate: Tensor | None, after: Tensor,
-    rows: Tensor | None,
-) -> tuple[Tensor, ...]:  # fmt: skip
-    logs = [after.new_empty(0) if t is None else fake(t) for t in (level, gate, rows)]
-    return fake(q), fake(k), fake(v), *logs[:2], fake(after), logs[2]
+    q: Tensor, k: Tensor, v: Tensor, level: Tensor | None, gate: Tensor | None, after: Tensor
+) -> tuple[Tensor, ...]:
+    logs = (after.new_empty(0) if t is None else fake(t) for t in (level, gate))
+    return fake(q), fake(k), fake(v), *logs, fake(after)
 
 
 def _counted(v: Any, features: int, within: int, states: int, fades: int) -> int:
@@ -428,7 +403,7 @@ def _operations(v: Any, sums: Any, rows: Any) -> int:
 def _operations_back(v: Any, after: Any, rows: Any) -> int:
     """The weights and the states again, and two products for each of the forward pass."""
     within = 3 * after[2] + 2 * (v[3] + 1)
-    return _counted(v, after[2], within=within, states=5, fades=2) + 6 * _mapping(v, rows)
+    return _counted(v, after[2], within=within, states=5, fades=2) + 4 * _mapping(v, rows)
 
 
 def _mapping(v: Any, rows: Any) -> int:
@@ -442,7 +417,7 @@ _kernel_attention, _kernel_attention_backward = operator(
     _attend,
     _gradients,
     results=("y", "totals", "after", "last", "starts", "tops"),
-    inputs=("q", "k", "v", "level", "gate", "sums", "rows"),
+    inputs=("q", "k", "v", "level", "gate", "sums"),
     shapes=_shapes,
     gradient_shapes=_gradient_shapes,
     flops=(_operations, _operations_back),

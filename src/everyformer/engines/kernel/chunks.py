@@ -22,7 +22,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from everyformer.core.devices import CPU
-from everyformer.engines.kernel.maps import Mapped, SegmentMap, mapped
+from everyformer.engines.kernel.maps import Mapped, SegmentMap, mapped, unmapped
 from everyformer.engines.products import add_product, halves, product
 from everyformer.engines.ranges import widened
 from everyformer.engines.rooms import at_once
@@ -110,8 +110,8 @@ class Chunked(NamedTuple):
     """at the end"""
     half: bool
     """whether products are of bfloat16; states, weights by level and sums are float32"""
-    mapped: tuple[Mapped, Mapped] | None
-    """queries and keys before and after their map, if they have one"""
+    mapped: tuple[SegmentMap, Mapped, Mapped] | None
+    """a map, and the queries and keys before and after it"""
 
     def pairs(self) -> Tensor:
         """Weights (X n, C, C) of the keys of a chunk for its queries."""
@@ -132,9 +132,10 @@ def chunk_segment(part: Inputs, before: Carried) -> Chunked:
     chunks, both = q.shape[0] // rows, None
     if part.map is not None:
         heads = (*part.v.shape[:2], -1, part.k.shape[3])
-        both = (mapped(q.view(heads), *part.map), mapped(k.view(heads), *part.map))
-        q, k = (each.features.view(-1, CHUNK, each.features.shape[3]) for each in both)
-        part = part._replace(level=_summed(part, both[1].level))
+        of_q, of_k = (mapped(t.view(heads), part.map) for t in (q, k))
+        q, k = (of.features.view(-1, CHUNK, of.features.shape[3]) for of in (of_q, of_k))
+        both, own = (part.map, of_q, of_k), of_k.level[:, :, : part.v.shape[2]]
+        part = part._replace(level=own if part.level is None else own + part.level)
     levels, fades, level = _levels(part, before.level, chunks)
     if fades is None:
         fades = v.new_ones(chunks + 1, chunks + 1).tril_().expand(rows, -1, -1)
@@ -175,17 +176,21 @@ def backward(part: Chunked, g: Tensor, after: Tensor) -> tuple[Tensor, Tensor, T
     return dq, dk, add_product(dv, part.pairs().mT, g, half), before.view_as(after)
 
 
+def before_map(
+    part: Chunked, dq: Tensor, dk: Tensor, of_level: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """Gradients of what a map has made queries and keys of, from theirs and that of levels."""
+    if part.mapped is None or of_level is None:
+        return dq, dk
+    by, of_q, of_k = part.mapped
+    dq = unmapped(of_q, by, dq.view_as(of_q.features), None)
+    dk = unmapped(of_k, by, dk.view_as(of_k.features), of_level.view_as(of_k.level))
+    return dq.view(-1, CHUNK, dq.shape[3]), dk.view(-1, CHUNK, dk.shape[3])
+
+
 def _owned(v: Tensor, levels: Levels | None) -> Tensor:
     """V' as each chunk's own sum takes it."""
     return v if levels is None else v * levels.own
-
-
-def _summed(part: Inputs, level: Tensor | None) -> Tensor | None:
-    """Levels of a segment's keys, with those of their features, which fill up the last chunk."""
-    if level is None:
-        return part.level
-    level = level[:, :, : part.v.shape[2]]
-    return level if part.level is None else level + part.level
 
 
 def _levels(

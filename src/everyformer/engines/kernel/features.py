@@ -25,7 +25,7 @@ from torch import Tensor, nn
 
 from everyformer.core.choices import choose
 from everyformer.core.errors import ConfigError, ShapeError, UnsupportedError
-from everyformer.engines.kernel.maps import WAVES, SegmentMap, waves
+from everyformer.engines.kernel.maps import SegmentMap
 from everyformer.engines.ranges import full_precision, widened
 from everyformer.system.memory import check_memory
 
@@ -103,12 +103,9 @@ def trigonometric_level(x: Tensor) -> Tensor:
     return _half_square(x).squeeze(-1)
 
 
-def made(by: SegmentMap, x: Tensor) -> tuple[Tensor, Tensor | None]:
+def made(by: SegmentMap, x: Tensor) -> tuple[Tensor, Tensor]:
     """Features (B, H, L, M) of all of ``x`` (B, H, L, D) by a map, and their levels (B, H, L)."""
-    if by.name in WAVES:
-        level = trigonometric_level(x) if by.name == "trigonometric" else None
-        return fourier_features(x, by.rows), level
-    return stable_exponentials(x, by.rows, by.name == "hyperbolic")
+    return stable_exponentials(x, by.rows, by.hyperbolic)
 
 
 def draw_projection(
@@ -220,7 +217,12 @@ class Projection(nn.Module):
 
 @torch.library.custom_op("everyformer::waves", mutates_args=())
 def _waves(angles: Tensor) -> Tensor:
-    return waves(angles)
+    """[sin, cos] / sqrt(M) of M angles, in one tensor that is all the gradient needs."""
+    count = angles.shape[-1]
+    waves = angles.new_empty(*angles.shape[:-1], 2 * count)
+    torch.sin(angles, out=waves[..., :count])
+    torch.cos(angles, out=waves[..., count:])
+    return waves.mul_(count**-0.5)
 
 
 @_waves.register_fake

@@ -7,8 +7,9 @@
 w, -w); "trigonometric" (sines and cosines, signed: the estimate that the paper argues against);
 "relu", max(W x, 0) + eps, another kernel than softmax's. Rows are orthogonal in blocks of D.
 
-Cost: O(L M D) time, O(L (M + D)) memory. State: M (D + 1) + 1 numbers a head. Source: Choromanski
-et al. 2021, arXiv 2009.14794 (theorem 1, lemma 2, section 3), and its published code.
+Cost: O(L M D) time, O(L (M + D)) memory; O(L D) of causal exponential features on a CPU, which are
+made a segment at a time (`engines.kernel.maps`). State: M (D + 1) + 1 numbers a head. Source:
+Choromanski et al. 2021, arXiv 2009.14794 (theorem 1, lemma 2, section 3), and its published code.
 
 Deviations. Features are divided by their largest, token by token, with the logs of what was divided
 by kept as levels (`engines.kernel.attention`); the published code takes the maximum over all
@@ -34,8 +35,9 @@ from everyformer.engines.kernel.denominators import POSITIVE, Denominator
 from everyformer.engines.kernel.features import (
     Draw,
     Projection,
-    made,
+    fourier_features,
     stable_exponentials,
+    trigonometric_level,
 )
 from everyformer.engines.kernel.maps import SegmentMap
 from everyformer.engines.ranges import full_precision, widened
@@ -43,6 +45,7 @@ from everyformer.genes.mixers import MIXERS
 from everyformer.genes.mixers._kernel import KernelAttention, KernelOptions, Keys, value_limits
 
 FeatureMap = Literal["positive", "hyperbolic", "trigonometric", "relu"]
+EXPONENTIAL = ("positive", "hyperbolic")
 
 
 @dataclass(frozen=True)
@@ -155,8 +158,9 @@ class Performer(KernelAttention):
         return self.random(carried) if again else self.random.current()
 
     def map(self, drawn: Tensor | None) -> SegmentMap | None:
-        kind = self.options.feature_map
-        return None if drawn is None or kind == "relu" or self.eps else SegmentMap(kind, drawn)
+        if drawn is None or self.eps or self.options.feature_map not in EXPONENTIAL:
+            return None
+        return SegmentMap(drawn, self.options.feature_map == "hyperbolic")
 
     def scaled(self, x: Tensor) -> Tensor:
         return widened(x) * self.head_dim**-0.25
@@ -165,13 +169,13 @@ class Performer(KernelAttention):
         return self.key_features(q, drawn)[0]
 
     def key_features(self, k: Tensor, drawn: Tensor | None) -> Keys:
-        if (by := self.map(drawn)) is not None:
-            return made(by, self.scaled(k))
         kind, x = self.options.feature_map, self.scaled(k)
         if kind == "relu" or drawn is None:
             with full_precision(x):
                 products = x if drawn is None else x @ drawn.to(x.dtype).mT
             return products.relu() + self.eps, None
+        if kind == "trigonometric":
+            return fourier_features(x, drawn), trigonometric_level(x)
         return stable_exponentials(x, drawn, kind == "hyperbolic", self.eps)
 
     def literal(self, q: Tensor, k: Tensor, drawn: Tensor | None) -> Tensor:

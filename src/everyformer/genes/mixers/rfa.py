@@ -39,7 +39,6 @@ from everyformer.engines.kernel.features import (
     fourier_features,
     rectified_features,
 )
-from everyformer.engines.kernel.maps import SegmentMap
 from everyformer.engines.ranges import widened
 from everyformer.genes.mixers import MIXERS
 from everyformer.genes.mixers._kernel import (
@@ -173,28 +172,21 @@ class RFA(KernelAttention):
         drawn = drawn if self.options.temperature == 1 else drawn / self.options.temperature
         return drawn * self.scale
 
-    def map(self, drawn: Tensor | None) -> SegmentMap | None:
-        if drawn is None or self.options.feature_map != "fourier" or self.options.compat_clamp:
-            return None
-        return SegmentMap("waves", drawn)
-
     def query_features(self, q: Tensor, drawn: Tensor | None) -> Tensor:
         return self.key_features(q, drawn)[0]
 
     def key_features(self, k: Tensor, drawn: Tensor | None) -> Keys:
         assert drawn is not None
-        x = self.scaled(k)
-        if self.options.feature_map == "arccos":
-            return rectified_features(x, drawn), None
-        waves = fourier_features(x, drawn)
+        x = self._direction(k)
         if self.options.compat_clamp:
-            waves = waves * (0.1 * math.sqrt(self.options.features))
-        return waves, None
+            return fourier_features(x, drawn) * (0.1 * math.sqrt(self.options.features)), None
+        make = fourier_features if self.options.feature_map == "fourier" else rectified_features
+        return make(x, drawn), None
 
     def log_kernel(self, q: Tensor, k: Tensor) -> Tensor:
         """Logs of the Gaussian kernel, or of the arc-cosine one: (B, H, L, S)."""
         scale = self.scale / self.options.temperature
-        x, y = (self.scaled(t) * scale.to(t) for t in (q, k))
+        x, y = (self._direction(t) * scale.to(t) for t in (q, k))
         if self.options.feature_map == "fourier":
             return -torch.cdist(x, y).square() / 2
         sizes = x.norm(dim=-1)[..., None] * y.norm(dim=-1)[..., None, :]
@@ -202,7 +194,7 @@ class RFA(KernelAttention):
         angle = cosine.acos()
         return (sizes * (angle.sin() + (math.pi - angle) * cosine)).log()
 
-    def scaled(self, x: Tensor) -> Tensor:
+    def _direction(self, x: Tensor) -> Tensor:
         """Queries or keys at length 1 (of the published code: nearly)."""
         x = widened(x)
         if self.options.compat_clamp:

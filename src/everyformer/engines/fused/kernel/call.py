@@ -59,7 +59,7 @@ def backward(
     q: Tensor, k: Tensor, v: Tensor, keep: Tensor | None, level: Tensor | None,
     gate: Tensor | None, y: Tensor, totals: Tensor, after: Tensor, starts: Tensor, tops: Tensor,
     grad_y: Tensor, grad_after: Tensor | None, kind: str, eps: float, *_of_map: Any,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """The results of its backward pass, likewise."""
     call, g = _Call.of(q, k, v, keep, level, gate), _stepped(grad_y.transpose(1, 2))
     dq, dk, dv = (torch.empty(t.shape, dtype=t.dtype, device=t.device) for t in (q, k, v))
@@ -89,7 +89,7 @@ def backward(
             call.q, call.k, g, *read, part.tops, totals, dstates, dv, *call.strides[:6], *of_g,
             *numbers, **call.tiles,
         )  # fmt: skip
-    return dq, dk, dv, *_of_logs(moved, level, gate, after, grad_after), dsums, starts.new_empty(0)
+    return dq, dk, dv, *_of_logs(moved, level, gate, after, grad_after), dsums
 
 
 def _of_logs(
