@@ -85,7 +85,7 @@ def token_of(point: Point, setting: Setting) -> Counter | None:
 
 
 def same(text: Tensor, ours: Tensor) -> str:
-    """How much of a text (B, n) is ``ours``, in words."""
+    """The part of a text (B, n) that is ``ours``, in words."""
     return f"{int((text == ours).sum())} of {ours.numel()} tokens are the same"
 
 

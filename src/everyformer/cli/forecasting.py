@@ -120,6 +120,6 @@ def _rank(row: dict[str, Any]) -> tuple[bool, float]:
 
 
 def _excess(row: dict[str, Any]) -> float:
-    """How far a value lies outside of its interval, in widths of that; 0 inside."""
+    """The distance of a value from its interval, in widths of that; 0 inside."""
     beyond = max(row["low"] - row["value"], row["value"] - row["high"], 0.0)
     return beyond / (row["high"] - row["low"] or 1.0)

@@ -110,7 +110,7 @@ def laws_of(names: list[str], options: GpuOptions, folder: Path) -> list[LawResu
 
 
 def broken(results: list[LawResult]) -> str:
-    """How many verdicts of each law held, and those that did not, in words."""
+    """Counts of verdicts that held, by law, and those that did not, in words."""
     laws = list(dict.fromkeys(result.law for result in results))
     rows: list[tuple[Any, ...]] = []
     for law in laws:

@@ -132,7 +132,7 @@ class Cluster(Launcher):
                 return self._taken(done[0], stop)
 
     def _taken(self, task: Any, stop: Gentle) -> Ended:
-        """What came of a task that is over."""
+        """The result of a task that is over."""
         run = self._running.pop(task)
         planned = run.task.planned
         try:

@@ -157,7 +157,7 @@ def _read(config: CompareConfig, say: Say) -> Dataset:
 
 
 def _launcher(config: CompareConfig, dataset: Dataset, folder: Path, say: Say) -> Launcher:
-    """What runs the trainings."""
+    """The launcher of the trainings."""
     if config.launcher == "local":
         return Local()
     return Cluster(config, dataset, folder, say)

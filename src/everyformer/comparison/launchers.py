@@ -35,7 +35,7 @@ class Task:
 
     @property
     def words(self) -> tuple[str, ...]:
-        """What its process is called with, beside the folder."""
+        """Arguments of its process, beside the folder."""
         return (to_json(to_dict(self.part)),)
 
 

@@ -1,4 +1,4 @@
-"""What a machine of a cluster does for a comparison, in a task of Ray: `examine` and `train`.
+"""Tasks of Ray on a machine of a cluster, for a comparison: `examine` and `train`.
 
 The task is a process of Ray's, in which little is imported: a training is started by it as by
 `compare` on one machine, so that it stops with a checkpoint when it is asked to, and whatever

@@ -28,7 +28,7 @@ WITHOUT_DOUBLES = {"mps"}
 
 
 class Casting(Protocol):
-    """What does for a kind of device as autocast does for others."""
+    """Autocast of a kind of device that torch's own does not know."""
 
     def on(self) -> AbstractContextManager[Any]:
         """A block in which it casts."""

@@ -87,7 +87,7 @@ class Counter(Operations):
 
 
 def _within(func: Any, args: Any, named: Any) -> Callable[..., Any] | None:
-    """What runs the operations that ``func`` is made of; None: it is one."""
+    """A call of the operations that ``func`` is made of; None: it is one."""
     if func.namespace == OWN:
         device = _tensors((args, named))[0].device.type
         keys = torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, device.upper()))

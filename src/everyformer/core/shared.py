@@ -1,4 +1,4 @@
-"""What the layers of one pass make alike, such as angles of positions: made once, by the first.
+"""Tensors that the layers of one pass share, such as angles of positions: made once, by the first.
 
 A stack's pass is `sharing`; ``shared(make, *of)`` there is ``make(*of)`` of the first
 call with the same arguments. Tensors are the same if they are one object: layers that continue

@@ -56,7 +56,7 @@ class Entry:
     size: int
     """Bytes, of a zip's entry unpacked, of a .gz as they lie there; see `Source.size`."""
     handle: Path | zipfile.ZipInfo
-    """Where its content is."""
+    """The place of its content."""
     parts: tuple[str, ...]
     """The path's parts that carry meaning: less a common folder and a split's folder."""
     packed: bool = False

@@ -82,7 +82,7 @@ class _InParts(torch.autograd.Function):
 
 
 def _start(place: int, part: int) -> int:
-    """Where a part of a tensor begins."""
+    """The beginning of a part of a tensor."""
     return (place + part * STEP) % P
 
 

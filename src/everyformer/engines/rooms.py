@@ -1,4 +1,4 @@
-"""How much is worked on at once: what fits the cache of a CPU, and more elsewhere.
+"""Sizes of what is worked on at once: the cache of a CPU, and more elsewhere.
 
 A GPU takes as long to begin an operation as to compute a million numbers, and has no cache to stay
 within; ``meta`` stands for whatever comes later and counts as a CPU does.

@@ -99,7 +99,7 @@ class Outside(nn.Module):
         return self.subject.outputs(self.subject.call(self.module, x, keep), x)
 
     def found_leak(self, length: int) -> str | None:
-        """Where it sees the future as it is now, by a glance at a short length and at this one."""
+        """The place where it sees the future now, by a glance at a short length and at this one."""
         return glance(self.subject.anew(), length) if self.subject.causal else None
 
 

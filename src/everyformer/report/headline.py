@@ -181,7 +181,7 @@ def _power(results: Results, rows: list[TableRow]) -> str:
 
 
 def _ended(results: Results, rows: list[TableRow]) -> str:
-    """Which of three things ended a comparison that was given seeds until it was settled."""
+    """The one of three reasons that ended a comparison that was to go on until it was settled."""
     why = results["verdict"].get("ended")
     if why is None:
         return ""

@@ -35,7 +35,7 @@ def _quiet(results: Results) -> str:
 
 
 def _times(results: Results) -> int:
-    """How many times the budget is worth twice the fewest steps to the slowest; 1: it has them."""
+    """Times the budget that give the slowest twice the fewest steps; 1: it has them."""
     fewest = min(row["steps"] for row in finished(results))
     return 1 if fewest >= FEWEST_STEPS else math.ceil(2 * FEWEST_STEPS / max(fewest, 1.0))
 

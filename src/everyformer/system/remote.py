@@ -53,7 +53,7 @@ class Remote:
         self._memo = self.folder.parent / "fetched.json"
 
     def lock(self) -> FileLock:
-        """What a process holds while it changes the local folder, as one that trains does."""
+        """The lock of a process while it changes the local folder, as one that trains does."""
         return FileLock(self.folder.parent / "changing.lock")
 
     @contextmanager
@@ -213,6 +213,6 @@ def _opened(url: str) -> tuple[Any, str]:
 
 
 def _reason(error: BaseException | None) -> str:
-    """What an error says in one line."""
+    """The words of an error in one line."""
     said = getattr(error, "strerror", None) or str(error)
     return next(iter(str(said).splitlines()), "") or type(error).__name__

@@ -146,7 +146,7 @@ def _seal(temporary: Path, state: dict[str, Any], files: dict[str, str]) -> None
 
 
 def _moments(parts: CheckpointParts) -> dict[str, Tensor]:
-    """What the optimiser knows of each weight, as KEY:NAME."""
+    """The optimiser's numbers of each weight, as KEY:NAME."""
     state = {} if parts.optimiser is None else parts.optimiser.state
     return {
         f"{key}:{name}": value

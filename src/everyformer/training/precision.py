@@ -52,7 +52,7 @@ def decide(
     backward_of: Callable[[Any], Backward],
     say: Callable[[str], None],
 ) -> Precision:
-    """What the steps of a run are computed in: what was asked for, or what is faster.
+    """The precision of a run's steps: the one asked for, or the faster.
 
     That a machine is slow in the precision that was asked for is said. What was chosen once stays
     in the run's state; a policy learns in float32, as it acts.

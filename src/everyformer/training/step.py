@@ -228,7 +228,7 @@ def cuts(batch: Batch, slices: int) -> Iterator[tuple[int, int]]:
 
 
 class Share(NamedTuple):
-    """What of a batch's losses those of a piece of it are."""
+    """The share of a batch's losses that those of a piece of it are."""
 
     targets: float
     rows: float

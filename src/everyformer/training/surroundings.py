@@ -1,4 +1,4 @@
-"""What a run or an experiment was made with: versions, machine and revision."""
+"""Surroundings of a run or an experiment: versions, machine and revision."""
 
 import os
 import platform

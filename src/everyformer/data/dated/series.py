@@ -65,7 +65,7 @@ class DatedSeries:
 
     @property
     def values_at(self) -> str:
-        """How many there are, and how often, in words."""
+        """Their count and frequency, in words."""
         return f"{len(self.names):,} series {self.step}"
 
 

@@ -115,7 +115,7 @@ def latest(
 
 
 def _inverse(order: Tensor) -> Tensor:
-    """Where each of the tokens stands that stand in ``order`` (X, L)."""
+    """The place of each token among those that stand in ``order`` (X, L)."""
     index = torch.arange(order.shape[1], device=order.device).expand_as(order)
     return torch.empty_like(order).scatter(1, order, index)
 

@@ -52,7 +52,7 @@ def backward(
 
 
 class _Cut(NamedTuple):
-    """How B rows of S tokens are divided among programs."""
+    """The division of B rows of S tokens among programs."""
 
     rows: int
     length: int
@@ -78,12 +78,12 @@ class _Cut(NamedTuple):
 
     @property
     def numbers(self) -> tuple[int, int, int, int, int]:
-        """What all kernels read."""
+        """Arguments of all kernels."""
         return self.length, self.chunks, self.values, self.keys, self.width
 
     @property
     def constants(self) -> dict[str, Any]:
-        """What they are compiled for."""
+        """Constants that they are compiled for."""
         return {
             "CHUNK": self.chunk,
             "SHARED": self.keys != self.width,

@@ -65,10 +65,15 @@ class Inputs(NamedTuple):
 
     def segment(self, start: int, stop: int) -> "Inputs":
         """Tokens ``start`` to ``stop``."""
-        heads = (t if t is None else t[:, :, start:stop] for t in (*self[:3], *self[4:6]))
-        q, k, v, level, gate = heads
-        keep = None if self.keep is None else self.keep[:, start:stop]
-        return Inputs(q, k, v, keep, level, gate, self.map)  # type: ignore[arg-type]
+        at = slice(start, stop)
+        return self._replace(
+            q=self.q[:, :, at],
+            k=self.k[:, :, at],
+            v=self.v[:, :, at],
+            keep=None if self.keep is None else self.keep[:, at],
+            level=None if self.level is None else self.level[:, :, at],
+            gate=None if self.gate is None else self.gate[:, :, at],
+        )
 
 
 class Carried(NamedTuple):

@@ -65,7 +65,7 @@ class PositionOnScores(Protocol):
         (B or 1, H, 1, S) of the scaled scores; None where that does not say all."""
 
     def distances(self, q: Tensor, pairs: Pairs, scale: float) -> Distances | None:
-        """What kernels are told of the call, whose queries are not scaled; None: they cannot."""
+        """The call as kernels take it, whose queries are not scaled; None: they cannot."""
 
     def content(self, q: Tensor, parts: Parts) -> Tensor:
         """The queries that are compared with the keys."""

@@ -1,4 +1,4 @@
-"""What is made of weights for each distance, remembered from one step of a stream to the next."""
+"""Tables by distance, made of weights and remembered from step to step of a stream."""
 
 from collections.abc import Callable, Sequence
 from typing import NamedTuple

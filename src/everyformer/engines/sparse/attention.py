@@ -243,7 +243,7 @@ def _kept_blocks(text: str, heads: int, length: int, device: torch.device, ask: 
 
 
 def _listed(flags: Tensor) -> tuple[Tensor, Tensor]:
-    """How many of the last dimension are flagged, and their numbers, these first."""
+    """The count of flags in the last dimension, and the places of all, flagged ones first."""
     return flags.sum(-1).int(), flags.byte().argsort(dim=-1, descending=True, stable=True).int()
 
 

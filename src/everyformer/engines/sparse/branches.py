@@ -83,7 +83,7 @@ def _tasks(q: Tensor, lengths: Tensor | None, text: str) -> Iterator[_Task]:
 
 
 class _Part(NamedTuple):
-    """What is worked on at once of a branch."""
+    """A part of a branch that is worked on at once."""
 
     branch: Branch
     heads: slice | Tensor

@@ -318,7 +318,7 @@ def _visible(
 
 
 def _places(seen: Tensor) -> slice | Tensor | None:
-    """Where the flags (S,) are: everywhere (None), side by side, or at places (n,)."""
+    """The places of the flags (S,): everywhere (None), side by side, or (n,) of them."""
     places = seen.nonzero().squeeze(1)
     if len(places) in (0, len(seen)):
         return None if len(places) else slice(0)
@@ -336,7 +336,7 @@ def _taken(t: Tensor, where: slice | Tensor | None) -> Tensor:
 
 
 class _Next:
-    """What queries of one token each see by a plan, found for some that follow one another."""
+    """Keys that queries of one token each see by a plan, found for some that follow one another."""
 
     def __init__(self, text: str, heads: int) -> None:
         self.plan, self.heads = SparsePlan.from_text(text), heads

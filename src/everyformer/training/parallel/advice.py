@@ -23,7 +23,7 @@ ROOM = 0.5
 
 @dataclass(frozen=True)
 class Cluster:
-    """What processes have."""
+    """Memory and speed of the processes."""
 
     processes: int
     nodes: int
@@ -37,7 +37,7 @@ class Cluster:
 
 @dataclass(frozen=True)
 class Model:
-    """What is to be trained."""
+    """A model and its batches."""
 
     parameters: int
     width: int
@@ -69,7 +69,7 @@ def ring(model: Model) -> int:
 
 
 def split(model: Model, cluster: Cluster) -> Way:
-    """How weights and rows are best shared."""
+    """The best way of sharing weights and rows."""
     held, room = HELD * model.parameters, ROOM * cluster.memory
     node = cluster.processes // cluster.nodes
     needs = f"{size(held)} of weights, gradients and moments"

@@ -147,6 +147,6 @@ def _index(folder: Path, part: str) -> dict[str, dcp.TensorStorageMetadata]:
 
 
 def _cause(error: dcp.CheckpointException) -> Exception:
-    """What went wrong first, on whichever process."""
+    """The first error, of whichever process."""
     first: Any = next(iter(error.failures.values()))[0]
     return Exception(str(first)) if not isinstance(first, Exception) else first

@@ -192,7 +192,7 @@ class World:
         return self.sum(values if self.first else [0.0] * len(values))
 
     def gathered(self, value: Any) -> list[Any]:
-        """What every process gives, first process first, on all of them."""
+        """The values of all processes, in their order, on each of them."""
         if self.size == 1:
             return [value]
         every: list[Any] = [None] * self.size

@@ -118,7 +118,7 @@ def packed(tensors: Sequence[Tensor]) -> Tensor:
 
 
 def unpacked(buffer: Tensor, like: Sequence[Tensor]) -> list[Tensor]:
-    """What `packed` made bytes of: tensors of the shapes and dtypes of ``like``."""
+    """Tensors of the shapes and dtypes of ``like``, out of the bytes that `packed` made of them."""
     order = _order(like)
     parts = buffer.split([like[n].nbytes for n in order])
     views = {

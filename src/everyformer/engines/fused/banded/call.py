@@ -95,7 +95,7 @@ class _Call(Pairs):
 
     @property
     def read(self) -> tuple[Tensor, Tensor, Tensor]:
-        """What is read of pairs."""
+        """Arguments of pairs."""
         return self.k, self.v, self.bias
 
     @property
@@ -117,14 +117,14 @@ class _Call(Pairs):
 
     @property
     def constants(self) -> dict[str, Any]:
-        """What kernels with products are compiled for."""
+        """Constants that kernels with products are compiled for."""
         exact = self.v.dtype == torch.float32
         precision = "ieee" if exact else "tf32"
         return {**self.simple, "CAUSAL": self.causal, "PRECISION": precision, "num_stages": 2}
 
     @property
     def simple(self) -> dict[str, Any]:
-        """What kernels without products are compiled for."""
+        """Constants that kernels without products are compiled for."""
         warps = 4 if self.v.dtype == torch.float32 else 8
         return {"SHARED": self.shared, "TILE": self.tile, "num_warps": warps}
 
@@ -164,7 +164,7 @@ class _End(NamedTuple):
 
 
 def _ends(call: _Call, lse: Tensor, o: Tensor) -> tuple[list[_End], Tensor]:
-    """What lies before and after the windows, and log-sums (B, queries, H, V) of it together."""
+    """Averages before and after the windows, and log-sums (B, queries, H, V) of both together."""
     ends = []
     for late in (False,) if call.causal else (False, True):
         blocks, averages = ((t.flip(1) if late else t)[:, : call.queries] for t in (lse, o))

@@ -139,7 +139,7 @@ class _Call(Pairs):
 
     @property
     def read(self) -> tuple[Tensor | None, ...]:
-        """What all kernels read."""
+        """Arguments of all kernels."""
         return self.k, self.v, self.rows, self.columns, self.offset
 
     @property
@@ -155,7 +155,7 @@ class _Call(Pairs):
 
     @property
     def constants(self) -> dict[str, Any]:
-        """What kernels are compiled for."""
+        """Constants that kernels are compiled for."""
         exact = self.v.dtype == torch.float32
         rank = 1 if self.columns is None else self.rows.shape[2]
         return {

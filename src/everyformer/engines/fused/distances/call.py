@@ -89,7 +89,7 @@ class _Call:
 
     @property
     def read(self) -> tuple[Tensor | None, ...]:
-        """What all kernels read."""
+        """Arguments of all kernels."""
         return self.q, self.p, self.k, self.v, *self.tables
 
     @property
@@ -100,7 +100,7 @@ class _Call:
 
     @property
     def constants(self) -> dict[str, Any]:
-        """What kernels are compiled for."""
+        """Constants that kernels are compiled for."""
         exact = self.q.dtype == torch.float32
         by_values = not exact and self.tables[2] is not None
         return {

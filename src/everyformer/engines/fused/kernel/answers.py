@@ -1,4 +1,4 @@
-"""What the queries of every chunk read of their chunk and of the state before it."""
+"""Averages of the queries of every chunk, over their chunk and the state before it."""
 
 import torch
 import triton.language as tl

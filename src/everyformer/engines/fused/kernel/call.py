@@ -124,7 +124,7 @@ class _Part(NamedTuple):
 
 
 class _Levels(NamedTuple):
-    """What `read_levels` gives: of each token (B H, chunks C), of each chunk (B H, chunks)."""
+    """Results of `read_levels`: of each token (B H, chunks C), of each chunk (B H, chunks)."""
 
     weights: Tensor
     highest: Tensor
@@ -192,7 +192,7 @@ class _Call(NamedTuple):
 
     @property
     def tiles(self) -> dict[str, Any]:
-        """What kernels are compiled for."""
+        """Constants that kernels are compiled for."""
         floats = [t.dtype == torch.float32 for t in (self.q, self.k, self.v)]
         most = TILES[any(floats)]
         # float32 features of half values: products are as exact as float32 nearly
@@ -219,7 +219,7 @@ class _Call(NamedTuple):
         return (self.rows * part.chunks,)
 
     def numbers(self, part: _Part) -> tuple[int, ...]:
-        """What kernels of chunks read."""
+        """Numbers that kernels of chunks read."""
         sizes = self.length, self.heads, self.features, self.values
         return *sizes, part.start, part.chunks, self.chunks * CHUNK
 

@@ -11,7 +11,7 @@ from everyformer.engines.softmax.spans import Reach, faded
 
 
 class Spans(NamedTuple):
-    """How far heads see: in one call, or in all while weights stay as they are."""
+    """Spans of heads: in one call, or in all while weights stay as they are."""
 
     z: Tensor
     """(1, H, 1) or (B, H, L)"""
@@ -26,7 +26,7 @@ class Spans(NamedTuple):
 
     @classmethod
     def of(cls, z: Tensor, reach: Reach, ramp: int) -> Spans:
-        """What follows from ``z``, which fades over ``ramp`` keys."""
+        """The spans that follow from ``z``, which fades over ``ramp`` keys."""
         ends, farthest = z + ramp, [reach.farthest] * z.shape[1]
         if readable(z):
             farthest = [reach.within(end) for end in ends.detach().amax((0, 2)).tolist()]

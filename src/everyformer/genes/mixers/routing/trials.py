@@ -1,4 +1,4 @@
-"""What the laws try routed attention on."""
+"""Trials of routed attention, which the laws are tried on."""
 
 from functools import partial
 from typing import Any

@@ -1,4 +1,4 @@
-"""What the laws try Sparse Sinkhorn attention on."""
+"""Trials of Sparse Sinkhorn attention, which the laws are tried on."""
 
 import math
 from typing import Any
