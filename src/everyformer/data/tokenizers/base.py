@@ -69,7 +69,7 @@ class Tokenizer(ABC):
         return self.decode([*context, *ids])[len(self.decode(context)) :]
 
     def loose(self, text: str) -> int:
-        """The count of characters at the end of ``text`` that may join those behind it in a token."""
+        """The count of characters at the end of ``text`` that may join later ones in a token."""
         return 0
 
     def context(self, before: Iterable[int]) -> list[int]:
