@@ -12,6 +12,7 @@ from safetensors.torch import load_file, save_file
 import everyformer as ef
 from everyformer.data.tokenizers.load import load_tokenizer
 from everyformer.data.tokenizers.package import HubTokenizer
+from everyformer.prediction.predictor import Predictor
 
 
 @pytest.mark.parametrize("kind", CLASSES)
@@ -318,7 +319,7 @@ def test_a_saved_classifier_keeps_the_names_of_its_classes(
     told = refused("eval", "saved", "--data", "other.csv", *whole)
     assert "has the classes v and w, but the model in saved was trained with x and y" in told
     ef.save(ef.load("saved"), "again", classes=("no", "yes"))
-    assert ef.Predictor.load("again").classes == ("no", "yes")
+    assert Predictor.load("again").classes == ("no", "yes")
 
 
 def test_a_store_that_does_not_come_along_is_told(say: Say, trained: Train) -> None:

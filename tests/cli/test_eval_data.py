@@ -152,3 +152,35 @@ def test_a_baseline_answers_what_was_usual_in_training(
     else:
         # the mean of training lies near 3.1, the file's near 7.9
         assert found["mean_mae"] > 5
+
+
+def test_all_of_another_file_is_measured_and_the_held_out_part_of_the_runs_own(
+    files: Path, say: Callable, trained: Callable
+) -> None:
+    run = str(trained("gmlp"))
+
+    def scored(*words: str) -> tuple[int, str]:
+        code, out, err = say("eval", run, *words, "--json")
+        assert code == 0, err
+        return json.loads(out)["evaluation"]["scored"], err
+
+    size = len((files / "other.txt").read_bytes())
+    assert scored("--data", "other.txt")[0] == size - 1
+    assert scored("--data", "other.txt", "--data.validation", "0.1")[0] < 0.15 * size
+    # the same under another name would be measured on what was learned
+    (files / "copy.txt").write_bytes((files / "text.txt").read_bytes())
+    own, copied = scored(), scored("--data", "copy.txt")
+    assert copied[0] == own[0]
+    said = "copy.txt is what the run was trained on: its held-out part is measured"
+    assert said in copied[1]
+    assert said not in own[1]
+    assert scored("--data", "copy.txt", "--data.validation", "0.5")[0] > 3 * own[0]
+
+
+def test_a_file_too_small_to_hold_some_out_is_measured_whole(files: Path, say: Callable) -> None:
+    made = say("train", *RUNS["classify"], *SIZES, "--out", "run")
+    assert made[0] == 0
+    (files / "few.csv").write_text("text,label,more\na warm tree,x,fox\nthe fox,y,fox\n")
+    code, out, err = say("eval", "run", "--data", "few.csv", "--json")
+    assert code == 0, err
+    assert json.loads(out)["evaluation"]["sequences"] == 2

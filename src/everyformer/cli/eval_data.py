@@ -1,10 +1,15 @@
 """Options of data that an evaluation is given: those that it has no use for are refused."""
 
+from __future__ import annotations
+
+import dataclasses
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from everyformer.cli.names import spelled
+from everyformer.cli.parsing import say
 from everyformer.core.config import field_defaults
-from everyformer.core.errors import ConfigError
+from everyformer.core.errors import ConfigError, DataError
 from everyformer.core.tasks import TASKS
 from everyformer.data.builtins import BUILTINS
 from everyformer.data.config import (
@@ -20,12 +25,16 @@ from everyformer.data.sequence_files import SEQUENCES
 from everyformer.data.table import TABLES
 from everyformer.system.files import expanded
 
+if TYPE_CHECKING:
+    from everyformer.cli.trained import TrainedRun
+
 ARRAYS = (".npy", ".npz", ".zip")
 """endings of sources that may hold arrays, of which the held-out rows are drawn"""
 
 
 def for_source(config: DataConfig, source: str | None) -> DataConfig:
-    """The data of a run without what is said of its own files alone, where others are named."""
+    """The data of a run, and where others are named all of those, without what is said of its own
+    files alone."""
     if source in (None, config.source):
         return config
     foreign = [*PartOptions.names()]
@@ -33,7 +42,25 @@ def for_source(config: DataConfig, source: str | None) -> DataConfig:
         foreign += [*TableOptions.names(), *RowOptions.names()]
     usual = field_defaults(DataConfig)
     kept = {name: getattr(config, name) for name in usual}
-    return DataConfig(**{**kept, **{name: usual[name] for name in foreign}})
+    kept |= {name: usual[name] for name in foreign}
+    return DataConfig(**kept if source in BUILTINS else {**kept, "validation": 1.0})
+
+
+def measured(trained: TrainedRun, config: DataConfig) -> DataConfig:
+    """``config``; of all that a run was trained on, whatever its name, its held-out part alone."""
+    from everyformer.cli.trained import data_config
+
+    run = data_config(trained)
+    if run is None or config.validation < 1 or config.source == run.source:
+        return config
+    own = dataclasses.replace(config, validation=run.validation)
+    try:
+        same = trained.dataset(own).fingerprint == trained.values["data"]["fingerprint"]
+    except (ConfigError, DataError):  # too few to hold some out, or what all of it is refused for
+        return config
+    if same:
+        say(f"{config.source} is what the run was trained on: its held-out part is measured")
+    return own if same else config
 
 
 def refuse_idle(config: DataConfig, run: DataConfig, task: str, tokenizer: str | None) -> None:

@@ -26,8 +26,8 @@ class EvalOptions(TrainedOptions, BeamConfig, PlayConfig):
     """The words of `everyformer eval`."""
 
     data: DataConfig = field(default_factory=DataConfig)
-    """other data; its tokenizer is the run's (defaults: those of the run, as help shows them where
-    RUN is named; a saved model needs to be told its data)"""
+    """other data, all of which is measured; its tokenizer is the run's (defaults: those of the run,
+    as help shows them where RUN is named; a saved model needs to be told its data)"""
     sequences: Count | None = None
     """validation sequences read (default: all)"""
     batch: Count = 16

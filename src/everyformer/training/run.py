@@ -191,6 +191,10 @@ class RunDirectory:
         about = {"format": "everyformer-environment", **environment()}
         write_json(self.path / "environment.json", about)
 
+    def keep_config(self) -> None:
+        """Leave config.json as it is."""
+        self._described = True
+
 
 def _identity(path: Path) -> tuple[int, int] | None:
     """Device and number of a folder, whatever it is called; None where there is none."""
@@ -280,7 +284,9 @@ class Records:
 
             self._saver = Saver(self._world)
         if self._run.writes:
-            if not described:
+            if described:
+                self._run.keep_config()
+            else:
                 self._run.write_config(values)
             self._log = MetricsLog(self._run.metrics, state.steps, evaluated=state.evaluated)
 

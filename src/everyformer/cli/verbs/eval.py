@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from everyformer.cli.answers_table import answers_table
 from everyformer.cli.console import emit, facts, table
-from everyformer.cli.eval_data import for_source, refuse_idle
+from everyformer.cli.eval_data import for_source, measured, refuse_idle
 from everyformer.cli.eval_options import EvalOptions
 from everyformer.cli.exit_search import search_exits
 from everyformer.cli.exits import settle_exits
@@ -85,6 +85,7 @@ def run(words: Sequence[str]) -> int:
     tokenizer = trained.tokenizer()
     name = None if tokenizer is None else tokenizer.name
     refuse_idle(options.data, default.data, trained.task, name)
+    options = dataclasses.replace(options, data=measured(trained, options.data))
     dataset = trained.dataset(options.data)
     say(f"{dataset.name}: {dataset.split}")
     model = trained.reading(options.average, options.store, options.knn, options.nearest)

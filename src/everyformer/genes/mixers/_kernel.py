@@ -110,8 +110,8 @@ class KernelAttention(HeadMixer):
         return None
 
     def scaled(self, x: Tensor) -> Tensor:
-        """Queries or keys (B, H, L, D) as they are mapped."""
-        return widened(x)
+        """Queries or keys (B, H, L, D) as a `map` takes them."""
+        raise NotImplementedError
 
     def query_features(self, q: Tensor, drawn: Tensor | None) -> Tensor:
         """Features (B, H, L, M) of queries (B, H, L, D), up to a factor for each query."""
