@@ -94,9 +94,9 @@ def test_a_weight_that_is_found_leaves_every_token_possible(
     code, out, err = say("eval", str(run), *tried)
     assert code == 0, err
     [told] = [line for line in err.splitlines() if "n / (n + 1)" in line]
-    assert "63 tokens can speak for" in told
-    assert f"lambda {63 / 64:.9g} is the largest" in told
-    assert f"--knn.weight {63 / 64:.9g}" in out
+    assert "639 tokens can speak for" in told
+    assert f"lambda {639 / 640:.9g} is the largest" in told
+    assert f"--knn.weight {639 / 640:.9g}" in out
 
 
 def test_a_weight_of_one_is_named_as_the_cause(

@@ -32,9 +32,16 @@ ARRAYS = (".npy", ".npz", ".zip")
 """endings of sources that may hold arrays, of which the held-out rows are drawn"""
 
 
+UNSAID = "to be said"
+"""stands where no source of data is known"""
+
+
 def for_source(config: DataConfig, source: str | None) -> DataConfig:
     """The data of a run, and where others are named all of those, without what is said of its own
-    files alone."""
+    files alone.
+
+    A saved model does not know what it was trained on, so that of anything a part is held out.
+    """
     if source in (None, config.source):
         return config
     foreign = [*PartOptions.names()]
@@ -43,7 +50,9 @@ def for_source(config: DataConfig, source: str | None) -> DataConfig:
     usual = field_defaults(DataConfig)
     kept = {name: getattr(config, name) for name in usual}
     kept |= {name: usual[name] for name in foreign}
-    return DataConfig(**kept if source in BUILTINS else {**kept, "validation": 1.0})
+    if source not in BUILTINS and config.source != UNSAID:
+        kept["validation"] = 1.0
+    return DataConfig(**kept)
 
 
 def measured(trained: TrainedRun, config: DataConfig) -> DataConfig:

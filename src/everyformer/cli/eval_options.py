@@ -27,7 +27,8 @@ class EvalOptions(TrainedOptions, BeamConfig, PlayConfig):
 
     data: DataConfig = field(default_factory=DataConfig)
     """other data, all of which is measured; its tokenizer is the run's (defaults: those of the run,
-    as help shows them where RUN is named; a saved model needs to be told its data)"""
+    as help shows them where RUN is named; a saved model needs to be told its data, of which a part
+    is held out)"""
     sequences: Count | None = None
     """validation sequences read (default: all)"""
     batch: Count = 16

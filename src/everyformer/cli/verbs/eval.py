@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from everyformer.cli.answers_table import answers_table
 from everyformer.cli.console import emit, facts, table
-from everyformer.cli.eval_data import for_source, measured, refuse_idle
+from everyformer.cli.eval_data import UNSAID, for_source, measured, refuse_idle
 from everyformer.cli.eval_options import EvalOptions
 from everyformer.cli.exit_search import search_exits
 from everyformer.cli.exits import settle_exits
@@ -44,8 +44,6 @@ FIGURES = (".png", ".svg")
 """what figures are written as"""
 LOOKED_AT = 8
 """windows of a text that are looked for in the store"""
-UNSAID = "to be said"
-"""stands where no source of data is known"""
 OWN_DATA = "what the run was trained on"
 """stands for the source in help that is about no run in particular"""
 
