@@ -6,9 +6,9 @@
 
 t counts from 0. sigma^2 is the mean of the squared one-step errors (of the seasonal one's, those of
 a season) up to t: Hyndman and Athanasopoulos, "Forecasting: Principles and Practice", 3rd edition,
-sections 5.2 and 5.5. In a gap x[t] is the last value before it. Of a change over a gap of g steps
-the square over g counts, which a random walk has as mean; a season's change counts where both its
-values are known.
+sections 5.2 and 5.5. In a gap x[t] is the last value before it. A change over a gap of g steps
+counts with its square over g, whose mean is sigma^2 for a random walk; one of a season counts where
+both its values are known.
 """
 
 from statistics import NormalDist
