@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
 from everyformer.cli.console import emit, facts, table
+from everyformer.cli.eval_data import for_source, measured
 from everyformer.cli.exits import CALIBRATION, CALIBRATION_FORMAT, CERTIFICATE
 from everyformer.cli.parsing import TrainedOptions, say, verb
 from everyformer.core.bounds import Count, Seed, Share
@@ -230,7 +231,8 @@ def _source(trained: TrainedRun, options: CalibrateOptions) -> str | None:
 
     config, known = _config(trained, options), data_config(trained)
     if known is not None:
-        config = dataclasses.replace(known, source=config.source)
+        read = dataclasses.replace(for_source(known, config.source), source=config.source)
+        config = measured(trained, read)
     try:
         fingerprint: str = trained.dataset(config).fingerprint
     except DataError:
