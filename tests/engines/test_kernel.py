@@ -9,9 +9,10 @@ import torch.nn.functional as F
 
 from everyformer.core.errors import ConfigError, ShapeError
 from everyformer.engines.flops import count_flops
-from everyformer.engines.kernel import attention, chunks
+from everyformer.engines.kernel import chunks
 from everyformer.engines.kernel.attention import ask, kernel_attention, read_all
 from everyformer.engines.kernel.denominators import POSITIVE, Denominator, divided
+from everyformer.engines.kernel.sums import KernelState
 from helpers import close
 
 B, H, M, D = 2, 3, 5, 4
@@ -226,7 +227,7 @@ def test_long_rows_keep_their_digits_and_gradients(kind):
 @pytest.mark.parametrize("levels", [False, True])
 def test_the_operator_keeps_its_promises(levels):
     given, keep = draw(70, levels=levels, gates=levels, padded=True)
-    state = attention.KernelState.empty((B, H), M, D, levels, device="cpu", dtype=torch.float64)
+    state = KernelState.empty((B, H), M, D, levels, device="cpu", dtype=torch.float64)
     logs = [given.get("level"), given.get("gate")]
     arguments = (given["q"], given["k"], given["v"], keep, *logs, state.sums, state.level)
     torch.library.opcheck(

@@ -7,11 +7,12 @@ import torch
 import torch.nn.functional as F
 
 from everyformer.engines.flops import count_flops
-from everyformer.engines.kernel import attention, chunks
+from everyformer.engines.kernel import chunks
 from everyformer.engines.kernel.attention import kernel_attention, sum_up
 from everyformer.engines.kernel.denominators import POSITIVE
 from everyformer.engines.kernel.features import made
 from everyformer.engines.kernel.maps import SegmentMap
+from everyformer.engines.kernel.sums import KernelState
 from helpers import close, covering, draw, saved_bytes
 
 B, H, D, M = 2, 3, 4, 6
@@ -90,7 +91,7 @@ def test_sums_of_a_part_and_one_token_are_mapped_too(name, levels):
     tensors, by = given(name, 70, levels=levels)
     _, wanted = inside(tensors, by)
     like = {"device": "cpu", "dtype": torch.float64}
-    empty = attention.KernelState.empty((B, H), by.features, D, True, **like)
+    empty = KernelState.empty((B, H), by.features, D, True, **like)
     read = {"keep": None, "level": tensors.get("level"), "gate": None, "feature_map": by}
     close(proper(sum_up(tensors["k"], tensors["v"], **read, state=empty)), proper(wanted), 1e-10)
     state = None
@@ -104,7 +105,7 @@ def test_sums_of_a_part_and_one_token_are_mapped_too(name, levels):
 def test_the_operator_keeps_its_promises(name):
     tensors, by = given(name, 70)
     like = {"device": "cpu", "dtype": torch.float64}
-    empty = attention.KernelState.empty((B, H), by.features, D, True, **like)
+    empty = KernelState.empty((B, H), by.features, D, True, **like)
     arguments = (*tensors.values(), None, None, None, empty.sums, empty.level, *POSITIVE, *by)
     torch.library.opcheck(torch.ops.everyformer.kernel_attention, arguments)
 

@@ -70,7 +70,7 @@ def measured(points: Sequence[Point], setting: Setting) -> list[Point]:
 
 
 def token_of(point: Point, setting: Setting) -> Counter | None:
-    """What is begun and read for a token in the middle of the text; None for a member that has no
+    """Operations and bytes of a token in the middle of the text; None for a member that has no
     state and reads the whole text again for each."""
     model, first = model_of(point, setting)
     with torch.inference_mode():

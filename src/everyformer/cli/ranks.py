@@ -1,4 +1,4 @@
-"""What one of several processes says that were started together, as ``torchrun`` starts them.
+"""Words of one of several processes that were started together, as ``torchrun`` starts them.
 
 The first speaks to the user; the others are silent but for the error that ends them. ``torchrun``
 is told that error too, and shows it in its summary.

@@ -188,7 +188,7 @@ class Cluster(Launcher):
         ray._private.worker._worker_logs_enabled = False
 
     def _needs(self, peak_bytes: int | None = None) -> Needs:
-        """What a training takes of a machine.
+        """The share of a machine that a training takes.
 
         Raises:
             ConfigError: it is to run on one GPU of several.

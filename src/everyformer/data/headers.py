@@ -110,7 +110,7 @@ def doubtful(cells: Iterable[str]) -> str | None:
 
 
 def either(cell: str) -> str:
-    """What a `doubtful` cell may mean, and what to write in its place."""
+    """Both meanings of a `doubtful` cell, and the remedy."""
     return (
         f"may be {cell.replace(',', '')} or {cell.replace(',', '.')}; write the numbers of this "
         "column without marks of thousands, and decimals with a point"

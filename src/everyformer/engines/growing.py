@@ -57,8 +57,8 @@ class Growing(State):
     slot_dim: ClassVar[int]
 
     def grown(self, *new: Tensor, stay: bool = True) -> tuple[list[Tensor], Room | None]:
-        """What `grows` names with ``new`` tokens after it, in the state's dtypes, and the room that
-        these lie in, which `in_room` gives to the state that holds them.
+        """The parts that `grows` names with ``new`` tokens after them, in the state's dtypes, and
+        the room that these lie in, which `in_room` gives to the state that holds them.
 
         What does not ``stay`` is there until something else is written.
         """

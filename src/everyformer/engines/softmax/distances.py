@@ -21,7 +21,7 @@ from everyformer.engines.once import once_differentiable
 
 
 class Distances(NamedTuple):
-    """What a position makes of a call's queries and distances.
+    """Queries and distances of a call, as a position takes them.
 
     The C columns of the tables are the first of `Pairs.span`, those that a pair can meet.
     """

@@ -112,7 +112,7 @@ def _parts(branch: Branch, shape: tuple[int, ...], chosen: slice | Tensor) -> It
 
 
 def _of_part(t: Tensor | None, part: _Part) -> Tensor | None:
-    """What a part needs of ``t`` (U or 1, H or 1, ...), which has the chosen heads alone."""
+    """The share of a part in ``t`` (U or 1, H or 1, ...), which has the chosen heads alone."""
     if t is None:
         return None
     t = t if len(t) == 1 else t[part.units]

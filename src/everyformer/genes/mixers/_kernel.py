@@ -25,8 +25,6 @@ from everyformer.core.state import State
 from everyformer.core.trace import record, tracing
 from everyformer.core.trials import WIDTH, Make, Pair, output
 from everyformer.engines.kernel.attention import (
-    ContextSums,
-    KernelState,
     ask,
     kernel_attention,
     read_all,
@@ -34,6 +32,7 @@ from everyformer.engines.kernel.attention import (
 )
 from everyformer.engines.kernel.denominators import POSITIVE, Denominator, divided
 from everyformer.engines.kernel.maps import SegmentMap
+from everyformer.engines.kernel.sums import ContextSums, KernelState
 from everyformer.engines.projections import Turn, same
 from everyformer.engines.ranges import widened
 from everyformer.engines.softmax.visibility import visibility

@@ -36,8 +36,9 @@ from torch import Tensor, nn
 from everyformer.core.bounds import Amount, Count, When
 from everyformer.core.errors import ConfigError, GeneError, ShapeError
 from everyformer.core.trials import WIDTH, Make, Pair, Trials, output
-from everyformer.engines.kernel.attention import KernelState, ask, kernel_attention, read_all
+from everyformer.engines.kernel.attention import ask, kernel_attention, read_all
 from everyformer.engines.kernel.denominators import POSITIVE, Denominator
+from everyformer.engines.kernel.sums import KernelState
 from everyformer.engines.ranges import fake, full_precision, widened
 from everyformer.genes.mixers import MIXERS
 from everyformer.genes.mixers._kernel import (

@@ -51,7 +51,7 @@ class ScorePosition(Position):
         return None
 
     def distances(self, q: Tensor, pairs: Pairs, scale: float) -> Distances | None:
-        """What kernels are told of queries (B, H, L, D), not scaled, and of the distances of a
+        """Queries (B, H, L, D), not scaled, and distances as kernels take them, of a
         call; None: they do not know this position."""
         return None
 

@@ -45,7 +45,7 @@ class _Gather(torch.autograd.Function):
 
 @dataclass
 class Prefix:
-    """What came before this process's part, for every mixer that asks (`everyformer.core.past`)."""
+    """The past of this process's part, for every mixer that asks (`everyformer.core.past`)."""
 
     chain: Chain
     asked: int = 0

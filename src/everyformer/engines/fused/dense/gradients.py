@@ -37,7 +37,7 @@ def read_above(
 
 @triton.jit
 def scale_of(above, level, logs):
-    """What products of a tile are to be multiplied by.
+    """Factors of the products of a tile.
 
     It is at most exp(`RANGE`) where a query sees a key: elsewhere the level may be that of a key
     that it does not see, and infinity times its weights of 0 would be no number.
