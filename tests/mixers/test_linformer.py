@@ -6,11 +6,13 @@ import pytest
 import torch
 
 import everyformer as ef
+from everyformer.core.dispatch import watched
 from everyformer.core.errors import ConfigError, GeneError, ShapeError, UnsupportedError
 from everyformer.core.mask import Mask
 from everyformer.core.trace import trace
+from everyformer.genes.mixers.linformer import slots
 from everyformer.models.draft import by_layer
-from helpers import build_mixer, close, draw, shifted
+from helpers import Largest, build_mixer, close, draw, shifted
 
 WIDTH, HEADS, LONGEST = 12, 3, 20
 KINDS = ("linear", "mean", "max", "conv")
@@ -152,6 +154,39 @@ def test_segments_know_no_longest_text():
     mixer = build(causal=True, causal_chunk=4, max_length=None)
     x = draw(1, 50, WIDTH)
     close(mixer(x).y, mixer.reference(x))
+
+
+@pytest.mark.parametrize(("chunk", "k", "length"), [(4, 3, 300), (1, 1, 150), (33, 5, 290)])
+def test_segments_of_long_texts_are_columns_of_a_plan(chunk, k, length, monkeypatch):
+    mixer = build(causal=True, causal_chunk=chunk, k=k)
+    x, grad = draw(2, length, WIDTH).requires_grad_(), draw(2, length, WIDTH, seed=3)
+    found = []
+    for limit, engines in ((length + chunk, set()), (0, {"sparse attention"})):
+        monkeypatch.setattr(slots, "AT_ONCE", limit)
+        with watched() as ways:
+            y = mixer(x).y
+        assert {way.engine for way in ways} & {"sparse attention"} == engines
+        found.append([y, *torch.autograd.grad(y, [x, *mixer.parameters()], grad)])
+    close(*found)
+    part = x[:1, : 2 * chunk + 1]
+    close(mixer(part).y, mixer.reference(part))
+
+
+def test_long_texts_make_no_tensor_of_all_scores():
+    mixer = build(causal=True, causal_chunk=16, dtype=torch.float32)
+    x = draw(1, 4096, WIDTH, dtype=torch.float32).requires_grad_()
+    with Largest() as largest:
+        mixer(x).y.sum().backward()
+    scores = HEADS * 4096 * (4096 // 16 * 4) * 4
+    assert largest.found < scores / 10
+
+
+def test_weights_of_long_texts_are_dropped(monkeypatch):
+    monkeypatch.setattr(slots, "AT_ONCE", 0)
+    mixer = build(causal=True, causal_chunk=4, attention_dropout=0.5).train()
+    x = draw(1, 290, WIDTH)
+    assert not torch.equal(mixer(x).y, mixer(x).y)
+    close(mixer.eval()(x).y, mixer(x).y)
 
 
 # refusals

@@ -22,10 +22,16 @@ from everyformer.engines.dropout import dropout as drop
 from everyformer.engines.growing import Growing
 from everyformer.engines.ranges import full_precision, widened
 from everyformer.engines.softmax.attention import softmax_attention
+from everyformer.engines.softmax.scored import Scores
 from everyformer.engines.softmax.visibility import Visibility, common, surely
+from everyformer.engines.sparse.attention import sparse_attention
+from everyformer.engines.sparse.patterns import Blocks, Columns
+from everyformer.engines.sparse.plan import SparsePlan
 
 Projection = Literal["linear", "mean", "max", "conv"]
 LEARNED = ("linear", "conv")
+AT_ONCE = 2048
+"""tokens up to which all scores of segments are made at once: there calls cost more than scores"""
 
 
 class Slots(NamedTuple):
@@ -112,6 +118,15 @@ def linformer_chunked(
     Args:
         q, k, v: (B, H, N, c, D). slots: keys and values (B, H, N, K, D) of every segment.
     """
+    if torch.compiler.is_exporting() or q.shape[2] * q.shape[3] <= AT_ONCE:
+        return _all_scores(q, k, v, slots, dropout)
+    return _by_plan(q, k, v, slots, dropout)
+
+
+def _all_scores(
+    q: Tensor, k: Tensor, v: Tensor, slots: tuple[Tensor, Tensor], dropout: float
+) -> Tensor:
+    """`linformer_chunked` with all L (N K + c) scores at once."""
     segments, length = q.shape[2:4]
     wide = widened(q) / math.sqrt(q.shape[-1])
     keys, values = (t.flatten(2, 3).unsqueeze(2) for t in slots)
@@ -123,6 +138,26 @@ def linformer_chunked(
     weights = drop(torch.cat((far, own), -1).softmax(-1), dropout).to(v.dtype)
     far, own = weights.split((keys.shape[3], length), -1)
     return far @ values + own @ v
+
+
+def _by_plan(
+    q: Tensor, k: Tensor, v: Tensor, slots: tuple[Tensor, Tensor], dropout: float
+) -> Tensor:
+    """`linformer_chunked` as the fixed pattern of a Sparse Transformer, without L x (N K) numbers.
+
+    The slots of a segment stand after its tokens, so that of each c + K places the last K are
+    columns that later segments see; what slots ask themselves is left out.
+    """
+    (segments, size), each = q.shape[2:4], slots[0].shape[3]
+    period = size + each
+    plan = SparsePlan.of(Blocks(size=period), Columns(period=period, first=size, last=period))
+    # (B, N, c + K, H, D), as projections lie in memory
+    q, k, v, *summaries = (t.permute(0, 2, 3, 1, 4) for t in (q, k, v, *slots))
+    asked = F.pad(q, (0, 0, 0, 0, 0, each))
+    keys, values = (torch.cat(both, 2) for both in zip((k, v), summaries, strict=True))
+    text = (t.flatten(1, 2).transpose(1, 2) for t in (asked, keys, values))
+    y = sparse_attention(*text, plan, scores=Scores(dropout=dropout))
+    return y.unflatten(2, (segments, period))[:, :, :, :size]
 
 
 @state
