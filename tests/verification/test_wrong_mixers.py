@@ -298,6 +298,10 @@ WRONG = (
         "compiles", "a graph for each length", "graphs for", "forward", output(one_step_a_token)
     ),
     simple(
+        "compiles", "another graph for longer texts", "<= 16", "forward",
+        output(lambda self, x, y: y + 0 if x.shape[1] <= 16 else y * 1),
+    ),
+    simple(
         "compiles", "another output where it is compiled", "off by", "forward",
         output(lambda self, x, y: y * 1.001 if torch.compiler.is_compiling() else y),
     ),

@@ -491,7 +491,7 @@ FAMILY: tuple[Member, ...] = (
         "linformer-chunked", "Linformer in causal segments (our extension)", "Wang et al.", 2020,
         "2006.04768", _genes(mixer=Choice("linformer", {"causal_chunk": 64})),
         (LM, *_TEXT, *_SERIES, PIXELS, ENLARGE, DECISION, POLICY, FORECAST),
-        Cost(2, 2, "O(L (c + L k / c) d) time; segments of c tokens, k slots each",
+        Cost(2, 1, "O(L (c + L k / c) d) time; segments of c tokens, k slots each",
              "2 d (t k / c + c)", {"k": 16, "c": 64}),
         "an extension of ours: exactly causal, with slots for segments that are complete",
         bidirectional="segments are for the causal form: use 'linformer'",

@@ -30,7 +30,7 @@ from everyformer.engines.sparse.plan import SparsePlan
 
 Projection = Literal["linear", "mean", "max", "conv"]
 LEARNED = ("linear", "conv")
-AT_ONCE = 2048
+AT_ONCE = 1024
 """tokens up to which all scores of segments are made at once: there calls cost more than scores"""
 
 
@@ -152,11 +152,11 @@ def _by_plan(
     period = size + each
     plan = SparsePlan.of(Blocks(size=period), Columns(period=period, first=size, last=period))
     # (B, N, c + K, H, D), as projections lie in memory
-    q, k, v, *summaries = (t.permute(0, 2, 3, 1, 4) for t in (q, k, v, *slots))
-    asked = F.pad(q, (0, 0, 0, 0, 0, each))
-    keys, values = (torch.cat(both, 2) for both in zip((k, v), summaries, strict=True))
-    text = (t.flatten(1, 2).transpose(1, 2) for t in (asked, keys, values))
-    y = sparse_attention(*text, plan, scores=Scores(dropout=dropout))
+    of = [t.permute(0, 2, 3, 1, 4) for t in (q, k, v, *slots)]
+    asked = F.pad(of[0], (0, 0, 0, 0, 0, each))
+    keys, values = torch.cat((of[1], of[3]), 2), torch.cat((of[2], of[4]), 2)
+    q, k, v = (t.flatten(1, 2).transpose(1, 2) for t in (asked, keys, values))
+    y = sparse_attention(q, k, v, plan, scores=Scores(dropout=dropout))
     return y.unflatten(2, (segments, period))[:, :, :, :size]
 
 
