@@ -11,13 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from everyformer.benchmark import bench as benches
 from everyformer.benchmark import limits, turns
 from everyformer.benchmark import measure as inside
 from everyformer.benchmark.bench import bench, bench_together, measure
 from everyformer.benchmark.limits import BEGIN, least_seconds
-from everyformer.benchmark.peers import PEERS
+from everyformer.benchmark.peers import PEERS, build_peer
 from everyformer.benchmark.points import Point, Setting, crossover
 from everyformer.cli import main
 from everyformer.cli.verbs.bench import exit_code, render
@@ -154,6 +155,19 @@ def test_peers_have_the_shape_of_what_they_stand_beside(member: str) -> None:
         assert "ok" in {p.status for p in results}, results
         for point in results:
             assert point.status == "ok" or (point.status == "refused" and point.detail), point
+
+
+def test_the_rotations_of_a_peer_move_with_it() -> None:
+    pytest.importorskip("x_transformers")
+    peer = build_peer(Point("rope", 8, "x-transformers"), 16, 2, True).to("meta")
+    assert peer(torch.empty(1, 8, 16, device="meta")).shape == (1, 8, 16)
+
+
+@pytest.mark.filterwarnings("ignore")  # of what it warns where there is no GPU
+def test_a_peer_whose_kernels_are_for_gpus_says_so_elsewhere() -> None:
+    pytest.importorskip("fla")
+    point = here(Point("linear", 12, "flash-linear-attention"), causal=True)
+    assert (point.status, "--device cuda" in point.detail) == ("refused", True)
 
 
 def test_an_absent_peer_names_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,6 +4,7 @@ The package itself wants Triton, its files of definitions do not: they are loade
 """
 
 import importlib.util
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,9 @@ import torch
 from torch.nn.functional import logsigmoid, pad
 
 from everyformer import functional
+from everyformer.benchmark.peers import Projected, averaged_features
 from everyformer.engines.kernel.denominators import Denominator
+from helpers import build_mixer
 
 
 def theirs(family):
@@ -75,3 +78,12 @@ def test_gates_are_a_decay_of_keys_that_are_written_in_part(form):
     sums = compute(*turned(q, written, counted, gate), scale=1.0)[0]
     y, _ = functional.linear_attention(q, k, v, causal=True, gate=gate)
     torch.testing.assert_close(*turned(y), sums[..., :-1] / sums[..., -1:], rtol=1e-4, atol=1e-4)
+
+
+def test_the_peer_of_benchmarks_does_the_work_of_linear():
+    compute = theirs("linear_attn").naive_recurrent_linear_attn
+    mixer = build_mixer("linear", width=12, heads=3, causal=True, dtype=torch.float32)
+    peer = Projected(12, 3, partial(averaged_features, compute))
+    peer.qkv.weight, peer.out.weight = mixer.project.weights[0], mixer.out.weight
+    x = draw(90, 12, 12)[2][:, 0]
+    torch.testing.assert_close(peer(x), mixer(x).y, rtol=1e-5, atol=1e-5)

@@ -29,6 +29,7 @@ PEERS: dict[str, tuple[str, ...]] = {
     "x-transformers": ("attention", "rope"),
     "aft-pytorch": ("aft-full", "aft-local", "aft-simple"),
     "g-mlp-pytorch": ("gmlp", "amlp"),
+    "flash-linear-attention": ("linear",),
     "performer-pytorch": ("performer",),
     "reformer-pytorch": ("reformer",),
     "routing-transformer": ("routing",),
@@ -71,12 +72,25 @@ class TorchMultihead(nn.Module):
 class TakesFirst(nn.Module):
     """A package's module that returns more than its output."""
 
-    def __init__(self, inner: nn.Module, **arguments: Any) -> None:
+    def __init__(self, inner: nn.Module) -> None:
         super().__init__()
-        self.inner, self.arguments = inner, arguments
+        self.inner = inner
 
     def forward(self, x: Tensor) -> Tensor:
-        y = self.inner(x, **self.arguments)
+        y = self.inner(x)
+        return y[0] if isinstance(y, tuple) else y
+
+
+class XTransformersRotated(nn.Module):
+    """Attention of x-transformers with rotations made once, as for all layers of its models."""
+
+    def __init__(self, inner: nn.Module, angles: Tensor, scale: Any) -> None:
+        super().__init__()
+        self.inner, self.scale = inner, scale
+        self.register_buffer("angles", angles)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.inner(x, rotary_pos_emb=(self.angles, self.scale))
         return y[0] if isinstance(y, tuple) else y
 
 
@@ -105,8 +119,8 @@ def _x_transformers(point: Point, width: int, heads: int, causal: bool) -> nn.Mo
     inner = Attention(width, heads=heads, dim_head=width // heads, causal=causal, flash=True)
     if point.member != "rope":
         return TakesFirst(inner)
-    rotary = RotaryEmbedding(width // heads).forward_from_seq_len(point.length)
-    return TakesFirst(inner, rotary_pos_emb=rotary)
+    angles, scale = RotaryEmbedding(width // heads).forward_from_seq_len(point.length)
+    return XTransformersRotated(inner, angles, scale)
 
 
 def _aft_pytorch(point: Point, width: int, heads: int, causal: bool) -> nn.Module:
@@ -127,6 +141,29 @@ def _g_mlp_pytorch(point: Point, width: int, heads: int, causal: bool) -> nn.Mod
 
     sizes = {"dim_ff": 4 * width, "attn_dim": 64 if point.member == "amlp" else None}
     return gMLPBlock(dim=width, seq_len=point.length, causal=causal, **sizes)
+
+
+def _flash_linear_attention(point: Point, width: int, heads: int, causal: bool) -> nn.Module:
+    """Its kernels of chunks, on the features of our `linear`."""
+    from fla.ops.linear_attn import chunk_linear_attn
+
+    if not causal:
+        raise UnsupportedError("flash-linear-attention is causal: leave out --no-causal")
+
+    def on_cuda(q: Tensor, *rest: Tensor, **arguments: Any) -> Any:
+        if not q.is_cuda:
+            raise UnsupportedError("its kernels are for GPUs: measure with --device cuda")
+        return chunk_linear_attn(q, *rest, **arguments)
+
+    return Projected(width, heads, functools.partial(averaged_features, on_cuda))
+
+
+def averaged_features(
+    average: Callable[..., tuple[Tensor, Any]], q: Tensor, k: Tensor, v: Tensor
+) -> Tensor:
+    """What an operator of flash-linear-attention makes of q, k, v (B, H, L, D): (B, H, L, D)."""
+    q, k, v = (t.transpose(1, 2) for t in (F.elu(q) + 1, F.elu(k) + 1, v))
+    return average(q, k, v, scale=1.0, normalize=True)[0].transpose(1, 2)
 
 
 def _performer_pytorch(point: Point, width: int, heads: int, causal: bool) -> nn.Module:
@@ -243,6 +280,7 @@ _PACKAGES = {
     "x-transformers": _x_transformers,
     "aft-pytorch": _aft_pytorch,
     "g-mlp-pytorch": _g_mlp_pytorch,
+    "flash-linear-attention": _flash_linear_attention,
     "performer-pytorch": _performer_pytorch,
     "reformer-pytorch": _reformer_pytorch,
     "routing-transformer": _routing_transformer,
