@@ -33,7 +33,6 @@ from everyformer.system.files import expanded
 TEXTS = {".txt", ".md", ".text"}
 KNOWN = {*TABLES, *ARRAYS, *PICTURES, *TEXTS, *SEQUENCES, ".zip", ".gz"}
 """endings by which a word is a file, whether it is there or not"""
-WILD = "*?["
 LINES = "-"
 """the word for lines of stdin"""
 

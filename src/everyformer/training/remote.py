@@ -17,7 +17,7 @@ from typing import Literal
 from filelock import Timeout
 
 from everyformer.core.errors import CheckpointError
-from everyformer.system.files import empty, expanded, is_remote, remove, visible_files
+from everyformer.system.files import expanded, is_remote, remove, visible_files
 from everyformer.system.plain import from_json
 from everyformer.system.remote import Remote, files_in
 
@@ -175,13 +175,6 @@ def send_folder(remote: Remote) -> None:
         if name not in files:
             remote.remove(name)
     remote.send(sorted(files, key=lambda name: name == "config.json"))
-
-
-def emptied(remote: Remote) -> Path:
-    """The local folder of a place, with nothing in it."""
-    remote.folder.mkdir(parents=True, exist_ok=True)
-    empty(remote.folder)
-    return remote.folder
 
 
 def _state(step: str) -> str:

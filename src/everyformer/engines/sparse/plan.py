@@ -99,10 +99,6 @@ class SparsePlan:
 
         return SparsePlan(tuple(tuple(map(pattern, union)) for union in from_json(text)))
 
-    def plus(self, *more: Pattern) -> SparsePlan:
-        """The plan with ``more`` patterns in the union of every head."""
-        return SparsePlan(tuple((*union, *more) for union in self.heads))
-
     def of_heads(self, chosen: Sequence[int]) -> SparsePlan:
         """The plan of some heads, counted from 0."""
         return self if len(self.heads) == 1 else SparsePlan(tuple(self.heads[h] for h in chosen))
