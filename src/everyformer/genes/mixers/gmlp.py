@@ -32,6 +32,7 @@ from everyformer.core.shared import advanced
 from everyformer.core.state import State, state
 from everyformer.core.trace import record
 from everyformer.core.trials import LONGEST, Make, Pair, Trials, output
+from everyformer.engines.averages.lower import lower_product
 from everyformer.engines.averages.toeplitz import toeplitz_matrix, toeplitz_mix
 from everyformer.engines.growing import Growing
 from everyformer.engines.softmax.visibility import all_read
@@ -111,10 +112,9 @@ def spatial_mix(v: Tensor, weight: Tensor, bias: Tensor, *, causal: bool = False
         weight = weight[:, first][:, :, first]
     else:
         weight = weight[:, :length, :length]
-    if causal:
-        weight = weight.tril()
     heads = v.unflatten(-1, (weight.shape[0], -1)).transpose(1, 2)
-    return (weight @ heads + bias[:, :length, None]).transpose(1, 2).flatten(2)
+    mixed = lower_product(weight, heads) if causal else weight @ heads
+    return (mixed + bias[:, :length, None]).transpose(1, 2).flatten(2)
 
 
 @state
