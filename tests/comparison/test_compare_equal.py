@@ -13,7 +13,7 @@ from small_comparisons import SMALL
 
 from everyformer.benchmark.points import Point
 from everyformer.comparison import calibration, rounds, timing, worker
-from everyformer.comparison.student import quantile, within
+from everyformer.core.student import quantile, within
 from everyformer.data.batch import WHOLE, Portion
 from everyformer.data.dataset import Dataset
 from everyformer.report.notes import notes

@@ -20,7 +20,7 @@ from everyformer.comparison.contrasts import (
     seeds_to_see,
     smallest_seen,
 )
-from everyformer.comparison.student import p_value, power, quantile
+from everyformer.core.student import p_value, power, quantile
 
 
 def row(member: str, *values: float) -> Any:

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from scipy.stats import t as student
 from torch import Tensor
 
 from everyformer.core.errors import ConfigError, DataError, ShapeError, UnsupportedError
@@ -239,7 +240,7 @@ def test_what_was_played_is_told_with_intervals_and_normalised_where_the_ends_ar
     track = EnvironmentConfig("everyformer/MemoryTrack-v0")
     found = played(Trajectories(episodes, SEEN, CHOICE, track))
     assert (found["episodes"], found["return"], found["steps"], found["success"]) == (4, 3, 2, 0.75)
-    half = 1.959963984540054 * np.std([1, 2, 3, 6], ddof=1) / 2
+    half = 3.1824463052837078 * np.std([1, 2, 3, 6], ddof=1) / 2
     assert np.allclose(found["return_interval"], [3 - half, 3 + half])
     low, high = reference(track) or (0, 0)
     assert (low, high) == (-1.3, 0.4)
@@ -270,7 +271,7 @@ def test_an_interval_of_returns_ends_where_several_episodes_do(
         for reward in rewards
     ]
     found = played(Trajectories(episodes, SEEN, CHOICE))
-    half = 1.959963984540054 * np.std(rewards, ddof=1) / len(rewards) ** 0.5
+    half = student.ppf(0.975, len(rewards) - 1) * np.std(rewards, ddof=1) / len(rewards) ** 0.5
     normal = [np.mean(rewards) - half, np.mean(rewards) + half]
     low, high = (end if end is not None else side for end, side in zip(ends, normal, strict=True))
     assert found["return_ends"] == ends

@@ -138,7 +138,7 @@ def test_the_measures_are_scikit_learns(columns: int) -> None:
     assert found["mean_r2"] == pytest.approx(r2_score(y, constant))
     assert found["loss"] == pytest.approx(mean_squared_error(y, p) / 16)
     losses = (((p - y) / 4) ** 2).mean(1)
-    half = 1.959964 * float(losses.std(unbiased=True)) / math.sqrt(40)
+    half = 2.022690920036761 * float(losses.std(unbiased=True)) / math.sqrt(40)
     low, high = found["loss_interval"]
     assert (high - low) / 2 == pytest.approx(half, rel=1e-6)
     assert found["sequences"] == found["scored"] == 40

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from scipy.stats import binomtest
 from sklearn.metrics import (
     accuracy_score,
     balanced_accuracy_score,
@@ -101,11 +102,25 @@ def test_certain_answers_are_in_the_last_bin() -> None:
 
 def test_the_interval_of_the_balanced_accuracy_is_that_of_independent_recalls() -> None:
     z, y = drawn()
-    hit, spread = (z.argmax(1) == y).double(), 0.0
+    found, right = measured(z, y), z.argmax(1) == y
+    squares = np.zeros(2)
     for index in range(CLASSES):
-        spread += float(hit[y == index].var(unbiased=False)) / int((y == index).sum())
-    low, high = measured(z, y)["balanced_accuracy_interval"]
-    assert (high - low) / 2 == pytest.approx(1.959964 * spread**0.5 / CLASSES, rel=1e-6)
+        hits, rows = int(right[y == index].sum()), int((y == index).sum())
+        ends = binomtest(hits, rows).proportion_ci(method="wilson")
+        squares += (np.array(ends) - hits / rows) ** 2
+    low, high = found["balanced_accuracy_interval"]
+    mean = found["balanced_accuracy"]
+    assert np.allclose([mean - low, high - mean], squares**0.5 / CLASSES, rtol=1e-6)
+
+
+def test_a_balanced_accuracy_of_few_rows_that_are_all_right_is_not_certain() -> None:
+    errors = ClassErrors(2, 0)
+    errors.add(10 * torch.eye(2).repeat(5, 1), torch.tensor([0, 1] * 5))
+    found = errors.summary()
+    assert found["balanced_accuracy"] == 1
+    low, high = found["balanced_accuracy_interval"]
+    # Wilson's of 5 of 5 is 0.5655 to 1: 1 - 0.4345 sqrt(2) / 2
+    assert (low, high) == (pytest.approx(0.69277, abs=1e-5), pytest.approx(1))
 
 
 def test_without_a_known_majority_it_is_the_commonest_that_is_read() -> None:
@@ -150,3 +165,9 @@ def test_a_sum_that_is_not_finite_has_no_interval(total: float) -> None:
     mean, interval = ratio(3, 6, 12, total, total, total)
     assert not math.isfinite(mean)
     assert interval is None
+
+
+def test_the_interval_of_a_mean_of_two_is_student_s() -> None:
+    mean, interval = ratio(2, 2, 2, 18 + 20, 18**2 + 20**2, 18 + 20)
+    assert mean == 19
+    assert interval == pytest.approx([19 - 12.7062, 19 + 12.7062], abs=1e-3)

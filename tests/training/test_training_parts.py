@@ -193,7 +193,7 @@ def test_interval_is_that_of_a_mean_when_rows_are_equally_long() -> None:
     rows = cross_entropy(logits.transpose(1, 2), whole.targets, reduction="none").mean(1).double()
     found = evaluate(model, data)
     assert found is not None
-    half = 1.959964 * rows.std().item() / math.sqrt(50)
+    half = 2.0095752371292392 * rows.std().item() / math.sqrt(50)
     expected = [rows.mean().item() - half, rows.mean().item() + half]
     assert found["loss_interval"] == pytest.approx(expected, rel=1e-5)
 

@@ -18,7 +18,7 @@ from string import ascii_lowercase
 
 from everyformer.comparison.metrics import METRICS
 from everyformer.comparison.results import Contrast, Metric, TableRow
-from everyformer.comparison.student import mean_interval, p_value, power, quantile
+from everyformer.core.student import mean_interval, p_value, power, quantile
 
 ERROR = 0.05
 """share of comparisons of equal members in which some pair may be told apart"""

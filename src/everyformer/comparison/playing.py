@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, cast
 
 from everyformer.comparison.results import Played
-from everyformer.comparison.student import mean_interval
 from everyformer.core.errors import MissingExtraError
+from everyformer.core.student import mean_interval
 from everyformer.data.dataset import Dataset
 from everyformer.data.episodes import EpisodeDataset
 from everyformer.generation.acting import play

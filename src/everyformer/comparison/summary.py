@@ -21,7 +21,7 @@ from everyformer.comparison.results import (
     interval_of,
     quality_of,
 )  # fmt: skip
-from everyformer.comparison.student import mean_interval
+from everyformer.core.student import mean_interval
 from everyformer.core.tasks import TASKS
 from everyformer.family import info
 from everyformer.training.logging import read_metrics

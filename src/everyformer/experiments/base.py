@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from everyformer.comparison.student import mean_interval
 from everyformer.core.errors import ConfigError, unknown
+from everyformer.core.student import mean_interval
 from everyformer.experiments.measures import mean
 from everyformer.experiments.study import KNOWN, Experiment, StudySetting
 from everyformer.family import list_members

@@ -24,8 +24,8 @@ from filelock import FileLock
 
 from everyformer.comparison.config import CompareConfig
 from everyformer.comparison.plan import Entrant, entrants, preset_changes
-from everyformer.comparison.student import mean_interval
 from everyformer.core.errors import EveryformerError
+from everyformer.core.student import mean_interval
 from everyformer.data import load_dataset
 from everyformer.data.config import DataConfig
 from everyformer.data.dataset import Dataset

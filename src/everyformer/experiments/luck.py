@@ -27,9 +27,9 @@ from everyformer.comparison.config import CompareConfig
 from everyformer.comparison.contrasts import contrasts, letters, scatter, smallest_seen
 from everyformer.comparison.plan import Entrant, entrants, job
 from everyformer.comparison.results import Metric, TableRow
-from everyformer.comparison.student import power
 from everyformer.comparison.summary import member_row, rank
 from everyformer.comparison.verdict import verdict
+from everyformer.core.student import power
 from everyformer.data import load_dataset
 from everyformer.data.config import DataConfig
 from everyformer.data.dataset import Dataset

@@ -7,8 +7,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from everyformer.comparison.results import Axis, Curve
-from everyformer.comparison.student import mean_interval
 from everyformer.core.errors import ConfigError
+from everyformer.core.student import mean_interval
 from everyformer.report.curves import Quantity, label_counts
 from everyformer.report.lines import Lines
 from everyformer.report.style import Styles, new_figure, styled

@@ -17,10 +17,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from everyformer.core.student import quantile
 from everyformer.data.batch import Batch
 from everyformer.data.dated.simple import NAMES
 from everyformer.data.dated.windows import ForecastDataset
-from everyformer.training.measures import Z, ratio
+from everyformer.training.measures import ratio
 
 OURS = ""
 """stands for the model among the names of forecasts"""
@@ -91,7 +92,8 @@ class ForecastErrors:
                 mean = mase / scaled
                 result[f"{name}mase"] = mean
                 if not kind and scaled > 1:
-                    half = Z * np.sqrt(max(0.0, mase2 / scaled - mean**2) / (scaled - 1))
+                    spread = max(0.0, mase2 / scaled - mean**2)
+                    half = quantile(int(scaled) - 1) * np.sqrt(spread / (scaled - 1))
                     result["mase_interval"] = [mean - half, mean + half]
             result |= {f"{name}mae": absolute / n, f"{name}rmse": float(np.sqrt(square / n))}
         for measure in ("wql", "mase"):

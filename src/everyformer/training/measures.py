@@ -2,7 +2,9 @@
 
 Of classes, beside always giving the commonest one of the training data:
 
-    balanced accuracy   the mean of each class's recall, over the classes that occur
+    balanced accuracy   the mean of each class's recall, over the classes that occur, between the
+                        ends whose distances are those of Wilson's intervals of the recalls, as
+                        independent errors add up
     F1 of a class       2 hits / (rows of the class + answers of the class)
     macro F1            its mean over the classes that occur or are answered
     calibration error   sum over bins of n_b / n |accuracy_b - confidence_b|
@@ -27,6 +29,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from everyformer.core.student import quantile
+
 Z = 1.959963984540054
 """half-width of a 95% interval in standard errors"""
 
@@ -34,7 +38,7 @@ Z = 1.959963984540054
 def ratio(
     rows: float, n: float, nn_: float, s: float, ss: float, sn: float
 ) -> tuple[float, list[float] | None]:
-    """sum s / sum n with its normal interval: the linearised variance of a ratio over rows.
+    """sum s / sum n with Student's interval: the linearised variance of a ratio over rows.
 
     One row has no interval, nor has a sum that is not finite.
     """
@@ -42,7 +46,7 @@ def ratio(
     if rows < 2 or not math.isfinite(s):
         return mean, None
     spread = max(0.0, ss - 2 * mean * sn + mean * mean * nn_) * rows / (rows - 1)
-    half = Z * math.sqrt(spread) / n
+    half = quantile(int(rows) - 1) * math.sqrt(spread) / n
     return mean, [mean - half, mean + half]
 
 
@@ -105,14 +109,17 @@ class ClassErrors:
         recall, f1 = hits / rows, 2 * hits / (rows + answers)
         common = float(rows[majority])
         balanced, classes = float(recall[occur].mean()), int(occur.sum())
-        half = Z * math.sqrt(float((recall * (1 - recall) / rows)[occur].sum())) / classes
+        ends = torch.tensor(
+            [wilson(*both) for both in torch.stack((hits, rows), 1)[occur].tolist()]
+        )
+        below, above = (ends - recall[occur, None]).square().sum(0).sqrt() / classes
         # always giving one class answers one that may not occur
         least = float(occur.logical_or(torch.arange(self.classes) == majority).sum())
         count, confidence, right = binned
         result: dict[str, Any] = {
             "majority_accuracy": common / n,
             "balanced_accuracy": balanced,
-            "balanced_accuracy_interval": [max(0.0, balanced - half), min(1.0, balanced + half)],
+            "balanced_accuracy_interval": [balanced - float(below), balanced + float(above)],
             "majority_balanced_accuracy": (1 / classes) if common else 0.0,
             "macro_f1": float(f1[known].mean()),
             "majority_macro_f1": 2 * common / (n + common) / least,
@@ -177,7 +184,7 @@ class NumberErrors:
         self.sums += torch.stack([part.sum(0) for part in parts])
 
     def summary(self) -> dict[str, Any]:
-        """The measures and the loss, in squared standard deviations; normal 95% intervals.
+        """The measures and the loss, in squared standard deviations; 95% intervals.
 
         R^2 is left out where all targets are the same number.
         """
@@ -204,5 +211,5 @@ class NumberErrors:
 
 
 def _half(mean: float, mean_square: float, rows: float) -> float:
-    """Half of a normal interval of a mean over rows, from the second moment."""
-    return Z * math.sqrt(max(0.0, mean_square - mean * mean) / (rows - 1))
+    """Half of Student's interval of a mean over rows, from the second moment."""
+    return quantile(int(rows) - 1) * math.sqrt(max(0.0, mean_square - mean * mean) / (rows - 1))

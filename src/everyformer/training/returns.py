@@ -110,7 +110,7 @@ def play_policy(
 
 
 def played(episodes: Trajectories) -> dict[str, Any]:
-    """Results of episodes: ``return`` and ``steps``, means over episodes with their normal
+    """Results of episodes: ``return`` and ``steps``, means over episodes with Student's
     95% intervals; ``success``, where it is told, with Wilson's; ``normalised``, the return as a
     share of the way from random to good play, where the environment says how they do.
 

@@ -17,6 +17,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from everyformer.core.devices import autocasts
 from everyformer.engines.operators import operator
 from everyformer.engines.softmax import kernels
 
@@ -29,6 +30,10 @@ def able(q: Tensor, k: Tensor) -> bool:
 
 def continued_attention(q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
     """Outputs (B, H, L, Dv) of ``q`` (B, H, L, D), ``k`` and ``v`` (B, H_kv, S, ...), S > L."""
+    if autocasts("cpu"):
+        # as torch's own function: what is kept of the past may be float32 beside half queries
+        dtype = torch.get_autocast_dtype("cpu")
+        q, k, v = (t if t.dtype == torch.float64 else t.to(dtype) for t in (q, k, v))
     q, keys, values = kernels.for_kernels(q, k, v)
     # queries of their own: what is kept of a view is the keys and values beside it too
     o, _ = _continued_softmax(q.contiguous(), keys, values, scale)
