@@ -184,3 +184,19 @@ def test_a_file_too_small_to_hold_some_out_is_measured_whole(files: Path, say: C
     code, out, err = say("eval", "run", "--data", "few.csv", "--json")
     assert code == 0, err
     assert json.loads(out)["evaluation"]["sequences"] == 2
+
+
+def test_a_file_that_has_changed_since_training_is_told(files: Path, say: Callable) -> None:
+    (files / "grown.txt").write_text(corpus(400))
+    words = ("--data", "grown.txt", "--length", "16", *SIZES, "--out", "run")
+    assert say("train", "gmlp", *words)[0] == 0
+
+    def told(*words: str) -> bool:
+        code, _, err = say("eval", "run", *words)
+        assert code == 0, err
+        return "grown.txt has changed since the run was trained on it" in err
+
+    assert not told()
+    (files / "grown.txt").write_text(corpus(300))
+    assert told()
+    assert told("--data", "grown.txt")

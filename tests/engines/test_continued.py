@@ -69,6 +69,17 @@ def test_halves_are_merged_in_float32(dtype, bound):
     torch.testing.assert_close(found.double(), exact, rtol=0, atol=bound)
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_queries_of_autocast_go_on_from_a_past_in_float32(dtype):
+    q, k, v = heads(6, 20, torch.float32)
+    past_in_float32 = q.to(dtype), k, v
+    with torch.autocast("cpu", dtype):
+        y = softmax_attention(*past_in_float32, CAUSAL)
+    assert y.dtype == dtype
+    torch.testing.assert_close(y.float(), by_pairs(q, k, v), rtol=0, atol=3e-2)
+    torch.autograd.grad(y.float().sum(), [q, k, v])
+
+
 def test_no_tensor_of_all_pairs_is_made():
     queries, keys = 1024, 3072
     given = heads(queries, keys, torch.float32)

@@ -51,6 +51,29 @@ def test_lookahead_predicts_the_token_after_the_next_of_the_same_document(packed
     torch.testing.assert_close(out.loss, out.losses["task"] + out.losses["ahead"])
 
 
+@pytest.mark.parametrize(
+    "real",
+    [
+        [False] * 3 + [True] * 6,
+        [True] * 5 + [False] * 4,
+        [True, True, False, False, True, True, False, True, True],
+    ],
+)
+@pytest.mark.parametrize("packed", [False, True])
+def test_lookahead_steps_over_padding_whatever_stands_there(real, packed):
+    made = model(lookahead=0.5).double().train()
+    keep = torch.tensor([real]).expand(2, -1)
+    documents = torch.tensor([[0] * 5 + [1] * 4]).expand(2, -1)
+    alone = Mask(documents=documents[:, real]) if packed else None
+    expected = made(TOKENS[:, real], targets=TARGETS[:, real], mask=alone).losses["ahead"]
+    # ids of padding are not read, nor its tokens
+    other = torch.where(keep, documents, 1 - documents)
+    mask = Mask(keep=keep, documents=other if packed else None)
+    tokens = torch.where(keep, TOKENS, (TOKENS + 1) % 5)
+    out = made(tokens, targets=TARGETS.masked_fill(~keep, -100), mask=mask)
+    torch.testing.assert_close(out.losses["ahead"], expected)
+
+
 def test_both_together_look_ahead_from_every_layer_that_predicts():
     made = model(layer_losses=True, lookahead=0.5).train()
     early = made(TOKENS, targets=TARGETS).losses["ahead"]

@@ -27,6 +27,7 @@ from everyformer.system.files import expanded
 
 if TYPE_CHECKING:
     from everyformer.cli.trained import TrainedRun
+    from everyformer.data.dataset import Dataset
 
 ARRAYS = (".npy", ".npz", ".zip")
 """endings of sources that may hold arrays, of which the held-out rows are drawn"""
@@ -70,6 +71,21 @@ def measured(trained: TrainedRun, config: DataConfig) -> DataConfig:
     if same:
         say(f"{config.source} is what the run was trained on: its held-out part is measured")
     return own if same else config
+
+
+def say_if_changed(trained: TrainedRun, config: DataConfig, dataset: Dataset) -> None:
+    """Say so where a run's own data are not what it was trained on any more, so that what is held
+    out now may have been learned."""
+    from everyformer.cli.trained import data_config
+
+    if (
+        data_config(trained) == config
+        and dataset.fingerprint != trained.values["data"]["fingerprint"]
+    ):
+        say(
+            f"{config.source} has changed since the run was trained on it, so what is held out of "
+            "it now may have been learned then: measure a file that the run has not seen"
+        )
 
 
 def refuse_idle(config: DataConfig, run: DataConfig, task: str, tokenizer: str | None) -> None:

@@ -92,6 +92,7 @@ def read_run(
     resumes = _resumes(line)
     member = _named_member(line)
     base = None if line.helps or not resumes else _resumed(line, member)
+    _refuse_another(line, member)
     member = member or line.peek("member")
     if base is None and (origin := line.peek("from_run")) is not None:
         base = inherited(origin, member)
@@ -152,6 +153,18 @@ def _named_member(line: Line[TrainOptions]) -> str | None:
         refuse_files(placed[:1], line.verb)
         raise unknown("member", placed[0], line.names)
     return named[0] if named else None
+
+
+def _refuse_another(line: Line[TrainOptions], member: str | None) -> None:
+    """Refuse a file with the genes of another member than the line names: it would be built of
+    those under this one's name."""
+    values = line.file.values
+    genes = [name for name in GENES if name in values]
+    if member is not None and genes and values.get("member", member) != member:
+        raise ConfigError(
+            f"{line.file.file} describes {values['member']} and its genes, and the command names "
+            f"{member}: leave {member} out, or take 'member', {', '.join(genes)} out of the file"
+        )
 
 
 def _nothing() -> TrainOptions:

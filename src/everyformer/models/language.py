@@ -26,7 +26,7 @@ from torch.utils.checkpoint import checkpoint
 
 from everyformer.core.chosen import gather_rows
 from everyformer.core.errors import ShapeError, UnsupportedError
-from everyformer.core.mask import Mask
+from everyformer.core.mask import Mask, runs_of
 from everyformer.core.outputs import Losses, ModelOutput, add_losses
 from everyformer.core.state import StackState
 from everyformer.genes.config import ModelConfig
@@ -192,12 +192,18 @@ def last_of(tokens: Tensor, last: int, mask: Mask | None) -> Tensor:
 
 
 def _moved(targets: Tensor, mask: Mask | None) -> Tensor:
-    """The targets of one token later, none where that is another document's."""
-    later = F.pad(targets[:, 1:], (0, 1), value=-100)
+    """The targets of one real token later, none where that is another document's or missing."""
+    length = targets.shape[1]
+    keep = None if mask is None else mask.keep
+    real = torch.ones_like(targets, dtype=torch.bool) if keep is None else keep
+    places = torch.arange(length, device=targets.device).expand_as(targets)
+    places = F.pad(places.masked_fill(~real, length), (0, 1), value=length)
+    after = places[:, 1:].flip(1).cummin(1).values.flip(1)
+    later = F.pad(targets, (0, 1), value=-100).gather(1, after).masked_fill(~real, -100)
     if mask is None or mask.documents is None:
         return later
-    same = F.pad(mask.documents[:, 1:] == mask.documents[:, :-1], (0, 1), value=False)
-    return later.masked_fill(~same, -100)
+    runs = runs_of(mask.documents, keep)
+    return later.masked_fill(F.pad(runs, (0, 1)).gather(1, after) != runs, -100)
 
 
 def _sum(terms: Iterable[Tensor]) -> Tensor:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from everyformer.cli.answers_table import answers_table
 from everyformer.cli.console import emit, facts, table
-from everyformer.cli.eval_data import UNSAID, for_source, measured, refuse_idle
+from everyformer.cli.eval_data import UNSAID, for_source, measured, refuse_idle, say_if_changed
 from everyformer.cli.eval_options import EvalOptions
 from everyformer.cli.exit_search import search_exits
 from everyformer.cli.exits import settle_exits
@@ -86,6 +86,7 @@ def run(words: Sequence[str]) -> int:
     options = dataclasses.replace(options, data=measured(trained, options.data))
     dataset = trained.dataset(options.data)
     say(f"{dataset.name}: {dataset.split}")
+    say_if_changed(trained, options.data, dataset)
     model = trained.reading(options.average, options.store, options.knn, options.nearest)
     if options.search_exits is None:
         settle_exits(trained, model, options.exits, dataset.fingerprint)
