@@ -5,6 +5,7 @@ import math
 
 import pytest
 import torch
+from torch.utils.checkpoint import checkpoint
 
 from everyformer import functional, reference
 from everyformer.core.errors import ConfigError, ResourceError, ShapeError, UnsupportedError
@@ -196,6 +197,46 @@ def test_rows_are_drawn_anew_every_so_many_training_calls(pool):
     assert all(torch.equal(w, frozen[0]) for w in frozen)
     first = projection.projection[:2]
     assert torch.equal(frozen[0], first if pool else kept[-1])
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+@pytest.mark.parametrize("pool", [0, 5])
+@pytest.mark.parametrize("redraw", [1, 2, 100])
+def test_checkpoints_repeat_the_draw_of_their_call(redraw, pool, reentrant):
+    def run(checkpointed):
+        torch.manual_seed(1)
+        projection, found = Projection(2, 3, SIZE, "iid", redraw, pool).train(), []
+        x = [torch.ones(SIZE, requires_grad=True) for _ in range(4)]
+
+        def call(t):
+            return projection(carried=False).matmul(t).pow(2).sum()
+
+        if not pool:  # whose first draw can be had again
+            projection(carried=False)
+        for t in x:  # of several calls, all before the first gradient
+            found.append(checkpoint(call, t, use_reentrant=reentrant) if checkpointed else call(t))
+        torch.stack(found).sum().backward()
+        state = projection.state_dict()
+        return [t.grad for t in x], [state["calls"], state["projection"], state["chosen"]]
+
+    (plain, after), (again, then) = run(False), run(True)
+    torch.testing.assert_close(again, plain)
+    torch.testing.assert_close(then, after)
+    assert (len({float(t.sum()) for t in plain}) > 1) == (redraw < 100)
+
+
+@pytest.mark.parametrize(("redraw", "kept", "later"), [(1, False, 0), (2, True, 1)])
+def test_a_draw_that_is_not_known_any_more_is_refused(redraw, kept, later):
+    x = torch.ones(SIZE, requires_grad=True)
+    projection = Projection(1, 3, SIZE, "iid", redraw).train()
+    y = checkpoint(
+        lambda t: projection(carried=False).matmul(t).sum(), x,
+        use_reentrant=False, preserve_rng_state=kept,
+    )  # fmt: skip
+    for _ in range(later):
+        projection(carried=False)
+    with pytest.raises(UnsupportedError, match="preserve_rng_state=True"):
+        y.backward()
 
 
 def test_what_would_break_a_state_is_refused():

@@ -125,13 +125,18 @@ def draw_projection(
     return (directions * norms.norm(dim=-1, keepdim=True)).float()
 
 
+KNOWN = 4096
+"""calls before a backward pass that it may repeat"""
+
+
 class Projection(nn.Module):
     """W (heads, rows, D) of random features: a buffer, kept with the weights.
 
     In training it may change; in evaluation it never does, so that what is generated is of one
     draw. New draws follow from a seed that is drawn at the start and the number of calls, both kept
     in buffers: a resumed run has the same ones. What is computed again in a backward pass has the
-    draw that it had (`everyformer.core.choices`).
+    draw that it had: told by `everyformer.core.choices` or, in checkpoints of others, found by a
+    number of torch's generator, which they set back to where it was.
 
     Args:
         heads: draws side by side; 1 is shared by all heads.
@@ -166,6 +171,7 @@ class Projection(nn.Module):
         self.register_buffer("seed", torch.randint(2**62, ()))
         self.register_buffer("calls", torch.zeros((), dtype=torch.long))
         self.register_buffer("chosen", torch.arange(heads))
+        self.numbered: dict[int, Tensor] = {}
 
     def forward(self, carried: bool) -> Tensor:
         """W (heads, rows, D) of a new call.
@@ -184,7 +190,10 @@ class Projection(nn.Module):
                 "features of an earlier call: call eval() before generating, or, to carry states "
                 "in training, build the mixer with redraw=None"
             )
-        return choose(self._next)
+        if torch.compiler.is_compiling():
+            return self._next()
+        number = int(torch.randint(2**62, ()))
+        return choose(lambda: self._numbered(number))
 
     @property
     def undivided(self) -> str | None:
@@ -200,9 +209,40 @@ class Projection(nn.Module):
         """W (heads, rows, D) of the last call."""
         return choose(self._rows)
 
+    def _numbered(self, number: int) -> Tensor:
+        """W of a new call, or of the one that a backward pass repeats."""
+        if torch._C._current_graph_task_id() >= 0:
+            return self._again(number)
+        rows = self._next()
+        self.numbered[number] = self.calls
+        if len(self.numbered) > KNOWN:
+            del self.numbered[next(iter(self.numbered))]
+        return rows
+
+    def _again(self, number: int) -> Tensor:
+        """W of an earlier call."""
+        assert self.redraw is not None
+        call = self.numbered.get(number)
+        drawn, now = (0 if t is None else int(t) // self.redraw for t in (call, self.calls))
+        if call is not None and drawn == now:
+            return self._rows()
+        if call is None or (drawn == 0 and not self.pool):
+            raise UnsupportedError(
+                "a backward pass computes random features again whose draw is not known any more: "
+                "checkpoint with preserve_rng_state=True, or build the mixer with redraw=None"
+            )
+        when = self._when(torch.tensor(drawn * self.redraw))
+        if not self.pool:
+            return _redrawn(self.projection, *when)
+        first = torch.arange(self.heads, device=self.chosen.device)
+        return self.projection[_redrawn(first, *when) if drawn else first]
+
+    def _when(self, call: Tensor) -> tuple[Any, ...]:
+        return self.seed, call, self.redraw, self.pool, self.draw
+
     def _next(self) -> Tensor:
         self.calls = self.calls + 1
-        when = (self.seed, self.calls, self.redraw, self.pool, self.draw)
+        when = self._when(self.calls)
         if self.pool:
             self.chosen = _redrawn(self.chosen, *when)
         else:

@@ -17,7 +17,8 @@ from everyformer.core.chosen import gather_rows, order_of_real
 from everyformer.core.errors import ShapeError
 from everyformer.core.state import State, state
 from everyformer.engines.content.balance import NOTHING, balanced_row
-from everyformer.engines.softmax.attention import softmax_attention
+from everyformer.engines.dropout import dropout as drop
+from everyformer.engines.softmax.attention import attention_weights, softmax_attention
 from everyformer.engines.softmax.cache import KeyValueState
 from everyformer.engines.softmax.visibility import Visibility
 
@@ -125,15 +126,13 @@ def own_and_sorted(
         t.transpose(1, 2).flatten(0, 1) for t in (q, k, v, far.keys, far.values)
     )
 
-    def read(keys: Tensor, values: Tensor, mask: Tensor) -> Tensor:
-        return softmax_attention(q, keys, values, Visibility(mask=mask), dropout=dropout)
-
     if combine == "concat":
-        y = read(torch.cat((k_far, k), 2), torch.cat((v_far, v), 2), torch.cat((past, near), -1))
+        keys, values = torch.cat((k_far, k), 2), torch.cat((v_far, v), 2)
+        y = _read(q, keys, values, torch.cat((past, near), -1), dropout)
     elif combine == "sum-scores":
-        y = read(k_far + k, v_far, near if causal else past)
+        y = _read(q, k_far + k, v_far, near if causal else past, dropout)
     else:
-        y = read(k_far, v_far, past) + read(k, v, near)
+        y = _read(q, k_far, v_far, past, dropout) + _read(q, k, v, near, dropout)
     return y.unflatten(0, (batch, -1)).transpose(1, 2).flatten(2, 3)
 
 
@@ -142,8 +141,16 @@ def first_sorted(q: Tensor, far: Sorted, count: int, dropout: float) -> Tensor:
     assert far.level is not None
     parts = (far.keys, far.values, far.level)
     keys, values, level = (t[:, :, :count].flatten(2, 3) for t in parts)
-    visible = Visibility(mask=level[:, :, None].to(q.dtype))
-    return softmax_attention(q, keys, values, visible, dropout=dropout)
+    return _read(q, keys, values, level[:, :, None].to(q.dtype), dropout)
+
+
+def _read(q: Tensor, keys: Tensor, values: Tensor, mask: Tensor, dropout: float) -> Tensor:
+    """Attention under a bool mask or under levels, which have a gradient."""
+    visible = Visibility(mask=mask)
+    if mask.dtype == torch.bool or not dropout:
+        return softmax_attention(q, keys, values, visible, dropout=dropout)
+    # written out, so that the same weights are dropped whether a gradient is asked for or not
+    return drop(attention_weights(q, keys, visible), dropout).to(values.dtype) @ values
 
 
 def nonzero(sums: Tensor) -> Tensor:
