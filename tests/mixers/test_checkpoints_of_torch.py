@@ -41,6 +41,7 @@ def test_gradients_are_those_without_checkpoints(name, causal):
             close(found[0], found[2])
 
 
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
 def test_a_compiled_stack_with_checkpoints_repeats_its_draws():
     torch.manual_seed(0)
     sizes = {"width": 8, "heads": 2, "layers": 2, "vocabulary": 9, "max_length": 64}
