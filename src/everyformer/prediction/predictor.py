@@ -11,6 +11,7 @@ import itertools
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -269,14 +270,26 @@ class Predictor:
                 f"'{_short(text)}' has no hidden token: write [MASK] or ___ for each that is to be "
                 "filled in"
             )
-        # where tokens begin with their space, the one before a mark is the hidden token's own
-        spaced = len(tokenizer.encode(" a")) == len(tokenizer.encode("a"))
         result = list(tokenizer.opening)
+        # where tokens begin with their space, the one before a mark is the hidden token's own
         for number, part in enumerate(parts):
             last = number == len(parts) - 1
-            result += tokenizer.encode(part.removesuffix(" ") if spaced and not last else part)
+            result += tokenizer.encode(
+                part.removesuffix(" ") if self._spaced and not last else part
+            )
             result += [] if last else [self.mask_token]
         return np.array([*result, *tokenizer.closing], dtype=np.int64)
+
+    @cached_property
+    def _spaced(self) -> bool:
+        """True if some token of the tokenizer is a space and what follows it."""
+        tokenizer = self.tokenizer
+        if tokenizer is None:
+            return False
+        # some leave out the space of a text's first token, so there is one before
+        before = tokenizer.encode("a")
+        texts = (tokenizer.decode_after(before, [id_]) for id_ in range(tokenizer.vocabulary))
+        return any(text.startswith(" ") and not text.isspace() for text in texts)
 
     def _answer(self) -> Callable[[Sequence[np.ndarray], int], Iterator[dict[str, Any]]]:
         if self.task.classifies:
