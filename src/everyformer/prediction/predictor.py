@@ -11,7 +11,6 @@ import itertools
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -275,21 +274,10 @@ class Predictor:
         for number, part in enumerate(parts):
             last = number == len(parts) - 1
             result += tokenizer.encode(
-                part.removesuffix(" ") if self._spaced and not last else part
+                part.removesuffix(" ") if tokenizer.spaced and not last else part
             )
             result += [] if last else [self.mask_token]
         return np.array([*result, *tokenizer.closing], dtype=np.int64)
-
-    @cached_property
-    def _spaced(self) -> bool:
-        """True if some token of the tokenizer is a space and what follows it."""
-        tokenizer = self.tokenizer
-        if tokenizer is None:
-            return False
-        # some leave out the space of a text's first token, so there is one before
-        before = tokenizer.encode("a")
-        texts = (tokenizer.decode_after(before, [id_]) for id_ in range(tokenizer.vocabulary))
-        return any(text.startswith(" ") and not text.isspace() for text in texts)
 
     def _answer(self) -> Callable[[Sequence[np.ndarray], int], Iterator[dict[str, Any]]]:
         if self.task.classifies:

@@ -140,7 +140,9 @@ def export_checkpoint(
         save_file(tensors, temporary / "model.safetensors", metadata={"format": "pt"})
         write_text(temporary / "config.json", to_json(config, indent=2) + "\n")
         if tokenizer is not None:
-            export_tokenizer(tokenizer, temporary, model.config.tokens)
+            hides = TASKS[model.config.task].predicts == "hidden" and tokenizer.mask is None
+            mask = model.config.vocabulary - 1 if hides else None
+            export_tokenizer(tokenizer, temporary, model.config.tokens, mask)
     fresh = [name for rule in rules if rule.skip for name in rule.theirs]
     left = [name for name, value in weights.items() if value.data_ptr() not in storages]
     return Report(list(tensors), fresh, left)
