@@ -170,6 +170,29 @@ def test_a_run_goes_out_with_its_tokenizer(say: Say, trained: Train, refused: Re
     assert say("generate", "saved", "--prompt", "the ", "--tokens", "2")[0] == 0
 
 
+@pytest.mark.parametrize("spaced", [False, True])
+def test_a_masked_model_goes_out_with_its_mask(
+    spaced: bool, say: Say, trained: Train, tree: Path
+) -> None:
+    if not spaced:
+        (tree / "text.txt").write_text("ab\n" * 2000)
+    run, text = str(trained("bert", "--task", "mlm", "--tokenizer", "bpe:270")), "the [MASK] fox."
+    assert say("convert", run, "--to", "hf", "--out", "out")[0] == 0
+    assert say("convert", "out", "--out", "back")[0] == 0
+    assert load_tokenizer("back").spaced == spaced
+    read = transformers.AutoTokenizer.from_pretrained("out")
+    theirs = transformers.AutoModelForMaskedLM.from_pretrained("out").eval()
+    ids = read(text, return_tensors="pt")["input_ids"]
+    mask = ef.load(run).config.vocabulary - 1
+    assert (read.mask_token, read.mask_token_id) == ("[MASK]", mask)
+    [place] = (ids[0] == mask).nonzero()[:, 0].tolist()
+    p = logits(theirs, ids)[0, place, :mask].softmax(-1)
+    for where in (run, "back"):
+        [candidates] = ef.predict(where, [text], top=mask, device="cpu")[0].masks
+        ours = torch.tensor([one.probability for one in candidates])
+        torch.testing.assert_close(ours, p[[one.id for one in candidates]], rtol=1e-4, atol=1e-6)
+
+
 def test_our_own_class_for_transformers_goes_and_comes(
     say: Say, trained: Train, refused: Refused, tree: Path
 ) -> None:

@@ -112,6 +112,7 @@ def test_other_members_translate_and_other_parts_are_measured(
         (("generate", "--prompt", "a", "--beam", "0"), "'--beam' must be at least 1"),
         (("eval", "--beam", "2"), "need --bleu or --translations"),
         (("eval", "--data.part", "test_b"), "no part 'test_b'; did you mean 'test_a'"),
+        (("eval", "--data.part", "batch"), "no part 'batch'; "),
         (("eval", "--translations", "no/such/folder.txt"), "cannot write no/such/folder.txt"),
         (("eval", "--data", "copy", "--data.languages", "none"), "different tokens"),
     ],

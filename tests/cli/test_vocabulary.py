@@ -108,6 +108,18 @@ MESSAGES = [
     ("put one beside it with ef.save(model, folder, tokenizer=...)", None),
     ("lr(step) = lr * 2, a == b, x=1", None),
     ("summaries.per 'sentence' or 'tokens'", None),
+    ("the source has no part 'validation'; known: test, train", None),
+    ("it is split already (the source's own train and 'validation')", None),
+    ("t.csv has no column 'width' for --data.label-column, but a, b", None),
+    ("t.csv has 2 columns called 'steps'", None),
+    ("x.npz has no array 'lr'; it has x, y", None),
+    ("line 3: no field 'text', only 'width', 'steps'", None),
+    ("the file holds no class 'window'", None),
+    ("line 3 of t.csv holds 'batch', which is no number", None),
+    ("there is no file or folder 'source'; check the path", None),
+    ("the zip 'source' holds no files", None),
+    ("no file matches 'data'; quote it", None),
+    ("transformers has no model 'width'", None),
     ("the file 'steps.txt' is empty", None),
     ("guard 2 <= L['tokens'].size()[1], and L['batch']", None),
     ("'--training.lr' must be above 0, not inf", None),
@@ -118,7 +130,7 @@ MESSAGES = [
 
 @pytest.mark.parametrize(("said", "printed"), MESSAGES)
 def test_messages_name_options_as_flags(said: str, printed: str | None) -> None:
-    flags = ("--match", "--data.source", "--mixer.window", "--class")
+    flags = ("--match", "--data.source", "--mixer.window", "--class", "--data.validation")
     answer_with(dict.fromkeys(flags))
     try:
         assert in_flags(said) == (said if printed is None else printed)

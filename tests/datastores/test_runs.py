@@ -17,7 +17,8 @@ from torch import Tensor
 
 import everyformer as ef
 from everyformer.cli import main
-from everyformer.core.errors import ConfigError
+from everyformer.cli.trained import open_run
+from everyformer.core.errors import CheckpointError, ConfigError
 from everyformer.data.text import TextDataset
 from everyformer.datastores import indexing, runs
 from everyformer.datastores.indexing import Indexing
@@ -25,14 +26,17 @@ from everyformer.datastores.knn_run import _choose
 from everyformer.datastores.reader import StoreReader
 from everyformer.datastores.runs import train_run
 from everyformer.datastores.spalm_reading import SpalmLanguageModel
+from everyformer.datastores.store.options import SearchOptions
 from everyformer.datastores.store.store import Store
 from everyformer.datastores.stretches import Stretches, indexed, stored
 from everyformer.datastores.table import PhraseTable
+from everyformer.genes.retrieval import KnnOptions
 from everyformer.genes.retrieval.knn import KnnRunOptions
 from everyformer.models.knn_lm import KnnLanguageModel
 from everyformer.training.config import TrainingConfig
 from everyformer.training.evaluate import evaluate
 from everyformer.training.parallel.world import Launch
+from everyformer.training.saved import load_model, save_model
 
 CONTEXT, STRIDE, TOKENS = 8, 4, 11
 HOW = Indexing(context=CONTEXT, stride=STRIDE, batch=3, dtype="float32")
@@ -369,6 +373,28 @@ def test_a_run_is_measured_again_as_it_was(
     assert found["loss"] == pytest.approx(trained["loss"], rel=1e-6)
 
 
+@pytest.mark.parametrize("member", ["knn-lm", "spalm"])
+def test_a_run_predicts_as_it_generates_with_its_store(
+    member: str, tree: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    weight = ("--retrieval.weight", "0.5") if member == "knn-lm" else ()
+    assert main(["train", member, *WORDS, *weight, "--out", "run"]) == 0
+    save_model(load_model("run"), "alone", tokenizer=open_run("run").tokenizer())
+    reading = open_run("run").reading(None, None, KnnOptions(), SearchOptions())
+    inputs = torch.tensor([[*b"abcab"]])
+    capsys.readouterr()
+    assert main(["predict", "run", "abcab", "--top", "256", "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)["predictions"][0]["tokens"]
+    for path, model in (("run", reading), ("alone", load_model("run"))):
+        found = ef.predict(path, ["abcab"], top=256, device="cpu")[0].tokens
+        p = model(inputs).logits[0, -1].double().softmax(-1)
+        expected = p[[one.id for one in found]].tolist()
+        assert [one.probability for one in found] == pytest.approx(expected, rel=1e-5)
+        same = [one["probability"] for one in said] == pytest.approx(expected, rel=1e-5)
+        assert same == (path == "run")
+    assert main(["predict", "run", "--sequences", "3", "--device", "cpu"]) == 0
+
+
 @pytest.mark.parametrize("call", [1, 3])
 @pytest.mark.parametrize("member", ["knn-lm", "spalm"])
 def test_a_run_that_is_stopped_over_its_store_and_resumed_is_as_one_in_one_go(
@@ -426,10 +452,13 @@ def test_a_model_without_its_store_is_refused_by_name(
     evaluation(("train", "spalm", *WORDS, "--out", "run", "--json"), capsys)
     shutil.rmtree("run/retrieval")
     assert main(["eval", "run"]) == 2
+    expected = "run holds a model with retrieval 'spalm', but no folder retrieval with its store"
     said = capsys.readouterr().err
-    assert (
-        "run holds a model with retrieval 'spalm', but no folder retrieval with its store" in said
-    )
+    assert expected in said
+    assert main(["predict", "run", "abc"]) == 2
+    assert capsys.readouterr().err == said
+    with pytest.raises(CheckpointError, match=expected):
+        ef.predict("run", ["abc"])
 
 
 REFUSED = [

@@ -309,6 +309,37 @@ def test_a_model_that_no_checkpoint_can_say_is_refused(
         export_checkpoint(model, tmp_path / "out", kind)
 
 
+@pytest.mark.parametrize(
+    ("member", "task", "options", "told"),
+    [
+        # a run's config says that there is no window
+        (
+            "bert", "classify-text", {"window": None, "classes": 2},
+            (
+                "this bert cannot be written as big_bird or longformer: ",
+                "big_bird cannot say head_bias=True (only False)",
+                "; longformer cannot say ", "; train one with what stands in brackets",
+            ),
+        ),
+        # its GELU is none that their head may have
+        (
+            "sparse-transformer", "mlm", {},
+            (
+                "cannot be written as longformer, roberta, bert or big_bird: ",
+                "; bert has no such model ('transform_activation' must be one of ",
+            ),
+        ),
+    ],
+)  # fmt: skip
+def test_where_no_system_fits_each_is_named_with_its_reason(member, task, options, told, tmp_path):
+    sizes = {"width": 8, "heads": 2, "layers": 1, "max_length": 48, "vocabulary": 9}
+    model = ef.create_model(member, task, **sizes, **options)
+    with pytest.raises(UnsupportedError) as error:
+        export_checkpoint(model, tmp_path / "out")
+    for part in told:
+        assert part in str(error.value)
+
+
 def test_our_own_presets_go_out_and_come_back(tmp_path):
     sizes = {"width": 16, "heads": 4, "layers": 2, "max_length": 12, "vocabulary": 23}
     for member, task in (("gpt", "lm"), ("bert", "mlm")):

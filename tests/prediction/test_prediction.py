@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from answering import OPTIONS, TEXTS, given, reader
+from answering import OPTIONS, SIZES, TEXTS, given, reader
 from torch import Tensor
 
 import everyformer as ef
@@ -18,10 +18,11 @@ from everyformer.core.errors import (
     DivergedError,
     UnsupportedError,
 )
+from everyformer.data.tokenizers.package import BPETokenizer
 from everyformer.data.tokenizers.plain import ByteTokenizer, CharTokenizer
 from everyformer.prediction.predictor import Predictor
 from everyformer.prediction.records import Prediction, Row
-from helpers import close
+from helpers import build_model, close
 
 
 def rows(task: str) -> Iterator[Row]:
@@ -94,6 +95,36 @@ def test_each_mask_is_filled_by_what_the_model_says_there_and_never_by_a_mask() 
     best = z.argmax(-1).tolist()
     filled = bytes([97, 32, best[0], 32, 98, 32, best[1], 33]).decode("utf-8", "replace")
     assert found.filled == filled
+
+
+RUSSIAN = "белый кот спит. белый кот ест. серый пёс видит. " * 20
+
+
+@pytest.mark.parametrize(
+    ("learned", "text", "taken"),
+    [(RUSSIAN, "белый [MASK] спит", True), ("ab\n" * 90, "ab [MASK] ab", False)],
+)
+def test_a_mark_takes_the_space_where_tokens_begin_with_theirs(
+    learned: str, text: str, taken: bool
+) -> None:
+    tokenizer = BPETokenizer.fit([learned], 350)
+    assert len(tokenizer.encode(" a")) == 2
+    assert (len(tokenizer.encode(" кот")) == 1) == taken
+    model = build_model(
+        "attention",
+        "mlm",
+        **SIZES,
+        vocabulary=tokenizer.vocabulary + 1,
+        max_length=32,
+        head_bias=True,
+    )
+    one = Predictor(model, tokenizer=tokenizer)
+    [word] = tokenizer.encode(" кот" if taken else "a")[:1]
+    one.model.head.bias.data[word] = 1e3
+    [(_, found)] = one.predict([Row("", text)])
+    assert found.filled == text.replace(
+        " [MASK]", " кот" if taken else " " + tokenizer.decode([word])
+    )
 
 
 @pytest.mark.parametrize(

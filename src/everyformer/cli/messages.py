@@ -30,7 +30,11 @@ _OPTION = re.compile(
 )
 _VALUE_FOLLOWS = re.compile(
     r"(?:\bnot|\bone of|\bmean|\bper|known:|[:=]|\bunknown [\w-]+|\buse(?: the)?|\bgene"
-    r"|\b(?:task|member|mixer|position|memory|wiring|depth|feedforward|tokenizer|launcher)s?)\s*\(?$"
+    r"|\b(?:task|member|mixer|position|memory|wiring|depth|feedforward|tokenizer|launcher)s?"
+    # names that are in people's own data, or of other packages
+    r"|\b(?:part|column|array|field|class|file|folder|zip|document|record|series|picture)s?"
+    r"|\b(?:called|only|holds|matches|own \w+ and|model|environment|mode|data set|device)"
+    r")\s*\(?$"
 )
 _JOINED = re.compile(r",? (?:and|or) |, |=\S+ and ")
 DATA = (

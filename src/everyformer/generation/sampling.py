@@ -214,7 +214,10 @@ def generate(
     tokenizer: Tokenizer | None = None,
     compile: bool = False,
 ) -> Tensor:
-    """The new tokens (B, n) that `stream` yields, n at most ``tokens``; `ENDED` after an end."""
+    """The new tokens (B, n) that `stream` yields, n at most ``tokens``; `ENDED` after an end.
+
+    A model of `load` reads no datastore; the command line's `generate RUN` does.
+    """
     new = stream(
         model, prompt, tokens=tokens, mask=mask, sampling=sampling, tokenizer=tokenizer,
         compile=compile,

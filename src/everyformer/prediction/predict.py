@@ -34,7 +34,8 @@ def predict(
         ef.predict(model, images)  # (N, C, H, W) uint8
 
     Args:
-        run: a run's directory, a saved model's folder, or a model.
+        run: a run's directory, which answers with its datastore where it made one (knn-lm, spalm),
+            a saved model's folder, or a model.
         inputs: sentences, or files and folders as on the command line (a name that is there, has a
             known ending or a slash, or any `Path`): texts one a line, tables, pictures, arrays; or
             an array of pictures, series (N, T, n) or tokens (N, L).
@@ -56,7 +57,8 @@ def predict(
     Raises:
         UnsupportedError: the model writes whole sequences: `generate` is for that.
         DataError: what the model cannot read, or nothing at all.
-        CheckpointError: there is no run. DivergedError: its weights are not finite.
+        CheckpointError: there is no run, or its datastore is gone.
+        DivergedError: its weights are not finite.
     """
     if isinstance(run, Model):
         reader = Predictor(run, tokenizer=tokenizer, classes=classes)

@@ -28,6 +28,8 @@ from everyformer.data.dataset import Dataset
 from everyformer.data.labelled import cut
 from everyformer.data.text import encode_prompt
 from everyformer.data.tokenizers.base import Tokenizer
+from everyformer.datastores.job import Say
+from everyformer.datastores.runs import reading_model
 from everyformer.models.base import Model, evaluating
 from everyformer.prediction.records import Candidate, Prediction, Row, ranked, share
 from everyformer.training.saved import load_model
@@ -85,16 +87,20 @@ class Predictor:
     def load(
         cls, path: str | Path, *, average: int | None = None, device: str = "auto",
         tokenizer: Tokenizer | None = None, classes: Sequence[str] = (),
+        say: Say = lambda text: None,
     ) -> Predictor:  # fmt: skip
         """The best weights of the run at ``path``, or the model that was saved there.
+
+        A run that made a datastore answers with it; of a saved model there is none.
 
         Args:
             average: the mean over a run's newest so many checkpoints instead.
             device: where it is computed; auto: an accelerator if there is one.
             tokenizer, classes: replace the run's own.
+            say: told what store is read.
 
         Raises:
-            CheckpointError: nothing is there, or it is damaged.
+            CheckpointError: nothing is there, or it is damaged, or the run's store is gone.
             DivergedError: its weights are not finite.
         """
         start = read_start(path)
@@ -103,6 +109,8 @@ class Predictor:
         model = load_model(path, average=average, device=device)
         assert isinstance(model, Model)
         check_finite(model, start.path)
+        if "model" in start.values:
+            model = reading_model(model, start.path, start.tokenizer, say)
         data = start.values.get("data", {})
         result = cls(
             model,
@@ -261,12 +269,13 @@ class Predictor:
                 f"'{_short(text)}' has no hidden token: write [MASK] or ___ for each that is to be "
                 "filled in"
             )
-        # where tokens begin with their space, the one before a mark is the hidden token's own
-        spaced = len(tokenizer.encode(" a")) == len(tokenizer.encode("a"))
         result = list(tokenizer.opening)
+        # where tokens begin with their space, the one before a mark is the hidden token's own
         for number, part in enumerate(parts):
             last = number == len(parts) - 1
-            result += tokenizer.encode(part.removesuffix(" ") if spaced and not last else part)
+            result += tokenizer.encode(
+                part.removesuffix(" ") if tokenizer.spaced and not last else part
+            )
             result += [] if last else [self.mask_token]
         return np.array([*result, *tokenizer.closing], dtype=np.int64)
 

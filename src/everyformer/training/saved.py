@@ -95,7 +95,8 @@ def load_model(path: str | Path, *, average: int | None = None, device: str = "c
     """The model saved at ``path`` by `save_model`, or the best one of the run at ``path``.
 
     Of a run, the best checkpoint is taken (the newest if there was no evaluation), with the
-    averaged weights where the run kept them. The model is in evaluation mode.
+    averaged weights where the run kept them. The model is in evaluation mode. Of a run that made a
+    datastore (knn-lm, spalm) it is the model without: `predict` and the command line read both.
 
     Args:
         path: folder of a saved model, or of a run, also at a place that fsspec reaches (s3://...).

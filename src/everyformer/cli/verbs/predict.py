@@ -105,7 +105,7 @@ def run(options: PredictOptions) -> int:
         )  # fmt: skip
     if options.anomalies:
         raise ConfigError("--anomalies is for runs that forecast series: leave it out")
-    reader = Predictor.load(trained.path, average=options.average, device=options.device)
+    reader = Predictor.load(trained.path, average=options.average, device=options.device, say=say)
     inputs, held_out = _inputs(options, trained, reader)
     with doing("predicting"):
         count = _write(options, form, reader, inputs, held_out)

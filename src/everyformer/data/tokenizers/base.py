@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any, final
 
@@ -67,6 +68,14 @@ class Tokenizer(ABC):
         """The text that the tokens ``ids`` add to that of those ``before`` them."""
         context = self.context(before)
         return self.decode([*context, *ids])[len(self.decode(context)) :]
+
+    @cached_property
+    def spaced(self) -> bool:
+        """True if some token is a space and what follows it."""
+        # some leave out the space of a text's first token, so there is one before
+        before = self.encode("a")
+        texts = (self.decode_after(before, [token]) for token in range(self.vocabulary))
+        return any(text.startswith(" ") and not text.isspace() for text in texts)
 
     def loose(self, text: str) -> int:
         """The count of characters at the end of ``text`` that may join later ones in a token."""

@@ -173,7 +173,8 @@ def _read_longformer(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def _write_longformer(config: ModelConfig) -> dict[str, Any]:
-    window = config.genes["mixer"].get("window", 512)
+    # attention that sees everything has None, which theirs cannot say
+    window = config.genes["mixer"].get("window") or 512
     return {
         "attention_window": list(config.schedule.get("window", (window,) * config.layers)),
         "pad_token_id": 1,

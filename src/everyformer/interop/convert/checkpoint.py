@@ -4,6 +4,7 @@ Only safetensors are read: a pickle can run anything when it is opened.
 """
 
 import dataclasses
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,8 +15,9 @@ from torch import Tensor
 
 from everyformer.blocks.options import BlockOptions
 from everyformer.core.config import affects, from_dict, to_dict
-from everyformer.core.errors import CheckpointError, UnsupportedError, nearest
+from everyformer.core.errors import CheckpointError, ConfigError, UnsupportedError, nearest
 from everyformer.core.tasks import TASKS
+from everyformer.core.wording import few, listed
 from everyformer.data.tokenizers.base import Tokenizer
 from everyformer.genes import GENES
 from everyformer.genes.config import ModelConfig
@@ -112,7 +114,7 @@ def export_checkpoint(
         tokenizer: written too, where transformers has a form for it (not bytes and characters).
 
     Raises:
-        UnsupportedError: none can; says what the nearest cannot.
+        UnsupportedError: none can; says what each cannot, the nearest first.
         CheckpointError: the folder holds something, which is not replaced.
     """
     folder = expanded(folder).absolute()
@@ -138,7 +140,9 @@ def export_checkpoint(
         save_file(tensors, temporary / "model.safetensors", metadata={"format": "pt"})
         write_text(temporary / "config.json", to_json(config, indent=2) + "\n")
         if tokenizer is not None:
-            export_tokenizer(tokenizer, temporary, model.config.tokens)
+            hides = TASKS[model.config.task].predicts == "hidden" and tokenizer.mask is None
+            mask = model.config.vocabulary - 1 if hides else None
+            export_tokenizer(tokenizer, temporary, model.config.tokens, mask)
     fresh = [name for rule in rules if rule.skip for name in rule.theirs]
     left = [name for name, value in weights.items() if value.data_ptr() not in storages]
     return Report(list(tensors), fresh, left)
@@ -162,23 +166,30 @@ def _counterpart(config: ModelConfig, model_type: str | None) -> HubArchitecture
     """The system whose config says all that ours does."""
     able = [a for a in ARCHITECTURES.values() if config.task in a.classes]
     able = able if model_type is None else [architecture(model_type)]
-    results: list[tuple[int, HubArchitecture, list[str]]] = []
+    tried: list[tuple[int, str, str]] = []
     for known in able:
         if config.task not in known.classes:
             raise UnsupportedError(
                 f"{known.model_type} has no class for the task '{config.task}', only for "
                 f"{', '.join(known.classes)}"
             )
-        lost = _lost(config, known)
+        try:
+            lost = _lost(config, known)
+        except ConfigError as error:
+            # a value of ours that no config of theirs may have
+            tried.append((sys.maxsize, known.model_type, f"has no such model ({error})"))
+            continue
         if not lost:
             return known
-        results.append((len(lost), known, lost))
-    if not results:
+        tried.append((len(lost), known.model_type, f"cannot say {few(lost, 4)}"))
+    if not tried:
         raise UnsupportedError(f"no known system has the task '{config.task}'")
-    _, known, lost = min(results, key=lambda one: one[0])
+    tried.sort()
+    kinds = [kind for _, kind, _ in tried]
+    reasons = "; ".join(f"{kind} {reason}" for _, kind, reason in tried)
     raise UnsupportedError(
-        f"this {config.member} cannot be written as {known.model_type}, whose checkpoints cannot "
-        f"say: {'; '.join(lost[:5])}"
+        f"this {config.member} cannot be written as {listed(kinds, 'or')}: "
+        f"{reasons}; train one with what stands in brackets, or write another form (--to)"
     )
 
 

@@ -12,11 +12,13 @@ from everyformer.core.config import converted
 from everyformer.core.errors import CheckpointError, ConfigError, DataError, UnsupportedError
 from everyformer.data.tokenizers.base import Tokenizer
 from everyformer.data.tokenizers.marian import SIDES, MarianTokenizer
-from everyformer.data.tokenizers.package import BPETokenizer, HubTokenizer
+from everyformer.data.tokenizers.package import BPETokenizer, HubTokenizer, tokenizers_package
 from everyformer.system.files import file_written_whole, write_text
 from everyformer.system.plain import from_json, to_json
 
 MARKS = "special_tokens_map.json", "tokenizer_config.json"
+MASK = "[MASK]"
+"""spelling of a mask that a model has beside the tokens of its tokenizer"""
 PIECES = "vocab.json"
 SPM = {side: f"{side}.spm" for side in SIDES}
 """with `PIECES` the files of a Marian tokenizer"""
@@ -129,18 +131,22 @@ def _added(folder: Path, options: dict[str, Any]) -> dict[str, int]:
     return result
 
 
-def export_tokenizer(tokenizer: Tokenizer, folder: Path, tokens: int) -> None:
+def export_tokenizer(
+    tokenizer: Tokenizer, folder: Path, tokens: int, mask: int | None = None
+) -> None:
     """Write a tokenizer as transformers reads it, if `exportable`.
 
     Args:
         tokens: the longest text that the model takes.
+        mask: the token by which the model hides others, where the tokenizer has none.
     """
     if isinstance(tokenizer, MarianTokenizer):
         _export_marian(tokenizer, folder, tokens)
         return
     if not isinstance(tokenizer, BPETokenizer | HubTokenizer):
         return
-    write_text(folder / "tokenizer.json", tokenizer.model)
+    model = None if mask is None else _with_mask(tokenizer, mask)
+    write_text(folder / "tokenizer.json", model or tokenizer.model)
     values: dict[str, Any] = {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "clean_up_tokenization_spaces": False,
@@ -150,7 +156,20 @@ def export_tokenizer(tokenizer: Tokenizer, folder: Path, tokens: int) -> None:
         marks = {"eos_token": tokenizer.separator, "mask_token": tokenizer.mask}
         texts = {name: None if i is None else tokenizer.token(i) for name, i in marks.items()}
         values |= {name: text for name, text in texts.items() if text is not None}
+    if model is not None:
+        values["mask_token"] = MASK
     _write_table(folder / MARKS[1], values)
+
+
+def _with_mask(tokenizer: BPETokenizer | HubTokenizer, mask: int) -> str | None:
+    """The file with `MASK` for the token ``mask``; None where its next token is another one."""
+    package = tokenizers_package()
+    inner = package.Tokenizer.from_str(tokenizer.model)
+    # the space before it is the hidden token's own, as in `predict`
+    mark = package.AddedToken(MASK, lstrip=tokenizer.spaced, normalized=False)
+    inner.add_special_tokens([mark])
+    text: str = inner.to_str()
+    return text if inner.token_to_id(MASK) == mask else None
 
 
 def _export_marian(tokenizer: MarianTokenizer, folder: Path, tokens: int) -> None:
