@@ -130,7 +130,9 @@ class TrainedRun:
         """Data read with the run's own tokenizer; refused if it does not fit the model."""
         if TASKS[self.task].forecasts:
             config = self._as_trained(config)
-        dataset = load_dataset(config, self.task, tokenizer=self.tokenizer())
+        dataset = load_dataset(
+            config, self.task, tokenizer=self.tokenizer(), sides=self._sides(config)
+        )
         model = self.values["model"]
         expected = model["vocabulary"]
         what = f"the {'model' if self.saved else 'run'} in {self.path}"
@@ -180,6 +182,17 @@ class TrainedRun:
         from everyformer.datastores.runs import reading_data
 
         return reading_data(self.config, self.path, dataset, say)
+
+    def _sides(self, config: DataConfig) -> tuple[str, str] | None:
+        """What the run translates from and to, by the names that its data have; None of its own
+        data, and where the options say otherwise."""
+        sides, own = self.values.get("data", {}).get("sides"), data_config(self)
+        if not sides or own is None or config.source == own.source:
+            return None
+        for name in ("languages", "source_column", "target_column"):
+            if getattr(config, name) not in (None, getattr(own, name)):
+                return None
+        return sides[0], sides[1]
 
     def _as_trained(self, config: DataConfig) -> DataConfig:
         """The horizon of the model, whatever the series."""

@@ -64,6 +64,7 @@ class Request:
         word: a task by its name, or classify or regress; None: the natural one.
         able: the tasks that the model has, the one that is preferred first.
         tokenizer: a finished run's, in place of the one that ``config`` names.
+        sides: what a finished run translates from and to, by the names of its data.
 
     Raises:
         ConfigError: there is no such task.
@@ -75,8 +76,10 @@ class Request:
         word: str | None = None,
         able: Sequence[str] = ALL_TASKS,
         tokenizer: Tokenizer | None = None,
+        sides: tuple[str, str] | None = None,
     ) -> None:
         self.config, self.word, self.able, self.tokenizer = config, word, able, tokenizer
+        self.sides = sides
         called: Any = ALL_TASKS if word is None else tasks_called(word)
         self.tasks: tuple[TaskName, ...] = called
         """the tasks that the word may mean"""

@@ -106,8 +106,14 @@ class ParallelDataset(Dataset):
     """Batches of ``train_rows``; None when there are none."""
     languages: tuple[str, str]
     """Names of both sides, source first."""
+    sides: tuple[str, str] | None = None
+    """Those of the columns or endings, by which other data are read in the same direction; None
+    where there are none."""
     references: Path
     """JSON file with the held-out targets as they were written."""
+
+    def summary(self) -> dict[str, Any]:
+        return super().summary() | {"sides": self.sides and [*self.sides]}
 
     def train_batch(self, step: int, size: int, seed: int, portion: Portion = WHOLE) -> Batch:
         """The batch of a step; an epoch has every pair once, ``size`` of them at a time or so."""
@@ -196,10 +202,11 @@ class ParallelText(TextFiles):
                 f"the tokenizer {tokenizer} has no token that ends a sentence, as translation "
                 "needs: its run learned one text alone. Read the data with its own tokenizer"
             )
-        pairs = SentencePairs(source, config)
+        known = self.request.sides
+        pairs = SentencePairs(source, config, known)
         spec = config.tokenizer if tokenizer is None else tokenizer.to_dict()
         cut = config.validation, config.part, pairs.languages, source.stamp()
-        key = digest(FORMAT, "parallel", *cut, spec, config.columns)
+        key = digest(FORMAT, "parallel", *cut, spec, config.columns, *(known or ()))
 
         def build(folder: Path) -> dict[str, Any]:
             return _build(pairs, folder, config, tokenizer)
@@ -239,6 +246,7 @@ class ParallelText(TextFiles):
             validation_rows=np.arange(training, len(longest)),
             buckets=Buckets(lengths[short], config.tokens) if len(short) else None,
             languages=pairs.languages,
+            sides=pairs.sides,
             references=folder / "references.json",
         )
 
