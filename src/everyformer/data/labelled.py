@@ -180,6 +180,8 @@ class LabelledText(TextFiles):
         measures = TASKS[self.task].measures
         what = [*(["numbers"] if measures else []), *(["skip"] * (config.unlabelled != "refuse"))]
         key = digest(FORMAT, "labelled", source.stamp(), *draw, spec, config.columns, *what)
+        known = self.request.classes
+        key = digest(key, *known) if known else key
 
         def build(folder: Path) -> dict[str, Any]:
             if measures and not _is_table(source):
@@ -189,7 +191,7 @@ class LabelledText(TextFiles):
                     "or tokens with their targets as arrays in an .npz"
                 )
             texts = self.texts(source, config, tokenizer_kind(config, tokenizer) != "bytes")
-            return _build(texts, folder, config, tokenizer, measures)
+            return _build(texts, folder, config, tokenizer, measures, known)
 
         folder, facts = cached(cache_root(config.cache), f"labelled-{key}", build, source.stamp)
         fitted = load_tokenizer(folder)
@@ -222,6 +224,7 @@ def _build(
     config: DataConfig,
     tokenizer: Tokenizer | None,
     measures: bool,
+    known: Sequence[str],
 ) -> dict[str, Any]:
     """Write tokens, bounds, labels and split into ``folder``; give the facts."""
     spec = texts.source.spec
@@ -236,7 +239,7 @@ def _build(
         labels = numbers_of(codes, f"{column} of '{spec}'")[labels, None]
     else:
         sure = config.label_column is not None
-        labels, classes = classes_of(codes, labels, chosen, texts.table, spec, sure)
+        labels, classes = classes_of(codes, labels, chosen, texts.table, spec, sure, known)
     how = texts.layout.note
     if texts.layout.validation is None:
         chosen, how = hold_out(labels, classes, config, spec, groups if texts.grouped else None)
