@@ -5,6 +5,7 @@ the target is scored (a source ends so too, as in Marian and tensor2tensor).
 """
 
 import itertools
+from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -26,7 +27,7 @@ from everyformer.data.counting import ROWS, counted_loss
 from everyformer.data.dataset import Dataset
 from everyformer.data.kind import OF_LABELS, Request, TextFiles, refuse
 from everyformer.data.pairs import SentencePairs
-from everyformer.data.selection import spread
+from everyformer.data.selection import spread, told_copies
 from everyformer.data.text import encode_prompt
 from everyformer.data.tokenizers.base import SEPARATOR, Tokenizer
 from everyformer.data.tokenizers.load import fit_tokenizer, load_tokenizer
@@ -265,8 +266,11 @@ def _build(
 ) -> dict[str, Any]:
     """Write tokens, bounds and references into ``folder``; give the facts."""
     spec = pairs.source.spec
-    flags = [held_out for held_out, _, _ in pairs.read()]
-    count, training = len(flags), flags.count(False)
+    flags, hashed = bytearray(), array("q")
+    for held_out, sentence, _ in pairs.read():
+        flags.append(held_out)
+        hashed.append(hash(sentence))
+    count, training = len(flags), flags.count(0)
     if not flags:
         raise DataError(f"'{spec}' holds no pair of sentences; give files with content")
     if not pairs.own_split:
@@ -276,6 +280,7 @@ def _build(
         raise DataError(f"the held-out part of '{spec}' has no pair; add some")
     if training == 0 and config.validation < 1:
         raise DataError(f"the training part of '{spec}' has no pair; add some")
+    copies = told_copies(np.array(hashed), np.arange(count) >= training, "sources")
     texts = (text for pair in itertools.islice(pairs.read(), training) for text in pair[1:])
     # whatever the kind, the end token is in the vocabulary
     fitted = tokenizer or fit_tokenizer(config.tokenizer, itertools.chain((SEPARATOR,), texts))
@@ -289,7 +294,7 @@ def _build(
     return {
         "training": training,
         "bytes_per_token": size / int(lengths[:, 1].sum()),
-        "split": _split(pairs, training, count - training),
+        "split": _split(pairs, training, count - training) + copies,
         "fingerprint": digest(checksum, training, fitted.to_dict()),
     }
 
