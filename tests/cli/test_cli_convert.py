@@ -340,7 +340,7 @@ def test_a_saved_classifier_keeps_the_names_of_its_classes(
     ]
     assert found[0] == found[1]
     told = refused("eval", "saved", "--data", "other.csv", *whole)
-    assert "has the classes v and w, but the model in saved was trained with x and y" in told
+    assert "has the labels v and w, but the model knows x and y alone" in told
     ef.save(ef.load("saved"), "again", classes=("no", "yes"))
     assert Predictor.load("again").classes == ("no", "yes")
 

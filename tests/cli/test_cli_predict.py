@@ -225,8 +225,33 @@ def test_other_classes_of_equal_number_are_refused(run: str, refused: Refused, s
     rows = "".join(f"words number {n},{('neg', 'pos', 'no')[n % 3]}\n" for n in range(30))
     Path("other.csv").write_text(f"text,label\n{rows}")
     told = refused("eval", run, "--data", "other.csv")
-    assert "other has the classes neg, no and pos, but the run in" in told
-    assert "was trained with cold, warm and wet: give data with the same classes" in told
+    assert "'other.csv' has the labels neg, pos and no, but the model knows cold, warm" in told
+    assert "take such rows out" in told
+
+
+@pytest.mark.parametrize("present", [("wet",), ("wet", "cold")])
+def test_data_with_some_of_the_classes_are_measured_by_the_runs_own(
+    present: tuple[str, ...], run: str, refused: Refused, say: Say
+) -> None:
+    rows = [f"a {present[n % len(present)]} day,{present[n % len(present)]}" for n in range(30)]
+    Path("some.csv").write_text("\n".join(["text,label", *rows, ""]))
+    code, out, err = say("eval", run, "--data", "some.csv", "--json")
+    assert code == 0, err
+    found = json.loads(out)
+    measures, classes = found["evaluation"], found["data"]["classes"]
+    assert classes == ["cold", "warm", "wet"]
+    # the commonest of the run's training, the first of three equal ones
+    assert measures["always"] == "cold"
+    assert measures["majority_accuracy"] == ("cold" in present) * 0.5
+    wanted = [30 // len(present) * (name in present) for name in classes]
+    assert [row["rows"] for row in measures["by_class"]] == wanted
+    assert [sum(row) for row in measures["confusion"]] == wanted
+    recalls = [row["recall"] for row in measures["by_class"] if row["rows"]]
+    assert measures["balanced_accuracy"] == pytest.approx(sum(recalls) / len(present))
+    assert say("eval", run, "--data", "some.csv")[0] == 0
+    Path("some.csv").write_text("\n".join(["text,label", *rows, "a dry day,dry", ""]))
+    told = refused("eval", run, "--data", "some.csv")
+    assert "has the label dry, but the model knows cold, warm and wet alone" in told
 
 
 def test_training_ends_with_the_words_that_predict(days: Path, say: Say) -> None:

@@ -125,6 +125,71 @@ def test_wrong_questions_are_refused(
     assert message in refused(verb, run, *rest)
 
 
+LINES = [f"{word} {n}" for n in range(9) for word in ("one", "two", "six")]
+TURNED = [line[::-1] for line in LINES]
+
+
+def table(first: str, second: str, turned: bool, cells: str = ",") -> str:
+    sides = (TURNED, LINES) if turned else (LINES, TURNED)
+    head = [f"{first}{cells}{second}"] if first else []
+    return "\n".join([*head, *(f"{a}{cells}{b}" for a, b in zip(*sides, strict=True)), ""])
+
+
+def short_run(say: Say, data: str, *words: str) -> None:
+    common = ("--steps", "1", "--length", "20", "--out", "run", *SIZES)
+    code, _, err = say("train", "transformer", "--data", data, *words, *common)
+    assert code == 0, err
+
+
+def loss_of(say: Say, data: str, *words: str) -> float:
+    code, out, err = say("eval", "run", "--data", data, *words, "--json")
+    assert code == 0, err
+    return float(json.loads(out)["evaluation"]["loss"])
+
+
+@pytest.mark.parametrize(
+    "columns", [(), ("--data.source-column", "1", "--data.target-column", "2")]
+)
+def test_other_data_are_read_in_the_direction_of_the_run_by_their_names(
+    columns: tuple[str, ...], tree: Path, say: Say, refused: Refused
+) -> None:
+    (tree / "pairs.csv").write_text(table("english", "german", turned=False))
+    (tree / "same.csv").write_text(table("english", "german", turned=False) + "a,b\n")
+    (tree / "swapped.csv").write_text(table("german", "english", turned=True) + "b,a\n")
+    (tree / "bare.csv").write_text(table("", "", turned=False))
+    (tree / "turned.csv").write_text(table("", "", turned=True))
+    (tree / "french.csv").write_text(table("german", "french", turned=True))
+    short_run(say, "pairs.csv", *columns)
+    same = loss_of(say, "same.csv")
+    assert loss_of(say, "swapped.csv") == pytest.approx(same)
+    # what is said outweighs the run
+    other = ("--data.source-column", "german", "--data.target-column", "english")
+    assert loss_of(say, "swapped.csv", *other) != pytest.approx(same, rel=1e-4)
+    # without names the columns' order is all that is known
+    assert loss_of(say, "bare.csv") != pytest.approx(loss_of(say, "turned.csv"), rel=1e-4)
+    told = refused("eval", "run", "--data", "french.csv")
+    assert "has the columns german, french, but the run translates 'english' to 'german'" in told
+    assert "--data.source-column" in told
+
+
+def test_files_by_language_are_read_in_the_direction_of_a_table(
+    tree: Path, say: Say, refused: Refused
+) -> None:
+    (tree / "pairs.tsv").write_text(table("en", "de", turned=False, cells="\t"))
+    (tree / "same.tsv").write_text(table("en", "de", turned=False, cells="\t") + "a\tb\n")
+    for folder, (first, second) in (("twins", ("en", "de")), ("others", ("en", "fr"))):
+        (tree / folder).mkdir()
+        (tree / folder / f"t.{first}").write_text("\n".join([*LINES, "a", ""]))
+        (tree / folder / f"t.{second}").write_text("\n".join([*TURNED, "b", ""]))
+    short_run(say, "pairs.tsv")
+    same = loss_of(say, "same.tsv")
+    assert loss_of(say, "twins") == pytest.approx(same)
+    assert loss_of(say, "twins", "--data.languages", "de-en") != pytest.approx(same, rel=1e-4)
+    told = refused("eval", "run", "--data", "others")
+    assert "end in 'en', 'fr', but the run translates 'en' to 'de'" in told
+    assert "--data.languages" in told
+
+
 def test_a_language_model_is_no_translator(tree: Path, say: Say, refused: Refused) -> None:
     common = ("--data", "text.txt", "--steps", "1", "--length", "16", *SIZES)
     code, _, err = say("train", "attention", *common, "--out", "lm")

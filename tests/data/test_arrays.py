@@ -244,3 +244,14 @@ def test_counting_is_the_cost_of_the_training_tokens_frequencies(tmp_path: Path)
     train, held_out = np.array([[0, 0, 0], [1, 2, 2]]), np.array([[0, 1, 3]])
     dataset = load(tmp_path, "lm", config={"length": 2}, x_train=train, x_test=held_out)
     assert dataset.counting == counted_loss([train.ravel()], [held_out.ravel()], 4)
+
+
+@pytest.mark.parametrize("arrays", [{"x": SERIES}, {"images": PIXELS}, {"tokens": TOKENS}])
+def test_rows_of_some_of_a_runs_classes_are_given_its_ids(arrays: Any, tmp_path: Path) -> None:
+    np.savez(tmp_path / "a.npz", y=np.where(CLASSES > 0, 7, 5), **arrays)
+    config = DataConfig(source=str(tmp_path / "a.npz"), length=4, validation=1)
+    data: Any = load_dataset(config, "classify", classes=("3", "5", "6", "7"))
+    assert data.classes == ("3", "5", "6", "7")
+    assert data.labels.tolist() == np.where(CLASSES > 0, 3, 1).tolist()
+    with pytest.raises(DataError, match="has the label 7, but the model knows 5 and 6 alone"):
+        load_dataset(config, "classify", classes=("5", "6"))

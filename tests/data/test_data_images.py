@@ -11,7 +11,7 @@ import torch
 from data_files import Files, Load, corpus, pack, picture, write
 
 from everyformer.core.errors import ConfigError, DataError, MissingExtraError, ResourceError
-from everyformer.data import DataConfig
+from everyformer.data import DataConfig, load_dataset
 from everyformer.data.images import read_images, reshaped, shrunk
 
 SHADES = {f"{c}/{n}.png": picture(100 * i + n) for i, c in enumerate("ab") for n in range(10)}
@@ -374,3 +374,12 @@ def test_pictures_are_not_made_larger_than_there_is_memory_for(
         load("digits", size=20)
     monkeypatch.setattr("everyformer.system.memory.free_memory", lambda: room)
     assert load("digits", size=20).image == (1, 20, 20)
+
+
+def test_pictures_of_one_of_a_runs_classes_are_given_its_id(tmp_path: Path) -> None:
+    write(tmp_path / "x", {f"dog/{n}.png": picture(n) for n in range(3)})
+    config = DataConfig(source=str(tmp_path / "x"), validation=1, cache=str(tmp_path / "cache"))
+    data: Any = load_dataset(config, "classify", classes=("cat", "dog"))
+    assert (data.classes, data.labels.tolist()) == (("cat", "dog"), [1, 1, 1])
+    with pytest.raises(DataError, match="has the label dog, but the model knows cat and cow"):
+        load_dataset(config, "classify", classes=("cat", "cow"))

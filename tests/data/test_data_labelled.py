@@ -104,3 +104,25 @@ def test_movie_reviews_are_two_classes(load: Load) -> None:
     data = load(corpus("text/movie_reviews.zip"), length=2000)
     assert (data.classes, data.length) == (("neg", "pos"), 2000)
     assert "1,800 training and 200 validation" in data.split
+
+
+def test_texts_that_are_held_out_and_trained_on_are_told(tmp_path: Path, load: Load) -> None:
+    rows = [f"a tree {n % 6},{'xy'[n % 2]}" for n in range(60)]
+    fresh = [f"a fox {n},{'xy'[n % 2]}" for n in range(60)]
+    for name, lines in (("copies", rows), ("fresh", fresh), ("test", [*rows[:2], fresh[0]])):
+        text = "\n".join(["text,label,place", *(f"{line},{n % 6}" for n, line in enumerate(lines))])
+        write(tmp_path, {f"{name}.csv": text + "\n"})
+    columns = {"text_column": "text", "label_column": "label"}
+    told = "6 of 6 held-out texts also stand in training: measures are partly of memory"
+    hint = "keep copies together with --data.split group COLUMN, or take them out"
+    assert f"; {told}; {hint}" in load(tmp_path / "copies.csv", **columns).split
+    grouped = load(tmp_path / "copies.csv", validation=0.4, split=("group", "place"), **columns)
+    everything = load(tmp_path / "copies.csv", validation=1, **columns)
+    for data in (grouped, everything, load(tmp_path / "fresh.csv", **columns)):
+        assert "stand in training" not in data.split
+    (tmp_path / "both").mkdir()
+    (tmp_path / "copies.csv").rename(tmp_path / "both" / "train.csv")
+    (tmp_path / "test.csv").rename(tmp_path / "both" / "test.csv")
+    split = load(tmp_path / "both", **columns).split
+    assert "2 of 3 held-out texts also stand in training" in split
+    assert "of memory; take them out" in split

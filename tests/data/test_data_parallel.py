@@ -379,3 +379,11 @@ def test_counting_is_of_the_targets_each_by_itself(tmp_path: Path, load: Load) -
     )
     assert "".join(map(data.tokenizer.decode, held_out)).startswith("xyxx")
     assert data.counting == pytest.approx(counted_loss(train, held_out, data.vocabulary))
+
+
+def test_sources_that_are_held_out_and_trained_on_are_told(tmp_path: Path, load: Load) -> None:
+    pairs = [f"{EN[n % 8]}\t{n}" for n in range(20)]
+    write(tmp_path, {"x.tsv": "\n".join(["en\tde", *pairs[:-1], "a new one\tnew", ""])})
+    told = "1 of 2 held-out sources also stand in training: measures are partly of memory"
+    assert f"; {told}; take them out" in load(tmp_path / "x.tsv").split
+    assert "stand in training" not in load(tmp_path / "x.tsv", validation=1).split

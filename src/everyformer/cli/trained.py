@@ -130,8 +130,16 @@ class TrainedRun:
         """Data read with the run's own tokenizer; refused if it does not fit the model."""
         if TASKS[self.task].forecasts:
             config = self._as_trained(config)
-        dataset = load_dataset(config, self.task, tokenizer=self.tokenizer())
-        model = self.values["model"]
+        model, facts, own = self.values["model"], self.values.get("data", {}), data_config(self)
+        known = facts.get("classes") if TASKS[self.task].classifies else None
+        dataset = load_dataset(
+            config,
+            self.task,
+            tokenizer=self.tokenizer(),
+            sides=self._sides(config),
+            # of other data some of the classes will do
+            classes=known if known and (own is None or config.source != own.source) else (),
+        )
         expected = model["vocabulary"]
         what = f"the {'model' if self.saved else 'run'} in {self.path}"
         if dataset.kind == "text" and dataset.vocabulary != expected:
@@ -144,11 +152,9 @@ class TrainedRun:
                 f"{dataset.name} has {len(dataset.classes)} classes, but {what} was trained with "
                 f"{model['classes']}"
             )
-        facts = self.values.get("data", {})
-        if isinstance(dataset, ClassedDataset) and dataset.classes and config != data_config(self):
+        if isinstance(dataset, ClassedDataset) and dataset.classes and config != own:
             dataset = dataclasses.replace(dataset, usual=facts.get("commonest"))
-        known = facts.get("classes")
-        if TASKS[dataset.task].classifies and known and list(dataset.classes) != known:
+        if known and list(dataset.classes) != known:
             raise DataError(
                 f"{dataset.name} has the classes {few(dataset.classes)}, but {what} was trained "
                 f"with {few(known)}: give data with the same classes"
@@ -180,6 +186,17 @@ class TrainedRun:
         from everyformer.datastores.runs import reading_data
 
         return reading_data(self.config, self.path, dataset, say)
+
+    def _sides(self, config: DataConfig) -> tuple[str, str] | None:
+        """What the run translates from and to, by the names that its data have; None of its own
+        data, and where the options say otherwise."""
+        sides, own = self.values.get("data", {}).get("sides"), data_config(self)
+        if not sides or own is None or config.source == own.source:
+            return None
+        for name in ("languages", "source_column", "target_column"):
+            if getattr(config, name) not in (None, getattr(own, name)):
+                return None
+        return sides[0], sides[1]
 
     def _as_trained(self, config: DataConfig) -> DataConfig:
         """The horizon of the model, whatever the series."""

@@ -25,7 +25,7 @@ from everyformer.core.tasks import TASKS, TaskName
 from everyformer.data.array_files import ArrayParts, read_parts
 from everyformer.data.batch import Batch
 from everyformer.data.cache import digest
-from everyformer.data.classes import describe, hold_out, refuse_groups
+from everyformer.data.classes import describe, hold_out, known_ids, refuse_groups
 from everyformer.data.config import (
     DataConfig,
     DrawingOptions,
@@ -105,11 +105,11 @@ class Arrays(Kind):
         """
         parts, config, source = self.parts, self.config, self.request.source
         if self.form == "pictures":
-            return _pictures(parts, config, self.task, source)
+            return _pictures(parts, config, self.task, source, self.request.classes)
         if not TASKS[self.task].answers:
             return _text(parts, config, self.task, source)
         inputs, lengths = _rows_of(parts, self.form, source.spec)
-        labels, classes = _targets(parts, self.task, source.spec)
+        labels, classes = _targets(parts, self.task, source.spec, self.request.classes)
         held_out, split = _held_out(parts, labels, classes, config)
         train = inputs[~held_out]
         series = self.form == "series"
@@ -217,8 +217,10 @@ def _are_numbers(targets: np.ndarray) -> bool:
     return targets.dtype.kind in "iu" and len(np.unique(targets)) > FEW
 
 
-def _targets(parts: ArrayParts, task: str, spec: str) -> tuple[np.ndarray, tuple[str, ...]]:
-    """Class ids with the classes' names, or numbers (N, n) and none."""
+def _targets(
+    parts: ArrayParts, task: str, spec: str, known: Sequence[str]
+) -> tuple[np.ndarray, tuple[str, ...]]:
+    """Class ids with the classes' names, those ``known`` of a run, or numbers (N, n) and none."""
     targets = parts.targets
     assert targets is not None
     if TASKS[task].measures:
@@ -242,6 +244,8 @@ def _targets(parts: ArrayParts, task: str, spec: str) -> tuple[np.ndarray, tuple
             "classes give integers or strings"
         )
     names, labels = np.unique(flat[:, 0], return_inverse=True)
+    if known:
+        return known_ids([*map(str, names)], known, spec)[labels.reshape(-1)], tuple(known)
     if len(names) < 2:
         raise DataError(f"all rows of '{spec}' are of one class, {names[0]}: give two or more")
     return labels.astype(np.int64), tuple(map(str, names))
@@ -344,12 +348,14 @@ def _text(parts: ArrayParts, config: DataConfig, task: TaskName, source: Source)
     )
 
 
-def _pictures(parts: ArrayParts, config: DataConfig, task: TaskName, source: Source) -> Dataset:
+def _pictures(
+    parts: ArrayParts, config: DataConfig, task: TaskName, source: Source, known: Sequence[str]
+) -> Dataset:
     pixels = _channels_first(parts.inputs, source.spec)
     labels = np.zeros(len(pixels), dtype=np.int64)
     classes: tuple[str, ...] = ()
     if TASKS[task].answers or config.labels:
-        labels, classes = _targets(parts, task, source.spec)
+        labels, classes = _targets(parts, task, source.spec, known)
     held_out, split = _held_out(parts, labels, classes, config)
     return image_dataset(
         reshaped(pixels, config),

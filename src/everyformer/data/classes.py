@@ -59,6 +59,7 @@ def classes_of(
     reader: TableReader | None,
     spec: str,
     chosen: bool,
+    known: Sequence[str] = (),
 ) -> tuple[np.ndarray, list[str]]:
     """The class id of each row, and the classes in the order of their ids.
 
@@ -66,20 +67,39 @@ def classes_of(
         codes: each label's number. labels: (rows,) such numbers. held_out: (rows,) by the source.
         reader: what has read the labels, of a table, as its second column.
         spec: the source in messages. chosen: True where the option names the column.
+        known: classes of a run, which the ids are then of.
 
     Raises:
         DataError: what can hardly be classes, is only one, or has one in the held-out part alone.
     """
-    if reader is not None:
+    if reader is not None and not known:
         counts = dict(zip(codes, np.bincount(labels).tolist(), strict=True))
         table, index = reader.first, reader.indices[1]
         option = table.names[index] if table.names else str(index + 1)
         refuse_labels(counts, table.column(index), option, f"'{spec}'", chosen)
     names = list(codes)
+    if known:
+        return known_ids(names, known, spec)[labels], [*known]
     train, rest = ({names[code] for code in np.unique(labels[held_out == part])} for part in (0, 1))
     classes = class_names(train, rest, spec)
     ids = {name: index for index, name in enumerate(classes)}
     return np.array([ids[name] for name in names], dtype=np.int64)[labels], [*classes]
+
+
+def known_ids(names: Sequence[str], known: Sequence[str], spec: str) -> np.ndarray:
+    """(names,) the ids that a run knows labels by.
+
+    Raises:
+        DataError: it does not know one of them.
+    """
+    ids = {name: index for index, name in enumerate(known)}
+    if strange := [name for name in names if name not in ids]:
+        raise DataError(
+            f"'{spec}' has the label{'s' * (len(strange) > 1)} {few(strange)}, but the model knows "
+            f"{few(known)} alone; take such rows out or call them as the model does, or choose the "
+            "column with --data.label-column"
+        )
+    return np.array([ids[name] for name in names], dtype=np.int64)
 
 
 def numbers_of(labels: Iterable[str], where: str) -> np.ndarray:

@@ -237,7 +237,7 @@ class Pictures(Kind):
             MissingExtraError: pillow is not installed.
         """
         source, config, task = self.request.source, self.config, self.task
-        labelled = labelled_pictures(source, config, self.pictures, task)
+        labelled = labelled_pictures(source, config, self.pictures, task, self.request.classes)
         layout, labels, classes = labelled.layout, labelled.labels, labelled.classes
         entries = layout.entries
         if len(entries) < 2:

@@ -64,6 +64,8 @@ class Request:
         word: a task by its name, or classify or regress; None: the natural one.
         able: the tasks that the model has, the one that is preferred first.
         tokenizer: a finished run's, in place of the one that ``config`` names.
+        sides: what a finished run translates from and to, by the names of its data.
+        classes: those of a finished run, of which these data may have some alone.
 
     Raises:
         ConfigError: there is no such task.
@@ -75,8 +77,11 @@ class Request:
         word: str | None = None,
         able: Sequence[str] = ALL_TASKS,
         tokenizer: Tokenizer | None = None,
+        sides: tuple[str, str] | None = None,
+        classes: Sequence[str] = (),
     ) -> None:
         self.config, self.word, self.able, self.tokenizer = config, word, able, tokenizer
+        self.sides, self.classes = sides, tuple(classes)
         called: Any = ALL_TASKS if word is None else tasks_called(word)
         self.tasks: tuple[TaskName, ...] = called
         """the tasks that the word may mean"""

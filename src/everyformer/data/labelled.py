@@ -29,6 +29,7 @@ from everyformer.data.corpus import checked, tokenizer_kind
 from everyformer.data.dataset import ClassedDataset, Spread
 from everyformer.data.kind import OF_PAIRS, Request, TextFiles, refuse
 from everyformer.data.layout import class_entries, find_layout, without_notes
+from everyformer.data.selection import told_copies
 from everyformer.data.sources import Entry, Source
 from everyformer.data.table import TABLES
 from everyformer.data.tables import TableReader, labelled_reader
@@ -180,6 +181,8 @@ class LabelledText(TextFiles):
         measures = TASKS[self.task].measures
         what = [*(["numbers"] if measures else []), *(["skip"] * (config.unlabelled != "refuse"))]
         key = digest(FORMAT, "labelled", source.stamp(), *draw, spec, config.columns, *what)
+        known = self.request.classes
+        key = digest(key, *known) if known else key
 
         def build(folder: Path) -> dict[str, Any]:
             if measures and not _is_table(source):
@@ -189,7 +192,7 @@ class LabelledText(TextFiles):
                     "or tokens with their targets as arrays in an .npz"
                 )
             texts = self.texts(source, config, tokenizer_kind(config, tokenizer) != "bytes")
-            return _build(texts, folder, config, tokenizer, measures)
+            return _build(texts, folder, config, tokenizer, measures, known)
 
         folder, facts = cached(cache_root(config.cache), f"labelled-{key}", build, source.stamp)
         fitted = load_tokenizer(folder)
@@ -222,11 +225,12 @@ def _build(
     config: DataConfig,
     tokenizer: Tokenizer | None,
     measures: bool,
+    known: Sequence[str],
 ) -> dict[str, Any]:
     """Write tokens, bounds, labels and split into ``folder``; give the facts."""
     spec = texts.source.spec
     codes: dict[str, int] = {}
-    labels, chosen, groups = _first_pass(texts, codes)
+    labels, chosen, groups, hashes = _first_pass(texts, codes)
     if not codes:
         raise DataError(f"'{spec}' holds no texts; give rows or files with content")
     classes: list[str] = []
@@ -236,12 +240,15 @@ def _build(
         labels = numbers_of(codes, f"{column} of '{spec}'")[labels, None]
     else:
         sure = config.label_column is not None
-        labels, classes = classes_of(codes, labels, chosen, texts.table, spec, sure)
+        labels, classes = classes_of(codes, labels, chosen, texts.table, spec, sure, known)
     how = texts.layout.note
     if texts.layout.validation is None:
         chosen, how = hold_out(labels, classes, config, spec, groups if texts.grouped else None)
     if not chosen.any():
         raise DataError(f"the held-out part of '{spec}' has no text; add some")
+    remedy = "take them out"
+    if texts.table is not None and texts.layout.validation is None and not texts.grouped:
+        remedy = f"keep copies together with --data.split group COLUMN, or {remedy}"
     training = (text for (_, text, *_), out in zip(texts.read(), chosen, strict=True) if not out)
     fitted = tokenizer or fit_tokenizer(config.tokenizer, chain(texts.known, training))
     fitted.save(folder)
@@ -252,7 +259,9 @@ def _build(
         np.save(folder / f"{name}.npy", values)
     return {
         "classes": classes,
-        "split": describe(labels, chosen, classes) + _split(texts, *rows, how),
+        "split": describe(labels, chosen, classes)
+        + _split(texts, *rows, how)
+        + told_copies(hashes, chosen, "texts", remedy),
         "fingerprint": digest(
             checksum, labels.tobytes(), chosen.tobytes(), classes, fitted.to_dict()
         ),
@@ -261,22 +270,23 @@ def _build(
 
 def _first_pass(
     texts: LabelledTexts, codes: dict[str, int]
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """(texts,) the label of each, numbered into ``codes`` as they come, whether it is held out, and
-    its group, where texts are grouped.
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """(texts,) the label of each, numbered into ``codes`` as they come, whether it is held out, its
+    group, where texts are grouped, and its hash.
 
     A million rows are held as numbers, not as strings.
     """
-    labels, chosen, groups = array("q"), bytearray(), array("q")
+    labels, chosen, groups, hashes = array("q"), bytearray(), array("q"), array("q")
     numbers: dict[str, int] = {}
-    for held_out, _, label, group in texts.read():
+    for held_out, text, label, group in texts.read():
+        hashes.append(hash(text))
         labels.append(codes.setdefault(label, len(codes)))
         chosen.append(held_out)
         groups.append(numbers.setdefault(group, len(numbers)))
-    whole = (np.array(each, dtype=np.int64) for each in (labels, groups))
-    labelled, ids = next(whole), next(whole)
+    whole = (np.array(each, dtype=np.int64) for each in (labels, groups, hashes))
+    labelled, ids, hashed = whole
     values = np.array([*numbers])[ids] if texts.grouped else ids
-    return labelled, np.array(chosen, dtype=bool), values
+    return labelled, np.array(chosen, dtype=bool), values, hashed
 
 
 def _split(texts: LabelledTexts, train: np.ndarray, validation: np.ndarray, how: str) -> str:

@@ -108,6 +108,8 @@ def load_dataset(
     *,
     tokenizer: Tokenizer | None = None,
     able: Sequence[str] = ALL_TASKS,
+    sides: tuple[str, str] | None = None,
+    classes: Sequence[str] = (),
 ) -> Dataset:
     """The data that ``config`` names, ready to give batches.
 
@@ -120,6 +122,10 @@ def load_dataset(
         tokenizer: a finished run's, to read other text as that run would; replaces the config's.
         able: the tasks that the model has; of what a text or a built-in can serve, the first of
             them is natural. A table of two columns is pairs to a model that only translates.
+        sides: what a finished run translates from and to, by the names of columns or endings: pairs
+            are read in that direction, and refused where their names are others.
+        classes: those of a finished run, in the order of their ids: labels are read as these, some
+            of which may have no row, and refused where they are others.
 
     Raises:
         ConfigError: an unknown built-in, task or option.
@@ -127,5 +133,5 @@ def load_dataset(
             may be labelled text or pairs, and nothing says which.
         MissingExtraError: pillow, scikit-learn, pyarrow or tokenizers is needed and not installed.
     """
-    with Request(config, task, able, tokenizer) as request:
+    with Request(config, task, able, tokenizer, sides, classes) as request:
         return recognised(request).load()

@@ -9,9 +9,9 @@ import itertools
 import re
 from collections.abc import Iterator, Sequence
 
-from everyformer.core.errors import DataError
+from everyformer.core.errors import ConfigError, DataError
 from everyformer.data.config import DataConfig, direction
-from everyformer.data.headers import LANGUAGES
+from everyformer.data.headers import FIELDS, LANGUAGES
 from everyformer.data.layout import find_layout, without_notes
 from everyformer.data.sources import Entry, Source, text_lines
 from everyformer.data.table import TABLES
@@ -42,11 +42,17 @@ def holds_parallel(source: Source, config: DataConfig) -> bool:
 class SentencePairs:
     """The sentence pairs of a source, read anew at every pass."""
 
-    def __init__(self, source: Source, config: DataConfig) -> None:
+    def __init__(
+        self, source: Source, config: DataConfig, known: tuple[str, str] | None = None
+    ) -> None:
         """Find the files.
+
+        Args:
+            known: `sides` of the data of a run, whose direction these are read in.
 
         Raises:
             DataError: a file without partner, one language only, several and none chosen.
+            ConfigError: the names are others than those ``known``.
         """
         self.source = source
         self.turnable = False
@@ -56,11 +62,14 @@ class SentencePairs:
         sides = None if config.languages is None else direction(config.languages)
         if all(entry.suffix in TABLES for entry in entries):
             first = find_layout(entries, config.part).train[0]
-            self.table, self.languages = pair_reader(source, config, first, sides)
+            self.table, self.languages = pair_reader(source, config, first, sides, known)
         else:
-            self.languages = sides or _direction_of(source, entries)
-            self.turnable = sides is None
+            self.languages = sides or known or _direction_of(source, entries)
+            self.turnable = sides is known is None
+            if sides is None and known is not None:
+                _require_endings(source, entries, known)
             entries = self._find_twins(entries)
+        self.sides = self._called(sides)
         layout = find_layout(entries, config.part)
         self.note = layout.note
         self.own_split = layout.validation is not None
@@ -88,6 +97,16 @@ class SentencePairs:
                         )
                     else:
                         self.empty += 1
+
+    def _called(self, said: tuple[str, str] | None) -> tuple[str, str] | None:
+        """Names of source and target by which other data show the same direction, if there are any:
+        of the columns, else the languages."""
+        if self.table is None:
+            return self.languages
+        first, second = self.table.indices
+        names = self.table.first.lower
+        called = (names[first], names[second]) if names else FIELDS
+        return said if called == FIELDS else called
 
     def _find_twins(self, entries: Sequence[Entry]) -> list[Entry]:
         """The entries of the first language; notes which entry of the second belongs to each."""
@@ -163,6 +182,16 @@ def _direction_of(source: Source, entries: Sequence[Entry]) -> tuple[str, str]:
     if re.search(rf"(^|[^a-z]){second}[-_]{first}([^a-z]|$)", source.name.lower()):
         return second, first
     return first, second
+
+
+def _require_endings(source: Source, entries: Sequence[Entry], known: tuple[str, str]) -> None:
+    ends = sorted({_ending(entry) for entry in entries})
+    if not set(known).issubset(ends):
+        raise ConfigError(
+            f"'{source.spec}' has files that end in {', '.join(map(repr, ends[:8]))}, but the run "
+            f"translates '{known[0]}' to '{known[1]}'; choose the direction with --data.languages "
+            "(en-de)"
+        )
 
 
 def _ending(entry: Entry) -> str:

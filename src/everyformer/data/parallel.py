@@ -5,6 +5,7 @@ the target is scored (a source ends so too, as in Marian and tensor2tensor).
 """
 
 import itertools
+from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -26,7 +27,7 @@ from everyformer.data.counting import ROWS, counted_loss
 from everyformer.data.dataset import Dataset
 from everyformer.data.kind import OF_LABELS, Request, TextFiles, refuse
 from everyformer.data.pairs import SentencePairs
-from everyformer.data.selection import spread
+from everyformer.data.selection import spread, told_copies
 from everyformer.data.text import encode_prompt
 from everyformer.data.tokenizers.base import SEPARATOR, Tokenizer
 from everyformer.data.tokenizers.load import fit_tokenizer, load_tokenizer
@@ -106,8 +107,14 @@ class ParallelDataset(Dataset):
     """Batches of ``train_rows``; None when there are none."""
     languages: tuple[str, str]
     """Names of both sides, source first."""
+    sides: tuple[str, str] | None = None
+    """Those of the columns or endings, by which other data are read in the same direction; None
+    where there are none."""
     references: Path
     """JSON file with the held-out targets as they were written."""
+
+    def summary(self) -> dict[str, Any]:
+        return super().summary() | {"sides": self.sides and [*self.sides]}
 
     def train_batch(self, step: int, size: int, seed: int, portion: Portion = WHOLE) -> Batch:
         """The batch of a step; an epoch has every pair once, ``size`` of them at a time or so."""
@@ -196,10 +203,11 @@ class ParallelText(TextFiles):
                 f"the tokenizer {tokenizer} has no token that ends a sentence, as translation "
                 "needs: its run learned one text alone. Read the data with its own tokenizer"
             )
-        pairs = SentencePairs(source, config)
+        known = self.request.sides
+        pairs = SentencePairs(source, config, known)
         spec = config.tokenizer if tokenizer is None else tokenizer.to_dict()
         cut = config.validation, config.part, pairs.languages, source.stamp()
-        key = digest(FORMAT, "parallel", *cut, spec, config.columns)
+        key = digest(FORMAT, "parallel", *cut, spec, config.columns, *(known or ()))
 
         def build(folder: Path) -> dict[str, Any]:
             return _build(pairs, folder, config, tokenizer)
@@ -239,6 +247,7 @@ class ParallelText(TextFiles):
             validation_rows=np.arange(training, len(longest)),
             buckets=Buckets(lengths[short], config.tokens) if len(short) else None,
             languages=pairs.languages,
+            sides=pairs.sides,
             references=folder / "references.json",
         )
 
@@ -257,8 +266,11 @@ def _build(
 ) -> dict[str, Any]:
     """Write tokens, bounds and references into ``folder``; give the facts."""
     spec = pairs.source.spec
-    flags = [held_out for held_out, _, _ in pairs.read()]
-    count, training = len(flags), flags.count(False)
+    flags, hashed = bytearray(), array("q")
+    for held_out, sentence, _ in pairs.read():
+        flags.append(held_out)
+        hashed.append(hash(sentence))
+    count, training = len(flags), flags.count(0)
     if not flags:
         raise DataError(f"'{spec}' holds no pair of sentences; give files with content")
     if not pairs.own_split:
@@ -268,6 +280,7 @@ def _build(
         raise DataError(f"the held-out part of '{spec}' has no pair; add some")
     if training == 0 and config.validation < 1:
         raise DataError(f"the training part of '{spec}' has no pair; add some")
+    copies = told_copies(np.array(hashed), np.arange(count) >= training, "sources")
     texts = (text for pair in itertools.islice(pairs.read(), training) for text in pair[1:])
     # whatever the kind, the end token is in the vocabulary
     fitted = tokenizer or fit_tokenizer(config.tokenizer, itertools.chain((SEPARATOR,), texts))
@@ -281,7 +294,7 @@ def _build(
     return {
         "training": training,
         "bytes_per_token": size / int(lengths[:, 1].sum()),
-        "split": _split(pairs, training, count - training),
+        "split": _split(pairs, training, count - training) + copies,
         "fingerprint": digest(checksum, training, fitted.to_dict()),
     }
 

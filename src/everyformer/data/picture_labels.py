@@ -95,12 +95,17 @@ def natural_task(source: Source, config: DataConfig, pictures: Sequence[Entry]) 
 
 
 def labelled_pictures(
-    source: Source, config: DataConfig, pictures: Sequence[Entry], task: TaskName
+    source: Source,
+    config: DataConfig,
+    pictures: Sequence[Entry],
+    task: TaskName,
+    known: Sequence[str] = (),
 ) -> LabelledPictures:
     """The classes or numbers of pictures that ``task`` needs.
 
     A table is read where numbers are predicted, where --data.label-column chooses of it, and where
-    classes are needed that folders do not show (one folder alone shows none).
+    classes are needed that folders do not show (one folder alone shows none). ``known``: classes of
+    a run, of which there may be some alone.
 
     Raises:
         ConfigError: ``labels`` for a classifier; options of tables where none is read; columns.
@@ -125,7 +130,7 @@ def labelled_pictures(
     several = len({entry.parts[0] for entry in layout.train if len(entry.parts) > 1}) > 1
     by_table = config.label_column is not None or TASKS[task].measures or not several
     if needed and by_table and tables:
-        return _by_table(source, config, pictures, task)
+        return _by_table(source, config, pictures, task, known)
     refuse_groups(config, f"no table is read of '{source.spec}'")
     if config.header != "auto":
         raise ConfigError(
@@ -143,7 +148,7 @@ def labelled_pictures(
     if not needed:
         return LabelledPictures(layout, np.zeros(len(layout.entries), np.int64), (), notes)
     folders = [entry.parts[0] for entry in layout.entries]
-    labels, classes = _classes(folders, layout, None, source, config)
+    labels, classes = _classes(folders, layout, None, source, config, known)
     return LabelledPictures(layout, labels, classes, notes)
 
 
@@ -157,7 +162,11 @@ def check_labels(config: DataConfig, task: str) -> None:
 
 
 def _by_table(
-    source: Source, config: DataConfig, pictures: Sequence[Entry], task: TaskName
+    source: Source,
+    config: DataConfig,
+    pictures: Sequence[Entry],
+    task: TaskName,
+    known: Sequence[str] = (),
 ) -> LabelledPictures:
     """Classes or numbers by a table; pictures that it does not name are left aside."""
     names, tables = PictureNames(pictures), tables_among(source)
@@ -209,7 +218,7 @@ def _by_table(
         column = table.column(reader.indices[1])
         numbers = numbers_of(texts, f"{column} of {table.where}")[:, None]
         return LabelledPictures(layout, numbers, (), notes, groups)
-    ids, classes = _classes(texts, layout, reader, source, config)
+    ids, classes = _classes(texts, layout, reader, source, config, known)
     return LabelledPictures(layout, ids, classes, notes, groups)
 
 
@@ -219,13 +228,14 @@ def _classes(
     reader: TableReader | None,
     source: Source,
     config: DataConfig,
+    known: Sequence[str],
 ) -> tuple[np.ndarray, tuple[str, ...]]:
     """Class ids of the layout's pictures by their labels, and the names of the classes."""
     codes = {label: code for code, label in enumerate(dict.fromkeys(labels))}
     coded = np.array([codes[label] for label in labels], dtype=np.int64)
     held_out = np.arange(len(labels)) >= len(layout.train)
     sure = config.label_column is not None
-    ids, classes = classes_of(codes, coded, held_out, reader, source.spec, sure)
+    ids, classes = classes_of(codes, coded, held_out, reader, source.spec, sure, known)
     return ids, tuple(classes)
 
 

@@ -165,6 +165,24 @@ def _whole_groups(
     return drawn
 
 
+def told_copies(
+    hashes: np.ndarray, held_out: np.ndarray, what: str, remedy: str = "take them out"
+) -> str:
+    """Remark on rows that are held out and trained on too, behind a semicolon; empty without any.
+
+    Args:
+        hashes: (rows,) of their inputs. held_out: (rows,) flags.
+        what: what rows are called, as many. remedy: what to do about copies.
+    """
+    copied = int(np.isin(hashes[held_out], hashes[~held_out]).sum())
+    if not copied:
+        return ""
+    return (
+        f"; {copied:,} of {int(held_out.sum()):,} held-out {what} also stand in training: measures "
+        f"are partly of memory; {remedy}"
+    )
+
+
 def majority(labels: np.ndarray, train: np.ndarray, validation: np.ndarray) -> tuple[int, float]:
     """The commonest class of the training rows, or else of all, and its share of validation."""
     answer = int(np.bincount(labels[train] if len(train) else labels).argmax())

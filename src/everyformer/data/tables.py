@@ -205,13 +205,21 @@ def text_reader(source: Source, config: DataConfig, entry: Entry) -> TableReader
 
 
 def pair_reader(
-    source: Source, config: DataConfig, entry: Entry, languages: tuple[str, str] | None
+    source: Source,
+    config: DataConfig,
+    entry: Entry,
+    languages: tuple[str, str] | None,
+    known: tuple[str, str] | None = None,
 ) -> tuple[TableReader, tuple[str, str]]:
-    """Reader of source and target, likewise; and what the two sides are called."""
+    """Reader of source and target, likewise; and what the two sides are called.
+
+    ``known``: what a run calls them, which outweighs the numbers of the columns that it read.
+    """
     table = open_table(source, config, entry)
     names = table.lower
     first, second = (side.chosen(table, config) for side in SIDES)
-    if first is None and second is None and (sides := _sides(table, languages)) is not None:
+    unsaid = known is not None or (first is None and second is None)
+    if unsaid and (sides := _sides(table, languages, known)) is not None:
         called = names[sides[0]], names[sides[1]]
         return TableReader(source, config, table, sides), languages or called
     if table.width == 2:
@@ -379,12 +387,24 @@ def _likely_label(table: Table) -> int:
     return 0 if first < second else 1
 
 
-def _sides(table: Table, languages: tuple[str, str] | None) -> tuple[int, int] | None:
-    """Columns of source and target, where the header names both, or two languages."""
+def _sides(
+    table: Table, languages: tuple[str, str] | None, known: tuple[str, str] | None = None
+) -> tuple[int, int] | None:
+    """Columns of source and target, where the header names both, or two languages.
+
+    Raises:
+        ConfigError: it has other names than a run ``known`` by its own.
+    """
     names = table.lower
-    for pair in (languages, FIELDS):
+    for pair in (known, languages, FIELDS):
         if pair is not None and all(name in names for name in pair):
             return names.index(pair[0]), names.index(pair[1])
+    if known is not None and names:
+        raise ConfigError(
+            f"{table.where} has {table.columns}, but the run translates '{known[0]}' to "
+            f"'{known[1]}'; choose both with --data.source-column and --data.target-column, or say "
+            "--data.header no where the first line is a pair"
+        )
     if languages is not None:
         return None
     coded = [index for index, name in enumerate(names) if name in LANGUAGES]
