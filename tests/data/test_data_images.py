@@ -111,7 +111,7 @@ def test_sixteen_bit_greys_keep_their_upper_bits(tmp_path: Path, load: Load) -> 
     assert data.train_batch(0, 1, 0).inputs.unique().tolist() == [0x80]
 
 
-def test_transparent_palettes_become_colours(tmp_path: Path, load: Load) -> None:
+def test_transparent_palettes_are_seen_on_white(tmp_path: Path, load: Load) -> None:
     from PIL import Image
 
     shades = np.zeros((4, 4, 4), np.uint8)
@@ -120,8 +120,27 @@ def test_transparent_palettes_become_colours(tmp_path: Path, load: Load) -> None
         Image.fromarray(shades).quantize(16).save(tmp_path / f"{n}.png")
     with Image.open(tmp_path / "0.png") as written:
         assert "transparency" in written.info
-    inputs = load(tmp_path).train_batch(0, 1, 0).inputs[0]
-    assert inputs.flatten(1).amin(1).tolist() == inputs.flatten(1).amax(1).tolist() == [200, 0, 0]
+        shades = np.asarray(written.convert("RGBA"))  # fewer than were drawn
+    inputs = load(tmp_path).train_batch(0, 1, 0).inputs[0].numpy()
+    share = shades[:, :, 3] / 255
+    expected = shades[:, :, :3] * share[..., None] + 255 * (1 - share[..., None])
+    assert np.abs(inputs - expected.transpose(2, 0, 1)).max() <= 1
+    assert len(np.unique(inputs)) > 3
+
+
+@pytest.mark.parametrize("mode", ["RGBA", "LA"])
+def test_colours_under_what_is_transparent_are_not_read(
+    mode: str, tmp_path: Path, load: Load
+) -> None:
+    from PIL import Image
+
+    hidden = np.random.default_rng(0).integers(0, 255, (4, 4, len(mode)), dtype=np.uint8)
+    hidden[:, :2, -1], hidden[:, 2:, -1] = 0, 255
+    for n in range(3):
+        Image.fromarray(hidden, mode).save(tmp_path / f"{n}.png")
+    inputs = load(tmp_path).train_batch(0, 1, 0).inputs[0].numpy()
+    assert (inputs[:, :, :2] == 255).all()
+    assert (inputs[:, :, 2:] == hidden[:, 2:, :-1].transpose(2, 0, 1)).all()
 
 
 def held(orientation: int, mode: str = "RGB", kind: str = "jpeg") -> bytes:

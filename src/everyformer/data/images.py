@@ -310,7 +310,9 @@ def _decoded(
 ) -> tuple[np.ndarray, dict[str, Any]]:
     """The pixels of ``entries``, from the cache or decoded into it."""
     names = [entry.name for entry in entries]
-    key = digest(FORMAT, "upright images", source.stamp(), names, config.size, config.colour)
+    key = digest(
+        FORMAT, "upright images on white", source.stamp(), names, config.size, config.colour
+    )
 
     def build(folder: Path) -> dict[str, Any]:
         sizes, grey = survey(source, entries)

@@ -96,14 +96,18 @@ def _orientation(picture: Any) -> int:
 
 
 def pixels_of(picture: Any, size: tuple[int, int], grey: bool) -> np.ndarray:
-    """(channels, height, width) uint8 of a decoded picture; ``size`` is (width, height)."""
+    """(channels, height, width) uint8 of a decoded picture; ``size`` is (width, height).
+
+    What is transparent is seen on white, and of 16 bits the upper 8 are read.
+    """
     from PIL import Image
 
     if picture.mode in DEEP_MODES:
         picture = Image.fromarray((np.asarray(picture) >> 8).clip(0, 255).astype(np.uint8))
-    if picture.mode == "P":
-        # by way of its transparency, of which pillow warns else
-        picture = picture.convert("RGBA")
+    if picture.mode in ("RGBA", "LA", "PA", "La", "RGBa") or "transparency" in picture.info:
+        # a colour that nobody sees may stand where a picture is transparent
+        over = picture.convert("RGBA")
+        picture = Image.alpha_composite(Image.new("RGBA", over.size, "white"), over)
     mode = "L" if grey else "RGB"
     if picture.mode != mode:
         picture = picture.convert(mode)
