@@ -115,8 +115,9 @@ def run(options: ListOptions) -> int:
         layers = "the member's own or 4" if options.layers is None else f"{options.layers}"
         say(
             f"held: what one text of {options.length or LENGTH:,} tokens leaves in a model that "
-            f"reads it token by token, and weights by place; {options.width} wide, {layers} "
-            f"layers, {options.heads} heads, float32 (training needs more)"
+            f"reads it token by token (windows and stores full), and weights by place; "
+            f"{options.width} wide, {layers} layers, {options.heads} heads, float32 (training "
+            "needs more)"
         )
     headers = ["member", "title", "year", "mixer", *ABILITIES.values(), "time like", "state"]
     rows = []
