@@ -98,26 +98,15 @@ def test_a_wrong_config_file_says_where(text: str, told: str, refused: Refused, 
 def test_a_file_with_another_members_genes_is_refused(
     refused: Refused, say: Callable, tree: Path
 ) -> None:
-    sizes = [
-        "--width",
-        "8",
-        "--heads",
-        "2",
-        "--layers",
-        "1",
-        "--data",
-        "text.txt",
-        "--length",
-        "16",
-    ]
-    code, out, err = say("train", "gpt", *sizes, "--print-config")
+    sizes = ("--width", "8", "--heads", "2", "--layers", "1")
+    words = ("--data", "text.txt", "--length", "16", "--print-config")
+    code, out, err = say("train", "gpt", *sizes, *words)
     assert code == 0, err
     (tree / "gpt.json").write_text(out)
     told = refused("train", "aft-conv", "--config", "gpt.json")
     assert "gpt.json describes gpt and its genes, and the command names aft-conv" in told
     # sizes alone belong to no member
     (tree / "sizes.toml").write_text("member = 'gpt'\nwidth = 8\nheads = 2\nlayers = 1")
-    words = ("--data", "text.txt", "--length", "16", "--print-config")
     code, out, err = say("train", "aft-conv", "--config", "sizes.toml", *words)
     assert (code, json.loads(out)["mixer"]["name"]) == (0, "aft-conv"), err
 

@@ -161,7 +161,7 @@ def _flash_linear_attention(point: Point, width: int, heads: int, causal: bool) 
 def averaged_features(
     average: Callable[..., tuple[Tensor, Any]], q: Tensor, k: Tensor, v: Tensor
 ) -> Tensor:
-    """What an operator of flash-linear-attention makes of q, k, v (B, H, L, D): (B, H, L, D)."""
+    """Averages (B, H, L, D) by an operator of flash-linear-attention, of q, k, v (B, H, L, D)."""
     q, k, v = (t.transpose(1, 2) for t in (F.elu(q) + 1, F.elu(k) + 1, v))
     return average(q, k, v, scale=1.0, normalize=True)[0].transpose(1, 2)
 

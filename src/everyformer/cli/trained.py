@@ -188,8 +188,8 @@ class TrainedRun:
         return reading_data(self.config, self.path, dataset, say)
 
     def _sides(self, config: DataConfig) -> tuple[str, str] | None:
-        """What the run translates from and to, by the names that its data have; None of its own
-        data, and where the options say otherwise."""
+        """The names in the run's data of what it translates from and to; None of its own data, and
+        where the options say otherwise."""
         sides, own = self.values.get("data", {}).get("sides"), data_config(self)
         if not sides or own is None or config.source == own.source:
             return None

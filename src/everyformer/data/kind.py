@@ -38,13 +38,13 @@ from everyformer.data.config import (
 )
 from everyformer.data.dataset import Dataset
 from everyformer.data.layout import find_layout, without_notes
+from everyformer.data.pair_columns import holds_two_texts
 from everyformer.data.pairs import holds_parallel
 from everyformer.data.sequence_files import SEQUENCES
 from everyformer.data.sources import Source, open_source
 from everyformer.data.table import DELIMITED, PARQUET, TABLES, Table
 from everyformer.data.tables import (
     holds_few,
-    holds_two_texts,
     labelled_columns,
     names_labels,
     open_table,

@@ -13,9 +13,10 @@ from everyformer.core.errors import ConfigError, DataError
 from everyformer.data.config import DataConfig, direction
 from everyformer.data.headers import FIELDS, LANGUAGES
 from everyformer.data.layout import find_layout, without_notes
+from everyformer.data.pair_columns import names_sides, pair_reader
 from everyformer.data.sources import Entry, Source, text_lines
 from everyformer.data.table import TABLES
-from everyformer.data.tables import TableReader, names_sides, open_table, pair_reader
+from everyformer.data.tables import TableReader, open_table
 from everyformer.data.tokenizers.base import SEPARATOR
 
 Pair = tuple[str, str, str, str]

@@ -9,7 +9,7 @@ from typing import Any
 from everyformer.core.errors import ConfigError, DataError, nearest
 from everyformer.core.wording import listed
 from everyformer.data.config import DataConfig
-from everyformer.data.headers import FEW, FIELDS, LABELS, LANGUAGES, TEXTS, is_number, two_languages
+from everyformer.data.headers import FEW, LABELS, TEXTS, is_number
 from everyformer.data.sources import Entry, Source
 from everyformer.data.table import Table, read_table
 
@@ -85,7 +85,6 @@ class Role:
 TEXT = Role("text", TEXTS, "a text (text, sentence, review ...)")
 LABEL = Role("label", LABELS, "a label (label, class, category ...)")
 NUMBER = Role("label", LABELS, "a number (target, rating ...)")
-SIDES = Role("source"), Role("target")
 GROUP = Role("group", option="--data.split group")
 
 
@@ -204,39 +203,6 @@ def text_reader(source: Source, config: DataConfig, entry: Entry) -> TableReader
     return TableReader(source, config, table, (TEXT.require(table, text),), ("text",))
 
 
-def pair_reader(
-    source: Source,
-    config: DataConfig,
-    entry: Entry,
-    languages: tuple[str, str] | None,
-    known: tuple[str, str] | None = None,
-) -> tuple[TableReader, tuple[str, str]]:
-    """Reader of source and target, likewise; and what the two sides are called.
-
-    ``known``: what a run calls them, which outweighs the numbers of the columns that it read.
-    """
-    table = open_table(source, config, entry)
-    names = table.lower
-    first, second = (side.chosen(table, config) for side in SIDES)
-    unsaid = known is not None or (first is None and second is None)
-    if unsaid and (sides := _sides(table, languages, known)) is not None:
-        called = names[sides[0]], names[sides[1]]
-        return TableReader(source, config, table, sides), languages or called
-    if table.width == 2:
-        first = first if first is not None else 0 if second is None else 1 - second
-        second = second if second is not None else 1 - first
-    if first is None or second is None:
-        raise ConfigError(
-            f"{table.where} has {table.columns}, and pairs have a source and a target; choose both "
-            "with --data.source-column and --data.target-column"
-        )
-    if first == second:
-        raise ConfigError(f"source and target are both {table.column(first)} of {table.where}")
-    called = (names[first], names[second]) if names else FIELDS
-    reader = TableReader(source, config, table, (first, second), FIELDS)
-    return reader, languages or called
-
-
 def labelled_columns(table: Table, config: DataConfig) -> tuple[int, int]:
     """Text and label: chosen, obvious, or of two columns by their values.
 
@@ -352,25 +318,6 @@ def holds_few(table: Table, index: int) -> bool:
     return len(values) < ENOUGH_ROWS or len(set(values)) <= FEW * len(values)
 
 
-def names_sides(table: Table) -> bool:
-    """True where the header of a table says that it holds pairs."""
-    return _sides(table, None) is not None and TEXTS.isdisjoint(table.lower)
-
-
-def holds_two_texts(table: Table) -> bool:
-    """True where both of two columns are texts, of many words and hardly any twice."""
-    if table.width != 2 or names_labels(table) or not table.sample:
-        return False
-    for cells in zip(*table.sample, strict=True):
-        filled = [cell.strip() for cell in cells if cell.strip()]
-        words = sum(len(cell.split()) for cell in filled)
-        if len(set(filled)) <= FEW * len(filled) or all(map(is_number, filled)):
-            return False
-        if words < 2 * len(filled) and len(filled) < ENOUGH_ROWS:
-            return False
-    return True
-
-
 def open_table(source: Source, config: DataConfig, entry: Entry) -> Table:
     """The table of an entry, with the header that the options ask for or name."""
     values = [value for name, value in config.columns.items() if name != "header" and value]
@@ -385,29 +332,3 @@ def _likely_label(table: Table) -> int:
         for cells in zip(*table.sample, strict=True)
     )
     return 0 if first < second else 1
-
-
-def _sides(
-    table: Table, languages: tuple[str, str] | None, known: tuple[str, str] | None = None
-) -> tuple[int, int] | None:
-    """Columns of source and target, where the header names both, or two languages.
-
-    Raises:
-        ConfigError: it has other names than a run ``known`` by its own.
-    """
-    names = table.lower
-    for pair in (known, languages, FIELDS):
-        if pair is not None and all(name in names for name in pair):
-            return names.index(pair[0]), names.index(pair[1])
-    if known is not None and names:
-        raise ConfigError(
-            f"{table.where} has {table.columns}, but the run translates '{known[0]}' to "
-            f"'{known[1]}'; choose both with --data.source-column and --data.target-column, or say "
-            "--data.header no where the first line is a pair"
-        )
-    if languages is not None:
-        return None
-    coded = [index for index, name in enumerate(names) if name in LANGUAGES]
-    if len(coded) == 2 == len({names[index] for index in coded}):
-        return coded[0], coded[1]
-    return (0, 1) if two_languages(names) else None

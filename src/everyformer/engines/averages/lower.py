@@ -54,13 +54,13 @@ def _gradients(w: Tensor, x: Tensor, grad_y: Tensor) -> tuple[Tensor, Tensor]:
             part = columns[:, first:, : last - first].copy_(w[:, first:, first:last])
             part[:, : last - first].tril_()
             torch.bmm(part.mT, grad_y[:, first:], out=dx[:, first:last])
-            part = dw[:, first:last]
-            if part.dtype == x.dtype:
-                torch.bmm(grad_y[:, first:last], x[:, :last].mT, out=part[..., :last])
+            lines = dw[:, first:last]
+            if lines.dtype == x.dtype:
+                torch.bmm(grad_y[:, first:last], x[:, :last].mT, out=lines[..., :last])
             else:
-                part[..., :last] = grad_y[:, first:last] @ x[:, :last].mT
-            part[..., first:last].tril_()
-            part[..., last:] = 0
+                lines[..., :last] = grad_y[:, first:last] @ x[:, :last].mT
+            lines[..., first:last].tril_()
+            lines[..., last:] = 0
     return dw, dx
 
 
