@@ -71,6 +71,30 @@ def test_a_compiled_function_reads_the_copy_that_there_is():
     assert added(torch.ones(3)).tolist() == [1, 2, 3]
 
 
+def test_a_graph_makes_the_copy_once_and_serves_before_and_after_it():
+    first, second = Constant(torch.arange(3)), Constant(torch.arange(4))
+    graphs = []
+
+    def count(module, inputs):
+        graphs.append(module)
+        return module.forward
+
+    def add(x):
+        return x + first.on(x.device), x + second.on(x.device)[:3]
+
+    torch._dynamo.reset()
+    added = torch.compile(add, backend=count, fullgraph=True)
+    x = torch.ones(3, device="meta")
+    added(x)
+    copies = [dict(c.copies) for c in (first, second)]
+    assert [c[torch.device("meta")].shape[0] for c in copies] == [3, 4]
+    add(x)
+    added(x)
+    assert len(graphs) == 1
+    assert all(c.copies[x.device] is known[x.device] for c, known in zip((first, second), copies))
+    assert not [n for n in graphs[0].graph.nodes if n.target in ("to", "_to_copy")]
+
+
 @pytest.mark.parametrize("again", [copy.deepcopy, lambda c: pickle.loads(pickle.dumps(c))])
 def test_a_copy_of_a_constant_has_its_numbers_and_no_device(again):
     constant = Constant(torch.arange(3))

@@ -164,15 +164,23 @@ class Constant:
         """The numbers on ``device``."""
         if device == self.numbers.device:
             return self.numbers
-        if device in self.copies:
-            return self.copies[device]
-        if torch.compiler.is_compiling():
-            return self.numbers.to(device)
-        with torch.inference_mode(False):
-            copy = self.numbers.to(device)
-        if type(copy) is Tensor:  # and not one of a tracer, which ends with it
+        return self.copies[device] if self._copied(device) else self.numbers.to(device)
+
+    @torch.compiler.assume_constant_result
+    def _copied(self, device: torch.device) -> bool:
+        """Whether there is a copy now; a tracer's own ends with it and is not kept.
+
+        A compiler that follows runs this while it traces, so that the graph reads the copy: one
+        that it made by itself would be made at every call, and found there once would be another
+        graph.
+        """
+        if device not in self.copies:
+            with torch.inference_mode(False):
+                copy = self.numbers.to(device)
+            if type(copy) is not Tensor:
+                return False
             self.copies[device] = copy
-        return copy
+        return True
 
     def __getstate__(self) -> dict[str, Any]:
         return {"numbers": self.numbers, "copies": {}}

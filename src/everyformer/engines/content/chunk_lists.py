@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass, fields
 from typing import NamedTuple
 
 import torch
@@ -47,7 +47,7 @@ class ChunkPattern:
 
     def code(self) -> list[int]:
         """Numbers of this pattern, as the operators take it."""
-        return [int(value) for value in astuple(self)]
+        return [int(getattr(self, field.name)) for field in fields(self)]
 
     @classmethod
     def of(cls, code: list[int]) -> ChunkPattern:

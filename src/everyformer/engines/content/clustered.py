@@ -30,6 +30,7 @@ from everyformer.core.state import State, state
 from everyformer.engines.content.hashing import bucket_order
 from everyformer.engines.once import named_once
 from everyformer.engines.softmax import kernels
+from everyformer.engines.softmax.visibility import in_even_rows
 
 _CHUNK = 32
 """queries that are worked on together, at least"""
@@ -209,8 +210,9 @@ def _best_piece(
     y = _in_clusters(q, keys.to(q.dtype), values.to(q.dtype), mask, dropout)
     shares = member.sum(2)[..., None].clamp(min=1)
     y = (y * member[..., None]).sum(2) / shares
-    at = best_positions(worth, min(window, slots + count)).sort(-1).values
-    columns = at[..., None].expand(*at.shape, keys.shape[-1])
+    worth = _with_room(worth, window)
+    at = best_positions(worth, _chosen_of(window, slots + count)).sort(-1).values
+    columns = at.clamp(max=slots + count - 1)[..., None].expand(*at.shape, keys.shape[-1])
     seen_now = state.seen + (scores[:, 0, :, 0] > -math.inf).sum(-1)
     after = Members(
         seen_now, keys.gather(3, columns), values.gather(3, columns), worth.gather(3, at)
@@ -228,7 +230,7 @@ def balanced(
         query_scores, key_scores: (B, H, L, K) scores of queries and of keys; -inf is padding.
         causal: hide members that come later in the row. Which are members depends on all tokens.
     """
-    best = min(window, query_scores.shape[2])
+    best = _chosen_of(window, query_scores.shape[2])
     (queries, has_query), (keys, known) = (_best_of(u.mT, best) for u in (query_scores, key_scores))
     seen = has_query[..., None] & known[..., None, :]
     if causal:
@@ -270,6 +272,20 @@ def best_positions(scores: Tensor, count: int) -> Tensor:
     return at
 
 
+def _chosen_of(window: int, tokens: int) -> int:
+    """Tokens that a cluster chooses of so many; in a graph, which serves all lengths, ``window`` of
+    those that `_with_room` gives."""
+    return window if torch.compiler.is_compiling() else min(window, tokens)
+
+
+def _with_room(scores: Tensor, count: int) -> Tensor:
+    """``scores`` (..., L), in a graph with so many that are not real behind them that ``count`` can
+    be chosen."""
+    if not torch.compiler.is_compiling():
+        return scores
+    return F.pad(scores, (0, count + 1), value=-math.inf)
+
+
 def _first_of(scores: Tensor, last: Tensor, count: int) -> Tensor:
     """Flags of ``count`` that are above ``last`` (..., 1) or equal to it, the first of these."""
     above = scores > last
@@ -285,8 +301,9 @@ def _best_of(scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
     length = scores.shape[-1]
 
     def best() -> Tensor:
-        at = best_positions(scores, count)
-        return (at + length * (scores.gather(-1, at) == -math.inf)).sort(-1).values.int()
+        worth = _with_room(scores, count)
+        at = best_positions(worth, count)
+        return (at + length * (worth.gather(-1, at) == -math.inf)).sort(-1).values.int()
 
     at = choose(best).long()
     return at % length, at < length
@@ -302,6 +319,7 @@ def _in_clusters(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, dropout: float) 
 def attended(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, dropout: float = 0.0) -> Tensor:
     if not dropout and kernels.able(q, k, v, mask):
         return kernels.few_attention(q, k, v, mask, False, 1 / math.sqrt(q.shape[-1]))
+    k, v, mask = in_even_rows(q, k, v, mask)
     return named_once(F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout))
 
 

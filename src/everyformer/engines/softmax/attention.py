@@ -28,7 +28,12 @@ from everyformer.engines.once import named_once
 from everyformer.engines.ranges import HALF
 from everyformer.engines.softmax import continued, dropped, kernels
 from everyformer.engines.softmax.slopes import able, sloped_attention
-from everyformer.engines.softmax.visibility import Visibility, causal_mask, visibility
+from everyformer.engines.softmax.visibility import (
+    Visibility,
+    causal_mask,
+    in_even_rows,
+    visibility,
+)
 
 ENGINE = "softmax attention"
 
@@ -112,6 +117,7 @@ def softmax_attention(
                 mask = causal_mask(q.shape[2], k.shape[2], q.device)
         if mask is not None and mask.dtype != torch.bool:
             mask = mask.to(q.dtype)
+        k, v, mask = in_even_rows(q, k, v, mask)
         y = F.scaled_dot_product_attention(
             q,
             k,

@@ -11,6 +11,9 @@ from everyformer.core.chosen import Chosen
 from everyformer.core.mask import Mask, runs_after, runs_of
 from everyformer.core.shared import shared
 
+ROW = 16
+"""numbers to a multiple of which rows of masks are made longer"""
+
 
 @dataclass(frozen=True)
 class Visibility:
@@ -77,6 +80,29 @@ def visibility(
 def causal_mask(queries: int, keys: int, device: torch.device) -> Tensor:
     """(L, S) bool: query i may see keys up to i + (S - L)."""
     return torch.ones(queries, keys, dtype=torch.bool, device=device).tril(keys - queries)
+
+
+def in_even_rows(
+    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """``k``, ``v`` and ``mask`` as a graph hands them over: hidden keys added, to a multiple of
+    `ROW`, and the mask in numbers.
+
+    Kernels of CUDA read no other rows. Of a mask that has them not, torch asks how long they are,
+    and the graph would serve the lengths alone that give the same answer; outside of one it may.
+    """
+    if mask is None or not _asks_for_rows(q):
+        return k, v, mask
+    size = k.shape[2]
+    more = (size + ROW - 1) // ROW * ROW - size
+    if mask.dtype == torch.bool:
+        mask = torch.zeros_like(mask, dtype=q.dtype).masked_fill(~mask, -math.inf)
+    mask = F.pad(mask.expand(*mask.shape[:-1], size), (0, more), value=-math.inf)
+    return F.pad(k, (0, 0, 0, more)), F.pad(v, (0, 0, 0, more)), mask
+
+
+def _asks_for_rows(q: Tensor) -> bool:
+    return q.device.type != "cpu" and torch.compiler.is_compiling()
 
 
 def with_past(mask: Mask | None, length: int, past: int) -> tuple[Mask | None, Tensor | None]:
