@@ -91,7 +91,10 @@ def test_a_graph_makes_the_copy_once_and_serves_before_and_after_it():
     add(x)
     added(x)
     assert len(graphs) == 1
-    assert all(c.copies[x.device] is known[x.device] for c, known in zip((first, second), copies))
+    assert all(
+        c.copies[x.device] is known[x.device]
+        for c, known in zip((first, second), copies, strict=True)
+    )
     assert not [n for n in graphs[0].graph.nodes if n.target in ("to", "_to_copy")]
 
 

@@ -1,4 +1,4 @@
-"""Masks in graphs for CUDA, whose kernels read rows of a multiple of 16 alone, tried without one."""
+"""Masks in graphs for CUDA, whose kernels read rows of a multiple of 16, tried without one."""
 
 import math
 
