@@ -40,10 +40,11 @@ from everyformer.training.optimiser import (
 from everyformer.training.parallel.world import World, join
 from everyformer.training.precision import decide
 from everyformer.training.progress import Part, Progress
-from everyformer.training.result import Timed, TrainResult, peak_rss
+from everyformer.training.result import TrainResult, peak_rss
 from everyformer.training.rollouts import carry_of
 from everyformer.training.run import Records, RunDirectory, describe_run
 from everyformer.training.schedule import check_stages, learning_rate, narrowed, pieces_of
+from everyformer.training.speed import Speed
 from everyformer.training.step import (
     Backward,
     backward,
@@ -150,10 +151,7 @@ class _Job:
         self.values = values = describe_run(self.model, self.dataset, self.config) | extra
         if resume:
             records.find(self.state, values)
-        self.first = self.state.steps
-        self.timed_from = self.logged = self.state.tokens, self.state.seconds
-        self.left_out, self.cpu_seconds = 0, 0.0
-        self.speed: float | None = None
+        self.speed = Speed(self.state, self.warm_up)
         # a comparison's trainings lie in MEMBER-seedN/run
         path = None if records.place is None else Path(records.place)
         if path is not None and path.name == "run":
@@ -235,28 +233,22 @@ class _Job:
 
     def result(self) -> TrainResult:
         """The result of this run."""
-        state, (tokens, seconds) = self.state, self.timed_from
+        state, speed = self.state, self.speed
         return TrainResult(
             steps=state.steps,
             tokens=state.tokens,
             seconds=state.seconds,
             flops=state.flops,
-            tokens_per_second=_speed(state.tokens - tokens, state.seconds - seconds),
+            tokens_per_second=speed.tokens_per_second,
             evaluation=state.evaluation if state.evaluated else None,
             best=state.best,
             peak_rss=peak_rss(),
             precision=self.precision,
             path=self.records.path,
             signal=self.signal,
-            left_out=self.left_out,
-            timed=self._timed(),
+            left_out=speed.left_out,
+            timed=speed.timed,
         )
-
-    def _timed(self) -> Timed | None:
-        steps, seconds = self.state.steps - self.first - self.left_out, self.timed_from[1]
-        if steps == 0:
-            return None
-        return Timed(steps, self.state.seconds - seconds, self.cpu_seconds)
 
     def _step(self) -> None:
         start, cpu_start = time.perf_counter(), time.process_time()
@@ -289,14 +281,14 @@ class _Job:
         state.tokens += read if self.carry is None else self.carry.counted(read)
         state.flops += round((state.flops_per_position or 0) * read)
         state.seconds += seconds
-        self.cpu_seconds += time.process_time() - cpu_start
+        cpu_seconds = time.process_time() - cpu_start
         if state.steps % config.log_every == 0 or state.steps == 1 or self._done() >= 1:
             self._report(losses, lr, norm)
-        if state.steps - self.first == self.warm_up and self._done() < 1:
-            self.timed_from, self.left_out = (state.tokens, state.seconds), self.warm_up
-            self.cpu_seconds = 0.0
+        self.speed.stepped(cpu_seconds, ended=self._done() >= 1)
         reached = None if self.carry is None else self.carry.report().get("return")
-        self.progress.update(self._done(), state.steps, losses["task"], self.speed, reached)
+        self.progress.update(
+            self._done(), state.steps, losses["task"], self.speed.reported, reached
+        )
 
     def _rows(self, step: int) -> Batch:
         """This process's rows of a step."""
@@ -340,9 +332,7 @@ class _Job:
         return losses
 
     def _report(self, losses: dict[str, float], lr: float, norm: float) -> None:
-        state, (tokens, seconds) = self.state, self.logged
-        self.speed = _speed(state.tokens - tokens, state.seconds - seconds)
-        self.logged = state.tokens, state.seconds
+        state = self.state
         terms = {name: loss for name, loss in losses.items() if name != "task"}
         row = {
             "step": state.steps,
@@ -353,7 +343,7 @@ class _Job:
             **({"losses": terms} if terms else {}),
             "lr": lr,
             "grad_norm": norm,
-            "tokens_per_second": self.speed,
+            "tokens_per_second": self.speed.report(),
             **({} if self.carry is None else self.carry.report()),
         }
         self.records.write(row)
@@ -433,7 +423,3 @@ class _Job:
 
 def _due(step: int, every: int | None) -> bool:
     return every is not None and step > 0 and step % every == 0
-
-
-def _speed(tokens: int, seconds: float) -> float:
-    return tokens / seconds if seconds > 0 else 0.0
