@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from commands import Refused, Say, Train
 
 from everyformer.training import loop
@@ -272,6 +273,51 @@ def test_bytes_are_written_when_a_character_is_whole() -> None:
         write(0xE2, False)
         write(None, True)
     assert pieces == ["a", "", "é", "", "\ufffd"]
+
+
+@pytest.mark.parametrize("form", ["byte-level", "metaspace", "wordpiece"])
+def test_a_long_text_is_written_whole_though_little_of_it_is_decoded_again(form: str) -> None:
+    package = pytest.importorskip("tokenizers")
+    from everyformer.cli.verbs.generate import _writer
+    from everyformer.data.tokenizers.package import HubTokenizer
+
+    words = ["naïve", "ca", "##fé", "日", "##本", ".", "▁a", "▁naïve", "é", "a", "##'s", "it"]
+    inner = package.Tokenizer(package.models.WordLevel({w: n for n, w in enumerate(words)}, "a"))
+    inner.decoder = {
+        "metaspace": package.decoders.Metaspace(),
+        "wordpiece": package.decoders.WordPiece(),
+    }.get(form, package.decoders.ByteLevel())
+    if form == "byte-level":
+        bytewise = sorted(package.pre_tokenizers.ByteLevel.alphabet())
+        table = {w: n for n, w in enumerate([*bytewise, "Ġa"])}
+        inner = package.Tokenizer(package.models.BPE(table, [("Ġ", "a")]))
+        inner.pre_tokenizer = package.pre_tokenizers.ByteLevel(add_prefix_space=False)
+        inner.decoder = package.decoders.ByteLevel()
+    tokenizer = HubTokenizer(inner.to_str(), inner.get_vocab_size(), end=None, mask=None)
+    if form == "byte-level":
+        before, *ids = inner.encode("a naïve 日本 café a " * 40).ids
+    else:
+        drawn = torch.Generator().manual_seed(1)
+        before, *ids = torch.randint(len(words), (300,), generator=drawn).tolist()
+    pieces: list[str] = []
+    most = 0
+    decode = tokenizer.decode
+
+    def counted(tokens: list[int]) -> str:
+        nonlocal most
+        most = max(most, len(tokens))
+        return decode(tokens)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("sys.stdout.write", pieces.append)
+        patch.setattr(tokenizer, "decode", counted)
+        write = _writer(tokenizer, [before])
+        for token in ids:
+            write(token, False)
+        write(None, True)
+    assert "".join(pieces) == tokenizer.decode_after([before], ids)
+    assert len(pieces) > len(ids) / 2
+    assert most < 40
 
 
 def test_bad_data_is_named_and_leaves_nothing_behind(tree: Path, refused: Refused) -> None:

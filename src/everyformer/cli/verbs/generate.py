@@ -72,6 +72,7 @@ def run(words: Sequence[str]) -> int:
 
 
 def _text(trained: TrainedRun, options: GenerateOptions) -> int:
+    """Continue the prompts; one is written as its tokens are drawn."""
     tokenizer = trained.tokenizer()
     if tokenizer is None:
         raise UnsupportedError(trained.no_text())
@@ -81,9 +82,8 @@ def _text(trained: TrainedRun, options: GenerateOptions) -> int:
             which = "the prompt" if len(texts) == 1 else f"prompt {number} of {len(texts)}"
             raise ConfigError(f"{which} is empty: give at least one character")
     from everyformer.data.text import encode_prompt
-    from everyformer.generation.sampling import ENDED, generate, initial_state, stream
-    from everyformer.generation.state_file import load_state, save_state
-    from everyformer.system.stopping import Gentle
+    from everyformer.generation.sampling import initial_state
+    from everyformer.generation.state_file import load_state
 
     model = trained.reading(options.average, options.store, options.knn, options.nearest)
     length = math.inf if options.tokens is None else options.tokens
@@ -92,9 +92,9 @@ def _text(trained: TrainedRun, options: GenerateOptions) -> int:
     exact = initial_state(model, 1) is not None
     if options.json and options.tokens is None:
         raise ConfigError("--json gives one document when all is made: say how many --tokens")
-    kind = "a state" if exact else "recomputing (the member has no exact state)"
     rules: dict[str, Any] = {"sampling": options.sampling, "tokenizer": tokenizer}
     rules["compile"] = options.compile
+    last, seen = [], 0
     if options.state is not None:
         if not exact or len(texts) > 1:
             raise ConfigError(
@@ -102,43 +102,63 @@ def _text(trained: TrainedRun, options: GenerateOptions) -> int:
                 + (", or give one prompt" if exact else "")
             )
         if expanded(options.state).exists():
-            rules["state"], last = load_state(options.state, model)
+            state, token = load_state(options.state, model)
+            rules["state"], last, seen = state, token.tolist(), int(state.seen.max())
             texts = texts if options.prompts or options.prompt else [""]
     ids = [encode_prompt(tokenizer, text)[0].tolist() if text else [] for text in texts]
-    if "state" in rules:
-        ids[0] = [*last.tolist(), *ids[0]]
-    seen = int(rules["state"].seen.max()) if "state" in rules else 0
-    tokens = _fitting(model, options.tokens, max(map(len, ids)), seen)
+    ids[0] = [*last, *ids[0]]
+    rules["tokens"] = tokens = _fitting(model, options.tokens, max(map(len, ids)), seen)
+    kind = "a state" if exact else "recomputing (the member has no exact state)"
     say(f"{'endless' if tokens is None else tokens} tokens with {kind}")
-    hidden = (ENDED, options.end_token)
-    if len(ids) > 1:
-        if tokens is None:
-            raise ConfigError(
-                "several prompts are continued by a number of --tokens, not endlessly"
-            )
-        rows = generate(model, ids, tokens=tokens, **rules)
-        made = []
-        for text, before, row in zip(texts, ids, rows.tolist(), strict=True):
-            visible = [token for token in row if token not in hidden]
-            made.append({"prompt": text, "text": tokenizer.decode_after(before, visible)})
-        if options.json:
-            emit({"run": options.run, "texts": made})
-        for one in made if not options.json else []:
-            print(to_json(one, ensure_ascii=False))
-        return 0
+    if len(texts) > 1:
+        made = _side_by_side(model, texts, ids, options, rules)
+    else:
+        made = [_as_it_is_made(model, texts[0], ids[0], options, rules)]
+    if options.json:
+        emit({"run": options.run, "texts": made})
+    return 0
+
+
+def _side_by_side(
+    model: Model, texts: list[str], ids: list[list[int]], options: GenerateOptions,
+    rules: dict[str, Any],
+) -> list[dict[str, str]]:  # fmt: skip
+    """Continuations of several prompts, a line of JSON each unless all are one document."""
+    from everyformer.generation.sampling import ENDED, generate
+
+    if rules["tokens"] is None:
+        raise ConfigError("several prompts are continued by a number of --tokens, not endlessly")
+    made = []
+    for text, before, row in zip(texts, ids, generate(model, ids, **rules).tolist(), strict=True):
+        visible = [token for token in row if token not in (ENDED, options.end_token)]
+        after = rules["tokenizer"].decode_after(before, visible)
+        made.append({"prompt": text, "text": after})
+    for one in made if not options.json else []:
+        print(to_json(one, ensure_ascii=False))
+    return made
+
+
+def _as_it_is_made(
+    model: Model, text: str, ids: list[int], options: GenerateOptions, rules: dict[str, Any]
+) -> dict[str, str]:
+    """The continuation of one prompt, on stdout token by token unless it is a document's."""
+    from everyformer.generation.sampling import ENDED, stream
+    from everyformer.generation.state_file import save_state
+    from everyformer.system.stopping import Gentle
+
     whole = io.StringIO()
     if not options.json:
-        print(texts[0], end="", flush=True)
-    write = _writer(tokenizer, ids[0], whole if options.json else None)
-    drawn = stream(model, ids, tokens=tokens, **rules)
+        print(text, end="", flush=True)
+    write = _writer(rules["tokenizer"], ids, whole if options.json else None)
+    drawn = stream(model, [ids], **rules)
     count, token = 0, None
     # an endless text ends by a signal, and one that is kept is kept then too
-    watched = tokens is None or options.state is not None
+    watched = rules["tokens"] is None or options.state is not None
     try:
         with Gentle("stopping after this token") if watched else nullcontext() as stop:
             for token in drawn:
                 count += 1
-                if int(token) not in hidden:
+                if int(token) not in (ENDED, options.end_token):
                     write(int(token), False)
                 if stop is not None and stop.received is not None:
                     break
@@ -146,13 +166,11 @@ def _text(trained: TrainedRun, options: GenerateOptions) -> int:
     finally:
         if not options.json:
             print(flush=True)
-    if options.json:
-        emit({"run": options.run, "texts": [{"prompt": texts[0], "text": whole.getvalue()}]})
     if drawn.state is not None:
         say(f"{count:,} tokens; the state holds {drawn.state.nbytes:,} bytes")
         if options.state is not None and token is not None:
             save_state(options.state, drawn.state, token)
-    return 0
+    return {"prompt": text, "text": whole.getvalue()}
 
 
 def _fitting(model: Model, tokens: int | None, prompt: int, seen: int) -> int | None:
@@ -222,22 +240,23 @@ def _writer(
         out: what it is written to (default: stdout).
     """
     utf8 = codecs.getincrementaldecoder("utf-8")("replace")
-    tokens: list[int] = []
-    written = ""
+    # of long texts only what later ones depend on is decoded again
+    context, tokens = tokenizer.context(before), list[int]()
 
     def write(token: int | None, last: bool) -> None:
         said()
-        nonlocal written
+        nonlocal context
         new = [] if token is None else [token]
         if tokenizer.kind == "bytes":
             (out or sys.stdout).write(utf8.decode(bytes(new), last))
         else:
             tokens.extend(new)
-            text = tokenizer.decode_after(before, tokens)
+            text = tokenizer.decode_after(context, tokens)
             if not last and text.endswith("\ufffd"):
                 return
-            (out or sys.stdout).write(text[len(written) :])
-            written = text
+            (out or sys.stdout).write(text)
+            context = tokenizer.context([*context, *tokens])
+            tokens.clear()
         (out or sys.stdout).flush()
 
     return write

@@ -25,7 +25,9 @@ from everyformer.system.files import is_remote
 from everyformer.training.worth import NOT_BETTER, worth
 
 if TYPE_CHECKING:
+    from everyformer.data.dataset import Dataset
     from everyformer.data.tokenizers.base import Tokenizer
+    from everyformer.training.result import TrainResult
     from everyformer.training.warmstart import Start
 
 
@@ -35,9 +37,6 @@ def run(words: Sequence[str]) -> int:
     said, options = read_run(words, typed)
     folder = run_folder(options)
 
-    from everyformer.comparison.advice import advice
-    from everyformer.comparison.summary import NOT_WRITING, curve
-    from everyformer.core.leaks import leak_of
     from everyformer.data import load_dataset
     from everyformer.datastores.runs import train_run
     from everyformer.training import RunDirectory
@@ -89,37 +88,58 @@ def run(words: Sequence[str]) -> int:
                 say=say,
             ).result
     if not result.interrupted:
-        speed = f", {result.tokens_per_second:,.0f} tokens/s" if result.tokens_per_second else ""
-        if result.left_out:
-            speed += f" after the first {result.left_out} steps"
-        rows: dict[str, Any] = {"run": place or folder}
-        measures = (result.evaluation or {}).items()
-        rows |= {name: value for name, value in measures if isinstance(value, int | float)}
-        value = worth(dataset.task, result.evaluation or {})
-        rows |= {} if value is None else {"worth": value}
-        if value is not None and value.startswith(NOT_BETTER):
-            curves = curve(folder)
-            rows["advice"] = advice(result.evaluation or {}, curves, options.training.lr)
-        if leak := leak_of(model, dataset.length):
-            rows["worth"] = f"{NOT_WRITING}: {leak}"
-        task = TASKS[dataset.task]
-        if (task.forecasts or task.answers) and result.evaluation and not options.json:
-            measured, classes = result.evaluation, dataset.classes
-            forecasts = task.forecasts and forecast_table(measured, None)
-            print(f"{forecasts or answers_table(measured, classes)}\n")
-            rows = {name: rows[name] for name in ("run", "loss", "worth", "advice") if name in rows}
+        rows = _rows(result, options, model, dataset, folder)
         if options.data.unlabelled == "predict" and here.rank == 0:
             rows |= _unlabelled(folder, options)
             directory.upload()
-        rows["trained"] = f"{counted(result.steps, 'step')}, {result.seconds:.1f} s{speed}"
-        where = str(place or folder)
-        use = task.use if dataset.tokenizer is not None or dataset.kind != "text" else "eval {run}"
-        rows["next"] = own.command(use.format(run=shlex.quote(where)))
-        if options.json:
-            emit({**rows, "run": where, "evaluation": result.evaluation})
-        else:
-            print(facts(rows))
+        _tell(rows, result, options, dataset, str(place or folder))
     return result.exit_code
+
+
+def _rows(
+    result: TrainResult, options: TrainOptions, model: Any, dataset: Dataset, folder: Path
+) -> dict[str, Any]:
+    """Numbers of the last evaluation, and what they are worth, by name."""
+    from everyformer.comparison.advice import advice
+    from everyformer.comparison.summary import NOT_WRITING, curve
+    from everyformer.core.leaks import leak_of
+
+    measured = result.evaluation or {}
+    rows: dict[str, Any] = {n: v for n, v in measured.items() if isinstance(v, int | float)}
+    value = worth(dataset.task, measured)
+    if value is not None:
+        rows["worth"] = value
+        if value.startswith(NOT_BETTER):
+            rows["advice"] = advice(measured, curve(folder), options.training.lr)
+    if leak := leak_of(model, dataset.length):
+        rows["worth"] = f"{NOT_WRITING}: {leak}"
+    return rows
+
+
+def _tell(
+    rows: dict[str, Any], result: TrainResult, options: TrainOptions, dataset: Dataset, where: str
+) -> None:
+    """Print how a training ended, and the command that goes on from it."""
+    task, measured = TASKS[dataset.task], result.evaluation
+    if (task.forecasts or task.answers) and measured and not options.json:
+        forecasts = task.forecasts and forecast_table(measured, None)
+        print(f"{forecasts or answers_table(measured, dataset.classes)}\n")
+        kept = ("loss", "worth", "advice", "predictions")
+        rows = {name: rows[name] for name in kept if name in rows}
+    speed = f", {result.tokens_per_second:,.0f} tokens/s" if result.tokens_per_second else ""
+    if result.left_out:
+        speed += f" after the first {result.left_out} steps"
+    use = task.use if dataset.tokenizer is not None or dataset.kind != "text" else "eval {run}"
+    rows = {
+        "run": where,
+        **rows,
+        "trained": f"{counted(result.steps, 'step')}, {result.seconds:.1f} s{speed}",
+        "next": own.command(use.format(run=shlex.quote(where))),
+    }
+    if options.json:
+        emit({**rows, "evaluation": measured})
+    else:
+        print(facts(rows))
 
 
 def _unlabelled(folder: Path, options: TrainOptions) -> dict[str, Any]:
