@@ -525,3 +525,35 @@ def test_two_continuations_of_one_state_in_reserved_room_do_not_meet():
         close(mixer(xs[5], state=one).y, whole[:, -1:])
         whole = mixer(torch.cat((*xs[:3], xs[4], xs[5]), 1)).y
         close(mixer(xs[5], state=other).y, whole[:, -1:])
+
+
+@pytest.mark.filterwarnings("ignore::everyformer.core.dispatch.AllPairsWarning")
+@pytest.mark.parametrize(
+    ("routing", "causal"),
+    [("strict", False), ("prefix", True), ("prefix", False), ("paper", True), ("paper", False)],
+)
+def test_one_program_serves_texts_shorter_and_longer_than_a_cluster(routing, causal):
+    mixer = build(causal, routing=routing).eval()
+    length = torch.export.Dim("length", min=2, max=32)
+    program = torch.export.export(
+        mixer, (draw(2, 9, 16),), dynamic_shapes={"x": {1: length}}
+    ).module()
+    for tokens in (2, 4, 5, 6, 17, 32):
+        x = draw(2, tokens, 16, seed=tokens)
+        close(program(x).y, mixer(x).y)
+
+
+def test_steps_with_and_without_a_graph_go_on_from_each_other():
+    mixer = build(routing="prefix").eval()
+    x = draw(2, 23, 16)
+
+    torch._dynamo.reset()
+    compiled = torch.compile(mixer, backend="eager", fullgraph=True)
+    with torch.no_grad():
+        whole = mixer(x).y
+        state, ys = mixer.init_state(2), []
+        for first, last, graph in [(0, 3, True), (3, 5, True), (5, 6, False), (6, 9, True)]:
+            out = (compiled if graph else mixer)(x[:, first:last], state=state)
+            ys, state = [*ys, out.y], out.state
+        ys.append(mixer(x[:, 9:], state=state).y)
+    close(torch.cat(ys, 1), whole)

@@ -283,7 +283,7 @@ def _with_room(scores: Tensor, count: int) -> Tensor:
     be chosen."""
     if not torch.compiler.is_compiling():
         return scores
-    return F.pad(scores, (0, count + 1), value=-math.inf)
+    return F.pad(scores, (0, count), value=-math.inf)
 
 
 def _first_of(scores: Tensor, last: Tensor, count: int) -> Tensor:

@@ -1,0 +1,49 @@
+"""A sitting's speed: the first steps are left out, and reports are of what lies between them."""
+
+import pytest
+
+from everyformer.training.checkpoint import TrainingState
+from everyformer.training.result import Timed
+from everyformer.training.speed import Speed
+
+
+def step(state: TrainingState, speed: Speed, seconds: float, ended: bool = False) -> None:
+    state.steps += 1
+    state.tokens += 12
+    state.seconds += seconds
+    speed.stepped(seconds / 2, ended)
+
+
+def test_first_steps_are_left_out_of_tokens_seconds_and_processor_time() -> None:
+    state = TrainingState(steps=5, tokens=60, seconds=7.0)
+    speed = Speed(state, warm_up=2)
+    assert (speed.tokens_per_second, speed.timed, speed.left_out) == (0.0, None, 0)
+    for seconds in (8.0, 4.0):
+        step(state, speed, seconds)
+    assert (speed.timed, speed.left_out) == (None, 2)
+    for seconds in (1.0, 2.0, 3.0):
+        step(state, speed, seconds)
+    assert speed.timed == Timed(3, 6.0, 3.0)
+    assert speed.tokens_per_second == 36 / 6
+
+
+def test_a_sitting_that_ends_with_its_first_steps_counts_them() -> None:
+    state = TrainingState()
+    speed = Speed(state, warm_up=2)
+    step(state, speed, 8.0)
+    step(state, speed, 4.0, ended=True)
+    assert speed.timed == Timed(2, 12.0, 6.0)
+    assert speed.left_out == 0
+    assert speed.tokens_per_second == 2.0
+
+
+def test_a_report_tells_of_the_steps_since_the_last() -> None:
+    state = TrainingState(steps=1, tokens=12, seconds=1.0)
+    speed = Speed(state, warm_up=1)
+    assert speed.reported is None
+    step(state, speed, 3.0)
+    assert speed.report() == 4.0
+    step(state, speed, 1.0)
+    step(state, speed, 2.0)
+    assert speed.report() == pytest.approx(8.0)
+    assert speed.reported == pytest.approx(8.0)
