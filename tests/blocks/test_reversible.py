@@ -256,6 +256,24 @@ def test_a_weight_changed_before_the_backward_pass_is_an_error(change):
         y.sum().backward()
 
 
+@pytest.mark.parametrize("trained", [True, False])
+def test_a_mode_set_before_the_backward_pass_is_not_that_of_the_layers_computed_again(trained):
+    stack, x = make_stack("attention", dropout=0.5).train(trained), draw(2, 6, WIDTH)
+    x.requires_grad_()
+
+    def run(change):
+        torch.manual_seed(3)
+        y = stack.train(trained)(x).y
+        if change:
+            stack.train(not trained)
+        return gradients(stack, x, y)
+
+    close(run(True), run(False))
+    assert stack.training is trained
+    run(True)
+    assert all(module.training is not trained for module in stack.modules())
+
+
 def test_outputs_of_layers_are_offered_and_have_gradients():
     stack, x = make_stack("attention", output="mean"), draw(2, 6, WIDTH).requires_grad_()
     out = stack(x, taps=[f"block-output:{n}" for n in (0, 1, 3)])

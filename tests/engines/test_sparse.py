@@ -75,6 +75,13 @@ PLANS = {
         BlockTable(size=5, table=table(70, 2), causal=False, skip=2),
         GlobalQueries(tokens=(0, 1), causal=False),
     ),
+    "a table with fewer rows than blocks": SparsePlan.of(
+        BlockTable(size=5, table=(((0, 2), (), (1, 4)),), causal=False)
+    ),
+    "a prefix": SparsePlan.of(Near(), GlobalKeys(tokens=tuple(range(6)), causal=False)),
+    "one head causal, one to both sides": SparsePlan(
+        ((Near(),), (Near(causal=False),), (Near(after=3, causal=False),))
+    ),
     "a block before": SparsePlan.of(PastBlocks(size=5, shift=2)),
     "a block before, or none": SparsePlan.of(PastBlocks(size=5, shift=3, wrap=False)),
     "head by head": SparsePlan(
@@ -465,3 +472,15 @@ def test_density_counts_pairs():
 
 def test_a_drawing_has_a_line_a_query():
     assert SparsePlan.of(Near(before=1)).draw(3) == "#..\n##.\n.##"
+
+
+def test_a_table_for_other_heads_is_refused():
+    table = BlockTable(size=4, table=(((0,),),) * 3)
+    inputs = heads(12)
+    sparse_attention(*inputs, SparsePlan.of(table))
+    for plan in (SparsePlan.of(Near(), BlockTable(size=4, table=(((0,),),) * 2)),
+                 SparsePlan(((table,), (Near(),), (Near(),)))):  # fmt: skip
+        with pytest.raises(ShapeError, match=r"a table of the plan is for [23] heads"):
+            sparse_attention(*inputs, plan)
+    with pytest.raises(GeneError, match="none of them is -1"):
+        BlockTable(size=4, table=(((-1,),),))

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 
-from everyformer import create_mixer, create_model, list_members
+from everyformer import create_mixer, create_model, functional, list_members
 from everyformer.core.errors import EveryformerError, ShapeError, UnsupportedError
 from everyformer.core.mask import Mask
 from everyformer.core.mixer import Mixer
@@ -101,6 +101,54 @@ def test_models_refuse_states_of_others(name: str) -> None:
     for other in (own.layers[0].reorder(torch.tensor([0, 1])), True):
         with pytest.raises(ShapeError, match=f"StackState, not from a {type(other).__name__}"):
             model(tokens, state=other)
+
+
+def test_models_refuse_states_of_other_depths() -> None:
+    shallow, deep = (create_model("gpt", width=16, heads=2, layers=n, max_length=8) for n in (2, 3))
+    tokens = torch.zeros(1, 3, dtype=torch.long)
+    for model, other in ((shallow, deep), (deep, shallow)):
+        own, given = (len(list(m.stack.blocks)) for m in (model, other))
+        with pytest.raises(ShapeError, match=f"is of {given} layers, but this model has {own}"):
+            model(tokens, state=other.init_state(1))
+
+
+CROSSING = [member.name for member in list_members() if member.is_mixer and member.can("cross")]
+
+
+@pytest.mark.parametrize("name", CROSSING)
+def test_contexts_of_unequal_parts_are_refused(name: str) -> None:
+    mixer = create_mixer(name, width=16, heads=2, max_length=32, causal=False).eval()
+    x, six, seven = (torch.randn(2, length, 16) for length in (5, 6, 7))
+    mixer(x, context=(six, six.clone()))
+    for context in ((six, seven), (seven, six), (six, six[:1]), (six[0], six[0]), (six, six[0])):
+        for call in (mixer.read_context, lambda c: mixer(x, context=c)):
+            with pytest.raises(ShapeError, match="one of keys and one of values"):
+                call(context)
+    for rows in (six[:1], six.repeat(2, 1, 1)):
+        for run in (mixer, mixer.reference):
+            with pytest.raises(ShapeError, match=f"x has 2 rows, but the context {len(rows)}"):
+                run(x, context=rows)
+
+
+def test_an_encoded_row_is_read_by_a_row_or_by_as_many() -> None:
+    model = create_model("transformer", "seq2seq", width=16, heads=2, layers=1, vocabulary=9).eval()
+    source, targets = torch.randint(9, (2, 5)), torch.randint(9, (4, 3))
+    expected = model(source.repeat_interleave(2, 0), targets=targets).logits
+    torch.testing.assert_close(model(source, targets=targets).logits, expected)
+    for rows, others in ((2, 3), (4, 2), (4, 6)):
+        with pytest.raises(ShapeError, match=f"{others} rows cannot read {rows} encoded ones"):
+            model(torch.randint(9, (rows, 5)), targets=torch.randint(9, (others, 3)))
+
+
+@pytest.mark.parametrize(
+    ("k", "v"),
+    [((1, 2, 7, 8), (1, 2, 6, 4)), ((1, 2, 6, 8), (1, 1, 6, 4)), ((2, 2, 6, 8), (2, 2, 6, 8)),
+     ((1, 3, 6, 8), (1, 3, 6, 8)), ((1, 2, 6, 4), (1, 2, 6, 4)), ((2, 6, 8), (2, 6, 8))],
+)  # fmt: skip
+def test_attention_of_parts_that_do_not_fit_is_refused(k: Any, v: Any) -> None:
+    q = torch.randn(1, 2, 5, 8)
+    with pytest.raises(ShapeError, match=r"not \(1, 2, 5, 8\), \("):
+        functional.attention(q, torch.randn(k), torch.randn(v))
 
 
 @pytest.mark.parametrize("task", ["lm", "mlm", "classify-text"])

@@ -28,7 +28,7 @@ from everyformer.training.checkpoint import (
 from everyformer.training.optimiser import build_optimiser
 from everyformer.training.run import RunDirectory
 from everyformer.training.saved import load_model, save_model
-from everyformer.training.storage import load_weights, write_tensors
+from everyformer.training.storage import load_weights, weights_of, write_tensors
 
 pytestmark = pytest.mark.usefixtures("without_tensorboard")
 
@@ -72,8 +72,49 @@ def test_views_of_one_table_are_saved(tmp_path: Path) -> None:
     whole = torch.arange(12.0)
     model.register_buffer("first", whole[:6])
     model.register_buffer("second", whole[3:9])
-    save_model(model, tmp_path / "m")
-    assert torch.equal(load_file(tmp_path / "m" / "model.safetensors")["second"], whole[3:9])
+    write_tensors(tmp_path / "model.safetensors", *weights_of(model))
+    assert torch.equal(load_file(tmp_path / "model.safetensors")["second"], whole[3:9])
+
+
+def untied(model: Any) -> None:
+    model.head.weight = torch.nn.Parameter(2 * model.head.weight.detach())
+
+
+def tied(model: Any) -> None:
+    model.inner.bias = model.norm.bias
+
+
+def with_more(model: Any) -> None:
+    model.value = torch.nn.Linear(8, 1)
+
+
+def resized(model: Any) -> None:
+    model.inner = torch.nn.Linear(8, 9)
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (untied, "'head.weight' is not tied to another weight"),
+        (tied, "'inner.bias' is tied to another weight"),
+        (with_more, "'value.weight' is unknown to the model"),
+        (resized, r"'inner.weight' has shape \(9, 8\), the model's is \(8, 8\)"),
+    ],
+)
+def test_a_model_that_its_config_does_not_describe_is_not_saved(
+    change: Any, told: str, tmp_path: Path
+) -> None:
+    model = TinyModel()
+    change(model)
+    with pytest.raises(CheckpointError, match=told):
+        save_model(model, tmp_path / "m")
+    assert not any(tmp_path.iterdir())
+
+
+def test_of_a_compiled_model_the_one_inside_is_saved(tmp_path: Path) -> None:
+    model = TinyModel()
+    save_model(torch.compile(model, backend="eager"), tmp_path / "m")
+    assert torch.equal(load_model(tmp_path / "m").head.weight, model.head.weight)
 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "config.json"])

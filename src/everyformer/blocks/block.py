@@ -209,7 +209,12 @@ class Block(nn.Module):
         assert self.cross is not None
         if context is None:
             raise ShapeError("a decoder's layer needs the encoder's output as its context")
-        rows = x.reshape(context.seen.shape[0], -1, x.shape[-1])
+        if x.shape[0] % len(context.seen):
+            raise ShapeError(
+                f"{x.shape[0]} rows cannot read {len(context.seen)} encoded ones: give a row for "
+                "each, or as many for each (the beams of one)"
+            )
+        rows = x.reshape(len(context.seen), -1, x.shape[-1])
         y: Tensor = self.cross(rows, state=context).y
         return y.view_as(x)
 

@@ -288,6 +288,11 @@ class Mixer(nn.Module):
                 f"{self.name} mixes one sequence with itself; it has no cross form, so 'context' "
                 "cannot be given. Members with one are marked by `everyformer list --cross`."
             )
+        if context is not None and sources(context)[0].shape[0] != x.shape[0]:
+            raise ShapeError(
+                f"x has {x.shape[0]} rows, but the context {sources(context)[0].shape[0]}: each "
+                "row reads a context of its own"
+            )
         reads = context is not None or (state is not None and state.of_context)
         if state is not None and not self.causal and not reads:
             raise UnsupportedError(
@@ -302,8 +307,7 @@ class Mixer(nn.Module):
             raise packed_with_state()
         keys: int | None = x.shape[1]
         if reads:
-            source = context[0] if isinstance(context, tuple) else context
-            keys = None if source is None else source.shape[1]
+            keys = None if context is None else sources(context)[0].shape[1]
         mask.check(x.shape[0], x.shape[1], keys, getattr(self, "heads", None))
 
     def _check_state(self, x: Tensor, state: State) -> None:
@@ -325,6 +329,21 @@ class Mixer(nn.Module):
                 f"positions), but position {longest - 1} was asked for: build it with "
                 f"max_length={longest} or more, or use a member without a table"
             )
+
+
+def sources(context: Context) -> tuple[Tensor, Tensor]:
+    """Sources of keys and of values, (batch, source, channels) each.
+
+    Raises:
+        ShapeError: other shapes, or two of other rows or lengths.
+    """
+    keys, values = context if isinstance(context, tuple) else (context, context)
+    if keys.dim() != 3 or values.dim() != 3 or keys.shape[:2] != values.shape[:2]:
+        raise ShapeError(
+            "a context must be (batch, source, channels), one of keys and one of values of equal "
+            f"batch and source: not {tuple(keys.shape)} and {tuple(values.shape)}"
+        )
+    return keys, values
 
 
 def heads_divide(width: int, heads: int, member: str) -> int:

@@ -128,16 +128,47 @@ def named_tensors(carried: Any, path: str = "") -> dict[str, Tensor]:
     return {k: v for name, part in parts for k, v in named_tensors(part, f"{path}.{name}").items()}
 
 
-def filled(like: Any, tensors: dict[str, Tensor], path: str = "") -> Any:
-    """A state of the kind of ``like`` that holds what `named_tensors` gave."""
+def filled(like: Any, tensors: dict[str, Tensor]) -> Any:
+    """A state of the kind of ``like``, which `init_state` gave, that holds what `named_tensors`
+    gave of a later one.
+
+    Raises:
+        ShapeError: the tensors are of another mixer, model, number of rows or dtype.
+    """
+    for name, began in named_tensors(like).items():
+        value = tensors.get(name)
+        if value is None or not _grown(value, began):
+            given = "nothing" if value is None else f"{tuple(value.shape)} {value.dtype}"
+            raise ShapeError(
+                f"these tensors are of another state: '{name}' is {given}, where this one starts "
+                f"as {tuple(began.shape)} {began.dtype}"
+            )
+    result = refilled(like, tensors)
+    if unread := sorted(set(tensors) - set(named_tensors(result))):
+        raise ShapeError(
+            f"these tensors are of another state: they hold '{unread[0]}', which is not in this one"
+        )
+    return result
+
+
+def _grown(value: Tensor, like: Tensor) -> bool:
+    """True if a state that began as ``like`` may be ``value`` by now: what grows began with 0."""
+    sizes = value.dim() == like.dim() and all(
+        began in (0, now) for began, now in zip(like.shape, value.shape, strict=True)
+    )
+    return sizes and value.dtype == like.dtype
+
+
+def refilled(like: Any, tensors: dict[str, Tensor], path: str = "") -> Any:
+    """``like`` with these tensors in place of its own, by the names of `named_tensors`."""
     if isinstance(like, State):
         parts = {
-            f.name: filled(getattr(like, f.name), tensors, f"{path}.{f.name}")
+            f.name: refilled(getattr(like, f.name), tensors, f"{path}.{f.name}")
             for f in dataclasses.fields(like)  # type: ignore[arg-type]
         }
         return type(like)(**parts)
     if isinstance(like, tuple | list):
-        return type(like)(filled(part, tensors, f"{path}.{n}") for n, part in enumerate(like))
+        return type(like)(refilled(part, tensors, f"{path}.{n}") for n, part in enumerate(like))
     return tensors.get(path[1:])
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from everyformer.core.errors import CheckpointError, EveryformerError
+from everyformer.core.errors import CheckpointError, EveryformerError, ShapeError
 from everyformer.core.state import StackState, filled, named_tensors
 from everyformer.generation.sampling import ENDED
 from everyformer.models.base import Model, evaluating
@@ -42,35 +42,14 @@ def load_state(path: str | Path, model: Model) -> tuple[StackState, Tensor]:
     if token is None or "seen" not in tensors:
         raise CheckpointError(f"{path} holds no state of a text: it was written by something else")
     _check_counts(path, tensors, token, model.config.vocabulary)
-    initial = model.init_state(len(token))
-    expected = named_tensors(initial)
-    for name, like in expected.items():
-        value = tensors.get(name)
-        if value is None or not _grown(value, like):
-            result = "nothing" if value is None else f"{tuple(value.shape)} {value.dtype}"
-            raise CheckpointError(
-                f"the state in {path} is one of another model: '{name}' is {result}, where this "
-                f"model's starts as {tuple(like.shape)} {like.dtype}"
-            )
-    state: StackState = filled(initial, tensors)
-    unread = sorted(set(tensors) - set(named_tensors(state)))
-    if unread:
-        raise CheckpointError(
-            f"the state in {path} is one of another model: it holds '{unread[0]}', which is not in "
-            "this one's"
-        )
+    try:
+        state: StackState = filled(model.init_state(len(token)), tensors)
+    except ShapeError as error:
+        raise CheckpointError(f"the state in {path} is one of another model: {error}") from error
     device = next(model.parameters()).device
     state = state.to(device)
     _try(path, model, state)
     return state, torch.as_tensor(token, device=device)
-
-
-def _grown(value: Tensor, like: Tensor) -> bool:
-    """True if a state that began as ``like`` may be ``value`` by now: what grows began with 0."""
-    sizes = value.dim() == like.dim() and all(
-        began in (0, now) for began, now in zip(like.shape, value.shape, strict=True)
-    )
-    return sizes and value.dtype == like.dtype
 
 
 def _check_counts(path: Path, tensors: dict[str, Tensor], token: Tensor, vocabulary: int) -> None:

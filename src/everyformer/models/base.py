@@ -185,6 +185,11 @@ class Model(nn.Module):
                     "with init_state() of this model"
                 )
             check_batch(state, x.shape[0])
+            if len(state.layers) != len(self.stack.order):
+                raise ShapeError(
+                    f"the state is of {len(state.layers)} layers, but this model has "
+                    f"{len(self.stack.order)}: begin with init_state() of this model"
+                )
         position = position or self.position
         if position is not None:
             seen = None if state is None else state.seen

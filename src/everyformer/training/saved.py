@@ -32,6 +32,8 @@ from everyformer.training.storage import (
     MODEL_FORMAT,
     RUN_FORMAT,
     load_weights,
+    misfits,
+    ties_of,
     weights_of,
     write_tensors,
 )
@@ -58,8 +60,10 @@ def save_model(
 
     Raises:
         CheckpointError: the folder holds something else, or cannot be written; the tokenizer has
-            more tokens than the model.
+            more tokens than the model; the model is not what its config describes any more.
     """
+    # a compiled model wraps one
+    model = getattr(model, "_orig_mod", model)
     if is_remote(path):
         remote = Remote(str(path))
         folder = fetch(remote, "none", exact=True)
@@ -77,6 +81,7 @@ def save_model(
             f"the tokenizer {tokenizer} has more tokens than the model, which has {room}: they do "
             "not belong together"
         )
+    _check_described(model)
     with written_whole(path) as temporary:
         write_tensors(temporary / "model.safetensors", *weights_of(model))
         if tokenizer is not None:
@@ -89,6 +94,24 @@ def save_model(
         }
         write_json(temporary / "config.json", values)
     return path
+
+
+def _check_described(model: nn.Module) -> None:
+    """Refuse a model that `load_model` would not build by its config."""
+    config: Any = model.config
+    with torch.device("meta"):
+        built = build_from_values(to_dict(config))
+    shapes = {name: tensor.shape for name, tensor in built.state_dict().items()}
+    faults = misfits(shapes, model.state_dict())
+    tied, now = ties_of(built), ties_of(model)
+    if not faults and tied != now:
+        name = min(tied.items() ^ now.items())[0]
+        faults = f"'{name}' is {'not ' if name in tied else ''}tied to another weight"
+    if faults:
+        raise CheckpointError(
+            f"the model is not what its config describes any more, so it could not be loaded: "
+            f"{faults}. Keep its state_dict() instead, or save a model that is as it was built"
+        )
 
 
 def load_model(path: str | Path, *, average: int | None = None, device: str = "cpu") -> nn.Module:

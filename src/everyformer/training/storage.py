@@ -137,6 +137,15 @@ def check_finite(model: nn.Module, source: Path | str) -> None:
 
 def check_fit(expected: dict[str, torch.Size], tensors: dict[str, Tensor], source: Path) -> None:
     """Raise a `CheckpointError` that lists missing and unknown names and other shapes."""
+    if faults := misfits(expected, tensors):
+        raise CheckpointError(
+            f"{source} does not fit the model: {faults}. Build the model with the config that it "
+            "was saved with"
+        )
+
+
+def misfits(expected: dict[str, torch.Size], tensors: dict[str, Tensor]) -> str:
+    """The first missing and unknown names and other shapes, in words; nothing: all fit."""
     faults = [f"'{name}' is missing" for name in expected if name not in tensors]
     faults += [f"'{name}' is unknown to the model" for name in tensors if name not in expected]
     faults += [
@@ -144,9 +153,5 @@ def check_fit(expected: dict[str, torch.Size], tensors: dict[str, Tensor], sourc
         for name, shape in expected.items()
         if name in tensors and tensors[name].shape != shape
     ]
-    if faults:
-        more = f" and {len(faults) - 5} more" if len(faults) > 5 else ""
-        raise CheckpointError(
-            f"{source} does not fit the model: {'; '.join(faults[:5])}{more}. Build the model "
-            "with the config that it was saved with"
-        )
+    more = f" and {len(faults) - 5} more" if len(faults) > 5 else ""
+    return "; ".join(faults[:5]) + more

@@ -22,6 +22,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from everyformer.core.dispatch import take
+from everyformer.core.errors import ShapeError
 from everyformer.core.mask import Mask
 from everyformer.engines.dropout import dropout as drop
 from everyformer.engines.once import named_once
@@ -55,7 +56,17 @@ def attention(
         mask: a `Mask`, or bool broadcastable to (B, H, L, S) with True = may be seen.
         causal: query i sees keys up to i + (S - L).
         bias: float, added to the scaled scores.
+
+    Raises:
+        ShapeError: other shapes, or heads that are no multiple of those of keys and values.
     """
+    fits = q.dim() == k.dim() == v.dim() == 4 and k.shape[:3] == v.shape[:3]
+    if not fits or (q.shape[0], q.shape[3]) != (k.shape[0], k.shape[3]) or q.shape[1] % k.shape[1]:
+        raise ShapeError(
+            "q must be (batch, heads, length, size), k (batch, heads of keys, source, size) and v "
+            f"the same with a size of its own, not {tuple(q.shape)}, {tuple(k.shape)} and "
+            f"{tuple(v.shape)}"
+        )
     if isinstance(mask, Tensor):
         mask = Mask(allowed=mask)
     if mask is None and bias is None and (not causal or q.shape[2] <= k.shape[2]):

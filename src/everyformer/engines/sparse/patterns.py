@@ -52,6 +52,11 @@ class Pattern:
         """Largest distance back to a visible key; None: as far as the text is long."""
         return None
 
+    @property
+    def heads(self) -> int:
+        """Heads that it tells apart; 1 where all see alike."""
+        return 1
+
     def needed(self, j: Tensor, now: Tensor) -> Tensor:
         """Flags of the keys j < ``now`` that some query i >= ``now`` may still see."""
         raise NotImplementedError
@@ -267,7 +272,7 @@ class GlobalQueries(_OfTokens):
 class BlockTable(Pattern):
     """Whole blocks of ``size``: block a sees the blocks ``table[head][a]`` (ascending).
 
-    One entry of ``table`` serves all heads. Blocks beyond it see none.
+    One entry of ``table`` serves all heads. Blocks without a row see none.
     """
 
     kind = "block-table"
@@ -279,13 +284,20 @@ class BlockTable(Pattern):
     """(H or 1, blocks, blocks) bool: the table"""
 
     def __post_init__(self) -> None:
-        entries = self._entries(max(len(rows) for rows in self.table))
-        count = entries.shape[1]
+        blocks = [block for rows in self.table for row in rows for block in row]
+        if min(blocks, default=0) < 0:
+            raise GeneError(f"blocks of a table count from 0, so none of them is {min(blocks)}")
+        count = max(max(len(rows) for rows in self.table), max(blocks, default=-1) + 1)
+        entries = self._entries(count)
         seen = torch.zeros(*entries.shape[:2], count + 1, dtype=torch.bool)
-        # what is none, or beyond the table, goes to a column that is cut off
-        at = torch.where((entries < 0) | (entries >= count), count, entries)
+        # what is none goes to a column that is cut off
+        at = torch.where(entries < 0, count, entries)
         seen = seen.scatter(2, at, True)[..., :count].contiguous()
         object.__setattr__(self, "seen", Constant(seen))
+
+    @property
+    def heads(self) -> int:
+        return len(self.table)
 
     def _sees(self, i: Tensor, j: Tensor, head: Tensor) -> Tensor:
         seen = self.seen.on(i.device)

@@ -81,7 +81,11 @@ class SparsePlan:
     @property
     def complete(self) -> bool:
         """True where every pair is visible, but for later keys if causal."""
-        return all(any(_sees_all(pattern) for pattern in union) for union in self.heads)
+        # beside patterns that are not causal, one that is leaves later keys hidden
+        return all(
+            any(_sees_all(pattern) and pattern.causal == self.causal for pattern in union)
+            for union in self.heads
+        )
 
     @classmethod
     def of(cls, *union: Pattern) -> SparsePlan:
@@ -98,10 +102,6 @@ class SparsePlan:
             return kind(**{name: _tuples(value) for name, value in fields.items()})
 
         return SparsePlan(tuple(tuple(map(pattern, union)) for union in from_json(text)))
-
-    def of_heads(self, chosen: Sequence[int]) -> SparsePlan:
-        """The plan of some heads, counted from 0."""
-        return self if len(self.heads) == 1 else SparsePlan(tuple(self.heads[h] for h in chosen))
 
     def visible(self, i: Tensor, j: Tensor, heads: int) -> Tensor:
         """bool of queries and keys at positions i (..., L) and j (..., S): (..., H or 1, L, S)."""
@@ -139,9 +139,15 @@ class SparsePlan:
         return flags
 
     def check_heads(self, heads: int) -> None:
-        """Refuse another number of heads than the plan has."""
+        """Refuse another number of heads than the plan or one of its tables has."""
         if len(self.heads) not in (1, heads):
             raise ShapeError(f"the plan is for {len(self.heads)} heads, but there are {heads}")
+        for pattern in {pattern for union in self.heads for pattern in union}:
+            if pattern.heads not in (1, heads if len(self.heads) == 1 else 1):
+                raise ShapeError(
+                    f"a table of the plan is for {pattern.heads} heads, but the plan uses it for "
+                    f"{heads if len(self.heads) == 1 else 1}"
+                )
 
     def groups(self, length: int, heads: int) -> tuple[Group, ...]:
         """The units of a row of ``length`` tokens, heads that see alike together."""

@@ -18,7 +18,7 @@ from everyformer.core.config import NoOptions
 from everyformer.core.devices import readable
 from everyformer.core.errors import GeneError, UnsupportedError
 from everyformer.core.mask import Mask, positions_of, runs_after, runs_of
-from everyformer.core.mixer import Context, Mixer, heads_divide, set_options
+from everyformer.core.mixer import Context, Mixer, heads_divide, set_options, sources
 from everyformer.core.outputs import MixerOutput
 from everyformer.core.position import Position
 from everyformer.core.returned import check_like, check_output
@@ -194,11 +194,11 @@ class RowMixer(Mixer):
         mask = self._masked(mask) or Mask()
         if context is not None:
             self._check_context()
-            sources = context if isinstance(context, tuple) else (context, context)
-            keep = checked_keep(sources[0], mask)
+            both = sources(context)
+            keep = checked_keep(both[0], mask)
             texts = []
             for row, one in enumerate(x):
-                read = (t[row] if keep is None else t[row, keep[row]] for t in sources)
+                read = (t[row] if keep is None else t[row, keep[row]] for t in both)
                 texts.append(self.cross_reference(one[None], *(t[None] for t in read)))
             return torch.cat(texts)
         if torch.compiler.is_exporting():
@@ -214,8 +214,8 @@ class RowMixer(Mixer):
             return restore(torch.cat([self.text_reference(picture) for picture in pictures]))
         y = torch.zeros_like(x)
         for row, at in _texts_of(x, mask):
-            both = (mask.global_tokens, mask.sentences)
-            flags, sentences = (None if t is None else t[row, at][None] for t in both)
+            parts = (mask.global_tokens, mask.sentences)
+            flags, sentences = (None if t is None else t[row, at][None] for t in parts)
             text = Rows(x[row, at][None], None, flags, sentences)
             literal = self.text_reference(text)
             check_like(self, "text_reference", literal, text.x)
@@ -228,7 +228,7 @@ class RowMixer(Mixer):
         if not self.crosses:
             return super().read_context(context, mask)
         self._check_context()
-        keys_from, values_from = context if isinstance(context, tuple) else (context, context)
+        keys_from, values_from = sources(context)
         keep = checked_keep(keys_from, mask)
         hidden = None if keep is None else Mask(keep=keep)
         keys = rows_of(keys_from, hidden)[0]

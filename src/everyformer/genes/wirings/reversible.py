@@ -28,7 +28,7 @@ Sources: Gomez et al. 2017, arXiv 1707.04585; Kitaev et al. 2020 (Reformer), arX
 section 3.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -248,6 +248,7 @@ class _Reversible(torch.autograd.Function):
     ) -> tuple[Tensor, ...]:
         ctx.run, ctx.device = run, a.device
         ctx.autocast = as_now(a.device.type)
+        ctx.modes = {m: m.training for block in run.blocks for m in block.modules()}
         ctx.versions, ctx.numbers = [t._version for t in tensors], _numbers(tensors)
         with ctx.autocast():
             a, b, _ = run.loop(Halves(a, b, run.dtype), course)
@@ -277,7 +278,7 @@ class _Reversible(torch.autograd.Function):
         with torch.enable_grad():
             read = [inputs[i].view_as(inputs[i]) for i in run.outside]
         sums: list[Tensor | None] = [None] * len(inputs)
-        with _same_random_numbers_after(a), ctx.autocast(), untraced():
+        with _same_random_numbers_after(a), ctx.autocast(), untraced(), _modes(ctx.modes):
             for step in reversed(run.records):
                 indices, ends_layer = run.weights[step.n, step.part], step.block.parts[-1]
                 if step.part == ends_layer and Tap("block-output", step.layer + 1) in run.subtaps:
@@ -311,6 +312,19 @@ class _Reversible(torch.autograd.Function):
                         gradient = (da + db).sum_to_size(moved.shape).to(moved.dtype)
                         sums[index] = _sum(sums[index], gradient)
         return None, None, da, db, *sums
+
+
+@contextmanager
+def _modes(modes: Mapping[nn.Module, bool]) -> Iterator[None]:
+    """A block in which modules are in training, or not, as these say."""
+    now = {module: module.training for module in modes}
+    try:
+        for module, training in modes.items():
+            module.training = training
+        yield
+    finally:
+        for module, training in now.items():
+            module.training = training
 
 
 def _numbers(tensors: Iterable[Tensor]) -> Tensor:

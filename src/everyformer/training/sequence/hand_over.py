@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from everyformer.core.state import S, filled, named_tensors
+from everyformer.core.state import S, named_tensors, refilled
 from everyformer.system.plain import from_json, to_json
 from everyformer.training.sequence.chain import Chain
 
@@ -82,7 +82,7 @@ class Post:
         for tensor, (_, _, learns) in zip(tensors, told["tensors"], strict=True):
             tensor.requires_grad_(learns)
         named = {name: tensors[index] for name, index in told["names"].items()}
-        return filled(like, named), [t for t in tensors if t.requires_grad]
+        return refilled(like, named), [t for t in tensors if t.requires_grad]
 
     def send_back(self, learned: Sequence[Tensor]) -> None:
         """Send the gradients of what was received to the part before."""

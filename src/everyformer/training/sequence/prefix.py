@@ -17,7 +17,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from everyformer.core.state import S, filled, named_tensors
+from everyformer.core.state import S, named_tensors, refilled
 from everyformer.training.sequence.chain import Chain
 
 
@@ -80,4 +80,4 @@ def _like(state: S, flat: Tensor, seen: Tensor) -> S:
     parts = flat.split([t.numel() for t in numbers.values()])
     pairs = zip(numbers.items(), parts, strict=True)
     tensors = {name: part.view_as(t).to(t.dtype) for (name, t), part in pairs}
-    return dataclasses.replace(filled(state, tensors), seen=seen)
+    return dataclasses.replace(refilled(state, tensors), seen=seen)

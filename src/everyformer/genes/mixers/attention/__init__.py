@@ -29,7 +29,7 @@ from torch import Tensor, nn
 from everyformer.core.chosen import Chosen
 from everyformer.core.errors import GeneError, UnsupportedError
 from everyformer.core.mask import Mask, counted, lengths_of, positions_of
-from everyformer.core.mixer import Context, heads_divide
+from everyformer.core.mixer import Context, heads_divide, sources
 from everyformer.core.outputs import MixerOutput
 from everyformer.core.position import Position
 from everyformer.core.shared import shared
@@ -235,7 +235,7 @@ class Attention(BuiltMixer):
 
     def read_context(self, context: Context, mask: Mask | None = None) -> ContextState:
         """Project a context once; `forward` takes the result as ``state`` at every step."""
-        keys_from, values_from = context if isinstance(context, tuple) else (context, context)
+        keys_from, values_from = sources(context)
         k, v = self.project.one(keys_from, "key"), self.project.one(values_from, "value")
         keep = None if mask is None else mask.keep
         if keep is None:
