@@ -69,6 +69,8 @@ class Right(nn.Module):
         if self.wrong == "dropped when compiled" and torch.compiler.is_compiling():
             h = h.clamp(min=0)
         y = self.head(h)
+        if self.wrong == "a sum over the number of tokens":
+            y = y * 8 / x.shape[1]
         if self.wrong == "too large for half" and y.dtype is torch.bfloat16:
             y = y * 1e30 * 1e30
         if self.wrong == "no digit in half":

@@ -15,8 +15,8 @@ from everyformer.laws.verdict import LawBroken, NotJudged
 def lengths(subject: Subject) -> str:
     """One input, odd lengths and one beyond the longest: a right answer or a clear error.
 
-    The answer of a causal model is right if it begins with that of one input less. An error is
-    clear if it names a length, a limit or a multiple.
+    An answer is right if it is finite (what a causal model answers to fewer inputs is looked at by
+    causality). An error is clear if it names a length, a limit or a multiple.
 
     Raises:
         LawBroken: an error that says nothing, or an answer that is not right.

@@ -1,8 +1,9 @@
 """Causality: an output depends on its own and earlier inputs alone.
 
-Tried in two ways, which find different faults: by changing what comes later, which also finds
-discrete choices (sorting, hashing, routing), and by gradients, which also find what is too small or
-saturated to be seen in one change. In evaluation and in training, where dropout draws the same
+Tried in three ways, which find different faults: by changing what comes later, which also finds
+discrete choices (sorting, hashing, routing), by leaving it out, which finds what depends on how
+much follows, and by gradients, which also find what is too small or saturated to be seen in one
+change. In evaluation and in training, where dropout draws the same
 numbers; with a mask that says that all is real, where one is taken; at lengths around blocks and
 windows; and, the longest of these again, in every other way in which the model computes the same.
 """
@@ -39,7 +40,7 @@ class Condition(NamedTuple):
 
 
 def causality(subject: Subject) -> str:
-    """No output changes, or has a gradient, by what comes later.
+    """No output changes, or has a gradient, by what comes later, or by how much does.
 
     Raises:
         LawBroken: the first output that does, what moves it and by how much.
@@ -53,8 +54,10 @@ def causality(subject: Subject) -> str:
         every = longest(every) if every else list(conditions(model))
         for condition in every:
             changes(model, condition._replace(way=way))
+            if not condition.training and not condition.masked:
+                left_out(model, condition._replace(way=way))
             looks += 1
-    said = f"{looks} looks: every later input changed, in evaluation and training"
+    said = f"{looks} looks: every later input changed or left out, in evaluation and training"
     try:
         return f"{said}; {gradients(subject)} by gradients"
     except LawBroken:
@@ -113,6 +116,32 @@ def changes(subject: Subject, condition: Condition, lasts: Sequence[int] | None 
         moved = _moved(subject, condition, x, y, slice(last + 1, None))[: last + 1]
         if bool((moved > bound).any()):
             raise _broken(subject, condition, x, y, bound, last, alone=lasts is None)
+
+
+def left_out(subject: Subject, condition: Condition) -> None:
+    """Leave out the last input, and the last half: no output before it moves."""
+    length = condition.length
+    x = subject.inputs.draw(1, length)
+    y, bound = subject.exact(x), subject.bound(x)
+    for last in sorted({length // 2, length - 1} - {0}):
+        try:
+            shorter = subject.exact(x[:, :last])
+        except Exception:  # a length that it refuses, which is another law's
+            continue
+        moved = (y[:, :last] - shorter)[0].abs().amax(-1)
+        if bool((moved > bound).any()):
+            t = int(moved.argmax())
+            raise LawBroken(
+                f"output {t} moves by {float(moved[t]):.2g} when inputs from {last} on are left "
+                f"out (outputs reach {float(y.abs().max()):.2g}, rounding {bound:.0e}): it tells "
+                f"how many follow, at {condition}",
+                subject.code(
+                    subject.inputs.code(1, length),
+                    f"shorter = {subject.call_code(f'x[:, :{last}]')}",
+                    f"y = {subject.call_code('x')}",
+                    f"print(float((y[:, :{last}] - shorter)[0, {t}].abs().max()))  # not 0",
+                ),
+            )
 
 
 def suspects(subject: Subject, how: Condition, x: Tensor, y: Tensor, bound: float) -> Sequence[int]:
