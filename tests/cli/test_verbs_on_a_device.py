@@ -62,6 +62,7 @@ def near(a: Any, b: Any) -> bool:
     return bool(a == b)
 
 
+@pytest.mark.full("seconds each", parts=3)
 @pytest.mark.parametrize(
     "task", [pytest.param(task, marks=ALIKE) if task in LIKE_OTHERS else task for task in DATA]
 )

@@ -7,6 +7,7 @@ or input (nothing ran), 1 for a job that ran and failed.
 import difflib
 import errno
 from collections.abc import Iterable
+from typing import Any
 
 
 class EveryformerError(Exception):
@@ -138,6 +139,13 @@ def nearest(name: str, known: Iterable[str]) -> str:
     if close:
         return "did you mean " + " or ".join(f"'{c}'" for c in close) + "?"
     return "known: " + ", ".join(names) if names else "nothing is known under such names"
+
+
+def require_word(name: str, word: Any, known: Iterable[str]) -> None:
+    """Refuse a ``word`` given as ``name`` that is none of those that are ``known``."""
+    names = tuple(known)
+    if word not in names:
+        raise ConfigError(f"'{name}' cannot be {word!r}; {nearest(str(word), names)}")
 
 
 def unknown(kind: str, name: str, known: Iterable[str]) -> UnknownNameError:

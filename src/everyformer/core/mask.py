@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from everyformer.core.devices import readable
 from everyformer.core.errors import ShapeError, UnsupportedError
 from everyformer.core.shared import shared
 
@@ -55,6 +56,8 @@ class Mask:
         """Right-padded rows: row b has ``lengths[b]`` real tokens out of ``size``."""
         if lengths.dim() != 1 or lengths.is_floating_point():
             raise ShapeError(f"lengths must be (batch,) integers, not {tuple(lengths.shape)}")
+        if readable(lengths) and bool(((lengths < 0) | (lengths > size)).any()):
+            raise ShapeError(f"lengths must lie from 0 to {size}, not {lengths.tolist()}")
         return cls(keep=torch.arange(size, device=lengths.device) < lengths[:, None])
 
     def parts(self) -> list[str]:
@@ -145,6 +148,15 @@ def runs_after(documents: Tensor, keep: Tensor | None = None) -> Tensor:
     real = torch.ones_like(runs, dtype=torch.bool) if keep is None else keep
     first = documents.gather(1, real.long().argmax(1, keepdim=True))
     return runs + ((first != 0) & real.any(1, keepdim=True)).long()
+
+
+def require_mask(mask: Mask | None) -> None:
+    """Refuse what is given as a mask and is none, a tensor of flags above all."""
+    if mask is not None and not isinstance(mask, Mask):
+        raise ShapeError(
+            f"a mask is a Mask, not a {type(mask).__name__}: Mask(keep=flags) says which tokens "
+            "are real, Mask(allowed=flags) who may see whom"
+        )
 
 
 def positions_of(

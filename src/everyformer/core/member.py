@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from everyformer.core.config import Choice
+from everyformer.core.errors import require_word
 from everyformer.core.formula import letters_in, value_of
 
 
@@ -95,6 +96,9 @@ class Cost:
         return formula
 
 
+ABILITIES = ("causal", "strictly_causal", "bidirectional", "cross", "streaming", "padding")
+
+
 @dataclass(frozen=True)
 class Member:
     """One row of the family table."""
@@ -140,5 +144,6 @@ class Member:
         return self.exempt.get("causality", True) if self.causal is True else self.causal
 
     def can(self, ability: str) -> bool:
-        """True if 'causal', 'bidirectional', 'cross', 'streaming' or 'padding' is supported."""
+        """True if one of `ABILITIES` is supported."""
+        require_word("abilities", ability, ABILITIES)
         return getattr(self, ability) is True

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from everyformer.core.chosen import Chosen
 from everyformer.core.config import from_dict
 from everyformer.core.errors import ConfigError, GeneError, ShapeError, UnsupportedError
-from everyformer.core.mask import Mask, packed_with_state
+from everyformer.core.mask import Mask, packed_with_state, require_mask
 from everyformer.core.outputs import MixerOutput
 from everyformer.core.panels import Pictures, Recorded
 from everyformer.core.returned import check_output, check_state
@@ -269,6 +269,7 @@ class Mixer(nn.Module):
         self, x: Tensor, context: Context | None, mask: Mask | None, state: State | None
     ) -> None:
         """Refuse what this mixer cannot do, with both sides named."""
+        require_mask(mask)
         if x.dim() != 3:
             raise ShapeError(f"x must be (batch, length, width), not {tuple(x.shape)}")
         if min(x.shape) < 1:

@@ -93,6 +93,11 @@ class State:
 
     def reorder(self, index: Tensor) -> Self:
         """Batch rows picked by ``index`` (new_batch,): beam search, repeats, compaction."""
+        if index.dim() != 1 or index.dtype not in (torch.int64, torch.int32):
+            raise ShapeError(
+                f"rows are picked by their numbers, (new_batch,) int64, not by "
+                f"{tuple(index.shape)} {str(index.dtype).removeprefix('torch.')}"
+            )
         return self.map(lambda t, _: t.index_select(0, index.to(t.device)))
 
     def rebuilt(self, tensor: Callable[[Tensor, Any], Tensor], inner: Callable[[Any], Any]) -> Self:

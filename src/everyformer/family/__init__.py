@@ -12,7 +12,7 @@ from typing import Any
 from everyformer.core import plugins
 from everyformer.core.errors import ConfigError, UnsupportedError, unknown
 from everyformer.core.member import Member
-from everyformer.core.tasks import tasks_called
+from everyformer.core.tasks import TASKS, tasks_called
 from everyformer.core.twins import twin
 from everyformer.family.derived import row_of
 from everyformer.family.outside import outside_name, outside_row
@@ -28,8 +28,15 @@ def list_members(*, task: str | None = None, abilities: tuple[str, ...] = ()) ->
 
     Raises:
         ConfigError: another package offers a row that cannot be used; names the package.
+        UnknownNameError: there is no such task or ability.
     """
-    called = None if task is None else next(iter(tasks_called(task)), task)
+    called = None
+    if task is not None:
+        called = next(iter(tasks_called(task)), None)
+        if called is None:
+            raise unknown("task", task, TASKS)
+    if isinstance(abilities, str):
+        raise ConfigError(f"'abilities' is a tuple of names: ({abilities!r},)")
     return [
         m
         for m in _known().values()

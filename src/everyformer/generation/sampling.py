@@ -21,6 +21,7 @@ from everyformer.core.errors import (
 )
 from everyformer.core.mask import Mask
 from everyformer.core.state import StackState
+from everyformer.core.tasks import TASKS
 from everyformer.data.tokenizers.base import Tokenizer
 from everyformer.generation.compiled import CompiledStep
 from everyformer.generation.config import Sampling
@@ -190,14 +191,18 @@ def stream(
             process compiled.
 
     Raises:
-        UnsupportedError: ``compile`` where there is no C++ compiler, no exact state, or a step is
-            no one graph.
+        UnsupportedError: the model has another task; ``compile`` where there is no C++ compiler,
+            no exact state, or a step is no one graph.
         ShapeError: a row without a token, a token beyond the vocabulary, or a text that outgrows
             the table over positions.
         ConfigError: stop strings without a tokenizer, an end token beyond the vocabulary.
     """
     if tokens is not None and tokens < 0:
         raise ConfigError(f"'tokens' must be 0 or more, not {tokens}")
+    if not TASKS[model.config.task].continues:
+        raise UnsupportedError(
+            f"a model of the task {model.config.task} continues no text: tokens are drawn from lm"
+        )
     sampling = sampling or Sampling()
     ids, keep = _rows_of(prompt, mask, next(model.parameters()).device)
     texts = _Rows(ids, keep, model.config.vocabulary, sampling, tokenizer)
@@ -295,6 +300,8 @@ def _rows_of(
     prompt: Prompt, mask: Mask | None, device: torch.device
 ) -> tuple[Tensor, Tensor | None]:
     """Token ids (B, L) of a prompt in any form, and which are real; None where all are."""
+    if isinstance(prompt, Tensor) and prompt.is_floating_point():
+        raise ShapeError(f"a prompt holds the ids of tokens, integers, not {prompt.dtype}")
     ragged = not isinstance(prompt, Tensor) and len(prompt) > 0 and isinstance(prompt[0], Sequence)
     if ragged and len({len(row) for row in prompt}) > 1:  # type: ignore[arg-type]
         if mask is not None:

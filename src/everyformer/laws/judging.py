@@ -81,7 +81,7 @@ def check(
         ConfigError: a law that there is not, or inputs that cannot be guessed.
     """
     laws, claim = known_laws(laws), known_claim(claims)
-    if isinstance(model, nn.Module):
+    if not isinstance(model, Subject):
         reads: dict[str, Any] = {"vocabulary": vocabulary, "width": width, "inputs": inputs}
         model = subject_of(model, name, causal=causal, **reads)
     return Checked(judge(model, laws, claim))

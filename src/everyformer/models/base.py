@@ -12,7 +12,7 @@ from everyformer.blocks.parts import drop, make_norm
 from everyformer.blocks.stack import Stack
 from everyformer.core.errors import ConfigError, ShapeError, UnsupportedError
 from everyformer.core.leaks import Whole
-from everyformer.core.mask import Mask, positions_of
+from everyformer.core.mask import Mask, positions_of, require_mask
 from everyformer.core.mixer import Mixer
 from everyformer.core.outputs import ModelOutput, StackOutput
 from everyformer.core.position import Position
@@ -164,6 +164,10 @@ class Model(nn.Module):
         """Vectors (B, L, width) of ``tokens`` (B, L), scaled, and of their ``types``."""
         if tokens.dim() != 2 or tokens.is_floating_point():
             raise ShapeError(f"tokens must be (batch, length) integers, not {tuple(tokens.shape)}")
+        if min(tokens.shape) < 1:
+            raise ShapeError(
+                f"tokens are {tuple(tokens.shape)}: there must be at least one row and one token"
+            )
         x = embedding(tokens.long()) * self.config.embedding_scale
         if self.types is not None:
             x = x + (self.types.weight[0] if types is None else self.types(types.long()))
@@ -178,6 +182,7 @@ class Model(nn.Module):
 
         ``position`` replaces the model's own (an encoder's, in an encoder-decoder).
         """
+        require_mask(mask)
         if state is not None:
             if not isinstance(state, StackState):
                 raise ShapeError(

@@ -56,6 +56,7 @@ def create_mixer(
     heads = converted(Count, heads, "heads")
     width = converted(Count, width, "width")
     max_length = converted(Count | None, max_length, "max_length")
+    causal = converted(bool, causal, "causal")
     checked = set_options(cls.Options, name, options)
     sizes = {"width": width, "heads": heads, "causal": causal, "max_length": max_length}
     inside = {

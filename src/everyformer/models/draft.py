@@ -179,6 +179,9 @@ class Draft:
     def put(self, key: str, value: Any) -> None:
         """Put one option where it belongs."""
         gene = key.removesuffix("_options")
+        if key in GENES and not isinstance(value, str | Choice | ByLayer | HeadSplit | None):
+            names = ", ".join(GENES[key].alternatives.names())
+            raise ConfigError(f"'{key}' is chosen by a name ({names}), not by {value!r}")
         if key in OF_FEEDFORWARD and not (key in GENES and self._has(key, value)):
             require_feedforward(self.genes["mixer"], key)
         if isinstance(value, ByLayer):

@@ -100,6 +100,13 @@ class LanguageModel(Model):
             last: predict after so many last real tokens of each row alone, as reading a long prompt
                 needs it; rows with fewer have padding in front.
         """
+        if embeddings is not None and embeddings.shape[:-1] != inputs.shape:
+            raise ShapeError(
+                f"embeddings are {tuple(embeddings.shape)}, but the tokens {tuple(inputs.shape)}: "
+                "give a vector for each"
+            )
+        if last is not None and last < 1:
+            raise ShapeError(f"'last' is a number of tokens from 1 on, not {last}")
         x = self.embed(self.embedding, inputs) if embeddings is None else embeddings
         x = self.add_positions(x, mask, state)
         taught = self.training and targets is not None and last is None
@@ -226,11 +233,21 @@ def total_loss(
     """
     if targets is None:
         return None, dict(terms)
+    require_targets(targets, logits.shape[:-1])
     goals = targets.flatten().long()
     logits = logits.flatten(0, -2)
     if weights is not None:
         return added(_cross_entropy(logits, goals, config, "mean", weights), terms)
     return with_terms(_summed(logits, goals, config), goals, terms)
+
+
+def require_targets(targets: Tensor, shape: Sequence[int]) -> None:
+    """Refuse targets that are not one class for each of what is predicted."""
+    if targets.shape != torch.Size(shape) or targets.is_floating_point():
+        raise ShapeError(
+            f"targets must be {tuple(shape)} integers, one for each that is predicted, not "
+            f"{tuple(targets.shape)} {str(targets.dtype).removeprefix('torch.')}"
+        )
 
 
 def _summed(logits: Tensor, goals: Tensor, config: ModelConfig) -> Tensor:

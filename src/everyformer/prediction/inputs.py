@@ -119,6 +119,8 @@ def open_inputs(words: Sequence[str | Path], reader: Predictor, how: Reading) ->
 def array_inputs(rows: np.ndarray | Tensor, reader: Predictor) -> Inputs:
     """The rows of an array: pictures, series or tokens (see `everyformer.data.arrays.rows_for`)."""
     array = rows.detach().cpu().numpy() if isinstance(rows, Tensor) else rows
+    if not len(array):
+        raise DataError("there are no rows to predict: give at least one")
     inputs = Inputs(iter(()), False)
     values = rows_for(array, reader.task.name, "the array", None)
     inputs.rows = _array_rows("row", *values, inputs, reader)

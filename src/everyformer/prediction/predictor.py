@@ -132,10 +132,13 @@ class Predictor:
             top: classes or tokens given with their probabilities (default: 1 class, 5 tokens).
 
         Raises:
+            ConfigError: a ``batch`` of no row.
             DataError: a row that the model cannot read.
             DivergedError: the model gives no finite numbers.
         """
         top = top or (1 if self.task.answers else TOKENS)
+        if batch < 1:
+            raise ConfigError(f"'batch' is a number of rows from 1 on, not {batch}")
         answer = self._answer()
         ahead = iter(rows)
         while chunk := list(itertools.islice(ahead, batch)):

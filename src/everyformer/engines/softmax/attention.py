@@ -58,7 +58,7 @@ def attention(
         bias: float, added to the scaled scores.
 
     Raises:
-        ShapeError: other shapes, or heads that are no multiple of those of keys and values.
+        ShapeError: other shapes or flags, heads that are no multiple of those of keys and values.
     """
     fits = q.dim() == k.dim() == v.dim() == 4 and k.shape[:3] == v.shape[:3]
     if not fits or (q.shape[0], q.shape[3]) != (k.shape[0], k.shape[3]) or q.shape[1] % k.shape[1]:
@@ -68,6 +68,8 @@ def attention(
             f"{tuple(v.shape)}"
         )
     if isinstance(mask, Tensor):
+        if mask.dtype != torch.bool:
+            raise ShapeError(f"a mask of flags is bool, not {mask.dtype}: give numbers as 'bias'")
         mask = Mask(allowed=mask)
     if mask is None and bias is None and (not causal or q.shape[2] <= k.shape[2]):
         return softmax_attention(q, k, v, Visibility(causal=causal), scale=scale)

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from everyformer.core.chosen import gather_rows
 from everyformer.core.config import Options
-from everyformer.core.errors import ConfigError, ShapeError
+from everyformer.core.errors import ConfigError, ShapeError, require_word
 from everyformer.core.mask import Mask
 from everyformer.core.outputs import MixerOutput
 from everyformer.core.past import past
@@ -69,6 +69,7 @@ def gated_average(
     q: Tensor, k: Tensor, v: Tensor, mask: Mask | None, gate: Gate, average: Average
 ) -> Tensor:
     """``average`` (k, v, keep) on rows with the real tokens first, gated: the functional form."""
+    require_word("gate", gate, _GATES)
     if q.shape != v.shape or k.shape[:-1] != v.shape[:-1] or v.dim() != 3:
         raise ShapeError(
             "q and v must be (batch, length, width) and k must go with them, not "

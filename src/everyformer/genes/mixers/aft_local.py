@@ -22,6 +22,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from everyformer.core.bounds import Whole
+from everyformer.core.errors import ConfigError
 from everyformer.core.mask import Mask
 from everyformer.core.trials import LONGEST, Make, Pair, Trials, output
 from everyformer.engines.averages.banded import banded_average
@@ -77,7 +78,12 @@ def aft_local(
         window: s >= 0: the bias counts where |t - t'| < s and is zero elsewhere.
 
     The others, what is returned and raised as in `aft_full`.
+
+    Raises:
+        ConfigError: a window below 0.
     """
+    if window < 0:
+        raise ConfigError(f"'window' must be at least 0, not {window}")
 
     def average(k: Tensor, v: Tensor, keep: Tensor | None) -> Tensor:
         length = k.shape[1]

@@ -25,7 +25,7 @@ from torch import Tensor, nn
 
 from everyformer.core.bounds import Affects, Count, Positive, rounded_share
 from everyformer.core.config import Options
-from everyformer.core.errors import GeneError
+from everyformer.core.errors import GeneError, ShapeError
 from everyformer.core.mask import Mask
 from everyformer.core.outputs import MixerOutput
 from everyformer.core.shared import advanced
@@ -98,7 +98,18 @@ def spatial_gate(z: Tensor, weight: Tensor, bias: Tensor, *, causal: bool = Fals
         causal: the lower triangle of ``weight`` only.
 
     Returns: (B, L, c).
+
+    Raises:
+        ShapeError: other shapes, or more tokens than the table has rows.
     """
+    heads, size = bias.shape if bias.dim() == 2 else (0, 0)
+    fits = z.dim() == 3 and weight.shape == (heads, size, size) and z.shape[1] <= size
+    if not fits or z.shape[2] % (2 * heads):
+        raise ShapeError(
+            "z must be (batch, length, 2 c), weight (heads, N, N) and bias (heads, N) with N no "
+            f"less than the length and c a multiple of heads, not {tuple(z.shape)}, "
+            f"{tuple(weight.shape)} and {tuple(bias.shape)}"
+        )
     first, second = z.chunk(2, dim=-1)
     return first * spatial_mix(second, weight, bias, causal=causal)
 

@@ -20,20 +20,21 @@ padding or dropout on the weights O(H L S) additions. Nothing is learned unless 
 
 import math
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, Literal, get_args
 
 import torch
 from torch import Tensor, nn
 
 from everyformer.core.bounds import Amount, Times, When
 from everyformer.core.config import Options
-from everyformer.core.errors import GeneError
+from everyformer.core.errors import GeneError, require_word
 from everyformer.core.position import Sizes
 from everyformer.core.trials import HEADS, Make, Pair, Trials
 from everyformer.genes.positions import POSITIONS
 from everyformer.genes.positions.base import AdditivePosition, at_zero
 
 Slopes = Literal["alibi", "geometric"]
+RULES = get_args(Slopes)
 
 
 @dataclass(frozen=True)
@@ -58,6 +59,7 @@ class AlibiOptions(Options):
 
 def alibi_slopes(heads: int, rule: Slopes = "alibi") -> tuple[float, ...]:
     """Slopes m_1 .. m_H of ``heads`` heads, by the paper's rule or 2^(-8h/H) for any number."""
+    require_word("rule", rule, RULES)
     if rule == "geometric":
         return tuple(2.0 ** (-8 * h / heads) for h in range(1, heads + 1))
     below = 1 << (heads.bit_length() - 1)

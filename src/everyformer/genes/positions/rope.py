@@ -19,7 +19,7 @@ a device has no other), so that they are right at any position.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor, nn
@@ -27,7 +27,7 @@ from torch import Tensor, nn
 from everyformer.core.bounds import Part, Positive
 from everyformer.core.config import Options
 from everyformer.core.devices import widest
-from everyformer.core.errors import GeneError
+from everyformer.core.errors import GeneError, require_word
 from everyformer.core.mask import lengths_of
 from everyformer.core.panels import Panel, Panels, Pictures
 from everyformer.core.position import Position, Sizes
@@ -43,6 +43,7 @@ from everyformer.genes.positions.rope_scaling import (
 )
 
 PairLayout = Literal["half", "interleaved"]
+LAYOUTS = get_args(PairLayout)
 
 
 @dataclass(frozen=True)
@@ -103,7 +104,9 @@ def rotate(
 
     Raises:
         GeneError: a ``scaling`` whose options do not go together.
+        ConfigError: another ``layout``.
     """
+    require_word("layout", layout, LAYOUTS)
     chosen = RopeScaling() if scaling is None else scaling
     half = x.shape[-1] // 2
     check_scaling(chosen, half)

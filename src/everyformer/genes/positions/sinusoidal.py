@@ -14,7 +14,7 @@ Source: Vaswani et al. 2017, arXiv 1706.03762, section 3.5. Cost: L d sines, no 
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor
@@ -22,12 +22,14 @@ from torch import Tensor
 from everyformer.core.bounds import Positive
 from everyformer.core.config import Options
 from everyformer.core.devices import widest
+from everyformer.core.errors import require_word
 from everyformer.core.panels import Panel, Panels, Pictures
 from everyformer.core.position import Position, Sizes
 from everyformer.genes.positions import POSITIONS
 
 Layout = Literal["interleaved", "halves"]
 Frequencies = Literal["paper", "t2t"]
+LAYOUTS, FREQUENCIES = get_args(Layout), get_args(Frequencies)
 
 
 @dataclass(frozen=True)
@@ -70,7 +72,13 @@ def sinusoid(
     base: float = 10000.0,
     dtype: torch.dtype = torch.float32,
 ) -> Tensor:
-    """Waves at integer ``positions`` (...,) as (..., width); angles in float32 or wider."""
+    """Waves at integer ``positions`` (...,) as (..., width); angles in float32 or wider.
+
+    Raises:
+        ConfigError: another ``layout`` or ``freq``.
+    """
+    require_word("layout", layout, LAYOUTS)
+    require_word("freq", freq, FREQUENCIES)
     half = width // 2
     wide = torch.float64 if dtype == torch.float64 else torch.float32
     m = torch.arange(half, device=positions.device, dtype=widest(positions.device))
