@@ -28,7 +28,7 @@ CALLS: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: ef.create_mixer("linear", width=8)(drawn(1, 3, 8), mask=torch.ones(1, 3).bool()),
         "not a Tensor: Mask(keep=flags)",
     ),
-    "a number for a depth": (lambda: ef.create_model("gpt", depth=6), "'depth' is chosen by a name"),
+    "a number for a depth": (lambda: ef.create_model("gpt", depth=6), "'depth' is chosen by a"),
     "a list for a memory": (
         lambda: ef.create_model("gpt", memory=["segment"]), "compressive, memorizing, segment"
     ),

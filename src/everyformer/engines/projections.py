@@ -21,6 +21,18 @@ def same(x: Tensor) -> Tensor:
     return x
 
 
+def applied(layer: nn.Module, x: Tensor) -> Tensor:
+    """``layer``, a linear one, on ``x`` in the dtype of ``x``, whatever its weights are kept in.
+
+    What others put in its place (quantised, with an adapter) is called as it is.
+    """
+    if not isinstance(layer, nn.Linear) or layer.weight.dtype == x.dtype:
+        y: Tensor = layer(x)
+        return y
+    bias = None if layer.bias is None else layer.bias.to(x.dtype)
+    return F.linear(x, layer.weight.to(x.dtype), bias)
+
+
 class HeadProjections(nn.Module):
     """X_q W_q^T, X_k W_k^T, X_v W_v^T split into heads, head-major (channel c = h D + r).
 

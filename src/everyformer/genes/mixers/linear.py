@@ -39,6 +39,7 @@ from everyformer.core.trials import WIDTH, Make, Pair, Trials, output
 from everyformer.engines.kernel.attention import ask, kernel_attention, read_all
 from everyformer.engines.kernel.denominators import POSITIVE, Denominator
 from everyformer.engines.kernel.sums import KernelState
+from everyformer.engines.projections import applied
 from everyformer.engines.ranges import fake, full_precision, widened
 from everyformer.genes.mixers import MIXERS
 from everyformer.genes.mixers._kernel import (
@@ -220,14 +221,10 @@ class LearnedMap(nn.Module):
             nn.init.zeros_(self.first.bias)
 
     def forward(self, x: Tensor) -> Tensor:
-        y = _wide_linear(x, self.first)
-        return y if self.second is None else y * _wide_linear(x, self.second)
-
-
-def _wide_linear(x: Tensor, layer: nn.Linear) -> Tensor:
-    """``layer`` of x in float32 at least, as all features are."""
-    x = widened(x)
-    return F.linear(x, layer.weight.to(x.dtype), layer.bias.to(x.dtype))
+        # in float32 at least, as all features are
+        x = widened(x)
+        y = applied(self.first, x)
+        return y if self.second is None else y * applied(self.second, x)
 
 
 def _limits(make: Make) -> list[Pair]:

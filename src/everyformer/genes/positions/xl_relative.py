@@ -35,6 +35,7 @@ from everyformer.core.panels import Panel, Panels, Recorded, layer_title
 from everyformer.core.position import Position, Sizes
 from everyformer.core.trace import record, tracing
 from everyformer.core.trials import Make, Pair, Trials
+from everyformer.engines.projections import applied
 from everyformer.engines.softmax.blocks import Parts
 from everyformer.engines.softmax.distances import Distances
 from everyformer.engines.softmax.pairs import Pairs
@@ -231,9 +232,10 @@ class XlRelative(ScorePosition):
             waves = F.dropout(waves, self.options.wave_dropout, self.training)
             return self._project(waves).transpose(0, 1)
 
-        if self.training:
+        weights = [*self.encode.parameters()]
+        if self.training or not weights:
             return make(falling(count, nearest, self.u.device))
-        return self._remembered.of(make, [self.encode.weight], count, nearest, dtype)
+        return self._remembered.of(make, weights, count, nearest, dtype)
 
     def _waves(self, distances: Tensor, dtype: torch.dtype) -> Tensor:
         """r of distances of any shape: (..., width)."""
@@ -244,5 +246,4 @@ class XlRelative(ScorePosition):
 
     def _project(self, waves: Tensor) -> Tensor:
         assert self.encode is not None
-        projected = F.linear(waves, self.encode.weight.to(waves.dtype))
-        return projected.unflatten(-1, (-1, self.u.shape[-1]))
+        return applied(self.encode, waves).unflatten(-1, (-1, self.u.shape[-1]))
