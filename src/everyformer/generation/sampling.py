@@ -300,7 +300,7 @@ def _rows_of(
     prompt: Prompt, mask: Mask | None, device: torch.device
 ) -> tuple[Tensor, Tensor | None]:
     """Token ids (B, L) of a prompt in any form, and which are real; None where all are."""
-    if isinstance(prompt, Tensor) and prompt.is_floating_point():
+    if isinstance(prompt, Tensor) and prompt.is_floating_point() and prompt.numel():
         raise ShapeError(f"a prompt holds the ids of tokens, integers, not {prompt.dtype}")
     ragged = not isinstance(prompt, Tensor) and len(prompt) > 0 and isinstance(prompt[0], Sequence)
     if ragged and len({len(row) for row in prompt}) > 1:  # type: ignore[arg-type]
