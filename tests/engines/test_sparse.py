@@ -484,3 +484,9 @@ def test_a_table_for_other_heads_is_refused():
             sparse_attention(*inputs, plan)
     with pytest.raises(GeneError, match="none of them is -1"):
         BlockTable(size=4, table=(((-1,),),))
+
+
+def test_a_table_with_fewer_rows_than_blocks_shows_every_block_that_it_names():
+    plan = SparsePlan.of(BlockTable(size=2, table=(((0, 2), (), (1, 4)),), causal=False))
+    seen = plan.mask(10)[0].unflatten(1, (5, 2)).unflatten(0, (5, 2)).any(-1).any(1)
+    assert [row.nonzero()[:, 0].tolist() for row in seen] == [[0, 2], [], [1, 4], [], []]

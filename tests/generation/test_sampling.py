@@ -76,7 +76,11 @@ def test_a_row_of_padding_alone_is_no_prompt() -> None:
     with pytest.raises(ShapeError, match="a prompt is empty"):
         generate(model, torch.ones(2, 2).long(), tokens=1, mask=Mask(keep=keep))
     with pytest.raises(UnsupportedError, match="cannot honour the mask part"):
-        stream(model, torch.ones(2, 2).long(), mask=Mask(documents=torch.zeros(2, 2, dtype=torch.long).long()))
+        stream(
+            model,
+            torch.ones(2, 2).long(),
+            mask=Mask(documents=torch.zeros(2, 2, dtype=torch.long).long()),
+        )
 
 
 def test_the_same_seed_gives_the_same_text_and_another_seed_another() -> None:

@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from everyformer.engines.projections import applied
 from everyformer.family import info, list_members
 from everyformer.verification.cases import small_model
 
@@ -74,3 +75,13 @@ def test_hooks_of_the_layer_of_distances_run():
             module.register_forward_hook(lambda *_: seen.append(1))
     model.eval()(inputs)
     assert len(seen) == 2
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_a_layer_in_half_precision_is_applied_in_the_dtype_of_what_it_reads(bias):
+    layer = nn.Linear(5, 3, bias=bias).bfloat16()
+    x = torch.randn(4, 5)
+    y = applied(layer, x)
+    expected = x.double() @ layer.weight.double().T + (layer.bias.double() if bias else 0)
+    assert y.dtype == torch.float32
+    torch.testing.assert_close(y.double(), expected, rtol=0, atol=1e-6)
