@@ -235,11 +235,12 @@ class TrainedRun:
             )
 
 
-def open_run(folder: str, device: str = "cpu") -> TrainedRun:
+def open_run(folder: str, device: str = "cpu", quiet: bool = False) -> TrainedRun:
     """Read the config of a run's directory, or of a saved model's folder; see also `found_run`.
 
     Args:
         device: where its model is computed; auto: an accelerator if there is one.
+        quiet: say nothing of what the path means, since it is opened again.
 
     Raises:
         CheckpointError: neither is there, or it is damaged.
@@ -247,7 +248,7 @@ def open_run(folder: str, device: str = "cpu") -> TrainedRun:
     """
     device = str(pick_device(device))
     own_folder, note = found_run(folder)
-    if note is not None:
+    if note is not None and not quiet:
         say(note)
     path, place = fetched(own_folder), own_folder if is_remote(own_folder) else None
     if not path.is_dir() or (place and not (path / "config.json").exists()):

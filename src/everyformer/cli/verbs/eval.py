@@ -15,7 +15,6 @@ from everyformer.cli.eval_options import EvalOptions
 from everyformer.cli.exit_search import search_exits
 from everyformer.cli.exits import settle_exits
 from everyformer.cli.forecasting import forecast_table
-from everyformer.cli.found import found_run
 from everyformer.cli.parsing import Line, say
 from everyformer.cli.playing import (
     at_random,
@@ -323,7 +322,7 @@ def _data_of(folder: str) -> DataConfig | None:
 
     if not is_remote(folder) and not expanded(folder).is_dir():
         raise ConfigError(f"there is no run at {folder}: give the directory that `train` made")
-    run = open_run(found_run(folder)[0])
+    run = open_run(folder, quiet=True)
     if not run.saved:
         return data_config(run)
     if TASKS[run.task].acts:
