@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from commands import Refused, Say, Train
@@ -129,6 +130,31 @@ def test_numbers_are_predicted_and_measured(days: Path, trained: Train, say: Say
     assert "always the mean" in out
     header = say("predict", run, "a day", "--format", "csv")[1].splitlines()[0]
     assert header == "input,value"
+
+
+def test_each_of_several_numbers_is_measured_by_itself(
+    tree: Path, trained: Train, say: Say
+) -> None:
+    """The first number is large and easy, the second is noise; each is told in its own unit."""
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((200, 4, 2)).astype("float32")
+    y = np.stack((1e6 * (5 + x[:, :, 0].sum(1)), 0.01 * rng.standard_normal(200)), 1)
+    np.savez(tree / "two.npz", x=x, y=y)
+    run = str(trained("attention", "--data", "two.npz", "--steps", "100", "--lr", "1e-2"))
+    lines = [json.loads(one) for one in say("predict", run, "--format", "jsonl")[1].splitlines()]
+    found = json.loads(say("eval", run, "--json")[1])["evaluation"]
+    code, out, err = say("eval", run)
+    assert code == 0, err
+    table = out[out.index("\nnumber ") :].splitlines()[3:5]
+    for index, one in enumerate(found["by_number"]):
+        off = [abs(line["value"][index] - line["target"][index]) for line in lines]
+        assert one["mae"] == pytest.approx(sum(off) / len(off), rel=1e-4)
+        names = (p + n for n in ("mae", "rmse", "r2") for p in ("", "mean_"))
+        assert table[index].split() == [str(index + 1), *(f"{one[name]:.4g}" for name in names)]
+    assert found["by_number"][0]["rmse"] > 1e3 > 1 > found["by_number"][1]["rmse"]
+    assert out.rstrip().endswith(
+        "better than always giving the mean for 1 of 2 numbers; not surely for number 2"
+    )
 
 
 def test_language_models_say_what_comes_next(trained: Train, say: Say) -> None:

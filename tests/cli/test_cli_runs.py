@@ -193,6 +193,27 @@ def test_evaluation_is_that_of_the_run_or_of_other_data(
     assert "cannot serve the task lm" in refused("eval", str(run), "--data", "digits")
 
 
+@pytest.mark.parametrize("lr", ["1e-4", "1"])
+def test_the_last_step_and_the_best_are_told_apart(lr: str, say: Say, tree: Path) -> None:
+    (tree / "run.toml").write_text(RUN_TOML, encoding="utf-8")
+    words = ("--steps", "3", "--lr", lr, "--training.warmup", "0", "--training.evaluate-every", "1")
+    code, out, err = say("train", "--config", "run.toml", "--out", "run", *words)
+    assert code == 0, err
+    rows = [json.loads(line) for line in Path("run/metrics.jsonl").read_text().splitlines()]
+    losses = {row["step"]: row["evaluation"]["loss"] for row in rows if "evaluation" in row}
+    best = min(losses, key=lambda step: losses[step])
+    assert best == (1 if lr == "1" else 3), "the case of this learning rate"
+    told = dict(re.split(r"\s+", line, maxsplit=1) for line in out.splitlines())
+    assert (told["step"], told["loss"]) == ("3", f"{losses[3]:.6g}")
+    later = f"step {best}, loss {losses[best]:.6g}: eval, predict and generate take that one"
+    assert told.get("best") == (later if best != 3 else None)
+    code, out, err = say("eval", "run", "--json")
+    assert f"the weights of step {best} are measured\n" in err
+    assert json.loads(out)["step"] == best
+    assert json.loads(out)["evaluation"]["loss"] == pytest.approx(losses[best])
+    assert "the weights of" not in say("eval", "run", "--average", "1")[2]
+
+
 def test_the_curve_over_lengths_is_the_evaluation_at_each(
     say: Say, trained: Train, refused: Refused
 ) -> None:

@@ -3,10 +3,12 @@
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from commands import Say
 
+from everyformer.comparison.files import write_result
 from everyformer.system.sealed import read_json, write_json
 
 FORMAT = "everyformer-comparison"
@@ -54,6 +56,32 @@ def test_the_folder_of_a_training_means_the_run_in_it(compared: Path, say: Say) 
     assert code == 0, err
     assert say("generate", str(outer / "run"), "--tokens", "4")[1] == out
     assert "comparison" not in err
+
+
+def test_a_run_that_was_trained_on_since_its_comparison_says_so(compared: Path, say: Say) -> None:
+    outer, inside = compared / "runs" / "gmlp-seed1", compared / "runs" / "gmlp-seed1" / "run"
+    done: Any = {"status": "done", "steps": 3}
+    for place in (outer, compared / "runs" / "gmlp-seed0"):
+        write_result(place, done)
+    told = (
+        "this run was trained on to step 5 since the comparison, whose table and report are of "
+        "step 3\n"
+    )
+    ways = [
+        ("eval", str(compared)),
+        ("generate", str(outer), "--tokens", "2"),
+        ("predict", str(inside), "a text"),
+        ("show", str(compared), "spatial", "--out", "pictures"),
+    ]
+    assert not any("trained on" in say(*words)[2] for words in ways)
+    code, _, err = say("train", "gmlp", "--resume", "--out", str(inside), "--steps", "5")
+    assert code == 0, err
+    for words in ways:
+        code, _, err = say(*words)
+        assert code == 0, err
+        assert err.count(told) == 1, words
+    # another one of the comparison was not
+    assert "trained on" not in say("eval", str(compared / "runs" / "gmlp-seed0"))[2]
 
 
 def test_a_comparison_without_a_result_names_its_runs(

@@ -8,7 +8,7 @@ import pytest
 
 from everyformer.comparison.metrics import METRICS
 from everyformer.comparison.results import Metric
-from everyformer.comparison.summary import member_row, rank, time_to
+from everyformer.comparison.summary import member_row, quality_metric, rank, time_to
 
 COUNTS = ("tokens_per_second", "tokens", "flops", "steps", "seconds")
 
@@ -114,6 +114,19 @@ def test_a_member_beats_a_constant_answer_if_each_of_its_trainings_does(
     ]
     row = member_row("bert", "classify-text", 7, runs, "accuracy")
     assert (row["baseline"], row["beats_baseline"]) == (0.5, beats)
+
+
+@pytest.mark.parametrize(("errors", "beats"), [((1.0, 1.5), True), ((0.1, 2.5), False)])
+def test_a_member_beats_the_means_of_several_numbers_if_it_does_for_each(
+    errors: tuple[float, float], beats: bool
+) -> None:
+    each = [{"number": n, "rmse": rmse, "mean_rmse": 2.0} for n, rmse in enumerate(errors, 1)]
+    whole = {"loss": 0.25, "scaled_rmse": 0.5, "mean_scaled_rmse": 1.0, "by_number": each}
+    runs: Any = [{"evaluation": whole, **dict.fromkeys(COUNTS, 1.0)}]
+    metric = quality_metric("regress-series", runs[0]["evaluation"])
+    row = member_row("bert", "regress-series", 7, runs, metric)
+    assert (metric, row["quality"], row["beats_baseline"]) == ("scaled_rmse", 0.5, beats)
+    assert row["baseline_words"] == "always giving the mean for each of 2 numbers"
 
 
 @pytest.mark.parametrize(("peak", "told"), [(None, None), (27, None), (28, 28), (5000, 5000)])

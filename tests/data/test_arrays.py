@@ -107,8 +107,9 @@ def test_the_sources_own_split_holds(tmp_path: Path) -> None:
          "has an RMSE of 15.15 over those held out"),
         (PIXELS, NUMBERS, "20 pictures with numbers from 0 to 28.5; always answering their mean "
          "10.5 has an RMSE of 15.15 over those held out"),
-        (SERIES, np.stack((NUMBERS, -NUMBERS), 1), "20 series with 2 numbers each from -28.5 to "
-         "28.5; always answering their means 10.5, -10.5 has an RMSE of 15.15 over those held out"),
+        (SERIES, np.stack((NUMBERS, -2 * NUMBERS), 1), "20 series with 2 numbers each from -57 to "
+         "28.5; always answering their means 10.5, -21 has RMSEs of 15.15, 30.3 over those held "
+         "out"),
     ],
 )  # fmt: skip
 def test_the_first_line_says_what_the_rows_answer_and_what_a_constant_would_reach(

@@ -12,6 +12,7 @@ from everyformer.core.errors import GeneError, ShapeError, UnknownNameError
 from everyformer.core.mask import Mask
 from everyformer.models.build import configure, create_model
 from everyformer.training.measures import NumberErrors
+from everyformer.training.worth import worth
 
 SIZES: dict[str, Any] = {"width": 8, "heads": 2, "layers": 1, "max_length": 8}
 MEAN, STD = (100.0, -3.0), (10.0, 0.5)
@@ -120,7 +121,7 @@ def test_facts_of_a_series_that_do_not_fit_are_refused(options: Any, said: str) 
 
 
 @pytest.mark.parametrize("columns", [1, 2])
-def test_the_measures_are_scikit_learns(columns: int) -> None:
+def test_the_measures_are_scikit_learns_for_each_number(columns: int) -> None:
     torch.manual_seed(0)
     y = torch.randn(40, columns, dtype=torch.float64) * 7 + 3
     p = y + torch.randn(40, columns, dtype=torch.float64)
@@ -129,12 +130,17 @@ def test_the_measures_are_scikit_learns(columns: int) -> None:
     for rows in (slice(0, 13), slice(13, 40)):
         errors.add(p[rows], y[rows])
     found = errors.summary()
-    assert found["mae"] == pytest.approx(mean_absolute_error(y, p))
-    assert found["rmse"] == pytest.approx(math.sqrt(mean_squared_error(y, p)))
-    assert found["r2"] == pytest.approx(r2_score(y, p))
     constant = torch.full_like(y, 2.5)
-    assert found["mean_mae"] == pytest.approx(mean_absolute_error(y, constant))
-    assert found["mean_rmse"] == pytest.approx(math.sqrt(mean_squared_error(y, constant)))
+    for index, one in enumerate(found.get("by_number", [found])):
+        true, answered, usual = y[:, index], p[:, index], constant[:, index]
+        assert one["mae"] == pytest.approx(mean_absolute_error(true, answered))
+        assert one["rmse"] == pytest.approx(math.sqrt(mean_squared_error(true, answered)))
+        assert one["r2"] == pytest.approx(r2_score(true, answered))
+        assert one["mean_mae"] == pytest.approx(mean_absolute_error(true, usual))
+        assert one["mean_rmse"] == pytest.approx(math.sqrt(mean_squared_error(true, usual)))
+        assert one["mean_r2"] == pytest.approx(r2_score(true, usual))
+    assert [one["number"] for one in found.get("by_number", [])] == [1, 2][: 2 * (columns > 1)]
+    assert found["r2"] == pytest.approx(r2_score(y, p))
     assert found["mean_r2"] == pytest.approx(r2_score(y, constant))
     assert found["loss"] == pytest.approx(mean_squared_error(y, p) / 16)
     losses = (((p - y) / 4) ** 2).mean(1)
@@ -142,6 +148,30 @@ def test_the_measures_are_scikit_learns(columns: int) -> None:
     low, high = found["loss_interval"]
     assert (high - low) / 2 == pytest.approx(half, rel=1e-6)
     assert found["sequences"] == found["scored"] == 40
+
+
+def test_what_is_said_of_several_numbers_does_not_depend_on_their_units() -> None:
+    torch.manual_seed(0)
+    y = torch.randn(40, 2, dtype=torch.float64) * torch.tensor([3.0, 0.5])
+    p = y + torch.randn(40, 2, dtype=torch.float64)
+    found = []
+    for units in ((1.0, 1.0), (1e6, 1e-3)):
+        scale = torch.tensor(units, dtype=torch.float64)
+        errors = NumberErrors((0.0, 0.0), (3.0 * units[0], 0.5 * units[1]))
+        errors.add(p * scale, y * scale)
+        found.append(errors.summary())
+    first, second = ({k: v for k, v in one.items() if k != "by_number"} for one in found)
+    assert first.keys() == second.keys()
+    assert all(second[name] == pytest.approx(value) for name, value in first.items())
+    spread = torch.tensor([3.0, 0.5], dtype=torch.float64)
+    rms, constant = (math.sqrt(float((e / spread).square().mean())) for e in (p - y, y))
+    assert first["scaled_rmse"] == pytest.approx(rms)
+    assert first["mean_scaled_rmse"] == pytest.approx(constant)
+    low, high = first["scaled_rmse_interval"]
+    assert [low**2, high**2] == pytest.approx(first["loss_interval"])
+    # of the second number the errors are twice what the mean makes
+    said = "better than always giving the mean for 1 of 2 numbers; not surely for number 2"
+    assert [worth("regress-series", one) for one in found] == [said, said]
 
 
 def test_targets_that_are_all_the_same_have_no_r2() -> None:

@@ -12,6 +12,20 @@ from everyformer.training.worth import baseline, worth
 LOW, HIGH = "not surely better than ", "better than "
 
 
+def several(*numbers: tuple[float, list[float]]) -> dict[str, Any]:
+    """An evaluation of numbers with these errors, where their means have errors of 2."""
+    each = [
+        {"number": n, "rmse": rmse, "rmse_interval": around, "mean_rmse": 2.0}
+        for n, (rmse, around) in enumerate(numbers, 1)
+    ]
+    # by all of them together it is better, which decides nothing
+    whole = {"scaled_rmse": 0.5, "scaled_rmse_interval": [0.4, 0.6], "mean_scaled_rmse": 1.25}
+    return {**whole, "by_number": each, "sequences": 9}
+
+
+SURE, UNSURE, WORSE = (1.0, [0.5, 1.5]), (1.0, [0.5, 2.5]), (3.0, [2.5, 3.5])
+
+
 @pytest.mark.parametrize(
     ("task", "evaluation", "said"),
     [
@@ -27,6 +41,18 @@ LOW, HIGH = "not surely better than ", "better than "
          f"{LOW}always giving the mean (rmse 2.4)"),
         ("regress-series", {"rmse": 2.0, "rmse_interval": [1.5, 2.5], "mean_rmse": 2.6},
          f"{HIGH}always giving the mean (rmse 2.6)"),
+        ("regress-series", several(SURE, SURE),
+         f"{HIGH}always giving the mean for each of 2 numbers (scaled rmse 1.25)"),
+        ("regress-series", several(SURE, UNSURE),
+         f"{HIGH}always giving the mean for 1 of 2 numbers; not surely for number 2"),
+        ("regress-text", several(WORSE, SURE, UNSURE, SURE),
+         f"{HIGH}always giving the mean for 2 of 4 numbers; not surely for numbers 1 and 3"),
+        ("regress-image", several(WORSE, UNSURE),
+         f"{LOW}always giving the mean for any of 2 numbers"),
+        ("regress-image",
+         {"by_number": [{"number": n, "rmse": 1.0, "mean_rmse": 2.0} for n in (1, 2)],
+          "scaled_rmse": 0.5, "mean_scaled_rmse": 1.0, "sequences": 1},
+         f"{LOW}always giving the mean for any of 2 numbers"),
         ("forecast", {"wql": 0.1, "simple_wql": 0.9, "sequences": 1},
          f"{LOW}the best of naive, seasonal naive and drift (wql 0.9)"),
         ("forecast", {"wql": 0.1, "wql_interval": [0, 0.2], "simple_wql": 0.9, "sequences": 2},

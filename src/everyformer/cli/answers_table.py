@@ -1,5 +1,6 @@
 """Tables of `train` and `eval` for runs that answer: measures beside a baseline, and classes."""
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,21 +15,23 @@ MEASURES = {
     "calibration_error": "calibration error (15 bins)",
     "mae": "MAE",
     "rmse": "RMSE",
+    "scaled_rmse": "RMSE in standard deviations",
     "r2": "R^2",
     "mean_depth": "steps a token takes",
     "mean_span": "tokens a head looks back",
 }
 """measure -> what it is called"""
 MOST = 20
-"""classes that have a row of their own, at most"""
+"""classes or numbers that have a row of their own, at most"""
 DRAWN = 8
 """classes up to which the confusion matrix is printed"""
 
 
 def answers_table(evaluation: dict[str, Any], classes: Sequence[str]) -> str:
-    """An evaluation as tables: measures with intervals beside the baseline's, then each class.
+    """An evaluation as tables: measures with intervals beside the baseline's, then each class or
+    each of several numbers.
 
-    Of more than 20 classes those with the lowest F1.
+    Of more than 20 those with the lowest F1 or R^2.
     """
     rows = []
     for name, called in MEASURES.items():
@@ -46,6 +49,8 @@ def answers_table(evaluation: dict[str, Any], classes: Sequence[str]) -> str:
     parts.append(f"over {evaluation['sequences']:,} rows")
     if "by_class" in evaluation:
         parts += _classes(evaluation, classes)
+    if "by_number" in evaluation:
+        parts += _numbers(evaluation["by_number"])
     return "\n\n".join(parts)
 
 
@@ -53,6 +58,21 @@ def _baseline(evaluation: dict[str, Any], name: str) -> str:
     """The measure of always giving the same answer."""
     value = evaluation.get(f"majority_{name}", evaluation.get(f"mean_{name}"))
     return "-" if value is None else f"{value:.4g}"
+
+
+def _numbers(chosen: list[dict[str, Any]]) -> list[str]:
+    """A row a number, in its own unit, beside its mean of training."""
+    parts, names = [], ("mae", "rmse", "r2")
+    if len(chosen) > MOST:
+        parts.append(f"the {MOST} numbers of {len(chosen):,} with the lowest R^2 (--json has all):")
+        chosen = sorted(chosen, key=lambda row: row.get("r2", -math.inf))[:MOST]
+    values = [
+        [row["number"]]
+        + [f"{row[n]:.4g}" if n in row else "-" for name in names for n in (name, f"mean_{name}")]
+        for row in chosen
+    ]
+    head = [f"{MEASURES[name]}{of}" for name in names for of in ("", " of the mean")]
+    return [*parts, table(["number", *head], values)]
 
 
 def _classes(evaluation: dict[str, Any], classes: Sequence[str]) -> list[str]:

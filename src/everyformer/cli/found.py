@@ -27,19 +27,22 @@ def found_run(folder: str) -> tuple[str, str | None]:
         CheckpointError: a comparison without a result yet; the runs that there are are named.
     """
     path = _here(folder)
-    if not path.is_dir() or (path / CONFIG).exists():
+    if not path.is_dir():
         return folder, None
+    if (path / CONFIG).exists():
+        return folder, _trained_on(path)
     if (path / INSIDE / CONFIG).exists():
-        return f"{folder.rstrip('/')}/{INSIDE}" if is_remote(folder) else str(path / INSIDE), None
+        inside = path / INSIDE
+        own = f"{folder.rstrip('/')}/{INSIDE}" if is_remote(folder) else str(inside)
+        return own, _trained_on(inside)
     if not is_comparison(folder):
         return folder, None
     best = _best(path)
     if best is None:
         raise _unfinished(folder)
-    return (
-        str(path / best["folder"] / INSIDE),
-        f"{folder} is a comparison: its best, {best['member']} (seed {best['seed']}), is taken",
-    )
+    run = path / best["folder"] / INSIDE
+    taken = f"{folder} is a comparison: its best, {best['member']} (seed {best['seed']}), is taken"
+    return str(run), "; ".join(filter(None, (taken, _trained_on(run))))
 
 
 def is_comparison(folder: str) -> bool:
@@ -63,6 +66,24 @@ def compared(folder: str) -> Results:
     if not path.exists():
         raise _unfinished(folder)
     return cast("Results", read_json(path, FORMAT))
+
+
+def _trained_on(run: Path) -> str | None:
+    """Words on a run of a comparison that has gone on since the comparison measured it."""
+    from everyformer.comparison.files import read_result
+    from everyformer.training.checkpoint import checkpoints
+
+    there = checkpoints(run / "checkpoints")
+    result = read_result(run.parent) if there and run.name == INSIDE else None
+    if result is None or result["status"] != "done":
+        return None
+    now = int(there[-1].name.removeprefix("step-"))
+    if now <= result["steps"]:
+        return None
+    return (
+        f"this run was trained on to step {now:,} since the comparison, whose table and report are "
+        f"of step {result['steps']:,}"
+    )
 
 
 def _here(folder: str) -> Path:

@@ -29,7 +29,7 @@ from everyformer.rl.build import EnvironmentConfig
 from everyformer.system.files import is_remote
 from everyformer.system.sealed import read_json
 from everyformer.training.remote import fetched
-from everyformer.training.saved import is_model, load_model
+from everyformer.training.saved import best_checkpoint, is_model, load_model
 from everyformer.training.storage import MODEL_FORMAT, RUN_FORMAT, check_finite
 from everyformer.training.warmstart import saved_tokenizer
 
@@ -74,6 +74,13 @@ class TrainedRun:
         assert isinstance(model, Model)
         check_finite(model, self.path)
         return model
+
+    def step(self, average: int | None = None) -> int | None:
+        """The step that `model` gives the weights of; None of a saved model and of a mean."""
+        if self.saved or average is not None:
+            return None
+        folder = fetched(self.place or self.path, "best") / "checkpoints"
+        return int(best_checkpoint(folder).name.removeprefix("step-"))
 
     def reading(
         self, average: int | None, store: str | None, knn: KnnOptions, nearest: SearchOptions
@@ -228,11 +235,12 @@ class TrainedRun:
             )
 
 
-def open_run(folder: str, device: str = "cpu") -> TrainedRun:
+def open_run(folder: str, device: str = "cpu", quiet: bool = False) -> TrainedRun:
     """Read the config of a run's directory, or of a saved model's folder; see also `found_run`.
 
     Args:
         device: where its model is computed; auto: an accelerator if there is one.
+        quiet: say nothing of what the path means, since it is opened again.
 
     Raises:
         CheckpointError: neither is there, or it is damaged.
@@ -240,7 +248,7 @@ def open_run(folder: str, device: str = "cpu") -> TrainedRun:
     """
     device = str(pick_device(device))
     own_folder, note = found_run(folder)
-    if note is not None:
+    if note is not None and not quiet:
         say(note)
     path, place = fetched(own_folder), own_folder if is_remote(own_folder) else None
     if not path.is_dir() or (place and not (path / "config.json").exists()):

@@ -66,6 +66,12 @@ METRICS: dict[Metric, MetricInfo] = {
     "mae": MetricInfo(
         "mean absolute error", "lower", ".4g", f"a mean absolute error of {{}} {_LOWER}"
     ),
+    "scaled_rmse": MetricInfo(
+        "RMSE in standard deviations",
+        "lower",
+        ".4g",
+        f"a root mean square error of {{}} standard deviations {_LOWER}",
+    ),
     "rmse": MetricInfo(
         "root mean square error", "lower", ".4g", f"a root mean square error of {{}} {_LOWER}"
     ),

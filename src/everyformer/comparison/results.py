@@ -21,6 +21,7 @@ Metric = Literal[
     "mase",
     "accuracy",
     "mae",
+    "scaled_rmse",
     "rmse",
     "r2",
     "return",
@@ -44,6 +45,7 @@ class Evaluation(TypedDict):
     accuracy: NotRequired[float]
     mae: NotRequired[float]
     rmse: NotRequired[float]
+    scaled_rmse: NotRequired[float]
     r2: NotRequired[float]
     mean_depth: NotRequired[float]
     """steps of layers that a token takes, where that differs"""

@@ -151,6 +151,7 @@ class Task:
 
 
 _BITS = ("bits_per_byte", "bits_per_base", "bits_per_residue", "loss")
+_ERRORS = ("scaled_rmse", "rmse")
 TASKS: dict[str, Task] = {
     task.name: task
     for task in (
@@ -198,17 +199,17 @@ TASKS: dict[str, Task] = {
         ),
         Task(
             TEXT_NUMBER, "tokens -> a number", "labelled text", "number",
-            "classifier:TextClassifier", "--data reviews.csv --task regress", metrics=("rmse",),
+            "classifier:TextClassifier", "--data reviews.csv --task regress", metrics=_ERRORS,
             use="predict {run} 'your text'",
         ),
         Task(
             IMAGE_NUMBER, "a picture -> a number", "pictures", "number",
-            "classifier:ImageClassifier", "--data myimages.npz --task regress", metrics=("rmse",),
+            "classifier:ImageClassifier", "--data myimages.npz --task regress", metrics=_ERRORS,
             use="predict {run} mypicture.png",
         ),
         Task(
             SERIES_NUMBER, "a series of numbers -> a number", "series", "number",
-            "classifier:SeriesClassifier", "--data myseries.npz --task regress", metrics=("rmse",),
+            "classifier:SeriesClassifier", "--data myseries.npz --task regress", metrics=_ERRORS,
             use="predict {run} myseries.npz",
         ),
         Task(

@@ -271,11 +271,14 @@ def _numbers(numbers: np.ndarray, train: np.ndarray, validation: np.ndarray, wha
     if not len(train):
         return note
     means = numbers[train].mean(0, dtype=np.float64)
-    off = math.sqrt(np.square(numbers[validation] - means).mean(dtype=np.float64))
-    listed = ", ".join(f"{mean:.4g}" for mean in means[:SHOWN]) + " ..." * (count > SHOWN)
+    off = np.sqrt(np.square(numbers[validation] - means).mean(0, dtype=np.float64))
+    listed, errors = (
+        ", ".join(f"{value:.4g}" for value in values[:SHOWN]) + " ..." * (count > SHOWN)
+        for values in (means, off)
+    )
     return (
-        f"{note}; always answering their mean{'s' if count > 1 else ''} {listed} has an RMSE of "
-        f"{off:.4g} over those held out"
+        f"{note}; always answering their mean{'s' if count > 1 else ''} {listed} has "
+        f"{'RMSEs' if count > 1 else 'an RMSE'} of {errors} over those held out"
     )
 
 

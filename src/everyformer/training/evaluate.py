@@ -67,7 +67,8 @@ def evaluate(
         depth that differs by token ``mean_depth`` (`everyformer.core.tally`); with text
         ``bits_per_byte`` (of sequences base or residue: `Dataset.unit`), with pixels
         ``bits_per_dim``, each with its interval; with numbers ``mae``, ``rmse``, ``r2`` and the
-        same of answering the mean (``mean_mae`` ...); of forecasts the measures of
+        same of answering the mean (``mean_mae`` ...), of several numbers in ``by_number``, and
+        ``scaled_rmse`` and ``r2`` over all of them; of forecasts the measures of
         `ForecastErrors`; with classes the measures of `ClassErrors` and ``always``, the commonest
         one; with text ``counting_loss`` and ``counting_bits_per_byte``, those of counting tokens
         (`Dataset.counting`), likewise with pixels; with actions
@@ -200,7 +201,17 @@ def in_words(evaluation: dict[str, Any]) -> str:
     """The main number of an evaluation and its interval, in one line."""
     parts = [] if "return" in evaluation else [f"validation loss {evaluation['loss']:.4f}"]
     bits = (name for name in evaluation if name.startswith("bits_per_") and "interval" not in name)
-    for name in ("return", "success", *bits, "accuracy", "rmse", "r2", "wql", "mase"):
+    for name in (
+        "return",
+        "success",
+        *bits,
+        "accuracy",
+        "scaled_rmse",
+        "rmse",
+        "r2",
+        "wql",
+        "mase",
+    ):
         if name in evaluation:
             around = evaluation.get(f"{name}_interval")
             span = "" if around is None else f" ({around[0]:.4f} to {around[1]:.4f})"

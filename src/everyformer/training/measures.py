@@ -19,8 +19,10 @@ row with the mean of the training data:
     MAE = mean |p - y|          RMSE = sqrt(mean (p - y)^2)
     R^2 = 1 - sum (p - y)^2 / sum (y - mean y)^2
 
-With several numbers a row, the first two are means over all of them and R^2 is the mean of each
-one's own.
+With several numbers a row each has these of its own, since units may differ. Over all of them, R^2
+is the mean of each one's own, and with s the standard deviation of each number in training
+
+    scaled RMSE = sqrt(mean ((p - y) / s)^2)
 """
 
 import math
@@ -186,28 +188,54 @@ class NumberErrors:
     def summary(self) -> dict[str, Any]:
         """The measures and the loss, in squared standard deviations; 95% intervals.
 
-        R^2 is left out where all targets are the same number.
+        R^2 is left out where all targets are the same number. Several numbers have measures of
+        their own in ``by_number``, and no MAE and RMSE of all, which the largest unit would decide.
         """
-        count, absolute, square, fourth, off, off_square, centred, centred_square, loss = self.sums
-        rows, every = float(count[0]), float(count.sum())
-        mae, mse = float(absolute.sum()) / every, float(square.sum()) / every
-        mean_loss = float((square / self.std.square()).sum()) / every
+        square, off_square, loss = self.sums[2], self.sums[5], self.sums[8]
+        rows, every, variance = float(self.sums[0, 0]), square.numel(), self.std.square()
+        mean_loss = float((square / variance).sum()) / (rows * every)
         result: dict[str, Any] = {"loss": mean_loss, "loss_interval": None}
-        result |= {"mae": mae, "rmse": math.sqrt(mse)}
         if rows > 1:
             half = _half(mean_loss, float(loss.sum()) / rows, rows)
             result["loss_interval"] = [mean_loss - half, mean_loss + half]
-            half = _half(mae, mse, rows)
-            result["mae_interval"] = [max(0.0, mae - half), mae + half]
-            half = _half(mse, float(fourth.sum()) / every, rows)
-            result["rmse_interval"] = [math.sqrt(max(0.0, mse - half)), math.sqrt(mse + half)]
-        spread = centred_square - centred.square() / count
-        if bool((spread > 0).all()):
-            result["r2"] = float((1 - square / spread).mean())
-            result["mean_r2"] = float((1 - off_square / spread).mean())
-        result["mean_mae"] = float(off.sum()) / every
-        result["mean_rmse"] = math.sqrt(float(off_square.sum()) / every)
+        each = [_measures(*column) for column in self.sums[:8].T.tolist()]
+        if every == 1:
+            result |= each[0]
+        else:
+            result["scaled_rmse"] = math.sqrt(mean_loss)
+            if rows > 1:
+                ends = result["loss_interval"]
+                result["scaled_rmse_interval"] = [math.sqrt(max(0.0, end)) for end in ends]
+            constant = float((off_square / variance).sum()) / (rows * every)
+            result["mean_scaled_rmse"] = math.sqrt(constant)
+            if all("r2" in one for one in each):
+                result |= {n: sum(one[n] for one in each) / every for n in ("r2", "mean_r2")}
+            result["by_number"] = [{"number": n, **one} for n, one in enumerate(each, 1)]
         return result | {"scored": int(rows), "sequences": int(rows)}
+
+
+def _measures(
+    rows: float,
+    absolute: float,
+    square: float,
+    fourth: float,
+    off: float,
+    off_square: float,
+    centred: float,
+    centred_square: float,
+) -> dict[str, Any]:
+    """Measures of one number in its own unit, from its sums."""
+    mae, mse = absolute / rows, square / rows
+    result: dict[str, Any] = {"mae": mae, "rmse": math.sqrt(mse)}
+    if rows > 1:
+        half = _half(mae, mse, rows)
+        result["mae_interval"] = [max(0.0, mae - half), mae + half]
+        half = _half(mse, fourth / rows, rows)
+        result["rmse_interval"] = [math.sqrt(max(0.0, mse - half)), math.sqrt(mse + half)]
+    spread = centred_square - centred * centred / rows
+    if spread > 0:
+        result |= {"r2": 1 - square / spread, "mean_r2": 1 - off_square / spread}
+    return result | {"mean_mae": off / rows, "mean_rmse": math.sqrt(off_square / rows)}
 
 
 def _half(mean: float, mean_square: float, rows: float) -> float:

@@ -146,13 +146,15 @@ def load_model(path: str | Path, *, average: int | None = None, device: str = "c
         return model.eval().to(where)
     model = build_from_values(values["model"])
     if average is None:
-        _load_best(path / "checkpoints", model)
+        _load_best(best_checkpoint(path / "checkpoints"), model)
     else:
         _load_mean(path / "checkpoints", model, average, values["training"]["keep"])
     return model.eval().to(where)
 
 
-def _load_best(folder: Path, model: nn.Module) -> None:
+def best_checkpoint(folder: Path) -> Path:
+    """The checkpoint of a run that `load_model` takes: the best, or the newest where none was
+    evaluated or the best is damaged, which is warned of."""
     newest = newest_checkpoint(folder)
     if newest is None:
         raise CheckpointError(f"{folder} holds no checkpoint yet: the run has not saved one")
@@ -164,6 +166,10 @@ def _load_best(folder: Path, model: nn.Module) -> None:
             path = best
         except DamagedError as error:
             warnings.warn(f"the best checkpoint is skipped for {path.name}: {error}", stacklevel=3)
+    return path
+
+
+def _load_best(path: Path, model: nn.Module) -> None:
     load_model_of(path, model)
     if holds(path, "ema"):
         copy_weights(model, tensors_in(path, "ema"))

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from everyformer.core.tasks import TASKS
+from everyformer.core.wording import few
 
 
 class Baseline(NamedTuple):
@@ -21,6 +22,7 @@ NOT_BETTER = "not surely better than"
 """begins the sentence of an evaluation that is worth nothing"""
 _KNOWN = {
     "accuracy": ("majority_accuracy", "always giving the commonest class", 1),
+    "scaled_rmse": ("mean_scaled_rmse", "always giving the mean", -1),
     "rmse": ("mean_rmse", "always giving the mean", -1),
     "mae": ("mean_mae", "always giving the mean", -1),
     "r2": ("mean_r2", "always giving the mean", 1),
@@ -43,12 +45,16 @@ def baseline(task: str, evaluation: Mapping[str, Any]) -> Baseline | None:
     name, words, _ = _KNOWN.get(metric, ("", "", 0))
     if "always" in evaluation:
         words = f"always answering '{evaluation['always']}'"
+    if "by_number" in evaluation:
+        words += f" for each of {len(evaluation['by_number'])} numbers"
     return Baseline(float(evaluation[name]), words, metric) if name in evaluation else None
 
 
 def is_better(evaluation: Mapping[str, Any], base: Baseline) -> bool:
     """True if an evaluation surely beats the baseline: its whole 95% interval does, where known; of
-    one row nothing is sure."""
+    one row nothing is sure, and of several numbers each must beat its own."""
+    if "by_number" in evaluation:
+        return not _short(evaluation)
     sign = _KNOWN[base.metric][2]
     around = evaluation.get(f"{base.metric}_interval")
     if around is None and evaluation.get("sequences") == 1:
@@ -62,5 +68,24 @@ def worth(task: str, evaluation: Mapping[str, Any]) -> str | None:
     base = baseline(task, evaluation)
     if base is None:
         return None
+    short, count = _short(evaluation), len(evaluation.get("by_number", ()))
+    if short:
+        always = _KNOWN[base.metric][1]
+        if len(short) == count:
+            return f"{NOT_BETTER} {always} for any of {count} numbers"
+        return (
+            f"better than {always} for {count - len(short)} of {count} numbers; not surely for "
+            f"number{'s' * (len(short) > 1)} {few(short)}"
+        )
     than = "better than" if is_better(evaluation, base) else NOT_BETTER
     return f"{than} {base.words} ({base.metric.replace('_', ' ')} {base.value:.4g})"
+
+
+def _short(evaluation: Mapping[str, Any]) -> list[str]:
+    """Of several numbers those that are not surely better than their mean."""
+    rows = evaluation.get("sequences")
+    return [
+        str(one["number"])
+        for one in evaluation.get("by_number", ())
+        if not is_better({"sequences": rows, **one}, Baseline(one["mean_rmse"], "", "rmse"))
+    ]

@@ -15,7 +15,6 @@ from everyformer.cli.eval_options import EvalOptions
 from everyformer.cli.exit_search import search_exits
 from everyformer.cli.exits import settle_exits
 from everyformer.cli.forecasting import forecast_table
-from everyformer.cli.found import found_run
 from everyformer.cli.parsing import Line, say
 from everyformer.cli.playing import (
     at_random,
@@ -88,6 +87,7 @@ def run(words: Sequence[str]) -> int:
     say(f"{dataset.name}: {dataset.split}")
     say_if_changed(trained, options.data, dataset)
     model = trained.reading(options.average, options.store, options.knn, options.nearest)
+    step = _step(trained, options.average)
     if options.search_exits is None:
         settle_exits(trained, model, options.exits, dataset.fingerprint)
     warn_of_own_rows(model, dataset)
@@ -119,7 +119,8 @@ def run(words: Sequence[str]) -> int:
         evaluation = _finite(model, evaluate(model, dataset, details=True, **rules), options.run)
     evaluation |= translations
     if options.json:
-        emit({"run": options.run, "data": dataset.summary(), "evaluation": evaluation})
+        found = {"data": dataset.summary(), "evaluation": evaluation}
+        emit({"run": options.run, "step": step, **found})
     else:
         _print(evaluation, trained, dataset, leak and NOT_WRITING)
     return 0
@@ -164,15 +165,24 @@ def _print(
 
 def _episodes(trained: TrainedRun, options: EvalOptions, of_environment: dict[str, Any]) -> int:
     """Play, and say what was reached."""
+    step = _step(trained, options.average)
     episodes = played_by(trained, options.play, of_environment, options.average)
     rows, random = rows_of(episodes), at_random(episodes)
     if options.json:
         environment = to_dict(episodes[0][1].environment)
         found = {"environment": environment, "evaluation": rows, "random": random}
-        emit({"run": options.run, **found})
+        emit({"run": options.run, "step": step, **found})
     else:
         print(returns_table([*rows, random]))
     return 0
+
+
+def _step(trained: TrainedRun, average: int | None) -> int | None:
+    """The step of the weights that are measured, which is said: `train` ends with its last."""
+    step = trained.step(average)
+    if step is not None:
+        say(f"the weights of step {step:,} are measured")
+    return step
 
 
 def warn_of_own_rows(model: Any, dataset: Dataset) -> None:
@@ -312,7 +322,7 @@ def _data_of(folder: str) -> DataConfig | None:
 
     if not is_remote(folder) and not expanded(folder).is_dir():
         raise ConfigError(f"there is no run at {folder}: give the directory that `train` made")
-    run = open_run(found_run(folder)[0])
+    run = open_run(folder, quiet=True)
     if not run.saved:
         return data_config(run)
     if TASKS[run.task].acts:

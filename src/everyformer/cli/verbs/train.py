@@ -124,8 +124,12 @@ def _tell(
     if (task.forecasts or task.answers) and measured and not options.json:
         forecasts = task.forecasts and forecast_table(measured, None)
         print(f"{forecasts or answers_table(measured, dataset.classes)}\n")
-        kept = ("loss", "worth", "advice", "predictions")
+        kept = ("step", "loss", "worth", "advice", "predictions")
         rows = {name: rows[name] for name in kept if name in rows}
+    best = result.best
+    if best and measured and best["step"] != measured["step"]:
+        at = f"step {best['step']:,}, loss {best['loss']:.6g}"
+        rows["best"] = f"{at}: eval, predict and generate take that one"
     speed = f", {result.tokens_per_second:,.0f} tokens/s" if result.tokens_per_second else ""
     if result.left_out:
         speed += f" after the first {result.left_out} steps"
@@ -137,7 +141,7 @@ def _tell(
         "next": own.command(use.format(run=shlex.quote(where))),
     }
     if options.json:
-        emit({**rows, "evaluation": measured})
+        emit({**rows, "evaluation": measured, "best": best})
     else:
         print(facts(rows))
 
