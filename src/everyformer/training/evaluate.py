@@ -201,17 +201,8 @@ def in_words(evaluation: dict[str, Any]) -> str:
     """The main number of an evaluation and its interval, in one line."""
     parts = [] if "return" in evaluation else [f"validation loss {evaluation['loss']:.4f}"]
     bits = (name for name in evaluation if name.startswith("bits_per_") and "interval" not in name)
-    for name in (
-        "return",
-        "success",
-        *bits,
-        "accuracy",
-        "scaled_rmse",
-        "rmse",
-        "r2",
-        "wql",
-        "mase",
-    ):
+    numbers = ("accuracy", "scaled_rmse", "rmse", "r2", "wql", "mase")
+    for name in ("return", "success", *bits, *numbers):
         if name in evaluation:
             around = evaluation.get(f"{name}_interval")
             span = "" if around is None else f" ({around[0]:.4f} to {around[1]:.4f})"
