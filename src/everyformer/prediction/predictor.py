@@ -32,6 +32,7 @@ from everyformer.datastores.job import Say
 from everyformer.datastores.runs import reading_model
 from everyformer.models.base import Model, evaluating
 from everyformer.prediction.records import Candidate, Prediction, Row, ranked, share
+from everyformer.prediction.words import Words, best
 from everyformer.training.saved import load_model
 from everyformer.training.storage import check_finite
 from everyformer.training.warmstart import read_start
@@ -75,6 +76,8 @@ class Predictor:
         self.classes = tuple(classes) or tuple(map(str, range(self.config.classes)))
         self.named = bool(classes) or not self.task.classifies
         """whether the names of the classes are known"""
+        hides = self.task.predicts == "hidden"
+        self.words = Words(tokenizer, self.mask_token if hides else None)
         self.length = self.config.tokens if length is None else length
         self.text_column: str | None = None
         """of the tables that it was trained on, where that was said"""
@@ -165,7 +168,7 @@ class Predictor:
                 if self.task.predicts == "hidden" and self.mask_token not in value:
                     continue
                 text = self.tokenizer is not None and value.ndim == 1
-                shown = self._text(value.tolist()) if text else f"held-out row {number}"
+                shown = self.words.text(value.tolist()) if text else f"held-out row {number}"
                 yield Row(shown, value, target=target)
 
     @property
@@ -291,7 +294,7 @@ class Predictor:
 
     def _classes(self, rows: Sequence[np.ndarray], top: int) -> Iterator[dict[str, Any]]:
         for p in self._logits(rows).softmax(-1):
-            results = [Candidate(self.classes[id_], value, id_) for value, id_ in _best(p, top)]
+            results = [Candidate(self.classes[id_], value, id_) for value, id_ in best(p, top)]
             yield {
                 "label": results[0].text,
                 "probability": results[0].probability,
@@ -306,7 +309,7 @@ class Predictor:
         # padded in front, so that the last position is every row's own
         logits = self._logits(rows, front=True, last=1)[:, -1]
         for row, p in zip(rows, logits.softmax(-1), strict=True):
-            yield {"tokens": self._candidates(row.tolist(), p, top)}
+            yield {"tokens": self.words.likeliest(row.tolist(), p, top)}
 
     def _hidden(self, rows: Sequence[np.ndarray], top: int) -> Iterator[dict[str, Any]]:
         logits = self._logits(rows)
@@ -315,9 +318,9 @@ class Predictor:
             ids, masks = row.tolist(), []
             z[:, self.mask_token] = -torch.inf  # nothing hides a mask
             for place in places.tolist():
-                masks.append(self._candidates(ids[:place], z[place].softmax(-1), top))
+                masks.append(self.words.likeliest(ids[:place], z[place].softmax(-1), top))
                 ids[place] = masks[-1][0].id
-            yield {"masks": (*masks,), "filled": self._text(ids)}
+            yield {"masks": (*masks,), "filled": self.words.text(ids)}
 
     def _logits(self, rows: Sequence[np.ndarray], front: bool = False, **how: Any) -> Tensor:
         """The model's output of rows in one batch, on the CPU in double precision.
@@ -348,34 +351,6 @@ class Predictor:
             )
         return result
 
-    def _candidates(self, before: Sequence[int], p: Tensor, top: int) -> tuple[Candidate, ...]:
-        return tuple(
-            Candidate(self._token(before, id_), value, id_) for value, id_ in _best(p, top)
-        )
-
-    def _token(self, before: Sequence[int], token: int) -> str:
-        """The text of a token after others; a part of a character by its number."""
-        tokenizer = self.tokenizer
-        if tokenizer is None or token >= tokenizer.vocabulary:
-            return str(token) if tokenizer is None else "[MASK]"
-        text = tokenizer.decode_after(before[-16:], [token])
-        if text and "\ufffd" not in text:
-            return text
-        return f"<0x{token:02X}>" if tokenizer.vocabulary == 256 else f"<{token}>"
-
-    def _text(self, ids: Sequence[int]) -> str:
-        """Tokens as text, hidden ones as marks."""
-        if self.tokenizer is None:
-            return " ".join(map(str, ids))
-        parts: list[str] = []
-        for hidden, run in itertools.groupby(ids, lambda token: token == self.mask_token):
-            tokens = list(run)
-            if hidden and self.task.predicts == "hidden":
-                parts += ["[MASK]"] * len(tokens)
-            else:
-                parts.append(self.tokenizer.decode(tokens))
-        return "".join(parts)
-
     def _target(self, target: Tensor, read: np.ndarray) -> Any:
         """The truth of a held-out row that is ``read``, as its prediction says it."""
         if self.task.classifies:
@@ -385,7 +360,7 @@ class Predictor:
             return values[0] if len(values) == 1 else (*values,)
         if self.task.continues:
             last = int(target[-1])
-            return None if last < 0 else self._token(read.tolist(), last)
+            return None if last < 0 else self.words.after(read.tolist(), last)
         return None
 
 
@@ -411,12 +386,6 @@ def _padded(rows: Sequence[np.ndarray], front: bool) -> tuple[Tensor, Tensor | N
         return inputs, None
     keep = torch.arange(inputs.shape[1]) < lengths
     return inputs, keep.flip(1) if front else keep
-
-
-def _best(p: Tensor, top: int) -> list[tuple[float, int]]:
-    """The ``top`` probabilities with their ids, the greatest first."""
-    result = p.topk(min(top, len(p)))
-    return list(zip(result.values.tolist(), result.indices.tolist(), strict=True))
 
 
 def _short(text: str) -> str:
