@@ -188,6 +188,9 @@ DAMAGED = [
     (f"{RESUME} flipped/metrics", "metrics.jsonl was changed or damaged after it was written"),
     (f"{RESUME} runs/shrunk", "shrunk was begun with another model or other data"),
     (f"{RESUME} nowhere", "there is no run in nowhere to resume"),
+    # before data are read, which here there are none of
+    ("train gmlp --data none.txt --resume --out nowhere", "there is no run in nowhere to resume"),
+    ("train gmlp --data none.txt --resume --out runs", "there is no run in runs to resume"),
     ("eval nowhere", "there is no run at nowhere"),
     (
         "train gmlp --from nowhere --data text.txt --out made",
