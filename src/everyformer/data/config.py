@@ -136,9 +136,9 @@ class EncodingOptions(DataOptions):
     elsewhere: ClassVar[str] = ": it is for text and for tables (.csv, .tsv, .jsonl)"
 
     encoding: str | None = None
-    """Encoding of the text (utf-8, utf-16, windows-1252, shift-jis ...). Unset: tables are UTF-8,
-    UTF-16 by their mark or else windows-1252, which is said; other text is UTF-8, and plain text
-    for --data.tokenizer bytes keeps its bytes as they are."""
+    """Encoding of the text (utf-8, utf-16, windows-1252, shift-jis ...). Unset: UTF-8, or
+    UTF-16 by its mark; tables that are neither are windows-1252, which is said, and plain text for
+    --data.tokenizer bytes keeps its bytes as they are."""
 
 
 @dataclass(frozen=True)
