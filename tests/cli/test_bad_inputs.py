@@ -188,6 +188,9 @@ DAMAGED = [
     (f"{RESUME} flipped/metrics", "metrics.jsonl was changed or damaged after it was written"),
     (f"{RESUME} runs/shrunk", "shrunk was begun with another model or other data"),
     (f"{RESUME} nowhere", "there is no run in nowhere to resume"),
+    # before data are read, which here there are none of
+    ("train gmlp --data none.txt --resume --out nowhere", "there is no run in nowhere to resume"),
+    ("train gmlp --data none.txt --resume --out runs", "there is no run in runs to resume"),
     ("eval nowhere", "there is no run at nowhere"),
     (
         "train gmlp --from nowhere --data text.txt --out made",
@@ -265,7 +268,7 @@ STATES: dict[str, tuple[Callable[[dict[str, torch.Tensor]], Any], str]] = {
     "endless": (lambda t: t.update(seen=t["seen"] + 2**60), "'seen' must be a number of tokens"),
     "real": (lambda t: t.update(seen=t["seen"].float()), "'seen' must be a number of tokens"),
     "without": (lambda t: t.pop("layers.0.keys"), "'layers.0.keys' is nothing"),
-    "more": (lambda t: t.update(other=t["seen"].clone()), "it holds 'other'"),
+    "more": (lambda t: t.update(other=t["seen"].clone()), "they hold 'other'"),
     "short": (lambda t: t.update({KEYS: t[KEYS][:, :, 1:].clone()}), "do not fit"),
     "flat": (lambda t: t.update({KEYS: t[KEYS][0].clone()}), "'layers.0.keys' is"),
     "halved": (lambda t: t.update({KEYS: t[KEYS].half()}), "float16"),

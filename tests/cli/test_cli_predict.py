@@ -99,7 +99,7 @@ def test_train_prints_the_table_of_eval(days: Path, say: Say) -> None:
     assert code == 0, err
     assert "majority_" not in out
     [head] = [line for line in out.splitlines() if line.startswith("measure")]
-    assert head.endswith("always the commonest")
+    assert head.endswith("always training's commonest")
     shown = [line.split() for line in say("eval", "runs/table")[1].splitlines()]
     for name in ("balanced accuracy", "macro F1", "calibration error (15 bins)"):
         [line] = [line for line in out.splitlines() if line.startswith(name)]
@@ -269,6 +269,11 @@ def test_data_with_some_of_the_classes_are_measured_by_the_runs_own(
     # the commonest of the run's training, the first of three equal ones
     assert measures["always"] == "cold"
     assert measures["majority_accuracy"] == ("cold" in present) * 0.5
+    # of which the best constant of these data is not beaten, were it all that there is
+    assert measures["held_out_always"] == min(present)
+    assert measures["held_out_majority_accuracy"] == 1 / len(present)
+    told = say("eval", run, "--data", "some.csv")[1]
+    assert f"not surely better than always answering '{min(present)}'" in told
     wanted = [30 // len(present) * (name in present) for name in classes]
     assert [row["rows"] for row in measures["by_class"]] == wanted
     assert [sum(row) for row in measures["confusion"]] == wanted

@@ -12,6 +12,7 @@ import pytest
 import torch
 from commands import Refused, Say, Train
 
+from everyformer.data.config import MaskOptions, PictureOptions
 from everyformer.training import loop
 
 RUN_TOML = """
@@ -134,6 +135,22 @@ def test_a_finished_run_goes_on_without_being_described_again(
     assert "begun with another model" in told
     assert "width" in told
     assert "there is no run in nowhere" in refused("train", "--resume", "--out", "nowhere")
+
+
+def test_a_run_that_has_an_option_without_meaning_goes_on_and_is_measured(
+    trained: Train, say: Say, refused: Refused, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Runs of before these options were refused; what is said anew is."""
+    with monkeypatch.context() as before:
+        for group in (MaskOptions, PictureOptions):
+            before.setattr(group, "elsewhere", "")
+        run = str(trained("gmlp", "--data.mask-words", "--data.colour", "rgb"))
+    assert say("eval", run)[0] == 0
+    goes_on = ("train", "--resume", "--out", run, "--steps", "5")
+    assert say(*goes_on)[0] == 0
+    assert "--data.size has no meaning for the task lm: it is for pictures" in refused(
+        *goes_on, "--data.size", "8"
+    )
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])

@@ -34,8 +34,8 @@ def test_all_members_see_the_same_batches_in_the_same_order(
         running.append((job["run"]["member"], job["run"]["training"]["seed"]))
         return work(folder, job, part)
 
-    def loading(*given: Any) -> Dataset:
-        dataset = load(*given)
+    def loading(*given: Any, **more: Any) -> Dataset:
+        dataset = load(*given, **more)
         draw = dataset.train_batch
 
         def drawn(step: int, size: int, seed: int, portion: Portion = WHOLE) -> Any:

@@ -245,9 +245,9 @@ def test_data_that_changes_under_a_training_fails_it(
 ) -> None:
     load = worker.load_dataset
 
-    def changed(*given: Any) -> Any:
+    def changed(*given: Any, **more: Any) -> Any:
         (tree / "text.txt").write_text("now something else entirely " * 200, encoding="utf-8")
-        return load(*given)
+        return load(*given, **more)
 
     monkeypatch.setattr(worker, "load_dataset", changed)
     assert "has changed since the comparison" in compare("gmlp").row("gmlp")["error"]

@@ -2,12 +2,14 @@
 and kinds of other packages."""
 
 import dataclasses
+import re
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from data_files import Load, pack, picture, write
@@ -18,6 +20,7 @@ from everyformer.data import DataConfig, load_dataset
 from everyformer.data.config import GROUPS, DataOptions
 from everyformer.data.kind import Kind, Request, TextFiles
 from everyformer.data.load import KINDS, recognised
+from everyformer.data.tokenizers.plain import ByteTokenizer
 
 MORSE = """
 from dataclasses import dataclass
@@ -132,18 +135,22 @@ SOURCES: dict[str, dict[str, Any]] = {
     "Text": {"source": "a.txt"},
 }
 REFUSED: dict[str, dict[str, Any]] = {
+    "TokenOptions": {"tokenizer": "chars"},
     "PartOptions": {"part": "x"},
     "ParallelOptions": {"tokens": 9},
     "TableOptions": {"source_column": "x"},
     "EncodingOptions": {"encoding": "latin-1"},
     "RowOptions": {"split": ("group", "x")},
+    "PictureOptions": {"colour": "rgb"},
     "DrawingOptions": {"labels": True},
+    "MaskOptions": {"mask_rate": 0.3},
     "PackingOptions": {"packing": True},
     "EpisodeOptions": {"best": 0.5},
     "ContextOptions": {"context": 3},
     "ForecastOptions": {"season": 3},
     "SeriesOptions": {"time_column": "x"},
     "SequenceOptions": {"alphabet": "dna"},
+    "GeneratedOptions": {"depth": 3},
     "EnvironmentOptions": {"env_number": 3},
     "PluginOptions": {"options": ("a=b",)},
 }
@@ -181,6 +188,50 @@ def test_each_kind_refuses_the_options_that_it_does_not_read(
         pytest.raises(ConfigError, match=f"--data.{name} has no meaning for "),
     ):
         recognised(request)
+
+
+@pytest.mark.parametrize(
+    ("source", "task", "option", "words"),
+    [
+        ("a.txt", "lm", {"mask_rate": 0.3}, "the task lm: it is for the task mlm"),
+        ("a.csv", None, {"mask_words": True}, "the task classify-text: it is for the task mlm"),
+        ("stdlib", "lm", {"mask_words": True}, "the built-in 'stdlib': it is for the task mlm"),
+        ("digits", None, {"tokenizer": "chars"}, "the built-in 'digits': it is for text and"),
+        ("waves", None, {"symbols": 9}, "the built-in 'waves': it is for generated tasks"),
+        ("copy", "lm", {"depth": 3}, "the built-in 'copy': it is for generated tasks"),
+        ("tokens.npy", "lm", {"colour": "rgb"}, "arrays: it is for pictures"),
+        ("tokens.npy", "lm", {"tokenizer": "chars"}, "arrays: it is for text"),
+        ("series.npz", None, {"small": 3}, "arrays: it is for pictures that are drawn"),
+        ("series.npz", None, {"packing": True}, "arrays: it is for lm and mlm on text"),
+        ("days.csv", None, {"tokenizer": "chars"}, "series with times: it is for text"),
+    ],
+    ids=str,
+)
+def test_what_is_not_read_is_refused_where_it_is_said_and_passed_over_where_a_run_has_it(
+    source: str, task: str | None, option: dict[str, Any], words: str, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    days = "".join(f"2024-01-{day:02},{day % 7}\n" for day in range(1, 29))
+    monkeypatch.chdir(write(tmp_path, {**READ, "days.csv": f"date,sold\n{days}"}))
+    np.save("tokens.npy", np.arange(400) % 9)
+    np.savez("series.npz", x=np.random.default_rng(0).normal(size=(40, 8, 2)), y=np.arange(40) % 2)
+    length = {} if source == "days.csv" else {"length": 24}
+    config = DataConfig(source=source, cache=str(tmp_path / "cache"), **length, **option)
+    name = next(iter(option)).replace("_", "-")
+    with pytest.raises(ConfigError, match=f"--data.{name} has no meaning for {re.escape(words)}"):
+        load_dataset(config, task)
+    before = dataclasses.replace(config, validation=0.3)
+    assert load_dataset(config, task, stored=before).fingerprint
+    # which says nothing for what is said anew beside it
+    changed = dataclasses.replace(config, env_number=3)
+    with pytest.raises(ConfigError, match=r"--data\.env-number has no meaning for"):
+        load_dataset(changed, task, stored=before)
+
+
+def test_the_tokenizer_of_a_run_comes_with_it_to_arrays_too(tmp_path: Path) -> None:
+    np.save(tmp_path / "tokens.npy", np.arange(400) % 9)
+    config = DataConfig(source=str(tmp_path / "tokens.npy"), tokenizer="chars", length=24)
+    assert load_dataset(config, "lm", tokenizer=ByteTokenizer()).tokenizer is None
 
 
 LINES = [f"some words of line {n} " * (n % 3 + 1) for n in range(40)]

@@ -163,6 +163,26 @@ def test_plain_text_is_decoded_where_its_encoding_is_said(
             load(old, **options)
 
 
+@pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be"])
+def test_plain_text_in_utf16_is_read_by_its_mark(encoding: str, tmp_path: Path, load: Load) -> None:
+    content = "".join(f"ein schöner Tag {n}\r\n" for n in range(40))
+    marked = BYTES[encoding][0](content)
+    folder = write(tmp_path, {"a.txt": marked, "b.txt": content})
+    options: dict[str, Any] = {"length": 16, "tokenizer": "chars"}
+    read, plain = load(folder / "a.txt", **options), load(folder / "b.txt", **options)
+    assert read.fingerprint == plain.fingerprint
+    assert read.bytes_per_token == plain.bytes_per_token
+    assert load(folder / "a.txt", encoding="utf-16", **options).fingerprint == plain.fingerprint
+    with pytest.raises(DataError, match=r"UTF-16 by its mark, .* say --data.encoding utf-16, or"):
+        load(folder / "a.txt", length=16, tokenizer="bytes")
+    # one text among others, and lines of parallel text
+    both = load(write(tmp_path / "both", {"a.txt": marked, "b.txt": content}), **options)
+    same = load(write(tmp_path / "same", {"a.txt": content, "b.txt": content}), **options)
+    assert both.fingerprint == same.fingerprint
+    pairs = load(write(tmp_path / "pairs", {"t.de": marked, "t.en": content}))
+    assert pairs.held_out()[1] == [f"ein schöner Tag {n}" for n in range(36, 40)]
+
+
 def test_parallel_files_are_read_as_is_said(tmp_path: Path, load: Load) -> None:
     lines = "".join(f"ein süßer Tag {n}\n" for n in range(30))
     files = {"t.de": lines.encode("cp1252"), "t.en": lines.encode("cp1252")}

@@ -205,6 +205,12 @@ def test_by_time_the_earliest_rows_always_stay_to_be_trained_on(tmp_path: Path, 
     ("text", "told"),
     [
         (DATED.replace("01.02.2024", "later"), "'later' in 'when' of .* is no time|is no time"),
+        (
+            re.sub(r"(\d\d)\.02\.2024", r"2024-02-\1T00:00", DATED).replace(
+                "01T00:00", "01T00:00Z"
+            ),
+            "'2024-02-08T00:00' in 'when' of .* has no zone, but '2024-02-01T00:00Z' has one",
+        ),
         (re.sub(r"\d\d\.02", "01.02", DATED), "have one time in 'when', so none can be held out"),
     ],
 )

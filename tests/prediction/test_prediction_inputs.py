@@ -22,6 +22,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     Path("lines.txt").write_bytes(b"\xef\xbb\xbfone\r\n\r\ntwo, three\n")
     Path("notes").mkdir()
+    Path("wide.txt").write_bytes("schön\r\nzwei\n".encode("utf-16"))
     Path("notes/a.txt").write_text("first\nsecond\n")
     Path("notes/b.txt").write_text("third")
     Path("t.csv").write_text('id,review,stars\n7,"a, b",2\n8,"c\nd",1\n')
@@ -60,6 +61,7 @@ def names(*words: str | Path, **how: Any) -> list[str]:
         (("a film", "what is it?", "A.B. said no"), {}, ["a film", "what is it?", "A.B. said no"]),
         (("x" * 5000,), {}, ["x" * 5000]),
         (("lines.txt",), {}, ["one", "", "two, three"]),
+        (("wide.txt",), {}, ["schön", "zwei"]),
         (("lines.txt",), {"whole": True}, ["lines.txt"]),
         (("lines.txt",), {"text": True}, ["lines.txt"]),
         (("gone.csv", "a/b"), {"text": True}, ["gone.csv", "a/b"]),

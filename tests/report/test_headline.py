@@ -52,6 +52,26 @@ def test_the_smallest_difference_that_would_have_shown_is_said() -> None:
     assert METRICS["accuracy"].difference(0.0123) == "1.2 points"
 
 
+@pytest.mark.parametrize(
+    ("metric", "seen", "said"),
+    [
+        ("accuracy", 1.3, "With 3 seeds no difference could have shown."),
+        ("accuracy", 1.0, "With 3 seeds no difference could have shown."),
+        ("accuracy", 0.4, "With 3 seeds a difference below 40 points would not show"),
+        ("rmse", 1.3, "a difference below 1.3 root mean square error would not show"),
+    ],
+)
+def test_a_difference_of_shares_that_cannot_be_is_not_named(
+    metric: Any, seen: float, said: str
+) -> None:
+    results = made_up(metric=metric, qualities=(0.5, 0.9))
+    results["verdict"]["smallest"] = seen
+    text = answer(results)
+    assert said in text
+    assert "1.3e+02" not in text
+    assert ("would not show" in said) == ("would not show" in text)
+
+
 def test_a_winner_is_as_sure_as_its_least_sure_difference() -> None:
     results = made_up(("attention", "gmlp", "linear"), qualities=(2.0, 2.5, 3.0))
     for one, p in zip(results["contrasts"], (0.03, 0.0001, 0.045), strict=True):

@@ -58,6 +58,8 @@ def test_measures_and_their_baselines_are_scikit_learns(
     z, y = z[kept], y[kept]
     found, p, always = measured(z, y), z.argmax(1), torch.zeros_like(y)
     found["accuracy"] = float((p == y).double().mean())
+    best = max(accuracy_score(y, torch.full_like(y, one)) for one in range(CLASSES))
+    assert found["held_out_majority_accuracy"] == pytest.approx(best)
     for name, literal in MEASURES.items():
         assert found[name] == pytest.approx(literal(y, p)), name
         assert found[f"majority_{name}"] == pytest.approx(literal(y, always)), name

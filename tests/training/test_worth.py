@@ -72,6 +72,17 @@ SURE, UNSURE, WORSE = (1.0, [0.5, 1.5]), (1.0, [0.5, 2.5]), (3.0, [2.5, 3.5])
          f"{HIGH}acting at random (return 21.5)"),
         ("classify-text", {"accuracy": 0.5, "majority_accuracy": 0.6, "always": "5 stars"},
          f"{LOW}always answering '5 stars' (accuracy 0.6)"),
+        ("classify-text", {"accuracy": 0.7, "majority_accuracy": 0.6, "always": "b",
+                           "held_out_majority_accuracy": 0.6, "held_out_always": "b"},
+         f"{HIGH}always answering 'b' (accuracy 0.6)"),
+        ("classify-text", {"accuracy": 0.7, "majority_accuracy": 0.0, "always": "b",
+                           "held_out_majority_accuracy": 0.9, "held_out_always": "a"},
+         f"{LOW}always answering 'a', the commonest class of the held-out part, where training's "
+         "'b' is right for 0.0% (accuracy 0.9)"),
+        ("classify-text", {"accuracy": 0.95, "majority_accuracy": 0.1, "always": "b",
+                           "held_out_majority_accuracy": 0.9, "held_out_always": "a"},
+         f"{HIGH}always answering 'a', the commonest class of the held-out part, where training's "
+         "'b' is right for 10.0% (accuracy 0.9)"),
         ("policy", {"return": 3.0}, None),
         ("lm", {"loss": 3.0}, None),
     ],

@@ -44,7 +44,9 @@ def answers_table(evaluation: dict[str, Any], classes: Sequence[str]) -> str:
     if "majority_accuracy" in evaluation:
         # a training does not count each class by itself
         index = evaluation.get("majority")
-        least = "always the commonest" if index is None else f"always '{_name(classes, index)}'"
+        least = (
+            "always training's commonest" if index is None else f"always '{_name(classes, index)}'"
+        )
     parts = [table(["measure", "value", "95% interval", least], rows)]
     parts.append(f"over {evaluation['sequences']:,} rows")
     if "by_class" in evaluation:

@@ -22,7 +22,7 @@ from everyformer.family import info
 from everyformer.family.outside import outside_name
 from everyformer.genes import GENES
 from everyformer.genes.gene import NONE
-from everyformer.system.files import expanded, is_remote
+from everyformer.system.files import expanded, is_remote, visible_files
 from everyformer.system.remote import local_folder
 from everyformer.training.spec import RunSpec, described, resolve
 
@@ -173,7 +173,8 @@ def _nothing() -> TrainOptions:
 
 
 def _resumed(line: Line[TrainOptions], member: str | None) -> RunSpec | None:
-    """The run in --out, to go on with; None where it was killed before anything was written.
+    """The run in --out, to go on with; None where it was killed before anything was written, of
+    which the empty folder is left.
 
     Raises:
         CheckpointError, ConfigError: there is none, or it is another member's.
@@ -185,7 +186,8 @@ def _resumed(line: Line[TrainOptions], member: str | None) -> RunSpec | None:
 
     path = fetched(out) / "config.json"
     if not path.exists():
-        if member is None:
+        empty = path.parent.is_dir() and not visible_files(path.parent)
+        if member is None or is_remote(out) or not empty:
             raise CheckpointError(f"there is no run in {out} to resume")
         return None
     from everyformer.system.sealed import read_json

@@ -146,6 +146,7 @@ class TrainedRun:
             sides=self._sides(config),
             # of other data some of the classes will do
             classes=known if known and (own is None or config.source != own.source) else (),
+            stored=own,
         )
         expected = model["vocabulary"]
         what = f"the {'model' if self.saved else 'run'} in {self.path}"

@@ -145,7 +145,12 @@ def _read(config: CompareConfig, say: Say) -> Dataset:
     check_design(config)
     check_folder(config)
     with doing(f"reading {config.data.source}"):
-        dataset = load_dataset(config.data, config.task, able=common_tasks(config.members))
+        dataset = load_dataset(
+            config.data,
+            config.task,
+            able=common_tasks(config.members),
+            stored=config.data if config.resume else None,
+        )
         config.training.check_task(dataset.task)
     say(f"{dataset.name}: {dataset.split}")
     if config.decode is None and TASKS[dataset.task].continues and dataset.length > LONGEST:

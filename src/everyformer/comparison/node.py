@@ -54,7 +54,8 @@ def examine(
         from everyformer.data import load_dataset
         from everyformer.data.config import DataConfig
 
-        found = load_dataset(from_dict(DataConfig, from_json(data)), task)
+        said = from_dict(DataConfig, from_json(data))
+        found = load_dataset(said, task, stored=said)
         facts["fingerprint"] = found.fingerprint
     except FAILURES as error:
         facts["error"] = describe(error)

@@ -158,7 +158,8 @@ def main(folder: Path) -> int:
 
     sheet = Sheet.read(folder)
     first = next(iter(sheet.runs.values()))
-    dataset, filled = load_dataset(first.data, first.task), Filled()
+    dataset = load_dataset(first.data, first.task, stored=first.data)
+    filled = Filled()
     lengths, device = contexts(sheet.decode, dataset), pick_device(first.training.device).type
     with Gentle("stopping") as stop:
         if any(map(sheet.undecided, sheet.runs)):

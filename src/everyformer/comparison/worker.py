@@ -68,7 +68,7 @@ def main(folder: Path, word: str | None = None) -> int:
 def work(folder: Path, job: dict[str, Any], part: Part | None = None) -> Trained | None:
     """Train, then look at what came of it; None if a signal stopped it."""
     spec = from_dict(RunSpec, job["run"])
-    dataset = load_dataset(spec.data, spec.task)
+    dataset = load_dataset(spec.data, spec.task, stored=spec.data)
     if dataset.fingerprint != job["fingerprint"]:
         raise DataError(f"{dataset.name} has changed since the comparison was begun")
     model, training = build_run(spec, dataset), spec.training

@@ -29,7 +29,10 @@ from everyformer.data.classes import describe, hold_out, known_ids, refuse_group
 from everyformer.data.config import (
     DataConfig,
     DrawingOptions,
+    Groups,
+    LengthOptions,
     PackingOptions,
+    PictureOptions,
     RowOptions,
     TableOptions,
 )
@@ -63,11 +66,19 @@ class ArrayDataset(ClassedDataset):
         return Batch(inputs, self.answers(chosen), keep)
 
 
+READ: dict[Form, Groups] = {
+    "tokens": (PackingOptions,),
+    "pictures": (PictureOptions, DrawingOptions),
+    "series": (),
+}
+"""options that some arrays read"""
+
+
 class Arrays(Kind):
     """One file of arrays."""
 
     name = "arrays"
-    reads = (TableOptions, PackingOptions, DrawingOptions, RowOptions)
+    reads = (LengthOptions, TableOptions, RowOptions, *sum(READ.values(), ()))
 
     @classmethod
     def recognises(cls, request: Request) -> bool:
@@ -102,8 +113,12 @@ class Arrays(Kind):
         Raises:
             DataError: rows without targets where the task needs them, shapes, lengths or dtypes
                 that fit nothing, values that are not finite.
+            ConfigError: an option that other arrays read.
         """
         parts, config, source = self.parts, self.config, self.request.source
+        for group in sum(READ.values(), ()):
+            if group not in READ[self.form]:
+                self.refuse(group)
         if self.form == "pictures":
             return _pictures(parts, config, self.task, source, self.request.classes)
         if not TASKS[self.task].answers:

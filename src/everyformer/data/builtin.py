@@ -15,7 +15,12 @@ from everyformer.core.errors import DataError
 from everyformer.core.tasks import TASKS, TaskName
 from everyformer.data.builtins import BUILTINS
 from everyformer.data.cache import digest
-from everyformer.data.config import DataConfig, EpisodeOptions, SharedOptions
+from everyformer.data.config import (
+    DataConfig,
+    EpisodeOptions,
+    GeneratedOptions,
+    SharedOptions,
+)
 from everyformer.data.dataset import Dataset
 from everyformer.data.dated.sales import sales
 from everyformer.data.dated.windows import forecast_dataset
@@ -60,12 +65,20 @@ class BuiltIn(Kind):
 
     def __init__(self, request: Request) -> None:
         super().__init__(request)
+        made = BUILTINS[self.config.source].options is not None
         self.reads = (SharedOptions, *BUILTINS[self.config.source].reads)
+        self.reads += (GeneratedOptions,) * made
         self.alone = Episodes.alone if EpisodeOptions in self.reads else ""
 
     @classmethod
     def recognises(cls, request: Request) -> bool:
         return request.config.source in BUILTINS
+
+    def check(self) -> None:
+        super().check()
+        made_by = BUILTINS[self.config.source].options or ()
+        if others := {*GeneratedOptions.names()} - {*made_by}:
+            self.refuse(GeneratedOptions, sorted(others))
 
     @property
     def called(self) -> str:

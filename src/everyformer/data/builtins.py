@@ -9,7 +9,10 @@ from everyformer.data.config import (
     DrawingOptions,
     EpisodeOptions,
     ForecastOptions,
+    MaskOptions,
     PackingOptions,
+    PictureOptions,
+    TokenOptions,
 )
 
 
@@ -33,12 +36,12 @@ BUILTINS: dict[str, Builtin] = {
     "stdlib": Builtin(
         "the .py files of this Python's standard library, up to 10 MB of text",
         ("lm", "mlm"),
-        (PackingOptions,),
+        (TokenOptions, PackingOptions, MaskOptions),
     ),
     "digits": Builtin(
         "1,797 grey 8x8 pictures of handwritten digits, from scikit-learn",
         ("classify-image", "pixels", "super-resolution", "regress-image"),
-        (DrawingOptions,),
+        (PictureOptions, DrawingOptions),
     ),
     "copy": Builtin(
         "random tokens, a separator, then the same tokens, which alone are scored; or 10 to 20 "

@@ -8,7 +8,7 @@ import numpy as np
 from everyformer.core.errors import ConfigError, DataError
 from everyformer.core.wording import counted, few
 from everyformer.data.config import DataConfig
-from everyformer.data.dated.times import read_times, written
+from everyformer.data.dated.times import ONE_CLOCK, read_times, written
 from everyformer.data.headers import FEW, doubtful, either, is_number, number
 from everyformer.data.layout import class_names
 from everyformer.data.selection import held_out_draw, majority
@@ -216,6 +216,11 @@ def _latest(
         raise DataError(
             f"'{names[times]}' in {column} of '{spec}' is no time like those before it; write all "
             "in one form, best as 2024-01-31, or choose another column with --data.split time"
+        )
+    if times.mixed is not None:
+        zoned, bare = (f"'{names[row]}'" for row in times.mixed)
+        raise DataError(
+            f"{bare} in {column} of '{spec}' has no zone, but {zoned} has one; {ONE_CLOCK}"
         )
     at, first = times.values[ids], times.values.min()
     if config.validation < 1:

@@ -23,7 +23,7 @@ class DataOptions(Options):
     """Options of some kinds of data, which say of other data why they mean nothing there."""
 
     elsewhere: ClassVar[str] = ""
-    """the end of the refusal; empty where data that has no use for them passes them over"""
+    """the end of the refusal; empty where other data passes them over, as what nearly all has"""
 
     @classmethod
     def names(cls) -> tuple[str, ...]:
@@ -57,20 +57,28 @@ class SharedOptions(DataOptions):
 
 @dataclass(frozen=True)
 class TokenOptions(DataOptions):
-    """Options of sequences of tokens."""
+    """Options of text that becomes tokens."""
+
+    elsewhere: ClassVar[str] = ": it is for text and for biological sequences"
 
     tokenizer: str = "auto"
     """How text becomes tokens: bytes, chars, bpe:SIZE, trained on the training part, or kmer:K, K
     bases or amino acids side by side. auto: bytes; of biological sequences chars, a token a letter.
     (hub: the tokenizer of a converted checkpoint that a run starts from, which needs not be
     said.)"""
-    length: Several = 256
-    """Tokens in a training sequence; when texts are classified, the longest text kept; of parallel
-    text, the longest sentence that is trained on, its end token included."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         tokenizer_parts(self.tokenizer)
+
+
+@dataclass(frozen=True)
+class LengthOptions(DataOptions):
+    """Options of sequences of tokens, or of what becomes such."""
+
+    length: Several = 256
+    """Tokens in a training sequence; when texts are classified, the longest text kept; of parallel
+    text, the longest sentence that is trained on, its end token included."""
 
 
 @dataclass(frozen=True)
@@ -136,9 +144,9 @@ class EncodingOptions(DataOptions):
     elsewhere: ClassVar[str] = ": it is for text and for tables (.csv, .tsv, .jsonl)"
 
     encoding: str | None = None
-    """Encoding of the text (utf-8, utf-16, windows-1252, shift-jis ...). Unset: tables are UTF-8,
-    UTF-16 by their mark or else windows-1252, which is said; other text is UTF-8, and plain text
-    for --data.tokenizer bytes keeps its bytes as they are."""
+    """Encoding of the text (utf-8, utf-16, windows-1252, shift-jis ...). Unset: UTF-8, or
+    UTF-16 by its mark; tables that are neither are windows-1252, which is said, and plain text for
+    --data.tokenizer bytes keeps its bytes as they are."""
 
 
 @dataclass(frozen=True)
@@ -169,6 +177,8 @@ class RowOptions(DataOptions):
 class PictureOptions(DataOptions):
     """Options of pictures."""
 
+    elsewhere: ClassVar[str] = ": it is for pictures"
+
     size: Count | None = None
     """Pictures are resized to size x size. Unset: kept when all are equal, else all take the
     commonest size."""
@@ -193,6 +203,8 @@ class DrawingOptions(DataOptions):
 @dataclass(frozen=True)
 class MaskOptions(DataOptions):
     """Options of text with hidden tokens."""
+
+    elsewhere: ClassVar[str] = ": it is for the task mlm"
 
     mask_rate: Part = 0.15
     """mlm: probability that a token is hidden: by the mask token in 80%, by a random token in 10%,
@@ -312,6 +324,8 @@ class EnvironmentOptions(DataOptions):
 class GeneratedOptions(DataOptions):
     """Options of generated tasks."""
 
+    elsewhere: ClassVar[str] = ": it is for generated tasks that are made by it"
+
     symbols: Several = 64
     """Generated tasks: how many content tokens there are; recall makes half of them keys."""
     pairs: Count = 16
@@ -350,6 +364,7 @@ class DataConfig(
     TableOptions,
     ParallelOptions,
     PartOptions,
+    LengthOptions,
     TokenOptions,
     SharedOptions,
 ):

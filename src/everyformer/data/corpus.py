@@ -17,6 +17,7 @@ import numpy as np
 from everyformer.core.errors import ConfigError, DataError
 from everyformer.data.alphabets import Unit
 from everyformer.data.config import DataConfig
+from everyformer.data.encodings import UTF8
 from everyformer.data.layout import find_layout
 from everyformer.data.sources import CHUNK, Entry, Source, text_lines
 from everyformer.data.table import DELIMITED, JSON_LINES, PARQUET
@@ -103,7 +104,7 @@ class Corpus(Documents):
         for entry in group:
             if entry.name in self._tables.names:
                 sizes += [len(text.encode()) for _, text in self._tables.texts(entry)]
-            elif self.source.encoding is not None:
+            elif _recoded(self.source, entry, self.utf8):
                 sizes.append(sum(map(len, checked(self.source, entry, self.utf8))))
             else:
                 sizes.append(self.source.size(entry))
@@ -217,7 +218,8 @@ def raw_files(source: Source, config: DataConfig) -> list[Path]:
 
 
 def checked(source: Source, entry: Entry, utf8: bool) -> Iterator[bytes]:
-    """The chunks of a text file; in UTF-8 where the encoding is said.
+    """The chunks of a text file; in UTF-8 where the encoding is said, or ``utf8`` asks for that and
+    a mark tells the encoding.
 
     Raises:
         DataError: it looks binary; it is not UTF-8 and ``utf8`` asks for that.
@@ -230,10 +232,16 @@ def checked(source: Source, entry: Entry, utf8: bool) -> Iterator[bytes]:
             f"{where} is raw bytes by its name, which chars and bpe cannot read; take "
             "--data.tokenizer bytes, or rename it if it is text"
         )
-    recoded = source.encoding is not None and not raw
+    recoded = _recoded(source, entry, utf8)
     try:
         for chunk in _in_chunks(text_lines(source, entry, "")) if recoded else source.chunks(entry):
             if not raw and b"\0" in chunk:
+                if not recoded and source.encoding_of(entry, guess=False)[0] != UTF8:
+                    raise DataError(
+                        f"{where} is UTF-16 by its mark, but plain text keeps its bytes for the "
+                        "tokenizer bytes; say --data.encoding utf-16, or take another "
+                        "--data.tokenizer such as chars"
+                    )
                 raise DataError(
                     f"{where} looks binary (it has NUL bytes), not like text. Give text alone (a "
                     "glob such as 'folder/**/*.txt' picks files; unpack archives first); to model "
@@ -250,6 +258,14 @@ def checked(source: Source, entry: Entry, utf8: bool) -> Iterator[bytes]:
             "(iconv -f LATIN1 -t UTF-8), say what it is with --data.encoding, or take "
             "--data.tokenizer bytes"
         ) from error
+
+
+def _recoded(source: Source, entry: Entry, utf8: bool) -> bool:
+    """Whether a file of text comes in other bytes than its own."""
+    if entry.suffix == RAW:
+        return False
+    marked = utf8 and source.encoding_of(entry, guess=False)[0] != UTF8
+    return marked or source.encoding is not None
 
 
 def _in_chunks(texts: Iterable[str]) -> Iterator[bytes]:

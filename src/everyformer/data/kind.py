@@ -27,8 +27,11 @@ from everyformer.data.builtins import BUILTINS
 from everyformer.data.config import (
     GROUPS,
     DataConfig,
+    DataOptions,
     EncodingOptions,
     Groups,
+    LengthOptions,
+    MaskOptions,
     PartOptions,
     PluginOptions,
     SharedOptions,
@@ -66,6 +69,7 @@ class Request:
         tokenizer: a finished run's, in place of the one that ``config`` names.
         sides: what a finished run translates from and to, by the names of its data.
         classes: those of a finished run, of which these data may have some alone.
+        stored: what a run has said of its data, of which nothing is said anew.
 
     Raises:
         ConfigError: there is no such task.
@@ -79,9 +83,10 @@ class Request:
         tokenizer: Tokenizer | None = None,
         sides: tuple[str, str] | None = None,
         classes: Sequence[str] = (),
+        stored: DataConfig | None = None,
     ) -> None:
         self.config, self.word, self.able, self.tokenizer = config, word, able, tokenizer
-        self.sides, self.classes = sides, tuple(classes)
+        self.sides, self.classes, self.stored = sides, tuple(classes), stored
         called: Any = ALL_TASKS if word is None else tasks_called(word)
         self.tasks: tuple[TaskName, ...] = called
         """the tasks that the word may mean"""
@@ -187,17 +192,35 @@ class Kind(ABC):
         foreign = self.Options is not NoOptions
         reads = (*self.reads, PluginOptions) if foreign else self.reads
         for group in GROUPS:
-            why = self.alone or group.elsewhere
-            if why and group not in reads:
-                refuse(self.config, group.names(), self.called, why)
+            # a run's tokenizer comes with it, whatever data it is for
+            given = group is TokenOptions and self.request.tokenizer is not None
+            if group not in reads and not given:
+                self.refuse(group)
+        if MaskOptions in reads and TASKS[self.task].predicts != "hidden":
+            self.refuse(MaskOptions)
         values = named_values(self.config.options, "--data.options")
         self.options = from_dict(self.Options, values, "--data.options ")
+
+    def refuse(self, group: type[DataOptions], names: Iterable[str] = ()) -> None:
+        """Refuse options of a class, or some ``names`` of them, that are said anew and mean nothing
+        here; those of a run that is gone on with or measured are passed over."""
+        if why := self.alone or group.elsewhere:
+            before = self.request.stored
+            new = (
+                name
+                for name in names or group.names()
+                if before is None or getattr(self.config, name) != getattr(before, name)
+            )
+            refuse(self.config, new, self.called, why)
 
 
 class TextFiles(Kind):
     """Base of the kinds of text, which one source may be: its task decides."""
 
-    reads: Groups = (SharedOptions, PartOptions, TokenOptions, TableOptions, EncodingOptions)
+    reads: Groups = (
+        *(SharedOptions, PartOptions, TokenOptions, LengthOptions, TableOptions),
+        EncodingOptions,
+    )
     tokenizer: ClassVar[str] = "bytes"
     """the one that auto means"""
 

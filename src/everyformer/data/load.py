@@ -110,6 +110,7 @@ def load_dataset(
     able: Sequence[str] = ALL_TASKS,
     sides: tuple[str, str] | None = None,
     classes: Sequence[str] = (),
+    stored: DataConfig | None = None,
 ) -> Dataset:
     """The data that ``config`` names, ready to give batches.
 
@@ -126,6 +127,8 @@ def load_dataset(
             are read in that direction, and refused where their names are others.
         classes: those of a finished run, in the order of their ids: labels are read as these, some
             of which may have no row, and refused where they are others.
+        stored: what a run that is gone on with or measured has said of its data: of that nothing is
+            refused as meaningless.
 
     Raises:
         ConfigError: an unknown built-in, task or option.
@@ -133,5 +136,5 @@ def load_dataset(
             may be labelled text or pairs, and nothing says which.
         MissingExtraError: pillow, scikit-learn, pyarrow or tokenizers is needed and not installed.
     """
-    with Request(config, task, able, tokenizer, sides, classes) as request:
+    with Request(config, task, able, tokenizer, sides, classes, stored) as request:
         return recognised(request).load()

@@ -16,6 +16,7 @@ from everyformer.core.tasks import LM, MLM, TASKS, TEXT
 from everyformer.data.alphabets import ALPHABETS, Alphabet
 from everyformer.data.config import (
     DataConfig,
+    LengthOptions,
     MaskOptions,
     PackingOptions,
     PartOptions,
@@ -222,7 +223,7 @@ class LabelledRecords(LabelledTexts):
             yield record.letters.decode(), entry.parts[0], ""
 
 
-READS = (SharedOptions, PartOptions, TokenOptions, SequenceOptions)
+READS = (SharedOptions, PartOptions, TokenOptions, LengthOptions, SequenceOptions)
 
 
 class LabelledSequences(LabelledText):

@@ -113,7 +113,8 @@ class Source:
     def encoding_of(self, entry: Entry, guess: bool = True) -> tuple[str, bool]:
         """The encoding of a text, and whether it begins with a byte-order mark.
 
-        It is the one that is said, else UTF-8, or with ``guess`` what all bytes show.
+        It is the one that is said, else that of the mark or UTF-8, or with ``guess`` what all bytes
+        show.
 
         Raises:
             DataError: they show two encodings, or no text.
@@ -123,7 +124,7 @@ class Source:
         if self.encoding is not None:
             found = said_encoding(self.encoding, beginning)
         elif not guess:
-            found = UTF8
+            found = next((n for n, mark in MARKS.items() if beginning.startswith(mark)), UTF8)
         else:
             if entry.name not in self.guessed:
                 where = self.where(entry)
@@ -210,7 +211,7 @@ def text_lines(
 
     Args:
         newline: as in `open`: which line ends count, and whether they stay as they are.
-        guess: whether another encoding than UTF-8 is guessed where none is said.
+        guess: whether another encoding than UTF-8 is guessed where no mark and nobody says one.
 
     Raises:
         DataError: it is in another encoding, with the line where that shows.

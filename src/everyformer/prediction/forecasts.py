@@ -144,7 +144,7 @@ class SeriesReader:
         """
         config = self.data if source is None else dataclasses.replace(self.data, source=source)
         if source is None:
-            own = load_dataset(config, self.config.task)
+            own = load_dataset(config, self.config.task, stored=config)
             assert isinstance(own, ForecastDataset)
             series, name = own.series, own.name
         else:
@@ -251,7 +251,7 @@ class SeriesReader:
         """The part of the run's own held-out values that leave their interval, and how many there
         are; None where the data of the run is not known or no longer there."""
         try:
-            own = load_dataset(self.data, self.config.task)
+            own = load_dataset(self.data, self.config.task, stored=self.data)
         except (ConfigError, DataError):
             return None
         assert isinstance(own, ForecastDataset)

@@ -112,7 +112,7 @@ MEASURED: dict[str, Callable[[Measured], Figure]] = {
 
 def _measures(evaluation: Mapping[str, Any]) -> str:
     return (
-        f"Accuracy {evaluation['accuracy']:.3f} (always the commonest class: "
+        f"Accuracy {evaluation['accuracy']:.3f} (always training's commonest class: "
         f"{evaluation['majority_accuracy']:.3f}), macro F1 {evaluation['macro_f1']:.3f}."
     )
 

@@ -160,6 +160,8 @@ def _smallest(results: Results, rows: list[TableRow]) -> str:
         return ""
     seeds = rows[0]["seeds"]
     written = METRICS[metric].difference
+    if METRICS[metric].share and seen >= 1:
+        return f"With {seeds} seeds no difference could have shown."
     half = seeds_for(rows, metric, seen / 2, results["verdict"].get("looks", 1))
     more = f"; {half - seeds} more for {written(seen / 2)}" if half else ""
     return f"With {seeds} seeds a difference below {written(seen)} would not show{more}."

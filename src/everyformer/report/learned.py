@@ -70,7 +70,7 @@ def _example(results: Results) -> tuple[Tensor, list[str] | None]:
     from everyformer.data.text import token_texts
 
     config = from_dict(DataConfig, results["config"]["data"])
-    dataset = load_dataset(config, results["data"]["task"])
+    dataset = load_dataset(config, results["data"]["task"], stored=config)
     inputs = next(iter(dataset.validation_batches(1, 1))).inputs
     if dataset.kind != "text":
         return inputs, None

@@ -70,7 +70,8 @@ def evaluate(
         same of answering the mean (``mean_mae`` ...), of several numbers in ``by_number``, and
         ``scaled_rmse`` and ``r2`` over all of them; of forecasts the measures of
         `ForecastErrors`; with classes the measures of `ClassErrors` and ``always``, the commonest
-        one; with text ``counting_loss`` and ``counting_bits_per_byte``, those of counting tokens
+        one of training, and ``held_out_always``, that of the held-out part; with
+        text ``counting_loss`` and ``counting_bits_per_byte``, those of counting tokens
         (`Dataset.counting`), likewise with pixels; with actions
         ``action_loss`` in place of ``perplexity``. Of a policy, ``return``, ``steps`` and more of
         ``limit`` episodes, or of 20 (`everyformer.training.returns.played`), ``loss``, minus the
@@ -131,6 +132,7 @@ def evaluate(
         result |= errors.summary()
         if isinstance(dataset, ClassedDataset) and dataset.commonest is not None:
             result["always"] = dataset.classes[dataset.commonest]
+            result["held_out_always"] = dataset.classes[errors.commonest]
     return result | tally.means()
 
 

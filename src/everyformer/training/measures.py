@@ -1,6 +1,7 @@
 """Measures of predicted classes and numbers with 95% intervals, beside those of a constant answer.
 
-Of classes, beside always giving the commonest one of the training data:
+Of classes, beside always giving the commonest one of the training data, and of accuracy also that
+of what is read, which no constant answer exceeds:
 
     balanced accuracy   the mean of each class's recall, over the classes that occur, between the
                         ends whose distances are those of Wilson's intervals of the recalls, as
@@ -106,7 +107,7 @@ class ClassErrors:
         """The measures: of each class those that are known, None for what has no rows."""
         (rows, answers, hits), binned, confusion = self._parts()
         n = float(rows.sum())
-        majority = int(rows.argmax()) if self.majority is None else self.majority
+        majority = self.commonest if self.majority is None else self.majority
         occur, known = rows > 0, rows + answers > 0
         recall, f1 = hits / rows, 2 * hits / (rows + answers)
         common = float(rows[majority])
@@ -120,6 +121,7 @@ class ClassErrors:
         count, confidence, right = binned
         result: dict[str, Any] = {
             "majority_accuracy": common / n,
+            "held_out_majority_accuracy": float(rows.max()) / n,
             "balanced_accuracy": balanced,
             "balanced_accuracy_interval": [balanced - float(below), balanced + float(above)],
             "majority_balanced_accuracy": (1 / classes) if common else 0.0,
@@ -145,6 +147,11 @@ class ClassErrors:
             for b in range(BINS)
         ]
         return result
+
+    @property
+    def commonest(self) -> int:
+        """Id of the class that most of the rows have."""
+        return int(self._parts()[0][0].argmax())
 
     def _parts(self) -> tuple[Tensor, Tensor, Tensor | None]:
         """Views of the sums: (3, C) rows, answers and hits of each class, (3, bins) rows,

@@ -182,6 +182,11 @@ FAULTS = {
     "an empty time": (
         WIDE.replace("2024-01-03", ""), {}, DataError, "line 4 has no time .* leave the row out$",
     ),
+    "times of which some have a zone": (
+        "time,a\n2024-01-01 00:00,1\n2024-01-01 01:00,2\n2024-01-01 02:00+01:00,3\n", {}, DataError,
+        r"line 2: '2024-01-01 00:00' in 'time' has no zone, but '2024-01-01 02:00\+01:00' \(.*, "
+        r"line 4\) has one; write the zone behind every time \(\+01:00\), or behind none$",
+    ),
     "a time twice": (
         WIDE.replace("2024-01-03", "2024-01-02"), {}, DataError,
         "line 4: the time 2024-01-02 comes twice; name the column that tells series apart",

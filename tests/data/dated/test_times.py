@@ -58,6 +58,21 @@ def test_times_with_a_zone_are_told_in_utc_and_it_is_said(cells):
 
 
 @pytest.mark.parametrize(
+    ("cells", "mixed"),
+    [
+        (["2024-01-30T01:00", "2024-01-30T02:00", "2024-01-30T03:00Z"], (2, 0)),
+        (["2024-01-30T01:00+01:00", "2024-01-31"], (0, 1)),
+        ([datetime.date(2024, 1, 30), datetime.datetime(2024, 1, 31, tzinfo=datetime.UTC)], (1, 0)),
+        (["2024-01-30T01:00+01:00", "2024-01-30T02:00-05:00"], None),
+        (["2024-01-30T01:00", "2024-01-30T02:00"], None),
+    ],
+    ids=str,
+)
+def test_the_first_row_with_a_zone_and_the_first_without_are_numbered(cells, mixed):
+    assert read(cells).mixed == mixed
+
+
+@pytest.mark.parametrize(
     ("cells", "words", "season", "following"),
     [
         (JANUARY, "daily", 7, ["2024-02-02", "2024-02-03"]),

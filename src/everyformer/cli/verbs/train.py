@@ -59,6 +59,7 @@ def run(words: Sequence[str]) -> int:
             options.task,
             tokenizer=None if origin is None else origin.tokenizer,
             able=_able(options, origin),
+            stored=None if said.base is None else said.base.data,
         )
         if said.base is None:
             # now that the task is known, what the member has there holds where nothing was said

@@ -27,7 +27,15 @@ from everyformer.data.dated.columns import (
     is_empty,
     said_columns,
 )
-from everyformer.data.dated.times import DAY, Step, Times, read_times, step_of, written
+from everyformer.data.dated.times import (
+    DAY,
+    ONE_CLOCK,
+    Step,
+    Times,
+    read_times,
+    step_of,
+    written,
+)
 from everyformer.data.headers import doubtful, either
 from everyformer.data.layout import without_notes
 from everyformer.data.sources import Source
@@ -172,6 +180,13 @@ class _Rows:
             raise DataError(
                 f"{table.at(number)}: '{cells[times]}' in {where} is no time{like}; write all in "
                 "one form, best as 2024-01-31 or 2024-01-31 12:00"
+            )
+        if times.mixed is not None:
+            (zoned, its_line), (bare, line) = (self.places[row] for row in times.mixed)
+            its, own = (cells[row] for row in times.mixed)
+            raise DataError(
+                f"{bare.at(line)}: '{own}' in {where} has no zone, but '{its}' "
+                f"({zoned.at(its_line)}) has one; {ONE_CLOCK}"
             )
         return times
 

@@ -31,6 +31,8 @@ SEASONS = {60: 60, 3600: 24, DAY: 7, 7 * DAY: 52}
 """seconds of a step -> steps of a season; below a day that is a day"""
 MOST_SEASON = 1440
 """steps of a season that is guessed, at most"""
+ONE_CLOCK = "write the zone behind every time (+01:00), or behind none"
+"""what to do about times of which some have a zone"""
 UNITS = ((7 * DAY, "week"), (DAY, "day"), (3600, "hour"), (60, "minute"), (1, "second"))
 
 
@@ -44,6 +46,8 @@ class Times:
     """whether they are dates"""
     note: str | None = None
     """a guess at their form, or that they are told in another"""
+    mixed: tuple[int, int] | None = None
+    """the first row with a zone and the first without one, where there are both"""
 
 
 @dataclass(frozen=True)
@@ -111,7 +115,7 @@ def read_times(cells: Sequence[Any]) -> Times | int:
     """Times of a column of text, numbers, or dates of Parquet; or the number of the first cell
     that is none in any form that reads the others."""
     if cells and all(isinstance(cell, datetime.date) for cell in cells):
-        return Times(np.array([_stamp(cell) for cell in cells]), True, _zone(cells[0]))
+        return _dated(cells)
     words = [str(cell).strip() for cell in cells]
     try:
         return _numbers(np.array([float(word) for word in words]), words)
@@ -121,7 +125,7 @@ def read_times(cells: Sequence[Any]) -> Times | int:
     for form in (_iso, _quarter):
         result, good = _parsed(words, form)
         if result is not None:
-            return Times(result, True, _zone(form(words[0])))
+            return _dated([form(word) for word in words])
         furthest = max(furthest, good)
     able = []
     for date, clock in itertools.product(DATES, CLOCKS):
@@ -209,9 +213,12 @@ def _stamp(time: datetime.date) -> float:
     return time.timestamp()
 
 
-def _zone(time: datetime.date) -> str | None:
-    """A remark on times with a zone, which are not written as they were read."""
-    return "times are told in UTC" if getattr(time, "tzinfo", None) is not None else None
+def _dated(times: Sequence[datetime.date]) -> Times:
+    """Dates as `Times`; those with a zone are not written as they were read, which is remarked."""
+    zoned = [getattr(time, "tzinfo", None) is not None for time in times]
+    mixed = (zoned.index(True), zoned.index(False)) if len({*zoned}) > 1 else None
+    note = "times are told in UTC" if any(zoned) else None
+    return Times(np.array([_stamp(time) for time in times]), True, note, mixed)
 
 
 def _iso(word: str) -> datetime.datetime:
