@@ -12,7 +12,7 @@ import pytest
 import torch
 from commands import Refused, Say, Train
 
-from everyformer.data.config import MaskOptions, PictureOptions
+from everyformer.data.options import MaskOptions, PictureOptions
 from everyformer.training import loop
 
 RUN_TOML = """

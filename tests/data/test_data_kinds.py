@@ -17,16 +17,17 @@ from data_files import Load, pack, picture, write
 from everyformer.core.config import field_docs
 from everyformer.core.errors import ConfigError, PluginError, UnknownNameError
 from everyformer.data import DataConfig, load_dataset
-from everyformer.data.config import GROUPS, DataOptions
+from everyformer.data.config import GROUPS
 from everyformer.data.kind import Kind, Request, TextFiles
 from everyformer.data.load import KINDS, recognised
+from everyformer.data.options import DataOptions
 from everyformer.data.tokenizers.plain import ByteTokenizer
 
 MORSE = """
 from dataclasses import dataclass
 
 from everyformer.core.config import Options
-from everyformer.data.config import SharedOptions
+from everyformer.data.options import SharedOptions
 from everyformer.data.kind import Kind
 from everyformer.data.sources import Source
 from everyformer.data.text import load_text

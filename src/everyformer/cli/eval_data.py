@@ -12,8 +12,8 @@ from everyformer.core.config import field_defaults
 from everyformer.core.errors import ConfigError, DataError
 from everyformer.core.tasks import TASKS
 from everyformer.data.builtins import BUILTINS
-from everyformer.data.config import (
-    DataConfig,
+from everyformer.data.config import DataConfig
+from everyformer.data.options import (
     GeneratedOptions,
     MaskOptions,
     PartOptions,

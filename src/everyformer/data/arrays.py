@@ -26,19 +26,18 @@ from everyformer.data.array_files import ArrayParts, read_parts
 from everyformer.data.batch import Batch
 from everyformer.data.cache import digest
 from everyformer.data.classes import describe, hold_out, known_ids, refuse_groups
-from everyformer.data.config import (
-    DataConfig,
+from everyformer.data.config import DataConfig, Groups
+from everyformer.data.dataset import ClassedDataset, Dataset, Spread
+from everyformer.data.images import image_dataset, reshaped
+from everyformer.data.kind import Kind, Request, refuse
+from everyformer.data.options import (
     DrawingOptions,
-    Groups,
     LengthOptions,
     PackingOptions,
     PictureOptions,
     RowOptions,
     TableOptions,
 )
-from everyformer.data.dataset import ClassedDataset, Dataset, Spread
-from everyformer.data.images import image_dataset, reshaped
-from everyformer.data.kind import Kind, Request, refuse
 from everyformer.data.sources import Source
 from everyformer.data.text import TextDataset
 

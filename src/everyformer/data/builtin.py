@@ -15,12 +15,7 @@ from everyformer.core.errors import DataError
 from everyformer.core.tasks import TASKS, TaskName
 from everyformer.data.builtins import BUILTINS
 from everyformer.data.cache import digest
-from everyformer.data.config import (
-    DataConfig,
-    EpisodeOptions,
-    GeneratedOptions,
-    SharedOptions,
-)
+from everyformer.data.config import DataConfig
 from everyformer.data.dataset import Dataset
 from everyformer.data.dated.sales import sales
 from everyformer.data.dated.windows import forecast_dataset
@@ -28,6 +23,7 @@ from everyformer.data.episodes import Episodes, episode_dataset
 from everyformer.data.images import ImageDataset, image_dataset, reshaped
 from everyformer.data.kind import Kind, Request, first_served
 from everyformer.data.masking import masked
+from everyformer.data.options import EpisodeOptions, GeneratedOptions, SharedOptions
 from everyformer.data.picture_labels import check_labels
 from everyformer.data.selection import held_out_draw
 from everyformer.data.sources import Entry, Source

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from everyformer.core.tasks import TaskName
-from everyformer.data.config import (
+from everyformer.data.options import (
     ContextOptions,
     DataOptions,
     DrawingOptions,

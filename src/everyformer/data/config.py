@@ -1,347 +1,38 @@
-"""`DataConfig`: what is said about a run's data, one class of options for each kind of it.
+"""`DataConfig`: what is said about a run's data, the options of all kinds of it side by side.
 
-A kind's record (`everyformer.data.kind.Kind`) names the classes that it reads; options of others
-are refused with the words of their class. This module imports neither torch nor numpy.
+This module imports neither torch nor numpy.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
-from typing import Any, ClassVar, Literal
+from dataclasses import dataclass
+from typing import Any, Literal
 
-from everyformer.core.bounds import Count, Part, Positive, Seed, Several, Whole
 from everyformer.core.config import Options
-from everyformer.core.errors import ConfigError, nearest
-from everyformer.data.tokenizers.names import tokenizer_parts
+from everyformer.core.errors import ConfigError
+from everyformer.data.options import (
+    ContextOptions,
+    DataOptions,
+    DrawingOptions,
+    EncodingOptions,
+    EnvironmentOptions,
+    EpisodeOptions,
+    ForecastOptions,
+    GeneratedOptions,
+    LengthOptions,
+    MaskOptions,
+    PackingOptions,
+    ParallelOptions,
+    PartOptions,
+    PictureOptions,
+    PluginOptions,
+    RowOptions,
+    SequenceOptions,
+    SeriesOptions,
+    SharedOptions,
+    TableOptions,
+    TokenOptions,
+)
 from everyformer.system.plain import from_json
-
-SPLITS = ("random", "group", "time")
-"""Ways in which rows are held out."""
-
-
-@dataclass(frozen=True)
-class DataOptions(Options):
-    """Options of some kinds of data, which say of other data why they mean nothing there."""
-
-    elsewhere: ClassVar[str] = ""
-    """the end of the refusal; empty where other data passes them over, as what nearly all has"""
-
-    @classmethod
-    def names(cls) -> tuple[str, ...]:
-        """The options of the class."""
-        return tuple(field.name for field in fields(cls))
-
-
-@dataclass(frozen=True)
-class SharedOptions(DataOptions):
-    """Options of all data that is read."""
-
-    source: str = "stdlib"
-    """A file (.gz too), folder, zip or glob: text, tables, sequences (FASTA, FASTQ, GenBank),
-    pictures, arrays; or a built-in: stdlib, digits, copy, reverse, sort, recall, listops, waves,
-    walks, sales. A built-in name wins over a file of that name; write ./copy for the file.
-    Episodes: a folder that was recorded, or minari:ID."""
-    validation: Part = 0.1
-    """Fraction held out when the source brings no split of its own: the end of a corpus, a seeded
-    draw within each class of labelled data, and of whole records of biological sequences. 1 holds
-    out everything, to evaluate only."""
-    seed: Seed = 0
-    """Seed of the held-out draw and of generated tasks; the order of batches has the run's seed."""
-    cache: str | None = None
-    """Folder for encoded corpora. Unset: $EVERYFORMER_CACHE, else the user's cache folder."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not self.source.strip():
-            raise ConfigError("'data.source' is empty; give a file, folder, zip, glob or built-in")
-
-
-@dataclass(frozen=True)
-class TokenOptions(DataOptions):
-    """Options of text that becomes tokens."""
-
-    elsewhere: ClassVar[str] = ": it is for text and for biological sequences"
-
-    tokenizer: str = "auto"
-    """How text becomes tokens: bytes, chars, bpe:SIZE, trained on the training part, or kmer:K, K
-    bases or amino acids side by side. auto: bytes; of biological sequences chars, a token a letter.
-    (hub: the tokenizer of a converted checkpoint that a run starts from, which needs not be
-    said.)"""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        tokenizer_parts(self.tokenizer)
-
-
-@dataclass(frozen=True)
-class LengthOptions(DataOptions):
-    """Options of sequences of tokens, or of what becomes such."""
-
-    length: Several = 256
-    """Tokens in a training sequence; when texts are classified, the longest text kept; of parallel
-    text, the longest sentence that is trained on, its end token included."""
-
-
-@dataclass(frozen=True)
-class ParallelOptions(DataOptions):
-    """Options of parallel text."""
-
-    elsewhere: ClassVar[str] = (
-        "; leave it out, or give files that it fits (parallel text is the task seq2seq)"
-    )
-
-    languages: str | None = None
-    """Parallel text: the direction as FROM-TO, named like the files' endings or the fields (en-de).
-    Unset: as the source's name has it, else in alphabetical order."""
-    tokens: Count | None = None
-    """Parallel text: a training batch holds about so many positions, source, target and padding
-    together, instead of --batch sentences (which evaluations still read at a time)."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.languages is not None:
-            direction(self.languages)
-
-
-@dataclass(frozen=True)
-class PartOptions(DataOptions):
-    """Options of sources in several parts."""
-
-    elsewhere: ClassVar[str] = ParallelOptions.elsewhere
-
-    part: str | None = None
-    """Which part of a source in several parts is held out: its split's word, its folder or its file
-    name without the ending (test_2016). Unset: the validation part, else the test part."""
-
-
-@dataclass(frozen=True)
-class TableOptions(DataOptions):
-    """Options of tables."""
-
-    elsewhere: ClassVar[str] = ": it is for tables (.csv, .tsv, .jsonl, .parquet)"
-
-    text_column: str | None = None
-    """Tables: the column with the text, by its name or its number from 1. Unset: the one that is
-    called like a text (text, sentence, review ...), or of two columns the one that is no label."""
-    label_column: str | None = None
-    """Tables: the column with the class or the number, likewise (label, class, category ...). Also
-    of a table beside pictures (metadata.csv, or the only one), which names each row's picture."""
-    source_column: str | None = None
-    """Tables of pairs: the column that is translated, likewise (source, or as in languages)."""
-    target_column: str | None = None
-    """Tables of pairs: the column with the translation, likewise (target, or as in languages)."""
-    header: Literal["auto", "yes", "no"] = "auto"
-    """True if the first line of a CSV or TSV names the columns; auto knows it by the names, or
-    guesses and says so."""
-    unlabelled: Literal["refuse", "skip", "predict"] = "refuse"
-    """Tables: rows whose label is empty are refused, or left out; predict leaves them out too, and
-    when the training has ended writes them with their answers into the run's predictions.csv."""
-
-
-@dataclass(frozen=True)
-class EncodingOptions(DataOptions):
-    """Options of text in files."""
-
-    elsewhere: ClassVar[str] = ": it is for text and for tables (.csv, .tsv, .jsonl)"
-
-    encoding: str | None = None
-    """Encoding of the text (utf-8, utf-16, windows-1252, shift-jis ...). Unset: UTF-8, or
-    UTF-16 by its mark; tables that are neither are windows-1252, which is said, and plain text for
-    --data.tokenizer bytes keeps its bytes as they are."""
-
-
-@dataclass(frozen=True)
-class RowOptions(DataOptions):
-    """Options of rows with a class or a number each."""
-
-    elsewhere: ClassVar[str] = ": it is for rows with a class or a number each"
-
-    split: tuple[str, ...] = ("random",)
-    """How rows with a class or a number are held out: random, a draw within each class; group
-    COLUMN, by which all rows of one value of that column (a patient, a user, a source) stay on one
-    side; or time COLUMN, by which the latest are held out, as of series that are forecast they
-    always are. Of an .npz it is an array's name."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        kind, *rest = self.split or ("",)
-        if kind not in SPLITS:
-            raise ConfigError(f"'data.split' cannot be '{kind}'; {nearest(kind, SPLITS)}")
-        if len(rest) != (kind != "random"):
-            raise ConfigError(
-                f"'data.split' is {' '.join(self.split)!r}, but it takes random alone, or group or "
-                "time and the name or number of one column"
-            )
-
-
-@dataclass(frozen=True)
-class PictureOptions(DataOptions):
-    """Options of pictures."""
-
-    elsewhere: ClassVar[str] = ": it is for pictures"
-
-    size: Count | None = None
-    """Pictures are resized to size x size. Unset: kept when all are equal, else all take the
-    commonest size."""
-    colour: Literal["auto", "grey", "rgb"] = "auto"
-    """Channels of pictures; auto is grey when every picture is."""
-
-
-@dataclass(frozen=True)
-class DrawingOptions(DataOptions):
-    """Options of pictures that are drawn."""
-
-    elsewhere: ClassVar[str] = ": it is for pictures that are drawn"
-
-    labels: bool = False
-    """pixels, super-resolution: the model is told the class of each picture, the folder that it is
-    in, and draws pictures of the class that it is asked for."""
-    small: Count | None = None
-    """super-resolution: pixels on the shorter side of the small pictures, which are means over the
-    areas of the others. Unset: a quarter."""
-
-
-@dataclass(frozen=True)
-class MaskOptions(DataOptions):
-    """Options of text with hidden tokens."""
-
-    elsewhere: ClassVar[str] = ": it is for the task mlm"
-
-    mask_rate: Part = 0.15
-    """mlm: probability that a token is hidden: by the mask token in 80%, by a random token in 10%,
-    by nothing in 10% of the cases."""
-    mask_words: bool = False
-    """mlm: hide whole words, not single tokens."""
-
-
-@dataclass(frozen=True)
-class PackingOptions(DataOptions):
-    """Options of texts in several documents."""
-
-    elsewhere: ClassVar[str] = ": it is for lm and mlm on text"
-
-    packing: bool = False
-    """lm, mlm: where a training sequence holds parts of several documents, tokens see only their
-    own, whose positions begin at 0."""
-
-
-@dataclass(frozen=True)
-class SequenceOptions(DataOptions):
-    """Options of biological sequences."""
-
-    elsewhere: ClassVar[str] = ": it is for biological sequences (.fa, .fastq, .gb ...)"
-
-    alphabet: Literal["auto", "dna", "rna", "protein"] = "auto"
-    """FASTA, FASTQ, GenBank: the letters that records may have; auto guesses by those that they
-    have, and says so."""
-    strands: Literal["one", "both"] = "one"
-    """FASTA, FASTQ, GenBank: both makes the reverse complement of every training record a further
-    document (lm, mlm)."""
-
-
-@dataclass(frozen=True)
-class EpisodeOptions(DataOptions):
-    """Options of episodes."""
-
-    elsewhere: ClassVar[str] = ": it is for episodes"
-
-    best: Part | None = None
-    """decision: only the episodes of the highest returns that together have at most this fraction
-    of the training part's steps are trained on, one at least. Unset: all."""
-    delayed: bool = False
-    """decision: all of an episode's rewards come with its last step."""
-    scale: Positive | None = None
-    """decision: what returns-to-go are divided by. Unset: the largest of them, without its sign."""
-
-
-@dataclass(frozen=True)
-class ContextOptions(DataOptions):
-    """Options of what is read step by step, a window at a time."""
-
-    elsewhere: ClassVar[str] = ": it is for episodes and for series that are forecast"
-
-    context: Count | None = None
-    """Steps that the model reads at once: of an episode (decision, K; unset: 20), or of a series
-    before what is forecast (unset: three seasons, but four horizons and 32 at least)."""
-
-
-@dataclass(frozen=True)
-class ForecastOptions(DataOptions):
-    """Options of series with times, whose next values are forecast."""
-
-    elsewhere: ClassVar[str] = ": it is for series with times, whose task is forecast"
-
-    horizon: Count | None = None
-    """forecast: steps ahead. Unset: a season, or 10 where the steps have none."""
-    season: Count | None = None
-    """forecast: steps after which series repeat themselves. Unset: by their step, hours a day, days
-    a week, months a year."""
-    stride: Count | None = None
-    """forecast: steps from one held-out forecast to the next. Unset: the horizon, so that none is
-    measured twice."""
-
-
-@dataclass(frozen=True)
-class SeriesOptions(DataOptions):
-    """Columns of tables of series with times."""
-
-    elsewhere: ClassVar[str] = ForecastOptions.elsewhere
-
-    time_column: str | None = None
-    """forecast: the column with the times, by its name or its number from 1. Unset: the one that is
-    called like a time (time, date, ds ...), or holds dates."""
-    series_column: tuple[str, ...] = ()
-    """forecast: the column that tells series apart, or several. Unset: the one that is called so
-    (unique_id, series, store ...), or that holds words; none in a table with a column a series."""
-    value_column: tuple[str, ...] = ()
-    """forecast: the columns with the values, each a series of its own. Unset: all with numbers."""
-    known_column: tuple[str, ...] = ()
-    """forecast: columns of numbers that are known ahead (a plan, a holiday); to forecast takes rows
-    with them after the last value."""
-    past_column: tuple[str, ...] = ()
-    """forecast: columns of numbers that are known only once the value is (the weather measured)."""
-
-
-@dataclass(frozen=True)
-class EnvironmentOptions(DataOptions):
-    """Options of an environment that is played."""
-
-    elsewhere: ClassVar[str] = ": it is for an environment, which --env names"
-
-    env: str | None = None
-    """policy: --env NAME for short, the environment that is played, in place of a source
-    (CartPole-v1)."""
-    env_mask: tuple[Whole, ...] = ()
-    """policy: --env.mask for short, entries of its observations that are hidden, counted from 0."""
-    env_number: Count = 8
-    """policy: --env.number for short, environments side by side."""
-    env_options: tuple[str, ...] = ()
-    """policy: options of the environment's own, as name=value here; --env.NAME VALUE for short.
-    Episodes end after --env.max-episode-steps (unset: its own limit, or 10000 where it has
-    none)."""
-
-
-@dataclass(frozen=True)
-class GeneratedOptions(DataOptions):
-    """Options of generated tasks."""
-
-    elsewhere: ClassVar[str] = ": it is for generated tasks that are made by it"
-
-    symbols: Several = 64
-    """Generated tasks: how many content tokens there are; recall makes half of them keys."""
-    pairs: Count = 16
-    """recall: key-value pairs in a sequence; it needs a length of at least 4 x pairs."""
-    depth: Count = 10
-    """listops: deepest nesting of operators."""
-
-
-@dataclass(frozen=True)
-class PluginOptions(DataOptions):
-    """Options of kinds of data that other packages bring."""
-
-    elsewhere: ClassVar[str] = ": it is for kinds of data that another package brings"
-
-    options: tuple[str, ...] = ()
-    """Data of a kind that another package brings: its own options, as name=value."""
 
 
 @dataclass(frozen=True)
@@ -401,21 +92,6 @@ class TextSource(Options):
     called like a text)"""
     header: Literal["auto", "yes", "no"] = "auto"
     """whether the first line of a CSV or TSV names the columns"""
-
-
-def direction(languages: str) -> tuple[str, str]:
-    """``"en-de"`` -> ``("en", "de")``.
-
-    Raises:
-        ConfigError: not two different names with a hyphen between.
-    """
-    source, _, target = languages.lower().partition("-")
-    if not source or not target or source == target or "-" in target:
-        raise ConfigError(
-            f"'data.languages' must be two different languages as FROM-TO (en-de), not "
-            f"'{languages}'"
-        )
-    return source, target
 
 
 def named_values(words: Sequence[str], flag: str) -> dict[str, Any]:

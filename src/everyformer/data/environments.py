@@ -18,10 +18,11 @@ from everyformer.core.tasks import TaskName
 from everyformer.core.wording import counted
 from everyformer.data.batch import WHOLE, Batch, Portion
 from everyformer.data.cache import digest
-from everyformer.data.config import DataConfig, EnvironmentOptions, named_values
+from everyformer.data.config import DataConfig, named_values
 from everyformer.data.dataset import Dataset
 from everyformer.data.episodes import as_states, shape_of
 from everyformer.data.kind import Kind, Request
+from everyformer.data.options import EnvironmentOptions
 from everyformer.genes.config import DEFAULT_LENGTH
 from everyformer.genes.model_options import EpisodeShape
 from everyformer.rl.build import EnvironmentConfig, limit_of, make_environment, spaces_of

@@ -24,10 +24,11 @@ from everyformer.core.errors import DataError
 from everyformer.core.tasks import TASKS, TaskName, tasks_that
 from everyformer.data.batch import IGNORED, WHOLE, Batch, Portion
 from everyformer.data.cache import digest
-from everyformer.data.config import ContextOptions, DataConfig, EpisodeOptions, SharedOptions
+from everyformer.data.config import DataConfig
 from everyformer.data.counting import counted_loss
 from everyformer.data.dataset import Dataset, Spread
 from everyformer.data.kind import Kind, Request
+from everyformer.data.options import ContextOptions, EpisodeOptions, SharedOptions
 from everyformer.data.selection import held_out_draw, spread
 from everyformer.genes.model_options import EpisodeShape
 from everyformer.rl.build import EnvironmentConfig

@@ -23,8 +23,12 @@ from everyformer.core.tasks import TASKS, TaskName, tasks_that
 from everyformer.data.batch import Batch
 from everyformer.data.cache import FORMAT, cache_root, cached, digest
 from everyformer.data.classes import describe, hold_out
-from everyformer.data.config import (
-    DataConfig,
+from everyformer.data.config import DataConfig
+from everyformer.data.counting import ROWS, counted_loss
+from everyformer.data.dataset import ClassedDataset, Spread
+from everyformer.data.kind import Kind, Request, refuse
+from everyformer.data.layout import without_notes
+from everyformer.data.options import (
     DrawingOptions,
     EncodingOptions,
     PartOptions,
@@ -33,10 +37,6 @@ from everyformer.data.config import (
     SharedOptions,
     TableOptions,
 )
-from everyformer.data.counting import ROWS, counted_loss
-from everyformer.data.dataset import ClassedDataset, Spread
-from everyformer.data.kind import Kind, Request, refuse
-from everyformer.data.layout import without_notes
 from everyformer.data.picture_labels import labelled_pictures, natural_task, tables_among
 from everyformer.data.pictures import opened, pillow, pixels_of, survey
 from everyformer.data.selection import spread

@@ -27,9 +27,14 @@ from everyformer.data.builtins import BUILTINS
 from everyformer.data.config import (
     GROUPS,
     DataConfig,
+    Groups,
+    named_values,
+)
+from everyformer.data.dataset import Dataset
+from everyformer.data.layout import find_layout, without_notes
+from everyformer.data.options import (
     DataOptions,
     EncodingOptions,
-    Groups,
     LengthOptions,
     MaskOptions,
     PartOptions,
@@ -37,10 +42,7 @@ from everyformer.data.config import (
     SharedOptions,
     TableOptions,
     TokenOptions,
-    named_values,
 )
-from everyformer.data.dataset import Dataset
-from everyformer.data.layout import find_layout, without_notes
 from everyformer.data.pair_columns import holds_two_texts
 from everyformer.data.pairs import holds_parallel
 from everyformer.data.sequence_files import SEQUENCES

@@ -24,11 +24,12 @@ from everyformer.data.classes import (
     refuse_groups,
     refuse_unlabelled,
 )
-from everyformer.data.config import DataConfig, ParallelOptions, RowOptions
+from everyformer.data.config import DataConfig
 from everyformer.data.corpus import checked, tokenizer_kind
 from everyformer.data.dataset import ClassedDataset, Spread
 from everyformer.data.kind import OF_PAIRS, Request, TextFiles, refuse
 from everyformer.data.layout import class_entries, find_layout, without_notes
+from everyformer.data.options import ParallelOptions, RowOptions
 from everyformer.data.selection import told_copies
 from everyformer.data.sources import Entry, Source
 from everyformer.data.table import TABLES

@@ -9,7 +9,7 @@ from everyformer.core.plugins import loaded, offer_of
 from everyformer.core.tasks import ALL_TASKS, TASKS
 from everyformer.data.arrays import Arrays
 from everyformer.data.builtin import BuiltIn
-from everyformer.data.config import DataConfig, MaskOptions, PackingOptions, ParallelOptions
+from everyformer.data.config import DataConfig
 from everyformer.data.dataset import Dataset
 from everyformer.data.dated.kind import DatedTables
 from everyformer.data.environments import Environment
@@ -18,6 +18,7 @@ from everyformer.data.images import Pictures
 from everyformer.data.kind import OF_LABELS, OF_PAIRS, Kind, Request, TextFiles, refuse
 from everyformer.data.labelled import LabelledText
 from everyformer.data.masking import masked
+from everyformer.data.options import MaskOptions, PackingOptions, ParallelOptions
 from everyformer.data.parallel import ParallelText
 from everyformer.data.sequences import LabelledSequences, Sequences
 from everyformer.data.text import load_text

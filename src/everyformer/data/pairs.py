@@ -10,9 +10,10 @@ import re
 from collections.abc import Iterator, Sequence
 
 from everyformer.core.errors import ConfigError, DataError
-from everyformer.data.config import DataConfig, direction
+from everyformer.data.config import DataConfig
 from everyformer.data.headers import FIELDS, LANGUAGES
 from everyformer.data.layout import find_layout, without_notes
+from everyformer.data.options import direction
 from everyformer.data.pair_columns import names_sides, pair_reader
 from everyformer.data.sources import Entry, Source, text_lines
 from everyformer.data.table import TABLES

@@ -21,11 +21,12 @@ from everyformer.core.errors import ConfigError, DataError
 from everyformer.core.tasks import TASKS
 from everyformer.data.batch import IGNORED, WHOLE, Batch, Portion
 from everyformer.data.cache import FORMAT, cache_root, cached, digest, write_tokens
-from everyformer.data.config import DataConfig, ParallelOptions
+from everyformer.data.config import DataConfig
 from everyformer.data.corpus import tokenizer_kind
 from everyformer.data.counting import ROWS, counted_loss
 from everyformer.data.dataset import Dataset
 from everyformer.data.kind import OF_LABELS, Request, TextFiles, refuse
+from everyformer.data.options import ParallelOptions
 from everyformer.data.pairs import SentencePairs
 from everyformer.data.selection import spread, told_copies
 from everyformer.data.text import encode_prompt

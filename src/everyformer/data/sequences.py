@@ -14,8 +14,14 @@ import numpy as np
 from everyformer.core.errors import ConfigError, DataError
 from everyformer.core.tasks import LM, MLM, TASKS, TEXT
 from everyformer.data.alphabets import ALPHABETS, Alphabet
-from everyformer.data.config import (
-    DataConfig,
+from everyformer.data.config import DataConfig
+from everyformer.data.corpus import Documents
+from everyformer.data.dataset import Dataset
+from everyformer.data.kind import Request, TextFiles, holds_sequences, refuse
+from everyformer.data.labelled import LabelledText, LabelledTexts
+from everyformer.data.layout import find_layout
+from everyformer.data.masking import masked
+from everyformer.data.options import (
     LengthOptions,
     MaskOptions,
     PackingOptions,
@@ -24,12 +30,6 @@ from everyformer.data.config import (
     SharedOptions,
     TokenOptions,
 )
-from everyformer.data.corpus import Documents
-from everyformer.data.dataset import Dataset
-from everyformer.data.kind import Request, TextFiles, holds_sequences, refuse
-from everyformer.data.labelled import LabelledText, LabelledTexts
-from everyformer.data.layout import find_layout
-from everyformer.data.masking import masked
 from everyformer.data.sequence_files import FASTQ, Record, read_records
 from everyformer.data.sources import CHUNK, Entry, Source
 from everyformer.data.text import load_text

@@ -3,18 +3,18 @@
 from everyformer.core.config import field_defaults
 from everyformer.core.errors import DataError
 from everyformer.core.tasks import FORECAST, TASKS, TaskName
-from everyformer.data.config import (
+from everyformer.data.config import DataConfig
+from everyformer.data.dated.series import read_series, shows_series
+from everyformer.data.dated.windows import ForecastDataset, forecast_dataset
+from everyformer.data.kind import Kind, Request, refuse
+from everyformer.data.options import (
     ContextOptions,
-    DataConfig,
     EncodingOptions,
     ForecastOptions,
     SeriesOptions,
     SharedOptions,
     TableOptions,
 )
-from everyformer.data.dated.series import read_series, shows_series
-from everyformer.data.dated.windows import ForecastDataset, forecast_dataset
-from everyformer.data.kind import Kind, Request, refuse
 
 
 class DatedTables(Kind):
