@@ -63,6 +63,16 @@ def there(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(home / "minari"))
 
 
+@pytest.mark.parametrize(("source", "ends"), [("bare", " --env NAME"), ("paths", "")])
+def test_what_to_do_next_names_an_environment_where_the_data_do_not(
+    source: str, ends: str, runs: Path, say: Say
+) -> None:
+    words = ("train", "decision-transformer", "--data", source, *SIZES, "--steps", "1")
+    code, out, _ = say(*words, "--model.decision.no-return-to-go", "--out", f"next-{source}")
+    assert code == 0
+    assert out.splitlines()[-1].endswith(f"eval next-{source} --episodes 20{ends}")
+
+
 def test_a_run_is_measured_on_its_data_and_by_playing(runs: Path, say: Say) -> None:
     code, out, err = say("eval", "runs/paths", "--json")
     assert code == 0, err

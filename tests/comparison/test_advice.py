@@ -30,6 +30,32 @@ def test_a_curve_says_what_to_try(shape):
     assert not any(other in told for other in others)
 
 
+@pytest.mark.parametrize("seed", range(20))
+def test_losses_of_small_batches_that_scatter_did_not_rise(seed):
+    scattered = np.random.default_rng(seed).normal(2.5, 0.3, 40)
+    curve = {"training": [{"loss": float(loss)} for loss in scattered], "evaluations": []}
+    assert "rose" not in advice({"loss": 2.5}, curve, 1e-3)
+
+
+@pytest.mark.parametrize(
+    ("held_out", "rose"), [([3, 2, 1.9], False), ([3, 1.9, 2], True), ([2], True)]
+)
+def test_a_loss_that_falls_on_held_out_data_did_not_rise(held_out, rose):
+    losses, _, words = CURVES["rose"]
+    curve = {
+        "training": [{"loss": float(loss)} for loss in losses],
+        "evaluations": [{"evaluation": {"loss": loss}} for loss in held_out],
+    }
+    assert (words in advice({"loss": held_out[-1]}, curve, 1e-3)) == rose
+
+
+def test_losses_of_a_policy_are_not_read():
+    curve = {"training": [{"loss": float(loss)} for loss in -CURVES["rose"][0]], "evaluations": []}
+    told = advice({"loss": -20.0, "return": 20.0}, curve, 1e-3)
+    assert "losses of a policy do not say why" in told
+    assert "--lr 0.003 or 0.0003" in told
+
+
 @pytest.mark.parametrize(
     ("shape", "rates"),
     [("rose", "0.0001"), ("never moved", "0.01 or 0.0001"), ("at rest", "0.003")],

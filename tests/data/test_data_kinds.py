@@ -315,3 +315,17 @@ def test_a_misspelt_built_in_is_offered() -> None:
 def test_an_unknown_task_is_refused() -> None:
     with pytest.raises(ConfigError, match="did you mean 'pixels'"):
         load_dataset(DataConfig(), "pixel")
+
+
+@pytest.mark.parametrize("folder", [True, False])
+def test_a_built_in_is_read_before_what_lies_here_and_says_so(
+    folder: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    config = DataConfig("copy", length=16, symbols=8)
+    plain = load_dataset(config)
+    place = tmp_path / "copy"
+    place.mkdir() if folder else place.write_text("mine")
+    data = load_dataset(config)
+    assert data.split == f"the built-in 'copy' is read, not what lies here as ./copy; {plain.split}"
+    assert data.fingerprint == plain.fingerprint

@@ -132,7 +132,7 @@ def test_wrong_prompts_and_options_are_refused() -> None:
 
 def test_no_tokens_are_an_empty_row_for_each_prompt() -> None:
     model = small_model("gmlp")
-    assert generate(model, torch.ones(3, 2), tokens=0).shape == (3, 0)
+    assert generate(model, torch.ones(3, 2).long(), tokens=0).shape == (3, 0)
     assert generate(model, [1, 2], tokens=0).shape == (1, 0)
 
 

@@ -63,7 +63,7 @@ def test_quantised_linear_layers_are_read(name):
         for n in range(9):
             out = whole(tokens[:, n : n + 1], state=state)
             state = out.state
-        torch.testing.assert_close(out.logits[:, 0], expected[:, -1], rtol=0, atol=0.05)
+        torch.testing.assert_close(out.logits[:, 0], expected[:, -1], rtol=0, atol=0.15)
         torch.testing.assert_close(expected, model(tokens).logits, rtol=0, atol=0.3)
 
 

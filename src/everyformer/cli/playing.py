@@ -215,7 +215,7 @@ def rows_of(episodes: Sequence[tuple[float | None, Trajectories]]) -> list[dict[
     return [{"target": target, **played(each)} for target, each in episodes]
 
 
-def at_random(episodes: Sequence[tuple[float | None, Trajectories]]) -> dict[str, Any]:
+def at_random(episodes: Sequence[tuple[float | None, Trajectories]], seed: int) -> dict[str, Any]:
     """The same of as many episodes with random actions, in the same environment."""
     from everyformer.rl.collection import collect
     from everyformer.rl.recipes import recipe
@@ -223,7 +223,7 @@ def at_random(episodes: Sequence[tuple[float | None, Trajectories]]) -> dict[str
 
     [(_, first), *_] = episodes
     assert first.environment is not None
-    made = collect(first.environment, recipe("random", first.environment), len(first))
+    made = collect(first.environment, recipe("random", first.environment), len(first), seed)
     return {"target": "random actions", **played(made)}
 
 

@@ -1,5 +1,7 @@
 """Advice for a training that came to nothing: what was seen in its curve, and what to try."""
 
+import itertools
+import math
 from collections.abc import Mapping, Sequence
 from statistics import mean
 from typing import Any
@@ -13,6 +15,8 @@ FALLING = 0.01
 """of a loss, from its last fifth but one to its last"""
 APART = 1.15
 """held-out loss over training loss from which on a model has learned its rows by heart"""
+SURE = 4.0
+"""standard errors from which on a rise is none of the batches' luck"""
 FEW = 8
 """logged steps from which on a curve says something"""
 
@@ -27,13 +31,19 @@ def advice(evaluation: Mapping[str, Any], curve: Curve, lr: float) -> str:
         lr: peak learning rate.
     """
     losses = [float(row["loss"]) for row in curve["training"] if "loss" in row]
+    if "return" in evaluation:
+        return (
+            f"the losses of a policy do not say why: {LONGER}, or try another learning rate "
+            f"(--lr {lr * 3:.1g} or {lr / 3:.1g})"
+        )
     if len(losses) < FEW:
         logged = counted(len(losses), "logged step")
         return f"the training was too short to say why ({logged}): {LONGER}"
     fifth = max(1, len(losses) // 5)
     start, before, end = losses[0], mean(losses[-2 * fifth : -fifth]), mean(losses[-fifth:])
     lowest, held_out = min(_smooth(losses, fifth)), float(evaluation["loss"])
-    if end > start * (1 + MOVED) or end > lowest * (1 + 5 * MOVED):
+    rises = end > start * (1 + MOVED) or end > lowest * (1 + 5 * MOVED)
+    if rises and end - lowest > SURE * _luck(losses, fifth) and not _falls(curve):
         return (
             f"the training loss rose again, from {lowest:.3g} to {end:.3g}: try a lower learning "
             f"rate (--lr {lr / 10:.1g})"
@@ -56,6 +66,19 @@ def advice(evaluation: Mapping[str, Any], curve: Curve, lr: float) -> str:
         f"the training loss came to rest at {end:.3g}, as the learning rate did: {LONGER}, or take "
         f"a larger model (--width, --layers) or another learning rate (--lr {lr * 3:.1g})"
     )
+
+
+def _luck(losses: Sequence[float], size: int) -> float:
+    """The standard error of the difference of two means of so many losses, each of a batch of its
+    own, as neighbours differ."""
+    steps = [(b - a) ** 2 for a, b in itertools.pairwise(losses)]
+    return math.sqrt(mean(steps) / size)
+
+
+def _falls(curve: Curve) -> bool:
+    """True if no evaluation was better than the last of several."""
+    held_out = [float(row["evaluation"]["loss"]) for row in curve["evaluations"]]
+    return len(held_out) > 1 and held_out[-1] <= min(held_out)
 
 
 def _smooth(losses: Sequence[float], size: int) -> list[float]:

@@ -21,6 +21,7 @@ from everyformer.training.remote import Sending, fetch, fetched
 RECORD = "comparison.json"
 FORMAT = "everyformer-comparison-options"
 LOCK = ".lock"
+_MORE = "; seeds are added where they are needed of a comparison begun with --until-settled"
 
 
 def recorded_options(folder: Path) -> dict[str, Any] | None:
@@ -83,9 +84,10 @@ def check_folder(config: CompareConfig) -> None:
         )
     changed = _changed(recorded_options(folder) or {}, to_dict(config))
     if changed:
+        seeds = any(one.startswith("seeds:") for one in changed)
         raise ConfigError(
             f"the comparison in {folder} was begun with other options ({'; '.join(changed[:5])}): "
-            "resume it with the same, or choose another --out"
+            f"resume it with the same, or choose another --out{_MORE if seeds else ''}"
         )
 
 

@@ -95,6 +95,13 @@ class BuiltIn(Kind):
         )
 
     def load(self) -> Dataset:
+        dataset, source = self._made(), self.config.source
+        if not Path(source).exists():
+            return dataset
+        said = f"the built-in '{source}' is read, not what lies here as ./{source}"
+        return replace(dataset, split=f"{said}; {dataset.split}")
+
+    def _made(self) -> Dataset:
         config, task = self.config, self.task
         if config.source == "stdlib":
             text = load_stdlib(config, self.request.tokenizer)

@@ -6,7 +6,7 @@ rows of a training are what the model does (`everyformer.training.rollouts`).
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -31,7 +31,10 @@ from everyformer.rl.recipes import recipe
 from everyformer.rl.spaces import Space
 
 EPISODES = 20
-"""that are played at random, beside which a policy is measured"""
+"""that are played at random, at least, beside which a policy is measured"""
+MANY, STEPS = 200, 20_000
+"""that are played where they have no more steps in all, since the luck of a few would stay for
+good: their seeds are always the same"""
 SHOWN = 64
 """steps of an episode that models are looked into with"""
 
@@ -65,10 +68,14 @@ class EnvironmentDataset(Dataset):
         yield Batch(inputs=inputs, targets=targets, reset=first)
 
     @cached_property
-    def random_return(self) -> float:
-        """Mean return of episodes with random actions."""
-        policy = recipe("random", self.environment)
-        return float(collect(self.environment, policy, EPISODES).returns.mean())
+    def random_returns(self) -> np.ndarray:
+        """Returns of episodes with random actions."""
+        few, many = (
+            partial(collect, self.environment, recipe("random", self.environment)) for _ in range(2)
+        )
+        known = few(EPISODES)
+        count = min(MANY, STEPS // max(1, int(known.lengths.mean())))
+        return known.returns if count <= EPISODES else many(count).returns
 
     @property
     def shape_options(self) -> dict[str, Any]:

@@ -143,8 +143,8 @@ class EncodingOptions(DataOptions):
 
     encoding: str | None = None
     """Encoding of the text (utf-8, utf-16, windows-1252, shift-jis ...). Unset: UTF-8, or
-    UTF-16 by its mark; tables that are neither are windows-1252, which is said, and plain text for
-    --data.tokenizer bytes keeps its bytes as they are."""
+    UTF-16 by its mark; tables that are neither are windows-1252, which is said, and plain text
+    keeps its bytes as they are for the tokenizer bytes."""
 
 
 @dataclass(frozen=True)

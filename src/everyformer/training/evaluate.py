@@ -26,7 +26,7 @@ from everyformer.training.forecasts import ForecastErrors
 from everyformer.training.measures import ClassErrors, NumberErrors, perplexity, ratio, wilson
 from everyformer.training.parallel.world import World
 from everyformer.training.reading import Curves, Read, read_in_order, read_windows
-from everyformer.training.returns import EPISODES, play_policy, played
+from everyformer.training.returns import EPISODES, mean_of, play_policy, played
 from everyformer.training.step import autocast
 
 
@@ -159,7 +159,9 @@ def _returns(
     except _Halted:
         return None
     result = played(made)
-    return {"loss": -result["return"], **result, "random_return": dataset.random_return}
+    beside, interval = mean_of(dataset.random_returns)
+    known = {"random_return": beside, "random_return_interval": interval}
+    return {"loss": -result["return"], **result, **known}
 
 
 def _errors(

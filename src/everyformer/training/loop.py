@@ -23,6 +23,7 @@ from everyformer.core.plugins import command
 from everyformer.core.twins import seed_of
 from everyformer.data.batch import Batch
 from everyformer.data.dataset import Dataset
+from everyformer.data.environments import EnvironmentDataset
 from everyformer.system.pulse import doing
 from everyformer.system.stopping import Gentle
 from everyformer.training.checkpoint import CheckpointParts, TrainingState
@@ -382,6 +383,9 @@ class _Job:
                 limit=config.evaluate_sequences,
                 precision=self.precision,
                 world=self.world,
+                # every seed's training plays episodes of its own, so that a mean over seeds shows
+                # the luck of episodes too
+                seed=config.seed if isinstance(self.dataset, EnvironmentDataset) else 0,
                 should_stop=lambda: self.stop.received is not None,
             )
         if result is not None:

@@ -119,9 +119,8 @@ def played(episodes: Trajectories) -> dict[str, Any]:
     values = {"return": episodes.returns, "steps": episodes.lengths.astype(float)}
     summary: dict[str, Any] = {"episodes": len(episodes)}
     for name, each in values.items():
-        n = float(len(each))
-        mean, interval = ratio(n, n, n, each.sum(), np.square(each).sum(), each.sum())
-        summary |= {name: float(mean), f"{name}_interval": interval}
+        mean, interval = mean_of(each)
+        summary |= {name: mean, f"{name}_interval": interval}
     returns = episodes.returns
     ends = (float(returns.min()), float(returns.max()))
     shared = [end if (returns == end).sum() > 1 else None for end in ends]
@@ -136,6 +135,13 @@ def played(episodes: Trajectories) -> dict[str, Any]:
         around = summary["return_interval"]
         summary["normalised_interval"] = around and [(end - low) / (high - low) for end in around]
     return summary
+
+
+def mean_of(values: np.ndarray) -> tuple[float, list[float] | None]:
+    """The mean of a number of episodes, and Student's 95% interval of it."""
+    n = float(len(values))
+    mean, interval = ratio(n, n, n, values.sum(), np.square(values).sum(), values.sum())
+    return float(mean), interval
 
 
 def cut(interval: list[float] | None, ends: Sequence[Sequence[float | None]]) -> Any:

@@ -1,6 +1,7 @@
 """Worth of an evaluation: beside that of an answer that reads nothing of the input."""
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from everyformer.core.tasks import TASKS
@@ -16,6 +17,8 @@ class Baseline(NamedTuple):
     """a description, for a sentence"""
     metric: str
     """the measure: see `comparison.metrics`"""
+    interval: Sequence[float] | None = None
+    """95%, of an answer that is itself measured by chance (episodes of random actions)"""
 
 
 NOT_BETTER = "not surely better than"
@@ -60,20 +63,24 @@ def baseline(task: str, evaluation: Mapping[str, Any]) -> Baseline | None:
             f"always answering '{evaluation['held_out_always']}', the commonest class of the "
             f"held-out part, where training's '{evaluation['always']}' is right for {value:.1%}"
         )
-    return Baseline(best, words, metric)
+    return Baseline(best, words, metric, evaluation.get(f"{name}_interval"))
 
 
 def is_better(evaluation: Mapping[str, Any], base: Baseline) -> bool:
-    """True if an evaluation surely beats the baseline: its whole 95% interval does, where known; of
-    one row nothing is sure, and of several numbers each must beat its own."""
+    """True if an evaluation surely beats the baseline: its whole 95% interval does, where known,
+    or that of the difference, where both have one; of one row nothing is sure, and of several
+    numbers each must beat its own."""
     if "by_number" in evaluation:
         return not _short(evaluation)
-    sign = _KNOWN[base.metric][2]
+    sign, value = _KNOWN[base.metric][2], evaluation[base.metric]
     around = evaluation.get(f"{base.metric}_interval")
     if around is None and evaluation.get("sequences") == 1:
         return False
-    ends = around or (evaluation[base.metric],)
-    return all(sign * (end - base.value) > 0 for end in ends)
+    worst = around[sign < 0] if around else value
+    if base.interval is None:
+        return bool(sign * (worst - base.value) > 0)
+    noise = math.hypot(value - worst, base.interval[sign > 0] - base.value)
+    return bool(sign * (value - base.value) > noise)
 
 
 def worth(task: str, evaluation: Mapping[str, Any]) -> str | None:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 import torch
 
 from everyformer.core.devices import pick_device, widest
-from everyformer.core.errors import ConfigError, unknown
+from everyformer.core.errors import ConfigError, UnknownNameError, unknown
 from everyformer.core.foreign import FAILURES, describe
 from everyformer.core.member import Member
 from everyformer.family import info, list_members
@@ -96,6 +96,8 @@ def verify(
         raise unknown("dtype", dtype, DTYPES)
     known = {**LAWS, **FULL}
     for law in laws:
+        if law == "streaming":
+            raise UnknownNameError("the law of models called 'streaming' is 'chunks' of members")
         if law not in known:
             raise unknown("law", law, known)
     members = [info(name) for name in names] or list_members()

@@ -160,7 +160,7 @@ def _print(
     print(
         facts(
             {
-                "layers a token": f"{costs.depth:.2f} of {costs.layers}",
+                "layers a token, timed": f"{costs.depth:.2f} of {costs.layers}",
                 "operations a token": f"{costs.operations:.4g}, {share:.2f} of the full model's",
             }
             | {

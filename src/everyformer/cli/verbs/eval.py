@@ -167,7 +167,7 @@ def _episodes(trained: TrainedRun, options: EvalOptions, of_environment: dict[st
     """Play, and say what was reached."""
     step = _step(trained, options.average)
     episodes = played_by(trained, options.play, of_environment, options.average)
-    rows, random = rows_of(episodes), at_random(episodes)
+    rows, random = rows_of(episodes), at_random(episodes, options.play.seed)
     if options.json:
         environment = to_dict(episodes[0][1].environment)
         found = {"environment": environment, "evaluation": rows, "random": random}

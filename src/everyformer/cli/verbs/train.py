@@ -135,6 +135,8 @@ def _tell(
     if result.left_out:
         speed += f" after the first {result.left_out} steps"
     use = task.use if dataset.tokenizer is not None or dataset.kind != "text" else "eval {run}"
+    if task.acts and getattr(dataset, "environment", None) is None:
+        use += " --env NAME"  # episodes of one's own do not tell where they were played
     rows = {
         "run": where,
         **rows,
