@@ -12,6 +12,7 @@ import torch
 from safetensors.torch import load_file
 
 import everyformer as ef
+from everyformer.cli.playing import at_random
 from everyformer.core.config import from_dict, to_dict
 from everyformer.core.errors import CheckpointError, ConfigError, UnsupportedError
 from everyformer.core.tasks import POLICY
@@ -20,11 +21,12 @@ from everyformer.data.environments import EnvironmentDataset
 from everyformer.data.load import load_dataset
 from everyformer.models import ppo
 from everyformer.models.policy import PolicyModel
-from everyformer.rl import EnvironmentConfig
+from everyformer.rl import EnvironmentConfig, collect, recipe
 from everyformer.rl.endless import EndlessRows
-from everyformer.training import RunDirectory, train
+from everyformer.training import RunDirectory, evaluate, train
 from everyformer.training.checkpoint import checkpoints
 from everyformer.training.logging import read_metrics
+from everyformer.training.returns import play_policy, played
 from everyformer.training.rollouts import Rollouts, Turn
 from everyformer.training.spec import RunSpec, build_run, preset
 from helpers import build_model, close, shifted
@@ -276,3 +278,32 @@ def test_rows_that_are_restored_stand_and_go_on_where_they_were() -> None:
             for a, b in zip(rows.step(actions), again.step(actions), strict=True)
         )
     assert (rows.finished, list(rows.recent)) == (again.finished, list(again.recent))
+
+
+@pytest.mark.parametrize("seed", [0, 3])
+def test_each_seeds_training_is_measured_by_episodes_of_its_own(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So that a mean over seeds shows the luck of episodes too."""
+    asked = []
+
+    def play(model: Any, environment: Any, episodes: int, seed: int, **how: Any) -> Any:
+        asked.append(seed)
+        return play_policy(model, environment, episodes, seed, **how)
+
+    monkeypatch.setattr(evaluate, "play_policy", play)
+    known = spec("gtrxl")
+    config = dataclasses.replace(known.training, seed=seed, steps=1)
+    dataset = load_dataset(known.data, POLICY)
+    train(build_run(known, dataset), dataset, config, show=False)
+    assert asked == [seed]
+
+
+def test_random_play_is_drawn_by_the_seed_that_is_given() -> None:
+    environment = EnvironmentConfig(TRACK)
+    some = collect(environment, recipe("random", environment), 4)
+    rows = [at_random([(None, some)], seed) for seed in (0, 5)]
+    for row, seed in zip(rows, (0, 5), strict=True):
+        expected = played(collect(environment, recipe("random", environment), 4, seed))
+        assert {**row, "target": None} == {**expected, "target": None}
+    assert rows[0] != rows[1]
