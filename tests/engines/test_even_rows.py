@@ -56,7 +56,7 @@ def test_one_graph_elsewhere_serves_all_lengths(name, causal, monkeypatch):
     torch.export.export(mixer, (x,), dynamic_shapes={"x": {1: length}})
 
 
-def given(keys, **mask):
+def given(keys):
     torch.manual_seed(3)
     q, k, v = (
         torch.randn(2, 3, n, 8, dtype=torch.float64, requires_grad=True) for n in (7, keys, keys)

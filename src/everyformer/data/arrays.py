@@ -28,7 +28,7 @@ from everyformer.data.cache import digest
 from everyformer.data.classes import describe, hold_out, known_ids, refuse_groups
 from everyformer.data.config import DataConfig, Groups
 from everyformer.data.dataset import ClassedDataset, Dataset, Spread
-from everyformer.data.images import image_dataset, reshaped
+from everyformer.data.images import channels_first, image_dataset, reshaped
 from everyformer.data.kind import Kind, Request, refuse
 from everyformer.data.options import (
     DrawingOptions,
@@ -167,7 +167,7 @@ def rows_for(
     """
     form = _form(inputs, task, spec)
     if form == "pictures":
-        return _channels_first(inputs, spec), None
+        return channels_first(inputs, spec), None
     if form == "tokens" and inputs.ndim == 1:
         inputs = inputs[None]
     return _rows_of(ArrayParts(inputs, None, lengths, 0, ""), form, spec)
@@ -365,7 +365,7 @@ def _text(parts: ArrayParts, config: DataConfig, task: TaskName, source: Source)
 def _pictures(
     parts: ArrayParts, config: DataConfig, task: TaskName, source: Source, known: Sequence[str]
 ) -> Dataset:
-    pixels = _channels_first(parts.inputs, source.spec)
+    pixels = channels_first(parts.inputs, source.spec)
     labels = np.zeros(len(pixels), dtype=np.int64)
     classes: tuple[str, ...] = ()
     if TASKS[task].answers or config.labels:
@@ -382,26 +382,3 @@ def _pictures(
         split=f"{describe(labels, held_out, classes, 'pictures')}{split}: COUNTS",
         checksum=digest(pixels.tobytes(), config.size, config.colour),
     )
-
-
-def _channels_first(images: np.ndarray, spec: str) -> np.ndarray:
-    """Pictures (N, C, H, W) uint8 of one or three channels."""
-    if images.ndim == 3:
-        images = images[..., None]
-    if images.ndim == 4 and images.shape[-1] in (1, 3, 4):
-        images = np.moveaxis(images[..., :3], -1, 1)
-    if images.ndim != 4 or images.shape[1] not in (1, 3):
-        raise DataError(
-            f"pictures in '{spec}' must be (N, H, W), (N, H, W, C) or (N, C, H, W) with 1 or 3 "
-            f"channels, not {images.shape}"
-        )
-    if images.dtype == np.uint8:
-        return np.ascontiguousarray(images)
-    low, high = float(images.min()), float(images.max())
-    if not (np.isfinite([low, high]).all() and low >= 0 and high <= 255):
-        raise DataError(
-            f"pictures in '{spec}' go from {low:g} to {high:g}: give 0 to 255, or floats from 0 "
-            "to 1"
-        )
-    scale = 255.0 if images.dtype.kind == "f" and high <= 1 else 1.0
-    return np.ascontiguousarray(np.rint(images * scale).astype(np.uint8))

@@ -6,7 +6,7 @@ rows of a training are what the model does (`everyformer.training.rollouts`).
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -29,6 +29,7 @@ from everyformer.rl.build import EnvironmentConfig, limit_of, make_environment, 
 from everyformer.rl.collection import collect
 from everyformer.rl.recipes import recipe
 from everyformer.rl.spaces import Space
+from everyformer.rl.trajectories import Trajectories
 
 EPISODES = 20
 """that are played at random, at least, beside which a policy is measured"""
@@ -70,12 +71,13 @@ class EnvironmentDataset(Dataset):
     @cached_property
     def random_returns(self) -> np.ndarray:
         """Returns of episodes with random actions."""
-        few, many = (
-            partial(collect, self.environment, recipe("random", self.environment)) for _ in range(2)
-        )
-        known = few(EPISODES)
-        count = min(MANY, STEPS // max(1, int(known.lengths.mean())))
-        return known.returns if count <= EPISODES else many(count).returns
+
+        def played(episodes: int) -> Trajectories:
+            return collect(self.environment, recipe("random", self.environment), episodes)
+
+        few = played(EPISODES)
+        count = min(MANY, STEPS // max(1, int(few.lengths.mean())))
+        return few.returns if count <= EPISODES else played(count).returns
 
     @property
     def shape_options(self) -> dict[str, Any]:

@@ -335,3 +335,30 @@ def _decoded(
     folder, facts = cached(cache_root(config.cache), f"images-{key}", build, source.stamp)
     shape = tuple(facts["shape"])
     return np.memmap(folder / "pixels.bin", np.uint8, mode="r", shape=shape), facts
+
+
+def channels_first(images: np.ndarray, spec: str) -> np.ndarray:
+    """Pictures of an array as (N, C, H, W) uint8 of one or three channels.
+
+    Raises:
+        DataError: another shape, or numbers that are neither 0 to 255 nor 0 to 1.
+    """
+    if images.ndim == 3:
+        images = images[..., None]
+    if images.ndim == 4 and images.shape[-1] in (1, 3, 4):
+        images = np.moveaxis(images[..., :3], -1, 1)
+    if images.ndim != 4 or images.shape[1] not in (1, 3):
+        raise DataError(
+            f"pictures in '{spec}' must be (N, H, W), (N, H, W, C) or (N, C, H, W) with 1 or 3 "
+            f"channels, not {images.shape}"
+        )
+    if images.dtype == np.uint8:
+        return np.ascontiguousarray(images)
+    low, high = float(images.min()), float(images.max())
+    if not (np.isfinite([low, high]).all() and low >= 0 and high <= 255):
+        raise DataError(
+            f"pictures in '{spec}' go from {low:g} to {high:g}: give 0 to 255, or floats from 0 "
+            "to 1"
+        )
+    scale = 255.0 if images.dtype.kind == "f" and high <= 1 else 1.0
+    return np.ascontiguousarray(np.rint(images * scale).astype(np.uint8))
