@@ -3,7 +3,7 @@
 import dataclasses
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Literal, cast
 
 import torch
@@ -28,6 +28,8 @@ from everyformer.training.parallel.world import World
 from everyformer.training.reading import Curves, Read, read_in_order, read_windows
 from everyformer.training.returns import EPISODES, mean_of, play_policy, played
 from everyformer.training.step import autocast
+
+Errors = NumberErrors | ClassErrors | ForecastErrors
 
 
 def evaluate(
@@ -89,7 +91,7 @@ def evaluate(
     if isinstance(dataset, TextDataset):
         rows = streams or min(batch, len(dataset.window_starts(limit)[0]))
         check_reading(model, dataset, rows, world.device)
-    losses, errors, stopped = _Losses(dataset), _errors(model, dataset, details), 0.0
+    losses, errors = _Losses(dataset), _errors(model, dataset, details)
     with (
         forked_random(world.device),
         torch.no_grad(),
@@ -103,37 +105,55 @@ def evaluate(
         else:
             assert isinstance(dataset, TextDataset)
             reads = read_in_order(model, dataset, streams, limit, world)
-        for read in reads:
-            stopped = float(should_stop())
-            # whose passes need all of them stop together
-            if world.sum([stopped])[0] if world.in_step else stopped:
-                break
-            if read is not None:
-                losses.add(read)
-                if isinstance(errors, ForecastErrors):
-                    errors.add(read.out.logits, read.batch)
-                elif errors is not None:
-                    errors.add(read.out.logits, read.batch.targets)
-                if curves is not None:
-                    curves.add(read)
+        stopped = _count(reads, losses, errors, curves, world, should_stop)
     if world.in_step:
         # a pass without a backward pass leaves weights gathered, which are not those to step
         cast(Any, model).reshard()
-    if world.sum([stopped])[0]:
+    if world.sum([float(stopped)])[0]:
         return None
     tally.sums = torch.tensor(world.sum(tally.sums.flatten().tolist())).view_as(tally.sums)
     for counter in (losses, errors):
         if counter is not None:
             counter.sums = world.total(counter.sums)
+    return _measured(dataset, losses, errors) | tally.means()
+
+
+def _count(
+    reads: Iterator[Read | None],
+    losses: "_Losses",
+    errors: Errors | None,
+    curves: Curves | None,
+    world: World,
+    should_stop: Callable[[], bool],
+) -> bool:
+    """Take in all that is read; True once this process is to stop, or all of them are."""
+    for read in reads:
+        stop = should_stop()
+        # whose passes need all of them stop together
+        if world.sum([float(stop)])[0] if world.in_step else stop:
+            return True
+        if read is not None:
+            losses.add(read)
+            if isinstance(errors, ForecastErrors):
+                errors.add(read.out.logits, read.batch)
+            elif errors is not None:
+                errors.add(read.out.logits, read.batch.targets)
+            if curves is not None:
+                curves.add(read)
+    return False
+
+
+def _measured(dataset: Dataset, losses: "_Losses", errors: Errors | None) -> dict[str, Any]:
+    """The measures that follow from what was counted."""
     result = losses.summary()
     if isinstance(errors, NumberErrors | ForecastErrors):
-        result = errors.summary()
-    elif errors is not None:
+        return errors.summary()
+    if errors is not None:
         result |= errors.summary()
         if isinstance(dataset, ClassedDataset) and dataset.commonest is not None:
             result["always"] = dataset.classes[dataset.commonest]
             result["held_out_always"] = dataset.classes[errors.commonest]
-    return result | tally.means()
+    return result
 
 
 class _Halted(Exception):
@@ -164,9 +184,7 @@ def _returns(
     return {"loss": -result["return"], **result, **known}
 
 
-def _errors(
-    model: nn.Module, dataset: Dataset, details: bool
-) -> NumberErrors | ClassErrors | ForecastErrors | None:
+def _errors(model: nn.Module, dataset: Dataset, details: bool) -> Errors | None:
     """The counter of errors of predicted classes or numbers, where the task has such."""
     task = TASKS[dataset.task]
     config: Any = getattr(getattr(model, "module", model), "config", None)
