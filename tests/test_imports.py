@@ -1,12 +1,20 @@
 """Imports point down the list in pyproject.toml, in no circle, to no helper of another package."""
 
 import ast
+import importlib
 from pathlib import Path
 
+import pytest
 from importlinter.cli import EXIT_STATUS_SUCCESS, lint_imports
 
 ROOT = Path(__file__).parents[1]
 CONTRACTS, SOURCE = ROOT / "pyproject.toml", ROOT / "src"
+LATE = [
+    f"everyformer.{file.parent.name}"
+    for file in sorted((SOURCE / "everyformer").glob("*/__init__.py"))
+    if "late_names(" in file.read_text()
+]
+"""packages that read their modules when a name of these is asked for"""
 
 
 def test_imports_keep_the_contracts(capsys):
@@ -48,3 +56,11 @@ def test_no_module_with_an_underscore_is_read_from_another_package():
                 wrong.append(f"{module} imports {name}")
     assert wrong == []
     assert within > 20
+
+
+@pytest.mark.parametrize("package", ["everyformer", *LATE])
+def test_every_name_that_a_package_shows_is_there(package):
+    module = importlib.import_module(package)
+    assert module.__all__
+    for name in module.__all__:
+        assert getattr(module, name) is not None

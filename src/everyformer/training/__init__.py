@@ -9,15 +9,11 @@ if TYPE_CHECKING:
     from everyformer.training.loop import train as train
     from everyformer.training.result import TrainResult as TrainResult
     from everyformer.training.run import RunDirectory as RunDirectory
-    from everyformer.training.saved import load_model as load_model
-    from everyformer.training.saved import save_model as save_model
 
 _HOMES = {
     "RunDirectory": "run",
     "TrainResult": "result",
     "TrainingConfig": "config",
-    "load_model": "checkpoint",
-    "save_model": "checkpoint",
     "train": "loop",
 }
 __all__ = list(_HOMES)
