@@ -7,11 +7,14 @@ import torch
 from safetensors.torch import load_file
 
 import everyformer as ef
+from everyformer.core.config import from_dict
 from everyformer.core.errors import CheckpointError, UnsupportedError
 from everyformer.core.mask import Mask
 from everyformer.interop.convert import export_checkpoint, import_checkpoint
 from everyformer.interop.convert.architecture import ALL_BIASES
 from everyformer.interop.convert.bert import OF_BERT
+from everyformer.models.build import build_model, settled
+from everyformer.training.warmstart import read_start, warm_start
 from quiet import transformers
 
 SIZES = {
@@ -57,6 +60,22 @@ CASES = {
     ),
     "mistral": ("MistralForCausalLM", {**LLAMA, "sliding_window": 4}),
     "qwen2": ("Qwen2ForCausalLM", LLAMA),
+    "qwen2, windows from layer 1 on": (
+        "Qwen2ForCausalLM",
+        {**LLAMA, "use_sliding_window": True, "sliding_window": 4, "max_window_layers": 1},
+    ),
+    "qwen2, windows by name": (
+        "Qwen2ForCausalLM",
+        {**LLAMA, "use_sliding_window": True, "sliding_window": 3}
+        | {"layer_types": ["sliding_attention", "full_attention"]},
+    ),
+    "qwen2, windows in all layers": (
+        "Qwen2ForCausalLM",
+        {**LLAMA, "use_sliding_window": True, "sliding_window": 4, "max_window_layers": 0},
+    ),
+    "qwen2, a window that is not used": (
+        "Qwen2ForCausalLM", {**LLAMA, "use_sliding_window": False, "sliding_window": 4}
+    ),
     "longformer": ("LongformerForMaskedLM", LONGFORMER),
     "longformer, one window, untied": (
         "LongformerForMaskedLM",
@@ -229,6 +248,12 @@ def change(folder, **config):
         ("gpt2", {"n_embd": 24}, "config.json says other sizes"),
         ("gpt2", {"scale_attn_by_inverse_layer_idx": True}, "scale_attn_by_inverse"),
         ("gpt2", {"activation_function": "geglu"}, "activation 'geglu'"),
+        ("roberta", {"pad_token_id": 0}, "pad_token_id=0"),
+        ("longformer", {"pad_token_id": 3}, "pad_token_id=3"),
+        ("qwen2", {"use_sliding_window": True, "sliding_window": 4,
+                   "layer_types": ["full_attention", "chunked_attention"]}, "chunked_attention"),
+        ("qwen2", {"use_sliding_window": True, "sliding_window": 4,
+                   "layer_types": ["full_attention"]}, "2 layers and layer_types"),
         ("qwen2", {"rope_parameters": {"rope_type": "proportional"}}, "'proportional', which has"),
         (
             "qwen2",
@@ -243,6 +268,41 @@ def test_options_without_a_counterpart_are_refused(case, config, message, tmp_pa
     change(tmp_path, **config)
     with pytest.raises((UnsupportedError, CheckpointError), match=message):
         import_checkpoint(tmp_path)
+
+
+def test_windows_that_an_older_config_counts_from_a_layer_on(tmp_path):
+    theirs = theirs_of("qwen2, windows from layer 1 on", tmp_path)
+    change(tmp_path, layer_types=None)
+    agree(import_checkpoint(tmp_path).model, theirs)
+
+
+@pytest.mark.parametrize("case", ["gpt2", "llama, tied, biased, wide heads"])
+def test_an_export_without_a_tokenizer_ends_at_no_token(case, tmp_path):
+    theirs_of(case, tmp_path / "theirs")
+    ours = import_checkpoint(tmp_path / "theirs").model
+    export_checkpoint(ours, tmp_path / "ours")
+    config = transformers.AutoConfig.from_pretrained(tmp_path / "ours")
+    assert (config.bos_token_id, config.eos_token_id) == (None, None)
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        "llama, tied, biased, wide heads",
+        *(f"rotations {kind}" for kind in ("linear", "yarn", "llama3", "longrope")),
+        "qwen2, windows by name",
+    ],
+)
+def test_what_was_imported_is_begun_from(case, tmp_path):
+    """Options of options (scalings, widths) are filled in on both sides before they are compared."""
+    theirs_of(case, tmp_path / "theirs")
+    ours = import_checkpoint(tmp_path / "theirs").model
+    ef.save(ours, tmp_path / "ours")
+    same = build_model(read_start(tmp_path / "ours").config)
+    assert warm_start(same, tmp_path / "ours").fresh == ()
+    # as the command line describes it: every option written out
+    written = build_model(from_dict(type(ours.config), settled(ours.config)))
+    assert warm_start(written, tmp_path / "ours").fresh == ()
 
 
 def test_the_older_names_of_scaled_rotations_are_read(tmp_path):

@@ -157,7 +157,7 @@ def settled(config: ModelConfig) -> dict[str, Any]:
 
 
 def _filled(gene: Gene, choice: Choice) -> Choice:
-    values = to_dict(gene.options(choice.name)()) | choice.options
+    values = to_dict(from_dict(gene.options(choice.name), choice.options))
     for name, own in values.get("own", {}).items():
-        values["own"][name] = to_dict(gene.options(name)()) | own
+        values["own"][name] = to_dict(from_dict(gene.options(name), own))
     return Choice(choice.name, values)

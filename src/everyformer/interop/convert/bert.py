@@ -120,6 +120,9 @@ class Encoder:
     def _options(self, config: dict[str, Any], task: str) -> dict[str, Any]:
         absolute = {"position_embedding_type": "absolute"}
         refuse(config, is_decoder=False, add_cross_attention=False, **absolute)
+        if self.roberta:
+            # their positions begin behind it
+            refuse(config, pad_token_id=self.first - 1)
         usual = activation(config["hidden_act"])
         options = {
             "max_length": config["max_position_embeddings"] - self.first,

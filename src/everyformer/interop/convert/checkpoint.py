@@ -132,8 +132,12 @@ def export_checkpoint(
         "dtype": str(next(model.parameters()).dtype).removeprefix("torch."),
         **known.write(model.config),
     }
-    if tokenizer is not None and tokenizer.separator is not None:
-        config.setdefault("eos_token_id", tokenizer.separator)
+    separator = None if tokenizer is None else tokenizer.separator
+    if TASKS[model.config.task].continues:
+        # the ids that theirs would have by default are other tokens here
+        config = {"bos_token_id": None, "eos_token_id": separator, **config}
+    elif separator is not None:
+        config.setdefault("eos_token_id", separator)
     taken = {name for rule in rules for name in rule.ours}
     storages = {weights[name].data_ptr() for name in taken}
     with written_whole(folder) as temporary:

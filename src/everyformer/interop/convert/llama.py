@@ -4,7 +4,7 @@ import math
 from functools import partial
 from typing import Any
 
-from everyformer.core.bounds import Count, Positive
+from everyformer.core.bounds import Count, Positive, Whole
 from everyformer.core.config import from_dict, to_dict
 from everyformer.core.errors import UnsupportedError
 from everyformer.genes.config import ModelConfig
@@ -16,6 +16,7 @@ from everyformer.interop.convert.architecture import (
     refuse,
 )
 from everyformer.interop.convert.rules import Rule, in_layers, linked
+from everyformer.models.draft import by_layer
 
 LAYER = {
     "mixer_norm": "input_layernorm",
@@ -54,11 +55,15 @@ NAMES = {
     "expansion": "intermediate_size",
     "norm_eps": "rms_norm_eps",
 }
+KINDS = ("full_attention", "sliding_attention")
+"""their kinds of layers: without a window and with one"""
 FURTHER: dict[str, Any] = {
     **dict.fromkeys(("head_dim", "num_key_value_heads", "sliding_window"), Count | None),
     **dict.fromkeys(("rope_parameters", "rope_scaling"), dict[str, Any] | None),
     **dict.fromkeys(("attention_bias", "mlp_bias", "use_sliding_window"), bool | None),
     "original_max_position_embeddings": Count | None,
+    "max_window_layers": Whole | None,
+    "layer_types": tuple[str, ...] | None,
     "rope_theta": Positive | None,
 }
 
@@ -66,25 +71,56 @@ FURTHER: dict[str, Any] = {
 def _options(config: dict[str, Any], task: str) -> dict[str, Any]:
     refuse(config, hidden_act="silu", pretraining_tp=1)
     width, count = config["hidden_size"], config["num_attention_heads"]
+    shared = config.get("num_key_value_heads") or count
     rotary = config.get("rope_parameters") or config.get("rope_scaling") or {}
     size = config.get("head_dim") or width // count
     bias: tuple[str, ...] = ALL_BIASES if config.get("attention_bias") else ()
     if config["model_type"] == "qwen2":
         bias = ALL_BIASES[:3]
-    window = config.get("sliding_window") if config.get("use_sliding_window", True) else None
+    windows = _windows(config)
     return {
         "member": "rope",
-        "kv_heads": config.get("num_key_value_heads") or count,
+        "kv_heads": None if shared == count else shared,
         "feedforward": "swiglu",
         "feedforward_bias": bool(config.get("mlp_bias")),
         "norm": "rmsnorm",
         "bias": bias,
         "widths": {"key_dim": size} if size * count != width else {},
-        "window": window if config["model_type"] == "mistral" else None,
+        "window": windows[0] if len(set(windows)) == 1 else by_layer(*windows),
         "base": float(rotary.get("rope_theta", config.get("rope_theta", 10000.0))),
         "scaling": _scaling(rotary, config),
         "tie": config.get("tie_word_embeddings", False),
     }
+
+
+def _windows(config: dict[str, Any]) -> list[int | None]:
+    """The window of each layer; None where a layer sees all that came before."""
+    window, count = config.get("sliding_window"), config["num_hidden_layers"]
+    if config["model_type"] == "mistral":
+        return [window] * count
+    if config["model_type"] != "qwen2" or not config.get("use_sliding_window"):
+        return [None] * count
+    full = config.get("max_window_layers", 28)
+    kinds = config.get("layer_types") or [KINDS[layer >= full] for layer in range(count)]
+    if len(kinds) != count or not {*kinds} <= {*KINDS}:
+        raise UnsupportedError(
+            f"the checkpoint has {count} layers and layer_types={list(kinds)!r}; those that have a "
+            f"counterpart here are one of {' and '.join(KINDS)} for each layer"
+        )
+    return [window if kind == KINDS[True] else None for kind in kinds]
+
+
+def _their_windows(model_type: str, config: ModelConfig) -> dict[str, Any]:
+    """What their config says of windows; one for all layers, or beside layers without."""
+    window = config.genes["mixer"].options.get("window")
+    windows = config.schedule.get("window", (window,) * config.layers)
+    widest = max((window for window in windows if window is not None), default=None)
+    if model_type == "mistral":
+        return {"sliding_window": widest}
+    if model_type != "qwen2" or widest is None:
+        return {}
+    kinds = [KINDS[window is not None] for window in windows]
+    return {"use_sliding_window": True, "sliding_window": widest, "layer_types": kinds}
 
 
 def _describe(model_type: str, config: ModelConfig) -> dict[str, Any]:
@@ -102,7 +138,7 @@ def _describe(model_type: str, config: ModelConfig) -> dict[str, Any]:
         # what transformers read before version 5
         **({} if scaling["rope_type"] == "default" else {"rope_scaling": scaling}),
         "tie_word_embeddings": config.tie,
-        **({"sliding_window": mixer.get("window")} if model_type == "mistral" else {}),
+        **_their_windows(model_type, config),
     }
 
 
