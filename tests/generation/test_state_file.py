@@ -45,6 +45,18 @@ def test_every_member_with_a_state_goes_on_from_its_file(name, tmp_path):
     assert torch.equal(token, last)
 
 
+@pytest.mark.parametrize("name", ["attention", "aft-simple", "transformer-xl"])
+@pytest.mark.parametrize("prompt", [[1, 2, 3], [[1, 2, 3], [4, 5]]])
+def test_what_is_drawn_behind_a_kept_state_is_what_one_stream_draws(name, prompt):
+    made = model(name)
+    whole = torch.stack(list(stream(made, prompt, tokens=20)), 1)
+    first = stream(made, prompt, tokens=8)
+    begun = torch.stack(list(first), 1)
+    behind = list(stream(made, begun[:, -1:], tokens=12, state=first.state))
+    assert torch.equal(torch.cat((begun, torch.stack(behind, 1)), 1), whole)
+    assert not torch.equal(begun, whole[:, 8:16])
+
+
 @pytest.mark.parametrize("name", ["transformer-xl", "compressive", "aft-simple"])
 def test_an_endless_stream_stays_as_large_as_it_is(name):
     drawn = stream(model(name), [1], sampling=GREEDY)

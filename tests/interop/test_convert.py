@@ -294,7 +294,7 @@ def test_an_export_without_a_tokenizer_ends_at_no_token(case, tmp_path):
     ],
 )
 def test_what_was_imported_is_begun_from(case, tmp_path):
-    """Options of options (scalings, widths) are filled in on both sides before they are compared."""
+    """Options of options (scalings, widths) are filled in on both sides before a comparison."""
     theirs_of(case, tmp_path / "theirs")
     ours = import_checkpoint(tmp_path / "theirs").model
     ef.save(ours, tmp_path / "ours")

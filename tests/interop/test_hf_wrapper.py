@@ -174,6 +174,48 @@ def test_labels_are_moved_by_one_as_hugging_face_does():
     torch.testing.assert_close(whole * 7, expected * (shifted != -100).sum())
 
 
+OBJECTIVES = {
+    "depth-adaptive": {},
+    "calm": {"confidence": "classifier"},
+    "adaptive-span": {"penalty": 0.1, "start": 0.5},
+    "attention": {"layer_losses": True, "lookahead": 0.5, "label_smoothing": 0.1},
+    "universal": {"tau": 0.1, "dropout": 0.0, "embedding_dropout": 0.0},
+}
+"""members with losses of their own; the first two draw the layers at which tokens leave"""
+
+
+@pytest.mark.parametrize("member", OBJECTIVES)
+def test_in_training_the_loss_is_the_models_own_and_reaches_all_weights(member):
+    model = model_of(member, **OBJECTIVES[member]).train()
+    tokens = tokens_of(4)
+    torch.manual_seed(1)
+    expected = model(tokens, targets=torch.nn.functional.pad(tokens[:, 1:], (0, 1), value=-100))
+    assert len(expected.losses) > 1 or member == "calm"
+    torch.manual_seed(1)
+    loss = hf.EveryformerForCausalLM.wrap(model)(tokens, labels=tokens).loss
+    torch.testing.assert_close(loss, expected.loss)
+    loss.backward()
+    assert [name for name, weight in model.named_parameters() if weight.grad is None] == []
+
+
+@pytest.mark.parametrize("member", ["adaptive-span", "attention", "universal"])
+@pytest.mark.parametrize("pieces", [2, 4])
+def test_pieces_of_a_batch_add_up_to_its_gradient(member, pieces):
+    wrapped = hf.EveryformerForCausalLM.wrap(model_of(member, **OBJECTIVES[member]).double())
+    wrapped.train()
+    tokens = tokens_of(4)
+    scored = torch.tensor(tokens[:, 1:].numel())
+
+    def gradients(parts):
+        wrapped.zero_grad()
+        for part in tokens.chunk(parts):
+            torch.manual_seed(1)
+            wrapped(part, labels=part, num_items_in_batch=scored).loss.backward()
+        return [weight.grad.clone() for weight in wrapped.parameters()]
+
+    torch.testing.assert_close(gradients(pieces), gradients(1))
+
+
 def test_embeddings_given_are_those_looked_up():
     wrapped = hf.EveryformerForCausalLM.wrap(model_of("aft-conv", position="sinusoidal"))
     tokens = tokens_of()

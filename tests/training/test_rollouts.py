@@ -26,6 +26,7 @@ from everyformer.rl.endless import EndlessRows
 from everyformer.training import RunDirectory, evaluate, train
 from everyformer.training.checkpoint import checkpoints
 from everyformer.training.logging import read_metrics
+from everyformer.training.optimiser import WeightAverage
 from everyformer.training.returns import play_policy, played
 from everyformer.training.rollouts import Rollouts, Turn
 from everyformer.training.spec import RunSpec, build_run, preset
@@ -171,6 +172,17 @@ def test_values_stay_what_they_are_in_other_units() -> None:
         model.scale_values(torch.full((2, 2), size).double())
         close(model.read(batch.inputs, state, batch.reset)[1], before, 1e-9)
     assert float(model.value_scale) > 3
+
+
+def test_averaged_weights_keep_a_critic_in_the_unit_of_its_values() -> None:
+    made, dataset = rollouts(DataConfig(env=TRACK, env_number=4))
+    batch, model, state = made.batch(dataset, 0, 4, 0), made._model, made.of(0, 4)
+    average = WeightAverage(model, 0.5)
+    before = model.read(batch.inputs, state, batch.reset)[1]
+    model.scale_values(torch.full((2, 2), 100.0).double())
+    average.update(model)
+    with average.applied(model):
+        close(model.read(batch.inputs, state, batch.reset)[1], before, 1e-9)
 
 
 def test_an_environment_that_no_seed_determines_begins_anew_and_says_so() -> None:

@@ -4,8 +4,9 @@ A comparison of a member with itself shows what is luck: twins share data and th
 differ as two trainings of one member do, in the draw of their weights and in what is dropped.
 """
 
-import hashlib
 import re
+
+from everyformer.core.seeds import mixed
 
 
 def twin(name: str) -> tuple[str, str]:
@@ -18,7 +19,4 @@ def seed_of(seed: int, name: str) -> int:
     """The seed of a member's weights and of its dropout: ``seed``, of a twin mixed with its
     label."""
     label = twin(name)[1]
-    if not label:
-        return seed
-    digest = hashlib.blake2b(f"{seed} {label}".encode(), digest_size=8).digest()
-    return int.from_bytes(digest, "big") >> 1
+    return mixed(seed, label) if label else seed

@@ -20,6 +20,7 @@ from everyformer.core.errors import (
     UnsupportedError,
 )
 from everyformer.core.mask import Mask
+from everyformer.core.seeds import mixed
 from everyformer.core.state import StackState
 from everyformer.core.tasks import TASKS
 from everyformer.data.tokenizers.base import Tokenizer
@@ -123,8 +124,10 @@ class TokenStream(Iterator[Tensor]):
         """The loop of `stream`."""
         ids, keep, sampling = texts.ids, texts.keep, texts.sampling
         rows, new = len(ids), ids
-        generator = torch.Generator(device=ids.device).manual_seed(sampling.seed)
+        generator = torch.Generator(device=ids.device)
         initial = self.state
+        place = ids.shape[1] if keep is None else int(keep.sum(1).max())
+        place += 0 if initial is None else int(initial.seen.max())
         self.state = initial_state(self._model, rows) if initial is None else initial.reserve(64)
         if self._step is not None and self.state is None:
             raise UnsupportedError(
@@ -145,6 +148,8 @@ class TokenStream(Iterator[Tensor]):
                 else:
                     out = self._model(new, mask=part, state=self.state, last=1)
                     self.state = out.state
+            # by the place in the text: a stream that is kept goes on as one that never stopped
+            generator.manual_seed(mixed(sampling.seed, place + texts.count))
             token = draw(texts.ruled(out.logits[:, -1]), sampling, generator)
             yield torch.full((rows,), ENDED, device=ids.device).index_copy(0, alive, token)
             new = token[:, None]
@@ -185,7 +190,8 @@ def stream(
         mask: ``keep`` of the prompt, when it is padded, on any side.
         sampling: how tokens are drawn (default: temperature 1, seed 0).
         tokenizer: what reads the tokens, for stop strings.
-        state: what came before the prompt (of as many rows), as an earlier stream left it.
+        state: what came before the prompt (of as many rows), as an earlier stream left it. It
+            holds no tokens: repetitions, the fewest tokens and stop strings count from here on.
         compile: whether steps after the prompt are one compiled graph
             (`everyformer.generation.compiled`); the first takes seconds, or reads what an earlier
             process compiled.

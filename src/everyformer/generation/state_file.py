@@ -1,4 +1,8 @@
-"""A stream's state in a file: a text that is continued later as if it had never stopped."""
+"""A stream's state in a file: a text that is continued later as if it had never stopped.
+
+Of what was written it holds nothing but its newest tokens, so a penalty of repetitions, the fewest
+tokens and stop strings count from where it goes on.
+"""
 
 from pathlib import Path
 

@@ -60,8 +60,9 @@ class SummaryOptions(Options):
     documents; of bytes 0 10 33 46 63)"""
     cpc: Amount = 0.0
     """in training, weight of the loss by which the global tokens of hidden sentences foretell those
-    of the same sentences in full, beside 1 of the hidden tokens (mlm; as far as is recalled, 0.25
-    is the paper's 0.8 to 0.2)"""
+    of the same sentences in full, among all sentences that are computed together: those of one
+    slice of one process; beside 1 of the hidden tokens (mlm; as far as is recalled, 0.25 is the
+    paper's 0.8 to 0.2)"""
     cpc_share: Annotated[Part, Unless("cpc", 0)] = 0.15
     """probability that a sentence is hidden for it"""
     cpc_temperature: Annotated[Positive, Unless("cpc", 0)] = 1.0

@@ -181,9 +181,10 @@ class EveryformerForCausalLM(PreTrainedModel, GenerationMixin):
         output_attentions: bool | None = None,
         output_hidden_states: bool | None = None,
         logits_to_keep: int | Tensor = 0,
-        **loss_options: Any,
+        num_items_in_batch: int | Tensor | None = None,
+        **_: Any,
     ) -> CausalLMOutputWithPast | tuple[Tensor, ...]:
-        """Logits of every next token, and the loss where ``labels`` are given.
+        """Logits of every next token, and the model's own loss where ``labels`` are given.
 
         Args:
             input_ids: (B, L) tokens. inputs_embeds: (B, L, width) instead of them.
@@ -193,8 +194,10 @@ class EveryformerForCausalLM(PreTrainedModel, GenerationMixin):
             past_key_values: tokens are read behind those that it has seen; it is brought up to
                 date. use_cache: makes one where none is given.
             logits_to_keep: give the logits of so many last tokens alone; 0 gives all.
-            labels: (B, L), -100 = not scored, moved by one here.
-            loss_options: for Hugging Face's loss (``num_items_in_batch``).
+            labels: (B, L), -100 = not scored, moved by one here. In training early exits,
+                predictions of other layers and what else the model adds to its loss count too.
+            num_items_in_batch: scored labels of the whole batch where this is a piece of it: the
+                loss, every term of it, is weighed by the piece's share of them.
 
         Raises:
             ShapeError, UnsupportedError: masks and positions that do not fit; pictures of the
@@ -228,14 +231,16 @@ class EveryformerForCausalLM(PreTrainedModel, GenerationMixin):
         last = logits_to_keep or None
         if last is not None and labels is not None:
             raise ConfigError("labels score every token: leave logits_to_keep out")
-        out = self.model(input_ids, mask=mask, state=state, embeddings=embeddings, last=last)
+        targets = None if labels is None else nn.functional.pad(labels[:, 1:], (0, 1), value=-100)
+        out = self.model(
+            input_ids, targets=targets, mask=mask, state=state, embeddings=embeddings, last=last
+        )
         if cache is not None:
             cache.state, cache.length = out.state, cache.length + input_ids.shape[1]
-        loss = None
-        if labels is not None:
-            size = self.model.config.vocabulary
-            loss = self.loss_function(out.logits, labels, vocab_size=size, **loss_options)
-            loss = sum(out.losses.values(), loss)
+        loss = out.loss
+        if targets is not None and num_items_in_batch is not None:
+            # of all terms alike, so that pieces of a batch add up to it
+            loss = loss * ((targets != -100).sum() / num_items_in_batch)
         result = CausalLMOutputWithPast(loss=loss, logits=out.logits, past_key_values=cache)
         return result.to_tuple() if return_dict is False else result
 

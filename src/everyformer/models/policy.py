@@ -47,6 +47,8 @@ class PolicyModel(Model):
         UnsupportedError: the layers have no exact stream.
     """
 
+    unaveraged = ("critic.weight", "critic.bias")
+    """weights whose unit, `value_scale`, changes from turn to turn"""
     value_scale: Tensor
     """(), the unit that values are learned in"""
     square: Tensor

@@ -106,14 +106,16 @@ def copy_weights(model: nn.Module, values: dict[str, Tensor]) -> None:
 class WeightAverage:
     """Exponential moving average ``a <- decay a + (1 - decay) w``, begun at the first weights.
 
-    Floating parameters are averaged; everything else is read from the model itself.
+    Floating parameters are averaged; everything else is read from the model itself, and so is what
+    it names ``unaveraged``.
     """
 
     def __init__(self, model: nn.Module, decay: float) -> None:
+        apart = getattr(model, "unaveraged", ())
         self.values = {
             name: parameter.detach().clone()
             for name, parameter in model.named_parameters()
-            if parameter.is_floating_point()
+            if parameter.is_floating_point() and name not in apart
         }
         self._average = get_ema_multi_avg_fn(decay)
 

@@ -9,7 +9,6 @@ torch's generator, and each draws on to its own rows (`everyformer.engines.drawi
 """
 
 import functools
-import hashlib
 import random
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
@@ -24,6 +23,7 @@ from torch import Tensor, nn
 from everyformer.core.devices import seed_all
 from everyformer.core.errors import ConfigError, DataError
 from everyformer.core.outputs import ModelOutput
+from everyformer.core.seeds import mixed
 from everyformer.core.state import StackState, filled, named_tensors
 from everyformer.data.batch import WHOLE, Batch, Portion
 from everyformer.data.dataset import ClassedDataset, Dataset, OrderedDataset
@@ -146,13 +146,8 @@ def seed_step(seed: int, step: int, rank: int = 0, part: int = 0) -> None:
         part: which the host draws by; the same in all processes that have rows of their own, since
             what rows draw follows from where they stand (`everyformer.engines.drawing`).
     """
-
-    def number_of(process: int) -> int:
-        text = f"{seed} {step} {process}"
-        return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big") >> 1
-
-    seed_all(number_of(rank))
-    number = number_of(part)
+    seed_all(mixed(seed, step, rank))
+    number = mixed(seed, step, part)
     torch.default_generator.manual_seed(number)
     random.seed(number)
     np.random.seed(number & 0xFFFFFFFF)  # noqa: NPY002 (third-party code draws from the global one)
