@@ -122,10 +122,10 @@ def test_a_masked_model_keeps_its_mask_and_becomes_a_classifier(say: Say, tree: 
     code, _, err = say(*tune, "--length", "5", "--model.pooling", "first", "--out", "tuned")
     assert code == 0, err
     assert "from ours: 2 fresh: pool.head.weight, pool.head.bias" in err
-    from everyformer.cli.trained import data_config, open_run
+    from everyformer.cli.trained import open_run
 
     run = open_run("tuned")
-    config = data_config(run)
+    config = run.data
     assert config is not None
     batch = next(iter(run.dataset(config).validation_batches(2)))
     # cut to 5 tokens, a text still has its marks

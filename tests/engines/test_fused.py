@@ -20,7 +20,13 @@ from everyformer.engines.softmax import distances
 
 
 @pytest.mark.full("half a minute each, in the interpreter", parts=5)
-@pytest.mark.parametrize("cases", ["running", "kernel", "dense", "banded", "distances"])
+@pytest.mark.parametrize(
+    "cases",
+    [
+        *("running", "kernel", "dense", "banded"),
+        pytest.param("distances", marks=pytest.mark.full("a minute and a half", parts=12)),
+    ],
+)
 def test_kernels_are_their_equations(cases):
     if importlib.util.find_spec("triton") is None:
         pytest.skip("triton is not installed (it is for Linux only)")

@@ -28,7 +28,7 @@ def said(*words: str) -> dict[str, Any]:
     return result
 
 
-@pytest.mark.full("minutes a member; the verbs are tried on the device every time", parts=60)
+@pytest.mark.full("minutes a member; the verbs are tried on the device every time", parts=150)
 @pytest.mark.parametrize("member", [row.name for row in list_members()])
 def test_laws_hold_on_a_device_that_is_not_the_host(member: str) -> None:
     laws = [law for law in LAWS if law not in ELSEWHERE]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from everyformer.cli.names import spelled
@@ -23,11 +24,10 @@ from everyformer.data.options import (
 )
 from everyformer.data.sequence_files import SEQUENCES
 from everyformer.data.table import TABLES
-from everyformer.system.files import expanded
+from everyformer.system.files import expanded, is_remote
 
 if TYPE_CHECKING:
     from everyformer.cli.trained import TrainedRun
-    from everyformer.data.dataset import Dataset
 
 ARRAYS = (".npy", ".npz", ".zip")
 """endings of sources that may hold arrays, of which the held-out rows are drawn"""
@@ -43,7 +43,7 @@ def for_source(config: DataConfig, source: str | None) -> DataConfig:
 
     A saved model does not know what it was trained on, so that of anything a part is held out.
     """
-    if source in (None, config.source):
+    if source is None or same_place(source, config.source):
         return config
     foreign = [*PartOptions.names()]
     if expanded(str(source)).is_file() and expanded(str(source)).suffix not in TABLES:
@@ -56,12 +56,22 @@ def for_source(config: DataConfig, source: str | None) -> DataConfig:
     return DataConfig(**kept)
 
 
+def same_place(source: str, other: str) -> bool:
+    """True if two sources are one file or folder, or one name."""
+    if source == other:
+        return True
+    paths = [Path(one) for one in (source, other) if not is_remote(one)]
+    return len(paths) == 2 and all(path.exists() for path in paths) and paths[0].samefile(paths[1])
+
+
 def measured(trained: TrainedRun, config: DataConfig) -> DataConfig:
     """``config``; of all that a run was trained on, whatever its name, its held-out part alone."""
-    from everyformer.cli.trained import data_config
-
-    run = data_config(trained)
-    if run is None or config.validation < 1 or config.source == run.source:
+    run = trained.data
+    if run is None:
+        return config
+    if same_place(config.source, run.source):
+        return dataclasses.replace(config, source=run.source)
+    if config.validation < 1:
         return config
     own = dataclasses.replace(config, validation=run.validation)
     try:
@@ -71,21 +81,6 @@ def measured(trained: TrainedRun, config: DataConfig) -> DataConfig:
     if same:
         say(f"{config.source} is what the run was trained on: its held-out part is measured")
     return own if same else config
-
-
-def say_if_changed(trained: TrainedRun, config: DataConfig, dataset: Dataset) -> None:
-    """Say so where a run's own data are not what it was trained on any more, so that what is held
-    out now may have been learned."""
-    from everyformer.cli.trained import data_config
-
-    if (
-        data_config(trained) == config
-        and dataset.fingerprint != trained.values["data"]["fingerprint"]
-    ):
-        say(
-            f"{config.source} has changed since the run was trained on it, so what is held out of "
-            "it now may have been learned then: measure a file that the run has not seen"
-        )
 
 
 def refuse_idle(config: DataConfig, run: DataConfig, task: str, tokenizer: str | None) -> None:

@@ -29,7 +29,7 @@ from everyformer.rl.build import EnvironmentConfig
 from everyformer.system.files import is_remote
 from everyformer.system.sealed import read_json
 from everyformer.training.remote import fetched
-from everyformer.training.saved import best_checkpoint, is_model, load_model
+from everyformer.training.saved import best_checkpoint, is_model, load_model, trained_on
 from everyformer.training.storage import MODEL_FORMAT, RUN_FORMAT, check_finite
 from everyformer.training.warmstart import saved_tokenizer
 
@@ -133,11 +133,44 @@ class TrainedRun:
             "task): it reads no text"
         )
 
+    @property
+    def data(self) -> DataConfig | None:
+        """The data options that a run was trained with; None if it was not made by `train`."""
+        return None if self.saved else trained_on(self.values)
+
+    def own_dataset(self, instead: str) -> Dataset:
+        """The run's own data as they are now, which is said where they are others than then.
+
+        Args:
+            instead: what to do where they are not known.
+
+        Raises:
+            ConfigError: they are not.
+        """
+        if self.data is None:
+            what = "a saved model" if self.saved else "the run"
+            raise ConfigError(f"{self.path}: {what} does not say where its data is: {instead}")
+        dataset = self.dataset(self.data)
+        self.changed(self.data, dataset)
+        return dataset
+
+    def changed(self, config: DataConfig, dataset: Dataset) -> bool:
+        """True, and said, where ``dataset`` by ``config`` is the run's own and not any more what it
+        was trained on, so that what is held out now may have been learned."""
+        known = self.values.get("data", {}).get("fingerprint")
+        if config != self.data or dataset.fingerprint == known:
+            return False
+        say(
+            f"{config.source} has changed since the run was trained on it, so what is held out of "
+            "it now may have been learned then: measure a file that the run has not seen"
+        )
+        return True
+
     def dataset(self, config: DataConfig) -> Dataset:
         """Data read with the run's own tokenizer; refused if it does not fit the model."""
         if TASKS[self.task].forecasts:
             config = self._as_trained(config)
-        model, facts, own = self.values["model"], self.values.get("data", {}), data_config(self)
+        model, facts, own = self.values["model"], self.values.get("data", {}), self.data
         known = facts.get("classes") if TASKS[self.task].classifies else None
         dataset = load_dataset(
             config,
@@ -198,7 +231,7 @@ class TrainedRun:
     def _sides(self, config: DataConfig) -> tuple[str, str] | None:
         """The names in the run's data of what it translates from and to; None of its own data, and
         where the options say otherwise."""
-        sides, own = self.values.get("data", {}).get("sides"), data_config(self)
+        sides, own = self.values.get("data", {}).get("sides"), self.data
         if not sides or own is None or config.source == own.source:
             return None
         for name in ("languages", "source_column", "target_column"):
@@ -261,9 +294,3 @@ def open_run(folder: str, device: str = "cpu", quiet: bool = False) -> TrainedRu
         known = {"model": values["config"], "data": values.get("data", {})}
         return TrainedRun(path, known, True, place, device)
     return TrainedRun(path, read_json(path / "config.json", RUN_FORMAT), False, place, device)
-
-
-def data_config(run: TrainedRun) -> DataConfig | None:
-    """The data options that a run was trained with; None if it was not made by `train`."""
-    run_values = run.values.get("run")
-    return from_dict(DataConfig, run_values["data"]) if isinstance(run_values, dict) else None

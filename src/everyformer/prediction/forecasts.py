@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from everyformer.core.config import from_dict
 from everyformer.core.devices import forked_random
 from everyformer.core.errors import ConfigError, DataError, DivergedError, UnsupportedError
 from everyformer.core.tasks import TASKS
@@ -22,7 +21,7 @@ from everyformer.data.dated.windows import ForecastDataset, Scales
 from everyformer.data.sources import open_source
 from everyformer.models.base import Model, evaluating
 from everyformer.training.reading import segments_ahead
-from everyformer.training.saved import load_model
+from everyformer.training.saved import load_model, trained_on
 from everyformer.training.storage import check_finite
 from everyformer.training.warmstart import read_start
 
@@ -127,10 +126,10 @@ class SeriesReader:
         model = load_model(path, average=average, device=device)
         assert isinstance(model, Model)
         check_finite(model, start.path)
-        facts, run = start.values.get("data", {}), start.values.get("run")
+        facts = start.values.get("data", {})
         return cls(
             model,
-            data=from_dict(DataConfig, run["data"]) if isinstance(run, dict) else None,
+            data=trained_on(start.values),
             columns=facts.get("columns"),
             step=facts.get("step"),
             length=facts.get("length"),

@@ -186,6 +186,7 @@ class RunDirectory:
     def write_config(self, values: dict[str, Any]) -> None:
         """Write config.json, and environment.json about this machine."""
         about_us = {"everyformer": version_of("everyformer"), "command": sys.argv}
+        about_us["directory"] = str(Path.cwd())
         write_json(self.path / "config.json", {"format": RUN_FORMAT, **about_us, **values})
         self._described = True
         about = {"format": "everyformer-environment", **environment()}

@@ -4,8 +4,9 @@ A saved model is a folder of ``config.json`` and ``model.safetensors``, and ``to
 it was saved with what makes its tokens.
 """
 
+import dataclasses
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,8 @@ from torch import Tensor, nn
 from everyformer.core.config import from_dict, to_dict
 from everyformer.core.devices import pick_device
 from everyformer.core.errors import CheckpointError
+from everyformer.data.builtins import BUILTINS
+from everyformer.data.config import DataConfig
 from everyformer.data.tokenizers.base import Tokenizer
 from everyformer.system.files import expanded, is_remote, require_regular, written_whole
 from everyformer.system.remote import Remote
@@ -227,3 +230,18 @@ def build_from_values(values: dict[str, Any]) -> nn.Module:
     from everyformer.models.build import build_model
 
     return build_model(from_dict(ModelConfig, values))
+
+
+def trained_on(values: Mapping[str, Any]) -> DataConfig | None:
+    """The data options of a run's config.json; None if it was not made by `train`.
+
+    A relative path is where it was when the run began, as long as anything is there.
+    """
+    run = values.get("run")
+    if not isinstance(run, dict):
+        return None
+    config = from_dict(DataConfig, run["data"])
+    if config.source in BUILTINS or is_remote(config.source):
+        return config
+    there = Path(values.get("directory", "")) / expanded(config.source)
+    return dataclasses.replace(config, source=str(there)) if there.exists() else config

@@ -23,20 +23,19 @@ def draw_forecast(options: ShowOptions, of_environment: dict[str, Any]) -> int:
     """
     import numpy as np
 
-    from everyformer.cli.trained import data_config, open_run
+    from everyformer.cli.trained import open_run
     from everyformer.data.dated.times import written
     from everyformer.data.dated.windows import ForecastDataset
     from everyformer.prediction.forecasts import SeriesReader
     from everyformer.report.forecast import Fan, draw_fans
 
     trained = open_run(options.run)
-    config = data_config(trained)
-    if not TASKS[trained.task].forecasts or config is None:
+    if not TASKS[trained.task].forecasts or trained.data is None:
         raise ConfigError(
             f"{options.run} has no forecasts to draw: that takes a run of the task forecast "
             "(everyformer train NAME --data sales.csv --task forecast)"
         )
-    data = trained.dataset(config)
+    data = trained.own_dataset("give one that does")
     assert isinstance(data, ForecastDataset)
     reader = SeriesReader.load(trained.path, device=trained.device)
     owner = data.owner(data.origins)

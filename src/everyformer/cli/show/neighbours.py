@@ -66,7 +66,6 @@ def _tokens(
     """Tokens that are read, and their name; without words, the run's held-out text."""
     import numpy as np
 
-    from everyformer.cli.trained import data_config
     from everyformer.data.sources import open_source
     from everyformer.data.text import TextDataset
     from everyformer.datastores.texts import Texts
@@ -77,12 +76,7 @@ def _tokens(
         with open_source(options.data) as source:
             text = next(iter(Texts(source, tokenizer)))
         return text.tokens, text.name
-    config = data_config(trained)
-    if config is None:
-        raise ConfigError(
-            f"{options.run} does not say where its data is: give --text TEXT or --data FILE"
-        )
-    dataset = trained.dataset(config)
+    dataset = trained.own_dataset("give --text TEXT or --data FILE")
     assert isinstance(dataset, TextDataset)
     say(f"{dataset.name}: {dataset.split}")
     return dataset.validation[:], f"held-out text of {dataset.name}"

@@ -214,9 +214,7 @@ def _prompts(trained: TrainedRun, options: CalibrateOptions) -> list[Prompt]:
 
 def _config(trained: TrainedRun, options: CalibrateOptions) -> DataConfig:
     """The data that prompts are drawn of."""
-    from everyformer.cli.trained import data_config
-
-    config = data_config(trained) if options.data.source == OWN_DATA else options.data
+    config = trained.data if options.data.source == OWN_DATA else options.data
     if config is None:
         raise DataError(
             f"{options.run} does not know its data: say which texts prompts are drawn of with "
@@ -227,9 +225,7 @@ def _config(trained: TrainedRun, options: CalibrateOptions) -> DataConfig:
 
 def _source(trained: TrainedRun, options: CalibrateOptions) -> str | None:
     """Fingerprint of that data, as `eval` reads it; None where it is too little to be."""
-    from everyformer.cli.trained import data_config
-
-    config, known = _config(trained, options), data_config(trained)
+    config, known = _config(trained, options), trained.data
     if known is not None:
         read = dataclasses.replace(for_source(known, config.source), source=config.source)
         config = measured(trained, read)
@@ -251,8 +247,9 @@ def _texts(trained: TrainedRun, options: CalibrateOptions) -> list[np.ndarray]:
     tokenizer = trained.tokenizer()
     assert tokenizer is not None
     if options.data.source == OWN_DATA:
-        dataset = trained.dataset(_config(trained, options))
+        dataset = trained.dataset(config := _config(trained, options))
         assert isinstance(dataset, TextDataset)
+        trained.changed(config, dataset)
         say(f"prompts are drawn of {dataset.name}: {dataset.split}")
         texts = [np.asarray(dataset.validation)]
     else:

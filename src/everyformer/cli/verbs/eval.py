@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from everyformer.cli.answers_table import answers_table
 from everyformer.cli.console import emit, facts, table
-from everyformer.cli.eval_data import UNSAID, for_source, measured, refuse_idle, say_if_changed
+from everyformer.cli.eval_data import UNSAID, for_source, measured, refuse_idle
 from everyformer.cli.eval_options import EvalOptions
 from everyformer.cli.exit_search import search_exits
 from everyformer.cli.exits import settle_exits
@@ -41,6 +41,8 @@ if TYPE_CHECKING:
 
 FIGURES = (".png", ".svg")
 """what figures are written as"""
+CHANGED = "no measure of what the run can do: what is held out now may have been learned"
+"""worth of an evaluation on data that are not any more what the run was trained on"""
 LOOKED_AT = 8
 """windows of a text that are looked for in the store"""
 OWN_DATA = "what the run was trained on"
@@ -85,7 +87,7 @@ def run(words: Sequence[str]) -> int:
     options = dataclasses.replace(options, data=measured(trained, options.data))
     dataset = trained.dataset(options.data)
     say(f"{dataset.name}: {dataset.split}")
-    say_if_changed(trained, options.data, dataset)
+    changed = trained.changed(options.data, dataset)
     model = trained.reading(options.average, options.store, options.knn, options.nearest)
     step = _step(trained, options.average)
     if options.search_exits is None:
@@ -119,10 +121,11 @@ def run(words: Sequence[str]) -> int:
         evaluation = _finite(model, evaluate(model, dataset, details=True, **rules), options.run)
     evaluation |= translations
     if options.json:
-        found = {"data": dataset.summary(), "evaluation": evaluation}
+        found = {"data": dataset.summary() | {"changed": changed}, "evaluation": evaluation}
         emit({"run": options.run, "step": step, **found})
     else:
-        _print(evaluation, trained, dataset, leak and NOT_WRITING)
+        doubt = CHANGED if changed else leak and NOT_WRITING
+        _print(evaluation, trained, dataset, doubt)
     return 0
 
 
@@ -318,13 +321,13 @@ def _translations(model: Model, dataset: Dataset, options: EvalOptions) -> dict[
 
 def _data_of(folder: str) -> DataConfig | None:
     """The data of a run; of a saved model, sequences that it takes, from no source yet."""
-    from everyformer.cli.trained import data_config, open_run
+    from everyformer.cli.trained import open_run
 
     if not is_remote(folder) and not expanded(folder).is_dir():
         raise ConfigError(f"there is no run at {folder}: give the directory that `train` made")
     run = open_run(folder, quiet=True)
     if not run.saved:
-        return data_config(run)
+        return run.data
     if TASKS[run.task].acts:
         return DataConfig(source=UNSAID, context=run.config.episodes.context)
     return DataConfig(source=UNSAID, length=min(DataConfig.length, max(run.length, 2)))
