@@ -52,6 +52,17 @@ def test_the_smallest_difference_that_would_have_shown_is_said() -> None:
     assert METRICS["accuracy"].difference(0.0123) == "1.2 points"
 
 
+def test_a_pair_that_is_far_steadier_than_others_is_named() -> None:
+    results = made_up(("attention", "gmlp", "linear"), qualities=(2.0, 2.02, 3.0))
+    rows = results["rows"]
+    rows[0]["values"], rows[1]["values"] = [2.0, 2.1, 2.0], [2.02, 2.121, 2.0195]
+    rows[2]["values"] = [3.0, 2.6, 3.4]
+    results["verdict"]["smallest"] = smallest_seen(rows, "bits_per_byte")
+    names = [row["member"] for row in rows]
+    said = f"would not show in a usual pair (below 0.0034 bits per byte between {names[0]} and "
+    assert f"{said}{names[1]});" in answer(results)
+
+
 @pytest.mark.parametrize(
     ("metric", "seen", "said"),
     [

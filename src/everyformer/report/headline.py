@@ -7,7 +7,7 @@ first tier, or where the numbers that are shown do not differ.
 import re
 from collections.abc import Callable, Iterator, Sequence
 
-from everyformer.comparison.contrasts import MOST_SEEDS, POWER, seeds_for
+from everyformer.comparison.contrasts import MOST_SEEDS, POWER, seeds_for, steadiest
 from everyformer.comparison.metrics import METRICS
 from everyformer.comparison.results import Interval, Results, TableRow, finished
 from everyformer.comparison.summary import NOT_WRITING
@@ -162,9 +162,14 @@ def _smallest(results: Results, rows: list[TableRow]) -> str:
     written = METRICS[metric].difference
     if METRICS[metric].share and seen >= 1:
         return f"With {seeds} seeds no difference could have shown."
-    half = seeds_for(rows, metric, seen / 2, results["verdict"].get("looks", 1))
+    looks = results["verdict"].get("looks", 1)
+    half = seeds_for(rows, metric, seen / 2, looks)
     more = f"; {half - seeds} more for {written(seen / 2)}" if half else ""
-    return f"With {seeds} seeds a difference below {written(seen)} would not show{more}."
+    least = steadiest(rows, metric, looks)
+    of = ""
+    if least is not None and 2 * least[0] < seen:
+        of = f" in a usual pair (below {written(least[0])} between {least[1]} and {least[2]})"
+    return f"With {seeds} seeds a difference below {written(seen)} would not show{of}{more}."
 
 
 def _power(results: Results, rows: list[TableRow]) -> str:
