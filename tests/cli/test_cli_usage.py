@@ -95,6 +95,19 @@ def test_a_wrong_config_file_says_where(text: str, told: str, refused: Refused, 
     assert told in refused("train", "--config", "run.toml")
 
 
+def test_a_config_file_may_begin_with_a_mark_and_says_each_option_once(
+    refused: Refused, say: Callable, tree: Path
+) -> None:
+    marked = b"\xef\xbb\xbfmember = 'gmlp'\nwidth = 8"
+    (tree / "run.toml").write_bytes(marked)
+    words = ("--data", "text.txt", "--length", "16", "--print-config")
+    code, out, err = say("train", "--config", "run.toml", *words)
+    assert (code, json.loads(out)["model"]["width"]) == (0, 8), err
+    (tree / "run.json").write_text('{"training": {"steps": 5, "steps": 7}}')
+    told = refused("train", "gmlp", "--config", "run.json", *words)
+    assert "run.json is not valid JSON: 'steps' stands twice in a table" in told
+
+
 def test_a_file_with_another_members_genes_is_refused(
     refused: Refused, say: Callable, tree: Path
 ) -> None:

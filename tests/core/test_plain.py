@@ -53,6 +53,14 @@ def test_what_only_looks_like_a_number_stays(value: Any) -> None:
     assert from_json(json.dumps(value)) == value
 
 
+def test_a_name_that_stands_twice_may_be_refused() -> None:
+    text = '{"a": {"b": 1, "c": {"$numberDouble": "NaN"}, "b": 2}}'
+    assert from_json(text)["a"]["b"] == 2
+    with pytest.raises(ValueError, match="'b' stands twice in a table"):
+        from_json(text, unique=True)
+    assert math.isnan(from_json(text.replace(', "b": 2', ""), unique=True)["a"]["c"])
+
+
 def test_nobody_else_writes_or_reads_json() -> None:
     """So that what holds of `to_json` and `from_json` holds of every file and of every output."""
     calls = ("dump", "dumps", "load", "loads")

@@ -139,8 +139,25 @@ def test_an_outlier_is_unexpected_and_the_rate_is_that_of_held_out_values(reader
     data = ef_data(reader.data)
     assert count == int((data.series.ends - data.train_ends).sum())
     assert rate == 0  # the week repeats itself, but for a day's trend
+    changed = SeriesReader(reader.model, data=reader.data, fingerprint="that of other data")
+    assert changed.held_out_rate() is None
     moved = dataclasses.replace(reader.data, source=str(tmp_path / "gone.csv"))
     assert SeriesReader(reader.model, data=moved).held_out_rate() is None
+
+
+def test_times_with_a_zone_are_written_with_that_of_utc(tmp_path):
+    rows = ["date,shop,sold,offer"]
+    for hour in range(60):
+        stamp = np.datetime64("2024-03-30T00:00") + np.timedelta64(hour, "h")
+        rows.append(f"{stamp}:00+02:00,a,{10 + hour % 24},0")
+    rows += [f"2024-04-01T{hour}:00:00+02:00,a,,0" for hour in (12, 13, 14)]
+    path = tmp_path / "hours.csv"
+    path.write_text("\n".join(rows), encoding="utf-8")
+    data = options(path)
+    reader = SeriesReader(model(ef_data(data)), data=data, length=CONTEXT)
+    [forecast] = reader.forecasts(reader.read())
+    assert forecast.times[0] == "2024-04-01T10:00:00Z"
+    assert {one.time[-1] for one in reader.judged(reader.read())} == {"Z"}
 
 
 def test_missing_values_are_not_judged(reader, tmp_path):

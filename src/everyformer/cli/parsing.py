@@ -277,8 +277,8 @@ def _is_rule(line: str) -> bool:
 def _read_config(path: str) -> dict[str, Any]:
     file = expanded(path)
     try:
-        text = file.read_text(encoding="utf-8")
-        values = from_json(text) if path.endswith(".json") else from_toml(text)
+        text = file.read_text(encoding="utf-8-sig")
+        values = from_json(text, unique=True) if path.endswith(".json") else from_toml(text)
     except OSError as error:
         raise ConfigError(f"cannot read the config file {path}: {error.strerror}") from error
     except ValueError as error:

@@ -117,7 +117,9 @@ class LayerTimes:
             return
         start = time.perf_counter()
         members = f"{len(self._members)} members at {length:,} tokens"
-        with doing(f"timing one layer of {members} (--lengths chooses them, or none)"):
+        with doing(
+            f"timing one layer of {members} (--lengths chooses them; without numbers, none)"
+        ):
             points = bench_together(
                 self._members,
                 length,

@@ -51,6 +51,7 @@ FEW = 0.5
 _KNOWN = TEXTS | LABELS | LANGUAGES | DATES | set(FIELDS)
 _NAME = re.compile(r"[^\W\d][\w.\-]*")
 """a word as columns are called"""
+_DECIMAL = re.compile(r"[-+]?\d*([.,])\d+")
 _THOUSANDS = re.compile(r"[+-]?[1-9]\d{0,2},\d{3}")
 
 
@@ -98,6 +99,12 @@ def is_number(cell: str) -> bool:
 def number(cell: str) -> float:
     """A cell that is a number, with a comma or a point; else a `ValueError`."""
     return float(cell.strip().replace(",", ".", 1))
+
+
+def decimal_commas(cells: Iterable[str]) -> bool:
+    """True where some cells are numbers with a comma before their decimals, none with a point."""
+    marks = {match[1] for cell in cells if (match := _DECIMAL.fullmatch(cell.strip()))}
+    return marks == {","}
 
 
 def doubtful(cells: Iterable[str]) -> str | None:

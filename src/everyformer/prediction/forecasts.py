@@ -84,6 +84,7 @@ class SeriesReader:
         length: steps that are read of a series (default: as many as the model takes).
         columns: options that chose the columns of its training's table; another that has all of
             these is read so too.
+        fingerprint: of the data that it was trained on.
 
     Raises:
         UnsupportedError: a model of another task.
@@ -97,6 +98,7 @@ class SeriesReader:
         step: str | None = None,
         length: int | None = None,
         columns: Mapping[str, Any] | None = None,
+        fingerprint: str | None = None,
     ) -> None:
         self.model, self.config = model, model.config
         if not TASKS[self.config.task].forecasts:
@@ -106,7 +108,7 @@ class SeriesReader:
             )
         self.data = data or DataConfig()
         self.step, self.columns = step, columns
-        self.length = length or self.config.tokens
+        self.length, self.fingerprint = length or self.config.tokens, fingerprint
 
     @classmethod
     def load(
@@ -133,6 +135,7 @@ class SeriesReader:
             columns=facts.get("columns"),
             step=facts.get("step"),
             length=facts.get("length"),
+            fingerprint=facts.get("fingerprint"),
         )
 
     def read(self, source: str | None = None) -> ForecastDataset:
@@ -188,7 +191,7 @@ class SeriesReader:
                 results.append(
                     Forecast(
                         series.names[number],
-                        tuple(written(ahead, series.step.dated)),
+                        tuple(written(ahead, series.step.dated, series.step.zoned)),
                         self.config.quantiles,
                         tuple(tuple(row) for row in quantiles.tolist()),
                     )
@@ -228,7 +231,7 @@ class SeriesReader:
                 at = np.arange(speaks, last + 1)
                 made = data.in_units(own[at - last + length - 1], at)[:, 0]
                 values = series.values[at + 1]
-                times = written(series.times[at + 1], series.step.dated)
+                times = written(series.times[at + 1], series.step.dated, series.step.zoned)
                 owner = int(data.owner(at[:1])[0])
                 # 1 above its interval, -1 below
                 sides = (values > made[:, -1]).astype(int) - (values < made[:, 0])
@@ -248,12 +251,14 @@ class SeriesReader:
 
     def held_out_rate(self, batch: int = 16) -> tuple[float, int] | None:
         """The part of the run's own held-out values that leave their interval, and how many there
-        are; None where the data of the run is not known or no longer there."""
+        are; None where the data of the run is not known, or no longer what it was trained on."""
         try:
             own = load_dataset(self.data, self.config.task, stored=self.data)
         except (ConfigError, DataError):
             return None
         assert isinstance(own, ForecastDataset)
+        if self.fingerprint not in (None, own.fingerprint):
+            return None
         judged = self.judged(own, np.maximum(own.train_ends, own.scales.ends), batch)
         return (
             (sum(one.unexpected for one in judged) / len(judged), len(judged)) if judged else None

@@ -19,6 +19,7 @@ from everyformer.core.wording import counted
 from everyformer.data.arrays import SUFFIXES as ARRAYS
 from everyformer.data.arrays import read_inputs, rows_for
 from everyformer.data.config import DataConfig
+from everyformer.data.headers import decimal_commas
 from everyformer.data.images import SUFFIXES as PICTURES
 from everyformer.data.layout import find_layout, without_notes
 from everyformer.data.pictures import opened, pillow, pixels_of
@@ -262,6 +263,8 @@ def _whole_rows(columns: TableReader, entries: Sequence[Entry], inputs: Inputs) 
         tabs = table.delimiter == "\t" and table.entry.suffix == ".tsv"
         inputs.form.delimiter = "," if tabs else table.delimiter
         inputs.form.encoding, inputs.form.marked = columns.source.encoding_of(table.entry)
+        if inputs.form.delimiter != "," and decimal_commas(itertools.chain(*table.sample)):
+            inputs.form.decimal = ","
     every = [text, *(index for index in range(table.width) if index != text)]
     whole = TableReader(columns.source, columns.config, table, every)
     for entry in entries:

@@ -143,6 +143,8 @@ class CsvForm:
     encoding: str = "utf-8"
     marked: bool = False
     """True if it begins with a byte-order mark, by which spreadsheets know UTF-8"""
+    decimal: str = "."
+    """what stands before the decimals of its numbers"""
 
 
 def fields_of(row: Row, prediction: Prediction) -> dict[str, Any]:
@@ -193,8 +195,14 @@ def write_csv(predictions: Predictions, out: TextIO, columns: Sequence[str], for
             )
         given = [_written(cells.get(name)) for name in names] if names else [prediction.input]
         answered = prediction.cells()
-        _write(writer, [*given, *(answered.get(name, "") for name in columns)], count)
+        cells_of = [_with_mark(answered.get(name, ""), form.decimal) for name in columns]
+        _write(writer, [*given, *cells_of], count)
     return count
+
+
+def _with_mark(value: Any, decimal: str) -> Any:
+    """An answer as a cell, a number with that mark of decimals."""
+    return str(value).replace(".", decimal) if isinstance(value, float) else value
 
 
 def _write(writer: Any, cells: Sequence[Any], number: int) -> None:

@@ -24,14 +24,22 @@ def to_json(value: Any, **layout: Any) -> str:
     return json.dumps(_tagged(value), allow_nan=False, **layout)
 
 
-def from_json(text: str | bytes) -> Any:
+def from_json(text: str | bytes, unique: bool = False) -> Any:
     """The value that ``text`` is.
+
+    Args:
+        unique: refuse a table in which a name stands twice; else the last one counts.
 
     Raises:
         ValueError: it is no JSON, holds NaN or infinity by name, or is nested too deeply.
     """
+    table = _once if unique else dict
     try:
-        return json.loads(text, parse_constant=_no_number, object_hook=_untagged)
+        return json.loads(
+            text,
+            parse_constant=_no_number,
+            object_pairs_hook=lambda pairs: _untagged(table(pairs)),
+        )
     except RecursionError:
         raise ValueError("its tables and lists are nested too deeply") from None
 
@@ -56,6 +64,15 @@ def _tagged(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_tagged(inner) for inner in value]
     return value
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    values: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in values:
+            raise ValueError(f"'{name}' stands twice in a table")
+        values[name] = value
+    return values
 
 
 def _untagged(values: dict[str, Any]) -> Any:

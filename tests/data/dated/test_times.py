@@ -54,7 +54,16 @@ def test_times_with_a_zone_are_told_in_utc_and_it_is_said(cells):
     times = read(cells)
     assert times.note == "times are told in UTC"
     assert written(times.values, True)[0] == "2024-01-30T23:30:00"
-    assert read(["2024-01-30T23:30:00"]).note is None
+    assert times.zoned
+    assert written(times.values, True, times.zoned)[0] == "2024-01-30T23:30:00Z"
+    plain = read(["2024-01-30T23:30:00"])
+    assert (plain.note, plain.zoned) == (None, False)
+
+
+def test_a_midnight_of_a_zone_keeps_its_clock():
+    times = read(["2024-01-31T00:00:00+00:00", "2024-02-01T00:00:00+00:00"])
+    assert written(times.values, True, True) == ["2024-01-31T00:00:00Z", "2024-02-01T00:00:00Z"]
+    assert written(times.values, True) == ["2024-01-31", "2024-02-01"]
 
 
 @pytest.mark.parametrize(

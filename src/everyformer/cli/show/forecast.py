@@ -47,7 +47,8 @@ def draw_forecast(options: ShowOptions, of_environment: dict[str, Any]) -> int:
         numbers, origins, made, data.truth(origins), strict=True
     ):
         first = max(data.series.bounds[number], origin + 1 - PAST * max(data.horizon, data.season))
-        time = written(data.series.times[origin : origin + 1], data.series.step.dated)[0]
+        step = data.series.step
+        time = written(data.series.times[origin : origin + 1], step.dated, step.zoned)[0]
         past = data.series.values[first : origin + 1]
         fans.append(Fan(data.series.names[number], past, truth, quantiles, time))
     path = folder_of(options, trained.path) / f"{FORECAST}.{options.format}"

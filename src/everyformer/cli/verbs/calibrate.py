@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from everyformer.exits.certificate import Certificate
     from everyformer.exits.costs import Costs
 
-OWN_DATA = "the run's own"
+OWN_DATA = "what the run was trained on"
 """stands for the source in help"""
 
 

@@ -8,7 +8,7 @@ seen with the value only. Gaps of the grid and empty cells are NaN. What is gues
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -136,6 +136,7 @@ class _Rows:
         step, grids = self._grids(
             {key: times.values[rows] for key, rows in ordered.items()}, times.dated, notes
         )
+        step = replace(step, zoned=times.zoned)
         if step.unit == "row":
             notes.append(
                 "times are irregular, so steps are counted, and not how far apart they lie (round "

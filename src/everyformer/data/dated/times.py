@@ -46,6 +46,8 @@ class Times:
     """whether they are dates"""
     note: str | None = None
     """a guess at their form, or that they are told in another"""
+    zoned: bool = False
+    """whether they were read with their zones, so that they are written with that of UTC"""
     mixed: tuple[int, int] | None = None
     """the first row with a zone and the first without one, where there are both"""
 
@@ -61,6 +63,8 @@ class Step:
     dated: bool = True
     within: float = 0.0
     """of months: seconds after their beginning, on their last day where they are shorter"""
+    zoned: bool = False
+    """as of `Times`"""
 
     def index(self, times: np.ndarray) -> np.ndarray:
         """(n,) numbers of the steps at which ``times`` lie; whole where they are on the grid."""
@@ -170,13 +174,14 @@ def step_of(series: Sequence[np.ndarray], dated: bool) -> Step:
     return Step("second" if dated else "number", commonest, dated)
 
 
-def written(times: np.ndarray, dated: bool) -> list[str]:
-    """Times as text: dates in ISO form, without a clock where all are at midnight."""
+def written(times: np.ndarray, dated: bool, zoned: bool = False) -> list[str]:
+    """Times as text: dates in ISO form, without a clock where all are at midnight of no zone."""
     if not dated:
         return [f"{time:g}" for time in times.tolist()]
-    whole = not (times % DAY).any()
+    whole = not zoned and not (times % DAY).any()
     unit = "datetime64[D]" if whole else "datetime64[s]"
-    return [str(time) for time in np.rint(times).astype("datetime64[s]").astype(unit)]
+    stamps = np.rint(times).astype("datetime64[s]").astype(unit)
+    return [f"{stamp}{'Z' if zoned else ''}" for stamp in stamps]
 
 
 def _numbers(values: np.ndarray, words: Sequence[str]) -> Times:
@@ -218,7 +223,7 @@ def _dated(times: Sequence[datetime.date]) -> Times:
     zoned = [getattr(time, "tzinfo", None) is not None for time in times]
     mixed = (zoned.index(True), zoned.index(False)) if len({*zoned}) > 1 else None
     note = "times are told in UTC" if any(zoned) else None
-    return Times(np.array([_stamp(time) for time in times]), True, note, mixed)
+    return Times(np.array([_stamp(time) for time in times]), True, note, any(zoned), mixed)
 
 
 def _iso(word: str) -> datetime.datetime:

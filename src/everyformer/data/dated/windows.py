@@ -354,7 +354,7 @@ def _cut(series: DatedSeries, config: DataConfig, horizon: int) -> tuple[np.ndar
     longest = int((ends - starts).argmax())
     at = min(at, float(times[ends[longest] - horizon]))
     cut = [a + np.searchsorted(times[a:b], at) for a, b in zip(starts, ends, strict=True)]
-    when = written(np.array([at]), series.step.dated)[0]
+    when = written(np.array([at]), series.step.dated, series.step.zoned)[0]
     return np.array(cut, dtype=np.int64), f"all steps from {when} on are held out"
 
 
