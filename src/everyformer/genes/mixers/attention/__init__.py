@@ -333,12 +333,6 @@ class Attention(BuiltMixer):
     def rotates(self) -> bool:
         return self.position is not None and self.position.acts_on == "queries-keys"
 
-    def rotate(self, x: Tensor, positions: Tensor, lengths: Tensor | None = None) -> Tensor:
-        """Queries or keys at their positions; see `Position.rotate`."""
-        if self.position is None or not self.rotates:
-            return x
-        return self.position.rotate(x, positions, lengths)
-
     def project_heads(
         self, x: Tensor, context: Context | None = None
     ) -> tuple[Tensor, Tensor, Tensor]:
