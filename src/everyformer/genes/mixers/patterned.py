@@ -32,6 +32,7 @@ from everyformer.core.state import State
 from everyformer.core.trace import record, tracing
 from everyformer.engines.softmax.cache import KeyValueState
 from everyformer.engines.softmax.pairs import Pairs
+from everyformer.engines.softmax.positions import ScorePosition
 from everyformer.engines.softmax.scored import Scores
 from everyformer.engines.softmax.visibility import Visibility, common
 from everyformer.engines.sparse.attention import Backend, dense_weights, sparse_attention
@@ -45,7 +46,6 @@ from everyformer.engines.sparse.panels import (
 from everyformer.engines.sparse.plan import SparsePlan, Union
 from everyformer.genes.mixers.attention.reference import attention_reference
 from everyformer.genes.mixers.base import HeadMixer, Rows, largest
-from everyformer.genes.positions.base import ScorePosition
 
 Heads = tuple[Tensor, Tensor, Tensor]
 """queries, keys and values (B, H, L, D)"""

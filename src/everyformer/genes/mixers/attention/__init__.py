@@ -38,6 +38,7 @@ from everyformer.core.trace import record, tracing
 from everyformer.engines.projections import HeadProjections, same
 from everyformer.engines.softmax.cache import ContextState, KeyValueState
 from everyformer.engines.softmax.pairs import Pairs
+from everyformer.engines.softmax.positions import ScorePosition
 from everyformer.engines.softmax.scored import Scores
 from everyformer.engines.softmax.visibility import (
     Visibility,
@@ -53,7 +54,6 @@ from everyformer.genes.mixers.attention.reference import attention_reference
 from everyformer.genes.mixers.attention.trials import TRIALS
 from everyformer.genes.mixers.attention.with_memory import attend_with_memory
 from everyformer.genes.mixers.base import BuiltMixer
-from everyformer.genes.positions.base import ScorePosition
 
 
 @MIXERS.register("attention")
