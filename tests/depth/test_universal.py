@@ -21,9 +21,8 @@ from everyformer.core.errors import ConfigError, GeneError, UnsupportedError
 from everyformer.core.mask import Mask
 from everyformer.data.text import TextDataset
 from everyformer.engines.flops import count_flops
-from everyformer.genes.depth._account import Account
 from everyformer.genes.depth._pending import Pending
-from everyformer.genes.depth.universal import Universal, UniversalOptions
+from everyformer.genes.depth.universal import Account, Universal, UniversalOptions
 from everyformer.genes.wirings.pre import PreNorm
 from everyformer.models.build import configure_layers
 from everyformer.models.layers import build_stack

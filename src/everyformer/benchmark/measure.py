@@ -2,12 +2,10 @@
 
 import contextlib
 import dataclasses
-import re
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
@@ -262,7 +260,7 @@ def peak_of(call: Callable[[], None], device: str) -> int | None:
         return torch.cuda.max_memory_allocated() - before
     before_bytes = _reset_peak()
     call()
-    after = memory_peak()
+    after = peak_rss()
     return None if after is None or before_bytes is None else max(0, after - before_bytes)
 
 
@@ -272,18 +270,5 @@ def _reset_peak() -> int | None:
         with open("/proc/self/clear_refs", "w", encoding="ascii") as file:
             file.write("5")
     except OSError:
-        return peak_rss()
-    return memory_peak()
-
-
-def memory_peak() -> int | None:
-    """Largest resident memory of this process in bytes.
-
-    On Linux not as getrusage has it, whose peak is inherited from the process that started this.
-    """
-    try:
-        status = Path("/proc/self/status").read_text(encoding="ascii")
-    except OSError:
-        return peak_rss()
-    result = re.search(r"^VmHWM:\s+(\d+) kB", status, re.MULTILINE)
-    return 1024 * int(result[1]) if result else peak_rss()
+        pass  # what it was at most so far stays
+    return peak_rss()

@@ -79,28 +79,24 @@ class Point:
     """seconds that they would take at least (decode; `everyformer.benchmark.limits`)"""
 
 
-def crossover(
-    points: Iterable[Point], member: str, base: str = BASELINE, what: str = "seconds"
-) -> int | None:
-    """The shortest measured length from which ``member`` surely needs less than ``base``, and stays
-    so: where their ranges (quartiles of times, all peaks) have a value in common, it does not.
+def crossover(points: Iterable[Point], member: str, what: str = "seconds") -> int | None:
+    """The shortest measured length from which ``member`` surely needs less than the baseline, and
+    stays so: where their ranges (quartiles of times, all peaks) share a value, it does not.
 
     ``what``: the field of `Point` that is compared.
     """
     start = None
-    for length, (member_range, base_range) in _shared(points, member, base, what):
+    for length, (member_range, base_range) in _shared(points, member, what):
         if member_range[1] >= base_range[0]:
             break
         start = length
     return start
 
 
-def is_settled(
-    points: Iterable[Point], member: str, base: str = BASELINE, what: str = "seconds"
-) -> bool | None:
-    """True if ``member`` and ``base`` can be told apart at the longest length at which both are
-    measured: their ranges have no value in common there. None: there is no such length."""
-    for _, (one, other) in _shared(points, member, base, what):
+def is_settled(points: Iterable[Point], member: str) -> bool | None:
+    """True if the seconds of ``member`` and of the baseline can be told apart at the longest length
+    at which both are measured: their ranges have no value in common. None: there is no such."""
+    for _, (one, other) in _shared(points, member, "seconds"):
         return one[1] < other[0] or other[1] < one[0]
     return None
 
@@ -109,12 +105,14 @@ Range = tuple[float, float]
 
 
 def _shared(
-    points: Iterable[Point], member: str, base: str, what: str
+    points: Iterable[Point], member: str, what: str
 ) -> list[tuple[int, tuple[Range, Range]]]:
-    """The ranges of both at each length at which both are measured, the longest first."""
+    """The ranges of a member and of the baseline, the longest length at which both are measured
+    first."""
     passes = [p for p in points if p.source == "everyformer" and p.work == "pass"]
     known = [(p, ends) for p in passes if (ends := _range(p, what)) is not None]
-    one, other = ({p.length: ends for p, ends in known if p.member == n} for n in (member, base))
+    names = (member, BASELINE)
+    one, other = ({p.length: ends for p, ends in known if p.member == name} for name in names)
     lengths = sorted(one.keys() & other.keys(), reverse=True)
     return [(length, (one[length], other[length])) for length in lengths]
 

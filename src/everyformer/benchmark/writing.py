@@ -13,6 +13,7 @@ would be one token, again and again.
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -103,25 +104,16 @@ def model_of(point: Point, setting: Setting) -> tuple[Model, Tensor]:
     return model, torch.randint(VOCABULARY, (setting.batch, 1))
 
 
-def _ours(model: Model, first: Tensor, tokens: int, folder: Path) -> Callable[[], Tensor]:
-    return lambda: generate(model, first, tokens=tokens, sampling=GREEDY)
-
-
-def _compiled(model: Model, first: Tensor, tokens: int, folder: Path) -> Callable[[], Tensor]:
-    return lambda: generate(model, first, tokens=tokens, sampling=GREEDY, compile=True)
-
-
-def _transformers(model: Model, first: Tensor, tokens: int, folder: Path) -> Callable[[], Tensor]:
-    return _of_transformers(model, first, tokens, folder / "usual", None)
-
-
-def _static(model: Model, first: Tensor, tokens: int, folder: Path) -> Callable[[], Tensor]:
-    return _of_transformers(model, first, tokens, folder / "static", "static")
-
-
-def _of_transformers(
-    model: Model, first: Tensor, tokens: int, folder: Path, cache: str | None
+def _ours(
+    model: Model, first: Tensor, tokens: int, folder: Path, compile: bool = False
 ) -> Callable[[], Tensor]:
+    return lambda: generate(model, first, tokens=tokens, sampling=GREEDY, compile=compile)
+
+
+def _transformers(
+    model: Model, first: Tensor, tokens: int, folder: Path, cache: str | None = None
+) -> Callable[[], Tensor]:
+    folder = folder / (cache or "usual")
     theirs = extra_module("transformers", "hf", "this comparison")
     # it tells of tokens that this vocabulary has not, and of its progress
     theirs.utils.logging.set_verbosity_error()
@@ -204,9 +196,9 @@ NAMES = {
 """what transformers calls a tensor, and llama.cpp"""
 WRITERS: dict[str, Callable[[Model, Tensor, int, Path], Callable[[], Tensor]]] = {
     "everyformer": _ours,
-    COMPILED: _compiled,
+    COMPILED: partial(_ours, compile=True),
     "transformers": _transformers,
-    "transformers, static cache": _static,
+    "transformers, static cache": partial(_transformers, cache="static"),
     "llama.cpp": _llama,
 }
 """source -> of a model, first tokens, how many more and a folder what writes them"""

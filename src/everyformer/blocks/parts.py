@@ -45,7 +45,7 @@ def make_norm(width: int, options: BlockOptions) -> nn.Module:
 
 
 def start(layer: nn.Linear) -> None:
-    """Begin a linear layer of a feed-forward with Glorot's uniform weights, and biases of 0."""
+    """Begin a linear layer with Glorot's uniform weights, and biases of 0."""
     nn.init.xavier_uniform_(layer.weight)
     if layer.bias is not None:
         nn.init.zeros_(layer.bias)

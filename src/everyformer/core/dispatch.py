@@ -51,6 +51,14 @@ def watched() -> Iterator[list[Way]]:
         _watchers[:] = [watcher for watcher in _watchers if watcher is not ways]
 
 
+@contextmanager
+def all_pairs_allowed() -> Iterator[None]:
+    """A block in which no `AllPairsWarning` is given."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", AllPairsWarning)
+        yield
+
+
 def dispatch(engine: str, ways: Sequence[tuple[str, Against]], last: str) -> str:
     """The name of the first of ``ways`` that nothing speaks against, else ``last``: all pairs."""
     against: list[str] = []

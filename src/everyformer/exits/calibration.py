@@ -18,15 +18,13 @@ from typing import Any, Literal, NamedTuple, TypeVar
 
 import numpy as np
 import torch
-from torch.nn.utils.rnn import pad_sequence
 
 from everyformer.core.errors import DataError
-from everyformer.core.mask import Mask
 from everyformer.core.tally import tallied
 from everyformer.data.cache import digest
 from everyformer.data.tokenizers.base import Tokenizer
 from everyformer.exits.certificate import Consistency
-from everyformer.generation.beam import beam_search, sacrebleu_package
+from everyformer.generation.beam import sacrebleu_package, search_together
 from everyformer.generation.config import BeamConfig, Sampling
 from everyformer.generation.sampling import ENDED, generate
 from everyformer.genes.depth.early_exits import set_threshold
@@ -138,11 +136,7 @@ class Calibration:
     def _write(self, prompts: list[Text]) -> list[Text]:
         if self.model.reads:
             sources = [torch.tensor(prompt) for prompt in prompts]
-            lengths = torch.tensor([len(prompt) for prompt in prompts])
-            padded = pad_sequence(sources, batch_first=True)
-            mask = Mask.from_lengths(lengths, padded.shape[1])
-            search = BeamConfig(beam=1, extra=self.tokens)
-            result = beam_search(self.model, padded, mask, search)
+            result = search_together(self.model, sources, BeamConfig(beam=1, extra=self.tokens))
             return [best[0].tokens for best in result]
         rows: Any = [list(prompt) for prompt in prompts]
         made = generate(self.model, rows, tokens=self.tokens, sampling=Sampling(temperature=0))

@@ -11,7 +11,7 @@ long as the episode fits the window.
 `weights_by_step` tells which earlier steps a policy's layers read at each step that it played.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import fields
 from typing import Any
 
@@ -237,7 +237,6 @@ def play(
     options: PlayConfig,
     *,
     delayed: bool = False,
-    progress: Callable[[int, int], None] | None = None,
 ) -> Trajectories:
     """Episodes of ``model``, asked for a return of ``target`` where it reads one.
 
@@ -250,7 +249,7 @@ def play(
     if isinstance(model, PolicyModel):
         return play_policy(
             model, environment, count, options.seed, temperature=options.temperature,
-            parallel=options.parallel, progress=progress,
+            parallel=options.parallel,
         )  # fmt: skip
     trial = make_environment(environment)
     spaces = spaces_of(trial, environment.name)
@@ -266,9 +265,7 @@ def play(
         model, *spaces, target, delayed=delayed, temperature=options.temperature,
         rolling=options.rolling,
     )  # fmt: skip
-    return collect(
-        environment, policy, count, options.seed, parallel=options.parallel, progress=progress
-    )
+    return collect(environment, policy, count, options.seed, parallel=options.parallel)
 
 
 def weights_by_step(model: PolicyModel, traced: Trace, most: int) -> dict[str, np.ndarray]:

@@ -68,6 +68,16 @@ def beam_search(
         return _Search(model, source, mask, search).run()
 
 
+def search_together(
+    model: Model, sources: Sequence[Tensor], search: BeamConfig
+) -> list[list[Hypothesis]]:
+    """`beam_search` of sources (S,) of any lengths, padded to the longest."""
+    device = next(model.parameters()).device
+    lengths = torch.tensor([len(source) for source in sources], device=device)
+    padded = pad_sequence(list(sources), batch_first=True).to(device)
+    return beam_search(model, padded, Mask.from_lengths(lengths, padded.shape[1]), search)
+
+
 @dataclass
 class _Sentence:
     """Search state of one source."""
@@ -224,30 +234,24 @@ def translate_all(
     search: BeamConfig,
     *,
     batch: int = 16,
-    show: bool | None = None,
 ) -> list[str]:
     """The best translation of each source as text on one line, in the order of the sources.
 
     Args:
         sources: (S,) tokens each, with their end token.
         batch: sentences searched at a time; those of like length together.
-        show: a progress bar on stderr; None where that is a terminal.
 
     Raises:
         DataError: a source is longer than the model takes.
     """
     require_room(model, sources)
     texts = [""] * len(sources)
-    device = next(model.parameters()).device
     order = sorted(range(len(sources)), key=lambda index: len(sources[index]), reverse=True)
-    hidden = None if show is None else not show
-    with tqdm(total=len(sources), unit="sentences", desc="translating", disable=hidden) as bar:
+    # shown where stderr is a terminal
+    with tqdm(total=len(sources), unit="sentences", desc="translating", disable=None) as bar:
         for first in range(0, len(order), batch):
             chosen = order[first : first + batch]
-            lengths = torch.tensor([len(sources[index]) for index in chosen], device=device)
-            padded = pad_sequence([sources[index] for index in chosen], batch_first=True)
-            mask = Mask.from_lengths(lengths, padded.shape[1])
-            result = beam_search(model, padded.to(device), mask, search)
+            result = search_together(model, [sources[index] for index in chosen], search)
             for index, hypotheses in zip(chosen, result, strict=True):
                 texts[index] = " ".join(decode(tokenizer, hypotheses[0].tokens).split())
             bar.update(len(chosen))

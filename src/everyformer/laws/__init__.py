@@ -45,19 +45,13 @@ _HOMES = {
     "Subject": "subject",
     "LawBroken": "verdict",
     "LawResult": "verdict",
-    "check_batch": "asserts",
-    "check_causality": "asserts",
-    "check_compiles": "asserts",
-    "check_determinism": "asserts",
-    "check_gradients": "asserts",
-    "check_growth": "asserts",
-    "check_lengths": "asserts",
-    "check_numbers": "asserts",
-    "check_order": "asserts",
-    "check_packing": "asserts",
-    "check_padding": "asserts",
-    "check_saving": "asserts",
-    "check_streaming": "asserts",
+    **{
+        f"check_{law}": "asserts"
+        for law in (
+            *("causality", "streaming", "padding", "packing", "batch", "lengths", "numbers"),
+            *("gradients", "order", "determinism", "saving", "compiles", "growth"),
+        )
+    },
 }
 __all__ = list(_HOMES)
 __getattr__ = late_names(__name__, _HOMES)

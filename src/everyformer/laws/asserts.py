@@ -5,7 +5,7 @@ returns what was tried or why the law does not apply.
 ``inputs`` and ``name``, as those of `everyformer.laws.check`.
 """
 
-from typing import Any
+from typing import Any, Protocol
 
 from torch import nn
 
@@ -18,64 +18,37 @@ from everyformer.laws.verdict import NotJudged
 Model = nn.Module | Subject
 
 
-def check_causality(model: Model, **known: Any) -> str:
-    """No output moves, or has a gradient, by later inputs."""
-    return _held("causality", model, known)
+class Assertion(Protocol):
+    """A law that a test asserts of a model."""
+
+    def __call__(self, model: Model, **known: Any) -> str: ...
 
 
-def check_streaming(model: Model, **known: Any) -> str:
-    """Pieces with a cache give what one pass gives."""
-    return _held("streaming", model, known)
+def _assertion(law: str, words: str) -> Assertion:
+    def check(model: Model, **known: Any) -> str:
+        return _held(law, model, known)
+
+    check.__name__ = check.__qualname__ = f"check_{law}"
+    check.__doc__ = words
+    return check
 
 
-def check_padding(model: Model, **known: Any) -> str:
-    """Padding does not matter, whatever stands in it; a padded row is the row alone."""
-    return _held("padding", model, known)
-
-
-def check_packing(model: Model, **known: Any) -> str:
-    """A document in a row of several is the document alone."""
-    return _held("packing", model, known)
-
-
-def check_batch(model: Model, **known: Any) -> str:
-    """A row is what it is in any company and order."""
-    return _held("batch", model, known)
-
-
-def check_lengths(model: Model, **known: Any) -> str:
-    """One input, odd lengths, one too many: a right answer or a clear error."""
-    return _held("lengths", model, known)
-
-
-def check_numbers(model: Model, **known: Any) -> str:
-    """Finite at large inputs; bfloat16 leaves a digit."""
-    return _held("numbers", model, known)
-
-
-def check_gradients(model: Model, **known: Any) -> str:
-    """Every parameter gets a gradient."""
-    return _held("gradients", model, known)
-
-
-def check_order(model: Model, **known: Any) -> str:
-    """Says whether the order of inputs matters; never raises."""
-    return _held("order", model, known)
-
-
-def check_determinism(model: Model, **known: Any) -> str:
-    """Equal inputs and random numbers give equal outputs."""
-    return _held("determinism", model, known)
-
-
-def check_saving(model: Model, **known: Any) -> str:
-    """Weights that are written and read give equal outputs."""
-    return _held("saving", model, known)
-
-
-def check_compiles(model: Model, **known: Any) -> str:
-    """Compiled outputs are those of the model."""
-    return _held("compiles", model, known)
+check_causality = _assertion("causality", "No output moves, or has a gradient, by later inputs.")
+check_streaming = _assertion("streaming", "Pieces with a cache give what one pass gives.")
+check_padding = _assertion(
+    "padding", "Padding does not matter, whatever stands in it; a padded row is the row alone."
+)
+check_packing = _assertion("packing", "A document in a row of several is the document alone.")
+check_batch = _assertion("batch", "A row is what it is in any company and order.")
+check_lengths = _assertion(
+    "lengths", "One input, odd lengths, one too many: a right answer or a clear error."
+)
+check_numbers = _assertion("numbers", "Finite at large inputs; bfloat16 leaves a digit.")
+check_gradients = _assertion("gradients", "Every parameter gets a gradient.")
+check_order = _assertion("order", "Says whether the order of inputs matters; never raises.")
+check_determinism = _assertion("determinism", "Equal inputs and random numbers give equal outputs.")
+check_saving = _assertion("saving", "Weights that are written and read give equal outputs.")
+check_compiles = _assertion("compiles", "Compiled outputs are those of the model.")
 
 
 def check_growth(model: Model, claims: str | float | None = None, **known: Any) -> str:

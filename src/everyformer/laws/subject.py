@@ -238,7 +238,8 @@ class Subject:
             return {}
         with doubled():
             fresh = dict(self.make().named_buffers())
-        pairs = ((name, fresh.get(name), mine.double()) for name, mine in self._rounded())
+        rounded = ((n, b) for n, b in self.model.named_buffers() if b.is_floating_point())
+        pairs = ((n, fresh.get(n), mine.double()) for n, mine in rounded if mine.numel())
         return {
             name: table
             for name, table, mine in pairs
@@ -246,10 +247,6 @@ class Subject:
             and table.shape == mine.shape
             and float((table - mine).abs().max()) <= GAP * float(mine.abs().max())
         }
-
-    def _rounded(self) -> Iterator[tuple[str, Tensor]]:
-        buffers = self.model.named_buffers()
-        return ((name, b) for name, b in buffers if b.is_floating_point() and b.numel())
 
     def require_weights(self) -> None:
         """Raise `NotJudged` where the model is as a file has it."""

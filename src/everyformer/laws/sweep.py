@@ -5,7 +5,6 @@ of it in words is ``table.md`` beside them. A class that ends its process, or ta
 that for a verdict.
 """
 
-import dataclasses
 import gc
 import time
 from collections.abc import Iterator, Sequence
@@ -14,11 +13,10 @@ from typing import Any
 
 from everyformer.core.errors import EveryformerError
 from everyformer.laws.adapters.transformers import quiet_library
-from everyformer.laws.verdict import LawResult
+from everyformer.laws.verdict import LawResult, ended_with, read_verdicts, write_verdicts
 from everyformer.system.allocator import keep_freed_memory
 from everyformer.system.children import each
 from everyformer.system.files import write_text
-from everyformer.system.plain import from_json, to_json
 
 GROUPS = ("hf:all", "hf:causal", "hf:encoders")
 IMPORTS = (
@@ -69,17 +67,18 @@ def sweep(
     for name in names:
         path = folder / f"{name.partition(':')[2]}.json"
         if path.exists():
-            yield from read(path)
+            yield from read_verdicts(path)
         else:
             waiting.append((name, path))
     calls = [(name, str(path), tuple(laws)) for name, path in waiting]
     for number, code, took in each(judge_one, calls, imports=IMPORTS, jobs=jobs, seconds=seconds):
         name, path = waiting[number]
-        if code is None:
-            _write(path, [_failed(name, f"it was not done in {seconds:.0f} s", took)])
-        elif not path.exists():
-            _write(path, [_failed(name, f"its process ended with {code}", took)])
-        yield from read(path)
+        if code is None or not path.exists():
+            result = LawResult(
+                name.partition(":")[2], BUILD, "failed", ended_with(code, seconds), took
+            )
+            write_verdicts(path, [result])
+        yield from read_verdicts(path)
     write_text(folder / "table.md", table(folder))
 
 
@@ -96,21 +95,8 @@ def judge_one(name: str, path: str, laws: Sequence[str]) -> int:
     except EveryformerError as error:
         took = time.monotonic() - began
         results = [LawResult(name.partition(":")[2], BUILD, "undecided", str(error), took)]
-    _write(Path(path), results)
+    write_verdicts(Path(path), results)
     return 0
-
-
-def _failed(name: str, words: str, seconds: float) -> LawResult:
-    return LawResult(name.partition(":")[2], BUILD, "failed", words, seconds)
-
-
-def _write(path: Path, results: Sequence[LawResult]) -> None:
-    write_text(path, to_json([dataclasses.asdict(one) for one in results]) + "\n", parents=True)
-
-
-def read(path: Path) -> list[LawResult]:
-    """Verdicts as `sweep` wrote them."""
-    return [LawResult(**one) for one in from_json(path.read_text(encoding="utf-8"))]
 
 
 def table(folder: Path) -> str:
@@ -119,7 +105,7 @@ def table(folder: Path) -> str:
     import torch
     import transformers
 
-    read_all = [read(path) for path in sorted(folder.glob("*.json"))]
+    read_all = [read_verdicts(path) for path in sorted(folder.glob("*.json"))]
     results = [one for verdicts in read_all for one in verdicts if one.law != BUILD]
     laws = list(dict.fromkeys(one.law for one in results))
     lines = [

@@ -72,8 +72,10 @@ def target(name: str, sizes: Mapping[str, int] | None = None, **known: Any) -> S
     module, _, attribute = name.rpartition(":")
     words = ", ".join(f"{argument}={value!r}" for argument, value in given.items())
     call = "" if made is not None else f"({words})"
-    build = [f"from {_importable(module)} import {attribute}", f"model = {attribute}{call}"]
-    if module.endswith(".py"):
+    in_file = module.endswith(".py")
+    importable = Path(module).stem if in_file else module
+    build = [f"from {importable} import {attribute}", f"model = {attribute}{call}"]
+    if in_file:
         build.insert(0, f"import sys; sys.path.insert(0, {str(Path(module).resolve().parent)!r})")
     again = None if made is not None else make
     return subject_of(model, attribute, build=build, make=again, **known)
@@ -114,10 +116,6 @@ def sized(
     if sizes is None:
         return {word: SMALL[size] for word, size in found.items() if taken[word]}
     return {word: sizes[size] for word, size in found.items() if size in sizes}
-
-
-def _importable(module: str) -> str:
-    return Path(module).stem if module.endswith(".py") else module
 
 
 @contextlib.contextmanager

@@ -19,17 +19,13 @@ GLOBALS = frozenset({"keep", "global_tokens"})
 
 def check_model(config: ModelConfig) -> None:
     """Refuse what the task of a model contradicts."""
-    if config.loss_chunk is not None and TASKS[config.task].answers:
-        raise GeneError(
-            f"loss_chunk={config.loss_chunk} cuts a text into pieces, but task '{config.task}' "
-            "predicts once for a whole row: leave it out"
-        )
-    if config.loss_chunk is not None and (TASKS[config.task].acts or TASKS[config.task].forecasts):
-        raise GeneError(
-            f"loss_chunk={config.loss_chunk} cuts a text into pieces, but task '{config.task}' "
-            "reads none: leave it out"
-        )
     task = TASKS[config.task]
+    if config.loss_chunk is not None and (task.answers or task.acts or task.forecasts):
+        why = "predicts once for a whole row" if task.answers else "reads none"
+        raise GeneError(
+            f"loss_chunk={config.loss_chunk} cuts a text into pieces, but task '{config.task}' "
+            f"{why}: leave it out"
+        )
     if len(config.target_mean) != len(config.target_std) or not config.target_mean:
         raise ConfigError(
             f"target_mean has {len(config.target_mean)} numbers and target_std "

@@ -24,7 +24,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from everyformer.core.chosen import gather_rows
+from everyformer.core.chosen import gather_rows, order_of_real
 from everyformer.core.errors import ShapeError, UnsupportedError
 from everyformer.core.mask import Mask, runs_of
 from everyformer.core.outputs import Losses, ModelOutput, add_losses
@@ -195,7 +195,7 @@ def last_of(tokens: Tensor, last: int, mask: Mask | None) -> Tensor:
     batch, length = tokens.shape[:2]
     if mask is None or mask.keep is None:
         return torch.arange(length, device=tokens.device)[-last:].expand(batch, -1)
-    return torch.argsort(mask.keep.to(torch.uint8), dim=1, stable=True)[:, -last:]
+    return order_of_real(mask.keep, last=True)[:, -last:]
 
 
 def _moved(targets: Tensor, mask: Mask | None) -> Tensor:

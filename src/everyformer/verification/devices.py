@@ -6,7 +6,6 @@ the first nothing goes from one device to the other: constants were sent before.
 in half precision, no operation has floats of two dtypes where devices with numbers want one.
 """
 
-import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -14,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from everyformer.core.dispatch import AllPairsWarning
+from everyformer.core.dispatch import all_pairs_allowed
 from everyformer.core.mask import Mask
 from everyformer.core.member import Member
 from everyformer.core.operations import Operations
@@ -133,8 +132,7 @@ def _named(where: str) -> Iterator[None]:
     """A block whose failures say where: torch names operations alone. That all pairs are computed
     where nobody knows which are needed is no failure."""
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", AllPairsWarning)
+        with all_pairs_allowed():
             yield
     except (RuntimeError, NotImplementedError, LawBroken) as error:
         reason, _, _ = str(error).partition("\n")

@@ -6,7 +6,6 @@ import os
 import re
 import sys
 import tempfile
-import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,7 +18,7 @@ from torch._dynamo.exc import TorchDynamoException
 from torch.fx.experimental.symbolic_shapes import ConstraintViolationError
 from torch.profiler import ProfilerActivity, profile
 
-from everyformer.core.dispatch import AllPairsWarning
+from everyformer.core.dispatch import all_pairs_allowed
 from everyformer.core.errors import CheckpointError
 from everyformer.core.member import Member
 from everyformer.core.mixer import Mixer
@@ -164,8 +163,7 @@ def _one_graph(where: str) -> Iterator[None]:
     """
     logger = logging.getLogger("torch._guards")
     level = logger.level
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", AllPairsWarning)
+    with all_pairs_allowed():
         logger.setLevel(logging.CRITICAL)
         try:
             yield

@@ -4,10 +4,8 @@ import dataclasses
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from everyformer.laws.verdict import LawResult
+from everyformer.laws.verdict import LawResult, ended_with, read_verdicts, write_verdicts
 from everyformer.system.children import each
-from everyformer.system.files import write_text
-from everyformer.system.plain import from_json, to_json
 
 IMPORTS = ("everyformer.verification.verify", "torch._dynamo")
 Laws = Sequence[tuple[str, Sequence[str]]]
@@ -31,11 +29,9 @@ def verify_in_processes(
     ]
     for number, code, took in each(judge, calls, imports=IMPORTS, jobs=jobs, seconds=seconds):
         if paths[number].exists():
-            read = from_json(paths[number].read_text(encoding="utf-8"))
-            yield [LawResult(**one) for one in read]
+            yield read_verdicts(paths[number])
         else:
-            done = f"it was not done in {seconds:.0f} s"
-            why = done if code is None else f"its process ended with {code}"
+            why = ended_with(code, seconds)
             yield [LawResult(names[number], "process", "failed", why, took)]
 
 
@@ -52,6 +48,6 @@ def judge(name: str, laws: Laws, device: str, path: str) -> int:
     for dtype, chosen in laws:
         for result in verify([name], laws=chosen, device=device, dtype=dtype):
             law = result.law if dtype == "float64" else f"{result.law} in {dtype}"
-            results.append(dataclasses.asdict(dataclasses.replace(result, law=law)))
-    write_text(Path(path), to_json(results) + "\n", parents=True)
+            results.append(dataclasses.replace(result, law=law))
+    write_verdicts(Path(path), results)
     return 0

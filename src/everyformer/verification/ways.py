@@ -1,13 +1,12 @@
 """Ways in which a member's mixer is computed on this machine, call by call."""
 
-import warnings
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from everyformer.core.dispatch import AllPairsWarning, Way, watched
+from everyformer.core.dispatch import Way, all_pairs_allowed, watched
 from everyformer.core.mixer import DROPOUT, Mixer
 from everyformer.family import info
 from everyformer.genes.mixers import MIXERS
@@ -43,7 +42,6 @@ def _build(name: str, length: int, **options: float) -> Mixer:
 
 
 def _ways(mixer: Callable[[Tensor], Any], length: int) -> list[Way]:
-    with warnings.catch_warnings(), watched() as ways:
-        warnings.simplefilter("ignore", AllPairsWarning)
+    with all_pairs_allowed(), watched() as ways:
         mixer(torch.zeros(1, length, WIDTH))
     return list(dict.fromkeys(ways)) or [Way("mixer", "its own", "there is one way alone")]

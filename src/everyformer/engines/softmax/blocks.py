@@ -9,9 +9,9 @@ differentiated by autograd, block by block.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from typing import Any, ClassVar, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -23,12 +23,9 @@ from everyformer.engines.dropout import dropout
 from everyformer.engines.once import once_differentiable
 from everyformer.engines.rooms import at_once
 from everyformer.engines.softmax.attention import ENGINE, weights_of
-from everyformer.engines.softmax.distances import Distances
 from everyformer.engines.softmax.pairs import Pairs
+from everyformer.engines.softmax.positions import Parts, ScorePosition
 from everyformer.engines.softmax.visibility import Visibility
-
-Parts = tuple[Tensor, ...]
-"""what a position makes once for all blocks of a call; the first dimension of each is H or 1"""
 
 BLOCK = 1 << 20
 """scores of a block on a CPU, 4 MB in float32: enough for the products' full rate, few enough for a
@@ -39,48 +36,10 @@ SAVED = 1 << 24
 """scores whose weights a call keeps for its backward pass on a CPU, 64 MB in float32"""
 
 
-class PositionOnScores(Protocol):
-    """Change of a block of scores by a position; q (B, H, L, D) is already scaled."""
-
-    additive: bool
-    adds_to_values: ClassVar[bool]
-
-    def by_distance(self, distance: Tensor, dtype: torch.dtype) -> Tensor:
-        """Addends (H, ...) of pairs ``distance`` (...) apart; if ``additive``, all that it does."""
-
-    def of_heads(self, chosen: Sequence[int]) -> PositionOnScores:
-        """The change for some heads, counted from 0."""
-
-    def prepare(self, pairs: Pairs, scale: float, dtype: torch.dtype) -> Parts:
-        """Tensors that all blocks of a call share."""
-
-    def slopes_of(self, dtype: torch.dtype, device: torch.device) -> Tensor | None:
-        """(H,) m_h if for keys j <= i all it does is to add -m_h (i - j)."""
-
-    def cut(self, parts: Parts, pairs: Pairs) -> Parts:
-        """A block's part of what the call holds, all of it views."""
-
-    def last(self, q: Tensor, pairs: Pairs, scale: float) -> tuple[Tensor, Tensor] | None:
-        """For one query, not scaled, at the last key: what is compared with the keys, and addends
-        (B or 1, H, 1, S) of the scaled scores; None where that does not say all."""
-
-    def distances(self, q: Tensor, pairs: Pairs, scale: float) -> Distances | None:
-        """The call as kernels take it, whose queries are not scaled; None: they cannot."""
-
-    def content(self, q: Tensor, parts: Parts) -> Tensor:
-        """The queries that are compared with the keys."""
-
-    def score(self, products: Tensor, q: Tensor, k: Tensor, parts: Parts, pairs: Pairs) -> Tensor:
-        """Scores (B, H, L, S) from scaled products of queries and keys, which it may overwrite."""
-
-    def values(self, weights: Tensor, parts: Parts, pairs: Pairs) -> Tensor | None:
-        """Addends of the heads' outputs (B, H, L, Dv) under ``weights`` (B, H, L, S)."""
-
-
 class Call(NamedTuple):
     """Settings of a call in blocks, without its queries, keys and values."""
 
-    position: PositionOnScores
+    position: ScorePosition
     pairs: Pairs
     """of the blocks"""
     visible: Visibility

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from everyformer.core.chosen import gather_rows
+from everyformer.core.chosen import gather_rows, order_of_real
 from everyformer.core.shared import advanced, shared
 from everyformer.core.state import S, State, state
 from everyformer.engines.growing import Growing
@@ -81,17 +81,13 @@ class KeyValueState(Growing):
         if self.keep is None or real_last(self.keep):
             # as in a stream of steps, after any resets
             return self.part(size - count)
-        return self._picked(self._real_last()[:, size - count :])
+        return self._picked(order_of_real(self.keep, last=True)[:, size - count :])
 
     def side_by_side(self) -> KeyValueState:
         """The cache with the real tokens of each row after all other slots, side by side."""
         if self.keep is None:
             return self
-        return self._picked(self._real_last())
-
-    def _real_last(self) -> Tensor:
-        """The slots (B, S) of each row, those that hold nothing first."""
-        return torch.argsort(self.slots()[0].to(torch.uint8), dim=1, stable=True)
+        return self._picked(order_of_real(self.keep, last=True))
 
     def _picked(self, order: Tensor) -> KeyValueState:
         """The slots at ``order`` (B, n) alone."""

@@ -3,7 +3,7 @@
     A = softmax_S(score(Q K^T * scale, i - j)),   O = A V  (+ what the position adds to values)
 
 A position may change the queries, the scores and the outputs by the distance of every pair
-(`PositionOnScores`); the rest is softmax attention under the same masks as a plain call's. What no
+(`ScorePosition`); the rest is softmax attention under the same masks as a plain call's. What no
 plain call can do goes through blocks of queries (`everyformer.engines.softmax.blocks`).
 """
 
@@ -27,13 +27,13 @@ from everyformer.engines.softmax.attention import (
 )
 from everyformer.engines.softmax.blocks import (
     Call,
-    PositionOnScores,
     all_scores,
     attend,
     sizes,
 )
 from everyformer.engines.softmax.distances import Distances, able, attention_by_distance
 from everyformer.engines.softmax.pairs import Pairs
+from everyformer.engines.softmax.positions import ScorePosition
 from everyformer.engines.softmax.visibility import Visibility
 
 
@@ -46,7 +46,7 @@ class Scores:
     softcap: float | None = None
     sink: Tensor | None = None
     """(H,)"""
-    position: PositionOnScores | None = None
+    position: ScorePosition | None = None
     dropout: float = 0.0
     """on the weights"""
 

@@ -17,8 +17,8 @@ from torch import Tensor
 
 from everyformer.core.devices import Constant
 from everyformer.engines.dropout import dropout
-from everyformer.engines.softmax.blocks import PositionOnScores
 from everyformer.engines.softmax.pairs import Pairs
+from everyformer.engines.softmax.positions import ScorePosition
 from everyformer.engines.softmax.scored import Scores
 from everyformer.engines.sparse.layouts import KeyLayout, Layout
 from everyformer.engines.sparse.plan import Branch, Group, SparsePlan
@@ -148,7 +148,7 @@ def _mask_of(branch: Branch, scores: Tensor, lengths: Tensor | None, length: int
 
 def _scored(
     q: Tensor, k: Tensor, branch: Branch, length: int,
-    position: PositionOnScores | Table, scale: float, causal: bool,
+    position: ScorePosition | Table, scale: float, causal: bool,
 ) -> tuple[Tensor, Added]:  # fmt: skip
     """Scores (B, U, H, R, S) by a position, and what it adds to outputs under weights."""
     batch, units, heads = q.shape[:3]
@@ -181,7 +181,7 @@ def places_of(branch: Branch, length: int, device: torch.device) -> tuple[Tensor
 
 
 def _by_head(
-    position: PositionOnScores | Table, i: Tensor, j: Tensor, heads: int, dtype: torch.dtype
+    position: ScorePosition | Table, i: Tensor, j: Tensor, heads: int, dtype: torch.dtype
 ) -> Tensor:
     """Addends (U, H, R, S) of an additive position, the keys of heads at different positions."""
     apart = i[..., None] - j[..., None, :]

@@ -92,7 +92,7 @@ class Pending(State):
 
     def _last(self, count: int) -> tuple[Tensor, Tensor, Tensor]:
         """The last ``count`` real tokens of every row, after padding where there are fewer."""
-        order = order_of_real(~self.keep)[:, self.keep.shape[1] - count :]
+        order = order_of_real(self.keep, last=True)[:, self.keep.shape[1] - count :]
         return (
             gather_rows(self.stream, order),
             self.positions.gather(1, order),

@@ -33,6 +33,7 @@ from torch import Tensor, nn
 
 from everyformer.core.bounds import Affects, Amount, Count, Unless, When
 from everyformer.core.trials import Trials
+from everyformer.engines.ranges import widened
 from everyformer.genes.depth import DEPTHS
 from everyformer.genes.depth.early_exits import (
     Evidence,
@@ -42,7 +43,6 @@ from everyformer.genes.depth.early_exits import (
     Running,
     Threshold,
     Weighting,
-    wide,
 )
 from everyformer.genes.depth.exit_targets import balanced, first_agreeing, geometric
 
@@ -125,8 +125,8 @@ class Calm(Exits):
         if kind == "saturation":
             if running.before is None:
                 return running.stream.new_zeros(running.stream.shape[:2])
-            return torch.cosine_similarity(wide(running.stream), wide(running.before), dim=-1)
-        likely = wide(running.logits).softmax(-1)
+            return torch.cosine_similarity(widened(running.stream), widened(running.before), dim=-1)
+        likely = widened(running.logits).softmax(-1)
         if kind == "softmax-maximum":
             return likely.amax(-1)
         first = likely.topk(2, -1).values
@@ -147,5 +147,5 @@ class Calm(Exits):
 
     def _odds(self, state: Tensor) -> Tensor:
         # no matrix product, which autocast would do in half precision
-        read = wide(state)
+        read = widened(state)
         return (read * self.weight.to(read)).sum(-1) + self.bias.to(read)

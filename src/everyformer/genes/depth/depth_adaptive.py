@@ -36,6 +36,7 @@ from everyformer.core.errors import ConfigError
 from everyformer.core.mask import Mask
 from everyformer.core.state import State, state
 from everyformer.core.trials import Trials
+from everyformer.engines.ranges import widened
 from everyformer.genes.depth import DEPTHS
 from everyformer.genes.depth.early_exits import (
     Evidence,
@@ -45,7 +46,6 @@ from everyformer.genes.depth.early_exits import (
     Running,
     Threshold,
     Weighting,
-    wide,
 )
 from everyformer.genes.depth.exit_targets import geometric, oracle, smoothed
 
@@ -169,12 +169,12 @@ class DepthAdaptive(Exits):
     def decided(self, running: Running) -> Tensor | None:
         if self.options.exits != "multinomial":
             return None
-        return (wide(running.state) @ wide(self.weight).T + self.bias).argmax(-1) + 1
+        return (widened(running.state) @ widened(self.weight).T + self.bias).argmax(-1) + 1
 
     def confidence(self, running: Running) -> Tensor:
         if self.options.exits == "geometric":
             return self._odds(running.state, running.n - 1).sigmoid()
-        return wide(running.logits).softmax(-1).amax(-1)
+        return widened(running.logits).softmax(-1).amax(-1)
 
     def leaves(self, running: Running, confidence: Tensor) -> Tensor:
         needed = self._needed(running.n)
@@ -207,13 +207,13 @@ class DepthAdaptive(Exits):
             odds = [self._odds(each, n) for n, each in enumerate(read[:-1])]
             logs = geometric(torch.stack(odds, -1))
         else:
-            logs = (wide(read[0]) @ wide(self.weight).T + self.bias).log_softmax(-1)
+            logs = (widened(read[0]) @ widened(self.weight).T + self.bias).log_softmax(-1)
         return -o.alpha * logs.gather(-1, at[..., None]).squeeze(-1).masked_fill(~scored, 0).sum()
 
     def read_context(self, encoded: Tensor, mask: Mask | None) -> State | None:
         if self.options.exits != "sequence":
             return None
-        read = wide(encoded.detach() if self.options.detach else encoded)
+        read = widened(encoded.detach() if self.options.detach else encoded)
         keep = None if mask is None else mask.keep
         if keep is None:
             mean = read.mean(1)
@@ -221,7 +221,7 @@ class DepthAdaptive(Exits):
             mean = read.masked_fill(~keep[..., None], 0).sum(1)
             mean = mean / keep.sum(1, keepdim=True).clamp(min=1)
         seen = torch.zeros(len(encoded), dtype=torch.long, device=encoded.device)
-        return SequenceExit(seen, mean @ wide(self.weight).T + self.bias)
+        return SequenceExit(seen, mean @ widened(self.weight).T + self.bias)
 
     def _needed(self, n: int) -> float:
         """tau_n."""
@@ -232,5 +232,5 @@ class DepthAdaptive(Exits):
 
     def _odds(self, states: Tensor, n: int) -> Tensor:
         """(...) a_n after layer n + 1."""
-        read = wide(states)
+        read = widened(states)
         return (read * self.weight[n].to(read)).sum(-1) + self.bias[n].to(read)

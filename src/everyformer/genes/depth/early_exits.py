@@ -386,8 +386,3 @@ def _scaled(x: Tensor, factor: float) -> Tensor:
     """``x`` with ``factor`` times its gradient."""
     still = x.detach()
     return x if factor == 1 or not x.requires_grad else still + factor * (x - still)
-
-
-def wide(x: Tensor) -> Tensor:
-    """``x`` in float32 or wider."""
-    return x.to(torch.promote_types(x.dtype, torch.float32))

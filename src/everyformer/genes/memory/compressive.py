@@ -37,7 +37,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from everyformer.core.bounds import Count, Unless, Whole
-from everyformer.core.chosen import gather_rows
+from everyformer.core.chosen import gather_rows, order_of_real
 from everyformer.core.config import Options
 from everyformer.core.errors import GeneError
 from everyformer.core.mixer import set_options
@@ -99,7 +99,7 @@ class PastRows(State):
         if surely(both.keep):
             last = (part[:, first:] for part in (both.x, both.keep, both.times))
             return PastRows(both.seen, *last)
-        return both.at(real_last(both.keep)[:, first:])
+        return both.at(order_of_real(both.keep, last=True)[:, first:])
 
     def first(self, count: int) -> PastRows:
         """The first ``count`` rows."""
@@ -178,7 +178,7 @@ class Compression(nn.Module):
         usage = usage.masked_fill(~old.keep, -math.inf)
         rank = usage.argsort(dim=1, descending=True, stable=True).argsort(dim=1)
         chosen = rank < old.keep.sum(1, keepdim=True) // self.rate
-        index = real_last(chosen)[:, old.x.shape[1] - old.x.shape[1] // self.rate :]
+        index = order_of_real(chosen, last=True)[:, old.x.shape[1] - old.x.shape[1] // self.rate :]
         return old.at(index, chosen.gather(1, index))
 
 
@@ -311,14 +311,15 @@ class CompressiveMemory(Memory):
         last among ``most`` where others have more to give.
         """
         o, size = self.options, rows.keys.shape[2]
-        most = self._too_many(size)
+        most = max(size - self.slots, 0)
+        most = most - most % o.rate if o.compressed else most
         if rows.keep is None and not most:
             return nothing, usage[:, :0], rows, usage
         keep, times = rows.slots()
         whole = PastRows(rows.seen, rows.keys[:, 0], keep, times)
         if rows.keep is None:
             return whole.first(most), usage[:, :most], rows.part(most), usage[:, most:]
-        order = real_last(keep)
+        order = order_of_real(keep, last=True)
         whole, usage = whole.at(order), usage.gather(1, order)
         count = whole.keep.sum(1, keepdim=True)
         over = (count - self.slots).clamp(min=0)
@@ -335,10 +336,6 @@ class CompressiveMemory(Memory):
         x = whole.x[:, first:].masked_fill(~stays[..., None], 0)[:, None]
         rest = KeyValueState(rows.seen, x, x[..., :0], stays, whole.times[:, first:])
         return whole.at(index, real), usage.gather(1, index), rest, usage[:, first:]
-
-    def _too_many(self, count: int) -> int:
-        over = max(count - self.slots, 0)
-        return over - over % self.options.rate if self.options.compressed else over
 
     def _packed(self, state: CompressiveState) -> PastRows:
         """Compressed rows, with those that are compressed when they are read."""
@@ -381,8 +378,3 @@ class CompressiveMemory(Memory):
             read = counts.expand_as(square).flatten(1).sum(1)
             total = (square.flatten(1).sum(1) / read.clamp(min=1)).mean()
         return {"compression": total}
-
-
-def real_last(keep: Tensor) -> Tensor:
-    """Indices (B, n) that put the real rows of each line of ``keep`` (B, n) last."""
-    return torch.argsort(keep.to(torch.uint8), dim=1, stable=True)

@@ -28,7 +28,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
@@ -40,7 +40,7 @@ from everyformer.core.config import Choice, Options
 from everyformer.core.errors import GeneError
 from everyformer.core.mixer import set_options
 from everyformer.core.outputs import Losses
-from everyformer.core.panels import Recorded
+from everyformer.core.panels import Panel, Panels, Recorded, layer_title
 from everyformer.core.state import State, state
 from everyformer.core.trace import record, tracing
 from everyformer.core.trials import LENGTH, Make, Pair, Trials, output
@@ -49,7 +49,6 @@ from everyformer.engines.content.nearest import nearest
 from everyformer.engines.ranges import widened
 from everyformer.engines.softmax.cache import KeyValueState
 from everyformer.genes.memory import MEMORIES
-from everyformer.genes.memory._panels import looked_up
 from everyformer.genes.memory.base import Memory, Recalled, Segment, Tokens
 from everyformer.system.memory import check_memory
 
@@ -123,6 +122,25 @@ class StoreLookup(NamedTuple):
             share = (sums.masked_fill(nothing[..., 0], 0.0) - own).sigmoid()[..., None]
         share = share.masked_fill(nothing, 0.0).to(y.dtype)
         return torch.lerp(y, o.to(y.dtype), share.expand_as(y))
+
+
+def looked_up(recorded: Mapping[str, Tensor], causal: bool) -> Panels:
+    """Histograms of how far back keys of look-ups lie: (B, H, L, k), -1 where there is none."""
+    rows = []
+    for path, distances in recorded.items():
+        far = distances.flatten(2).transpose(0, 1).flatten(1)
+        ends = int(far.max().clamp(min=1)).bit_length()
+        octave = far.clamp(min=1).double().log2().long()
+        shares = torch.stack([((octave == n) & (far >= 0)).sum(1) for n in range(ends)], 1)
+        total = (far >= 0).sum(1, keepdim=True).clamp(min=1)
+        title = layer_title(path, "found, by distance")
+        axes = ("tokens back, as a power of two", "head")
+        rows.append([Panel(title, (shares / total).numpy(), axes)])
+    caption = (
+        "How far back the stored keys lie that were found: of each head (a row) the share of its "
+        "finds that are so many tokens back, from each power of two to the next."
+    )
+    return Panels(rows, caption, "share of what was found", wide=True)
 
 
 def _limits(make: Make) -> list[Pair]:

@@ -17,7 +17,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from everyformer.core.chosen import gather_rows
+from everyformer.core.chosen import gather_rows, order_of_real
 from everyformer.core.config import Options
 from everyformer.core.errors import ConfigError, ShapeError, require_word
 from everyformer.core.mask import Mask
@@ -230,7 +230,7 @@ class BandState(State):
             torch.cat([self.values, later.values], 1),
         )
         # what is new in a buffer lies last in it, with nothing before where it is not full
-        order = torch.argsort((keys[..., 0] > -math.inf).to(torch.uint8), dim=1, stable=True)
+        order = order_of_real(keys[..., 0] > -math.inf, last=True)
         keys, values = gather_rows(keys, order), gather_rows(values, order)
         joins = keys.shape[1] // 2
         old = torch.cat([self.lse[:, None], later.lse[:, None], keys[:, :joins]], 1)

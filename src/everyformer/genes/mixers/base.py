@@ -325,6 +325,13 @@ class BuiltMixer(Mixer):
         """Parameters of the member, by the sizes and options that are attributes by now."""
         raise NotImplementedError
 
+    def rotate(self, x: Tensor, positions: Tensor, lengths: Tensor | None = None) -> Tensor:
+        """Queries or keys at their positions; see `Position.rotate`."""
+        if self.position is None or self.position.acts_on != "queries-keys":
+            return x
+        turned: Tensor = self.position.rotate(x, positions, lengths)
+        return turned
+
 
 class StreamingMixer(RowMixer, BuiltMixer):
     """Base of row mixers that continue a text."""

@@ -23,6 +23,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from everyformer.blocks.parts import start
 from everyformer.core.bounds import Affects, Count, Positive, rounded_share
 from everyformer.core.config import Options
 from everyformer.core.errors import GeneError, ShapeError
@@ -185,8 +186,7 @@ class SpatialMLP(StreamingMixer):
                 width=width, causal=causal, options={"widths": widths, "bias": ("output",)}
             )
         for linear in (self.up, self.out):
-            nn.init.xavier_uniform_(linear.weight)
-            nn.init.zeros_(linear.bias)
+            start(linear)
 
     def mix(self, rows: Rows, state: State | None) -> MixerOutput:
         (x, keep), after, tiny = rows[:2], None, None
@@ -320,11 +320,11 @@ def _start(shape: tuple[int, ...], rule: str, length: int) -> Tensor:
 
 def _limits(make: Make) -> list[Pair]:
     """W = 0 and b = 1 is a feed-forward network; a Toeplitz matrix is its dense copy."""
-    start = make("gmlp")
+    at_start = make("gmlp")
     with torch.no_grad():
-        start.spatial.zero_()
-        start.bias.fill_(1.0)
-    up, out = start.get_submodule("up"), start.get_submodule("out")
+        at_start.spatial.zero_()
+        at_start.bias.fill_(1.0)
+    up, out = at_start.get_submodule("up"), at_start.get_submodule("out")
 
     def feedforward(x: Tensor) -> Tensor:
         return out(nn.functional.gelu(up(x)).chunk(2, dim=-1)[0])
@@ -335,7 +335,7 @@ def _limits(make: Make) -> list[Pair]:
     with torch.no_grad():
         dense.spatial.copy_(circulant.matrix(LONGEST))
     return [
-        ("W = 0, b = 1 is a feed-forward", output(start), feedforward),
+        ("W = 0, b = 1 is a feed-forward", output(at_start), feedforward),
         ("Toeplitz is its dense copy", output(circulant), output(dense)),
     ]
 

@@ -166,7 +166,7 @@ class ImageTransformer(PatternAttention):
             return self._by_plan(rows, state)
         plan, keep = self._of_grid(rows), rows.keep
         positions = torch.arange(rows.x.shape[1], device=rows.x.device)
-        q, k, v = self.project(rows.x, turn=partial(self._rotate, positions=positions[None]))
+        q, k, v = self.project(rows.x, turn=partial(self.rotate, positions=positions[None]))
         if keep is None:
             return self.attend(q, k, v, plan), None
         take(self.name, "dense", "units of whole rows know no hidden cells", q.shape[2] > SHORT)

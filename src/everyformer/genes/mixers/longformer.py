@@ -294,14 +294,14 @@ class Longformer(PatternAttention):
         self, x: Tensor, positions: Tensor, lengths: Tensor | None = None
     ) -> Tensor:
         assert self.project_global is not None
-        return self._rotate(self.project_global.one(x, "query"), positions, lengths)
+        return self.rotate(self.project_global.one(x, "query"), positions, lengths)
 
     def _global_keys(
         self, x: Tensor, positions: Tensor, lengths: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
         assert self.project_global is not None
         k, v = self.project_global.one(x, "key"), self.project_global.one(x, "value")
-        return self._rotate(k, positions, lengths), v
+        return self.rotate(k, positions, lengths), v
 
     def _visible(self, i: Tensor, j: Tensor, keep: Tensor | None) -> Tensor:
         """Flags (B or 1, 1, L, S) of real keys at ``j``; causal: of none after the query ``i``."""

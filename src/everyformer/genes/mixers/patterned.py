@@ -32,6 +32,7 @@ from everyformer.core.state import State
 from everyformer.core.trace import record, tracing
 from everyformer.engines.softmax.cache import KeyValueState
 from everyformer.engines.softmax.pairs import Pairs
+from everyformer.engines.softmax.positions import ScorePosition
 from everyformer.engines.softmax.scored import Scores
 from everyformer.engines.softmax.visibility import Visibility, common
 from everyformer.engines.sparse.attention import Backend, dense_weights, sparse_attention
@@ -45,7 +46,6 @@ from everyformer.engines.sparse.panels import (
 from everyformer.engines.sparse.plan import SparsePlan, Union
 from everyformer.genes.mixers.attention.reference import attention_reference
 from everyformer.genes.mixers.base import HeadMixer, Rows, largest
-from everyformer.genes.positions.base import ScorePosition
 
 Heads = tuple[Tensor, Tensor, Tensor]
 """queries, keys and values (B, H, L, D)"""
@@ -165,7 +165,7 @@ class PatternAttention(HeadMixer):
         positions = torch.arange(q.shape[2], device=q.device)[None]
         position = self.position if isinstance(self.position, ScorePosition) else None
         return attention_reference(
-            self._rotate(q, positions), self._rotate(k, positions), v,
+            self.rotate(q, positions), self.rotate(k, positions), v,
             mask=visible[None].to(q.device), position=position,
             distance=positions[:, :, None] - positions[:, None],
         )  # fmt: skip
@@ -199,7 +199,7 @@ class PatternAttention(HeadMixer):
         seen = None if state is None else state.seen
         positions = positions_of(rows.x.shape[0], rows.x.shape[1], None, seen, rows.x.device)
         lengths = None if state is not None else rows.lengths[:, None]
-        turn = partial(self._rotate, positions=positions, lengths=lengths)
+        turn = partial(self.rotate, positions=positions, lengths=lengths)
         q, k, v = self.project(rows.x, turn=turn)
         return (q, k, v), positions
 
@@ -297,11 +297,6 @@ class PatternAttention(HeadMixer):
         """Rules by which scores of queries and keys become weights."""
         position = self.position if isinstance(self.position, ScorePosition) else None
         return Scores(1 / math.sqrt(self.key_dim), position=position, dropout=self.dropout)
-
-    def _rotate(self, x: Tensor, positions: Tensor, lengths: Tensor | None = None) -> Tensor:
-        if self.position is None or self.position.acts_on != "queries-keys":
-            return x
-        return self.position.rotate(x, positions, lengths)
 
 
 def _visible(

@@ -28,11 +28,11 @@ from everyformer.core.config import Options
 from everyformer.core.errors import GeneError
 from everyformer.core.position import Sizes, normal_table
 from everyformer.core.trials import LENGTH, Make, Pair, Trials, output
-from everyformer.engines.softmax.blocks import Parts
 from everyformer.engines.softmax.distances import Distances
 from everyformer.engines.softmax.pairs import Pairs
+from everyformer.engines.softmax.positions import Cap, Parts, ScorePosition
 from everyformer.genes.positions import POSITIONS
-from everyformer.genes.positions.base import Cap, ScorePosition, at_zero
+from everyformer.genes.positions.base import at_zero
 
 
 @dataclass(frozen=True)

@@ -36,12 +36,12 @@ from everyformer.core.position import Position, Sizes
 from everyformer.core.trace import record, tracing
 from everyformer.core.trials import Make, Pair, Trials
 from everyformer.engines.projections import applied
-from everyformer.engines.softmax.blocks import Parts
 from everyformer.engines.softmax.distances import Distances
 from everyformer.engines.softmax.pairs import Pairs
+from everyformer.engines.softmax.positions import Cap, Parts, ScorePosition
 from everyformer.engines.softmax.remembered import Remembered, falling
 from everyformer.genes.positions import POSITIONS
-from everyformer.genes.positions.base import Cap, ScorePosition, at_zero
+from everyformer.genes.positions.base import at_zero
 from everyformer.genes.positions.sinusoidal import sinusoid
 
 TERMS = ("a: content", "b: distance by content", "c: the key's own", "d: the distance's own")

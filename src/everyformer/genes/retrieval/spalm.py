@@ -25,11 +25,10 @@ import torch
 from torch import Tensor, nn
 
 from everyformer.core.bounds import Affects, Count, Part, Real, Whole
-from everyformer.core.panels import Recorded
+from everyformer.core.panels import Panel, Panels, Recorded, line_by_line
 from everyformer.core.trace import record
 from everyformer.core.trials import Trials
 from everyformer.genes.retrieval import RETRIEVALS, StoreOptions
-from everyformer.genes.retrieval._panels import gate
 from everyformer.genes.retrieval.base import Retrieval
 
 
@@ -49,6 +48,21 @@ class SpalmOptions(StoreOptions):
     gate_bias: Annotated[Real | None, Affects("nothing")] = None
     """a learned bias beside w_g . h, as it begins; far above 0 a model begins as without neighbours
     (default: none, as in the paper)"""
+
+
+def gate(recorded: Mapping[str, Tensor], causal: bool) -> Panels:
+    """Picture of the shares 1 - g (B, L) of the first text's tokens, line by line."""
+    rows, means = [], []
+    for own in recorded.values():
+        shares = 1 - own[0].float().cpu().numpy()
+        means.append(f"{shares.mean():.0%}")
+        rows.append([Panel("", line_by_line(shares), ("token", "line"))])
+    caption = (
+        "How much of the state behind each token, from which the next one is predicted, is what "
+        "followed its neighbours, 1 - g, line by line: the darker, the more. On average "
+        f"{', '.join(means)}."
+    )
+    return Panels(rows, caption, "share of neighbours", wide=True, text=True)
 
 
 class SpalmGate(nn.Module):

@@ -44,7 +44,7 @@ from everyformer.blocks.wiring import Around, Part, Wiring
 from everyformer.core.choices import keep_choices, repeat_choices
 from everyformer.core.chosen import Chosen
 from everyformer.core.config import Options
-from everyformer.core.devices import CPU, as_now, random_state, set_random_state
+from everyformer.core.devices import CPU, as_now, forked_random, random_state, set_random_state
 from everyformer.core.errors import EveryformerError
 from everyformer.core.mask import Mask
 from everyformer.core.outputs import LayerOutput, Losses, add_losses
@@ -278,7 +278,7 @@ class _Reversible(torch.autograd.Function):
         with torch.enable_grad():
             read = [inputs[i].view_as(inputs[i]) for i in run.outside]
         sums: list[Tensor | None] = [None] * len(inputs)
-        with _same_random_numbers_after(a), ctx.autocast(), untraced(), _modes(ctx.modes):
+        with forked_random(a.device), ctx.autocast(), untraced(), _modes(ctx.modes):
             for step in reversed(run.records):
                 indices, ends_layer = run.weights[step.n, step.part], step.block.parts[-1]
                 if step.part == ends_layer and Tap("block-output", step.layer + 1) in run.subtaps:
@@ -352,13 +352,3 @@ def _same(some: list[Tensor], others: list[Tensor]) -> bool:
 def _restore(states: list[Tensor], like: Tensor) -> None:
     for state, device in zip(states, _drawing(like), strict=True):
         set_random_state(state, device)
-
-
-@contextmanager
-def _same_random_numbers_after(like: Tensor) -> Iterator[None]:
-    """Whatever is drawn inside, what follows draws what it would have."""
-    states = _random_states(like)
-    try:
-        yield
-    finally:
-        _restore(states, like)

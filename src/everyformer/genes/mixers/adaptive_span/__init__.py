@@ -65,8 +65,7 @@ from everyformer.engines.softmax.spans import Reach, one_soft_window, soft_windo
 from everyformer.genes.memory import MEMORIES
 from everyformer.genes.memory.base import Memory, Segment
 from everyformer.genes.mixers import MIXERS
-from everyformer.genes.mixers.adaptive_span.learned import Spans
-from everyformer.genes.mixers.adaptive_span.panels import spans
+from everyformer.genes.mixers.adaptive_span.learned import Spans, spans
 from everyformer.genes.mixers.adaptive_span.reference import soft_weights
 from everyformer.genes.mixers.adaptive_span.trials import TRIALS
 from everyformer.genes.mixers.base import HeadMixer, Rows

@@ -1,12 +1,15 @@
-"""Spans that heads have learned, and what follows from them."""
+"""Spans that heads have learned, what follows from them, and pictures of them."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
+import numpy as np
 from torch import Tensor
 
 from everyformer.core.devices import readable
+from everyformer.core.panels import Panel, Panels, layer_title
 from everyformer.engines.softmax.spans import Reach, faded
 
 
@@ -33,3 +36,22 @@ class Spans(NamedTuple):
         one = z.shape[2] == 1
         fade = faded(ends.detach(), max(farthest), reach.near, ramp) if one else None
         return cls(z, ends, farthest, fade, reach)
+
+
+def spans(recorded: Mapping[str, Tensor], causal: bool) -> Panels:
+    """Spans (H,) of every layer as one matrix; those (H, L) by token a panel for each layer."""
+    values = {path: t.float().cpu().numpy() for path, t in recorded.items()}
+    mean = float(np.mean([t.mean() for t in values.values()]))
+    back = "back" if causal else "to each side"
+    caption = (
+        f"How many tokens each head looks {back} before nothing is left of its ramp, which is "
+        f"included: the darker, the farther. On average {mean:.1f}"
+    )
+    if all(t.ndim == 1 for t in values.values()) and len({len(t) for t in values.values()}) == 1:
+        [*rows] = values.values()
+        return Panels([[Panel("", np.stack(rows), ("head", "layer"))]], f"{caption}.", "span")
+    panels = [
+        [Panel(layer_title(path), np.atleast_2d(t), ("token" if t.ndim > 1 else "head", "head"))]
+        for path, t in values.items()
+    ]
+    return Panels(panels, f"{caption}; by token, in the first text.", "span", wide=True)

@@ -38,6 +38,7 @@ from everyformer.core.trace import record, tracing
 from everyformer.engines.projections import HeadProjections, same
 from everyformer.engines.softmax.cache import ContextState, KeyValueState
 from everyformer.engines.softmax.pairs import Pairs
+from everyformer.engines.softmax.positions import ScorePosition
 from everyformer.engines.softmax.scored import Scores
 from everyformer.engines.softmax.visibility import (
     Visibility,
@@ -53,7 +54,6 @@ from everyformer.genes.mixers.attention.reference import attention_reference
 from everyformer.genes.mixers.attention.trials import TRIALS
 from everyformer.genes.mixers.attention.with_memory import attend_with_memory
 from everyformer.genes.mixers.base import BuiltMixer
-from everyformer.genes.positions.base import ScorePosition
 
 
 @MIXERS.register("attention")
@@ -332,12 +332,6 @@ class Attention(BuiltMixer):
     @property
     def rotates(self) -> bool:
         return self.position is not None and self.position.acts_on == "queries-keys"
-
-    def rotate(self, x: Tensor, positions: Tensor, lengths: Tensor | None = None) -> Tensor:
-        """Queries or keys at their positions; see `Position.rotate`."""
-        if self.position is None or not self.rotates:
-            return x
-        return self.position.rotate(x, positions, lengths)
 
     def project_heads(
         self, x: Tensor, context: Context | None = None

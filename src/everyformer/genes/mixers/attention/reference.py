@@ -11,7 +11,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from everyformer.genes.positions.base import ScorePosition
+from everyformer.engines.softmax.positions import ScorePosition
 
 
 def attention_reference(

@@ -41,6 +41,7 @@ from everyformer.core.panels import Panel, Panels, Pictures
 from everyformer.core.state import State
 from everyformer.core.trace import record, trace, tracing
 from everyformer.core.trials import LONGEST, Make, Pair, Trials, output
+from everyformer.engines.ranges import widened
 from everyformer.engines.softmax.pairs import Pairs
 from everyformer.engines.sparse.layouts import Windows
 from everyformer.engines.sparse.panels import SHADES
@@ -60,7 +61,6 @@ from everyformer.genes.mixers.etc.kinds import (
     pairs_of,
     seen_in_units,
     seen_of,
-    wide,
 )
 
 SENTENCES, WORDS, RADIUS = 4, 12, 3
@@ -227,7 +227,7 @@ class ETC(BuiltMixer, RowMixer):
 
     def _queries(self, side: Side, x: Tensor) -> Tensor:
         """Scaled queries (B, N, H, D)."""
-        return wide(self._heads(side.query(x))) / math.sqrt(self.head_dim)
+        return widened(self._heads(side.query(x))) / math.sqrt(self.head_dim)
 
     def _local(self, long: Kind, summary: Kind) -> Tensor | None:
         """Outputs (B, N, width) of long tokens: a band of long keys beside all global ones."""
@@ -250,9 +250,9 @@ class ETC(BuiltMixer, RowMixer):
         other, more = (self._heads(t).transpose(1, 2) for t in self.long.read(summary.x, "global"))
         own, seen = (pairs_in_units(queries, t) for t in (own_of(long, summary), seen_of(summary)))
         close, hard = pairs.distances().abs() <= self.options.radius, self.options.hard_l2g
-        products = (q_units.flatten(2, 3) @ wide(other).mT).unflatten(2, (-1, size))
+        products = (q_units.flatten(2, 3) @ widened(other).mT).unflatten(2, (-1, size))
         weights = self._softmax(
-            (q_units @ wide(k).mT).add_(self._by_distance(near, pairs)),
+            (q_units @ widened(k).mT).add_(self._by_distance(near, pairs)),
             products.add_(self._by_sentence(across, own, hard)),
             (seen_in_units(long, keys) & close, both(seen, own) if hard else seen),
         )
@@ -282,8 +282,8 @@ class ETC(BuiltMixer, RowMixer):
         across = self.summary_labels(q, self._across).transpose(1, 2)
         own, seen = own_of(summary, long), seen_of(long)
         weights = self._softmax(
-            (q_units @ wide(k).mT).add_(among),
-            (q_units @ wide(other).mT).add_(self._by_sentence(across, own, hard)),
+            (q_units @ widened(k).mT).add_(among),
+            (q_units @ widened(other).mT).add_(self._by_sentence(across, own, hard)),
             (seen_of(summary), both(seen, own) if hard else seen),
         )
         near_weights, far_weights = (part.to(v.dtype) for part in weights)
@@ -353,7 +353,7 @@ class ETC(BuiltMixer, RowMixer):
                 _, v = side.read(x, other)
                 there = chosen if other == "global" else ~chosen
                 part = weights * there[:, None, None].to(weights)
-                parts.append(part @ wide(self._heads(v).transpose(1, 2)))
+                parts.append(part @ widened(self._heads(v).transpose(1, 2)))
             out = merge((parts[0] + parts[1]).to(x.dtype).transpose(1, 2).flatten(2))
             here = chosen if kind == "global" else ~chosen
             y = torch.where(here[..., None], out, y)
@@ -378,7 +378,7 @@ class ETC(BuiltMixer, RowMixer):
             "global": seen & (alike | own if o.hard_g2l else seen),
         }
         distance = {"long": self._distance(apart), "global": self._between_globals(apart)}
-        total = wide(x).new_zeros(x.shape[0], self.heads, x.shape[1], x.shape[1])
+        total = widened(x).new_zeros(x.shape[0], self.heads, x.shape[1], x.shape[1])
         for kind, side, _ in self._sides():
             labels = self.long_labels if kind == "long" else self.summary_labels
             q = self._queries(side, x)
@@ -387,7 +387,7 @@ class ETC(BuiltMixer, RowMixer):
             for other in ("long", "global"):
                 k, _ = side.read(x, other)
                 there = chosen if other == "global" else ~chosen
-                product = q.transpose(1, 2) @ wide(self._heads(k)).transpose(1, 2).mT
+                product = q.transpose(1, 2) @ widened(self._heads(k)).transpose(1, 2).mT
                 products.append(product * there[:, None, None].to(product))
             here = chosen if kind == "global" else ~chosen
             label = torch.where(alike, distance[kind], across)[:, None]

@@ -6,6 +6,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from everyformer.blocks.parts import start
 from everyformer.core.chosen import gather_rows, order_of_real
 from everyformer.engines.softmax.pairs import Pairs
 from everyformer.engines.softmax.visibility import surely
@@ -77,9 +78,7 @@ class Side(nn.Module):
         )
         for linear in self.modules():
             if isinstance(linear, nn.Linear):
-                nn.init.xavier_uniform_(linear.weight)
-                if linear.bias is not None:
-                    nn.init.zeros_(linear.bias)
+                start(linear)
 
     def read(self, x: Tensor, kind: str) -> tuple[Tensor, Tensor]:
         """Keys and values of tokens of a kind."""
@@ -100,10 +99,6 @@ class Labels(nn.Module):
         """(q . a_t + b_t) / sqrt(D) for ``chosen`` t: q / sqrt(D) (..., H, D) to (..., H, V)."""
         vectors, numbers = self.vectors[chosen].to(q), self.numbers[chosen].to(q)
         return torch.einsum("...hd,vhd->...hv", q, vectors) + numbers.T / math.sqrt(q.shape[-1])
-
-
-def wide(t: Tensor) -> Tensor:
-    return t.to(torch.promote_types(t.dtype, torch.float32))
 
 
 def labelled(by_label: Tensor, label: Tensor) -> Tensor:

@@ -38,6 +38,7 @@ from typing import Annotated, Any, Literal
 import torch
 from torch import Tensor, nn
 
+from everyformer.blocks.parts import start
 from everyformer.core.bounds import Affects, Bounds, Count, Dropout, Positive, Whole
 from everyformer.core.choices import choose
 from everyformer.core.config import Options
@@ -192,7 +193,7 @@ class Reformer(HeadMixer):
         self.value = nn.Linear(self.width, self.channels, bias=False)
         self.out = nn.Linear(self.channels, self.width, bias=False)
         for linear in (self.query_key, self.value, self.out):
-            nn.init.xavier_uniform_(linear.weight)
+            start(linear)
 
     def mix(self, rows: Rows, state: State | None) -> MixerOutput:
         (qk, v), keep = self._project(rows.x), rows.keep

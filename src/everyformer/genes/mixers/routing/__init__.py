@@ -48,6 +48,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from everyformer.blocks.parts import start
 from everyformer.core.bounds import Amount, Count, Dropout, Rate, When, Whole
 from everyformer.core.config import Options
 from everyformer.core.errors import GeneError
@@ -175,7 +176,7 @@ class RoutingAttention(HeadMixer):
         self.out = nn.Linear(every, width, bias=False)
         for linear in (self.query, self.key, self.value, self.out):
             if linear is not None:
-                nn.init.xavier_uniform_(linear.weight)
+                start(linear)
         self.centroids = Centroids(routed, self.clusters, self.head_dim, o.update, o.decay)
         self.bias: nn.Parameter | None = None
         if o.rank_bias is not None:
