@@ -32,6 +32,7 @@ from everyformer.core.tasks import TASKS
 from everyformer.data.config import DataConfig
 from everyformer.generation.config import BeamConfig
 from everyformer.system.files import expanded, is_remote, named_as, write_text
+from everyformer.system.pulse import doing
 from everyformer.training.worth import worth
 
 if TYPE_CHECKING:
@@ -113,12 +114,15 @@ def run(words: Sequence[str]) -> int:
     if windowed:
         from everyformer.report.lengths import draw_positions
 
-        evaluation = _in_windows(model, dataset, options, rules)
+        with doing(f"evaluating in windows of {dataset.length:,}"):
+            evaluation = _in_windows(model, dataset, options, rules)
         out = _picture(trained, options, options.mode or "nonoverlapping")
         draw_positions(evaluation, out)
         say(f"loss by place and by context: {out}")
     else:
-        evaluation = _finite(model, evaluate(model, dataset, details=True, **rules), options.run)
+        with doing(f"evaluating on the held-out part of {dataset.name}"):
+            result = evaluate(model, dataset, details=True, **rules)
+        evaluation = _finite(model, result, options.run)
     evaluation |= translations
     if options.json:
         found = {"data": dataset.summary() | {"changed": changed}, "evaluation": evaluation}
@@ -260,7 +264,8 @@ def _lengths(
     evaluations = []
     for length in sorted(set(options.lengths)):
         dataset = trained.dataset(dataclasses.replace(options.data, length=length))
-        evaluations.append(_in_windows(model, dataset, options, rules))
+        with doing(f"evaluating in windows of {length:,}"):
+            evaluations.append(_in_windows(model, dataset, options, rules))
         say(f"{length:,} tokens a window: loss {evaluations[-1]['loss']:.4f}")
     out = _picture(trained, options, "lengths")
     known = None if trained.saved else int(trained.values["data"]["length"])
