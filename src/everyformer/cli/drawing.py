@@ -14,7 +14,6 @@ from torch import Tensor
 
 from everyformer.cli.console import facts
 from everyformer.cli.parsing import say
-from everyformer.cli.trained import data_config
 from everyformer.core.errors import ConfigError, unknown
 from everyformer.data.images import ImageDataset, read_images, shrunk
 from everyformer.generation.pixels import draw_images
@@ -128,14 +127,11 @@ def _repeated(draws: int, **rows_of: Tensor | None) -> dict[str, Any]:
 
 def _held_out(trained: TrainedRun, count: int) -> tuple[Tensor, Tensor | None]:
     """Pictures (n, C, H, W) of the run's validation part, and their classes if they are told."""
-    config = data_config(trained)
-    if config is None:
-        what = "a saved model" if trained.saved else "the run"
-        raise ConfigError(
-            f"{what} does not say where its data is: give the pictures, as a path, with "
-            f"--{'enlarge' if trained.config.source_image else 'complete'}"
-        )
-    dataset = trained.dataset(config)
+    what = "a saved model" if trained.saved else "the run"
+    dataset = trained.own_dataset(
+        f"{what} does not say where its data is: give the pictures, as a path, with "
+        f"--{'enlarge' if trained.config.source_image else 'complete'}"
+    )
     assert isinstance(dataset, ImageDataset)
     say(f"{dataset.name}: {dataset.split}")
     return dataset.held_out_pictures(count)

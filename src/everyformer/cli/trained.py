@@ -99,10 +99,7 @@ class TrainedRun:
             return reading_model(model, self.path, self.tokenizer(), say)
         from everyformer.datastores.reader import with_store
 
-        tokenizer = self.tokenizer()
-        if tokenizer is None:
-            raise UnsupportedError(self.no_text())
-        return with_store(model, tokenizer, store, knn, nearest, say=say)
+        return with_store(model, self.text_tokenizer(), store, knn, nearest, say=say)
 
     def extra_inputs(self, inputs: Tensor) -> dict[str, Tensor]:
         """Inputs beside ``inputs`` that the run's own store finds."""
@@ -120,6 +117,16 @@ class TrainedRun:
             return saved_tokenizer(self.path)
         values = self.values.get("tokenizer")
         return None if values is None else load_tokenizer(values)
+
+    def text_tokenizer(self) -> Tokenizer:
+        """`tokenizer` of a model that reads text.
+
+        Raises:
+            UnsupportedError: it reads none.
+        """
+        if (tokenizer := self.tokenizer()) is None:
+            raise UnsupportedError(self.no_text())
+        return tokenizer
 
     def no_text(self) -> str:
         """Reason why there is no tokenizer."""
@@ -194,6 +201,16 @@ class TrainedRun:
         from everyformer.datastores.runs import reading_data
 
         return reading_data(self.config, self.path, dataset, say)
+
+    def own_dataset(self, unknown: str) -> Dataset:
+        """The data that it was trained on.
+
+        Raises:
+            ConfigError: it does not know them; what ``unknown`` says.
+        """
+        if (config := data_config(self)) is None:
+            raise ConfigError(unknown)
+        return self.dataset(config)
 
     def _sides(self, config: DataConfig) -> tuple[str, str] | None:
         """The names in the run's data of what it translates from and to; None of its own data, and

@@ -109,7 +109,6 @@ def _trained(folder: Path, options: ShowOptions) -> Subject:
 
 def _measure(trained: Any, model: Model, options: ShowOptions) -> Callable[[], Measured] | None:
     """Evaluation of a classifier; None where there are no classes, or the data is not at hand."""
-    from everyformer.cli.trained import data_config
     from everyformer.report.confusion import MEASURED, Measured
     from everyformer.training.evaluate import evaluate
 
@@ -118,14 +117,11 @@ def _measure(trained: Any, model: Model, options: ShowOptions) -> Callable[[], M
 
     @functools.cache
     def dataset() -> Dataset:
-        config = data_config(trained)
-        if config is None:
-            raise ConfigError(
-                f"{options.run} does not say where its data is, and {options.what} is drawn of "
-                f"held-out rows: everyformer eval {options.run} --data FILE prints the measures"
-            )
-        loaded: Dataset = trained.dataset(config)
-        return loaded
+        own: Dataset = trained.own_dataset(
+            f"{options.run} does not say where its data is, and {options.what} is drawn of "
+            f"held-out rows: everyformer eval {options.run} --data FILE prints the measures"
+        )
+        return own
 
     @functools.cache
     def measure() -> Measured:
@@ -201,14 +197,10 @@ def _validation(trained: Any) -> Tensor:
     """One validation sequence or picture; random values where the data cannot be read again."""
     import torch
 
-    from everyformer.cli.trained import data_config
-
-    config, model = data_config(trained), trained.values["model"]
+    model, what = trained.values["model"], "a saved model" if trained.saved else "the run"
     try:
-        if config is None:
-            what = "a saved model" if trained.saved else "the run"
-            raise ConfigError(f"{what} does not say where its data is")
-        inputs: Tensor = next(iter(trained.dataset(config).validation_batches(1, 1))).inputs
+        data = trained.own_dataset(f"{what} does not say where its data is")
+        inputs: Tensor = next(iter(data.validation_batches(1, 1))).inputs
     except EveryformerError as error:
         say(f"{error}; the model reads random values instead")
         if TASKS[trained.task].acts:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from everyformer.cli.parsing import say
 from everyformer.cli.show.options import ShowOptions, folder_of, tell
-from everyformer.core.errors import ConfigError, UnsupportedError
+from everyformer.core.errors import ConfigError
 
 if TYPE_CHECKING:
     import numpy as np
@@ -31,9 +31,7 @@ def draw_neighbours(options: ShowOptions, of_environment: dict[str, Any]) -> int
     from everyformer.report.neighbours import write_neighbours
 
     trained = open_run(options.run)
-    tokenizer = trained.tokenizer()
-    if tokenizer is None:
-        raise UnsupportedError(trained.no_text())
+    tokenizer = trained.text_tokenizer()
     tokens, name = _tokens(trained, tokenizer, options)
     tokens = tokens[: options.length or LENGTH]
     if len(tokens) < 2:
@@ -66,7 +64,6 @@ def _tokens(
     """Tokens that are read, and their name; without words, the run's held-out text."""
     import numpy as np
 
-    from everyformer.cli.trained import data_config
     from everyformer.data.sources import open_source
     from everyformer.data.text import TextDataset
     from everyformer.datastores.texts import Texts
@@ -77,12 +74,9 @@ def _tokens(
         with open_source(options.data) as source:
             text = next(iter(Texts(source, tokenizer)))
         return text.tokens, text.name
-    config = data_config(trained)
-    if config is None:
-        raise ConfigError(
-            f"{options.run} does not say where its data is: give --text TEXT or --data FILE"
-        )
-    dataset = trained.dataset(config)
+    dataset = trained.own_dataset(
+        f"{options.run} does not say where its data is: give --text TEXT or --data FILE"
+    )
     assert isinstance(dataset, TextDataset)
     say(f"{dataset.name}: {dataset.split}")
     return dataset.validation[:], f"held-out text of {dataset.name}"

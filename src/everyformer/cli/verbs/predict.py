@@ -141,7 +141,6 @@ def _format(options: PredictOptions) -> str:
 
 def _inputs(options: PredictOptions, trained: Any, reader: Predictor) -> tuple[Inputs, bool]:
     """The rows that are asked for, and whether they are those held out."""
-    from everyformer.cli.trained import data_config
     from everyformer.prediction.inputs import Inputs, Reading, open_inputs
 
     if options.inputs:
@@ -152,13 +151,10 @@ def _inputs(options: PredictOptions, trained: Any, reader: Predictor) -> tuple[I
             header=options.data.header, encoding=options.data.encoding, stdin=_stdin_lines,
         )  # fmt: skip
         return open_inputs(options.inputs, reader, how), False
-    config = data_config(trained)
-    if config is None:
-        raise ConfigError(
-            f"{options.run} does not say where its data is, so it has no held-out part: give "
-            "texts, files, pictures or - after it"
-        )
-    dataset = trained.dataset(config)
+    dataset = trained.own_dataset(
+        f"{options.run} does not say where its data is, so it has no held-out part: give texts, "
+        "files, pictures or - after it"
+    )
     say(f"the held-out part of {dataset.name}: {dataset.split}")
     return Inputs(reader.held_out(dataset, options.batch, options.sequences), False), True
 
