@@ -219,8 +219,9 @@ def shown(prediction: Prediction, columns: Sequence[str]) -> Iterator[list[Any]]
     first = shortened(line, WIDEST, end=not prediction.masks)
     true = [] if "target" not in columns else [repr(prediction.target)]
     for number, candidates in enumerate(prediction.masks or [prediction.tokens], 1):
-        for cells in _candidates(candidates):
-            yield [first, *true, *([number] if prediction.masks else []), *cells]
+        for one in candidates:
+            told = [repr(one.text), f"{one.probability:.4f}"]
+            yield [first, *true, *([number] if prediction.masks else []), *told]
             first, true = "", [""] * len(true)
 
 
@@ -231,11 +232,6 @@ def headers(columns: Sequence[str]) -> list[str]:
     if "token" in columns:
         return ["after", *(["target"] if "target" in columns else []), "token", "probability"]
     return ["input", *columns]
-
-
-def _candidates(candidates: Sequence[Candidate]) -> Iterator[list[Any]]:
-    for one in candidates:
-        yield [repr(one.text), f"{one.probability:.4f}"]
 
 
 def _written(value: Any) -> Any:
