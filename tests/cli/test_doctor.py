@@ -15,6 +15,7 @@ from commands import Say
 
 from everyformer.cli.verbs import doctor
 from everyformer.system import memory
+from everyformer.training import surroundings
 
 
 def test_room_speed_and_choices_are_told(say: Say) -> None:
@@ -77,10 +78,10 @@ def test_every_package_is_told_with_the_extra_that_installs_it(say: Say) -> None
 def test_every_extra_is_told_with_what_it_is_for_and_how_it_comes(
     say: Say, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    known = doctor._version
+    known = surroundings.version_of
     absent = {"faiss-cpu", "ruff"}
     monkeypatch.setattr(
-        doctor, "_version", lambda name: None if name in absent else known(name) or "1"
+        surroundings, "version_of", lambda name: None if name in absent else known(name) or "1"
     )
     told = json.loads(say("doctor", "--json")[1])["extras"]
     assert [row["extra"] for row in told] == metadata("everyformer").get_all("Provides-Extra")

@@ -13,7 +13,11 @@ from everyformer.experiments.study import Study, StudySetting
 def test_a_share_lies_within_wilsons_interval(hits: int, trials: int) -> None:
     stats = pytest.importorskip("scipy.stats")
     known = stats.binomtest(hits, trials).proportion_ci(method="wilson")
-    assert luck.wilson(hits, trials) == pytest.approx((known.low, known.high), abs=1e-12)
+    study = Study(StudySetting(seeds=1, say=lambda text: None), "luck")
+    study.numbers |= {"found": [hits / trials], "trials: found": [trials]}
+    share, low, high = luck.rate(study, "found")
+    assert (share, low, high) == pytest.approx((hits / trials, known.low, known.high), abs=1e-12)
+    assert 0 <= low <= high <= 1
 
 
 def made(member: str, values: Any, **more: Any) -> Any:

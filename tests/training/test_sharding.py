@@ -18,9 +18,8 @@ import everyformer as ef
 from everyformer.core.errors import ConfigError, PluginError
 from everyformer.training.config import TrainingConfig
 from everyformer.training.logging import read_metrics
-from everyformer.training.parallel.alike import check_alike
 from everyformer.training.parallel.shared import whole
-from everyformer.training.parallel.world import World, join
+from everyformer.training.parallel.world import World, check_alike, join
 from everyformer.training.step import backward
 
 CPU = torch.device("cpu")

@@ -179,16 +179,10 @@ def with_peaks(point: Point, peaks: list[int]) -> Point:
     )
 
 
-def quartiles(values: list[float]) -> tuple[float, float, float]:
-    """The first quartile, the median and the third."""
-    points = torch.tensor([0.25, 0.5, 0.75], dtype=torch.float64)
-    low, median, high = torch.tensor(values, dtype=torch.float64).quantile(points).tolist()
-    return low, median, high
-
-
 def is_steady(values: list[float]) -> bool:
     """True if the quartiles are within 10% of the median."""
-    low, median, high = quartiles(values)
+    points = torch.tensor([0.25, 0.5, 0.75], dtype=torch.float64)
+    low, median, high = torch.tensor(values, dtype=torch.float64).quantile(points).tolist()
     return max(median - low, high - median) <= STEADY * median
 
 

@@ -39,27 +39,23 @@ def answers_table(evaluation: dict[str, Any], classes: Sequence[str]) -> str:
             continue
         around = evaluation.get(f"{name}_interval")
         span = "-" if around is None else f"{around[0]:.4g} to {around[1]:.4g}"
-        rows.append([called, f"{evaluation[name]:.4g}", span, _baseline(evaluation, name)])
-    least = "always the mean"
+        least = evaluation.get(f"majority_{name}", evaluation.get(f"mean_{name}"))
+        without = "-" if least is None else f"{least:.4g}"
+        rows.append([called, f"{evaluation[name]:.4g}", span, without])
+    always = "always the mean"
     if "majority_accuracy" in evaluation:
         # a training does not count each class by itself
         index = evaluation.get("majority")
-        least = (
+        always = (
             "always training's commonest" if index is None else f"always '{_name(classes, index)}'"
         )
-    parts = [table(["measure", "value", "95% interval", least], rows)]
+    parts = [table(["measure", "value", "95% interval", always], rows)]
     parts.append(f"over {evaluation['sequences']:,} rows")
     if "by_class" in evaluation:
         parts += _classes(evaluation, classes)
     if "by_number" in evaluation:
         parts += _numbers(evaluation["by_number"])
     return "\n\n".join(parts)
-
-
-def _baseline(evaluation: dict[str, Any], name: str) -> str:
-    """The measure of always giving the same answer."""
-    value = evaluation.get(f"majority_{name}", evaluation.get(f"mean_{name}"))
-    return "-" if value is None else f"{value:.4g}"
 
 
 def _numbers(chosen: list[dict[str, Any]]) -> list[str]:

@@ -76,7 +76,9 @@ class GenerateOptions(TrainedOptions, Sampling, BeamConfig, PlayConfig):
     def texts(self) -> list[str]:
         """All prompts, in order."""
         if self.prompts is None:
-            return _stdin_lines() if self.prompt == ("-",) else list(self.prompt) or ["\n"]
+            if self.prompt == ("-",):
+                return _lines(sys.stdin.buffer.read(), "stdin")
+            return list(self.prompt) or ["\n"]
         if self.prompt:
             raise ConfigError("--prompt and --prompts are both given: leave one of them out")
         try:
@@ -85,10 +87,6 @@ class GenerateOptions(TrainedOptions, Sampling, BeamConfig, PlayConfig):
             raise ConfigError(
                 f"cannot read the prompts {self.prompts}: {error.strerror}"
             ) from error
-
-
-def _stdin_lines() -> list[str]:
-    return _lines(sys.stdin.buffer.read(), "stdin")
 
 
 def _lines(raw: bytes, where: str) -> list[str]:

@@ -99,10 +99,7 @@ class TrainedRun:
             return reading_model(model, self.path, self.tokenizer(), say)
         from everyformer.datastores.reader import with_store
 
-        tokenizer = self.tokenizer()
-        if tokenizer is None:
-            raise UnsupportedError(self.no_text())
-        return with_store(model, tokenizer, store, knn, nearest, say=say)
+        return with_store(model, self.text_tokenizer(), store, knn, nearest, say=say)
 
     def extra_inputs(self, inputs: Tensor) -> dict[str, Tensor]:
         """Inputs beside ``inputs`` that the run's own store finds."""
@@ -120,6 +117,16 @@ class TrainedRun:
             return saved_tokenizer(self.path)
         values = self.values.get("tokenizer")
         return None if values is None else load_tokenizer(values)
+
+    def text_tokenizer(self) -> Tokenizer:
+        """`tokenizer` of a model that reads text.
+
+        Raises:
+            UnsupportedError: it reads none.
+        """
+        if (tokenizer := self.tokenizer()) is None:
+            raise UnsupportedError(self.no_text())
+        return tokenizer
 
     def no_text(self) -> str:
         """Reason why there is no tokenizer."""
@@ -149,7 +156,7 @@ class TrainedRun:
         """
         if self.data is None:
             what = "a saved model" if self.saved else "the run"
-            raise ConfigError(f"{self.path}: {what} does not say where its data is: {instead}")
+            raise ConfigError(f"{what} in {self.path} does not say where its data is: {instead}")
         dataset = self.dataset(self.data)
         self.changed(self.data, dataset)
         return dataset

@@ -41,7 +41,8 @@ def advice(evaluation: Mapping[str, Any], curve: Curve, lr: float) -> str:
         return f"the training was too short to say why ({logged}): {LONGER}"
     fifth = max(1, len(losses) // 5)
     start, before, end = losses[0], mean(losses[-2 * fifth : -fifth]), mean(losses[-fifth:])
-    lowest, held_out = min(_smooth(losses, fifth)), float(evaluation["loss"])
+    lowest = min(mean(losses[n : n + fifth]) for n in range(len(losses) - fifth + 1))
+    held_out = float(evaluation["loss"])
     rises = end > start * (1 + MOVED) or end > lowest * (1 + 5 * MOVED)
     if rises and end - lowest > SURE * _luck(losses, fifth) and not _falls(curve):
         return (
@@ -79,7 +80,3 @@ def _falls(curve: Curve) -> bool:
     """True if no evaluation was better than the last of several."""
     held_out = [float(row["evaluation"]["loss"]) for row in curve["evaluations"]]
     return len(held_out) > 1 and held_out[-1] <= min(held_out)
-
-
-def _smooth(losses: Sequence[float], size: int) -> list[float]:
-    return [mean(losses[n : n + size]) for n in range(len(losses) - size + 1)]

@@ -11,7 +11,6 @@ from everyformer.comparison.plan import Entrant, Job
 from everyformer.comparison.results import Calibrated
 from everyformer.core.tasks import TASKS
 from everyformer.data.dataset import Dataset
-from everyformer.genes.config import ModelConfig
 from everyformer.genes.retrieval import RETRIEVAL
 from everyformer.training.config import TrainingConfig
 from everyformer.training.progress import Part
@@ -152,7 +151,9 @@ def _training_seconds(
     writing = 0.0
     if task.continues:
         rows += _held_out(dataset, POSITION_SEQUENCES)
-        rows += _stored(entrant.config) / dataset.length
+        if (retrieval := RETRIEVAL.of(entrant.config)) is not None:
+            # the training text is read for a store, in windows that overlap by half
+            rows += 2 * int(retrieval.options.size) / dataset.length
         token = min(known["decode_ms"].values(), default=0.0) / 1000
         if known["state_bytes"] is None:
             token = max(token, PROMPT_SHARE * row)
@@ -165,9 +166,3 @@ def _held_out(dataset: Dataset, limit: int | None) -> int:
     if TASKS[dataset.task].interacts:
         return 0
     return sum(len(batch.inputs) for batch in dataset.validation_batches(64, limit))
-
-
-def _stored(config: ModelConfig) -> int:
-    """Tokens that are read for a store of the training text, in windows that overlap by half."""
-    retrieval = RETRIEVAL.of(config)
-    return 0 if retrieval is None else 2 * int(retrieval.options.size)

@@ -128,12 +128,12 @@ def check_design(config: CompareConfig) -> None:
         raise ConfigError(words)
 
 
-def jobs(config: CompareConfig, ready: list[Entrant], seeds: int | None = None) -> list[Job]:
-    """Every training: members by ``seeds`` (default: those that all have), or by the learning rates
-    of the grid for the first seed."""
+def jobs(config: CompareConfig, ready: list[Entrant]) -> list[Job]:
+    """Every training: members by the seeds that all have, or by the learning rates of the grid for
+    the first seed."""
     rates = config.lr_grid or (config.training.lr,)
     first = config.training.seed
-    count = 1 if config.lr_grid else seeds or config.first_seeds
+    count = 1 if config.lr_grid else config.first_seeds
     able = [entrant for entrant in ready if entrant.config is not None]
     return [
         job(config, e, seed, lr)

@@ -13,12 +13,10 @@ from everyformer.generation.acting import play
 from everyformer.generation.config import PlayConfig
 from everyformer.models.base import Model
 from everyformer.rl.build import is_registered
-from everyformer.training.returns import cut, played
+from everyformer.training.returns import EPISODES, cut, played
 
 if TYPE_CHECKING:
     from everyformer.models.decision import DecisionModel
-
-EPISODES = 20
 
 
 def returns_of(model: Model, dataset: Dataset, seed: int) -> Played | None:

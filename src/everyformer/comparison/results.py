@@ -33,25 +33,9 @@ Axis = Literal["seconds", "tokens", "flops"]
 """what a training has spent"""
 
 
-class Evaluation(TypedDict):
-    """The parts of `training.evaluate` that are compared, each with its ``METRIC_interval``."""
-
-    loss: float
-    bits_per_byte: NotRequired[float]
-    bits_per_base: NotRequired[float]
-    bits_per_residue: NotRequired[float]
-    bits_per_dim: NotRequired[float]
-    action_loss: NotRequired[float]
-    accuracy: NotRequired[float]
-    mae: NotRequired[float]
-    rmse: NotRequired[float]
-    scaled_rmse: NotRequired[float]
-    r2: NotRequired[float]
-    mean_depth: NotRequired[float]
-    """steps of layers that a token takes, where that differs"""
-    mean_span: NotRequired[float]
-    """tokens that a head looks back, where that is learned; of policies there is ``return`` too,
-    which is a word of Python's"""
+Evaluation = dict[str, Any]
+"""what `training.evaluate` gives: ``loss`` and what else the task is measured by, each with its
+``METRIC_interval``"""
 
 
 class Sample(TypedDict):
@@ -346,11 +330,9 @@ def points(results: Results) -> list[Point]:
 
 def quality_of(evaluation: Evaluation, metric: Metric) -> float:
     """The number that members are ranked by."""
-    value: Any = evaluation
-    return float(value[metric])
+    return float(evaluation[metric])
 
 
 def interval_of(evaluation: Evaluation, metric: Metric) -> Interval | None:
     """Its 95% interval over validation sequences; None where it is not known."""
-    value: Any = evaluation.get(f"{metric}_interval")
-    return value
+    return evaluation.get(f"{metric}_interval")

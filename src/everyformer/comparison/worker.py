@@ -7,14 +7,14 @@ alone. Reads ``job.json`` in its folder and writes ``result.json`` there.
 import sys
 import traceback
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from filelock import FileLock
 
 from everyformer.comparison.decoding import loss_by_position, sample
 from everyformer.comparison.files import read_job, write_result
 from everyformer.comparison.playing import returns_of
-from everyformer.comparison.results import Evaluation, Result, Trained
+from everyformer.comparison.results import Result, Trained
 from everyformer.core.config import from_dict, to_dict
 from everyformer.core.errors import DataError, EveryformerError
 from everyformer.core.foreign import FAILURES, describe
@@ -86,6 +86,7 @@ def work(folder: Path, job: dict[str, Any], part: Part | None = None) -> Trained
     trained, reading, dataset = outcome.result, outcome.model, outcome.dataset
     if trained.interrupted:
         return None
+    assert trained.evaluation is not None
     # a sitting without a step knows no speed of training
     speed = trained.tokens_per_second or trained.tokens / trained.seconds
     result: Trained = {
@@ -95,7 +96,7 @@ def work(folder: Path, job: dict[str, Any], part: Part | None = None) -> Trained
         "seconds": trained.seconds,
         "flops": trained.flops,
         "tokens_per_second": speed,
-        "evaluation": cast(Evaluation, trained.evaluation),
+        "evaluation": trained.evaluation,
         "load": load.mean,
         "limits": limits_of(model),
         "config": to_dict(config),

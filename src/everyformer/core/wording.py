@@ -18,6 +18,14 @@ def few(names: Sequence[str], most: int = MOST_NAMES) -> str:
     return f"{', '.join(names[:most])} and {len(names) - most:,} more"
 
 
+def shortened(text: str, most: int, *, end: bool = False) -> str:
+    """The beginning of a text, or its ``end``, in so many letters with the … of what is left out;
+    a shorter one as it is."""
+    if len(text) <= most:
+        return text
+    return f"…{text[1 - most :]}" if end else f"{text[: most - 1]}…"
+
+
 def counted(count: int, what: str) -> str:
     """1 row, 2,000 rows."""
     return f"{count:,} {what}{'s' * (count != 1)}"

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
 from everyformer.core.mask import Mask
 
+T = TypeVar("T")
 IGNORED = -100
 """The target of a position that is not scored (torch's convention)."""
 EXTRA = (
@@ -36,6 +38,13 @@ class Portion:
 
 
 WHOLE = Portion()
+
+
+def batched(items: Iterable[T], size: int) -> Iterator[list[T]]:
+    """``items``, ``size`` at a time; the last time there may be fewer."""
+    rest = iter(items)
+    while some := list(itertools.islice(rest, size)):
+        yield some
 
 
 @dataclass(frozen=True)

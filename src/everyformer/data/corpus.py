@@ -155,16 +155,12 @@ class Corpus(Documents):
     def _stream(self, group: Sequence[Entry]) -> Iterator[bytes]:
         for entry in group:
             if entry.name in self._tables.names:
-                yield from self._joined_cells(entry)
+                cells = self._tables.texts(entry)
+                yield from _in_chunks(text + SEPARATOR * self._joined for _, text in cells)
             else:
                 yield from checked(self.source, entry, self.utf8)
                 if self._joined:
                     yield SEPARATOR.encode()
-
-    def _joined_cells(self, entry: Entry) -> Iterator[bytes]:
-        """A table's texts in chunks."""
-        texts = (text + SEPARATOR * self._joined for _, text in self._tables.texts(entry))
-        yield from _in_chunks(texts)
 
 
 class TextTables:

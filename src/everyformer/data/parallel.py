@@ -19,7 +19,7 @@ from tqdm import tqdm
 
 from everyformer.core.errors import ConfigError, DataError
 from everyformer.core.tasks import TASKS
-from everyformer.data.batch import IGNORED, WHOLE, Batch, Portion
+from everyformer.data.batch import IGNORED, WHOLE, Batch, Portion, batched
 from everyformer.data.cache import FORMAT, cache_root, cached, digest, write_tokens
 from everyformer.data.config import DataConfig
 from everyformer.data.corpus import tokenizer_kind
@@ -305,7 +305,7 @@ def _sentences(pairs: SentencePairs, tokenizer: Tokenizer, count: int) -> Iterat
     texts = (pair[1:] for pair in pairs.read())
     end = np.array([tokenizer.separator], tokenizer.dtype)
     with tqdm(total=count, unit="pairs", unit_scale=True, desc="encoding", disable=None) as bar:
-        while chunk := list(itertools.islice(texts, CHUNK)):
+        for chunk in batched(texts, CHUNK):
             # a text may hold the end written out, so that ends alone tell no sentences apart
             yield from (np.append(tokens, end) for tokens in tokenizer.encode_pairs(chunk))
             bar.update(len(chunk))

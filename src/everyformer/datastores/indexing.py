@@ -5,7 +5,6 @@ those of queries. Batches are of a fixed number of windows whatever happened bet
 and goes on comes to the same bytes.
 """
 
-import itertools
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +18,7 @@ from everyformer.core.errors import ConfigError, UnsupportedError
 from everyformer.core.mask import Mask
 from everyformer.core.taps import Tap
 from everyformer.core.wording import counted
+from everyformer.data.batch import batched
 from everyformer.data.cache import digest
 from everyformer.data.config import DataConfig
 from everyformer.data.sources import open_source
@@ -131,11 +131,7 @@ def index_texts(
         needed = size(bytes_needed(rows, width, writer.record.dtype))
         files = f"{counted(len(texts.entries), 'file')}"
         say(f"{files}, about {rows:,} keys of width {width}: {needed}{notes}")
-        with writer, evaluating(model), torch.inference_mode():
-            finished = write(model, writer, texts, how, texts.stamp, should_stop)
-            if finished:
-                writer.finish()
-    return Store.open(folder, verify=False) if finished else None
+        return written(model, writer, texts, how, texts.stamp, should_stop)
 
 
 class Sized(Protocol):
@@ -148,7 +144,27 @@ class Sized(Protocol):
     def __iter__(self) -> Iterator[TokenizedText]: ...
 
 
-def write(
+def written(
+    model: LanguageModel,
+    writer: Writer,
+    texts: Sized,
+    how: Indexing,
+    stamp: str,
+    should_stop: Callable[[], bool],
+) -> Store | None:
+    """The store with all windows after the writer's cursor; None if it was stopped.
+
+    Raises:
+        ConfigError: the texts or the batch are not those that the cursor counts.
+    """
+    with writer, evaluating(model), torch.inference_mode():
+        if not _write(model, writer, texts, how, stamp, should_stop):
+            return None
+        writer.finish()
+    return Store.open(writer.folder, verify=False)
+
+
+def _write(
     model: LanguageModel,
     writer: Writer,
     texts: Sized,
@@ -156,11 +172,7 @@ def write(
     stamp: str,
     should_stop: Callable[[], bool],
 ) -> bool:
-    """Write all windows after the writer's cursor; False if it was stopped.
-
-    Raises:
-        ConfigError: the texts or the batch are not those that the cursor counts.
-    """
+    """Write all windows after the writer's cursor; False if it was stopped."""
     counted = {"texts": stamp, "batch": how.batch}
     known = writer.cursor or {"done": 0, **counted}
     done = known["done"]
@@ -174,7 +186,7 @@ def write(
     document = writer.record.names[-1] if done else None
     everything = (w for text in texts for w in windows(text, how.context, how.stride))
     with tqdm(total=texts.size, unit="B", unit_scale=True, desc="indexing", disable=None) as bar:
-        for number, batch in enumerate(batches(everything, how.batch)):
+        for number, batch in enumerate(batched(everything, how.batch)):
             fresh = sum(len(w.inputs) - w.new for w in batch)
             if number < done:
                 bar.update(fresh)
@@ -214,7 +226,7 @@ def new_keys(model: LanguageModel, windows: Iterable[Window], tap: str) -> torch
     with evaluating(model), torch.inference_mode():
         keys = [
             of_window[window.new :]
-            for some in batches(windows, TOGETHER)
+            for some in batched(windows, TOGETHER)
             for window, of_window in zip(some, keys_of(model, some, tap), strict=True)
         ]
     return torch.cat(keys)
@@ -226,10 +238,3 @@ def key_width(model: LanguageModel, tap: str) -> int:
         device = next(model.parameters()).device
         one = torch.zeros(1, 1, dtype=torch.long, device=device)
         return int(model(one, taps=[tap]).taps[tap].shape[-1])
-
-
-def batches(windows: Iterable[Window], count: int) -> Iterator[list[Window]]:
-    """Batches of ``count`` windows, the last one of fewer."""
-    rest = iter(windows)
-    while batch := list(itertools.islice(rest, count)):
-        yield batch

@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from everyformer.core.errors import ConfigError, UnsupportedError
+from everyformer.core.errors import ConfigError
 from everyformer.data.tokenizers.base import Tokenizer
 from everyformer.datastores.indexing import origin_of
 from everyformer.datastores.own import search_apart
@@ -58,16 +58,12 @@ def with_store(
         ConfigError: the index is of another distance.
         UnsupportedError: the model is no language model.
     """
-    if not isinstance(model, LanguageModel):
-        raise UnsupportedError(
-            f"a store is read by language models (task lm), not by one of task "
-            f"'{model.config.task}'"
-        )
     made = Store.open(folder, verify=False).record.origin
     # another model may have no such tap
-    made.check(origin_of(model, tokenizer, "ffn-input:-1"), Path(folder), taps=False)
-    tap = made.tap
-    store = Store.open(folder, origin_of(model, tokenizer, tap))
+    origin = origin_of(model, tokenizer, "ffn-input:-1")
+    made.check(origin, Path(folder), taps=False)
+    assert isinstance(model, LanguageModel)
+    store = Store.open(folder, replace(origin, tap=made.tap))
     distance = searched_by(options)
     index = index or SearchOptions()
     if index.distance not in (SearchOptions().distance, distance):
@@ -79,7 +75,7 @@ def with_store(
     separator = None if tokenizer is None else tokenizer.separator
     say(f"{store.describe()}; {opened.describe()}")
     options = options.resolved(len(store))
-    return KnnLanguageModel(model, StoreReader(opened, separator), options, tap)
+    return KnnLanguageModel(model, StoreReader(opened, separator), options, made.tap)
 
 
 def searched_by(options: MixtureOptions) -> Distance:

@@ -55,7 +55,9 @@ def train_with(job: StoreJob) -> JobOutcome:
     texts = Stretches(job.dataset.train[:], options.size, how.context, how.stride)
     store, signal = job.store(folder / STORE, frozen, texts, how)
     if store is None:
-        return job.outcome(_stopped(job, signal))
+        # stopped before its training began
+        nothing = TrainResult(0, 0, 0.0, 0, 0.0, None, None, None, job.path, signal=signal)
+        return job.outcome(nothing)
     index = indexed(store, options.kind, "l2", job.say)
     job.say(f"neighbours from {store.describe()}; {index.describe()}")
     dataset = _with_tables(job.dataset, frozen, index, how, options, texts)
@@ -182,8 +184,3 @@ def _open(folder: Path) -> LanguageModel:
     if not isinstance(frozen, LanguageModel):
         raise UnsupportedError(f"{folder / MODEL} holds no language model")
     return frozen.requires_grad_(False)
-
-
-def _stopped(job: StoreJob, number: int | None) -> TrainResult:
-    """Result of a run that was stopped before its training began."""
-    return TrainResult(0, 0, 0.0, 0, 0.0, None, None, None, job.path, signal=number)

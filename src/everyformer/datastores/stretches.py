@@ -7,18 +7,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import torch
 
 from everyformer.core.errors import CheckpointError, DataError
 from everyformer.data.tokenizers.base import Tokenizer
-from everyformer.datastores.indexing import Indexing, key_width, origin_of, write
+from everyformer.datastores.indexing import Indexing, key_width, origin_of, written
 from everyformer.datastores.store.index import Index, open_index
 from everyformer.datastores.store.options import Distance, SearchOptions
 from everyformer.datastores.store.store import Store
 from everyformer.datastores.store.writing import Writer, is_unfinished
 from everyformer.datastores.texts import TokenizedText
 from everyformer.genes.retrieval import Kind
-from everyformer.models.base import evaluating
 from everyformer.models.language import LanguageModel
 
 WINDOWS = 8
@@ -97,11 +95,7 @@ def stored(
     if writer is None:
         width = key_width(model, how.tap)
         writer = Writer.create(folder, origin, width, how.dtype, texts.size)
-    with writer, evaluating(model), torch.inference_mode():
-        if not write(model, writer, texts, how, stamp, should_stop):
-            return None
-        writer.finish()
-    return Store.open(folder, verify=False)
+    return written(model, writer, texts, how, stamp, should_stop)
 
 
 def indexed(store: Store, kind: Kind, distance: Distance, say: Callable[[str], None]) -> Index:

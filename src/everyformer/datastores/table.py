@@ -57,11 +57,9 @@ class PhraseTable:
             if part not in self._parts:
                 self._parts[part] = self._look_up(part)
             inside = parts == part
-            neighbours[inside] = self._parts[part][positions[inside] - self._new(part * TOGETHER)]
+            first = first_new(part * TOGETHER, self.context, self.stride)
+            neighbours[inside] = self._parts[part][positions[inside] - first]
         return neighbours
-
-    def _new(self, window: int) -> int:
-        return first_new(window, self.context, self.stride)
 
     @cached_property
     def _windows(self) -> list[Window]:

@@ -18,7 +18,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import NormalDist, mean, median
+from statistics import mean, median
 from typing import Any
 
 from matplotlib.figure import Figure
@@ -39,6 +39,7 @@ from everyformer.system.files import write_text
 from everyformer.system.machine import LoadMeter, cores
 from everyformer.training.config import TrainingConfig
 from everyformer.training.loop import train
+from everyformer.training.measures import wilson
 from everyformer.training.spec import build_run
 
 TRIALS, SEEDS, ERROR = 200, 3, 0.05
@@ -206,16 +207,9 @@ def rate(study: Study, name: str) -> tuple[float, float, float]:
     """A share over all trials, and its interval."""
     counts = study.numbers[f"trials: {name}"]
     hits = sum(share * count for share, count in zip(study.numbers[name], counts, strict=True))
-    return hits / sum(counts), *wilson(round(hits), round(sum(counts)))
-
-
-def wilson(hits: int, trials: int) -> tuple[float, float]:
-    """The 95% interval of a share (Wilson 1927), also of none and of all."""
-    z = NormalDist().inv_cdf(0.975)
-    share, square = hits / trials, z * z / trials
-    middle = (share + square / 2) / (1 + square)
-    half = z / (1 + square) * math.sqrt(share * (1 - share) / trials + square / (4 * trials))
-    return max(0.0, middle - half), min(1.0, middle + half)
+    low, high = wilson(round(hits), round(sum(counts)))
+    # the ends of none and of all may be rounded to beyond them
+    return hits / sum(counts), max(0.0, low), min(1.0, high)
 
 
 def drawn(study: Study, arms: Sequence[str]) -> Figure:

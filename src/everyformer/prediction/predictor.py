@@ -7,7 +7,6 @@ answered as a whole keep their beginning, those that go on their end.
 
 from __future__ import annotations
 
-import itertools
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -23,7 +22,8 @@ from everyformer.core.devices import forked_random
 from everyformer.core.errors import ConfigError, DataError, DivergedError, UnsupportedError
 from everyformer.core.mask import Mask
 from everyformer.core.tasks import TASKS, Task
-from everyformer.core.wording import counted
+from everyformer.core.wording import counted, shortened
+from everyformer.data.batch import batched
 from everyformer.data.dataset import Dataset
 from everyformer.data.labelled import cut
 from everyformer.data.text import encode_prompt
@@ -143,8 +143,7 @@ class Predictor:
         if batch < 1:
             raise ConfigError(f"'batch' is a number of rows from 1 on, not {batch}")
         answer = self._answer()
-        ahead = iter(rows)
-        while chunk := list(itertools.islice(ahead, batch)):
+        for chunk in batched(rows, batch):
             read = [self._read(row) for row in chunk]
             filled = [one for one in read if one is not None]
             result = iter(answer(filled, top) if filled else ())
@@ -272,8 +271,8 @@ class Predictor:
         parts = MARKS.split(text)
         if len(parts) == 1:
             raise DataError(
-                f"'{_short(text)}' has no hidden token: write [MASK] or ___ for each that is to be "
-                "filled in"
+                f"'{shortened(text, 60)}' has no hidden token: write [MASK] or ___ for each that "
+                "is to be filled in"
             )
         result = list(tokenizer.opening)
         # where tokens begin with their space, the one before a mark is the hidden token's own
@@ -386,7 +385,3 @@ def _padded(rows: Sequence[np.ndarray], front: bool) -> tuple[Tensor, Tensor | N
         return inputs, None
     keep = torch.arange(inputs.shape[1]) < lengths
     return inputs, keep.flip(1) if front else keep
-
-
-def _short(text: str) -> str:
-    return text if len(text) <= 60 else f"{text[:59]}…"

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, TextIO
 import numpy as np
 
 from everyformer.core.errors import DataError
+from everyformer.core.wording import shortened
 from everyformer.system.plain import to_json
 
 ADDED = "predicted_"
@@ -218,15 +219,17 @@ def _write(writer: Any, cells: Sequence[Any], number: int) -> None:
 
 def shown(prediction: Prediction, columns: Sequence[str]) -> Iterator[list[Any]]:
     """The lines that people are shown of one prediction, as cells."""
+    line = " ".join(prediction.input.split())
     if not (prediction.tokens or prediction.masks):
         answered = prediction.cells()
-        yield [_short(prediction.input), *(answered.get(name) for name in columns)]
+        yield [shortened(line, WIDEST), *(answered.get(name) for name in columns)]
         return
-    first = _short(prediction.input, end=not prediction.masks)
+    first = shortened(line, WIDEST, end=not prediction.masks)
     true = [] if "target" not in columns else [repr(prediction.target)]
     for number, candidates in enumerate(prediction.masks or [prediction.tokens], 1):
-        for line in _candidates(candidates):
-            yield [first, *true, *([number] if prediction.masks else []), *line]
+        for one in candidates:
+            told = [repr(one.text), f"{one.probability:.4f}"]
+            yield [first, *true, *([number] if prediction.masks else []), *told]
             first, true = "", [""] * len(true)
 
 
@@ -239,21 +242,8 @@ def headers(columns: Sequence[str]) -> list[str]:
     return ["input", *columns]
 
 
-def _candidates(candidates: Sequence[Candidate]) -> Iterator[list[Any]]:
-    for one in candidates:
-        yield [repr(one.text), f"{one.probability:.4f}"]
-
-
 def _written(value: Any) -> Any:
     """A cell of a table; lists and objects stay JSON."""
     if isinstance(value, dict | list):
         return to_json(value, ensure_ascii=False)
     return "" if value is None else value
-
-
-def _short(text: str, end: bool = False) -> str:
-    """At most `WIDEST` characters on one line, of its end where that is what counts."""
-    line = " ".join(text.split())
-    if len(line) <= WIDEST:
-        return line
-    return f"…{line[1 - WIDEST :]}" if end else f"{line[: WIDEST - 1]}…"

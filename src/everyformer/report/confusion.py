@@ -9,6 +9,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from everyformer.core.errors import UnsupportedError
+from everyformer.core.wording import shortened
 from everyformer.report.style import INK, WIDE, styled
 
 NAMED = 30
@@ -52,7 +53,7 @@ def draw_confusion(measured: Measured) -> Figure:
     axes.set_xlabel("answered")
     axes.set_ylabel("true class")
     if size <= NAMED:
-        names = [_short(name) for name in measured.classes]
+        names = [shortened(name, 16) for name in measured.classes]
         turn = 90 if max(map(len, names)) * size > 40 else 0
         axes.set_xticks(range(size), names, rotation=turn)
         axes.set_yticks(range(size), names)
@@ -115,7 +116,3 @@ def _measures(evaluation: Mapping[str, Any]) -> str:
         f"Accuracy {evaluation['accuracy']:.3f} (always training's commonest class: "
         f"{evaluation['majority_accuracy']:.3f}), macro F1 {evaluation['macro_f1']:.3f}."
     )
-
-
-def _short(name: str) -> str:
-    return name if len(name) <= 16 else f"{name[:15]}…"

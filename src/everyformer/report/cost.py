@@ -6,7 +6,7 @@ from typing import Any
 from matplotlib.lines import Line2D
 
 from everyformer.comparison.metrics import METRICS
-from everyformer.comparison.results import Interval, Results, TableRow, finished
+from everyformer.comparison.results import Results, finished
 from everyformer.core.wording import few
 from everyformer.report.curves import short
 from everyformer.report.headline import decided
@@ -51,7 +51,8 @@ def draw_cost(results: Results, styles: Styles, what: str) -> Drawing | None:
         gid = lines.id_of(member)
         size = 4.5 if member in named or not crowd else 4
         look: dict[str, Any] = {"color": style.colour, "marker": style.marker, "markersize": size}
-        across, along = _reach(row, context, writes), row["interval"]
+        across = row["decode_spread"].get(context) if writes else row["speed_spread"]
+        along = row["interval"]
         if not crowd and along is not None:
             axes.plot([x, x], [metric.scale * end for end in along], color=style.colour, lw=0.8)
         if not crowd and across is not None:
@@ -87,10 +88,6 @@ def front(places: Mapping[str, tuple[float, float]]) -> list[str]:
         if not result or place[1] < places[result[-1]][1] or place == places[result[-1]]:
             result.append(name)
     return result
-
-
-def _reach(row: TableRow, context: str, writes: bool) -> Interval | None:
-    return row["decode_spread"].get(context) if writes else row["speed_spread"]
 
 
 def _caption(results: Results, leading: list[str], costs: Mapping[str, float], writes: bool) -> str:

@@ -120,22 +120,19 @@ def draw_film(pictures: np.ndarray, rewards: np.ndarray, name: str) -> Figure:
     return figure
 
 
-def draw_attended(
-    weights: Mapping[str, Tensor], tokens: int, reader: int, first: int, most: int | None = None
-) -> Figure:
+def draw_attended(weights: Mapping[str, Tensor], tokens: int, reader: int, first: int) -> Figure:
     """Steps of an episode that are read where an action is chosen: a panel a head.
 
     Args:
         weights: (heads, L, L) by module path. tokens: of a step.
         reader: which of them the action is read from.
         first: step of the episode at which the window begins.
-        most: at most so many layers and heads (default: all).
     """
     steps = {
         path: maps[:, reader::tokens].unflatten(-1, (-1, tokens)).sum(-1).float().cpu().numpy()
         for path, maps in weights.items()
     }
-    rows, reach = _read_steps(steps, most)
+    rows, reach = _read_steps(steps)
     caption = (
         f"Row: a step whose action is chosen; column: a step that is read for it, all its tokens "
         f"together; step 0 is step {first} of the episode. Darker: more weight (square root "
@@ -146,10 +143,7 @@ def draw_attended(
 
 @styled
 def draw_remembered(
-    weights: Mapping[str, np.ndarray],
-    begins: Sequence[int],
-    cues: Sequence[int] = (),
-    most: int | None = None,
+    weights: Mapping[str, np.ndarray], begins: Sequence[int], cues: Sequence[int] = ()
 ) -> Figure:
     """Steps that are read, by memory too, at each of some steps that were played one after the
     other: a panel a head. Lines part the episodes.
@@ -158,9 +152,8 @@ def draw_remembered(
         weights: (heads, T, T) by module path, a row the step that acts.
         begins: steps at which an episode begins, the first one 0.
         cues: steps at which something is seen that is to be remembered; their columns are marked.
-        most: at most so many layers and heads (default: all).
     """
-    rows, reach = _read_steps(weights, most)
+    rows, reach = _read_steps(weights)
     steps = next(iter(weights.values())).shape[-1]
     within = [begin for begin in begins if begin < steps]
     caption = (
@@ -170,7 +163,7 @@ def draw_remembered(
     )
     seen = np.isin(np.arange(steps), cues)
     if seen.any():
-        later = [_on(maps, seen) for maps in list(weights.values())[:most]]
+        later = [_on(maps, seen) for maps in weights.values()]
         caption += (
             " Marked columns: steps that show what is to be remembered; share of the weight of "
             f"later steps that lies on them, layer by layer: {', '.join(later)}."
@@ -197,11 +190,11 @@ def _on(weights: np.ndarray, seen: np.ndarray) -> str:
 
 
 def _read_steps(
-    weights: Mapping[str, np.ndarray], most: int | None
+    weights: Mapping[str, np.ndarray],
 ) -> tuple[list[list[Panel]], str]:
     """A row of panels a layer of weights (heads, T, T), and how far back they lie in words."""
     rows, reach = [], []
-    for path, steps in list(weights.items())[:most]:
+    for path, steps in weights.items():
         count = steps.shape[-1]
         back = np.arange(count)[:, None] - np.arange(count)
         reach.append(float((back * np.nan_to_num(steps)).sum(-1).mean()))
@@ -211,7 +204,7 @@ def _read_steps(
                 np.where(back >= 0, head, np.nan),
                 ("step that is read", "step that acts" if n == 0 else ""),
             )
-            for n, head in enumerate(steps[:most])
+            for n, head in enumerate(steps)
         ])  # fmt: skip
     listed = ", ".join(f"{steps:.1f}" for steps in reach)
     return rows, f"Mean distance read, layer by layer: {listed} steps."

@@ -12,6 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from everyformer.core.panels import Panel, Panels
+from everyformer.core.wording import shortened
 from everyformer.report.style import WIDE, styled
 
 PANEL = 1.6
@@ -160,7 +161,7 @@ def _write(axis: Axes, panel: Panel, norm: Normalize, texts: Sequence[str]) -> N
     for n, text in enumerate(map(_plain, texts)):
         row, column = divmod(n, columns)
         colour = "white" if norm(panel.values[row, column]) > 0.5 else "black"
-        shown = text if len(text) <= room else f"{text[: room - 1]}\N{HORIZONTAL ELLIPSIS}"
+        shown = shortened(text, room)
         axis.text(column, row, shown, color=colour, ha="center", va="center", **look)
 
 

@@ -96,7 +96,8 @@ def _fairness_notes(rows: list[TableRow], config: dict[str, Any]) -> Iterator[st
             "the order can differ. With --budget-tokens every member sees the same tokens."
         )
     if config["training"]["precision"] == "auto":
-        half = [row["member"] for row in rows if _precision_of(row) == "bfloat16"]
+        timed = ((row["member"], row["calibrated"]) for row in rows)
+        half = [name for name, known in timed if known and known["precision"] == "bfloat16"]
         found = f"{few(half)} in bfloat16, the others in float32"
         if len(half) in (0, len(rows)):
             found = f"all in {'bfloat16' if half else 'float32'}"
@@ -106,11 +107,6 @@ def _fairness_notes(rows: list[TableRow], config: dict[str, Any]) -> Iterator[st
             f"All were trained with one learning rate, {config['training']['lr']:g}; a member may "
             "do better with its own (--lr-grid)."
         )
-
-
-def _precision_of(row: TableRow) -> str | None:
-    known = row["calibrated"]
-    return None if known is None else known["precision"]
 
 
 def drifts(rows: list[TableRow], config: dict[str, Any]) -> Iterator[str]:

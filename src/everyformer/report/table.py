@@ -23,6 +23,7 @@ from everyformer.report.selection import baseline, crowded
 from everyformer.report.style import Styles, swatch
 from everyformer.report.words import (
     apart,
+    between,
     brief,
     contexts_of,
     faster_from,
@@ -206,7 +207,7 @@ def _columns(results: Results) -> list[Column]:
             lambda row: row["tokens_per_second"],
             "{:,.0f}".format,
             "higher",
-            lambda row: _quartiles(row["speed_spread"], "{:,.0f}".format),
+            lambda row: between(row["speed_spread"], "{:,.0f}".format),
             lambda row: row["speed_spread"],
         ),
         Column("memory of training", lambda row: row["peak_bytes"], size, "lower", unit="bytes"),
@@ -244,7 +245,7 @@ def _decoding(context: str) -> Column:
         lambda row: row["decode_ms"].get(context),
         brief,
         "lower",
-        lambda row: _limit(row, context) or _quartiles(row["decode_spread"].get(context), brief),
+        lambda row: _limit(row, context) or between(row["decode_spread"].get(context)),
         lambda row: row["decode_spread"].get(context),
     )
 
@@ -282,10 +283,6 @@ def _difference(row: TableRow, base: TableRow, results: Results) -> str:
 def _ratio(row: TableRow) -> str:
     ratio = row["parameter_ratio"]
     return "" if ratio is None or round(ratio, 2) == 1 else f"{ratio:.2f} x the first"
-
-
-def _quartiles(spread: Interval | None, written: Callable[[float], str]) -> str:
-    return "" if spread is None else f"{written(spread[0])} to {written(spread[1])}"
 
 
 def _best(rows: list[TableRow], column: Column) -> set[str]:

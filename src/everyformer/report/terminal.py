@@ -18,6 +18,7 @@ from everyformer.core.wording import listed
 from everyformer.report.headline import answer
 from everyformer.report.notes import baseline_notes, drifts
 from everyformer.report.words import (
+    between,
     brief,
     contexts_of,
     faster_from,
@@ -116,4 +117,4 @@ def _spread(value: float | None, around: Interval | None) -> str | None:
     """A number and its quartiles."""
     if value is None:
         return None
-    return brief(value) + (f" ({brief(around[0])} to {brief(around[1])})" if around else "")
+    return brief(value) + (f" ({between(around)})" if around else "")

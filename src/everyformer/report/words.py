@@ -1,7 +1,7 @@
 """Numbers and names of a comparison as its sentences, tables and captions write them."""
 
 import html
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from everyformer.benchmark.points import BASELINE, is_settled
@@ -18,10 +18,7 @@ def quality(value: float, metric: Metric) -> str:
 
 def interval(row: TableRow, metric: Metric) -> str:
     """A row's 95% interval."""
-    if row["interval"] is None:
-        return "unknown"
-    low, high = row["interval"]
-    return f"{quality(low, metric)} to {quality(high, metric)}"
+    return between(row["interval"], METRICS[metric].written) or "unknown"
 
 
 def faster_from(row: TableRow, results: Results) -> str:
@@ -66,10 +63,7 @@ def returned(row: TableRow) -> str | None:
 def returned_between(row: TableRow) -> str:
     """The 95% interval of a return that was reached."""
     result = row.get("played")
-    if not result or result["interval"] is None:
-        return ""
-    low, high = result["interval"]
-    return f"{brief(low)} to {brief(high)}"
+    return between(result["interval"]) if result else ""
 
 
 def apart(a: Interval | None, b: Interval | None) -> bool:
@@ -88,6 +82,11 @@ def count(number: float) -> str:
 def brief(number: float) -> str:
     """Three digits at least, and no powers of ten: 0.797, 15.9, 1,234."""
     return f"{number:.3g}" if abs(number) < 100 else f"{number:,.0f}"
+
+
+def between(ends: Interval | None, written: Callable[[float], str] = brief) -> str:
+    """The ends of an interval; '' where they are not known."""
+    return "" if ends is None else f"{written(ends[0])} to {written(ends[1])}"
 
 
 def several(names: Sequence[str], one: str, more: str) -> str:

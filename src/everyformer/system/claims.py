@@ -49,7 +49,8 @@ class _Watch(TorchDispatchMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         kwargs = kwargs or {}
-        if func.overloadpacket.__name__ in FACTORIES and not _is_meta(kwargs.get("device")):
+        makes = func.overloadpacket.__name__ in FACTORIES
+        if makes and torch.device(kwargs.get("device") or "cpu").type == "cpu":
             shape = next((part for part in args if isinstance(part, list | tuple)), ())
             item = (kwargs.get("dtype") or torch.get_default_dtype()).itemsize
             sides = " x ".join(map(str, shape))
@@ -57,7 +58,3 @@ class _Watch(TorchDispatchMode):
                 math.prod(shape) * item, f"{self.what}: a tensor of {sides}", "choose smaller sizes"
             )
         return func(*args, **kwargs)
-
-
-def _is_meta(device: Any) -> bool:
-    return device is not None and torch.device(device).type != "cpu"

@@ -41,11 +41,15 @@ def unchanged(before: Tensor | None, now: Tensor) -> bool:
     return same and (now.is_meta or torch.equal(before, now))
 
 
+def raw_bytes(tensor: Tensor) -> memoryview:
+    """The bytes of a tensor's numbers, in order."""
+    return tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data
+
+
 def weights_digest(model: nn.Module) -> str:
     """A short hash of all weights by name, the same on every machine: of a model, for good."""
     result = hashlib.blake2b(digest_size=16)
     for name, tensor in sorted(model.state_dict().items()):
-        raw = tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes()
-        for part in (to_json(name).encode(), raw):
+        for part in (to_json(name).encode(), raw_bytes(tensor)):
             result.update(len(part).to_bytes(8, "little") + part)
     return result.hexdigest()

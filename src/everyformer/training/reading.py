@@ -3,7 +3,6 @@
 `Curves` are losses of a text by position in the segment, and by how much text came before.
 """
 
-import itertools
 import math
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
@@ -14,7 +13,7 @@ from torch import Tensor, nn
 
 from everyformer.core.errors import UnsupportedError
 from everyformer.core.outputs import ModelOutput
-from everyformer.data.batch import IGNORED, Batch
+from everyformer.data.batch import IGNORED, Batch, batched
 from everyformer.data.dataset import Dataset, OrderedDataset
 from everyformer.data.text import TextDataset
 from everyformer.genes.memory.base import memories_of
@@ -54,7 +53,8 @@ def read_windows(
         windows = dataset.warmed(size, limit, segments)
     else:
         windows = (([], batch) for batch in dataset.validation_batches(size, limit))
-    for turn in _turns(windows, world.size):
+    # one for each process; the last time there may be fewer
+    for turn in batched(windows, world.size):
         own = turn[min(world.rank, len(turn) - 1)]
         counts = world.rank < len(turn)
         if not counts and not world.in_step:
@@ -73,13 +73,6 @@ def read_windows(
             for _ in range(idle):
                 forward(model, batch, begin(model, len(batch.targets)), last=1)
         yield read if counts else None
-
-
-def _turns(windows: Iterable[Window], size: int) -> Iterator[list[Window]]:
-    """``size`` windows at a time, one for each process; the last time there may be fewer."""
-    whole = iter(windows)
-    while turn := list(itertools.islice(whole, size)):
-        yield turn
 
 
 def segments_ahead(model: nn.Module, dataset: Dataset) -> int | None:

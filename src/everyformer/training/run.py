@@ -43,8 +43,7 @@ from everyformer.training.checkpoint import (
 )
 from everyformer.training.config import TrainingConfig
 from everyformer.training.logging import MetricsLog
-from everyformer.training.parallel.alike import check_alike
-from everyformer.training.parallel.world import World, read_launch
+from everyformer.training.parallel.world import World, check_alike, read_launch
 from everyformer.training.remote import Sending, fetch
 from everyformer.training.storage import RUN_FORMAT
 from everyformer.training.surroundings import environment, version_of

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from everyformer.core.config import converted
 from everyformer.core.errors import CheckpointError, DivergedError
 from everyformer.system.files import require_regular
+from everyformer.system.fingerprint import raw_bytes
 from everyformer.system.plain import from_json, to_json
 from everyformer.system.sealed import DamagedError
 
@@ -101,7 +102,7 @@ def _digest(tensors: dict[str, Tensor], aliases: str) -> str:
     sha256 = hashlib.sha256(aliases.encode())
     for name, tensor in sorted(tensors.items()):
         sha256.update(f"{name} {tensor.dtype} {list(tensor.shape)}\n".encode())
-        sha256.update(tensor.cpu().contiguous().flatten().view(torch.uint8).numpy().data)
+        sha256.update(raw_bytes(tensor))
     return sha256.hexdigest()
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from everyformer.cli.parsing import say
 from everyformer.cli.show.options import ShowOptions, folder_of, tell
-from everyformer.core.errors import ConfigError, UnsupportedError
+from everyformer.core.errors import ConfigError
 
 if TYPE_CHECKING:
     import numpy as np
@@ -31,9 +31,7 @@ def draw_neighbours(options: ShowOptions, of_environment: dict[str, Any]) -> int
     from everyformer.report.neighbours import write_neighbours
 
     trained = open_run(options.run)
-    tokenizer = trained.tokenizer()
-    if tokenizer is None:
-        raise UnsupportedError(trained.no_text())
+    tokenizer = trained.text_tokenizer()
     tokens, name = _tokens(trained, tokenizer, options)
     tokens = tokens[: options.length or LENGTH]
     if len(tokens) < 2:

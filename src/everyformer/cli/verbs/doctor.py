@@ -10,7 +10,7 @@ import shutil
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, requires, version
+from importlib.metadata import requires
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -141,10 +141,11 @@ def examine() -> dict:
 
     from everyformer import __version__
     from everyformer.core.devices import accelerator_name, pick_device
+    from everyformer.training.surroundings import version_of
 
     device = pick_device("auto")
     speed = speeds(device)
-    packages = [(name, _version(name), of) for name, of in _required()]
+    packages = [(name, version_of(name), of) for name, of in _required()]
     cuda = torch.cuda.is_available()
     return {
         "machine": {
@@ -183,13 +184,6 @@ def _required() -> Iterator[tuple[str, str]]:
         extra = re.search(r"extra == .(\w+).", condition)
         of = "core" if extra is None else _extra(extra[1])
         yield re.split(r"[^\w.-]", name)[0], of
-
-
-def _version(package: str) -> str | None:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None
 
 
 def room() -> dict[str, str]:

@@ -73,10 +73,7 @@ def run(words: Sequence[str]) -> int:
 
 def _text(trained: TrainedRun, options: GenerateOptions) -> int:
     """Continue the prompts; one is written as its tokens are drawn."""
-    tokenizer = trained.tokenizer()
-    if tokenizer is None:
-        raise UnsupportedError(trained.no_text())
-    texts = options.texts()
+    tokenizer, texts = trained.text_tokenizer(), options.texts()
     for number, text in enumerate(texts, 1):
         if not text:
             which = "the prompt" if len(texts) == 1 else f"prompt {number} of {len(texts)}"
@@ -207,10 +204,7 @@ def _translations(trained: TrainedRun, options: GenerateOptions) -> int:
             "a translation is searched, not drawn: leave out --tokens (--extra limits its length) "
             "and the options of sampling"
         )
-    tokenizer = trained.tokenizer()
-    if tokenizer is None:
-        raise UnsupportedError(trained.no_text())
-    lines = options.texts()
+    tokenizer, lines = trained.text_tokenizer(), options.texts()
     if not any(line.strip() for line in lines):
         raise ConfigError("there is nothing to translate: give --prompt TEXT, or - and lines")
     from everyformer.data.parallel import encode_source

@@ -65,13 +65,10 @@ def run(options: IndexOptions) -> int:
     if options.data.source is None:
         raise ConfigError("say which texts are to be read: --data FOLDER")
     from everyformer.cli.trained import open_run
-    from everyformer.core.errors import UnsupportedError
     from everyformer.datastores.indexing import Indexing, index_texts
 
     trained = open_run(options.run, options.device)
-    tokenizer = trained.tokenizer()
-    if tokenizer is None:
-        raise UnsupportedError(trained.no_text())
+    tokenizer = trained.text_tokenizer()
     context = options.context or trained.length
     how = Indexing(
         f"{PLACES[options.key]}:{options.layer}",

@@ -128,7 +128,9 @@ def build_index(
     resolved = _chosen(store, options or SearchOptions(), say)
     if resolved.kind not in BUILT_ONCE:
         return Index(store, resolved, ExactSearch(store.key_tensor, resolved.distance))
-    apart = _apart(store, resolved.seed)
+    draw = np.random.default_rng(resolved.seed)
+    # rows that recall is measured with
+    apart = np.sort(draw.choice(len(store), min(SAMPLE, -(-len(store) // 4)), replace=False))
     built = build(store, resolved, apart)
     way = FaissSearch(store, resolved, built)
     recall = _recall(store, resolved, way, apart, k)
@@ -241,12 +243,6 @@ def _chosen(store: Store, options: SearchOptions, say: Say) -> SearchOptions:
 
 def _place(store: Store) -> Path:
     return store.folder / ROWS / INDEX
-
-
-def _apart(store: Store, seed: int) -> np.ndarray:
-    """Rows that recall is measured with."""
-    draw = np.random.default_rng(seed)
-    return np.sort(draw.choice(len(store), min(SAMPLE, -(-len(store) // 4)), replace=False))
 
 
 def _recall(

@@ -7,7 +7,7 @@ are added to a finished store its own record stays, until `Writer.finish` replac
 """
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from io import BufferedWriter
@@ -103,8 +103,7 @@ class Writer:
         require_no_file(folder)
         with _translated(folder):
             folder.mkdir(parents=True, exist_ok=True)
-
-        def begin() -> tuple[Record, Any]:
+        with _locked(folder) as taken:
             if is_finished(folder) or is_unfinished(folder):
                 raise DataError(
                     f"there is a store in {folder} already: add to it, go on with it if it is not "
@@ -112,9 +111,7 @@ class Writer:
                 )
             (folder / ROWS).mkdir(exist_ok=True)
             record.write_progress(folder / ROWS, None)
-            return record, None
-
-        return cls._locked(folder, begin)
+            return cls(folder, record, None, taken)
 
     @classmethod
     def resume(cls, folder: str | Path, origin: Origin) -> Self:
@@ -126,8 +123,7 @@ class Writer:
             CheckpointError: it was begun with another origin.
         """
         folder = expanded(folder)
-
-        def begin() -> tuple[Record, Any]:
+        with _locked(folder) as taken:
             if not is_unfinished(folder):
                 raise DataError(
                     f"the store {folder} is finished: there is nothing to go on with; add to it"
@@ -136,9 +132,7 @@ class Writer:
                 )
             record, cursor = Record.read_progress(folder / ROWS)
             record.origin.check(origin, folder, windows=True)
-            return record, cursor
-
-        return cls._locked(folder, begin)
+            return cls(folder, record, cursor, taken)
 
     @classmethod
     def append(cls, folder: str | Path, origin: Origin, rows: int = 0) -> Self:
@@ -153,8 +147,7 @@ class Writer:
             ResourceError: the disk has too little room.
         """
         folder = expanded(folder)
-
-        def begin() -> tuple[Record, Any]:
+        with _locked(folder) as taken:
             record = Store.open(folder, verify=False).record
             record.origin.check(origin, folder, windows=True)
             if is_unfinished(folder):
@@ -164,20 +157,7 @@ class Writer:
             needed = bytes_needed(rows, record.width, record.dtype)
             check_space(folder, needed, f"adding {rows:,} keys to {folder}")
             record.write_progress(folder / ROWS, None)
-            return record, None
-
-        return cls._locked(folder, begin)
-
-    @classmethod
-    def _locked(cls, folder: Path, begin: Callable[[], tuple[Record, Any]]) -> Self:
-        taken = lock(folder)
-        try:
-            with _translated(folder):
-                record, cursor = begin()
-            return cls(folder, record, cursor, taken)
-        except BaseException:
-            taken.lock.release()
-            raise
+            return cls(folder, record, None, taken)
 
     def __enter__(self) -> Self:
         return self
@@ -332,6 +312,18 @@ def _array(values: Tensor | np.ndarray) -> np.ndarray:
         # numpy has no bfloat16
         return (values.float() if values.dtype == torch.bfloat16 else values).numpy()
     return np.asarray(values)
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[AcquireReturnProxy]:
+    """The lock of a store's writers, which is kept unless the block fails."""
+    taken = lock(folder)
+    try:
+        with _translated(folder):
+            yield taken
+    except BaseException:
+        taken.lock.release()
+        raise
 
 
 @contextmanager

@@ -5,6 +5,7 @@ Every process weighs its loss by its share of the scored targets, which all coun
 step, so the averaged gradient is exactly the one that a single process would compute.
 """
 
+import hashlib
 import itertools
 import os
 import time
@@ -19,9 +20,11 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from everyformer.core.devices import pick_device
-from everyformer.core.errors import ConfigError, EveryformerError, LostError
+from everyformer.core.errors import ConfigError, EveryformerError, LostError, PluginError
+from everyformer.core.foreign import source
 from everyformer.core.wording import listed
 from everyformer.data.batch import Portion
+from everyformer.system.fingerprint import raw_bytes
 from everyformer.training.config import Parallel
 from everyformer.training.parallel.shared import Replicated
 
@@ -198,6 +201,33 @@ class World:
         every: list[Any] = [None] * self.size
         dist.all_gather_object(every, value)
         return every
+
+
+def check_alike(model: nn.Module, world: World) -> None:
+    """Refuse buffers that differ between processes: no gradient brings those together again.
+
+    Raises:
+        PluginError: names the first one, and the part of the model that moves it.
+    """
+    buffers = dict(model.named_buffers())
+    if world.size == 1 or not buffers:
+        return
+    sums = [
+        int.from_bytes(hashlib.blake2b(raw_bytes(buffer), digest_size=7).digest())
+        for buffer in buffers.values()
+    ]
+    least = torch.tensor(sums, device=world.device)
+    most = least.clone()
+    dist.all_reduce(least, dist.ReduceOp.MIN)
+    dist.all_reduce(most, dist.ReduceOp.MAX)
+    for name, same in zip(buffers, (least == most).tolist(), strict=True):
+        if not same:
+            part = type(model.get_submodule(name.rpartition(".")[0]))
+            raise PluginError(
+                f"the buffer '{name}', which {part.__name__} ({source(part)}) moves, differs "
+                f"between the {world.size} processes of this run: what moves without a gradient "
+                "has to be summed over them once a step (`Mixer.end_step`)"
+            )
 
 
 @contextmanager

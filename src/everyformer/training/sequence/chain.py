@@ -98,10 +98,7 @@ class Chain:
 
     def total(self, terms: dict[str, float]) -> dict[str, float]:
         """The sums over all processes by name; one that a process lacks is 0 there."""
-        every: list[Any] = [terms]
-        if self.world.size > 1:
-            every = [None] * self.world.size
-            dist.all_gather_object(every, terms)
+        every = self.world.gathered(terms)
         names = dict.fromkeys(name for each in every for name in each)
         return {name: sum(each.get(name, 0.0) for each in every) for name in names}
 
