@@ -110,6 +110,16 @@ def test_the_other_verbs_take_a_converted_model(say: Say, refused: Refused, tree
     assert "cannot be learned: start from that model (--from)" in told
 
 
+def test_a_converted_llama_is_trained_on(say: Say, tree: Path) -> None:
+    """Its options have options: what a file leaves out of them is what the flags say."""
+    checkpoint("llama", tree / "theirs", beyond=1)
+    assert say("convert", "theirs", "--out", "ours")[0] == 0
+    tune = ("train", "--from", "ours", "--data", "text.txt", "--steps", "1", "--batch", "2")
+    code, _, err = say(*tune, "--length", "16", "--out", "tuned", "--training.threads", "1")
+    assert code == 0, err
+    assert "from ours: 0 fresh" in err
+
+
 def test_a_masked_model_keeps_its_mask_and_becomes_a_classifier(say: Say, tree: Path) -> None:
     checkpoint("bert", tree / "theirs")
     assert say("convert", "theirs", "--out", "ours")[0] == 0

@@ -270,10 +270,18 @@ def test_options_without_a_counterpart_are_refused(case, config, message, tmp_pa
         import_checkpoint(tmp_path)
 
 
-def test_windows_that_an_older_config_counts_from_a_layer_on(tmp_path):
+@pytest.mark.parametrize(
+    ("used", "first", "windows"),
+    [(True, 1, (None, 4)), (True, 0, (4, 4)), (True, None, (None, None)), (False, 0, (None, None))],
+)
+def test_windows_that_an_older_config_counts_from_a_layer_on(used, first, windows, tmp_path):
     theirs = theirs_of("qwen2, windows from layer 1 on", tmp_path)
-    change(tmp_path, layer_types=None)
-    agree(import_checkpoint(tmp_path).model, theirs)
+    change(tmp_path, layer_types=None, max_window_layers=first, use_sliding_window=used)
+    ours = import_checkpoint(tmp_path).model
+    assert tuple(block.mixer.options.window for block in ours.stack.blocks) == windows
+    if first is not None:
+        theirs = type(theirs).from_pretrained(tmp_path, attn_implementation="eager").eval()
+        agree(ours, theirs)
 
 
 @pytest.mark.parametrize("case", ["gpt2", "llama, tied, biased, wide heads"])
