@@ -234,6 +234,34 @@ def test_positions_that_restart_are_packed_documents():
                        wrapped(tokens).logits)  # fmt: skip
 
 
+@pytest.mark.filterwarnings("ignore")
+def test_packed_documents_stay_apart_in_a_graph():
+    wrapped = hf.EveryformerForCausalLM.wrap(model_of())
+    compiled = torch.compile(wrapped, backend="eager")
+    tokens = tokens_of(1, 9)
+    for positions in ([0, 1, 2, 3, 0, 1, 0, 1, 2], [*range(9)]):
+        given = torch.tensor([positions])
+        expected = wrapped(tokens, position_ids=given).logits
+        torch.testing.assert_close(compiled(tokens, position_ids=given).logits, expected)
+    assert not torch.allclose(wrapped(tokens).logits, wrapped(tokens, position_ids=torch.tensor(
+        [[0, 1, 2, 3, 0, 1, 0, 1, 2]])).logits)  # fmt: skip
+
+
+def test_their_trainer_smooths_the_labels_of_a_causal_model(tmp_path):
+    """Labels that are not moved by one teach a model to say what it reads."""
+    wrapped = hf.EveryformerForCausalLM.wrap(model_of(vocabulary=8)).train()
+    tokens = (torch.arange(12) * 3 + torch.arange(4)[:, None]) % 8
+    rows = [{"input_ids": row, "labels": row} for row in tokens]
+    options = transformers.TrainingArguments(
+        tmp_path, max_steps=60, learning_rate=1e-2, label_smoothing_factor=0.1, report_to=[],
+        per_device_train_batch_size=4, use_cpu=True, disable_tqdm=True, save_strategy="no",
+        logging_strategy="no",
+    )  # fmt: skip
+    transformers.Trainer(wrapped, options, train_dataset=rows).train()
+    said = wrapped.eval()(tokens).logits.argmax(-1)
+    assert (said[:, :-1] == tokens[:, 1:]).float().mean() > 0.9
+
+
 @pytest.mark.parametrize(
     ("error", "words", "call"),
     [

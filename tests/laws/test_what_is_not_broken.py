@@ -1,5 +1,6 @@
 """No false alarm: tables that were rounded, modes that take other lengths, experts, other ids."""
 
+import dataclasses
 import subprocess
 import sys
 
@@ -184,7 +185,7 @@ def test_the_program_of_a_cache_in_another_order_runs() -> None:
             """Forgotten."""
 
     [broken] = check(subject_of(Stays(), make=Stays, vocabulary=16), laws=("streaming",))
-    assert "after its rows were put in the order [2, 0, 0]" in broken.detail
+    assert "after its rows were put in the order [2, 0, 0, 4, 1]" in broken.detail
     assert "cache.reorder_cache(rows)" in broken.reproduction
     compile(broken.reproduction, "program", "exec")
 
@@ -199,3 +200,51 @@ def test_the_program_of_a_state_of_torch_in_another_order_moves_its_rows(monkeyp
     )
     # the program moves the rows, as it should be done: nothing is left
     assert float(ran.stdout.removeprefix("tensor(").partition(",")[0].rstrip(")\n")) < 1e-12
+
+
+@pytest.mark.parametrize("layers", [1, 3])
+@pytest.mark.parametrize("kind", [nn.GRU, nn.LSTM])
+def test_a_cache_whose_rows_are_not_its_first_dimension_is_not_reordered(kind, layers) -> None:
+    class Recurrent(Base):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = kind(4, 4, layers, batch_first=True)
+
+        def forward(self, x: Tensor, state: object = None) -> object:
+            y, after = self.layers(self.embed(x), state)
+            return self.head(y), after
+
+    subject = subject_of(Recurrent(), make=Recurrent, vocabulary=16)
+    [one] = check(subject, laws=("streaming",))
+    assert one.status == "held", one.detail
+    assert "rows are not the first dimension of its cache" in one.detail
+
+
+def test_gradients_go_through_what_a_plain_record_holds() -> None:
+    @dataclasses.dataclass
+    class Out:
+        loss: object
+        logits: Tensor
+
+    class Recorded(Base):
+        def forward(self, x: Tensor) -> object:
+            return Out(None, self.head(self.embed(x).cumsum(1)))
+
+    [one] = check(subject_of(Recorded(), make=Recorded, vocabulary=16), laws=("gradients",))
+    assert (one.status, one.detail) == ("held", "3 parameters get a gradient")
+
+
+def test_what_a_living_model_holds_and_does_not_save_is_named() -> None:
+    class Unsaved(Base):
+        def __init__(self) -> None:
+            super().__init__()
+            self.table = torch.randn(4)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.head(self.embed(x).cumsum(1) * self.table)
+
+    [living] = check(Unsaved(), laws=("saving",), vocabulary=16)
+    assert living.status == "held"
+    assert living.detail.endswith("; table, which it does not save, taken for constant")
+    [made] = check(subject_of(Unsaved(), make=Unsaved, vocabulary=16), laws=("saving",))
+    assert made.status == "failed"

@@ -41,6 +41,7 @@ try:
     )
     from transformers.cache_utils import Cache
     from transformers.modeling_outputs import CausalLMOutputWithPast
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 except ImportError as error:
     raise MissingExtraError("transformers", "hf", "the Hugging Face interface") from error
 
@@ -338,8 +339,12 @@ def _mask(
         # in a graph the values are not known, and a mask of ones changes nothing
         if torch.compiler.is_compiling() or not keep.all():
             mask = Mask(keep=keep)
-    if positions is None or torch.compiler.is_compiling():
+    if positions is None:
         return mask
+    if torch.compiler.is_compiling():
+        # their values are not known: positions without padding or a cache may be of documents
+        plain = state is None and attention_mask is None and positions.shape[-1] > 1
+        return Mask(documents=_documents(positions.expand(batch, -1))) if plain else mask
     seen = None if state is None else state.seen
     counted = positions_of(batch, length, mask, seen, tokens.device).expand(batch, -1)
     expanded = positions.expand(batch, -1)
@@ -347,8 +352,7 @@ def _mask(
     if expanded.shape == counted.shape and torch.equal(expanded[real], counted[real]):
         return mask
     if expanded.shape == counted.shape and state is None and mask is None:
-        starts = expanded[:, 1:] != expanded[:, :-1] + 1
-        documents = nn.functional.pad(starts.long().cumsum(1), (1, 0))
+        documents = _documents(expanded)
         if torch.equal(document_positions(documents), expanded):
             return Mask(documents=documents)
     raise UnsupportedError(
@@ -357,6 +361,14 @@ def _mask(
     )
 
 
+def _documents(positions: Tensor) -> Tensor:
+    """Documents (B, L), counted from 0, of positions that restart where another begins."""
+    starts = positions[:, 1:] != positions[:, :-1] + 1
+    return nn.functional.pad(starts.long().cumsum(1), (1, 0))
+
+
+# by it their Trainer tells causal models, whose labels its smoothing moves by one
+MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[EveryformerConfig.model_type] = EveryformerForCausalLM.__name__
 AutoConfig.register(EveryformerConfig.model_type, EveryformerConfig, exist_ok=True)
 AutoModelForCausalLM.register(EveryformerConfig, EveryformerForCausalLM, exist_ok=True)
 register()

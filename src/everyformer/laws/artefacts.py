@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from everyformer.core.foreign import cut
+from everyformer.core.wording import few
 from everyformer.laws.inputs import in_float64, seed
 from everyformer.laws.rounding import doubled
 from everyformer.laws.subject import Subject
@@ -121,7 +122,19 @@ def saving(subject: Subject) -> str:
                 f"print(({subject.call_code('x')} - y).abs().max())  # not 0",
             ),
         )
-    return f"{len(made.state_dict())} tensors, read into one whose weights were others"
+    unsaved = "" if subject.make is not None else _unsaved(made)
+    return f"{len(made.state_dict())} tensors, read into one whose weights were others{unsaved}"
+
+
+def _unsaved(model: nn.Module) -> str:
+    """Remark on tensors that a living model holds and saves nowhere: its copy holds them, too."""
+    plain = [
+        name
+        for module in model.modules()
+        for name, value in vars(module).items()
+        if isinstance(value, Tensor) and value.is_floating_point()
+    ]
+    return f"; {few(plain)}, which it does not save, taken for constant" if plain else ""
 
 
 def _stir(model: nn.Module) -> None:

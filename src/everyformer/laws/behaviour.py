@@ -1,12 +1,13 @@
 """Lengths, order, determinism and gradients: what a model does with what it may be given."""
 
+import dataclasses
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from everyformer.core.foreign import FAILURES, cut
-from everyformer.laws.inputs import in_float64, seed
+from everyformer.laws.inputs import first, in_float64, seed
 from everyformer.laws.rounding import doubled
 from everyformer.laws.subject import TRIED, Subject
 from everyformer.laws.verdict import LawBroken, NotJudged
@@ -159,6 +160,7 @@ def differentiated(subject: Subject, x: Tensor, *, training: bool) -> nn.Module:
         seed(0)
         result = subject.call(model, in_float64(x))
         parts = [part for part in _tensors(result) if part.requires_grad]
+        parts = parts or [first(result)]
         torch.autograd.backward([(part * part.detach().cos()).sum() for part in parts])
     return model
 
@@ -169,6 +171,8 @@ def _tensors(result: Any) -> list[Tensor]:
         return [result] if result.is_floating_point() else []
     if hasattr(result, "items"):
         return [t for _, part in result.items() for t in _tensors(part)]
+    if dataclasses.is_dataclass(result):
+        result = [*vars(result).values()]
     if isinstance(result, (tuple, list)):
         return [t for part in result for t in _tensors(part)]
     return []

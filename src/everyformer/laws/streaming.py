@@ -90,7 +90,8 @@ def pieces(subject: Subject, length: int, cuts: tuple[int, ...]) -> None:
 
 def reordered(subject: Subject, length: int) -> str:
     """Rows that change places half-way (as beams do) go on as the rows that they are now."""
-    x, rows, half = subject.inputs.draw(3, length), torch.tensor([2, 0, 0]), length // 2
+    # as many as hardly any other dimension of a cache
+    x, rows, half = subject.inputs.draw(5, length), torch.tensor([2, 0, 0, 4, 1]), length // 2
     x = in_float64(x)
     model = subject.copy()
     with torch.no_grad(), doubled():
@@ -102,12 +103,12 @@ def reordered(subject: Subject, length: int) -> str:
         y, _ = subject.feed(model, x[rows][:, half:], cache)
     expected = subject.exact(x[rows])[:, half:]
     off = float((y.flatten(2) - expected).abs().max())
-    if not off <= subject.bound(subject.inputs.draw(3, length)):
+    if not off <= subject.bound(subject.inputs.draw(5, length)):
         raise LawBroken(
             f"after its rows were put in the order {rows.tolist()} at {half} of {length} inputs, "
             f"the cache gives outputs that are off by {off:.2g}",
             subject.code(
-                subject.inputs.code(3, length),
+                subject.inputs.code(5, length),
                 f"rows = torch.tensor({rows.tolist()})",
                 *subject.feed_code(),
                 f"_, cache = feed(x[:, :{half}], None)",

@@ -185,6 +185,8 @@ def _write(
         from everyformer.system.files import written_whole
 
         wrapped = EveryformerForCausalLM.wrap(model)  # type: ignore[arg-type]
+        if tokenizer is not None:
+            wrapped.generation_config.eos_token_id = tokenizer.separator
         with written_whole(out) as folder:
             wrapped.save_pretrained(folder)
             if tokenizer is not None:

@@ -288,11 +288,13 @@ class BlockTable(Pattern):
         if min(blocks, default=0) < 0:
             raise GeneError(f"blocks of a table count from 0, so none of them is {min(blocks)}")
         count = max(max(len(rows) for rows in self.table), max(blocks, default=-1) + 1)
-        entries = self._entries(count)
-        seen = torch.zeros(*entries.shape[:2], count + 1, dtype=torch.bool)
-        # what is none goes to a column that is cut off
-        at = torch.where(entries < 0, count, entries)
-        seen = seen.scatter(2, at, True)[..., :count].contiguous()
+        # numbers, wherever weights are made
+        with torch.device("cpu"):
+            entries = self._entries(count)
+            seen = torch.zeros(*entries.shape[:2], count + 1, dtype=torch.bool)
+            # what is none goes to a column that is cut off
+            at = torch.where(entries < 0, count, entries)
+            seen = seen.scatter(2, at, True)[..., :count].contiguous()
         object.__setattr__(self, "seen", Constant(seen))
 
     @property

@@ -80,8 +80,11 @@ class Plain(Subject):
         if hasattr(cache, "reorder_cache"):
             cache.reorder_cache(rows)
             return cache
-        if not all(isinstance(leaf, Tensor | int | None) for leaf in tree_leaves(cache)):
+        leaves = tree_leaves(cache)
+        if not all(isinstance(leaf, Tensor | int | None) for leaf in leaves):
             raise NotJudged("its cache cannot be reordered")
+        if any(isinstance(leaf, Tensor) and leaf.shape[:1] != rows.shape for leaf in leaves):
+            raise NotJudged("rows are not the first dimension of its cache, so none were reordered")
         return tree_map(lambda t: t[rows] if isinstance(t, Tensor) else t, cache)
 
     def rows_code(self, cache: Any) -> list[str]:
