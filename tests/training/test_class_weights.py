@@ -1,4 +1,4 @@
-"""Weights of classes: scikit-learn's balanced ones, in torch's weighted mean, of training alone."""
+"""Weights of classes: scikit-learn's balanced ones, in the mean of rows, of training alone."""
 
 from typing import Any
 
@@ -11,6 +11,7 @@ from sklearn.utils.class_weight import compute_class_weight
 from everyformer.core.errors import ConfigError
 from everyformer.data.arrays import ArrayDataset
 from everyformer.data.batch import Batch
+from everyformer.models.language import total_loss
 from everyformer.training import TrainingConfig, train
 from everyformer.training.evaluate import evaluate
 from everyformer.training.parallel.world import World
@@ -55,14 +56,21 @@ def test_a_class_without_a_training_row_weighs_nothing() -> None:
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
-def test_the_loss_is_torchs_weighted_mean_in_training_alone(smoothing: float) -> None:
+def test_the_loss_is_the_mean_of_weighted_rows_in_training_alone(smoothing: float) -> None:
     toy, made = data(), model(label_smoothing=smoothing)
     weigh_classes(made, toy, BALANCED)
     batch = toy.rows(np.arange(20))
     out = made(batch.inputs.double(), targets=batch.targets)
     weights = torch.tensor(toy.balanced_weights)
     plain = F.cross_entropy(out.logits, batch.targets, label_smoothing=smoothing)
-    weighted = F.cross_entropy(out.logits, batch.targets, weights, label_smoothing=smoothing)
+    summed = F.cross_entropy(
+        out.logits,
+        batch.targets,
+        weights.to(out.logits),
+        label_smoothing=smoothing,
+        reduction="sum",
+    )
+    weighted = summed / len(batch.targets)
     torch.testing.assert_close(out.loss.double(), weighted, atol=1e-6, rtol=1e-6)
     assert abs(plain - weighted) > 1e-3
     torch.testing.assert_close(
@@ -85,6 +93,23 @@ def test_slices_of_a_batch_have_its_weighted_gradient(slices: int) -> None:
         found.append((losses["task"], [weight.grad for weight in made.parameters()]))
     assert found[0][0] == pytest.approx(found[1][0], rel=1e-6)
     torch.testing.assert_close(found[0][1], found[1][1], atol=1e-7, rtol=1e-5)
+
+
+def test_every_class_counts_as_much_however_small_batches_are() -> None:
+    """Batches without a rare row count by the weights of those that they hold."""
+    toy, made = data(train_rows=np.arange(20)), model()
+    weigh_classes(made, toy, BALANCED)
+    shares = torch.zeros(3, dtype=torch.float64)
+    for first in range(0, 20, 4):
+        batch = toy.rows(np.arange(first, first + 4))
+        logits = made(batch.inputs.double()).logits.detach().requires_grad_()
+        out = total_loss(logits, batch.targets, {}, made.config, made.class_weights)[0]
+        # d loss / d logit of the right class, over 1 - p
+        [grad] = torch.autograd.grad(out, logits)
+        index = batch.targets[:, None]
+        right = -grad.gather(1, index) / (1 - logits.softmax(-1).gather(1, index))
+        shares.index_add_(0, batch.targets, right[:, 0])
+    torch.testing.assert_close(shares, shares.mean().expand(3), rtol=1e-5, atol=1e-7)
 
 
 def test_a_training_weighs_and_its_evaluation_does_not() -> None:

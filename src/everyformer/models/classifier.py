@@ -118,14 +118,6 @@ class Answering(Model):
         """Weigh each row's loss in training by that of its class; None: all alike."""
         self.class_weights = None if weights is None else torch.tensor(weights)
 
-    def term_counts(self, inputs: Tensor, targets: Tensor, mask: Mask | None) -> dict[str, float]:
-        counts = super().term_counts(inputs, targets, mask)
-        if self.class_weights is None:
-            return counts
-        return counts | {
-            "task": float(self.class_weights.cpu()[targets[targets >= 0].cpu()].double().sum())
-        }
-
     def answer(self, z: Tensor, targets: Tensor | None, out: StackOutput) -> ModelOutput:
         """The output of a head's outputs ``z``, with the loss where there are targets."""
         config = self.config

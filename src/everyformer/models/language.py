@@ -226,7 +226,8 @@ def total_loss(
 ) -> tuple[Tensor | None, Losses]:
     """Mean cross-entropy over scored targets as ``task``, and its sum with the members' terms.
 
-    With ``weights`` (V,) of the classes the mean is the weighted one, sum w_y l / sum w_y.
+    With ``weights`` (V,) of the classes, whose mean over the training rows is 1, it is the mean of
+    w_y l over targets: whichever classes a batch holds, each row counts by its own.
 
     ``config.label_smoothing`` e is spread over all V classes (torch), e / V each, or over the
     others (tensor2tensor), e / (V - 1) each, which is the first with e V / (V - 1).
@@ -236,9 +237,7 @@ def total_loss(
     require_targets(targets, logits.shape[:-1])
     goals = targets.flatten().long()
     logits = logits.flatten(0, -2)
-    if weights is not None:
-        return added(_cross_entropy(logits, goals, config, "mean", weights), terms)
-    return with_terms(_summed(logits, goals, config), goals, terms)
+    return with_terms(_summed(logits, goals, config, weights), goals, terms)
 
 
 def require_targets(targets: Tensor, shape: Sequence[int]) -> None:
@@ -250,21 +249,17 @@ def require_targets(targets: Tensor, shape: Sequence[int]) -> None:
         )
 
 
-def _summed(logits: Tensor, goals: Tensor, config: ModelConfig) -> Tensor:
-    """Cross-entropy of logits (N, V) with ``goals`` (N,), summed over those that are scored."""
-    return _cross_entropy(logits, goals, config, "sum")
-
-
-def _cross_entropy(
-    logits: Tensor, goals: Tensor, config: ModelConfig, over: str, weights: Tensor | None = None
+def _summed(
+    logits: Tensor, goals: Tensor, config: ModelConfig, weights: Tensor | None = None
 ) -> Tensor:
+    """Cross-entropy of logits (N, V) with ``goals`` (N,), summed over those that are scored."""
     smoothing = config.label_smoothing
     if config.smoothing_over == "others":
         smoothing *= logits.shape[-1] / (logits.shape[-1] - 1)
     wide = torch.promote_types(logits.dtype, torch.float32)
     weights = None if weights is None else weights.to(wide)
     logits = logits.to(wide)
-    return F.cross_entropy(logits, goals, weights, reduction=over, label_smoothing=smoothing)
+    return F.cross_entropy(logits, goals, weights, reduction="sum", label_smoothing=smoothing)
 
 
 def with_terms(summed: Tensor, goals: Tensor, terms: Losses) -> tuple[Tensor, Losses]:
