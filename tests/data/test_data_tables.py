@@ -11,6 +11,7 @@ from data_files import Files, Load, delimited, write
 
 from everyformer.core.errors import ConfigError, DataError, EveryformerError
 from everyformer.data import DataConfig
+from everyformer.data.headers import decimal_commas
 from everyformer.data.sources import open_source
 from everyformer.data.table import Table
 from everyformer.data.tables import labelled_reader, open_table
@@ -338,3 +339,17 @@ def test_rows_without_a_label_are_left_out_where_that_is_said(tmp_path: Path, lo
         load(path, "lm", text_column="text", unlabelled="skip")
     with pytest.raises(DataError, match="12 texts without a label"):
         load(path, "classify-text")
+
+
+@pytest.mark.parametrize(
+    ("cells", "commas"),
+    [
+        (["3,82", "4", "text, more"], True),
+        (["-0,5", "+1,25"], True),
+        (["3,82", "4.5"], False),
+        (["4.5", "7"], False),
+        (["a", "4", ""], False),
+    ],
+)
+def test_decimal_commas_are_those_of_a_table_without_points(cells, commas) -> None:
+    assert decimal_commas(cells) is commas

@@ -8,6 +8,7 @@ import torch
 
 import everyformer as ef
 from everyformer.core.errors import CheckpointError
+from everyformer.core.mask import Mask
 from everyformer.family import list_members
 from everyformer.generation.config import Sampling
 from everyformer.generation.sampling import stream
@@ -55,6 +56,13 @@ def test_what_is_drawn_behind_a_kept_state_is_what_one_stream_draws(name, prompt
     behind = list(stream(made, begun[:, -1:], tokens=12, state=first.state))
     assert torch.equal(torch.cat((begun, torch.stack(behind, 1)), 1), whole)
     assert not torch.equal(begun, whole[:, 8:16])
+
+
+def test_padding_is_no_place_in_a_text():
+    made, keep = model("attention"), torch.tensor([[False, True, True, True]])
+    padded, mask = torch.tensor([[0, 1, 2, 3]]), Mask(keep=keep)
+    alone = torch.stack(list(stream(made, [1, 2, 3], tokens=9)), 1)
+    assert torch.equal(torch.stack(list(stream(made, padded, mask=mask, tokens=9)), 1), alone)
 
 
 @pytest.mark.parametrize("name", ["transformer-xl", "compressive", "aft-simple"])

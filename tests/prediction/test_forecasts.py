@@ -139,6 +139,8 @@ def test_an_outlier_is_unexpected_and_the_rate_is_that_of_held_out_values(reader
     data = ef_data(reader.data)
     assert count == int((data.series.ends - data.train_ends).sum())
     assert rate == 0  # the week repeats itself, but for a day's trend
+    known = SeriesReader(reader.model, data=reader.data, fingerprint=data.fingerprint)
+    assert known.held_out_rate() is not None
     changed = SeriesReader(reader.model, data=reader.data, fingerprint="that of other data")
     assert changed.held_out_rate() is None
     moved = dataclasses.replace(reader.data, source=str(tmp_path / "gone.csv"))

@@ -1,5 +1,7 @@
 """Windows over a long text: every target once, the context that was promised, equal modes."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
@@ -11,7 +13,7 @@ from everyformer.core.errors import ConfigError, UnsupportedError
 from everyformer.data import DataConfig, load_dataset
 from everyformer.data.dataset import Dataset
 from everyformer.models.base import Model
-from everyformer.training.evaluate import evaluate, evaluate_long
+from everyformer.training.evaluate import _count, evaluate, evaluate_long
 
 
 def model_of(length: int, member: str = "rope") -> Model:
@@ -104,3 +106,13 @@ def test_reading_in_order_is_one_pass_over_the_whole_text(member: str, held_out:
     assert found is not None
     assert found["scored"] == held_out - 1
     assert found["loss"] == pytest.approx(float(F.cross_entropy(logits, tokens[0, 1:])), abs=1e-9)
+
+
+@pytest.mark.parametrize(("in_step", "other", "stops"), [(True, 1.0, True), (True, 0.0, False),
+                                                         (False, 1.0, False)])  # fmt: skip
+def test_processes_whose_passes_need_all_stop_together(in_step, other, stops):
+    """Another process is to stop, and this one is not."""
+    world = SimpleNamespace(in_step=in_step, sum=lambda values: [values[0] + other])
+    read = iter([None, None])
+    assert _count(read, None, None, None, world, lambda: False) is stops
+    assert len([*read]) == (1 if stops else 0)

@@ -13,6 +13,7 @@ import everyformer as ef
 from everyformer.core.errors import ConfigError, UnsupportedError
 from everyformer.core.state import named_tensors
 from everyformer.genes.memory.base import memories_of
+from everyformer.training import loop
 from everyformer.training.config import TrainingConfig
 from everyformer.training.evaluate import evaluate, evaluate_long
 from everyformer.training.loop import train
@@ -39,6 +40,22 @@ def model(name: str, seed: int = 0, **more: object) -> torch.nn.Module:
         if parameter.dim() > 1:
             torch.nn.init.normal_(parameter, std=0.3)
     return made.double()
+
+
+@pytest.mark.parametrize("name", ["transformer-xl", "compressive", "memorizing"])
+def test_operations_are_counted_as_a_memory_fills(name, monkeypatch):
+    """A first step reads no memory, and is no measure of those that do."""
+    torch.manual_seed(0)
+    sizes = {"width": 16, "heads": 2, "layers": 2, "vocabulary": 11}
+    config = TrainingConfig(steps=24, batch=2, device="cpu", evaluate_every=None)
+    spent = {}
+    for way in ("told", "counted", "first"):
+        made = ef.create_model(name, **sizes)
+        if way != "told":
+            monkeypatch.setattr(loop._Job, "_counts_anew", lambda self, way=way: way == "counted")
+        spent[way] = train(made, tiny_text(5), config, show=False).flops
+    assert spent["told"] == pytest.approx(spent["counted"], rel=0.06)
+    assert spent["first"] < 0.8 * spent["counted"]
 
 
 @BOTH

@@ -53,7 +53,8 @@ class TrainingState:
     seconds: float = 0.0
     """spent in training steps, over all sittings"""
     flops_per_position: float | None = None
-    """of one token or pixel forward and backward, counted in the first step"""
+    """of one token or pixel forward and backward, counted in the first step, and again and again
+    where something is carried from step to step"""
     processes: int = 1
     """that the run was trained by until here"""
     precision: Precision | None = None

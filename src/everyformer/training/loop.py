@@ -20,6 +20,7 @@ from torch import nn
 
 from everyformer.core.errors import ConfigError, DivergedError, UnsupportedError
 from everyformer.core.plugins import command
+from everyformer.core.seeds import mixed
 from everyformer.core.twins import seed_of
 from everyformer.data.batch import Batch
 from everyformer.data.dataset import Dataset
@@ -314,11 +315,11 @@ class _Job:
         return Sequence(module, self.world).backward
 
     def _gradient(self, batch: Batch) -> dict[str, float]:
-        """The gradient in the parameters; the first step of a run counts its operations too."""
+        """The gradient in the parameters; some steps of a run count its operations too."""
         options: dict[str, Any] = {"slices": self.config.accumulate, "precision": self.precision}
         if self.carry is not None:
             options["carry"] = self.carry
-        if self.state.flops_per_position is not None:
+        if self.state.flops_per_position is not None and not self._counts_anew():
             return self.backward(batch, **options)
         losses, counted = count_operations(
             self.model, batch, self.world, lambda: self.plain(batch, **options)
@@ -331,6 +332,12 @@ class _Job:
             )
         self.state.flops_per_position = counted
         return losses
+
+    def _counts_anew(self) -> bool:
+        """True at steps each a quarter later than the last: what is carried on, a memory, grows,
+        and with it what a position takes."""
+        step = max(1, self.state.steps)
+        return self.carry is not None and math.log(step + 1, 1.25) // 1 > math.log(step, 1.25) // 1
 
     def _report(self, losses: dict[str, float], lr: float, norm: float) -> None:
         state = self.state
@@ -384,8 +391,10 @@ class _Job:
                 precision=self.precision,
                 world=self.world,
                 # every seed's training plays episodes of its own, so that a mean over seeds shows
-                # the luck of episodes too
-                seed=config.seed if isinstance(self.dataset, EnvironmentDataset) else 0,
+                # the luck of episodes too; `eval` plays others, by which no checkpoint was chosen
+                seed=mixed(config.seed, "episodes") % (1 << 31)
+                if isinstance(self.dataset, EnvironmentDataset)
+                else 0,
                 should_stop=lambda: self.stop.received is not None,
             )
         if result is not None:
