@@ -10,8 +10,9 @@ from foreign import CLASSES, checkpoint, logits, transformers
 from safetensors.torch import load_file, save_file
 
 import everyformer as ef
-from everyformer.data.tokenizers.load import load_tokenizer
+from everyformer.data.tokenizers.load import fit_tokenizer, load_tokenizer
 from everyformer.data.tokenizers.package import HubTokenizer
+from everyformer.interop.convert import import_checkpoint
 from everyformer.prediction.predictor import Predictor
 
 
@@ -118,6 +119,28 @@ def test_a_converted_llama_is_trained_on(say: Say, tree: Path) -> None:
     code, _, err = say(*tune, "--length", "16", "--out", "tuned", "--training.threads", "1")
     assert code == 0, err
     assert "from ours: 0 fresh" in err
+
+
+def test_a_folder_that_transformers_splits_by_its_own_rules_is_told(say: Say, tree: Path) -> None:
+    sizes = {
+        "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 4,
+        "intermediate_size": 24, "max_position_embeddings": 40, "num_key_value_heads": 2,
+    }  # fmt: skip
+    tokenizer = fit_tokenizer("bpe:300", ["12 warm foxes, 345 trees "] * 9)
+    config = transformers.Qwen2Config(**sizes, vocab_size=tokenizer.vocabulary)
+    transformers.Qwen2ForCausalLM(config).save_pretrained("theirs")
+    ours = import_checkpoint("theirs").model
+    ef.save(ours, "ours", tokenizer=tokenizer)
+    code, out, err = say("convert", "ours", "--to", "hf", "--out", "back")
+    assert code == 0, err
+    assert "PreTrainedTokenizerFast reads it as it is written" in out
+    text = "12 warm foxes, 345 trees"
+    read = transformers.PreTrainedTokenizerFast.from_pretrained("back")
+    assert read(text)["input_ids"] == tokenizer.encode(text)
+    assert say("convert", "ours", "--to", "hf-model", "--out", "wrapped")[0] == 0
+    assert json.loads(Path("wrapped/generation_config.json").read_text())["eos_token_id"] == (
+        tokenizer.separator
+    )
 
 
 def test_a_masked_model_keeps_its_mask_and_becomes_a_classifier(say: Say, tree: Path) -> None:

@@ -37,6 +37,13 @@ LONG = ("longformer", "bigbird", "etc")
 LENGTH = 4096
 SAVED = ("ours", *LONG)
 """forms of this library"""
+OWN_SPLITTING = ("qwen2",)
+"""systems whose texts transformers' AutoTokenizer splits by rules of its own, whatever the file of
+the tokenizer says"""
+SPLITS_OTHERWISE = (
+    "AutoTokenizer of transformers splits texts of such a folder by rules of its own (digits one "
+    "by one); PreTrainedTokenizerFast reads it as it is written"
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -178,8 +185,12 @@ def _write(
         return None, note
     if form == "hf":
         from everyformer.interop.convert import export_checkpoint
+        from everyformer.interop.convert.checkpoint import read_config
 
-        return export_checkpoint(model, out, model_type, tokenizer=tokenizer), note
+        report = export_checkpoint(model, out, model_type, tokenizer=tokenizer)
+        if exportable(tokenizer) and read_config(out)["model_type"] in OWN_SPLITTING:
+            note = {"tokenizer": f"{tokenizer}; {SPLITS_OTHERWISE}"}
+        return report, note
     if form == "hf-model":
         from everyformer.interop.hf import EveryformerForCausalLM
         from everyformer.system.files import written_whole
