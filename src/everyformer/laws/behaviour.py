@@ -1,6 +1,5 @@
 """Lengths, order, determinism and gradients: what a model does with what it may be given."""
 
-import dataclasses
 from typing import Any
 
 import torch
@@ -160,7 +159,7 @@ def differentiated(subject: Subject, x: Tensor, *, training: bool) -> nn.Module:
         seed(0)
         result = subject.call(model, in_float64(x))
         parts = [part for part in _tensors(result) if part.requires_grad]
-        parts = parts or [first(result)]
+        parts = parts or [first(result)]  # of a record
         torch.autograd.backward([(part * part.detach().cos()).sum() for part in parts])
     return model
 
@@ -171,8 +170,6 @@ def _tensors(result: Any) -> list[Tensor]:
         return [result] if result.is_floating_point() else []
     if hasattr(result, "items"):
         return [t for _, part in result.items() for t in _tensors(part)]
-    if dataclasses.is_dataclass(result):
-        result = [*vars(result).values()]
     if isinstance(result, (tuple, list)):
         return [t for part in result for t in _tensors(part)]
     return []

@@ -124,7 +124,7 @@ def test_recall_is_measured_told_and_kept(clustered: Store, kind: str) -> None:
     assert index.recall[20] == pytest.approx(overlap(found, true), abs=0.002)
     assert index.recall[20] > 0.6
     assert len(said) == 1
-    assert f"recall@20 {index.recall[20]:.3f} (for 256 keys of the store)" in said[0]
+    assert f"recall@20 {index.recall[20]:.3f} of the store's own keys (256 of them)" in said[0]
     again = open_index(clustered, say=said.append)
     assert (again.recall, again.options) == (index.recall, index.options)
     for one, other in zip(again.search(queries, 9), index.search(queries, 9), strict=True):

@@ -105,9 +105,8 @@ class Index:
         if options.kind == "ivfpq":
             settings += f", code_bytes={options.code_bytes}"
         measured = ", ".join(f"recall@{m:,} {share:.3f}" for m, share in self.recall.items())
-        return (
-            f"{options.kind} ({options.distance}): {settings}{'; ' if measured else ''}{measured}"
-        )
+        measured = f"; {measured} of the store's own keys" if measured else ""
+        return f"{options.kind} ({options.distance}): {settings}{measured}"
 
 
 def build_index(
@@ -135,7 +134,7 @@ def build_index(
     way = FaissSearch(store, resolved, built)
     recall = _recall(store, resolved, way, apart, k)
     index = Index(store, resolved, way, recall)
-    say(f"{index.describe()} (for {len(apart):,} keys of the store)")
+    say(f"{index.describe()} ({len(apart):,} of them)")
     with lock(store.folder):
         if Store.open(store.folder, verify=False).record.state != store.record.state:
             raise DataError(
