@@ -132,4 +132,4 @@ def test_a_saved_model_draws_classes_and_asks_for_pictures(
     ef.save(model, "saved")
     assert say("generate", "saved", "--class", "b", "--images", "1")[0] == 0
     complaint = refused("generate", "saved", "--complete", "held-out")
-    assert "a saved model does not say where its data is" in complaint
+    assert "a saved model in saved does not say where its data is" in complaint

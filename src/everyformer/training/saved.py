@@ -243,5 +243,8 @@ def trained_on(values: Mapping[str, Any]) -> DataConfig | None:
     config = from_dict(DataConfig, run["data"])
     if config.source in BUILTINS or is_remote(config.source):
         return config
-    there = Path(values.get("directory", "")) / expanded(config.source)
-    return dataclasses.replace(config, source=str(there)) if there.exists() else config
+    here = expanded(config.source)
+    there = Path(values.get("directory", "")) / here
+    if not there.exists() or (here.exists() and here.samefile(there)):
+        return config
+    return dataclasses.replace(config, source=str(there))

@@ -87,10 +87,15 @@ def aft_local(
 
     def average(k: Tensor, v: Tensor, keep: Tensor | None) -> Tensor:
         length = k.shape[1]
-        band = band_of(as_tables(w, length), length, min(window, length), causal)[0]
+        band = band_of(as_tables(w, length), length, reach(window, length), causal)[0]
         return local_average(k, v, band, keep, causal)
 
     return gated_average(q, k, v, mask, gate, average)
+
+
+def reach(window: int, length: int) -> int:
+    """The window, no wider than the sequence."""
+    return min(window, length)
 
 
 def local_average(k: Tensor, v: Tensor, band: Tensor, keep: Tensor | None, causal: bool) -> Tensor:
@@ -174,7 +179,7 @@ class AFTLocal(AttentionFree):
         super().build(max_length)
         lines = self.hold_table(max_length, "every near pair")
         o = self.options
-        self.window = min(o.window, lines)
+        self.window = reach(o.window, lines)
         self.offsets = max(self.window if self.causal else 2 * self.window - 1, 1)
         if self.window:
             self.position = PositionBias(lines, self.offsets, o.rank)
