@@ -43,7 +43,7 @@ def model(name: str, seed: int = 0, **more: object) -> torch.nn.Module:
 
 
 @pytest.mark.parametrize("name", ["transformer-xl", "compressive", "memorizing"])
-def test_operations_are_counted_as_a_memory_fills(name, monkeypatch):
+def test_operations_are_counted_as_a_memory_fills(name, tmp_path, monkeypatch):
     """A first step reads no memory, and is no measure of those that do."""
     torch.manual_seed(0)
     sizes = {"width": 16, "heads": 2, "layers": 2, "vocabulary": 11}
@@ -53,7 +53,9 @@ def test_operations_are_counted_as_a_memory_fills(name, monkeypatch):
         made = ef.create_model(name, **sizes)
         if way != "told":
             monkeypatch.setattr(loop._Job, "_counts_anew", lambda self, way=way: way == "counted")
-        spent[way] = train(made, tiny_text(5), config, show=False).flops
+        spent[way] = train(
+            made, tiny_text(5), config, RunDirectory(tmp_path / way), show=False
+        ).flops
     assert spent["told"] == pytest.approx(spent["counted"], rel=0.06)
     assert spent["first"] < 0.8 * spent["counted"]
 

@@ -335,9 +335,14 @@ class _Job:
 
     def _counts_anew(self) -> bool:
         """True at steps each a quarter later than the last: what is carried on, a memory, grows,
-        and with it what a position takes."""
+        and with it what a position takes. Not where steps are only timed: counting takes time."""
+        kept = self.records.place is not None or self.config.budget[0] == "flops"
         step = max(1, self.state.steps)
-        return self.carry is not None and math.log(step + 1, 1.25) // 1 > math.log(step, 1.25) // 1
+        return (
+            kept
+            and self.carry is not None
+            and math.log(step + 1, 1.25) // 1 > math.log(step, 1.25) // 1
+        )
 
     def _report(self, losses: dict[str, float], lr: float, norm: float) -> None:
         state = self.state
