@@ -27,6 +27,27 @@ def test_first_steps_are_left_out_of_tokens_seconds_and_processor_time() -> None
     assert speed.tokens_per_second == 36 / 6
 
 
+def test_steps_that_took_longer_to_be_counted_are_left_out_of_the_speed() -> None:
+    state = TrainingState()
+    speed = Speed(state, warm_up=1)
+    step(state, speed, 8.0)
+    for seconds in (2.0, 50.0):
+        if seconds == 50:
+            speed.leave_out(12, seconds)
+        step(state, speed, seconds)
+    assert speed.tokens_per_second == 12 / 2
+    assert speed.report() == 24 / 10
+
+
+def test_a_sitting_of_such_steps_alone_has_the_speed_of_them() -> None:
+    state = TrainingState()
+    speed = Speed(state, warm_up=0)
+    speed.leave_out(12, 4.0)
+    step(state, speed, 4.0)
+    assert speed.tokens_per_second == 3.0
+    assert speed.report() == 0.0
+
+
 def test_a_sitting_that_ends_with_its_first_steps_counts_them() -> None:
     state = TrainingState()
     speed = Speed(state, warm_up=2)

@@ -265,6 +265,7 @@ class _Job:
         report: Any = getattr(self.model, "set_progress", None)
         if report is not None:
             report(self._done())
+        anew = state.flops_per_position is not None and self._counts_anew()
         with narrowed(self.model, self.pieces):
             losses = self._gradient(batch)
         norm = clip_gradients(self.model.parameters(), config.clip)
@@ -280,9 +281,12 @@ class _Job:
         own = positions(self.model, batch) if self.world.leads else 0
         every, seconds = self.world.sum([own, elapsed])
         read = round(every)
-        state.tokens += read if self.carry is None else self.carry.counted(read)
+        tokens = read if self.carry is None else self.carry.counted(read)
+        state.tokens += tokens
         state.flops += round((state.flops_per_position or 0) * read)
         state.seconds += seconds
+        if anew:
+            self.speed.leave_out(tokens, seconds)
         cpu_seconds = time.process_time() - cpu_start
         if state.steps % config.log_every == 0 or state.steps == 1 or self._done() >= 1:
             self._report(losses, lr, norm)

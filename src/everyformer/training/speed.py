@@ -19,6 +19,8 @@ class Speed:
         self.reported: float | None = None
         """tokens a second between the last two reports"""
         self._cpu_seconds = 0.0
+        self._counting = (0, 0.0)
+        """tokens and seconds of the steps in which operations were counted, too"""
         self._counted_from = self._reported_at = self._now()
 
     def stepped(self, cpu_seconds: float, ended: bool) -> None:
@@ -29,16 +31,21 @@ class Speed:
             self._counted_from, self.left_out = self._now(), self.warm_up
             self._cpu_seconds = 0.0
 
+    def leave_out(self, tokens: int, seconds: float) -> None:
+        """Leave out a step that took longer, since its operations were counted."""
+        self._counting = (self._counting[0] + tokens, self._counting[1] + seconds)
+
     def report(self) -> float:
         """Tokens a second since the last report."""
         before, self._reported_at = self._reported_at, self._now()
-        self.reported = _between(before, self._reported_at)
+        self.reported = _between(before, self._reported_at) or self.reported or 0.0
         return self.reported
 
     @property
     def tokens_per_second(self) -> float:
-        """Of all steps that are counted."""
-        return _between(self._counted_from, self._now())
+        """Of all steps that are counted; of all there were where none are."""
+        everything = self.state.tokens, self.state.seconds
+        return _between(self._counted_from, self._now()) or _between(self._counted_from, everything)
 
     @property
     def timed(self) -> Timed | None:
@@ -49,7 +56,8 @@ class Speed:
         return Timed(steps, self.state.seconds - self._counted_from[1], self._cpu_seconds)
 
     def _now(self) -> tuple[int, float]:
-        return self.state.tokens, self.state.seconds
+        tokens, seconds = self._counting
+        return self.state.tokens - tokens, self.state.seconds - seconds
 
 
 def _between(before: tuple[int, float], after: tuple[int, float]) -> float:
