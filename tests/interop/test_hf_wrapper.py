@@ -242,7 +242,14 @@ def test_packed_documents_stay_apart_in_a_graph():
     for positions in ([0, 1, 2, 3, 0, 1, 0, 1, 2], [*range(9)]):
         given = torch.tensor([positions])
         expected = wrapped(tokens, position_ids=given).logits
-        torch.testing.assert_close(compiled(tokens, position_ids=given).logits, expected)
+        for ones in ({}, {"attention_mask": torch.ones_like(tokens)}):
+            logits = compiled(tokens, position_ids=given, **ones).logits
+            torch.testing.assert_close(logits, expected)
+    rows, mask = padded()
+    counted = (mask.cumsum(1) - 1).clamp(min=0)
+    real, hidden = mask.bool(), {"attention_mask": mask, "position_ids": counted}
+    torch.testing.assert_close(compiled(rows, **hidden).logits[real],
+                               wrapped(rows, **hidden).logits[real])  # fmt: skip
     assert not torch.allclose(wrapped(tokens).logits, wrapped(tokens, position_ids=torch.tensor(
         [[0, 1, 2, 3, 0, 1, 0, 1, 2]])).logits)  # fmt: skip
 

@@ -158,52 +158,40 @@ def written(
         ConfigError: the texts or the batch are not those that the cursor counts.
     """
     with writer, evaluating(model), torch.inference_mode():
-        if not _write(model, writer, texts, how, stamp, should_stop):
-            return None
+        counted = {"texts": stamp, "batch": how.batch}
+        known = writer.cursor or {"done": 0, **counted}
+        done = known["done"]
+        for name, now in counted.items():
+            if known[name] != now:
+                same = "data, unchanged" if name == "texts" else f"batch {known[name]}"
+                raise ConfigError(
+                    f"the store {writer.folder} was begun with another {name}: go on with the same "
+                    f"--{same}, or remove the folder and begin anew"
+                )
+        document = writer.record.names[-1] if done else None
+        everything = (w for text in texts for w in windows(text, how.context, how.stride))
+        with tqdm(
+            total=texts.size, unit="B", unit_scale=True, desc="indexing", disable=None
+        ) as bar:
+            for number, batch in enumerate(batched(everything, how.batch)):
+                fresh = sum(len(w.inputs) - w.new for w in batch)
+                if number < done:
+                    bar.update(fresh)
+                    continue
+                keys = keys_of(model, batch, how.tap)
+                for window, of_window in zip(batch, keys, strict=True):
+                    if window.text.name != document:
+                        document = window.text.name
+                        writer.document(document)
+                    after = window.text.tokens[window.first + window.new + 1 : window.end + 1]
+                    writer.add(of_window[window.new :], after.astype(np.int64))
+                bar.update(fresh)
+                if (number + 1) % COMMIT == 0 or should_stop():
+                    writer.commit({"done": number + 1, **counted})
+                if should_stop():
+                    return None
         writer.finish()
     return Store.open(writer.folder, verify=False)
-
-
-def _write(
-    model: LanguageModel,
-    writer: Writer,
-    texts: Sized,
-    how: Indexing,
-    stamp: str,
-    should_stop: Callable[[], bool],
-) -> bool:
-    """Write all windows after the writer's cursor; False if it was stopped."""
-    counted = {"texts": stamp, "batch": how.batch}
-    known = writer.cursor or {"done": 0, **counted}
-    done = known["done"]
-    for name, now in counted.items():
-        if known[name] != now:
-            raise ConfigError(
-                f"the store {writer.folder} was begun with another {name}: go on with the same "
-                f"--{'data, unchanged' if name == 'texts' else f'batch {known[name]}'}, or remove "
-                "the folder and begin anew"
-            )
-    document = writer.record.names[-1] if done else None
-    everything = (w for text in texts for w in windows(text, how.context, how.stride))
-    with tqdm(total=texts.size, unit="B", unit_scale=True, desc="indexing", disable=None) as bar:
-        for number, batch in enumerate(batched(everything, how.batch)):
-            fresh = sum(len(w.inputs) - w.new for w in batch)
-            if number < done:
-                bar.update(fresh)
-                continue
-            keys = keys_of(model, batch, how.tap)
-            for window, of_window in zip(batch, keys, strict=True):
-                if window.text.name != document:
-                    document = window.text.name
-                    writer.document(document)
-                after = window.text.tokens[window.first + window.new + 1 : window.end + 1]
-                writer.add(of_window[window.new :], after.astype(np.int64))
-            bar.update(fresh)
-            if (number + 1) % COMMIT == 0 or should_stop():
-                writer.commit({"done": number + 1, **counted})
-            if should_stop():
-                return False
-    return True
 
 
 def keys_of(model: LanguageModel, batch: list[Window], tap: str) -> list[torch.Tensor]:

@@ -342,9 +342,12 @@ def _mask(
     if positions is None:
         return mask
     if torch.compiler.is_compiling():
-        # their values are not known: positions without padding or a cache may be of documents
-        plain = state is None and attention_mask is None and positions.shape[-1] > 1
-        return Mask(documents=_documents(positions.expand(batch, -1))) if plain else mask
+        if state is not None:
+            return mask
+        # their values are not known: each real token at 0 may begin another document
+        real_tokens = None if mask is None else mask.keep
+        begins = positions == 0 if real_tokens is None else (positions == 0) & real_tokens
+        return Mask(keep=real_tokens, documents=begins.long().cumsum(1).expand(batch, -1))
     seen = None if state is None else state.seen
     counted = positions_of(batch, length, mask, seen, tokens.device).expand(batch, -1)
     expanded = positions.expand(batch, -1)
@@ -352,19 +355,13 @@ def _mask(
     if expanded.shape == counted.shape and torch.equal(expanded[real], counted[real]):
         return mask
     if expanded.shape == counted.shape and state is None and mask is None:
-        documents = _documents(expanded)
+        documents = (expanded == 0).long().cumsum(1)
         if torch.equal(document_positions(documents), expanded):
             return Mask(documents=documents)
     raise UnsupportedError(
         "position_ids must count the real tokens of a row from 0, or restart at 0 where another "
         "packed document begins (without padding or a cache); leave them out"
     )
-
-
-def _documents(positions: Tensor) -> Tensor:
-    """Documents (B, L), counted from 0, of positions that restart where another begins."""
-    starts = positions[:, 1:] != positions[:, :-1] + 1
-    return nn.functional.pad(starts.long().cumsum(1), (1, 0))
 
 
 # by it their Trainer tells causal models, whose labels its smoothing moves by one

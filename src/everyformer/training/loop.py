@@ -267,7 +267,7 @@ class _Job:
             report(self._done())
         anew = state.flops_per_position is not None and self._counts_anew()
         with narrowed(self.model, self.pieces):
-            losses = self._gradient(batch)
+            losses = self._gradient(batch, count=anew or state.flops_per_position is None)
         norm = clip_gradients(self.model.parameters(), config.clip)
         self._check_finite({**losses, "norm of the gradient": norm}, f"in step {state.steps + 1}")
         self.optimiser.step()
@@ -318,12 +318,12 @@ class _Job:
 
         return Sequence(module, self.world).backward
 
-    def _gradient(self, batch: Batch) -> dict[str, float]:
-        """The gradient in the parameters; some steps of a run count its operations too."""
+    def _gradient(self, batch: Batch, count: bool) -> dict[str, float]:
+        """The gradient in the parameters; whether operations are counted, too."""
         options: dict[str, Any] = {"slices": self.config.accumulate, "precision": self.precision}
         if self.carry is not None:
             options["carry"] = self.carry
-        if self.state.flops_per_position is not None and not self._counts_anew():
+        if not count:
             return self.backward(batch, **options)
         losses, counted = count_operations(
             self.model, batch, self.world, lambda: self.plain(batch, **options)
