@@ -165,6 +165,16 @@ def test_a_damaged_last_checkpoint_costs_only_its_steps(tmp_path: Path, undistur
     assert_same_run(out, undisturbed)
 
 
+def test_a_gap_in_the_curves_is_told(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    train_tiny(out, **HARD)
+    path = out / "metrics.jsonl"
+    whole = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join(whole[:5]))
+    with pytest.warns(UserWarning, match=r"metrics.jsonl ends at step 4, .* as far as step 20"):
+        train_tiny(out, resume=True, **HARD)
+
+
 @pytest.mark.parametrize("budget", ["budget_tokens", "budget_flops"])
 def test_other_budgets_resume_exactly(tmp_path: Path, budget: str) -> None:
     amount = {"budget_tokens": 42 * 14.5, "budget_flops": 38304 * 14.5}[budget]

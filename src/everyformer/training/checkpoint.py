@@ -57,6 +57,8 @@ class TrainingState:
     where something is carried from step to step"""
     processes: int = 1
     """that the run was trained by until here"""
+    logged: int = 0
+    """the step of the last row of its curves"""
     precision: Precision | None = None
     """that `precision` auto came to at the first sitting; None before it, and of others"""
     evaluation: dict[str, Any] | None = None

@@ -39,6 +39,8 @@ class MetricsLog:
             for row in read_metrics(path, step)
             if row["step"] < step + (evaluated or "evaluation" not in row)
         ]
+        self.last = max((row["step"] for row in rows), default=0)
+        """the step of the last row that the file began with"""
         write_text(path, "".join(_line(row) for row in rows))
         self._file = path.open("a", encoding="utf-8")
         self._board: Any = None

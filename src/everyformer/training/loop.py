@@ -364,6 +364,7 @@ class _Job:
             **({} if self.carry is None else self.carry.report()),
         }
         self.records.write(row)
+        state.logged = state.steps
 
     def _milestone(self) -> bool:
         """Save and evaluate where they are due; False if a stop cut the evaluation off."""

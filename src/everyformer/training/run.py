@@ -10,6 +10,7 @@ from __future__ import annotations
 import shutil
 import sys
 import tempfile
+import warnings
 from collections.abc import Callable
 from contextlib import nullcontext, suppress
 from pathlib import Path
@@ -289,6 +290,12 @@ class Records:
             else:
                 self._run.write_config(values)
             self._log = MetricsLog(self._run.metrics, state.steps, evaluated=state.evaluated)
+            if self._log.last < state.logged:
+                warnings.warn(
+                    f"{self._run.metrics} ends at step {self._log.last}, though rows as far as "
+                    f"step {state.logged} were written: the curves have a gap there",
+                    stacklevel=2,
+                )
 
     def write(self, row: dict[str, Any]) -> None:
         """Append a row to the curves."""
