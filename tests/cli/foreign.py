@@ -72,10 +72,11 @@ def pieces_tokenizer() -> Any:
     return made
 
 
+BERT_MARKS = ("pad", "unk", "cls", "sep", "mask")
 TOKENIZERS = {
     "gpt2": (bytes_tokenizer, {"eos_token": "<|endoftext|>"}),
     "llama": (words_tokenizer, {"eos_token": {"content": "</s>"}, "bos_token": "<s>"}),
-    "bert": (pieces_tokenizer, {"sep_token": "[SEP]", "mask_token": "[MASK]"}),
+    "bert": (pieces_tokenizer, {f"{use}_token": f"[{use.upper()}]" for use in BERT_MARKS}),
 }
 
 

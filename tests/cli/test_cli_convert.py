@@ -349,6 +349,17 @@ def test_a_bert_is_made_longer(kind: str, chosen: tuple[str, ...], say: Say, tre
     assert code == (2 if kind == "etc" else 0)
 
 
+def test_special_tokens_keep_their_names(say: Say, tree: Path) -> None:
+    checkpoint("bert", tree / "theirs")
+    assert say("convert", "theirs", "--out", "ours")[0] == 0
+    assert say("convert", "ours", "--to", "hf", "--out", "again")[0] == 0
+    read = transformers.AutoTokenizer.from_pretrained("again")
+    uses = ("pad", "unk", "cls", "sep", "mask")
+    assert [getattr(read, f"{use}_token") for use in uses] == [f"[{u.upper()}]" for u in uses]
+    [short, long] = read(["the", "the warm fox"], padding=True)["attention_mask"]
+    assert sum(short) < sum(long) == len(short)
+
+
 def test_a_saved_classifier_keeps_the_names_of_its_classes(
     say: Say, refused: Refused, tree: Path
 ) -> None:

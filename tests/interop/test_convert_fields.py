@@ -119,7 +119,11 @@ def test_a_forged_tokenizer_of_a_saved_model_is_refused(forged: str, tmp_path: P
     (tmp_path / "tokenizer.json").write_bytes(text)
     with pytest.raises(EveryformerError):
         load_tokenizer(tmp_path)
-    values = b'{"kind": "hub", "size": 30, "end": null, "mask": null, "model": ' + text + b"}"
+    values = (
+        b'{"kind": "hub", "size": 30, "end": null, "mask": null, "names": {}, "model": '
+        + text
+        + b"}"
+    )
     (tmp_path / "tokenizer.json").write_bytes(values)
     with pytest.raises(EveryformerError) as caught:
         load_tokenizer(tmp_path)
@@ -147,7 +151,7 @@ def test_forged_tables_of_marks_mark_nothing(name: str, values: Any, tmp_path: P
 @pytest.mark.parametrize("marks", [{"end": 30}, {"mask": -1}, {"end": 10**12}, {"size": -1}])
 def test_marks_of_a_saved_tokenizer_are_tokens_of_its_model(marks: dict[str, int]) -> None:
     words = {"type": "WordLevel", "vocab": {"a": 0}, "unk_token": "a"}
-    held = {"kind": "hub", "size": 30, "end": 0, "mask": 29, "model": {"model": words}}
+    held = {"kind": "hub", "size": 30, "end": 0, "mask": 29, "names": {}, "model": {"model": words}}
     assert load_tokenizer(held).separator == 0
     with pytest.raises(EveryformerError, match="the tokenizer cannot be read"):
         load_tokenizer({**held, **marks})

@@ -66,9 +66,10 @@ def _restored(saved: Any) -> Tokenizer:
             "size": int(size),
             "end": int() | None as end,
             "mask": int() | None as mask,
+            "names": dict(names),
             "model": dict(model),
         }:
-            return HubTokenizer(to_json(model), size, end, mask)
+            return HubTokenizer(to_json(model), size, end, mask, names)
         case {
             "kind": "marian",
             "size": int(),

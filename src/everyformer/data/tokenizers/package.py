@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -110,6 +111,8 @@ class HubTokenizer(PackageTokenizer):
         size: tokens that the model has; those beyond the file have no text.
         end: ends a document; None: documents follow each other unmarked.
         mask: the token that hides others, where there is one.
+        names: spellings of its special tokens by their use to transformers (``pad_token`` ...),
+            which nothing here reads: an export hands them on.
 
     Raises:
         DataError: the package cannot read it, or it has more tokens than the model.
@@ -119,8 +122,16 @@ class HubTokenizer(PackageTokenizer):
     kind = "hub"
     name = "hub"
 
-    def __init__(self, model: str, size: int, end: int | None, mask: int | None) -> None:
+    def __init__(
+        self,
+        model: str,
+        size: int,
+        end: int | None,
+        mask: int | None,
+        names: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
         super().__init__(model)
+        self.names = dict(names)
         self.vocabulary, self.separator, self.mask = size, end, mask
         check_size(self.known, size)
         for mark in (end, mask):
@@ -155,7 +166,8 @@ class HubTokenizer(PackageTokenizer):
     def to_dict(self) -> dict[str, Any]:
         model = from_json(self.model)
         marks = {"end": self.separator, "mask": self.mask}
-        return {"kind": self.kind, "size": self.vocabulary, **marks, "model": model}
+        named = {"size": self.vocabulary, **marks, "names": self.names}
+        return {"kind": self.kind, **named, "model": model}
 
 
 def _training_pieces(texts: Iterable[str]) -> Iterator[str]:

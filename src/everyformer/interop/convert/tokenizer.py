@@ -70,7 +70,8 @@ def import_tokenizer(folder: Path, vocabulary: int) -> ReadTokenizer:
     number = number[0] if isinstance(number, list) and number else number
     named = number if isinstance(number, int) and 0 <= number < vocabulary else None
     ends = (end for end in (ids["eos"], named, ids["sep"]) if end is not None)
-    result = HubTokenizer(model, vocabulary, next(ends, None), ids["mask"])
+    names = {use: mark for use, mark in marks.items() if plain.number(mark) is not None}
+    result = HubTokenizer(model, vocabulary, next(ends, None), ids["mask"], names)
     return ReadTokenizer(result, f"hub, {_counted(plain.known, vocabulary)}")
 
 
@@ -155,6 +156,7 @@ def export_tokenizer(
     if isinstance(tokenizer, HubTokenizer):
         marks = {"eos_token": tokenizer.separator, "mask_token": tokenizer.mask}
         texts = {name: None if i is None else tokenizer.token(i) for name, i in marks.items()}
+        values |= tokenizer.names
         values |= {name: text for name, text in texts.items() if text is not None}
     if model is not None:
         values["mask_token"] = MASK
