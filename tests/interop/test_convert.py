@@ -131,6 +131,27 @@ def theirs_of(case, folder):
     return model
 
 
+@pytest.mark.parametrize(
+    ("case", "theirs", "inside"),
+    [
+        ("gpt2", {"resid_pdrop": 0.2}, 0.0),
+        ("bert", {"hidden_dropout_prob": 0.2}, 0.0),
+        ("marian", {"dropout": 0.2, "activation_dropout": 0.3}, 0.3),
+    ],
+)
+def test_hidden_units_are_dropped_where_theirs_are(tmp_path, case, theirs, inside):
+    name, options = CASES[case]
+    cls = getattr(transformers, name)
+    cls(cls.config_class(**options, **theirs)).save_pretrained(tmp_path)
+    ours, _ = import_checkpoint(tmp_path)
+    dropped = {n: m.dropout for n, m in ours.named_modules() if hasattr(m, "dropout")}
+    assert {rate for n, rate in dropped.items() if n.endswith("feedforward")} == {inside}
+    assert {rate for n, rate in dropped.items() if ".blocks." in n and n[-1].isdigit()} == {0.2}
+    export_checkpoint(ours, tmp_path / "again")
+    told = json.loads((tmp_path / "again" / "config.json").read_text())
+    assert {name: told[name] for name in theirs} == theirs
+
+
 def inputs_of(model, length=9):
     """Two rows, the second of which ends before the first."""
     generator = torch.Generator().manual_seed(length)

@@ -4,8 +4,7 @@ The first column is what the paper, or the code that its authors left, fixes; th
 library's own choice. Together they are all options, so that a new one, or another default, needs a
 row that says where it comes from.
 
-Not as published: GPT-2 and BERT also drop 0.1 of their attention weights, and neither they nor the
-Transformer of 2017 drop anything inside the feed-forward.
+Not as published: GPT-2 and BERT also drop 0.1 of their attention weights.
 """
 
 import math
@@ -233,11 +232,14 @@ MEMBER_ROWS: dict[str, Values] = {
     # member: what its preset changes; the mixer is attention where none is named
     "attention": {},
     "gpt": {"position": "learned", "feedforward": "gelu-tanh", "block": {"dropout": 0.1},
+            "feedforward_options": {"feedforward_dropout": 0.0},
             "init": "gpt2", "embedding_dropout": 0.1, "mixer_options": ALL_BIASES},
     "transformer": {"wiring": "post", "feedforward": "relu",
+                    "feedforward_options": {"feedforward_dropout": 0.0},
                     "block": {"norm_eps": 1e-6, "dropout": 0.1},
                     "embedding_dropout": 0.1, "label_smoothing": 0.1, "smoothing_over": "others"},
     "bert": {"position": "learned", "wiring": "post", "block": {"norm_eps": 1e-12, "dropout": 0.1},
+             "feedforward_options": {"feedforward_dropout": 0.0},
              "init": "bert", "embedding_dropout": 0.1, "embedding_norm": True, "token_types": 2,
              "head_transform": True, "head_bias": True, "mixer_options": ALL_BIASES},
     "vit": {"position": "learned", "block": {"norm_eps": 1e-6}, "pooling": "class",

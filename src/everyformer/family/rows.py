@@ -62,10 +62,12 @@ _EXACT_SEGMENTS: dict[str, Any] = {
 """of a policy, which learns from segments what it did step by step, memories included"""
 _SAME_FEATURES: dict[str, Any] = {"redraw": None}
 """of a policy, which learns with the features that it acted with"""
+_UNDROPPED: dict[str, Any] = {"feedforward_dropout": 0.0}
+"""of a feed-forward whose output alone is dropped"""
 _ACTING: dict[str, Any] = {
     "position": None,
     "mixer": Choice("attention", {**_BIASED.options, "attention_dropout": 0.1}),
-    "feedforward": Choice("relu", {"feedforward_dropout": 0.0}),
+    "feedforward": Choice("relu", _UNDROPPED),
     "block": {"dropout": 0.1},
     "model": {"layers": 3, "heads": 1, "init": "gpt2", "embedding_dropout": 0.1},
 }
@@ -84,7 +86,7 @@ FAMILY: tuple[Member, ...] = (
     Member(
         "gpt", "GPT-2: decoder-only language model", "Radford et al.", 2019, None,
         _genes(position="learned", mixer=_BIASED,
-              feedforward="gelu-tanh", block={"dropout": 0.1},
+              feedforward=Choice("gelu-tanh", _UNDROPPED), block={"dropout": 0.1},
               model={"init": "gpt2", "embedding_dropout": 0.1}),
         (LM, FORECAST), _SOFTMAX,
         "bytes of real text: bits per byte clearly under a 5-gram baseline",
@@ -93,7 +95,8 @@ FAMILY: tuple[Member, ...] = (
     ),
     Member(
         "transformer", "The Transformer: encoder-decoder", "Vaswani et al.", 2017, "1706.03762",
-        _genes(wiring="post", feedforward="relu", block={"norm_eps": 1e-6, "dropout": 0.1},
+        _genes(wiring="post", feedforward=Choice("relu", _UNDROPPED),
+              block={"norm_eps": 1e-6, "dropout": 0.1},
               model={"embedding_dropout": 0.1, "label_smoothing": 0.1, "smoothing_over": "others"}),
         (SEQ2SEQ,), _SOFTMAX,
         "copies, reverses and sorts sequences of 10 to 20 symbols exactly; post-norm, as "
@@ -102,8 +105,8 @@ FAMILY: tuple[Member, ...] = (
     ),
     Member(
         "bert", "BERT: masked language model", "Devlin et al.", 2018, "1810.04805",
-        _genes(position="learned", mixer=_BIASED,
-              wiring="post", block={"norm_eps": 1e-12, "dropout": 0.1},
+        _genes(position="learned", mixer=_BIASED, wiring="post",
+              feedforward=Choice("gelu", _UNDROPPED), block={"norm_eps": 1e-12, "dropout": 0.1},
               model={"init": "bert", "embedding_dropout": 0.1, "embedding_norm": True,
                      "token_types": 2, "head_transform": True, "head_bias": True}),
         (MLM, *_TEXT), _SOFTMAX,
@@ -416,7 +419,7 @@ FAMILY: tuple[Member, ...] = (
         "sparse-transformer", "Sparse Transformer", "Child, Gray, Radford, Sutskever", 2019,
         "1904.10509",
         _genes(mixer="sparse-transformer", position=Choice("axial", {"combine": "sum"}),
-              feedforward=Choice("gelu-sigmoid", {"feedforward_dropout": 0.0}),
+              feedforward=Choice("gelu-sigmoid", _UNDROPPED),
               block={"final_norm_eps": 1e-6},
               model={"tie": False},
               tasks={PIXELS: {"position": None}}),

@@ -26,7 +26,7 @@ def named_genes(member: Member) -> dict[str, Choice]:
     return {
         name: member.genes[name]
         for name, gene in GENES.items()
-        if gene.always_named or member.genes[name].name != gene.default
+        if gene.always_named or member.genes[name] != Choice(gene.default)
     }
 
 

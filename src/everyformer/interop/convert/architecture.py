@@ -73,6 +73,14 @@ ENTRIES = {
     "attention_dropout": Entry(
         Rate, lambda config: config.genes["mixer"].get("attention_dropout", 0.0)
     ),
+    "feedforward_dropout": Entry(
+        Rate,
+        lambda config: (
+            config.block.dropout
+            if feedforward(config).feedforward_dropout is None
+            else feedforward(config).feedforward_dropout
+        ),
+    ),
 }
 Names = dict[str, str]
 """our options, and what a system calls them"""
@@ -122,7 +130,9 @@ class HubArchitecture:
     def read(self, config: dict[str, Any], task: str) -> dict[str, Any]:
         """Their config as member and options for `configure`."""
         named = [(ours, config[theirs]) for ours, theirs in self.names.items() if theirs in config]
-        result = {ours: ENTRIES[ours].read(value) for ours, value in named}
+        # where theirs says nothing of it, no hidden unit is dropped
+        result: dict[str, Any] = {"feedforward_dropout": 0.0}
+        result |= {ours: ENTRIES[ours].read(value) for ours, value in named}
         if "expansion" in result:
             # theirs are hidden channels, ours a multiple of the width
             result["expansion"] /= result["width"]

@@ -19,6 +19,7 @@ NAMES = {
     "feedforward": "activation_function",
     "dropout": "dropout",
     "attention_dropout": "attention_dropout",
+    "feedforward_dropout": "activation_dropout",
 }
 AGAIN = {
     "heads": "decoder_attention_heads",
@@ -72,7 +73,6 @@ def _describe(config: ModelConfig) -> dict[str, Any]:
     return {
         "is_encoder_decoder": True,
         **written(AGAIN, config),
-        "activation_dropout": 0.0,
         "scale_embedding": config.scale_embedding is not False,
         "share_encoder_decoder_embeddings": True,
         "tie_word_embeddings": True,
