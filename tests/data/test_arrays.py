@@ -227,6 +227,23 @@ def test_a_table_gives_numbers(tmp_path: Path) -> None:
         load_dataset(config, "regress")
 
 
+def test_numbers_far_from_zero_are_kept_apart(tmp_path: Path) -> None:
+    """Times in seconds: float32 has one number for all of these."""
+    times = [1_700_000_000 + n for n in range(20)]
+    lines = ["text,when", *(f"word {n},{n}" for n in times)]
+    (tmp_path / "t.csv").write_text("\n".join(lines), encoding="utf-8")
+    table = load_dataset(DataConfig(source=str(tmp_path / "t.csv"), length=16), "regress")
+    far = SERIES.astype(np.float64) / 7 + 1e9
+    arrays = load(tmp_path, "regress", x=far, y=np.array(times))
+    for dataset in (table, arrays):
+        read = [batch.targets for batch in dataset.validation_batches(8)]
+        assert {float(y) for y in torch.cat(read)} <= set(map(float, times))
+        assert "numbers from 1700000000 to 1700000019; always answering" in dataset.split
+    assert arrays.inputs.dtype == np.float64
+    np.testing.assert_array_equal(arrays.inputs.reshape(far.shape), far)
+    assert load(tmp_path, x=SERIES.astype(np.float64), y=NUMBERS).inputs.dtype == np.float32
+
+
 @pytest.mark.parametrize("note", ["own split", "none"])
 def test_held_out_rows_of_tokens_are_those_that_are_validated(note: str, tmp_path: Path) -> None:
     train, held_out = np.arange(35).reshape(7, 5), 100 + np.arange(15).reshape(3, 5)

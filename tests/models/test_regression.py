@@ -194,3 +194,52 @@ def test_tokens_of_pictures_and_series_are_scaled_as_embeddings_are(task: str) -
         enter.weight.mul_(8**0.5)
         enter.bias.mul_(8**0.5)
     torch.testing.assert_close(scaled(inputs).logits, plain(inputs).logits)
+
+
+FAR = 1_700_000_000.0
+
+
+def test_numbers_that_float32_does_not_tell_apart_are_answered_in_float64() -> None:
+    """z are the same as of numbers around 0, and what is answered is told to the last digit."""
+    options, inputs = read("regress-text")
+    near = create_model("attention", "regress-text", target_std=(9.0,), **SIZES, **options)
+    torch.nn.init.normal_(near.pool.head.weight)  # type: ignore[union-attr, arg-type]
+    far = create_model(
+        "attention", "regress-text", target_mean=(FAR,), target_std=(9.0,), **SIZES, **options
+    )
+    far.load_state_dict(near.state_dict())
+    y = torch.tensor([[-3.0], [4.0], [9.5]])
+    out = far(inputs, targets=y.double() + FAR)
+    torch.testing.assert_close(out.loss, near(inputs, targets=y).loss)
+    assert out.logits.dtype == torch.float64
+    torch.testing.assert_close(
+        (out.logits - FAR).float(), near(inputs).logits, rtol=1e-5, atol=1e-5
+    )
+
+
+def test_half_precision_rounds_deviations_and_no_means() -> None:
+    """In bfloat16 1000 and 1003 are one number."""
+    options, inputs = read("regress-text")
+    made = {"target_mean": (1000.0,), "target_std": (1.0,), **SIZES, **options}
+    model = create_model("attention", "regress-text", **made)
+    y = torch.tensor([[997.0], [1003.0], [1000.5]])
+    with torch.autocast("cpu", torch.bfloat16):
+        out = model(inputs, targets=y)
+    assert out.loss.item() == pytest.approx((9 + 9 + 0.25) / 3)
+    torch.nn.init.normal_(model.pool.head.weight)  # type: ignore[union-attr, arg-type]
+    with torch.autocast("cpu", torch.bfloat16):
+        half = model(inputs).logits
+    torch.testing.assert_close(half, model(inputs).logits, rtol=0, atol=0.1)
+
+
+def test_series_far_from_zero_are_read_as_those_around_it() -> None:
+    torch.manual_seed(0)
+    known = {"series_mean": (FAR, 0.0), "series_std": (2.0, 1.0)}
+    far = create_model("attention", "regress-series", series=2, **known, **SIZES)
+    known = {"series_mean": (0.0, 0.0), "series_std": (2.0, 1.0)}
+    near = create_model("attention", "regress-series", series=2, **known, **SIZES)
+    torch.nn.init.normal_(far.pool.head.weight)  # type: ignore[union-attr, arg-type]
+    near.load_state_dict(far.state_dict())
+    x = torch.randn(3, 7, 2, dtype=torch.float64)
+    there = x + torch.tensor([FAR, 0.0], dtype=torch.float64)
+    torch.testing.assert_close(far(there).logits, near(x).logits, rtol=0, atol=1e-5)

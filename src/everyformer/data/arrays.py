@@ -21,6 +21,7 @@ import numpy as np
 import torch
 
 from everyformer.core.errors import ConfigError, DataError
+from everyformer.core.rounding import shortened
 from everyformer.core.tasks import TASKS, TaskName
 from everyformer.data.array_files import ArrayParts, read_parts
 from everyformer.data.batch import Batch
@@ -53,7 +54,7 @@ class ArrayDataset(ClassedDataset):
     """Rows of tokens (N, L) or series (N, T, C) with padding on the right."""
 
     inputs: np.ndarray
-    """int64 or float32"""
+    """int64 or floats"""
     lengths: np.ndarray | None
     """(N,) how much of each row is real; None: all"""
 
@@ -159,7 +160,7 @@ def rows_for(
 ) -> tuple[np.ndarray, np.ndarray | None]:
     """Rows as a model of ``task`` reads them, and how much of each is real (None: all).
 
-    Pictures become (N, C, H, W) uint8, series (N, T, C) float32, tokens (N, L) int64. ``spec`` is
+    Pictures become (N, C, H, W) uint8, series (N, T, C) floats, tokens (N, L) int64. ``spec`` is
     their name in messages.
 
     Raises:
@@ -243,9 +244,9 @@ def _targets(
                 f"the targets in '{spec}' are {targets.dtype} of shape {targets.shape}, where "
                 "numbers, one or some a row, are to be predicted"
             )
-        numbers = targets.reshape(len(targets), -1).astype(np.float32)
+        numbers = targets.reshape(len(targets), -1)
         _require_finite(numbers, "targets", spec)
-        return numbers, ()
+        return shortened(numbers), ()
     flat = targets.reshape(len(targets), -1)
     if flat.shape[1] != 1:
         raise DataError(
@@ -267,12 +268,11 @@ def _targets(
 
 def _rows_of(parts: ArrayParts, form: Form, spec: str) -> tuple[np.ndarray, np.ndarray | None]:
     """Tokens (N, L) or series (N, T, C), and the lengths of rows that are padded."""
-    inputs, lengths = parts.inputs, parts.lengths
+    inputs, lengths, real = parts.inputs, parts.lengths, None
     if form == "series":
         inputs = inputs[..., None] if inputs.ndim == 2 else inputs
         if inputs.ndim != 3:
             raise DataError(f"series in '{spec}' must be (N, T) or (N, T, C), not {inputs.shape}")
-        inputs = inputs.astype(np.float32)
     elif inputs.ndim != 2 or inputs.dtype.kind not in "iub":
         raise DataError(
             f"tokens in '{spec}' must be (N, L) integers, not {inputs.dtype} of {inputs.shape}"
@@ -289,6 +289,7 @@ def _rows_of(parts: ArrayParts, form: Form, spec: str) -> tuple[np.ndarray, np.n
         inputs = np.where(real if form == "tokens" else real[..., None], inputs, 0)
     if form == "series":
         _require_finite(inputs, "inputs", spec)
+        inputs = shortened(inputs, real)
     elif inputs.min() < 0:
         raise DataError(
             f"tokens in '{spec}' go down to {inputs.min()}, but they count from 0: give what is "

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 
 from everyformer.core.errors import ConfigError, DataError
+from everyformer.core.rounding import shortened
 from everyformer.core.wording import counted, few
 from everyformer.data.config import DataConfig
 from everyformer.data.dated.times import ONE_CLOCK, read_times, written
@@ -103,7 +104,7 @@ def known_ids(names: Sequence[str], known: Sequence[str], spec: str) -> np.ndarr
 
 
 def numbers_of(labels: Iterable[str], where: str) -> np.ndarray:
-    """(labels,) float32 of labels that are numbers, with a decimal point or a comma.
+    """(labels, 1) of labels that are numbers, with a decimal point or a comma.
 
     Raises:
         DataError: one is no number, or not a finite one, or may be two.
@@ -122,7 +123,7 @@ def numbers_of(labels: Iterable[str], where: str) -> np.ndarray:
         )
     if (cell := doubtful(labels)) is not None:
         raise DataError(f"{where} holds '{cell}', which {either(cell)}")
-    return np.array([number(text) for text in labels], dtype=np.float32)
+    return shortened(np.array([[number(text)] for text in labels]))
 
 
 def refuse_unlabelled(lines: Sequence[str], count: int, where: str, what: str = "text") -> None:
@@ -269,17 +270,21 @@ def _numbers(numbers: np.ndarray, train: np.ndarray, validation: np.ndarray, wha
     """Rows, the range of their numbers (rows, n), and how far off always answering the means is,
     if any are trained on."""
     count = numbers.shape[1]
+    width, largest = float(np.ptp(numbers)), float(np.abs(numbers).max())
+    # as many as tell ends apart that lie close, as far from 0 as they are
+    digits = 6 + max(0, math.ceil(math.log10(largest / width)) - 2 if width else 0)
     note = (
         f"{len(numbers):,} {what} with {f'{count:,} ' if count > 1 else ''}numbers"
-        f"{' each' if count > 1 else ''} from {numbers.min():g} to {numbers.max():g}"
+        f"{' each' if count > 1 else ''} from {numbers.min():.{digits}g} to "
+        f"{numbers.max():.{digits}g}"
     )
     if not len(train):
         return note
     means = numbers[train].mean(0, dtype=np.float64)
     off = np.sqrt(np.square(numbers[validation] - means).mean(0, dtype=np.float64))
     listed, errors = (
-        ", ".join(f"{value:.4g}" for value in values[:SHOWN]) + " ..." * (count > SHOWN)
-        for values in (means, off)
+        ", ".join(f"{value:.{n}g}" for value in values[:SHOWN]) + " ..." * (count > SHOWN)
+        for values, n in ((means, digits - 2), (off, 4))
     )
     return (
         f"{note}; always answering their mean{'s' if count > 1 else ''} {listed} has "

@@ -238,7 +238,7 @@ def _build(
     if measures:
         assert texts.table is not None
         column = texts.table.first.column(texts.table.indices[1])
-        labels = numbers_of(codes, f"{column} of '{spec}'")[labels, None]
+        labels = numbers_of(codes, f"{column} of '{spec}'")[labels]
     else:
         sure = config.label_column is not None
         labels, classes = classes_of(codes, labels, chosen, texts.table, spec, sure, known)

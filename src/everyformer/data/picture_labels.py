@@ -41,7 +41,7 @@ class LabelledPictures:
 
     layout: SourceLayout
     labels: np.ndarray
-    """(pictures,) class ids, zeros without classes; or (pictures, 1) float32 numbers"""
+    """(pictures,) class ids, zeros without classes; or (pictures, 1) numbers"""
     classes: tuple[str, ...]
     notes: Sequence[str] = ()
     """half a sentence each, on what was read and left aside"""
@@ -216,7 +216,7 @@ def _by_table(
     groups = np.array([group_of[entry.name] for entry in layout.entries]) if grouped else None
     if measures:
         column = table.column(reader.indices[1])
-        numbers = numbers_of(texts, f"{column} of {table.where}")[:, None]
+        numbers = numbers_of(texts, f"{column} of {table.where}")
         return LabelledPictures(layout, numbers, (), notes, groups)
     ids, classes = _classes(texts, layout, reader, source, config, known)
     return LabelledPictures(layout, ids, classes, notes, groups)

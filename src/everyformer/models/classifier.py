@@ -11,6 +11,7 @@ tanh is BERT's: its first layer is what is called the pooler there (Devlin et al
 token that is read is a global one for mixers that know such, unless the mask names others.
 """
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -22,6 +23,7 @@ from everyformer.core.errors import GeneError, ShapeError
 from everyformer.core.mask import Mask
 from everyformer.core.mixer import Mixer
 from everyformer.core.outputs import ModelOutput, StackOutput
+from everyformer.core.rounding import told_apart
 from everyformer.core.state import StackState
 from everyformer.core.tasks import TASKS
 from everyformer.genes.config import ModelConfig
@@ -125,15 +127,21 @@ class Answering(Model):
             weights = self.class_weights if self.training else None
             loss, losses = total_loss(z, targets, out.losses, config, weights)
             return ModelOutput(z, loss, losses, None, taps=out.taps)
-        mean, std = z.new_tensor(config.target_mean), z.new_tensor(config.target_std)
+        # in half precision a number would be rounded by a 256th of itself, not of its deviation
+        z = z.to(torch.promote_types(z.dtype, torch.float32))
+        sizes = zip(map(abs, config.target_mean), config.target_std, strict=True)
+        wide = z.dtype if all(itertools.starmap(told_apart, sizes)) else torch.float64
+        units = torch.tensor((config.target_mean, config.target_std), dtype=wide, device=z.device)
+        mean, std = units
         loss, losses = None, out.losses
         if targets is not None:
-            goals = targets.reshape(len(z), -1).to(z.dtype)
+            goals = targets.reshape(len(z), -1).to(wide)
             if goals.shape != z.shape:
                 raise ShapeError(
                     f"targets must be ({len(z)}, {z.shape[1]}) numbers, not {tuple(targets.shape)}"
                 )
-            loss, losses = added((z - (goals - mean) / std).square().mean(), losses)
+            off = z - ((goals - mean) / std).to(z.dtype)
+            loss, losses = added(off.square().mean(), losses)
         return ModelOutput(mean + std * z, loss, losses, None, taps=out.taps)
 
 

@@ -1,5 +1,6 @@
 """`SeriesSteps`: vectors of the steps of a series, where numbers are read in place of tokens."""
 
+import torch
 from torch import Tensor, nn
 
 from everyformer.core.errors import GeneError, ShapeError
@@ -39,11 +40,13 @@ class SeriesSteps(nn.Linear):
             raise ShapeError(
                 f"series must be (batch, length, {config.series}), not {tuple(inputs.shape)}"
             )
-        series = inputs.to(self.weight.dtype)
+        # large numbers that differ by little come in more than the weights' precision
+        series = inputs.to(torch.promote_types(inputs.dtype, self.weight.dtype))
         if config.series_mean:
             series = series - series.new_tensor(config.series_mean)
         if config.series_std:
             series = series / series.new_tensor(config.series_std)
+        series = series.to(self.weight.dtype)
         series = series.where(~series.isnan(), 0.0)
         if mask is not None and mask.keep is not None:
             # what stands in the padding may be anything

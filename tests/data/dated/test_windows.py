@@ -1,5 +1,7 @@
 """Windows of series: what is read never holds what is foretold, and the cut is one time for all."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -250,3 +252,16 @@ def test_the_built_in_series_are_the_same_for_a_seed():
     assert not np.array_equal(one.values, other.values, equal_nan=True)
     assert np.isnan(one.values[one.ends[0] : one.bounds[1]]).all()
     assert not np.isnan(one.known).any()
+
+
+def test_covariates_far_from_zero_are_kept_apart():
+    """A population, a time in seconds: float32 has one number for steps that follow each other."""
+    near = series_of(40, 25)
+    far = replace(near, known=near.known + 1e9, past=near.past + 1e9)
+    [given], [expected] = (list(data(s).validation_batches(1000)) for s in (far, near))
+    assert (given.inputs.dtype, expected.inputs.dtype) == (torch.float64, torch.float32)
+    covariates = 1 + HORIZON
+    off = given.inputs[..., -covariates:] - 1e9
+    torch.testing.assert_close(off, expected.inputs[..., -covariates:].double(), equal_nan=True)
+    own = given.inputs[..., :-covariates].float()
+    torch.testing.assert_close(own, expected.inputs[..., :-covariates])

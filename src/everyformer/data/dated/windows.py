@@ -23,6 +23,7 @@ import torch
 
 from everyformer.core.config import to_dict
 from everyformer.core.errors import DataError
+from everyformer.core.rounding import shortened
 from everyformer.core.wording import counted, few
 from everyformer.data.batch import WHOLE, Batch, Portion
 from everyformer.data.cache import digest
@@ -231,7 +232,7 @@ class ForecastDataset(OrderedDataset):
 
     @cached_property
     def _steps(self) -> np.ndarray:
-        """(M, C) float32, what is read of each step but what is known ahead of later ones."""
+        """(M, C) floats, what is read of each step but what is known ahead of later ones."""
         x, owner = self._filled, self._owner
         mean, deviation = self.scales.mean[owner], self.scales.deviation[owner]
         columns = [(x - mean) / deviation]
@@ -241,7 +242,13 @@ class ForecastDataset(OrderedDataset):
             columns.append(np.where(there, x - x[at.clip(0)], 0.0) / self.scales.unit[owner])
         columns.append(~np.isnan(self.series.values))
         columns += self._phases()
-        return np.column_stack([*columns, self.series.past]).astype(np.float32)
+        own = np.column_stack(columns).astype(np.float32)
+        return np.concatenate((own, shortened(self.series.past)), 1)
+
+    @cached_property
+    def _known(self) -> np.ndarray:
+        """(M, K) floats, the covariates that are known ahead."""
+        return shortened(self.series.known)
 
     def _phases(self) -> list[np.ndarray]:
         step, times = self.series.step, self.series.times
@@ -255,13 +262,14 @@ class ForecastDataset(OrderedDataset):
 
     def _inputs(self, positions: np.ndarray) -> np.ndarray:
         """(B, L, C + K H) of the steps at ``positions`` (B, L)."""
-        own, known = self._steps[positions], self.series.known
+        own, known = self._steps[positions], self._known
         if not known.shape[1]:
             return own
         at = positions[..., None] + np.arange(1, self.horizon + 1)
         inside = at < self.series.bounds[1:][self._owner[positions]][..., None]
         ahead = np.where(inside[..., None], known[np.minimum(at, len(known) - 1)], np.nan)
-        return np.concatenate((own, ahead.reshape(*positions.shape, -1)), -1, dtype=np.float32)
+        ahead = ahead.astype(known.dtype).reshape(*positions.shape, -1)
+        return np.concatenate((own, ahead), -1)
 
     def _targets(self, positions: np.ndarray, ends: np.ndarray) -> np.ndarray:
         """(..., H) float32 of steps, of values before ``ends`` (...)."""
