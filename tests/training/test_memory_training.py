@@ -53,7 +53,9 @@ def test_operations_are_counted_as_a_memory_fills(name, tmp_path, monkeypatch):
     for way in ("told", "counted", "first"):
         made = ef.create_model(name, **sizes)
         if way != "told":
-            monkeypatch.setattr(loop._Job, "_counts_anew", lambda self, way=way: way == "counted")
+            monkeypatch.setattr(
+                loop._Job, "_counts_anew", lambda self, size, way=way: way == "counted"
+            )
         spent[way] = train(
             made, tiny_text(5), config, RunDirectory(tmp_path / way), show=False
         ).flops

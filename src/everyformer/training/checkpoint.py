@@ -14,7 +14,7 @@ from __future__ import annotations
 import re
 import shutil
 import warnings
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -52,9 +52,9 @@ class TrainingState:
     flops: int = 0
     seconds: float = 0.0
     """spent in training steps, over all sittings"""
-    flops_per_position: float | None = None
-    """of one token or pixel forward and backward, counted in the first step, and again and again
-    where something is carried from step to step"""
+    flops_per_position: dict[str, float] = field(default_factory=dict)
+    """of one token or pixel forward and backward, by the size of a batch: counted in the first step
+    of each, and again and again where something is carried from step to step"""
     processes: int = 1
     """that the run was trained by until here"""
     logged: int = 0

@@ -265,9 +265,10 @@ class _Job:
         report: Any = getattr(self.model, "set_progress", None)
         if report is not None:
             report(self._done())
-        anew = state.flops_per_position is not None and self._counts_anew()
+        size, first = _size(batch), not state.flops_per_position
+        anew = not first and self._counts_anew(size)
         with narrowed(self.model, self.pieces):
-            losses = self._gradient(batch, count=anew or state.flops_per_position is None)
+            losses = self._gradient(batch, count=first or anew)
         norm = clip_gradients(self.model.parameters(), config.clip)
         self._check_finite({**losses, "norm of the gradient": norm}, f"in step {state.steps + 1}")
         self.optimiser.step()
@@ -283,7 +284,9 @@ class _Job:
         read = round(every)
         tokens = read if self.carry is None else self.carry.counted(read)
         state.tokens += tokens
-        state.flops += round((state.flops_per_position or 0) * read)
+        each = state.flops_per_position
+        # where steps are only timed, others stand for a size that was not counted
+        state.flops += round(each.get(size, next(iter(each.values()))) * read)
         state.seconds += seconds
         if anew:
             self.speed.leave_out(tokens, seconds)
@@ -304,11 +307,9 @@ class _Job:
         return carry.batch(self.dataset, *rows)
 
     def _staged(self, batch: Batch) -> Batch:
-        """The batch as the stage reads it; operations are counted anew where one begins."""
-        pieces = pieces_of(self.config.stages, self._done())
-        if pieces != self.pieces:
-            self.pieces, self.state.flops_per_position = pieces, None
-        return batch if pieces == 1 else batch.folded(pieces)
+        """The batch as the stage reads it."""
+        self.pieces = pieces_of(self.config.stages, self._done())
+        return batch if self.pieces == 1 else batch.folded(self.pieces)
 
     def _backward_of(self, module: Any) -> Backward:
         """The gradient of a batch in the parameters of a module, and its losses by name."""
@@ -334,19 +335,18 @@ class _Job:
                 "torch counts no operations in this model, so 'budget_flops' would never be "
                 "spent: give 'budget_seconds' or 'budget_tokens' instead"
             )
-        self.state.flops_per_position = counted
+        self.state.flops_per_position[_size(batch)] = counted
         return losses
 
-    def _counts_anew(self) -> bool:
-        """True at steps each a quarter later than the last: what is carried on, a memory, grows,
-        and with it what a position takes. Not where steps are only timed: counting takes time."""
-        kept = self.records.place is not None or self.config.budget[0] == "flops"
+    def _counts_anew(self, size: str) -> bool:
+        """True at the first batch of a ``size``, and at steps each a quarter later than the last
+        where something is carried on: a memory grows, and with it what a position takes. Not where
+        steps are only timed: counting takes time."""
+        if self.records.place is None and self.config.budget[0] != "flops":
+            return False
         step = max(1, self.state.steps)
-        return (
-            kept
-            and self.carry is not None
-            and math.log(step + 1, 1.25) // 1 > math.log(step, 1.25) // 1
-        )
+        later = math.log(step + 1, 1.25) // 1 > math.log(step, 1.25) // 1
+        return size not in self.state.flops_per_position or (self.carry is not None and later)
 
     def _report(self, losses: dict[str, float], lr: float, norm: float) -> None:
         state = self.state
@@ -446,3 +446,9 @@ class _Job:
 
 def _due(step: int, every: int | None) -> bool:
     return every is not None and step > 0 and step % every == 0
+
+
+def _size(batch: Batch) -> str:
+    """The lengths of a batch's rows, those within 9% of each other alike."""
+    sizes = (*batch.inputs.shape[1:], *batch.targets.shape[1:])
+    return " ".join(f"{round(8 * math.log2(max(1, size)))}" for size in sizes)
