@@ -52,15 +52,17 @@ def test_the_smallest_difference_that_would_have_shown_is_said() -> None:
     assert METRICS["accuracy"].difference(0.0123) == "1.2 points"
 
 
-def test_a_pair_that_is_far_steadier_than_others_is_named() -> None:
+def test_a_smaller_difference_that_did_show_is_named_beside_it() -> None:
+    """Of a pair that scatters less, or that is judged after others."""
     results = made_up(("attention", "gmlp", "linear"), qualities=(2.0, 2.02, 3.0))
-    rows = results["rows"]
-    rows[0]["values"], rows[1]["values"] = [2.0, 2.1, 2.0], [2.02, 2.121, 2.0195]
-    rows[2]["values"] = [3.0, 2.6, 3.4]
-    results["verdict"]["smallest"] = smallest_seen(rows, "bits_per_byte")
-    names = [row["member"] for row in rows]
-    said = f"would not show in a usual pair (below 0.0034 bits per byte between {names[0]} and "
-    assert f"{said}{names[1]});" in answer(results)
+    results["verdict"]["smallest"] = 0.5
+    near, far, _ = results["contrasts"]
+    near |= {"difference": 0.02, "apart": True}
+    pair = f"{near['better']} and {near['worse']}"
+    said = "below 0.5 bits per byte would not show"
+    assert f"{said} in a usual pair (0.02 bits per byte between {pair} did)" in answer(results)
+    near["apart"], far["difference"] = False, 1.0
+    assert f"{said}." in answer(results) or f"{said};" in answer(results)
 
 
 @pytest.mark.parametrize(

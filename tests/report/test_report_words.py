@@ -32,6 +32,9 @@ def test_trainings_at_another_speed_than_in_rounds_are_told_with_their_share() -
 def test_a_member_that_still_learns_is_said() -> None:
     assert any("gmlp still improved" in note for note in notes(made_up(half=0.01)))
     assert not any("still improved" in note for note in notes(made_up(half=10)))
+    # an accuracy that falls as far as that loss
+    worse = made_up(half=0.01, metric="accuracy", qualities=(0.2, 0.3))
+    assert not any("still improved" in note for note in notes(worse))
 
 
 def test_the_question_names_what_was_equal() -> None:

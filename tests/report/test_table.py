@@ -159,6 +159,18 @@ def test_bold_is_what_can_be_told_from_the_rest() -> None:
     assert 'class="best"' not in _table(made_up(waiting=("rope",)))
 
 
+def test_quality_is_bold_by_tiers_whatever_intervals_say() -> None:
+    """Seed for seed members are told apart whose own intervals share values."""
+    results = made_up(("attention", "gmlp", "linear"), qualities=(2.0, 2.1, 3.0))
+    bold = lambda: re.findall(r'<td class="best">([23]\.\d{3})<', _table(results))  # noqa: E731
+    for row, tier in zip(results["rows"], "abc", strict=True):
+        row["letters"] = [tier]
+    assert bold() == ["2.000"]
+    for row in results["rows"]:
+        row |= {"interval": [1.0, 4.0], "letters": ["a" if row["quality"] < 3 else "b"]}
+    assert bold() == ["2.000", "2.100"]
+
+
 def test_two_names_of_one_function_are_bold_together() -> None:
     results = made_up(("attention", "sinusoidal", "gmlp"), qualities=(2.0, 2.0, 3.0))
     _, second, third = results["rows"]

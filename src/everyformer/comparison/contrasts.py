@@ -130,23 +130,6 @@ def smallest_seen(
     return quantile(count - 1, level_of(rows, looks)) * spread / math.sqrt(count)
 
 
-def steadiest(
-    rows: Sequence[TableRow], metric: Metric, looks: int = 1
-) -> tuple[float, str, str] | None:
-    """The smallest difference that tells the pair of ``rows`` apart whose differences scatter
-    least, and that pair; None with one training each, and where no differences scatter."""
-    if not _repeated(rows):
-        return None
-    sign, level = METRICS[metric].sign, level_of(rows, looks)
-    seen = []
-    for a, b in itertools.combinations(rows, 2):
-        by_seed = _differences(a, b, sign)
-        limit = quantile(len(by_seed) - 1, level) * statistics.stdev(by_seed)
-        if limit:
-            seen.append((limit / math.sqrt(len(by_seed)), a["member"], b["member"]))
-    return min(seen, default=None)
-
-
 def seeds_for(
     rows: Sequence[TableRow], metric: Metric, difference: float, looks: int = 1
 ) -> int | None:

@@ -7,7 +7,7 @@ first tier, or where the numbers that are shown do not differ.
 import re
 from collections.abc import Callable, Iterator, Sequence
 
-from everyformer.comparison.contrasts import MOST_SEEDS, POWER, seeds_for, steadiest
+from everyformer.comparison.contrasts import MOST_SEEDS, POWER, seeds_for
 from everyformer.comparison.metrics import METRICS
 from everyformer.comparison.results import Interval, Results, TableRow, finished
 from everyformer.comparison.summary import NOT_WRITING
@@ -165,10 +165,13 @@ def _smallest(results: Results, rows: list[TableRow]) -> str:
     looks = results["verdict"].get("looks", 1)
     half = seeds_for(rows, metric, seen / 2, looks)
     more = f"; {half - seeds} more for {written(seen / 2)}" if half else ""
-    least = steadiest(rows, metric, looks)
     of = ""
-    if least is not None and 2 * least[0] < seen:
-        of = f" in a usual pair (below {written(least[0])} between {least[1]} and {least[2]})"
+    # a pair that scatters less, or the last one of many to be judged, needs less
+    shown = [one for one in results["contrasts"] if one["apart"] and one["difference"] < seen]
+    if shown:
+        one = min(shown, key=lambda one: one["difference"])
+        pair = f"{one['better']} and {one['worse']}"
+        of = f" in a usual pair ({written(one['difference'])} between {pair} did)"
     return f"With {seeds} seeds a difference below {written(seen)} would not show{of}{more}."
 
 

@@ -151,8 +151,9 @@ def _preset_notes(rows: list[TableRow]) -> Iterator[str]:
 
 
 def _still_learning(results: Results) -> list[str]:
-    """Members whose quality moved by more than half an interval in the last third."""
+    """Members that became better by more than half an interval in the last third."""
     metric, names = results["metric"], []
+    sign = METRICS[metric].sign
     for row in finished(results):
         run = next(r for r in results["runs"] if r["member"] == row["member"])
         seen = [(e["tokens"], quality_of(e["evaluation"], metric)) for e in run["evaluations"]]
@@ -160,6 +161,6 @@ def _still_learning(results: Results) -> list[str]:
         around = interval_of(run["evaluation"], metric) if run["status"] == "done" else None
         if not earlier or around is None:
             continue
-        if abs(earlier[-1] - seen[-1][1]) > (around[1] - around[0]) / 2:
+        if sign * (earlier[-1] - seen[-1][1]) > (around[1] - around[0]) / 2:
             names.append(row["member"])
     return names

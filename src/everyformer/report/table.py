@@ -54,6 +54,8 @@ class Column:
     """how sure the value is"""
     unit: str = ""
     """of the bare value, where the written one brings its own"""
+    tiers: bool = False
+    """whether members are told apart by their tiers, not by ``spread``"""
 
 
 @dataclass(frozen=True)
@@ -192,6 +194,7 @@ def _columns(results: Results) -> list[Column]:
             metric.better,
             lambda row: interval(row, results["metric"]),
             lambda row: row["interval"],
+            tiers=bool(results["contrasts"]),
         )
     ]
     if len(rows) > 1:
@@ -293,12 +296,14 @@ def _best(rows: list[TableRow], column: Column) -> set[str]:
     if column.better is None or len(known) < 2 or min(values) == max(values):
         return set()
     best = known[values.index(min(values) if column.better == "lower" else max(values))]
-    surely = column.spread(best) is not None
+    surely = column.spread(best) is not None and not column.tiers
     same = [
         row
         for row in known
         if row["member"] in best["same_as"] or column.value(row) == column.value(best)
     ]
     near = [row for row in known if surely and not apart(column.spread(best), column.spread(row))]
+    if column.tiers:
+        near = [row for row in known if set(row["letters"]) & set(best["letters"])]
     result = {row["member"] for row in (*same, *near)}
     return result if len(result) < len(known) else set()
