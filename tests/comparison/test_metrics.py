@@ -55,8 +55,21 @@ def test_the_time_until_as_good_is_linear_between_evaluations(
     metric: Any, target: float, seconds: float | None
 ) -> None:
     wanted = target if metric == "loss" else 1 - target
-    found = time_to(wanted, STEPS, metric)
+    found = time_to(wanted, [STEPS], metric)
     assert found is None if seconds is None else found == pytest.approx(seconds)
+
+
+def test_the_time_until_as_good_is_that_of_the_mean_of_seeds() -> None:
+    """A row matches itself at its end, whatever its first seed came to."""
+    lucky: Any = [
+        {"seconds": seconds, "evaluation": {"loss": loss}}
+        for seconds, loss in ((8.0, 0.5), (44.0, 0.2))
+    ]
+    ends = [0.2, 0.3]
+    # at 40 seconds the lucky one is at 0.2 + 0.3 / 9, the other at 0.3
+    for target, seconds in ((sum(ends) / 2, 44.0), ((0.2 + 0.3 / 9 + 0.3) / 2, 40.0), (0.2, None)):
+        found = time_to(target, [lucky, STEPS], "loss")
+        assert found is None if seconds is None else found == pytest.approx(seconds)
 
 
 @pytest.mark.parametrize(

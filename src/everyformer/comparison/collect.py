@@ -111,7 +111,8 @@ def collect(
     base = next((e.parameters for e in ready if e.parameters), None)
     for row in complete:
         own_runs = [r for r in runs if r["member"] == row["member"]]
-        row["seconds_to_slowest"] = time_to(qualities[-1], own_runs[0]["evaluations"], metric)
+        curves = [r["evaluations"] for r in own_runs]
+        row["seconds_to_slowest"] = time_to(qualities[-1], curves, metric)
         row["parameter_ratio"] = row["parameters"] / base if base else None
         row["beats_attention_from"] = crossover(points, row["member"])
         config_of = next(e.config for e in ready if e.member == row["member"])

@@ -8,6 +8,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, cast
 
+import numpy as np
+
 from everyformer.comparison.metrics import METRICS
 from everyformer.comparison.results import (
     Calibrated,
@@ -126,19 +128,25 @@ def curve(run: Path, last: int | None = None) -> Curve:
     return cast(Curve, {"training": training, "evaluations": evaluations})
 
 
-def time_to(target: float, evaluations: Sequence[Logged], metric: Metric) -> float | None:
-    """Training seconds until ``metric`` reaches ``target``, linear between evaluations."""
+def time_to(target: float, seeds: Sequence[Sequence[Logged]], metric: Metric) -> float | None:
+    """Training seconds until the mean of ``metric`` over ``seeds`` reaches ``target``, linear
+    between evaluations, of which each seed has its own."""
     sign = METRICS[metric].sign
-    before: Logged | None = None
-    for row in evaluations:
-        value = quality_of(row["evaluation"], metric)
+    curves = [
+        ([e["seconds"] for e in each], [quality_of(e["evaluation"], metric) for e in each])
+        for each in seeds
+    ]
+    known = max(seconds[0] for seconds, _ in curves)
+    moments = sorted({s for seconds, _ in curves for s in seconds if s >= known})
+    before: tuple[float, float] | None = None
+    for moment in moments:
+        value = statistics.mean(float(np.interp(moment, *each)) for each in curves)
         if sign * (value - target) <= 0:
-            if before is None or row["seconds"] == before["seconds"]:
-                return float(row["seconds"])
-            start = quality_of(before["evaluation"], metric)
-            part = (start - target) / (start - value) if start != value else 1.0
-            return float(before["seconds"] + part * (row["seconds"] - before["seconds"]))
-        before = row
+            if before is None:
+                return moment
+            part = (before[1] - target) / (before[1] - value)
+            return before[0] + part * (moment - before[0])
+        before = moment, value
     return None
 
 
