@@ -1,5 +1,6 @@
 """Windows over a long text: every target once, the context that was promised, equal modes."""
 
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -116,3 +117,19 @@ def test_processes_whose_passes_need_all_stop_together(in_step, other, stops):
     read = iter([None, None])
     assert _count(read, None, None, None, world, lambda: False) is stops
     assert len([*read]) == (1 if stops else 0)
+
+
+def test_bits_are_not_told_of_a_beginning_whose_bytes_differ(tmp_path: Path) -> None:
+    """Its first characters are one byte each, the others three."""
+    text = "ab ba " * 30 + "\u6728\u6797\u68ee" * 60
+    (tmp_path / "t.txt").write_text("".join(sorted(text)) * 2 + text, encoding="utf-8")
+    for tokenizer, bits in (("chars", False), ("bytes", True)):
+        source = {"source": str(tmp_path / "t.txt"), "cache": str(tmp_path / tokenizer)}
+        config = DataConfig(**source, tokenizer=tokenizer, length=8, validation=0.3)
+        data = load_dataset(config, "lm")
+        model = ef.create_model(
+            "rope", "lm", width=8, heads=2, layers=1, vocabulary=data.vocabulary, max_length=8
+        )
+        for how, told in (({"limit": 4}, bits), ({}, True)):
+            found = evaluate_long(model, data, mode="recurrent", **how)
+            assert ("bits_per_byte" in found) == told

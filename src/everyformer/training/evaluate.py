@@ -18,6 +18,7 @@ from everyformer.data.dataset import ClassedDataset, Dataset
 from everyformer.data.dated.windows import ForecastDataset
 from everyformer.data.environments import EnvironmentDataset
 from everyformer.data.text import TextDataset
+from everyformer.data.tokenizers.plain import ByteTokenizer
 from everyformer.models.base import evaluating
 from everyformer.models.knn_lm import KnnLanguageModel
 from everyformer.models.policy import PolicyModel
@@ -333,7 +334,8 @@ def evaluate_long(
         options: of `evaluate`.
 
     Returns:
-        What `evaluate` gives, with ``window`` and ``stride`` in tokens, ``by_place`` and
+        What `evaluate` gives (but no ``bits_per_byte`` of a part of a text that is read in order,
+        unless tokens are bytes), with ``window`` and ``stride`` in tokens, ``by_place`` and
         ``by_context`` (see `Curves`), and ``tokens_per_second`` scored, on this machine now.
 
     Raises:
@@ -366,6 +368,9 @@ def evaluate_long(
         windows = -(-(len(dataset.validation) - 1) // dataset.length)
         options |= {"streams": min(streams, windows)}
         options.pop("batch", None)
+        if options.get("limit") is not None and not isinstance(dataset.tokenizer, ByteTokenizer):
+            # tokens of a beginning may be longer or shorter than those of the whole
+            dataset = dataclasses.replace(dataset, bytes_per_token=None)
     curves, start = Curves(dataset.length), time.perf_counter()
     strided = dataclasses.replace(dataset, stride=stride)
     result = evaluate(model, strided, remember=False, curves=curves, **options)

@@ -88,7 +88,7 @@ def read_in_order(
     model: nn.Module, dataset: TextDataset, streams: int, limit: int | None, world: World
 ) -> Iterator[Read | None]:
     """The validation part from its start on, in ``streams`` stretches that go on from segment to
-    segment; at most ``limit`` segments of each."""
+    segment; at most ``limit`` segments, or a few more so that all have as many."""
     state = begin(model, streams)
     for number, batch in enumerate(dataset.in_order(streams)):
         if limit is not None and number * streams >= limit:
