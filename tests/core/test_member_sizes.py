@@ -14,8 +14,11 @@ from helpers import build_model
 SHORT = {"memorizing": {"M": 512}}
 """letters that are made small, so that the text fills what is held"""
 OPTIONS = {"memorizing": {"size": 512}}
-SHARE = {"routing": 0.5}
-"""of what the formula says: half of its heads are local"""
+OFF = {
+    "compressive": 0.15, "memorizing": 0.25,  # not full after 512 tokens
+    "performer": 0.08, "routing": 0.04,  # features and clusters are whole numbers
+    "bigbird": 0.3,  # of random blocks, those that lie in the window are held once
+}  # fmt: skip
 STREAMING = [m.name for m in list_members(task="lm", abilities=("streaming",))]
 
 
@@ -67,7 +70,7 @@ def test_a_state_has_the_size_that_the_row_says(
             held = max(held, sum(floats))
     said = cost.held(t=tokens, d=width, h=heads, layers=layers)
     assert said is not None
-    assert held == pytest.approx(SHARE.get(name, 1) * said, rel=0.3)
+    assert held == pytest.approx(said, rel=OFF.get(name, 0.01))
 
 
 @pytest.mark.parametrize("name", [m.name for m in list_members(task="lm")])
