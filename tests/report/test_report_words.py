@@ -110,3 +110,13 @@ def test_notes_of_many_members_stay_short() -> None:
 def test_tiers_are_explained_where_there_are_any() -> None:
     assert any("letter in common" in note for note in notes(made_up(half=0.25)))
     assert not any("letter in common" in note for note in notes(made_up(half=0.1)))
+
+
+def test_rates_that_were_chosen_on_the_held_out_part_are_told() -> None:
+    results = made_up()
+    assert not any("rates were chosen" in note for note in notes(results))
+    results["config"]["lr_grid"] = [1e-3, 3e-3, 1e-2]
+    [note] = [note for note in notes(results) if "rates were chosen" in note]
+    assert "the first of 3 seeds" in note
+    assert "the best of 3:" in note
+    assert not any("one learning rate" in note for note in notes(results))
