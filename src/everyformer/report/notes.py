@@ -104,8 +104,8 @@ def _fairness_notes(rows: list[TableRow], config: dict[str, Any]) -> Iterator[st
         yield f"Each was trained in the precision whose steps were the faster here: {found}."
     if config["lr_grid"]:
         yield (
-            f"Learning rates were chosen by the loss of the first of {rows[0]['seeds']} seeds on the "
-            "held-out part, so that its value in each mean is the best of "
+            f"Learning rates were chosen by the loss of the first of {rows[0]['seeds']} seeds on "
+            "the held-out part, so that its value in each mean is the best of "
             f"{len(config['lr_grid'])}: a little better than training again would be."
         )
     elif len(rows) > 1:
