@@ -17,6 +17,18 @@ GENES = [
     ({"mixer": {"name": "performer", "features": 5}}, "--mixer performer --mixer.features 5"),
     ({"memory": "none"}, "--memory none"),
 ]
+NONES = [
+    # of an option that may be None, of one that lists the word, and of one of texts
+    ("position = 'none'", "--position none"),
+    ("[position]\nname = 'None'", "--position none"),
+    ("[position]\nscaling = {kind = 'none'}", "--position.scaling.kind none"),
+    ("[training]\nclip = 'none'", "--training.clip none"),
+    (
+        "memory = {name = 'compressive', gradient = 'none'}",
+        "--memory compressive --memory.gradient none",
+    ),
+]
+"""a file's lines and flags that say the same"""
 FIRST = [(key, value) for key in ("member", "task", "from_run") for value in ([], 3, {"a": 1})]
 
 
@@ -95,3 +107,51 @@ def test_a_name_with_a_dot_is_no_module_of_ours(say: Say, tree: Path) -> None:
     code, _, err = say("train", "attention", "--mixer", "x.txt")
     assert code == 2
     assert "unknown mixer 'x.txt'" in err
+
+
+@pytest.mark.parametrize(
+    "member", ["rope", "compressive", "reformer", "sparse-transformer", "calm"]
+)
+def test_what_is_printed_is_read_again(member: str, say: Say, tree: Path) -> None:
+    code, printed, _ = say("train", member, "--print-config")
+    assert code == 0
+    (tree / "run.json").write_text(printed)
+    assert say("train", "--config", "run.json", "--print-config")[:2] == (0, printed)
+
+
+@pytest.mark.parametrize(
+    ("line", "own"),
+    [
+        (("index", "run", "--data", "text.txt", "--out", "store"), "context"),
+        (("show", "run", "masks"), "length"),
+        (("eval", "run"), "sequences"),
+    ],
+    ids=lambda value: value[0],
+)
+def test_an_option_of_a_verb_s_own_is_none_of_its_data(
+    line: tuple[str, ...], own: str, say: Say, tree: Path
+) -> None:
+    code, printed, _ = say(*line, f"--{own}", "7", "--print-config")
+    assert code == 0
+    (tree / "all.json").write_text(printed)
+    (tree / "one.toml").write_text(f"{own} = 7")
+    assert say(line[0], "--config", "all.json", "--print-config")[1] == printed
+    assert say(*line, "--config", "one.toml", "--print-config")[1] == printed
+
+
+@pytest.mark.parametrize(("lines", "words"), NONES, ids=str)
+def test_none_is_the_word_for_nothing_where_it_is_no_name(
+    lines: str, words: str, say: Say, tree: Path
+) -> None:
+    (tree / "run.toml").write_text(lines)
+    line = ("train", "rope") if "scaling" in lines else ("train", "attention")
+    from_file = say(*line, "--config", "run.toml", "--print-config")
+    assert from_file == say(*line, *words.split(), "--print-config")
+    assert from_file[0] == 0
+
+
+def test_none_is_a_word_of_a_text(say: Say, tree: Path) -> None:
+    (tree / "run.toml").write_text("prompt = ['none', 'None']")
+    code, printed, _ = say("generate", "run", "--config", "run.toml", "--print-config")
+    assert code == 0
+    assert json.loads(printed)["prompt"] == ["none", "None"]

@@ -15,7 +15,7 @@ import tyro
 from everyformer.cli.flags import FlagGroup, arrange, is_flag, named_flag, registry, unset
 from everyformer.cli.messages import answer_with, refuse_files
 from everyformer.cli.names import MATTER, as_in_file, full_name, nearest_flags
-from everyformer.core.config import Options, Said, converted, to_dict
+from everyformer.core.config import NoneWord, Options, Said, converted, to_dict
 from everyformer.core.errors import ConfigError, Spelled, unknown
 from everyformer.genes import GENES
 from everyformer.genes.gene import NONE
@@ -166,7 +166,7 @@ class Line(Generic[C]):
             value = self.file.values.get(gene)
             name = value.get("name") if isinstance(value, dict) else value
             known, usual = record.alternatives, vars(default)["genes"][gene].name
-            if isinstance(name, str) and name not in (usual, *known.names()):
+            if isinstance(name, str) and name not in (usual, *NONE, *known.names()):
                 reason = unknown(known.kind, name, known.names())
                 raise Spelled(f"{self.file.file}: '{gene}': {reason}")
         flagged = {gene: peek(self.words, f"--{gene}") for gene in GENES}
@@ -286,8 +286,8 @@ def _read_config(path: str) -> dict[str, Any]:
         raise ConfigError(f"{path} is not valid {kind}: {error}") from error
     if not isinstance(values, dict):
         raise ConfigError(f"{path} must hold a table of options, not {type(values).__name__}")
-    plain: dict[str, Any] = _without_none(values)
-    return plain
+    marked: dict[str, Any] = _marked(values)
+    return marked
 
 
 def peek(words: Sequence[str], flag: str) -> str | None:
@@ -301,12 +301,13 @@ def say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-def _without_none(values: Any) -> Any:
+def _marked(values: Any) -> Any:
+    """The values of a file, in which words that may stand for None are marked."""
     if isinstance(values, dict):
-        return {key: _without_none(value) for key, value in values.items()}
+        return {key: _marked(value) for key, value in values.items()}
     if isinstance(values, list):
-        return [_without_none(value) for value in values]
-    return None if isinstance(values, str) and values in NONE else values
+        return [_marked(value) for value in values]
+    return NoneWord(values) if isinstance(values, str) and values in NONE else values
 
 
 def take(words: Sequence[str], flag: str) -> tuple[str | None, list[str]]:

@@ -38,6 +38,11 @@ class OutOfBoundsError(ConfigError):
     """A number of the right type that its option does not take."""
 
 
+class NoneWord(str):
+    """The word for None in a form that has no other, as TOML: what it means is for the option to
+    say, of which it may be a name."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Options:
     """Base of all options: frozen dataclasses whose types say which values they take.
@@ -282,6 +287,10 @@ def converted(kind: Any, value: Any, where: str, base: Any = None) -> Any:
     Raises:
         ConfigError: another type, an unknown word, a number out of its bounds.
     """
+    if isinstance(value, NoneWord) and kind is not Any:
+        every = [*_alternatives(kind)]
+        listed = any(value in get_args(one) for one in every if get_origin(one) is Literal)
+        value = None if not listed and {types.NoneType, Choice} & {*every} else str(value)
     origin, arguments = get_origin(kind), get_args(kind)
     if (part := part_marked(kind)) is not None:
         return part.table(value, where, base)
@@ -341,6 +350,16 @@ def converted(kind: Any, value: Any, where: str, base: Any = None) -> Any:
     elif isinstance(kind, type) and type(value) is kind:
         return value
     raise _mismatch(where, kind, value)
+
+
+def _alternatives(kind: Any) -> Iterator[Any]:
+    """The types of which a value may be one, without bounds."""
+    if get_origin(kind) not in (Annotated, Union, types.UnionType):
+        yield kind
+        return
+    arguments = get_args(kind)
+    for one in arguments[:1] if get_origin(kind) is Annotated else arguments:
+        yield from _alternatives(one)
 
 
 def _as_float(value: numbers.Real, where: str) -> float:

@@ -3,10 +3,10 @@
 `steps` is `training.steps`, and `data` is `data.source`.
 """
 
-import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
+from everyformer.core.config import field_types
 from everyformer.core.errors import ConfigError
 from everyformer.data.config import DataConfig, TextSource
 from everyformer.genes.config import Architecture
@@ -49,13 +49,15 @@ def in_full(kind: type, values: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         ConfigError: an option is given twice, by both of its names.
     """
-    fields = {f.name for f in dataclasses.fields(kind)}
+    fields = field_types(kind)
     others = {name: field for field, name in OTHER_NAMES.items()}
     short = {
         alias[2:].replace("-", "_"): (HOMES[cls], name)
         for (cls, name), alias in ALIASES.items()
-        if HOMES[cls] in fields and cls is not TextSource
+        if fields.get(HOMES[cls]) is cls
     }
+    # a verb's own option of that name is none of a table's
+    short = {key: home for key, home in short.items() if key not in fields or key == home[0]}
     named: dict[str, Any] = {}
     tables: list[tuple[str, str, Any]] = []
     for key, value in values.items():
