@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from commands import Say
+from commands import Say, Train
 
 LINES = (("train", "rope"), ("compare", "attention", "gmlp"))
 """verbs with all the tables there are"""
@@ -129,8 +129,9 @@ def test_what_is_printed_is_read_again(member: str, say: Say, tree: Path) -> Non
     ids=lambda value: value[0],
 )
 def test_an_option_of_a_verb_s_own_is_none_of_its_data(
-    line: tuple[str, ...], own: str, say: Say, tree: Path
+    line: tuple[str, ...], own: str, say: Say, trained: Train, tree: Path
 ) -> None:
+    line = (line[0], str(trained("attention")), *line[2:])
     code, printed, _ = say(*line, f"--{own}", "7", "--print-config")
     assert code == 0
     (tree / "all.json").write_text(printed)
