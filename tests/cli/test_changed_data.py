@@ -68,6 +68,22 @@ def test_data_of_a_relative_path_are_found_from_another_folder(trained, capsys, 
     assert WORDS in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("named_like_it", [True, False])
+def test_a_run_goes_on_from_another_folder_and_back(trained, monkeypatch, named_like_it):
+    other = trained / "other"
+    other.mkdir()
+    if named_like_it:
+        (other / "table.csv").write_text(rows(2))
+    for steps, folder, run in ((3, other, "../run"), (4, trained, "run"), (5, other, "../run")):
+        monkeypatch.chdir(folder)
+        assert main(["train", "--resume", "--out", run, "--steps", str(steps)]) == 0
+        kept = json.loads((trained / "run" / "config.json").read_text())
+        assert kept["training"]["steps"] == steps
+    monkeypatch.chdir(other)
+    refused = main(["train", "--resume", "--out", "../run", "--steps", "6", "--data", "table.csv"])
+    assert refused == 2
+
+
 def test_names_of_built_in_data_are_no_paths(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "copy").mkdir()

@@ -191,16 +191,19 @@ def _resumed(line: Line[TrainOptions], member: str | None) -> RunSpec | None:
             raise CheckpointError(f"there is no run in {out} to resume")
         return None
     from everyformer.system.sealed import read_json
+    from everyformer.training.saved import trained_on
     from everyformer.training.storage import RUN_FORMAT
 
-    values = read_json(path, RUN_FORMAT).get("run")
+    saved = read_json(path, RUN_FORMAT)
+    values, data = saved.get("run"), trained_on(saved)
     if not isinstance(values, dict):
         raise CheckpointError(f"{out} was not made by `everyformer train`: name the member again")
     if member is not None and member != values["member"]:
         raise ConfigError(
             f"the run in {out} trains {values['member']}, not {member}: choose another --out"
         )
-    return from_dict(RunSpec, values)
+    assert data is not None
+    return dataclasses.replace(from_dict(RunSpec, values), data=data)
 
 
 def inherited(folder: str, member: str | None = None) -> RunSpec:
