@@ -141,6 +141,7 @@ LARGE = [
     (f"generate runs/aft-local --tokens 1 --prompt {'ab' * 50_000}", "over 16 positions"),
 ]
 FILES = [
+    ("train gmlp --data text.txt --out=", "was named by an empty text"),
     ("train --config deep.json", "deep.json is not valid JSON: its tables and lists are nested"),
     ("train --config deep.toml", "deep.toml is not valid TOML: its tables and lists are nested"),
     ("train gmlp --data deep.jsonl --out made", "nested too deeply"),

@@ -52,6 +52,15 @@ def test_help_explains_options_and_ends_in_two_examples(
     assert max(map(len, out.splitlines())) <= 100
 
 
+def test_help_ends_in_the_narrowest_of_places(
+    say: Callable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "5")
+    code, out, _ = say("calibrate", "--help")
+    assert code == 0
+    assert out.rstrip().splitlines()[-1].startswith("  everyformer calibrate")
+
+
 @pytest.mark.parametrize("verb", VERBS)
 def test_help_shows_what_matters_and_counts_the_others(
     verb: str, say: Callable, monkeypatch: pytest.MonkeyPatch

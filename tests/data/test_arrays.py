@@ -164,6 +164,13 @@ def test_pictures_of_any_scale_and_layout_are_bytes(
         ({"a": SERIES, "y": CLASSES}, None, "none of which is called x, inputs"),
         ({"x": SERIES, "y": CLASSES[:7]}, None, "20 rows of inputs but 7 targets"),
         ({"x": SERIES, "y": CLASSES, "lengths": CLASSES}, None, "whole numbers from 1 to 5"),
+        *(
+            ({"x": SERIES, "y": CLASSES, "lengths": lengths}, None, "whole numbers from 1 to 5")
+            for lengths in (np.full(20, 3.9), np.full(20, np.nan), np.full(20, "3"))
+        ),
+        ({"x": np.array(5), "y": np.array(1)}, None, "no array of rows, but single numbers"),
+        ({"x": SERIES, "y": np.array(1)}, "classify", "no targets"),
+        ({"x": SERIES, "y": np.array([b"\xff", b"b"] * 10)}, None, "no file of plain arrays"),
         (
             {"x": SERIES},
             None,
@@ -198,6 +205,13 @@ def test_arrays_that_fit_nothing_are_refused(
         load(tmp_path, task, **arrays)
 
 
+@pytest.mark.parametrize("labels", ["U", "S"])
+def test_labels_in_bytes_are_texts(labels: str, tmp_path: Path) -> None:
+    names = np.array(["b", "\u00e4"] * 10)
+    given = names if labels == "U" else np.char.encode(names, "utf-8")
+    assert load(tmp_path, x=SERIES, y=given).classes == ("b", "\u00e4")
+
+
 def test_objects_are_not_unpickled(tmp_path: Path) -> None:
     np.save(tmp_path / "o.npy", np.array([{"a": 1}], dtype=object), allow_pickle=True)
     with pytest.raises(DataError, match="nothing is unpickled"):
@@ -222,9 +236,10 @@ def test_a_table_gives_numbers(tmp_path: Path) -> None:
     assert {float(v) % 1 for v in torch.cat(values)} == {0.5}
     assert "numbers from 0.5 to 19.5" in dataset.split
     assert "always answering their mean" in dataset.split
-    (tmp_path / "t.csv").write_text("\n".join([*lines, "word,cheap"]), encoding="utf-8")
-    with pytest.raises(DataError, match=r"'price' of .* holds 'cheap', where --task regress"):
-        load_dataset(config, "regress")
+    for cell in ("cheap", "1_000"):
+        (tmp_path / "t.csv").write_text("\n".join([*lines, f"word,{cell}"]), encoding="utf-8")
+        with pytest.raises(DataError, match=f"'price' of .* holds '{cell}', where --task regress"):
+            load_dataset(config, "regress")
 
 
 def test_numbers_far_from_zero_are_kept_apart(tmp_path: Path) -> None:

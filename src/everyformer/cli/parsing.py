@@ -5,7 +5,9 @@ import dataclasses
 import functools
 import io
 import itertools
+import os
 import re
+import shutil
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Generic, NoReturn, TypeVar
@@ -29,6 +31,8 @@ C = TypeVar("C")
 HELP, ALL = ("--help", "-h"), "all"
 LISTED = "--flags"
 """with --help: the flags alone are asked for, by a program"""
+NARROWEST = 40
+"""columns of help"""
 EVERYWHERE = """everywhere:
   --config FILE    read the options from a TOML or JSON file; flags override it
   --print-config   print what would run as JSON (which --config reads again), and end
@@ -183,6 +187,9 @@ class Line(Generic[C]):
         """Every value of ``group`` as nested plain values by field, and words that are none."""
         errors = io.StringIO()
         every = group.flags()
+        if shutil.get_terminal_size().columns < NARROWEST:
+            # in less, tyro's boxes of help never end
+            os.environ["COLUMNS"] = str(NARROWEST)
         if self.helps and not self.whole and self.verb in MATTER:
             matter = {named_flag(f"--{name}", every) for name in MATTER[self.verb].split()}
             group, words = dataclasses.replace(group, shown=matter), [HELP[0]]

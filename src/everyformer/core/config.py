@@ -298,7 +298,8 @@ def converted(kind: Any, value: Any, where: str, base: Any = None) -> Any:
         value = converted(arguments[0], value, where, base)
         for bounds in arguments[1:]:
             if isinstance(bounds, Bounds) and not bounds.admit(value):
-                raise OutOfBoundsError(f"{_named(where)} must be {bounds}, not {value!r}")
+                bits = " and of 64 bits" if isinstance(value, int) and abs(value) >= 2**63 else ""
+                raise OutOfBoundsError(f"{_named(where)} must be {bounds}{bits}, not {value!r}")
         return value
     if kind is Any:
         return value

@@ -39,11 +39,14 @@ def read_parts(source: Source, config: DataConfig, least: int = 2) -> ArrayParts
         with reading(where):
             loaded = np.load(io.BytesIO(source.read(entry)), allow_pickle=False)
             arrays = {"x": loaded} if isinstance(loaded, np.ndarray) else {**loaded}
+            arrays = {name: _text(array) for name, array in arrays.items() if array.ndim}
     except (ValueError, zipfile.BadZipFile) as error:
         raise DataError(
             f"{where} is no file of plain arrays ({error}): write it with numpy.save or "
             "numpy.savez, from arrays of numbers or strings (nothing is unpickled)"
         ) from error
+    if not arrays:
+        raise DataError(f"{where} holds no array of rows, but single numbers: give rows")
     inputs = _parts(arrays, INPUTS)
     if inputs is None:
         raise DataError(
@@ -81,6 +84,11 @@ def read_parts(source: Source, config: DataConfig, least: int = 2) -> ArrayParts
         None if part is None else np.concatenate(part) for part in (targets, lengths, groups)
     )
     return ArrayParts(joined, y, real, held_out, note, group)
+
+
+def _text(array: np.ndarray) -> np.ndarray:
+    """Strings in place of their bytes, which older files have."""
+    return np.char.decode(array, "utf-8") if array.dtype.kind == "S" else array
 
 
 def _parts(arrays: Mapping[str, np.ndarray], names: Sequence[str]) -> list[np.ndarray] | None:

@@ -280,11 +280,12 @@ def _rows_of(parts: ArrayParts, form: Form, spec: str) -> tuple[np.ndarray, np.n
     else:
         inputs = inputs.astype(np.int64)
     if lengths is not None:
-        lengths = lengths.astype(np.int64)
-        if lengths.ndim != 1 or lengths.min() < 1 or lengths.max() > inputs.shape[1]:
+        whole = lengths.dtype.kind in "iuf" and lengths.ndim == 1 and not (lengths % 1).any()
+        if not whole or lengths.min() < 1 or lengths.max() > inputs.shape[1]:
             raise DataError(
                 f"lengths in '{spec}' must be (N,) whole numbers from 1 to {inputs.shape[1]}"
             )
+        lengths = lengths.astype(np.int64)
         real = np.arange(inputs.shape[1]) < lengths[:, None]
         inputs = np.where(real if form == "tokens" else real[..., None], inputs, 0)
     if form == "series":

@@ -98,6 +98,9 @@ def is_number(cell: str) -> bool:
 
 def number(cell: str) -> float:
     """A cell that is a number, with a comma or a point; else a `ValueError`."""
+    # Python's own form of a number, which a table holds as a name
+    if "_" in cell:
+        raise ValueError(cell)
     return float(cell.strip().replace(",", ".", 1))
 
 

@@ -144,8 +144,10 @@ def expanded(path: str | Path) -> Path:
     """A path that a person wrote, with ``~`` and ``~user`` as the folders that they stand for.
 
     Raises:
-        ConfigError: there is no such user, or it is a place of a store.
+        ConfigError: it is empty, there is no such user, or it is a place of a store.
     """
+    if path == "":
+        raise ConfigError("a file or folder was named by an empty text: name it, or leave it out")
     if is_remote(path) and str(path).startswith(STORES):
         raise ConfigError(
             f"{path} is no folder or file of this machine, which is needed here; runs, "
