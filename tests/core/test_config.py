@@ -6,8 +6,9 @@ import pytest
 
 from everyformer import create_mixer, create_model
 from everyformer.blocks.options import BlockOptions
-from everyformer.core.config import field_docs, from_dict, to_dict
+from everyformer.core.config import from_dict, to_dict
 from everyformer.core.errors import ConfigError
+from everyformer.core.explained import field_docs
 from everyformer.genes.config import ModelConfig
 from everyformer.genes.feedforward import FEEDFORWARDS
 from everyformer.genes.memory import MEMORIES

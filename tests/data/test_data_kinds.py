@@ -14,8 +14,8 @@ import pytest
 import torch
 from data_files import Load, pack, picture, write
 
-from everyformer.core.config import field_docs
 from everyformer.core.errors import ConfigError, PluginError, UnknownNameError
+from everyformer.core.explained import field_docs
 from everyformer.data import DataConfig, load_dataset
 from everyformer.data.config import GROUPS
 from everyformer.data.kind import Kind, Request, TextFiles

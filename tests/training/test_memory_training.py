@@ -13,7 +13,7 @@ import everyformer as ef
 from everyformer.core.errors import ConfigError, UnsupportedError
 from everyformer.core.state import named_tensors
 from everyformer.genes.memory.base import memories_of
-from everyformer.training import loop
+from everyformer.training import operations
 from everyformer.training.config import TrainingConfig
 from everyformer.training.evaluate import evaluate, evaluate_long
 from everyformer.training.loop import train
@@ -53,9 +53,8 @@ def test_operations_are_counted_as_a_memory_fills(name, tmp_path, monkeypatch):
     for way in ("told", "counted", "first"):
         made = ef.create_model(name, **sizes)
         if way != "told":
-            monkeypatch.setattr(
-                loop._Job, "_counts_anew", lambda self, size, way=way: way == "counted"
-            )
+            due = lambda self, _, way=way: way == "counted" or not self._state.steps  # noqa: E731
+            monkeypatch.setattr(operations.Operations, "due", due)
         spent[way] = train(
             made, tiny_text(5), config, RunDirectory(tmp_path / way), show=False
         ).flops

@@ -24,7 +24,8 @@ from tyro.constructors import (
 
 from everyformer.cli.names import full_name
 from everyformer.core.bounds import bounds_of
-from everyformer.core.config import Choice, docs_of, field_types, from_dict, part_marked
+from everyformer.core.config import Choice, field_types, from_dict, part_marked
+from everyformer.core.explained import docs_of
 from everyformer.core.twins import twin
 from everyformer.genes import GENES
 from everyformer.genes.gene import NONE

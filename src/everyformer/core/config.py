@@ -3,16 +3,12 @@
 A class of options derives from `Options`, which holds every field to its type and to the bounds
 in it (`everyformer.core.bounds`), wherever the value came from. `to_dict` and `from_dict` are exact
 inverses over JSON and TOML; an unknown key is an error with a suggestion, and a wrong value one
-that says what was expected. `field_docs` reads the string literal under each field, so that a
-field's meaning is written once.
+that says what was expected.
 """
 
-import ast
 import dataclasses
 import functools
-import inspect
 import numbers
-import textwrap
 import types
 import typing
 from collections.abc import Callable, Iterator, Mapping
@@ -395,31 +391,3 @@ def _words(kind: Any) -> str:
 def _named(where: str) -> str:
     """An option's name in quotes; a flag's as it is written."""
     return f"'{where.replace('_', '-') if where.startswith('--') else where}'"
-
-
-def docs_of(options: Any) -> dict[str, str]:
-    """`field_docs` of an instance."""
-    kind: Any = type(options)
-    return field_docs(kind)
-
-
-@functools.cache
-def field_docs(cls: Any) -> dict[str, str]:
-    """The explaining string under each field of a dataclass, base classes included."""
-    docs: dict[str, str] = {}
-    for owner in reversed(cls.__mro__):
-        if owner is object or not dataclasses.is_dataclass(owner):
-            continue
-        body = ast.parse(textwrap.dedent(inspect.getsource(typing.cast(type, owner)))).body[0]
-        assert isinstance(body, ast.ClassDef)
-        names = {f.name for f in dataclasses.fields(owner)}
-        for field, text in zip(body.body, body.body[1:], strict=False):
-            if (
-                isinstance(field, ast.AnnAssign)
-                and isinstance(field.target, ast.Name)
-                and field.target.id in names
-                and isinstance(text, ast.Expr)
-                and isinstance(text.value, ast.Constant)
-            ):
-                docs[field.target.id] = " ".join(str(text.value.value).split())
-    return docs

@@ -15,7 +15,8 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from everyformer.core.config import Choice, docs_of
+from everyformer.core.config import Choice
+from everyformer.core.explained import docs_of
 from everyformer.core.member import Member
 from everyformer.core.tasks import LM, TASKS
 from everyformer.experiments import defaults

@@ -31,6 +31,7 @@ from everyformer.training.checkpoint import CheckpointParts, TrainingState
 from everyformer.training.config import TrainingConfig
 from everyformer.training.evaluate import evaluate, in_words
 from everyformer.training.footprint import check_footprint
+from everyformer.training.operations import Operations
 from everyformer.training.optimiser import (
     WeightAverage,
     build_optimiser,
@@ -154,6 +155,8 @@ class _Job:
         if resume:
             records.find(self.state, values)
         self.speed = Speed(self.state, self.warm_up)
+        timed = records.place is None and self.config.budget[0] != "flops"
+        self.operations = Operations(self.state, carried=self.carry is not None, timed=timed)
         # a comparison's trainings lie in MEMBER-seedN/run
         path = None if records.place is None else Path(records.place)
         if path is not None and path.name == "run":
@@ -265,10 +268,9 @@ class _Job:
         report: Any = getattr(self.model, "set_progress", None)
         if report is not None:
             report(self._done())
-        size, first = _size(batch), not state.flops_per_position
-        anew = not first and self._counts_anew(size)
+        first, counted = not state.flops_per_position, self.operations.due(batch)
         with narrowed(self.model, self.pieces):
-            losses = self._gradient(batch, count=first or anew)
+            losses = self._gradient(batch, counted)
         norm = clip_gradients(self.model.parameters(), config.clip)
         self._check_finite({**losses, "norm of the gradient": norm}, f"in step {state.steps + 1}")
         self.optimiser.step()
@@ -284,11 +286,9 @@ class _Job:
         read = round(every)
         tokens = read if self.carry is None else self.carry.counted(read)
         state.tokens += tokens
-        each = state.flops_per_position
-        # where steps are only timed, others stand for a size that was not counted
-        state.flops += round(each.get(size, next(iter(each.values()))) * read)
+        state.flops += self.operations.of(batch, read)
         state.seconds += seconds
-        if anew:
+        if counted and not first:
             self.speed.leave_out(tokens, seconds)
         cpu_seconds = time.process_time() - cpu_start
         if state.steps % config.log_every == 0 or state.steps == 1 or self._done() >= 1:
@@ -335,18 +335,8 @@ class _Job:
                 "torch counts no operations in this model, so 'budget_flops' would never be "
                 "spent: give 'budget_seconds' or 'budget_tokens' instead"
             )
-        self.state.flops_per_position[_size(batch)] = counted
+        self.operations.note(batch, counted)
         return losses
-
-    def _counts_anew(self, size: str) -> bool:
-        """True at the first batch of a ``size``, and at steps each a quarter later than the last
-        where something is carried on: a memory grows, and with it what a position takes. Not where
-        steps are only timed: counting takes time."""
-        if self.records.place is None and self.config.budget[0] != "flops":
-            return False
-        step = max(1, self.state.steps)
-        later = math.log(step + 1, 1.25) // 1 > math.log(step, 1.25) // 1
-        return size not in self.state.flops_per_position or (self.carry is not None and later)
 
     def _report(self, losses: dict[str, float], lr: float, norm: float) -> None:
         state = self.state
@@ -446,9 +436,3 @@ class _Job:
 
 def _due(step: int, every: int | None) -> bool:
     return every is not None and step > 0 and step % every == 0
-
-
-def _size(batch: Batch) -> str:
-    """The lengths of a batch's rows, those within 9% of each other alike."""
-    sizes = (*batch.inputs.shape[1:], *batch.targets.shape[1:])
-    return " ".join(f"{round(8 * math.log2(max(1, size)))}" for size in sizes)

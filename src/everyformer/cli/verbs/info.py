@@ -113,7 +113,7 @@ def _print(member: Member) -> None:
 
 def options_of(member: Member, gene: str) -> list[dict[str, Any]]:
     """Option, default and meaning of every option that a member's choice for a gene has."""
-    from everyformer.core.config import docs_of
+    from everyformer.core.explained import docs_of
 
     choice = GENES[gene].typed(member.genes[gene])
     docs = docs_of(choice.options)
