@@ -57,6 +57,8 @@ JSON = "".join(json.dumps({"id": n, "text": t, "label": c}) + "\n" for n, (t, c)
         ("a.csv", "\ufeff" + delimited(NAMED, ";", "\r\n", QUOTE_ALL)),
         ("a.csv", delimited(NAMED, "\t")),
         ("a.csv", delimited(NAMED, "|")),
+        ("a.csv", "\ufeffsep=;\r\n" + delimited(NAMED, ";", "\r\n")),
+        ("a.csv", '"sep=|"\n' + delimited(NAMED, "|")),
         ("a.tsv", delimited(NAMED, "\t")),
         ("a.tsv", delimited(NAMED)),
         ("a.csv", delimited([(*row, "", "") for row in NAMED], ";")),
@@ -353,3 +355,13 @@ def test_rows_without_a_label_are_left_out_where_that_is_said(tmp_path: Path, lo
 )
 def test_decimal_commas_are_those_of_a_table_without_points(cells, commas) -> None:
     assert decimal_commas(cells) is commas
+
+
+def test_a_line_that_says_the_delimiter_is_counted_and_decides(tmp_path: Path) -> None:
+    """Commas divide these lines as evenly."""
+    text = "sep=;\nte,xt;la,bel\na,b;x,y\nc,d;z,w\n"
+    table = table_of(write(tmp_path, {"a.csv": text}) / "a.csv", header="yes")
+    assert table.names == ("te,xt", "la,bel")
+    assert [*table.rows([0, 1])] == [(3, ["a,b", "x,y"]), (4, ["c,d", "z,w"])]
+    with pytest.raises(DataError, match=r"line 5 has 1 column between semicolons, line 2 has 2"):
+        table_of(write(tmp_path, {"a.csv": text + "e\n"}) / "a.csv", header="yes")

@@ -6,6 +6,7 @@ encoding, a header or none; JSON lines; Parquet. Rows are read one at a time.
 
 import csv
 import itertools
+import re
 import textwrap
 from abc import ABC, abstractmethod
 from collections import Counter
@@ -23,6 +24,8 @@ from everyformer.system.plain import from_json
 JSON_LINES = {".jsonl", ".ndjson"}
 PARQUET = {".parquet"}
 DELIMITED = {".csv", ".tsv"}
+SAID = re.compile(r'"?sep=([,;|\t])"?\s*$')
+"""a line before all others that says what divides cells, as spreadsheets write it"""
 TABLES = DELIMITED | JSON_LINES | PARQUET
 """Endings of files that are tables."""
 SAMPLE = 1000
@@ -173,7 +176,9 @@ class DelimitedTable(Table):
         super().__init__(source, entry)
         usual = "\t" if entry.suffix == ".tsv" else ","
         lines, whole = _beginning(text_lines(source, entry, newline="", guess=True))
-        self.delimiter = _delimiter(lines, usual, whole)
+        said = SAID.match(lines[0]) if lines else None
+        self._skipped = int(said is not None)
+        self.delimiter = said[1] if said else _delimiter(lines, usual, whole)
         self.quoted = self.delimiter != "\t" or _quotes_in_tabs(lines)
         if self.delimiter != usual:
             self.notes.append(f"cells are divided by {DELIMITERS[self.delimiter]}")
@@ -206,8 +211,9 @@ class DelimitedTable(Table):
 
     def _records(self) -> Iterator[tuple[int, list[str]]]:
         """The line where each row begins, and its cells; blank lines are passed over."""
+        lines = text_lines(self.source, self.entry, newline="", guess=True)
         reader = csv.reader(
-            text_lines(self.source, self.entry, newline="", guess=True),
+            itertools.islice(lines, self._skipped, None),
             delimiter=self.delimiter,
             quoting=csv.QUOTE_MINIMAL if self.quoted else csv.QUOTE_NONE,
             strict=True,
@@ -215,7 +221,7 @@ class DelimitedTable(Table):
         first = width = number = 0
         try:
             while True:
-                number = reader.line_num + 1
+                number = self._skipped + reader.line_num + 1
                 row = next(reader, None)
                 if row is None:
                     return
