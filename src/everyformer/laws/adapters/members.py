@@ -1,11 +1,13 @@
-"""Mixers of everyformer: a `Mask`, and a `State` that goes on."""
+"""Mixers and whole models of everyformer: a `Mask`, and a `State` that goes on."""
 
 from typing import Any
 
 from torch import Tensor, nn
 
+from everyformer.core.errors import ConfigError, UnsupportedError
 from everyformer.core.mask import Mask
 from everyformer.core.mixer import Mixer
+from everyformer.core.tasks import TASKS
 from everyformer.laws.inputs import Inputs
 from everyformer.laws.subject import Subject
 
@@ -61,3 +63,68 @@ def member(model: nn.Module, name: str, **known: Any) -> Subject | None:
     made = known.get("build") or ("model = ...  # yours",)
     known["build"] = ("import everyformer as ef", *made)
     return MemberMixer(model, name, Inputs(width=model.width), **known)
+
+
+class WholeModel(MemberMixer):
+    """A model of texts, which streams where all its layers do."""
+
+    @property
+    def streams(self) -> bool:  # type: ignore[override]
+        """True if it has an exact state."""
+        try:
+            self.model.init_state(1)  # type: ignore[operator]
+        except UnsupportedError:
+            return False
+        return True
+
+    def call(self, model: nn.Module, x: Tensor, keep: Tensor | None = None) -> Tensor:
+        """One pass."""
+        y: Tensor = model(x, mask=None if keep is None else Mask(keep=keep)).logits
+        return y
+
+    def call_code(self, x: str, keep: str | None = None) -> str:
+        """The Python of it."""
+        return super().call_code(x, keep).removesuffix("y") + "logits"
+
+    def feed(self, model: Any, x: Tensor, cache: Any) -> tuple[Tensor, Any]:
+        """Outputs, and the state behind them."""
+        out = model(x, state=model.init_state(len(x)) if cache is None else cache)
+        return out.logits, out.state
+
+    def feed_code(self) -> list[str]:
+        """The Python of it."""
+        return [
+            "def feed(x, state):",
+            "    out = model(x, state=state or model.init_state(len(x)))",
+            "    return out.logits, out.state",
+        ]
+
+    def loss(self, model: nn.Module, x: Tensor, labels: Tensor, keep: Tensor) -> Tensor:
+        """The task's, since others are means over all tokens."""
+        loss: Tensor = model(x, targets=labels, mask=Mask(keep=keep)).losses["task"]
+        return loss
+
+    def loss_code(self, x: str, labels: str, keep: str) -> str:
+        """The Python of it."""
+        return f"model({x}, targets={labels}, mask=ef.Mask(keep={keep})).losses['task']"
+
+
+def whole(model: nn.Module, name: str, **known: Any) -> Subject | None:
+    """The subject of a whole model of everyformer that reads texts.
+
+    Raises:
+        ConfigError: it is of a task that reads something else, or says one thing of a text.
+    """
+    config: Any = getattr(model, "config", None)
+    if not hasattr(model, "term_counts") or getattr(config, "task", None) not in TASKS:
+        return None
+    task = TASKS[config.task]
+    if task.reads != "text":
+        raise ConfigError(
+            f"{name} is a model of the task '{task.name}' ({task.about}): these laws need an "
+            "output at each token of one text, as 'lm' and 'mlm' have; everyformer verify NAME "
+            "tries the laws of a member's mixer"
+        )
+    known["causal"] = task.forward_only
+    known["build"] = ("import everyformer as ef", *(known.get("build") or ("model = ...",)))
+    return WholeModel(model, name, Inputs(vocabulary=config.vocabulary), **known)
