@@ -12,10 +12,31 @@ from everyformer.laws.inputs import Inputs
 from everyformer.laws.subject import Subject
 
 
-class MemberMixer(Subject):
-    """A mixer, which streams where it `continues`."""
+class Ours(Subject):
+    """A module that takes a `Mask` and a state, which can be reordered."""
 
     masks = ("right", "left", "holes")
+
+    def __init__(self, model: nn.Module, name: str, inputs: Inputs, **known: Any) -> None:
+        super().__init__(model, name, inputs, **known)
+        self.build = ("import everyformer as ef", *self.build)
+
+    def call_code(self, x: str, keep: str | None = None) -> str:
+        """The Python of `run`."""
+        given = "" if keep is None else f", mask=ef.Mask(keep={keep})"
+        return f"model({x}{given}){self.place}"
+
+    def rows_of(self, cache: Any, rows: Tensor) -> Any:
+        """The state of the rows in another order."""
+        return cache.reorder(rows)
+
+    def rows_code(self, cache: Any) -> list[str]:
+        """The Python of it."""
+        return ["cache = cache.reorder(rows)"]
+
+
+class MemberMixer(Ours):
+    """A mixer, which streams where it `continues`."""
 
     @property
     def streams(self) -> bool:  # type: ignore[override]
@@ -26,11 +47,6 @@ class MemberMixer(Subject):
         """One pass."""
         y: Tensor = model(x, mask=None if keep is None else Mask(keep=keep)).y
         return y
-
-    def call_code(self, x: str, keep: str | None = None) -> str:
-        """The Python of it."""
-        given = "" if keep is None else f", mask=ef.Mask(keep={keep})"
-        return f"model({x}{given}).y"
 
     def feed(self, model: Any, x: Tensor, cache: Any) -> tuple[Tensor, Any]:
         """Outputs, and the state behind them."""
@@ -46,33 +62,16 @@ class MemberMixer(Subject):
             "    return y, state",
         ]
 
-    def rows_of(self, cache: Any, rows: Tensor) -> Any:
-        """The state of the rows in another order."""
-        return cache.reorder(rows)
 
-    def rows_code(self, cache: Any) -> list[str]:
-        """The Python of it."""
-        return ["cache = cache.reorder(rows)"]
-
-
-def member(model: nn.Module, name: str, **known: Any) -> Subject | None:
-    """The subject of a mixer of everyformer."""
-    if not isinstance(model, Mixer):
-        return None
-    known["causal"] = model.causal
-    made = known.get("build") or ("model = ...  # yours",)
-    known["build"] = ("import everyformer as ef", *made)
-    return MemberMixer(model, name, Inputs(width=model.width), **known)
-
-
-class WholeModel(MemberMixer):
+class WholeModel(Ours):
     """A model of texts, which streams where all its layers do."""
 
     @property
     def streams(self) -> bool:  # type: ignore[override]
         """True if it has an exact state."""
+        model: Any = self.model
         try:
-            self.model.init_state(1)  # type: ignore[operator]
+            model.init_state(1)
         except UnsupportedError:
             return False
         return True
@@ -81,10 +80,6 @@ class WholeModel(MemberMixer):
         """One pass."""
         y: Tensor = model(x, mask=None if keep is None else Mask(keep=keep)).logits
         return y
-
-    def call_code(self, x: str, keep: str | None = None) -> str:
-        """The Python of it."""
-        return super().call_code(x, keep).removesuffix("y") + "logits"
 
     def feed(self, model: Any, x: Tensor, cache: Any) -> tuple[Tensor, Any]:
         """Outputs, and the state behind them."""
@@ -106,7 +101,16 @@ class WholeModel(MemberMixer):
 
     def loss_code(self, x: str, labels: str, keep: str) -> str:
         """The Python of it."""
-        return f"model({x}, targets={labels}, mask=ef.Mask(keep={keep})).losses['task']"
+        usual = super().loss_code(x, labels, keep)
+        return usual.replace(", labels=", ", targets=").removesuffix("loss") + "losses['task']"
+
+
+def member(model: nn.Module, name: str, **known: Any) -> Subject | None:
+    """The subject of a mixer of everyformer."""
+    if not isinstance(model, Mixer):
+        return None
+    known["causal"] = model.causal
+    return MemberMixer(model, name, Inputs(width=model.width), place=".y", **known)
 
 
 def whole(model: nn.Module, name: str, **known: Any) -> Subject | None:
@@ -126,5 +130,5 @@ def whole(model: nn.Module, name: str, **known: Any) -> Subject | None:
             "tries the laws of a member's mixer"
         )
     known["causal"] = task.forward_only
-    known["build"] = ("import everyformer as ef", *(known.get("build") or ("model = ...",)))
-    return WholeModel(model, name, Inputs(vocabulary=config.vocabulary), **known)
+    reads = Inputs(vocabulary=config.vocabulary)
+    return WholeModel(model, name, reads, place=".logits", **known)
