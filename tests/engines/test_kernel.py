@@ -131,6 +131,18 @@ def test_a_state_is_the_sum_itself_and_steps_reach_the_same(kind):
     assert state.seen.tolist() == [70, 70]
 
 
+@pytest.mark.parametrize("gates", [False, True])
+@pytest.mark.parametrize(("rows", "length"), [(0, 5), (2, 0)])
+def test_no_rows_or_no_tokens_have_no_averages_and_leave_the_state(rows, length, gates):
+    _, state = kernel_attention(**draw(7, gates=gates)[0])
+    given = {name: t[:rows, :, :length] for name, t in draw(5, gates=gates)[0].items()}
+    before = state.reorder(torch.arange(rows))
+    y, after = kernel_attention(**given, state=before)
+    assert y.shape == (rows, H, length, D)
+    assert torch.equal(after.seen, before.seen)
+    assert torch.equal(after.sums, before.sums)
+
+
 def test_gradients_pass_through_a_state_by_finite_differences():
     given, _ = draw(9, levels=True, gates=True)
 

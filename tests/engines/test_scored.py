@@ -219,9 +219,10 @@ def test_the_shift_puts_distances_at_pairs(queries, keys):
     torch.autograd.gradcheck(ef.functional.relative_shift, scores, fast_mode=True)
 
 
-def test_a_shift_of_too_few_distances_is_refused():
-    with pytest.raises(ShapeError, match="at least 4"):
-        ef.functional.relative_shift(torch.zeros(4, 3))
+@pytest.mark.parametrize("shape", [(4, 3), (1, 1, 0, 0), (0, 3)])
+def test_a_shift_of_too_few_distances_is_refused(shape):
+    with pytest.raises(ShapeError, match="with L and S of at least 1"):
+        ef.functional.relative_shift(torch.zeros(shape))
 
 
 @pytest.mark.parametrize("first", [0, 2, 8, 20])

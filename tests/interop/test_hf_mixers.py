@@ -168,16 +168,39 @@ def with_cross() -> Any:
     )
 
 
+def named(name: str, **sizes: Any) -> Callable[[], Any]:
+    """Makes a model of a class of transformers; the sizes that it does not know are not read."""
+    kind = getattr(transformers, name)
+    return lambda: kind(kind.config_class(**{**SIZES, **sizes})).eval()
+
+
+PEGASUS = {"d_model": 24, "decoder_layers": 1, "decoder_ffn_dim": 8, "decoder_attention_heads": 4}
+T5 = {"d_model": 24, "d_kv": 6, "d_ff": 8, "num_layers": 2, "num_heads": 4}
+ROUTED = {"num_local_experts": 2, "num_experts_per_tok": 2, "kv_channels": 6}
+J = {"n_embd": 24, "n_layer": 1, "n_head": 4, "n_positions": 64, "rotary_dim": 4}
+
+
 @pytest.mark.parametrize(
     ("build", "member", "options", "kind", "said"),
     [
         (BUILD["gpt2"], "aft-local", {"windw": 3}, ConfigError, "window"),
         (BUILD["gpt2"], "rope", {}, UnsupportedError, "not a mixer"),
         (BUILD["gpt2"], "linear", {"layers": []}, ConfigError, "has the layers 0 to 1"),
+        (BUILD["gpt2"], "linear", {"layers": [True]}, ConfigError, "has the layers 0 to 1"),
+        (BUILD["gpt2"], "linear", {"layers": [0.0]}, ConfigError, "has the layers 0 to 1"),
+        (named("AlbertModel"), "linear", {}, UnsupportedError, "its LayerNorm would be lost"),
+        (named("T5EncoderModel", **T5), "linear", {"layers": [0]}, UnsupportedError,
+         "T5Attention in T5EncoderModel does not give a pair"),
+        (named("JetMoeForCausalLM", **ROUTED), "linear", {}, UnsupportedError,
+         "JetMoeAttention in JetMoeForCausalLM does not give a pair"),
+        (named("BigBirdPegasusForCausalLM", **PEGASUS), "linear", {}, UnsupportedError,
+         "would see the future"),
+        (named("GPTJForCausalLM", **J), "linear", {}, UnsupportedError,
+         "GPTJForCausalLM keeps an attention implementation of its own"),
         (with_cross, "linear", {}, UnsupportedError, "from one sequence to another"),
         (lambda: torch.nn.Linear(2, 2), "linear", {}, UnsupportedError, "no self-attention"),
     ],
-)
+)  # fmt: skip
 def test_what_does_not_fit_is_refused_and_leaves_the_model(
     build: Callable[[], Any], member: str, options: Any, kind: type[Exception], said: str
 ) -> None:
@@ -186,6 +209,36 @@ def test_what_does_not_fit_is_refused_and_leaves_the_model(
     with pytest.raises(kind, match=said):
         replace_attention(model, member, **options)
     assert [type(m) for m in model.modules()] == before
+
+
+def test_norms_of_queries_and_keys_go_with_attention() -> None:
+    model, (tokens, _) = named("Qwen3ForCausalLM", head_dim=6)(), batch("none")
+    assert hasattr(model.model.layers[0].self_attn, "q_norm")
+    assert len(replace_attention(model, "linear")) == 2
+    assert model(tokens).logits.isfinite().all()
+
+
+def test_attention_to_an_encoder_stays_and_reads_it() -> None:
+    bart = {"d_model": 24, "decoder_layers": 2, "decoder_ffn_dim": 8, "decoder_attention_heads": 4}
+    model, (tokens, _) = named("BartForCausalLM", **bart)(), batch("none")
+    replaced = replace_attention(model, "linear")
+    assert replaced == [f"model.decoder.layers.{layer}.self_attn" for layer in range(2)]
+    read, other = torch.randn(2, 2, 5, 24)
+    alone, *seen = (model(tokens, encoder_hidden_states=x).logits for x in (None, read, other))
+    assert not torch.allclose(seen[0], alone)
+    assert not torch.allclose(*seen)
+
+
+def test_what_a_call_asks_for_and_a_mixer_does_not_do_is_refused() -> None:
+    clip, (tokens, _) = named("CLIPTextModel")(), batch("none")
+    replace_attention(clip, "linear")
+    with pytest.raises(UnsupportedError, match="the model asks for is_causal=True"):
+        clip(tokens)
+    gpt2 = built("gpt2")
+    [place] = replace_attention(gpt2, "linear", layers=[0])
+    x = torch.zeros(1, 3, 24, dtype=torch.float64)
+    with pytest.raises(UnsupportedError, match="from one sequence to another"):
+        gpt2.get_submodule(place)(x, key_value_states=x)
 
 
 def test_another_implementation_of_masks_is_refused() -> None:

@@ -6,9 +6,11 @@ import pytest
 import torch
 from torch import nn
 
+import everyformer as ef
 from everyformer.cli import main
 from everyformer.core.errors import ConfigError, PluginError, ResourceError, ShapeError
 from everyformer.laws import check, check_growth, check_streaming
+from everyformer.laws.adapters import subject_of
 from everyformer.laws.names import is_target
 from everyformer.laws.targets import target
 
@@ -67,6 +69,17 @@ class Two(Net):
 class Endless(Net):
     def forward(self, x):
         return super().forward(x) / 0
+
+
+class Detached(Net):
+    def forward(self, x):
+        return super().forward(x).detach()
+
+
+class Frozen(Net):
+    def __init__(self):
+        super().__init__()
+        self.requires_grad_(False)
 
 
 class Fails(Net):
@@ -209,11 +222,66 @@ def test_a_model_that_fails_breaks_the_law_that_ran_it(file, capfd):
     assert "Traceback" not in out
 
 
-def test_outputs_that_are_not_finite_are_not_judged(file):
+def test_outputs_that_are_not_finite_break_the_law_of_numbers_alone(file):
     verdicts = {one.law: one for one in check(target(f"{file}:Endless"), laws=["batch", "numbers"])}
     assert verdicts["batch"].status == "undecided"
     assert "not finite" in verdicts["batch"].detail
-    assert verdicts["numbers"].status in ("failed", "undecided")
+    assert verdicts["numbers"].status == "failed"
+
+
+def test_what_carries_no_gradient_breaks_its_law_and_what_asks_for_none_is_exempt(file):
+    (verdict,) = check(target(f"{file}:Detached"), laws=["gradients"])
+    assert (verdict.status, verdict.detail[:29]) == ("failed", "its outputs carry no gradient")
+    for module, known in ((target(f"{file}:Frozen"), {}), (Sum(), {"width": 8})):
+        (verdict,) = check(module, laws=["gradients"], **known)
+        assert (verdict.status, verdict.detail) == (
+            "exempt",
+            "none of its parameters asks for a gradient",
+        )
+
+
+class Sum(nn.Module):
+    def forward(self, x):
+        return x.cumsum(1)
+
+
+WHOLE = {"width": 16, "layers": 1, "heads": 2, "vocabulary": 32, "max_length": 32}
+
+
+@pytest.mark.parametrize(
+    ("member", "task", "reads_one_way"),
+    [("gpt", "lm", "held"), ("universal", "lm", "held"), ("aft-full", "mlm", "exempt")],
+)
+def test_whole_models_of_everyformer_are_judged(member, task, reads_one_way):
+    model = ef.create_model(member, task, **WHOLE)
+    found = {v.law: v for v in check(model, laws=["causality", "streaming", "padding", "saving"])}
+    assert [found[law].status for law in ("causality", "streaming")] == [reads_one_way] * 2
+    assert [found[law].status for law in ("padding", "saving")] == ["held"] * 2
+    assert "its loss is the mean over targets" in found["padding"].detail
+
+
+def test_the_programs_of_a_whole_model_run():
+    model = ef.create_model("gpt", "lm", **WHOLE)
+    subject = subject_of(model, build=["model = made"])
+    keep = torch.ones(1, 4, dtype=torch.bool)
+    x = torch.zeros(1, 4, dtype=torch.long)
+    lines = subject.code(
+        f"a = {subject.call_code('x', 'keep')}",
+        f"b = {subject.loss_code('x', 'x', 'keep')}",
+        *subject.feed_code(),
+        "c, state = feed(x, None)",
+        double=False,
+    )
+    made = {"made": model, "x": x, "keep": keep}
+    exec(lines, made)
+    torch.testing.assert_close(made["a"], made["c"])
+    assert made["b"].dim() == 0
+
+
+def test_whole_models_without_an_output_at_each_token_are_refused():
+    model = ef.create_model("bert", "classify-text", **WHOLE, classes=2)
+    with pytest.raises(ConfigError, match="these laws need an output at each token"):
+        check(model)
 
 
 def test_streaming_of_a_model_without_a_cache_does_not_apply(file):

@@ -261,6 +261,26 @@ def test_wrong_options_say_what_to_do(name, given, options, error, message):
         MIXERS.get(name)(**arguments, options=options)
 
 
+FUNCTIONS = {
+    "full": lambda x, **how: functional.aft_full(x, x, x, draw(6, 6), **how),
+    "factors": lambda x, **how: functional.aft_full(x, x, x, (draw(6, 2), draw(6, 2)), **how),
+    "local": lambda x, **how: functional.aft_local(x, x, x, draw(6, 6), window=2, **how),
+    "simple": lambda x, **how: functional.aft_simple(x, x, x, **how),
+    "conv": lambda x, **how: functional.aft_conv(x, x, x, draw(2, 3), **how),
+}
+
+
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("shape", [(0, 5, 4), (2, 0, 4)])
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_averages_of_no_rows_or_no_tokens_are_empty(name, shape, causal):
+    x = draw(*shape).requires_grad_()
+    y = FUNCTIONS[name](x, causal=causal)
+    assert y.shape == shape
+    y.sum().backward()
+    assert x.grad.shape == shape
+
+
 def test_wrong_calls_say_what_to_do():
     x, full = draw(1, 41, WIDTH), build("aft-full")
     with pytest.raises(ShapeError, match="max_length=40"):

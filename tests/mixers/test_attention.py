@@ -158,3 +158,13 @@ def test_the_definition_computes_where_its_tensors_are():
         y = ef.reference.attention(q, k, v, causal=True, mask=mask)
         assert y.is_meta
         y.sum().backward()
+
+
+@pytest.mark.parametrize(("queries", "keys"), [(3, 0), (0, 3), (5, 3), (5, 5)])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
+def test_the_definition_takes_every_size_and_dtype_of_the_function(queries, keys, dtype):
+    q, k, v = (draw(2, 2, n, 4).to(dtype) for n in (queries, keys, keys))
+    given = {"mask": torch.rand(2, 1, queries, keys) > 0.3, "causal": True}
+    given["bias"] = draw(2, queries, keys).to(dtype)
+    fast, slow = (part.attention(q, k, v, **given) for part in (ef.functional, ef.reference))
+    torch.testing.assert_close(slow, fast, rtol=0, atol=8 * torch.finfo(dtype).eps)

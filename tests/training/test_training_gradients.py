@@ -19,7 +19,7 @@ from training_stand_ins import (
 )
 
 import everyformer as ef
-from everyformer.core.errors import ConfigError, DataError
+from everyformer.core.errors import ConfigError, DataError, UnsupportedError
 from everyformer.core.mask import Mask
 from everyformer.data.batch import Batch
 from everyformer.training import step as step_module
@@ -202,6 +202,13 @@ def test_a_batch_without_scored_targets_is_refused() -> None:
     empty = Batch(batch.inputs, torch.full_like(batch.targets, -100))
     with pytest.raises(DataError, match="no target"):
         backward(TinyModel(), empty, ALONE)
+
+
+def test_a_loss_without_a_gradient_is_refused() -> None:
+    model = TinyModel()
+    model.forward = torch.no_grad()(model.forward)  # type: ignore[method-assign]
+    with pytest.raises(UnsupportedError, match="the loss of this model carries no gradient"):
+        backward(model, TinyData().train_batch(0, 2, 0), ALONE)
 
 
 def write_gradient(folder: Path, slices: int, extra: bool) -> None:

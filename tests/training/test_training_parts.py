@@ -12,7 +12,7 @@ from torch.nn.functional import cross_entropy
 from training_stand_ins import TinyData, TinyModel
 
 from everyformer.core.devices import pick_device
-from everyformer.core.errors import ConfigError, DataError
+from everyformer.core.errors import ConfigError, DataError, UnsupportedError
 from everyformer.data.batch import WHOLE, Portion
 from everyformer.training.config import TrainingConfig
 from everyformer.training.evaluate import evaluate
@@ -135,6 +135,11 @@ def test_frozen_parameters_are_left_out() -> None:
     model = TinyModel().requires_grad_(False)
     model.inner.requires_grad_(True)
     assert sum(len(g["params"]) for g in parameter_groups(model, 0.1)) == 2
+
+
+def test_a_model_of_frozen_parameters_alone_is_refused() -> None:
+    with pytest.raises(UnsupportedError, match="no parameter of this model asks for a gradient"):
+        build_optimiser(TinyModel().requires_grad_(False), TrainingConfig())
 
 
 def test_clipping_tells_the_norm_before_it() -> None:

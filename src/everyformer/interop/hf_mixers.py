@@ -10,7 +10,10 @@ with weights of its own. The model's masks are taken apart into padding, which e
 and what else they hide, which a mixer honours or refuses. There is no cache of keys and values.
 """
 
+import dis
+import inspect
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -22,6 +25,10 @@ from everyformer.interop.hf_attention import NAME, register
 from everyformer.interop.multihead import only_output
 from everyformer.interop.torch_masks import for_mixer
 from everyformer.models.build import create_mixer
+
+_ACROSS = "from one sequence to another, where a mixer reads one alone"
+_A_PAIR = ("BUILD_TUPLE", 2, "RETURN_VALUE")
+"""how a function ends that gives one"""
 
 
 class MixerAttention(nn.Module):
@@ -42,6 +49,8 @@ class MixerAttention(nn.Module):
         attention_mask: Tensor | None = None,
         past_key_values: Any = None,
         output_attentions: bool = False,
+        key_value_states: Tensor | None = None,
+        is_causal: bool | None = None,
         **further: Any,
     ) -> tuple[Tensor, None]:
         """The mixed sequence, and None for the weights.
@@ -50,11 +59,23 @@ class MixerAttention(nn.Module):
             hidden_states: (B, L, width).
             rest: a mask, where a model gives it by its place; rotations, which are not read.
             attention_mask: (1 or B, 1 or heads, L, L) bool, True = may be seen.
+            is_causal: the direction, where a model says it at each call.
             further: what models give beside, and mixers do not need.
 
         Raises:
-            UnsupportedError: a cache, a mask that the mixer does not honour, weights.
+            UnsupportedError: a cache, a mask that the mixer does not honour, weights, another
+                sequence, another direction.
         """
+        if key_value_states is not None:
+            raise UnsupportedError(
+                f"a module with {self.mixer.name} in its place attends {_ACROSS}: leave that one "
+                "out of 'layers'"
+            )
+        if is_causal not in (None, self.is_causal):
+            raise UnsupportedError(
+                f"the model asks for is_causal={is_causal}, but {self.mixer.name} took the place "
+                f"of a module with is_causal={self.is_causal}: keep the attention of this model"
+            )
         if past_key_values is not None:
             raise UnsupportedError(
                 f"{self.mixer.name} in the place of attention fills no cache of keys and values: "
@@ -108,24 +129,38 @@ def replace_attention(
         The names of the modules that were replaced.
 
     Raises:
-        UnsupportedError: the model attends across sequences, or no attention is found in it.
+        UnsupportedError: the model attends across sequences, no attention is found in it, or its
+            attention modules do more than a mixer would do in their place.
         UnknownNameError, ConfigError, GeneError: as `create_mixer` raises them.
     """
     register()
     result = _attentions(model)
-    numbers = range(len(result)) if layers is None else sorted(set(layers))
-    if not numbers or not set(numbers) <= set(range(len(result))):
+    every = range(len(result))
+    numbers = every if layers is None else layers
+    if not numbers or any(type(number) is not int or number not in every for number in numbers):
         raise ConfigError(
             f"layers={layers}, but {type(model).__name__} has the layers 0 to {len(result) - 1}: "
             "choose among them"
         )
-    chosen = [result[index] for index in numbers]
+    chosen = [result[index] for index in sorted(set(numbers))]
+    for _, module in chosen:
+        unlike = _unlike_a_mixer(module)
+        if unlike is not None:
+            raise UnsupportedError(
+                f"{type(module).__name__} in {type(model).__name__} {unlike}: put "
+                "everyformer.create_mixer in by hand, beside what is to stay"
+            )
     replacements = [MixerAttention(_mixer(module, member, options)) for _, module in chosen]
+    whole: Any = model
+    whole.set_attn_implementation(NAME)
+    if whole.config._attn_implementation not in (NAME, "sdpa"):  # both have masks of flags
+        raise UnsupportedError(
+            f"{type(model).__name__} keeps an attention implementation of its own, whose masks a "
+            "mixer does not read: put everyformer.create_mixer in by hand"
+        )
     for (name, module), new in zip(chosen, replacements, strict=True):
         like = next(module.parameters())
         model.set_submodule(name, new.to(like.device, like.dtype).train(module.training))
-    whole: Any = model
-    whole.set_attn_implementation(NAME)
     for config in (whole.config, getattr(whole, "generation_config", None)):
         if config is not None:
             config.use_cache = False
@@ -135,16 +170,20 @@ def replace_attention(
 def _attentions(model: nn.Module) -> list[tuple[str, nn.Module]]:
     """Every self-attention of a model, by its name: what says whether it is causal.
 
+    A decoder of Bart's kind that is used alone has modules beside, for an encoder's states: they
+    stay.
+
     Raises:
         UnsupportedError: there is none, or one that reads another sequence.
     """
     config: Any = getattr(model, "config", None)
-    results = [(name, m) for name, m in model.named_modules() if hasattr(m, "is_causal")]
+    named = ((n, m) for n, m in model.named_modules() if not n.endswith("encoder_attn"))
+    results = [(name, m) for name, m in named if hasattr(m, "is_causal")]
     kind = type(model).__name__
     across = any(getattr(m, "is_cross_attention", "Cross" in type(m).__name__) for _, m in results)
     if across or getattr(config, "is_encoder_decoder", False):
         raise UnsupportedError(
-            f"{kind} attends from one sequence to another, where a mixer reads one alone: use "
+            f"{kind} attends {_ACROSS}: use "
             f"set_attn_implementation('{NAME}') there, or a decoder or an encoder"
         )
     if any(isinstance(m, MixerAttention) for _, m in results):
@@ -157,6 +196,26 @@ def _attentions(model: nn.Module) -> list[tuple[str, nn.Module]]:
             "modules have `is_causal`, or put everyformer.create_mixer in by hand"
         )
     return results
+
+
+def _unlike_a_mixer(module: nn.Module) -> str | None:
+    """What an attention module does that a mixer in its place would not; None where nothing."""
+    config: Any = module.config
+    if getattr(module, "is_decoder", False) and not module.is_causal:
+        return "is a decoder's, but has is_causal=False, so that a mixer would see the future"
+    # norms of queries and keys go with attention, one of the stream follows a residual connection
+    norms = [
+        name.removesuffix(".weight")
+        for name, weight in module.named_parameters()
+        if name.lower().endswith("norm.weight") and name[0] not in "qk"
+        if weight.shape == (config.hidden_size,)
+    ]
+    if norms:
+        return f"does more than attention: its {norms[0]} would be lost"
+    code = dis.get_instructions(inspect.unwrap(type(module).forward))
+    if not any((a.opname, a.arg, b.opname) == _A_PAIR for a, b in pairwise(code)):
+        return "does not give a pair of output and weights, which a mixer in its place does"
+    return None
 
 
 def _mixer(module: nn.Module, member: str, options: dict[str, Any]) -> Mixer:

@@ -22,7 +22,7 @@ UNROLLED = 2000
 
 
 def numbers(subject: Subject) -> str:
-    """Finite outputs for features of 1e4 and in bfloat16, which leaves at least one digit right.
+    """Finite outputs, of features of 1e4 and in bfloat16 too, which leaves a digit right at least.
 
     bfloat16 rounds 2^16 times as coarsely as float32; what it is off by is said beside that.
 
@@ -35,35 +35,36 @@ def numbers(subject: Subject) -> str:
     if subject.inputs.vocabulary is None:
         with torch.no_grad():
             large = subject.run(subject.copy(torch.float32), 1e4 * x)
-        if not torch.isfinite(large).all():
-            raise LawBroken(
-                "features of 1e4 give outputs that are not finite",
-                subject.code(
-                    subject.inputs.code(2, x.shape[1]).replace("float64", "float32"),
-                    f"print({subject.call_code('1e4 * x')}.isfinite().all())  # False",
-                    double=False,
-                ),
-            )
+        finding = "features of 1e4 give outputs that are not finite"
+        require_finite(subject, large, finding, "float32", "1e4 * x")
         said.append("finite at 1e4")
-    y, one = subject.exact(x), subject.bound(x)
+    y = subject.exact(x)
+    require_finite(subject, y, "outputs are not finite", "float64")
+    one = subject.bound(x)
     half = in_half(subject, x)
     if half is None:
         return ", ".join([*said, "it does not run in bfloat16"])
-    if not torch.isfinite(half).all():
-        raise LawBroken(
-            "outputs in bfloat16 are not finite",
-            subject.code(
-                "model = model.bfloat16()",
-                subject.inputs.code(2, x.shape[1]).replace("float64", "bfloat16"),
-                f"print({subject.call_code('x')}.isfinite().all())  # False",
-                double=False,
-            ),
-        )
+    require_finite(subject, half, "outputs in bfloat16 are not finite", "bfloat16")
     off, spread = float((half - y).abs().median()), float((y - y.mean()).abs().median())
     if off > spread > one:
         raise LawBroken(f"bfloat16 is off by {off:.2g}, outputs differ by {spread:.2g} themselves")
     said.append(f"bfloat16 is off by {off:.1g} where outputs differ by {spread:.1g}")
     return ", ".join(said)
+
+
+def require_finite(subject: Subject, y: Tensor, finding: str, dtype: str, x: str = "x") -> None:
+    """Raise `LawBroken` with the finding where outputs of ``x`` in a dtype are not finite."""
+    if torch.isfinite(y).all():
+        return
+    raise LawBroken(
+        finding,
+        subject.code(
+            f"model = model.to(torch.{dtype})",
+            subject.inputs.code(*y.shape[:2]).replace("float64", dtype),
+            f"print({subject.call_code(x)}.isfinite().all())  # False",
+            double=False,
+        ),
+    )
 
 
 def in_half(subject: Subject, x: Tensor) -> Tensor | None:

@@ -117,9 +117,12 @@ def gradients(subject: Subject) -> str:
     """Every parameter that asks for a gradient gets one, once weights have left their start.
 
     Raises:
-        LawBroken: names of parameters without.
+        LawBroken: names of parameters without, or that outputs carry none.
+        NotJudged: no parameter asks for one.
     """
     subject.require_weights()
+    if not any(p.requires_grad for p in subject.model.parameters()):
+        raise NotJudged("none of its parameters asks for a gradient")
     most = max([subject.usual(), *(n for n in subject.lengths() if n <= TRIED[-1])])
     x = subject.inputs.draw(4, most)  # beyond windows and blocks
     try:
@@ -158,8 +161,17 @@ def differentiated(subject: Subject, x: Tensor, *, training: bool) -> nn.Module:
     with doubled():
         seed(0)
         result = subject.call(model, in_float64(x))
-        parts = [part for part in _tensors(result) if part.requires_grad]
-        parts = parts or [first(result)]  # of a record
+        every = _tensors(result) or [first(result)]  # of a record
+        parts = [part for part in every if part.requires_grad]
+        if not parts:
+            raise LawBroken(
+                "its outputs carry no gradient, as behind torch.no_grad() or detach()",
+                subject.code(
+                    subject.inputs.code(*x.shape[:2]),
+                    f"print({subject.call_code('x')}.requires_grad)  # False",
+                    gradients=True,
+                ),
+            )
         torch.autograd.backward([(part * part.detach().cos()).sum() for part in parts])
     return model
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 from torch.optim.swa_utils import get_ema_multi_avg_fn
 
-from everyformer.core.errors import PluginError
+from everyformer.core.errors import PluginError, UnsupportedError
 from everyformer.core.foreign import source
 from everyformer.core.mixer import Mixer
 from everyformer.training.config import TrainingConfig
@@ -43,8 +43,17 @@ def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict[str, An
 
 
 def build_optimiser(model: nn.Module, config: TrainingConfig) -> torch.optim.AdamW:
-    """AdamW over the groups of `parameter_groups`; fused where torch has it."""
+    """AdamW over the groups of `parameter_groups`; fused where torch has it.
+
+    Raises:
+        UnsupportedError: there are none.
+    """
     groups = parameter_groups(model, config.weight_decay)
+    if not groups:
+        raise UnsupportedError(
+            "no parameter of this model asks for a gradient, so that nothing can be learnt: give "
+            "it some, or let requires_grad of its own be True"
+        )
     fused = all(
         parameter.device.type in ("cpu", "cuda") and parameter.is_floating_point()
         for group in groups

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from everyformer.core.devices import seed_all
-from everyformer.core.errors import ConfigError, DataError
+from everyformer.core.errors import ConfigError, DataError, UnsupportedError
 from everyformer.core.outputs import ModelOutput
 from everyformer.core.seeds import mixed
 from everyformer.core.state import StackState, filled, named_tensors
@@ -191,6 +191,7 @@ def backward(
     Raises:
         DataError: no target of the whole batch is scored.
         ConfigError: it has fewer rows than processes times slices (of batches by tokens).
+        UnsupportedError: the loss carries no gradient.
     """
     weights = Weights(model, batch, world, slices)
     first, _ = world.own.of(weights.rows)
@@ -210,7 +211,13 @@ def backward(
             if carry is not None:
                 carry.take(*where, out.state)
             # averaging divides by the number of processes, the weights already have
-            (functools.reduce(torch.add, terms.values()) * world.size).backward()
+            loss = functools.reduce(torch.add, terms.values()) * world.size
+            if not loss.requires_grad:
+                raise UnsupportedError(
+                    "the loss of this model carries no gradient, so that nothing can be learnt: "
+                    "let its forward run without torch.no_grad() and detach()"
+                )
+            loss.backward()
         for name, term in terms.items():
             sums[name] = sums.get(name, torch.zeros_like(term)) + term.detach()
     values = world.sum([float(value) for value in sums.values()])

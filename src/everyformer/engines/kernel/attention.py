@@ -84,6 +84,8 @@ def kernel_attention(
             "a state with a level goes with keys that have levels or gates, one without it with "
             "others: continue a state with the features that it was made with"
         )
+    if 0 in v.shape[:3]:
+        return v, state  # the chunks of no rows or no tokens have no size
     if keep is not None and gate is not None:
         gate = gate.masked_fill(~keep[:, None], 0)
     if q.shape[2] == 1:

@@ -216,12 +216,13 @@ def relative_shift(scores: Tensor) -> Tensor:
         (..., L, S): entry (i, j) is column L - 1 - i + j of row i.
 
     Raises:
-        ShapeError: fewer columns than rows.
+        ShapeError: fewer columns than rows, or no rows.
     """
     length, columns = scores.shape[-2:]
-    if columns < length:
+    if not 0 < length <= columns:
         raise ShapeError(
-            f"scores of {length} queries by distance have at least {length} columns, not {columns}"
+            "scores by distance must be (..., L, L + S - 1) with L and S of at least 1, not "
+            f"{tuple(scores.shape)}"
         )
     shifted: Tensor = _Skew.apply(scores, columns - length + 1)
     return shifted

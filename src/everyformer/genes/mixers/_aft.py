@@ -75,6 +75,8 @@ def gated_average(
             "q and v must be (batch, length, width) and k must go with them, not "
             f"{tuple(q.shape)}, {tuple(v.shape)} and {tuple(k.shape)}"
         )
+    if 0 in v.shape[:2]:
+        return gated(gate, q, v)  # the blocks of no rows or no tokens have no size
     if mask is None:
         return gated(gate, q, average(k, v, None))
     mask.require("this AFT", frozenset({"keep", "documents"}))

@@ -10,14 +10,20 @@ from typing import Any
 from torch import Tensor, nn
 
 from everyformer.core.errors import ConfigError
-from everyformer.laws.adapters.members import member
+from everyformer.laws.adapters.members import member, whole
 from everyformer.laws.adapters.plain import plain
 from everyformer.laws.adapters.torch_layers import encoder, recurrent
 from everyformer.laws.adapters.transformers import pretrained
 from everyformer.laws.inputs import Inputs
 from everyformer.laws.subject import Subject
 
-ADAPTERS: tuple[Callable[..., Subject | None], ...] = (member, encoder, recurrent, pretrained)
+ADAPTERS: tuple[Callable[..., Subject | None], ...] = (
+    member,
+    whole,
+    encoder,
+    recurrent,
+    pretrained,
+)
 
 
 def subject_of(

@@ -30,6 +30,8 @@ def attention_reference(
     full = (batch, heads, queries, keys)
     seen = q.new_ones(full, dtype=torch.bool) if mask is None else mask.expand(full)
     added = q.new_zeros(full) if bias is None else bias.expand(full)
+    if 0 in (queries, keys):
+        return v.new_zeros(batch, heads, queries, v.shape[3])
     index = torch.arange(keys, device=q.device)
     scale = 1 / math.sqrt(size) if scale is None else scale
     cap = partial(_capped, softcap)
@@ -45,7 +47,8 @@ def attention_reference(
                 scores = position.literal(query, read, distance[:, i], h, scale, cap)
             scores = scores + added[:, h, i]
             visible = seen[:, h, i] & (index < last) & (scores > -math.inf)
-            top = scores.masked_fill(~visible, -1e30).amax(-1, keepdim=True)
+            lowest = torch.finfo(scores.dtype).min
+            top = scores.masked_fill(~visible, lowest).amax(-1, keepdim=True)
             if sink is not None:
                 top = torch.maximum(top, sink[h])
             weight = torch.where(visible, (scores - top).masked_fill(~visible, 0).exp(), 0)
