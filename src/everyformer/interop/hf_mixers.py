@@ -10,10 +10,7 @@ with weights of its own. The model's masks are taken apart into padding, which e
 and what else they hide, which a mixer honours or refuses. There is no cache of keys and values.
 """
 
-import dis
-import inspect
 from collections.abc import Sequence
-from itertools import pairwise
 from typing import Any
 
 import torch
@@ -27,8 +24,6 @@ from everyformer.interop.torch_masks import for_mixer
 from everyformer.models.build import create_mixer
 
 _ACROSS = "from one sequence to another, where a mixer reads one alone"
-_A_PAIR = ("BUILD_TUPLE", 2, "RETURN_VALUE")
-"""how a function ends that gives one"""
 
 
 class MixerAttention(nn.Module):
@@ -143,7 +138,9 @@ def replace_attention(
             "choose among them"
         )
     chosen = [result[index] for index in sorted(set(numbers))]
-    for _, module in chosen:
+    kinds = {type(module) for _, module in chosen}
+    # of several alike, one may hold a table for all
+    for module in (module for _, module in result if type(module) in kinds):
         unlike = _unlike_a_mixer(module)
         if unlike is not None:
             raise UnsupportedError(
@@ -203,19 +200,17 @@ def _unlike_a_mixer(module: nn.Module) -> str | None:
     config: Any = module.config
     if getattr(module, "is_decoder", False) and not module.is_causal:
         return "is a decoder's, but has is_causal=False, so that a mixer would see the future"
-    # norms of queries and keys go with attention, one of the stream follows a residual connection
-    norms = [
+    lost = [
         name.removesuffix(".weight")
         for name, weight in module.named_parameters()
-        if name.lower().endswith("norm.weight") and name[0] not in "qk"
-        if weight.shape == (config.hidden_size,)
-    ]
-    if norms:
-        return f"does more than attention: its {norms[0]} would be lost"
-    code = dis.get_instructions(inspect.unwrap(type(module).forward))
-    if not any((a.opname, a.arg, b.opname) == _A_PAIR for a, b in pairwise(code)):
-        return "does not give a pair of output and weights, which a mixer in its place does"
-    return None
+        # norms of queries and keys go with attention, one of the stream follows what was added
+        if (name.lower().endswith("norm.weight") and name[0] not in "qk"
+            and weight.shape == (config.hidden_size,))
+        # experts
+        or weight.dim() > 2
+    ]  # fmt: skip
+    lost += [name for name, part in module.named_modules() if isinstance(part, nn.Embedding)]
+    return f"does more than attention: its {lost[0]} would be lost" if lost else None
 
 
 def _mixer(module: nn.Module, member: str, options: dict[str, Any]) -> Mixer:
