@@ -67,7 +67,13 @@ def test_the_time_until_as_good_is_that_of_the_mean_of_seeds() -> None:
     ]
     ends = [0.2, 0.3]
     # at 40 seconds the lucky one is at 0.2 + 0.3 / 9, the other at 0.3
-    for target, seconds in ((sum(ends) / 2, 44.0), ((0.2 + 0.3 / 9 + 0.3) / 2, 40.0), (0.2, None)):
+    # at 8 seconds the other was not looked at
+    for target, seconds in (
+        (sum(ends) / 2, 44.0),
+        (0.7, 10.0),
+        ((0.2 + 0.3 / 9 + 0.3) / 2, 40.0),
+        (0.2, None),
+    ):
         found = time_to(target, [lucky, STEPS], "loss")
         assert found is None if seconds is None else found == pytest.approx(seconds)
 

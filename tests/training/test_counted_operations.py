@@ -16,7 +16,7 @@ from everyformer.training.config import TrainingConfig
 from everyformer.training.loop import train
 from everyformer.training.run import RunDirectory
 
-LENGTHS = (2, 2, 2, 9, 60)
+LENGTHS = (2, 2, 9, 50, 60, 85)
 STEPS = 30
 
 

@@ -284,9 +284,7 @@ def converted(kind: Any, value: Any, where: str, base: Any = None) -> Any:
         ConfigError: another type, an unknown word, a number out of its bounds.
     """
     if isinstance(value, NoneWord) and kind is not Any:
-        every = [*_alternatives(kind)]
-        listed = any(value in get_args(one) for one in every if get_origin(one) is Literal)
-        value = None if not listed and {types.NoneType, Choice} & {*every} else str(value)
+        value = None if type(None) in _alternatives(kind) else str(value)
     origin, arguments = get_origin(kind), get_args(kind)
     if (part := part_marked(kind)) is not None:
         return part.table(value, where, base)

@@ -56,8 +56,6 @@ def in_full(kind: type, values: Mapping[str, Any]) -> dict[str, Any]:
         for (cls, name), alias in ALIASES.items()
         if fields.get(HOMES[cls]) is cls
     }
-    # a verb's own option of that name is none of a table's
-    short = {key: home for key, home in short.items() if key not in fields or key == home[0]}
     named: dict[str, Any] = {}
     tables: list[tuple[str, str, Any]] = []
     for key, value in values.items():
