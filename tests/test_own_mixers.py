@@ -5,7 +5,9 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,6 +16,8 @@ from everyformer.cli import main
 from everyformer.core import plugins as own
 from everyformer.core.errors import ConfigError, GeneError, PluginError, UnsupportedError
 from everyformer.core.tasks import TASKS
+from everyformer.genes.mixers import MIXERS
+from everyformer.genes.positions import POSITIONS
 from everyformer.verification.verify import check_law
 
 PAGE = Path(__file__).parents[1] / "docs" / "adding-a-member.md"
@@ -83,8 +87,6 @@ def test_printed_commands_know_it_and_a_refusal_says_how(
     assert f"--plugin {mine / 'mine.py'}:CumMean" in found[1]
     os.environ[own.VARIABLE] = ""
     family._known.cache_clear()
-    from everyformer.genes.mixers import MIXERS
-
     MIXERS._entries.pop("cum-mean", None)
     assert main(["generate", "run", "--prompt", "the"]) == 2
     assert "one of your own is known by --plugin" in capsys.readouterr().err
@@ -133,6 +135,76 @@ def test_a_class_is_registered_in_python(mine: Path, monkeypatch: pytest.MonkeyP
     assert type(model.stack.mixers[0]) is CumMean
     assert type(ef.create_mixer("cum-mean", width=8, causal=True)) is CumMean
     assert os.environ[own.VARIABLE] == "mine:CumMean"
+
+
+SAW = """
+import everyformer.genes.positions.sinusoidal as waves
+from everyformer.genes.positions import POSITIONS
+
+print("imported")
+
+
+@POSITIONS.register("saw")
+class Saw(waves.Sinusoidal):
+    name = "saw"
+
+
+"""
+
+
+@pytest.fixture
+def saw(mine: Path) -> Iterator[Path]:
+    """mine.py with a position of its own, too, that prints as it is imported."""
+    text = (mine / "mine.py").read_text(encoding="utf-8")
+    (mine / "mine.py").write_text(SAW + text, encoding="utf-8")
+    yield mine / "mine.py"
+    POSITIONS.forget("saw")
+
+
+def test_a_file_is_executed_once_and_what_it_prints_is_no_output(
+    saw: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["list", "--plugin", "mine.py:CumMean", "--json"]) == 0
+    said = capsys.readouterr()
+    assert "cum-mean" in {row["name"] for row in json.loads(said.out)}
+    assert said.err.splitlines() == ["imported"]
+
+
+def test_a_file_that_was_edited_is_executed_again(
+    saw: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    family.register_spec("mine.py:CumMean")
+    first = MIXERS.get("cum-mean")
+    saw.write_text(saw.read_text().replace("Running means", "Means"), encoding="utf-8")
+    family.register_spec("mine.py:CumMean")
+    assert family.info("cum-mean").title.startswith("Means")
+    assert MIXERS.get("cum-mean").__doc__ != first.__doc__
+    assert capsys.readouterr().err.splitlines() == ["imported"] * 2
+
+
+def test_another_class_cannot_take_the_name_of_a_gene(saw: Path) -> None:
+    family.register_spec("mine.py:CumMean")
+    saw.with_name("other.py").write_text(saw.read_text(encoding="utf-8"), encoding="utf-8")
+    with pytest.raises(ConfigError, match="position 'saw' is registered twice"):
+        family.register_spec("other.py:CumMean")
+
+
+def test_a_class_that_is_registered_again_is_the_one_that_is_made(mine: Path) -> None:
+    import everyformer as ef
+
+    def cell() -> type[ef.Mixer]:
+        """A notebook's cell, as it is executed once more."""
+        space: dict[str, Any] = {"__name__": "__main__"}
+        exec((mine / "mine.py").read_text(encoding="utf-8"), space)
+        made: type[ef.Mixer] = space["CumMean"]
+        return made
+
+    first, second = cell(), cell()
+    for each in (first, second):
+        ef.register(each)
+        assert type(ef.create_mixer("cum-mean", width=8, causal=True)) is each
+        model = ef.create_model("cum-mean", width=16, layers=1, heads=2)
+        assert type(model.stack.mixers[0]) is each
 
 
 def test_a_mixer_that_is_causal_only_is_built_and_trained_as_such(mine: Path) -> None:

@@ -10,7 +10,7 @@ import os
 import shlex
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from importlib.metadata import EntryPoint
 from pathlib import Path
 from types import FunctionType
@@ -37,6 +37,9 @@ def add_spec(spec: str) -> type[Any]:
         PluginError: it cannot be imported.
     """
     spec = placed(spec)
+    if spec in _specs():
+        # what it names may be another by now
+        _load.cache_clear()
     cls = _load(spec)
     other = own_mixers().get(cls.name, cls)
     if other is not cls:
@@ -176,9 +179,11 @@ def named(spec: str, what: str) -> Any:
 
 @contextmanager
 def _importing(what: str) -> Iterator[None]:
-    """Failures to import in the block become an error that begins with ``what``."""
+    """Failures to import in the block become an error that begins with ``what``; prints go to
+    stderr."""
     try:
-        yield
+        with redirect_stdout(sys.stderr):
+            yield
     except ConfigError:
         raise
     except FAILURES as error:
@@ -202,9 +207,16 @@ def import_named(name: str) -> Any:
 
 
 def _file(path: Path) -> Any:
-    """A module by its file."""
+    """A module by its file, which is executed once as long as it stays as it is."""
     if not path.is_file():
         raise ConfigError(f"there is no file '{path}'")
+    written = path.stat()
+    return _executed(path.absolute(), written.st_mtime_ns, written.st_size)
+
+
+@functools.cache
+def _executed(path: Path, *written: int) -> Any:
+    """A module by its file, as it was ``written``: when, and how many bytes."""
     if str(path.parent) not in sys.path:
         sys.path.append(str(path.parent))
     name = f"everyformer_plugin_{path.stem}"

@@ -41,10 +41,12 @@ class Registry(Generic[T]):
         self._entries: dict[str, T] = {}
 
     def register(self, name: str) -> Callable[[type], type]:
-        """Class decorator that files the class under ``name``; a second claim is an error."""
+        """Class decorator that files the class under ``name``; a second claim is an error, unless
+        the class is the first one, edited and executed again."""
 
         def claim(cls: type) -> type:
-            if name in self._entries:
+            first: Any = self._entries.get(name, cls)
+            if (first.__module__, first.__qualname__) != (cls.__module__, cls.__qualname__):
                 raise ConfigError(f"{self.kind} '{name}' is registered twice: second by {cls!r}")
             self._entries[name] = cls  # type: ignore[assignment]
             return cls
@@ -60,6 +62,10 @@ class Registry(Generic[T]):
             hint = "; one of your own is known by --plugin or ef.register"
             raise type(error)(f"{error}{hint if self.kind == 'mixer' else ''}")
         return self._entries[name]
+
+    def forget(self, name: str) -> None:
+        """Look a name up anew, since a user has given its class again."""
+        self._entries.pop(name, None)
 
     def names(self) -> list[str]:
         """All names: of files and folders, of what was registered, and of entry points."""

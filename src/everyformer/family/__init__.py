@@ -103,7 +103,7 @@ def register(mixer: type[Any], row: Member | None = None) -> Member:
     _require_free(mixer)
     plugins.add_class(mixer)
     _rows[mixer.name] = row or row_of(mixer)
-    _known.cache_clear()
+    _look_again(mixer.name)
     return info(mixer.name)
 
 
@@ -113,7 +113,14 @@ def register_spec(spec: str) -> None:
     if not plugins.names_mixer(spec):
         plugins.allow_model(spec)
         return
-    _require_free(plugins.add_spec(spec))
+    mixer = plugins.add_spec(spec)
+    _require_free(mixer)
+    _look_again(mixer.name)
+
+
+def _look_again(name: str) -> None:
+    """Let a mixer that was given be the one that its name means."""
+    GENES["mixer"].alternatives.forget(name)
     _known.cache_clear()
 
 
