@@ -350,10 +350,23 @@ def test_a_word_that_names_no_mixer_says_why(
     assert re.search(said, capsys.readouterr().err)
 
 
-def test_a_mixer_cannot_take_a_member_s_name(mine: Path) -> None:
-    text = (mine / "mine.py").read_text(encoding="utf-8").replace("cum-mean", "gmlp")
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("gmlp", "'gmlp' is a member of this library"),
+        ("by-head", "'by-head' is a part of this library: give your mixer another name"),
+        ("base", "'base' is a part of this library"),
+        ("", "is called '': give it a name of letters, digits, - and _"),
+        ("my mean", "is called 'my mean': give it a name"),
+        ("mean@2", "is called 'mean@2': give it a name"),
+    ],
+)
+def test_a_mixer_cannot_have_a_name_that_nothing_could_be_made_by(
+    name: str, said: str, mine: Path
+) -> None:
+    text = (mine / "mine.py").read_text(encoding="utf-8").replace("cum-mean", name)
     (mine / "mine.py").write_text(text, encoding="utf-8")
-    with pytest.raises(ConfigError, match="'gmlp' is a member of this library"):
+    with pytest.raises(ConfigError, match=said):
         family.register_spec("mine.py:CumMean")
 
 

@@ -214,4 +214,4 @@ class Stack(nn.Module):
             return None
         seen = None if state is None else state.seen
         where = positions_of(x.shape[0], x.shape[1], mask, seen, x.device)
-        return [cast(Position, position).embed(where).to(x.dtype) for position in self.before]
+        return [cast(Position, position).added(where, x) for position in self.before]

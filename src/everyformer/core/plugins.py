@@ -7,11 +7,12 @@ import functools
 import importlib
 import importlib.util
 import os
+import re
 import shlex
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
-from importlib.metadata import EntryPoint
+from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from types import FunctionType
 from typing import Any
@@ -22,6 +23,8 @@ from everyformer.core.foreign import FAILURES, describe, note_package, source
 
 VARIABLE = "EVERYFORMER_PLUGINS"
 """the specs of all, with ; between them"""
+MIXER = "everyformer:Mixer"
+"""the base of all mixers"""
 HOW = "write module:Class or path/file.py:Class"
 MODELS = "EVERYFORMER_MODELS"
 """whole models that were named by who runs this, with ; between them"""
@@ -112,19 +115,28 @@ def own_mixers() -> dict[str, type[Any]]:
     return classes
 
 
-def loaded(entry: EntryPoint, kind: str = "mixer") -> Any:
+def offered(kind: str) -> list[EntryPoint]:
+    """What other packages offer as alternatives of a gene, or as members, by name."""
+    many = f"{kind.removesuffix('y')}ies" if kind.endswith("y") else f"{kind}s"
+    return sorted(entry_points(group=f"everyformer.{many}"), key=lambda entry: entry.name)
+
+
+def loaded(entry: EntryPoint, kind: str, base: str | None = None) -> Any:
     """Object that another package offers as an alternative of a gene, or as a member.
 
+    Args:
+        base: class of all alternatives, as module:Class.
+
     Raises:
-        PluginError: it cannot be imported. ConfigError: it is no mixer, or has another name; both
-            name the package.
+        PluginError: it cannot be imported. ConfigError: it is no such class, or has another name;
+            both name the package.
     """
     offer = offer_of(entry, kind)
     note_package(entry.module)
     with _importing(offer):
         value = entry.load()
-    if kind == "mixer":
-        _check(value, offer)
+    if base is not None:
+        _check(value, offer, kind, base)
         if value.name != entry.name:
             raise ConfigError(f"{offer} calls itself '{value.name}': both names must be the same")
     return value
@@ -236,18 +248,21 @@ def _taken(cls: type[Any], other: type[Any]) -> ConfigError:
     )
 
 
-def _check(cls: Any, what: str) -> None:
-    """Refuse what is no concrete mixer with a name."""
-    from everyformer.core.mixer import Mixer
-
-    if not (isinstance(cls, type) and issubclass(cls, Mixer)):
-        raise ConfigError(f"{what} is no mixer: derive a class from everyformer.Mixer")
-    what = f"{what} ({source(cls)})"
-    if not isinstance(getattr(cls, "name", None), str):
-        raise ConfigError(f'{what} has no name: give the class one, as name = "my-mixer"')
-    for name in dir(cls):
-        if getattr(getattr(cls, name, None), "__isabstractmethod__", False):
-            raise ConfigError(f"{what} has no method '{name}': see docs/adding-a-member.md")
+def _check(cls: Any, what: str, kind: str = "mixer", base: str = MIXER) -> None:
+    """Refuse what is no concrete class of a ``kind``, which derives from ``base``, with a name."""
+    home, _, root = base.partition(":")
+    if not (
+        isinstance(cls, type) and issubclass(cls, getattr(importlib.import_module(home), root))
+    ):
+        raise ConfigError(f"{what} is no {kind}: derive a class from {home}.{root}")
+    what, name = f"{what} ({source(cls)})", getattr(cls, "name", None)
+    if not isinstance(name, str):
+        raise ConfigError(f'{what} has no name: give the class one, as name = "my-{kind}"')
+    if not re.fullmatch(r"\w[\w.-]*", name):
+        raise ConfigError(f"{what} is called '{name}': give it a name of letters, digits, - and _")
+    for method in dir(cls):
+        if getattr(getattr(cls, method, None), "__isabstractmethod__", False):
+            raise ConfigError(f"{what} has no method '{method}': see docs/adding-a-member.md")
     options = getattr(cls, "Options", None)
     if not (isinstance(options, type) and issubclass(options, Options)):
         raise ConfigError(
