@@ -11,6 +11,7 @@ import torch
 import everyformer as ef
 from everyformer import family
 from everyformer.core.errors import ConfigError, PluginError
+from everyformer.core.leaks import leak_of
 from everyformer.genes import GENES
 from everyformer.verification.verify import check_law
 
@@ -167,6 +168,39 @@ def test_what_a_gene_gives_is_refused_in_its_name(
     at = rf"{re.escape(str(module))}, line \d+, {name.title()}\.\w+"
     with pytest.raises(PluginError, match=rf"^the {kind} '{name}' \({at}\) gave {said}"):
         model(torch.arange(10).view(2, 5) % 9)
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "output", "token"),
+    [
+        ("feed", "self.down(x), None", None, None),
+        ("feed", "self.down(x).roll(-1, 1), None", 0, 1),
+        ("join", "stream + y", None, None),
+        ("join", "stream + y + y.flip(1)", 0, 1),
+        ("join", "stream + y.mean(1, keepdim=True)", 0, 1),
+    ],
+)
+@pytest.mark.parametrize("member", ["attention", "transformer"])
+def test_a_gene_that_reads_later_tokens_is_found_out(
+    name: str, given: str, output: int | None, token: int | None, member: str, offer: Offer
+) -> None:
+    kind, text = GENE[name]
+    module = offer(f"{name} = their_part:{name.title()}", text.replace("GIVEN", given), f"{kind}s")
+    model = ef.create_model(member, family.info(member).tasks[0], **{kind: name}, **SIZES)
+    said = leak_of(model.train(), 9)
+    if output is None:
+        assert said is None
+        return
+    assert said is not None
+    assert said.startswith(f"output {output} of the layers with {kind} '{name}' ({module}, line ")
+    assert said.endswith(f"changes with tokens from {token} on, which come later")
+    assert all(part.training for part in model.modules())
+
+
+def test_layers_that_read_both_ways_by_right_do_not_leak(offer: Offer) -> None:
+    offer("join = their_part:Join", JOIN.replace("GIVEN", "stream + y.flip(1)"), "wirings")
+    model = ef.create_model("attention", "classify-text", wiring="join", classes=2, **SIZES)
+    assert leak_of(model, 9) is None
 
 
 @pytest.mark.parametrize("group", ["positions", "depths"])
