@@ -92,6 +92,28 @@ def test_printed_commands_know_it_and_a_refusal_says_how(
     assert "one of your own is known by --plugin" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("words", "printed"),
+    [
+        (("info", "cum-mean"), r"^try +everyformer train cum-mean .*"),
+        (
+            ("convert", "run", "--to", "ours", "--out", "kept"),
+            r"^next +everyformer .*",
+        ),
+    ],
+)
+def test_every_command_that_is_printed_names_the_plugin(
+    words: tuple[str, ...], printed: str, mine: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plugin = ("--plugin", "mine.py:CumMean")
+    assert main(["train", "cum-mean", "--data", "text.txt", *SIZES, "--out", "run", *plugin]) == 0
+    capsys.readouterr()
+    assert main([*words, *plugin]) == 0
+    said = re.search(printed, capsys.readouterr().out, re.MULTILINE)
+    assert said is not None
+    assert said[0].endswith(f" --plugin {mine / 'mine.py'}:CumMean")
+
+
 def test_a_plugin_imports_what_lies_beside_it(mine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "path", [*sys.path])
     (mine / "deep").mkdir()
