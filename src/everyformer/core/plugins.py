@@ -4,13 +4,15 @@ They are known in this process and, by an environment variable, in those that it
 """
 
 import functools
+import hashlib
 import importlib
 import importlib.util
 import os
 import re
 import shlex
 import sys
-from collections.abc import Iterator
+import warnings
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, redirect_stdout
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
@@ -79,18 +81,46 @@ def allow_model(spec: str) -> None:
         os.environ[MODELS] = ";".join([*_models(), spec])
 
 
-def require_model(spec: str) -> None:
-    """Raise unless a whole model may be made.
+def allowed_model(spec: str) -> str:
+    """The spec by which a whole model may be made: ``spec``, or the one of the same name that was
+    given, of a file that was moved since.
 
     Raises:
         ConfigError: a saved model alone names its code.
     """
     if spec.startswith("hf:") or placed(spec) in _models():
-        return
+        return spec
+    path, _, name = spec.rpartition(":")
+    moved = [given for given in _models() if given.rpartition(":")[2] == name]
+    if len(moved) == 1:
+        warnings.warn(f"the model of '{spec}' is made by {moved[0]}, as you say", stacklevel=2)
+        return moved[0]
+    gone = path.endswith(".py") and not Path(path).exists()
+    where = f"PATH/{Path(path).name}:{name}" if gone else shlex.quote(spec)
     raise ConfigError(
         f"this model names the code that makes it, '{spec}', which is run where you name it too: "
-        f"--plugin {shlex.quote(spec)}, or everyformer.core.plugins.allow_model in Python"
+        f"--plugin {where}, or everyformer.core.plugins.allow_model in Python"
+        + ("; that file is not there any more: give the PATH where it is now" if gone else "")
     )
+
+
+def digests() -> dict[str, str]:
+    """SHA-256 of the files of all plug-ins, by spec."""
+    files = {spec: Path(spec.rpartition(":")[0]) for spec in (*_specs(), *_models())}
+    there = {spec: file for spec, file in files.items() if file.suffix == ".py" and file.exists()}
+    return {spec: hashlib.sha256(file.read_bytes()).hexdigest() for spec, file in there.items()}
+
+
+def edited(before: Mapping[str, str]) -> list[str]:
+    """Specs of plug-ins whose files are not as they were when these `digests` were made; one that
+    was moved is known by its name."""
+    now = digests()
+    found = []
+    for spec, digest in before.items():
+        name = spec.rpartition(":")[2]
+        same = [spec] if spec in now else [s for s in now if s.rpartition(":")[2] == name]
+        found += [one for one in same if now[one] != digest]
+    return found
 
 
 def names_mixer(spec: str) -> bool:
