@@ -204,6 +204,13 @@ def test_a_file_that_was_edited_is_executed_again(
     assert capsys.readouterr().err.splitlines() == ["imported"] * 2
 
 
+def test_a_gene_of_a_file_is_known_in_processes_that_are_started(
+    saw: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(own.VARIABLE, f"{saw}:CumMean")
+    assert POSITIONS.get("saw").name == "saw"
+
+
 def test_another_class_cannot_take_the_name_of_a_gene(saw: Path) -> None:
     family.register_spec("mine.py:CumMean")
     saw.with_name("other.py").write_text(saw.read_text(encoding="utf-8"), encoding="utf-8")

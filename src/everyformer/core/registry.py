@@ -72,7 +72,7 @@ class Registry(Generic[T]):
 
     def names(self) -> list[str]:
         """All names: of files and folders, of what was registered, and of entry points."""
-        others = {*self._entries, *self.offers(), *self._others()}
+        others = {*self._others(), *self._entries, *self.offers()}
         return sorted(others.union(self.own_names()))
 
     def own_names(self) -> list[str]:
@@ -119,7 +119,7 @@ class Registry(Generic[T]):
             self._entries.setdefault(name, others[name])
 
     def _others(self) -> dict[str, T]:
-        """Mixers of the user, in the registry of mixers."""
-        classes: Any = own_mixers() if self.kind == "mixer" else {}
-        others: dict[str, T] = classes
+        """Mixers of the user, in the registry of mixers; their files may register other genes."""
+        classes: Any = own_mixers()
+        others: dict[str, T] = classes if self.kind == "mixer" else {}
         return others
