@@ -5,7 +5,9 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,6 +16,8 @@ from everyformer.cli import main
 from everyformer.core import plugins as own
 from everyformer.core.errors import ConfigError, GeneError, PluginError, UnsupportedError
 from everyformer.core.tasks import TASKS
+from everyformer.genes.mixers import MIXERS
+from everyformer.genes.positions import POSITIONS
 from everyformer.verification.verify import check_law
 
 PAGE = Path(__file__).parents[1] / "docs" / "adding-a-member.md"
@@ -83,11 +87,31 @@ def test_printed_commands_know_it_and_a_refusal_says_how(
     assert f"--plugin {mine / 'mine.py'}:CumMean" in found[1]
     os.environ[own.VARIABLE] = ""
     family._known.cache_clear()
-    from everyformer.genes.mixers import MIXERS
-
     MIXERS._entries.pop("cum-mean", None)
     assert main(["generate", "run", "--prompt", "the"]) == 2
     assert "one of your own is known by --plugin" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "printed"),
+    [
+        (("info", "cum-mean"), r"^try +everyformer train cum-mean .*"),
+        (
+            ("convert", "run", "--to", "ours", "--out", "kept"),
+            r"^next +everyformer .*",
+        ),
+    ],
+)
+def test_every_command_that_is_printed_names_the_plugin(
+    words: tuple[str, ...], printed: str, mine: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plugin = ("--plugin", "mine.py:CumMean")
+    assert main(["train", "cum-mean", "--data", "text.txt", *SIZES, "--out", "run", *plugin]) == 0
+    capsys.readouterr()
+    assert main([*words, *plugin]) == 0
+    said = re.search(printed, capsys.readouterr().out, re.MULTILINE)
+    assert said is not None
+    assert said[0].endswith(f" --plugin {mine / 'mine.py'}:CumMean")
 
 
 def test_a_plugin_imports_what_lies_beside_it(mine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -133,6 +157,83 @@ def test_a_class_is_registered_in_python(mine: Path, monkeypatch: pytest.MonkeyP
     assert type(model.stack.mixers[0]) is CumMean
     assert type(ef.create_mixer("cum-mean", width=8, causal=True)) is CumMean
     assert os.environ[own.VARIABLE] == "mine:CumMean"
+
+
+SAW = """
+import everyformer.genes.positions.sinusoidal as waves
+from everyformer.genes.positions import POSITIONS
+
+print("imported")
+
+
+@POSITIONS.register("saw")
+class Saw(waves.Sinusoidal):
+    name = "saw"
+
+
+"""
+
+
+@pytest.fixture
+def saw(mine: Path) -> Iterator[Path]:
+    """mine.py with a position of its own, too, that prints as it is imported."""
+    text = (mine / "mine.py").read_text(encoding="utf-8")
+    (mine / "mine.py").write_text(SAW + text, encoding="utf-8")
+    yield mine / "mine.py"
+    POSITIONS.forget("saw")
+
+
+def test_a_file_is_executed_once_and_what_it_prints_is_no_output(
+    saw: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["list", "--plugin", "mine.py:CumMean", "--json"]) == 0
+    said = capsys.readouterr()
+    assert "cum-mean" in {row["name"] for row in json.loads(said.out)}
+    assert said.err.splitlines() == ["imported"]
+
+
+def test_a_file_that_was_edited_is_executed_again(
+    saw: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    family.register_spec("mine.py:CumMean")
+    first = MIXERS.get("cum-mean")
+    saw.write_text(saw.read_text().replace("Running means", "Means"), encoding="utf-8")
+    family.register_spec("mine.py:CumMean")
+    assert family.info("cum-mean").title.startswith("Means")
+    assert MIXERS.get("cum-mean").__doc__ != first.__doc__
+    assert capsys.readouterr().err.splitlines() == ["imported"] * 2
+
+
+def test_a_gene_of_a_file_is_known_in_processes_that_are_started(
+    saw: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(own.VARIABLE, f"{saw}:CumMean")
+    assert POSITIONS.get("saw").name == "saw"
+
+
+def test_another_class_cannot_take_the_name_of_a_gene(saw: Path) -> None:
+    family.register_spec("mine.py:CumMean")
+    saw.with_name("other.py").write_text(saw.read_text(encoding="utf-8"), encoding="utf-8")
+    with pytest.raises(ConfigError, match="position 'saw' is registered twice"):
+        family.register_spec("other.py:CumMean")
+
+
+def test_a_class_that_is_registered_again_is_the_one_that_is_made(mine: Path) -> None:
+    import everyformer as ef
+
+    def cell() -> type[ef.Mixer]:
+        """A notebook's cell, as it is executed once more."""
+        space: dict[str, Any] = {"__name__": "__main__"}
+        exec((mine / "mine.py").read_text(encoding="utf-8"), space)
+        made: type[ef.Mixer] = space["CumMean"]
+        return made
+
+    first, second = cell(), cell()
+    for each in (first, second):
+        ef.register(each)
+        assert type(ef.create_mixer("cum-mean", width=8, causal=True)) is each
+        model = ef.create_model("cum-mean", width=16, layers=1, heads=2)
+        assert type(model.stack.mixers[0]) is each
 
 
 def test_a_mixer_that_is_causal_only_is_built_and_trained_as_such(mine: Path) -> None:
@@ -278,10 +379,23 @@ def test_a_word_that_names_no_mixer_says_why(
     assert re.search(said, capsys.readouterr().err)
 
 
-def test_a_mixer_cannot_take_a_member_s_name(mine: Path) -> None:
-    text = (mine / "mine.py").read_text(encoding="utf-8").replace("cum-mean", "gmlp")
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("gmlp", "'gmlp' is a member of this library"),
+        ("by-head", "'by-head' is a part of this library: give your mixer another name"),
+        ("base", "'base' is a part of this library"),
+        ("", "is called '': give it a name of letters, digits, - and _"),
+        ("my mean", "is called 'my mean': give it a name"),
+        ("mean@2", "is called 'mean@2': give it a name"),
+    ],
+)
+def test_a_mixer_cannot_have_a_name_that_nothing_could_be_made_by(
+    name: str, said: str, mine: Path
+) -> None:
+    text = (mine / "mine.py").read_text(encoding="utf-8").replace("cum-mean", name)
     (mine / "mine.py").write_text(text, encoding="utf-8")
-    with pytest.raises(ConfigError, match="'gmlp' is a member of this library"):
+    with pytest.raises(ConfigError, match=said):
         family.register_spec("mine.py:CumMean")
 
 

@@ -27,6 +27,10 @@ def test_exempt(everyformer_laws):
     verdicts = everyformer_laws(Bare("a diagonal too far"), laws=["causality", "batch"])
     assert [one.law for one in verdicts] == ["batch"]
 
+@pytest.mark.exempt_laws(causality=" ")
+def test_without_a_reason(everyformer_laws):
+    everyformer_laws(Right())
+
 @pytest.mark.exempt_laws(causalty="misspelt")
 def test_a_law_that_there_is_not(everyformer_laws):
     everyformer_laws(Right())
@@ -44,7 +48,8 @@ def test_the_fixture_fails_with_the_evidence_and_leaves_out_what_is_exempt(tmp_p
         text=True,
         check=False,
     )
-    assert "2 failed, 2 passed" in done.stdout, done.stdout + done.stderr
+    assert "2 failed, 2 passed, 1 error" in done.stdout, done.stdout + done.stderr
+    assert "exempt_laws(causality=...) has no reason: say why" in done.stdout
     assert "Bare breaks causality: output" in done.stdout
     assert "other[:, " in done.stdout, "the reproduction"
     assert "causalty" in done.stdout

@@ -1,11 +1,12 @@
 """`FeedForward`: the sub-layer after a layer's mixer."""
 
-from typing import Any, ClassVar
+from typing import Any, ClassVar, final
 
 from torch import Tensor, nn
 
 from everyformer.core.config import NoOptions
 from everyformer.core.mask import Mask
+from everyformer.core.returned import check_fed
 from everyformer.core.state import State
 from everyformer.core.trials import Trials
 
@@ -38,6 +39,15 @@ class FeedForward(nn.Module):
         self.options = self.Options() if options is None else options
         self.causal, self.dropout = causal, dropout
         self.build(width)
+
+    @final  # type: ignore[misc]  # torch declares an attribute
+    def __call__(
+        self, x: Tensor, mask: Mask | None = None, state: State | None = None
+    ) -> tuple[Tensor, State | None]:
+        """`forward`, whose output is checked."""
+        out: tuple[Tensor, State | None] = super().__call__(x, mask, state)
+        check_fed(self, out, x, state)
+        return out
 
     def build(self, width: int) -> None:
         """Make the weights."""

@@ -7,7 +7,7 @@ go through all layers with the text, without positions, and are left out of what
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import cast
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
@@ -21,6 +21,8 @@ from everyformer.blocks.parts import make_norm
 from everyformer.blocks.passing import Pass
 from everyformer.blocks.wiring import Wiring
 from everyformer.core.errors import ConfigError, GeneError
+from everyformer.core.foreign import source
+from everyformer.core.leaks import of_others, tried
 from everyformer.core.mask import Mask, positions_of
 from everyformer.core.mixer import Mixer
 from everyformer.core.outputs import StackOutput
@@ -28,6 +30,7 @@ from everyformer.core.position import Position
 from everyformer.core.shared import advanced, sharing
 from everyformer.core.state import StackState, State, in_step
 from everyformer.core.taps import Tap
+from everyformer.core.wording import listed
 
 
 class Stack(nn.Module):
@@ -182,6 +185,29 @@ class Stack(nn.Module):
         """Mixers of every block, first block first."""
         return [cast(Block, block).mixer for block in self.blocks]
 
+    def found_leak(self, length: int) -> str | None:
+        """Where causal layers see the future, if not all that is around their mixers is of this
+        library, in short texts and those of a ``length``; None: nowhere."""
+        fed = (block.feedforward for block in self.blocks if isinstance(block, Block))
+        parts: dict[str, Any] = {"feedforward": next(filter(None, fed), None)}
+        parts |= {"wiring": self.wiring, "depth": self.depth}
+        named = [
+            f"{kind} '{part.name}' ({source(type(part))})"
+            for kind, part in parts.items()
+            if part is not None and of_others(part)
+        ]
+        if not named or not all(mixer.causal for mixer in self.mixers):
+            return None
+
+        def run(x: Tensor) -> Tensor:
+            # the encoder's output, of one that has any, is the same for all rows
+            y: Tensor = self(x, context=self.read_context(x[-1:]) or None).y
+            return y
+
+        most = min([length, *(m.max_length for m in self.mixers if m.max_length is not None)])
+        what = f"the layers with {listed(named)}"
+        return tried(self, run, self.mixers[0].width, most, what)
+
     def read_context(self, encoded: Tensor, mask: Mask | None = None) -> tuple[State, ...]:
         """The encoder's output (batch, source, width), taken in once by every layer's reader."""
         readers = [block.cross for block in self.blocks if isinstance(block, Block)]
@@ -214,4 +240,4 @@ class Stack(nn.Module):
             return None
         seen = None if state is None else state.seen
         where = positions_of(x.shape[0], x.shape[1], mask, seen, x.device)
-        return [cast(Position, position).embed(where).to(x.dtype) for position in self.before]
+        return [cast(Position, position).added(where, x) for position in self.before]

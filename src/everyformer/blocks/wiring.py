@@ -16,6 +16,7 @@ from everyformer.core.chosen import Chosen
 from everyformer.core.config import NoOptions
 from everyformer.core.outputs import LayerOutput
 from everyformer.core.panels import Recorded
+from everyformer.core.returned import check_joined
 from everyformer.core.trials import Trials
 
 Part = Literal["mixer", "cross", "feedforward"]
@@ -96,7 +97,9 @@ class Wiring:
         """One sub-layer; with ``chosen`` tokens ``f`` reads all and answers for these."""
         out = f(self.read(stream, around))
         stream = stream if chosen is None else self.pick(stream, chosen)
-        return self.join(stream, out.y, around), out
+        after = self.join(stream, out.y, around)
+        check_joined(self, after, stream)
+        return after, out
 
 
 class Residual(Wiring):

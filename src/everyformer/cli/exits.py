@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from everyformer.cli.parsing import say
 from everyformer.core.errors import ConfigError
+from everyformer.core.plugins import command
 from everyformer.exits.options import ExitConfig
 
 if TYPE_CHECKING:
@@ -71,10 +72,10 @@ def settle_exits(
         if None not in (data, certificate.source) and data != certificate.source:
             say(
                 "Its prompts were drawn of other data than these, of which it promises nothing: "
-                f"everyformer calibrate {trained.path} --data ... does"
+                f"{command(f'calibrate {trained.path} --data ...')} does"
             )
     elif exits_of(model)[0].has_threshold:
         say(
-            "tokens leave as in training, which promises nothing: everyformer calibrate "
-            f"{trained.path} finds the threshold that keeps a promise"
+            "tokens leave as in training, which promises nothing: "
+            f"{command(f'calibrate {trained.path}')} finds the threshold that keeps a promise"
         )

@@ -12,6 +12,7 @@ from everyformer.cli.parsing import say
 from everyformer.core.config import from_dict
 from everyformer.core.devices import pick_device
 from everyformer.core.errors import CheckpointError, ConfigError, DataError, UnsupportedError
+from everyformer.core.plugins import edited
 from everyformer.core.tasks import TASKS
 from everyformer.core.wording import few
 from everyformer.data import load_dataset
@@ -300,4 +301,7 @@ def open_run(folder: str, device: str = "cpu", quiet: bool = False) -> TrainedRu
         values = read_json(path / "config.json", MODEL_FORMAT)
         known = {"model": values["config"], "data": values.get("data", {})}
         return TrainedRun(path, known, True, place, device)
-    return TrainedRun(path, read_json(path / "config.json", RUN_FORMAT), False, place, device)
+    values = read_json(path / "config.json", RUN_FORMAT)
+    for spec in () if quiet else edited(values.get("plugins", {})):
+        say(f"{spec} was edited since this run was begun")
+    return TrainedRun(path, values, False, place, device)

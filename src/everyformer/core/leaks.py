@@ -1,9 +1,11 @@
 """Leaks: what outputs of a causal model take from later tokens, so that its loss measures nothing.
 
 Mixers of this library say what leaks in them, and a law holds them to it. Those of others are
-tried: one that looks ahead would win every comparison.
+tried, and stacks with other parts of theirs: one that looks ahead would win every comparison.
 """
 
+from collections.abc import Callable
+from itertools import chain
 from typing import Protocol, runtime_checkable
 
 import torch
@@ -23,29 +25,32 @@ TOLERANCE = 1e-3
 
 
 def leak_of(model: nn.Module, length: int = LENGTH) -> str | None:
-    """Reason of the first mixer of ``model`` that leaks, or what a part that looks for leaks itself
-    finds; None where evaluation is honest.
+    """Reason of the first mixer of ``model`` that leaks, or else what a part that looks for leaks
+    itself finds; None where evaluation is honest.
 
     Args:
         length: of the texts that it is trained and measured on.
     """
-    found = (
-        part.leaks or _tried(part, length) if isinstance(part, Mixer) else part.found_leak(length)
-        for part in model.modules()
-        if isinstance(part, Mixer | Whole)
-    )
-    return next(filter(None, found), None)
+    parts = [*model.modules()]
+    mixers = (part.leaks or _tried(part, length) for part in parts if isinstance(part, Mixer))
+    others = (part.found_leak(length) for part in parts if isinstance(part, Searched))
+    return next(filter(None, chain(mixers, others)), None)
 
 
 @runtime_checkable
-class Whole(Protocol):
+class Searched(Protocol):
+    """A part of a model that looks for leaks itself."""
+
+    def found_leak(self, length: int) -> str | None:
+        """Where it sees the future, in short texts and those of a ``length``; None: nowhere."""
+
+
+@runtime_checkable
+class Whole(Searched, Protocol):
     """A whole model of someone else, as part of one of this library."""
 
     max_length: int | None
     """tokens that it reads at most, where it says so"""
-
-    def found_leak(self, length: int) -> str | None:
-        """Where it sees the future, in short texts and those of a ``length``; None: nowhere."""
 
 
 def cuts(length: int) -> list[int]:
@@ -56,44 +61,66 @@ def cuts(length: int) -> list[int]:
     return sorted({length * k // PARTS + 1 for k in range(PARTS)} | {length - 1})
 
 
+def of_others(part: object) -> bool:
+    """True if a part is not of this library, whose laws hold it to what it says."""
+    return not type(part).__module__.startswith("everyformer.")
+
+
 def _tried(mixer: Mixer, longest: int) -> str | None:
-    """Reason of a causal mixer of others that changes an output with a later token, as it is now.
+    """What is `tried` of a causal mixer of others."""
+    if not of_others(mixer) or not mixer.causal:
+        return None
+    most = min(longest, mixer.max_length or longest)
+    what = f"the mixer '{mixer.name}' ({source(type(mixer))})"
+    return tried(mixer, lambda x: mixer(x).y, mixer.width, most, what)
+
+
+def tried(
+    part: nn.Module, run: Callable[[Tensor], Tensor], width: int, most: int, what: str
+) -> str | None:
+    """Reason of a causal part that changes an output with a later token, as it is now.
 
     One that fails, or answers the same rows in two ways, is taken at its word.
+
+    Args:
+        run: outputs (B, L, ...) of inputs (B, L, ``width``).
+        most: the longest text. what: the part in words.
     """
-    weight = next(mixer.parameters(), None)
-    if type(mixer).__module__.startswith("everyformer.") or not mixer.causal or weight is None:
+    weight, was = next(part.parameters(), None), part.training
+    if weight is None:
         return None
-    most, was = min(longest, mixer.max_length or longest), mixer.training
+    part.eval()
     try:
         for length in sorted({min(LENGTH, most), most}):
             # some rows at a time, which all tokens of a long text keep small
-            for part in torch.tensor(cuts(length)).split(max(1, TOKENS // length)):
-                if (found := _early(mixer.eval(), length, part, weight)) is not None:
+            for kept in torch.tensor(cuts(length)).split(max(1, TOKENS // length)):
+                if (found := _early(run, width, length, kept, weight)) is not None:
                     first, token = found
                     return (
-                        f"output {token} of the mixer '{mixer.name}' ({source(type(mixer))}) "
-                        f"changes with tokens from {first} on, which come later"
+                        f"output {token} of {what} changes with tokens from {first} on, which come "
+                        "later"
                     )
     except FAILURES:
         return None
     finally:
-        mixer.train(was)
+        part.train(was)
     return None
 
 
-def _early(mixer: Mixer, length: int, kept: Tensor, weight: Tensor) -> tuple[int, int] | None:
+def _early(
+    run: Callable[[Tensor], Tensor], width: int, length: int, kept: Tensor, weight: Tensor
+) -> tuple[int, int] | None:
     """One of ``kept`` (rows,), and the first output before it that changes with the tokens behind.
 
     None where there is none, or where equal rows are not answered alike.
     """
-    draws = torch.randn(2, length, mixer.width, generator=torch.Generator().manual_seed(0))
+    draws = torch.randn(2, length, width, generator=torch.Generator().manual_seed(0))
     text, other = draws.to(weight)
     # the last two rows keep all
     kept = torch.cat([kept, kept.new_full((2,), length)]).to(weight.device)
     own = torch.arange(length, device=weight.device) < kept[:, None]
     with torch.no_grad():
-        y: Tensor = mixer(torch.where(own[..., None], text, 50 * other)).y
+        y = run(torch.where(own[..., None], text, 50 * other))
     off = (y - y[-1]).abs().amax(2) > TOLERANCE * y[-1].abs().max()
     leaks = (off & own).nonzero().tolist()
     if not leaks or bool(off[-2].any()):

@@ -4,14 +4,17 @@ They are known in this process and, by an environment variable, in those that it
 """
 
 import functools
+import hashlib
 import importlib
 import importlib.util
 import os
+import re
 import shlex
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
-from importlib.metadata import EntryPoint
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, redirect_stdout
+from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from types import FunctionType
 from typing import Any
@@ -22,6 +25,8 @@ from everyformer.core.foreign import FAILURES, describe, note_package, source
 
 VARIABLE = "EVERYFORMER_PLUGINS"
 """the specs of all, with ; between them"""
+MIXER = "everyformer:Mixer"
+"""the base of all mixers"""
 HOW = "write module:Class or path/file.py:Class"
 MODELS = "EVERYFORMER_MODELS"
 """whole models that were named by who runs this, with ; between them"""
@@ -37,6 +42,9 @@ def add_spec(spec: str) -> type[Any]:
         PluginError: it cannot be imported.
     """
     spec = placed(spec)
+    if spec in _specs():
+        # what it names may be another by now
+        _load.cache_clear()
     cls = _load(spec)
     other = own_mixers().get(cls.name, cls)
     if other is not cls:
@@ -73,18 +81,46 @@ def allow_model(spec: str) -> None:
         os.environ[MODELS] = ";".join([*_models(), spec])
 
 
-def require_model(spec: str) -> None:
-    """Raise unless a whole model may be made.
+def allowed_model(spec: str) -> str:
+    """The spec by which a whole model may be made: ``spec``, or the one of the same name that was
+    given, of a file that was moved since.
 
     Raises:
         ConfigError: a saved model alone names its code.
     """
     if spec.startswith("hf:") or placed(spec) in _models():
-        return
+        return spec
+    path, _, name = spec.rpartition(":")
+    moved = [given for given in _models() if given.rpartition(":")[2] == name]
+    if len(moved) == 1:
+        warnings.warn(f"the model of '{spec}' is made by {moved[0]}, as you say", stacklevel=2)
+        return moved[0]
+    gone = path.endswith(".py") and not Path(path).exists()
+    where = f"PATH/{Path(path).name}:{name}" if gone else shlex.quote(spec)
     raise ConfigError(
         f"this model names the code that makes it, '{spec}', which is run where you name it too: "
-        f"--plugin {shlex.quote(spec)}, or everyformer.core.plugins.allow_model in Python"
+        f"--plugin {where}, or everyformer.core.plugins.allow_model in Python"
+        + ("; that file is not there any more: give the PATH where it is now" if gone else "")
     )
+
+
+def digests() -> dict[str, str]:
+    """SHA-256 of the files of all plug-ins, by spec."""
+    files = {spec: Path(spec.rpartition(":")[0]) for spec in (*_specs(), *_models())}
+    there = {spec: file for spec, file in files.items() if file.suffix == ".py" and file.exists()}
+    return {spec: hashlib.sha256(file.read_bytes()).hexdigest() for spec, file in there.items()}
+
+
+def edited(before: Mapping[str, str]) -> list[str]:
+    """Specs of plug-ins whose files are not as they were when these `digests` were made; one that
+    was moved is known by its name."""
+    now = digests()
+    found = []
+    for spec, digest in before.items():
+        name = spec.rpartition(":")[2]
+        same = [spec] if spec in now else [s for s in now if s.rpartition(":")[2] == name]
+        found += [one for one in same if now[one] != digest]
+    return found
 
 
 def names_mixer(spec: str) -> bool:
@@ -109,19 +145,28 @@ def own_mixers() -> dict[str, type[Any]]:
     return classes
 
 
-def loaded(entry: EntryPoint, kind: str = "mixer") -> Any:
+def offered(kind: str) -> list[EntryPoint]:
+    """What other packages offer as alternatives of a gene, or as members, by name."""
+    many = f"{kind.removesuffix('y')}ies" if kind.endswith("y") else f"{kind}s"
+    return sorted(entry_points(group=f"everyformer.{many}"), key=lambda entry: entry.name)
+
+
+def loaded(entry: EntryPoint, kind: str, base: str | None = None) -> Any:
     """Object that another package offers as an alternative of a gene, or as a member.
 
+    Args:
+        base: class of all alternatives, as module:Class.
+
     Raises:
-        PluginError: it cannot be imported. ConfigError: it is no mixer, or has another name; both
-            name the package.
+        PluginError: it cannot be imported. ConfigError: it is no such class, or has another name;
+            both name the package.
     """
     offer = offer_of(entry, kind)
     note_package(entry.module)
     with _importing(offer):
         value = entry.load()
-    if kind == "mixer":
-        _check(value, offer)
+    if base is not None:
+        _check(value, offer, kind, base)
         if value.name != entry.name:
             raise ConfigError(f"{offer} calls itself '{value.name}': both names must be the same")
     return value
@@ -176,9 +221,11 @@ def named(spec: str, what: str) -> Any:
 
 @contextmanager
 def _importing(what: str) -> Iterator[None]:
-    """Failures to import in the block become an error that begins with ``what``."""
+    """Failures to import in the block become an error that begins with ``what``; prints go to
+    stderr."""
     try:
-        yield
+        with redirect_stdout(sys.stderr):
+            yield
     except ConfigError:
         raise
     except FAILURES as error:
@@ -202,9 +249,16 @@ def import_named(name: str) -> Any:
 
 
 def _file(path: Path) -> Any:
-    """A module by its file."""
+    """A module by its file, which is executed once as long as it stays as it is."""
     if not path.is_file():
         raise ConfigError(f"there is no file '{path}'")
+    written = path.stat()
+    return _executed(path.absolute(), written.st_mtime_ns, written.st_size)
+
+
+@functools.cache
+def _executed(path: Path, *written: int) -> Any:
+    """A module by its file, as it was ``written``: when, and how many bytes."""
     if str(path.parent) not in sys.path:
         sys.path.append(str(path.parent))
     name = f"everyformer_plugin_{path.stem}"
@@ -224,18 +278,21 @@ def _taken(cls: type[Any], other: type[Any]) -> ConfigError:
     )
 
 
-def _check(cls: Any, what: str) -> None:
-    """Refuse what is no concrete mixer with a name."""
-    from everyformer.core.mixer import Mixer
-
-    if not (isinstance(cls, type) and issubclass(cls, Mixer)):
-        raise ConfigError(f"{what} is no mixer: derive a class from everyformer.Mixer")
-    what = f"{what} ({source(cls)})"
-    if not isinstance(getattr(cls, "name", None), str):
-        raise ConfigError(f'{what} has no name: give the class one, as name = "my-mixer"')
-    for name in dir(cls):
-        if getattr(getattr(cls, name, None), "__isabstractmethod__", False):
-            raise ConfigError(f"{what} has no method '{name}': see docs/adding-a-member.md")
+def _check(cls: Any, what: str, kind: str = "mixer", base: str = MIXER) -> None:
+    """Refuse what is no concrete class of a ``kind``, which derives from ``base``, with a name."""
+    home, _, root = base.partition(":")
+    if not (
+        isinstance(cls, type) and issubclass(cls, getattr(importlib.import_module(home), root))
+    ):
+        raise ConfigError(f"{what} is no {kind}: derive a class from {home}.{root}")
+    what, name = f"{what} ({source(cls)})", getattr(cls, "name", None)
+    if not isinstance(name, str):
+        raise ConfigError(f'{what} has no name: give the class one, as name = "my-{kind}"')
+    if not re.fullmatch(r"\w[\w.-]*", name):
+        raise ConfigError(f"{what} is called '{name}': give it a name of letters, digits, - and _")
+    for method in dir(cls):
+        if getattr(getattr(cls, method, None), "__isabstractmethod__", False):
+            raise ConfigError(f"{what} has no method '{method}': see docs/adding-a-member.md")
     options = getattr(cls, "Options", None)
     if not (isinstance(options, type) and issubclass(options, Options)):
         raise ConfigError(

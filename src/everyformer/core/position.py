@@ -7,7 +7,7 @@ one rule makes every position right with states, left padding, chunks and packed
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple, final
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from everyformer.core.errors import GeneError, ShapeError, UnsupportedError
 from everyformer.core.mixer import set_options
 from everyformer.core.panels import Pictures, Recorded
+from everyformer.core.returned import check_embedded
 from everyformer.core.trials import Trials
 
 
@@ -106,6 +107,17 @@ class Position(nn.Module):
         """Vectors added to the embeddings, or to a layer's input, at ``positions`` (B or 1, L):
         (B or 1, L, width)."""
         raise NotImplementedError(f"{self.name} adds nothing to embeddings or layers")
+
+    @final
+    def added(self, positions: Tensor, x: Tensor) -> Tensor:
+        """`embed` as it is added to ``x`` (B, L, width), in its dtype.
+
+        Raises:
+            PluginError: `embed` gave vectors of other sizes.
+        """
+        vectors = self.embed(positions)
+        check_embedded(self, vectors, x)
+        return vectors.to(x.dtype)
 
     def rotate(self, x: Tensor, positions: Tensor, lengths: Tensor | None = None) -> Tensor:
         """Queries or keys (B, H, L, D) rotated to their ``positions`` (B or 1, L).

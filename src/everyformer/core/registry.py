@@ -2,19 +2,20 @@
 
 A name equals its file or folder: ``aft-local`` is registered in ``aft_local.py`` of its package,
 ``sinkhorn`` in ``sinkhorn/``. They are imported when their name is first asked for, so that listing
-costs nothing; other packages may add names through the entry-point group ``everyformer.<kind>s``,
-and users mixers of theirs (`everyformer.core.plugins`).
+costs nothing; other packages may add names through the entry-point group of the kind
+(``everyformer.mixers``, ``everyformer.memories`` ...), and users mixers of theirs
+(`everyformer.core.plugins`).
 """
 
 import importlib
 import importlib.util
 import pkgutil
 from collections.abc import Callable, Collection
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint
 from typing import Any, Generic, TypeVar
 
 from everyformer.core.errors import ConfigError, unknown
-from everyformer.core.plugins import loaded, own_mixers
+from everyformer.core.plugins import loaded, offer_of, offered, own_mixers
 
 T = TypeVar("T")
 
@@ -22,6 +23,7 @@ T = TypeVar("T")
 class Registry(Generic[T]):
     """Names of one ``kind`` of gene (``mixer``, ``position`` ...) in the package ``package``.
 
+    ``base`` is the class that all alternatives derive from, as module:Class.
     ``files`` maps names whose file is not called after them ('amlp' lives in ``gmlp.py``).
     ``helpers`` are files of the package that hold no alternative, as ``base`` and all whose names
     begin with an underscore.
@@ -31,20 +33,23 @@ class Registry(Generic[T]):
         self,
         kind: str,
         package: str,
+        base: str,
         files: dict[str, str] | None = None,
         helpers: Collection[str] = (),
     ) -> None:
         self.kind = kind
-        self._package = package
+        self._package, self._base = package, base
         self._files = files or {}
         self._helpers = {"base", *helpers}
         self._entries: dict[str, T] = {}
 
     def register(self, name: str) -> Callable[[type], type]:
-        """Class decorator that files the class under ``name``; a second claim is an error."""
+        """Class decorator that files the class under ``name``; a second claim is an error, unless
+        the class is the first one, edited and executed again."""
 
         def claim(cls: type) -> type:
-            if name in self._entries:
+            first: Any = self._entries.get(name, cls)
+            if (first.__module__, first.__qualname__) != (cls.__module__, cls.__qualname__):
                 raise ConfigError(f"{self.kind} '{name}' is registered twice: second by {cls!r}")
             self._entries[name] = cls  # type: ignore[assignment]
             return cls
@@ -61,8 +66,17 @@ class Registry(Generic[T]):
             raise type(error)(f"{error}{hint if self.kind == 'mixer' else ''}")
         return self._entries[name]
 
+    def forget(self, name: str) -> None:
+        """Look a name up anew, since a user has given its class again."""
+        self._entries.pop(name, None)
+
     def names(self) -> list[str]:
         """All names: of files and folders, of what was registered, and of entry points."""
+        others = {*self._others(), *self._entries, *self.offers()}
+        return sorted(others.union(self.own_names()))
+
+    def own_names(self) -> list[str]:
+        """Names of this library's alternatives: of files and folders."""
         package = importlib.util.find_spec(self._package)
         assert package is not None
         files = {
@@ -70,23 +84,42 @@ class Registry(Generic[T]):
             for file in pkgutil.iter_modules(package.submodule_search_locations)
             if file.name not in self._helpers and not file.name.startswith("_")
         }
-        plugins = {e.name for e in entry_points(group=f"everyformer.{self.kind}s")}
-        return sorted(files | set(self._files) | set(self._entries) | plugins | set(self._others()))
+        return sorted(files | set(self._files))
+
+    def offers(self) -> dict[str, EntryPoint]:
+        """What other packages offer, by name.
+
+        Raises:
+            ConfigError: it has the name of something of this library; names the package.
+        """
+        found = {entry.name: entry for entry in offered(self.kind)}
+        for name, entry in found.items():
+            if self.is_own(name):
+                offer = offer_of(entry, self.kind)
+                raise ConfigError(f"{offer} is there already: it must choose another name")
+        return found
+
+    def is_own(self, name: str) -> bool:
+        """True if a file of this library has that name, so that nothing else can have it."""
+        file = self._file(name)
+        known = file.isidentifier() and file.isascii()
+        return known and importlib.util.find_spec(f"{self._package}.{file}") is not None
+
+    def _file(self, name: str) -> str:
+        return self._files.get(name, name).replace("-", "_")
 
     def _import(self, name: str) -> None:
-        file = self._files.get(name, name).replace("-", "_")
-        module = f"{self._package}.{file}"
-        if file.isidentifier() and file.isascii() and importlib.util.find_spec(module) is not None:
-            importlib.import_module(module)
-            return
-        for entry in entry_points(group=f"everyformer.{self.kind}s", name=name):
+        offers = self.offers()
+        if self.is_own(name):
+            importlib.import_module(f"{self._package}.{self._file(name)}")
+        elif name in offers:
             # whether it registers itself or not
-            self._entries.setdefault(name, loaded(entry, self.kind))
-        if name in (others := self._others()):
+            self._entries.setdefault(name, loaded(offers[name], self.kind, self._base))
+        elif name in (others := self._others()):
             self._entries.setdefault(name, others[name])
 
     def _others(self) -> dict[str, T]:
-        """Mixers of the user, in the registry of mixers."""
-        classes: Any = own_mixers() if self.kind == "mixer" else {}
-        others: dict[str, T] = classes
+        """Mixers of the user, in the registry of mixers; their files may register other genes."""
+        classes: Any = own_mixers()
+        others: dict[str, T] = classes if self.kind == "mixer" else {}
         return others

@@ -6,7 +6,6 @@ Other packages add rows through the entry-point group ``everyformer.members``, e
 
 import functools
 from dataclasses import replace
-from importlib.metadata import entry_points
 from typing import Any
 
 from everyformer.core import plugins
@@ -103,7 +102,7 @@ def register(mixer: type[Any], row: Member | None = None) -> Member:
     _require_free(mixer)
     plugins.add_class(mixer)
     _rows[mixer.name] = row or row_of(mixer)
-    _known.cache_clear()
+    _look_again(mixer.name)
     return info(mixer.name)
 
 
@@ -113,17 +112,26 @@ def register_spec(spec: str) -> None:
     if not plugins.names_mixer(spec):
         plugins.allow_model(spec)
         return
-    _require_free(plugins.add_spec(spec))
+    mixer = plugins.add_spec(spec)
+    _require_free(mixer)
+    _look_again(mixer.name)
+
+
+def _look_again(name: str) -> None:
+    """Let a mixer that was given be the one that its name means."""
+    GENES["mixer"].alternatives.forget(name)
     _known.cache_clear()
 
 
 def _require_free(mixer: type[Any]) -> None:
-    name = getattr(mixer, "name", None)
+    name, mixers = str(getattr(mixer, "name", None)), GENES["mixer"].alternatives
     if name in {member.name for member in (*FAMILY, *BASELINES)}:
         raise ConfigError(f"'{name}' is a member of this library: give your mixer another name")
+    if mixers.is_own(name):
+        raise ConfigError(f"'{name}' is a part of this library: give your mixer another name")
     for kind in ("member", "mixer"):
-        for entry in entry_points(group=f"everyformer.{kind}s", name=str(name)):
-            if GENES["mixer"].alternatives.get(entry.name) is not mixer:
+        for entry in plugins.offered(kind):
+            if entry.name == name and mixers.get(name) is not mixer:
                 offer = plugins.offer_of(entry, kind)
                 raise ConfigError(f"'{name}' is {offer}: give your mixer another name")
 
@@ -136,16 +144,17 @@ _rows: dict[str, Member] = {}
 def _known() -> dict[str, Member]:
     """Every member by its name: those above, those of other packages, the user's mixers."""
     known = {member.name: member for member in FAMILY}
-    for entry in sorted(entry_points(group="everyformer.members"), key=lambda entry: entry.name):
+    for entry in plugins.offered("member"):
         row, offer = plugins.loaded(entry, "member"), plugins.offer_of(entry, "member")
         if entry.name in known:
             raise ConfigError(f"{offer} is there already: it must choose another name")
         if not isinstance(row, Member) or row.name != entry.name:
             raise ConfigError(f"{offer} is no `Member` of that name, but {row!r}")
         known[entry.name] = row
-    for entry in entry_points(group="everyformer.mixers"):
-        if entry.name not in known:
-            known[entry.name] = row_of(plugins.loaded(entry))
+    mixers = GENES["mixer"].alternatives
+    for name in mixers.offers():
+        if name not in known:
+            known[name] = row_of(mixers.get(name))
     for name, mixer in plugins.own_mixers().items():
         if name not in known:
             known[name] = _rows.get(name) or row_of(mixer)

@@ -145,6 +145,12 @@ class EveryformerForCausalLM(PreTrainedModel, GenerationMixin):
     def __init__(self, config: EveryformerConfig) -> None:
         super().__init__(config)
         self.model = build_model(config.model_config)
+        if not isinstance(self.model, LanguageModel):
+            raise UnsupportedError(
+                f"'{self.model.config.member}' is a whole model of your own, which is read from "
+                "outside, and this wrapper holds models of this library: write it as a program or "
+                "for ONNX"
+            )
         self._tied_weights_keys = {**type(self)._tied_weights_keys, **self._shared_names()}
         self.hollow = next(self.model.parameters()).is_meta
         self.post_init()

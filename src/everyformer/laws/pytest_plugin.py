@@ -13,6 +13,8 @@ from typing import Any
 
 import pytest
 
+from everyformer.core.errors import ConfigError
+
 
 def pytest_configure(config: pytest.Config) -> None:
     """Make the mark known."""
@@ -28,6 +30,9 @@ def everyformer_laws(request: pytest.FixtureRequest) -> Callable[..., Any]:
     reasons: dict[str, str] = {}
     for mark in request.node.iter_markers("exempt_laws"):
         reasons |= mark.kwargs
+    for law, reason in reasons.items():
+        if not isinstance(reason, str) or not reason.strip():
+            raise ConfigError(f"exempt_laws({law}=...) has no reason: say why that is not tried")
 
     def keeps(model: Any, **known: Any) -> Any:
         from everyformer.laws.judging import LAWS, check, known_laws

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from everyformer.core.errors import ShapeError
+from everyformer.core.foreign import source
 from everyformer.laws.inputs import Inputs, first, in_float64, seed
 from everyformer.laws.rounding import EPS32, GAP, doubled, rounding
 from everyformer.laws.verdict import NotJudged
@@ -271,8 +272,9 @@ class Subject:
         y = first(result)
         if y.shape[:2] != x.shape[:2]:
             raise ShapeError(
-                f"{self.name} gives {tuple(y.shape)} for inputs of (rows, positions) "
-                f"{tuple(x.shape[:2])}: the laws need an output at each position"
+                f"{self.name} ({source(type(self.model).forward)}) gives {tuple(y.shape)} for "
+                f"inputs of (rows, positions) {tuple(x.shape[:2])}: expected an output at each "
+                "position"
             )
         return y.flatten(2) if y.dim() > 2 else y[..., None]
 

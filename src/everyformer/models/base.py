@@ -199,7 +199,7 @@ class Model(nn.Module):
         if position is not None:
             seen = None if state is None else state.seen
             where = positions_of(x.shape[0], x.shape[1], mask, seen, x.device)
-            x = x + position.embed(where).to(x.dtype)
+            x = x + position.added(where, x)
         if self.embedding_norm is not None:
             x = self.embedding_norm(x)
         return drop(x, self.dropout, self.training)

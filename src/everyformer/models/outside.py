@@ -13,15 +13,17 @@ import torch
 from torch import Tensor, nn
 
 from everyformer.core.config import field_types
-from everyformer.core.errors import ConfigError, GeneError, UnsupportedError
+from everyformer.core.errors import ConfigError, GeneError, PluginError, UnsupportedError
+from everyformer.core.foreign import describe
 from everyformer.core.mask import Mask
 from everyformer.core.mixer import Mixer
 from everyformer.core.outputs import StackOutput
-from everyformer.core.plugins import require_model
+from everyformer.core.plugins import allowed_model
 from everyformer.core.state import StackState
 from everyformer.core.tasks import TASKS
 from everyformer.core.twins import twin
 from everyformer.genes.config import Architecture, ModelConfig
+from everyformer.laws.adapters.plain import UnreadError
 from everyformer.laws.causality import glance
 from everyformer.laws.subject import Subject
 from everyformer.laws.targets import target
@@ -104,7 +106,11 @@ class Outside(nn.Module):
 
 
 def outside_subject(config: ModelConfig) -> Subject:
-    """The subject of a config's model, of its sizes."""
+    """The subject of a config's model, of its sizes.
+
+    Raises:
+        PluginError: it fails as it reads. ConfigError: nothing says what it reads.
+    """
     sizes = {
         "vocabulary": config.vocabulary,
         "width": config.width,
@@ -112,10 +118,18 @@ def outside_subject(config: ModelConfig) -> Subject:
         "heads": config.heads,
         "max_length": config.tokens,
     }
-    name = str(config.outside)
-    require_model(name)
+    name = allowed_model(str(config.outside))
     # classes of transformers know what they are; layers of torch are told by a mask
-    return target(name, sizes, causal=None if name.startswith("hf:") else config.causal)
+    try:
+        return target(name, sizes, causal=None if name.startswith("hf:") else config.causal)
+    except UnreadError as error:
+        if error.first is not None:
+            said = f"the model '{name}' fails as it reads: {describe(error.first)}"
+            raise PluginError(said) from error
+        raise ConfigError(
+            f"what '{name}' reads is not known: it has neither an nn.Embedding of tokens nor a "
+            "width, as an nn.Linear or an attribute 'width' of its own would tell"
+        ) from error
 
 
 class OutsideStack(nn.Module):

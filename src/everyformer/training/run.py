@@ -21,6 +21,7 @@ from torch import nn
 
 from everyformer.core.config import differences, from_dict, to_dict
 from everyformer.core.errors import CheckpointError, ConfigError, EveryformerError, UnsavedError
+from everyformer.core.plugins import digests
 from everyformer.data.dataset import Dataset
 from everyformer.system.files import empty, expanded, is_remote, visible_files
 from everyformer.system.plain import from_json, to_json
@@ -185,8 +186,8 @@ class RunDirectory:
 
     def write_config(self, values: dict[str, Any]) -> None:
         """Write config.json, and environment.json about this machine."""
-        about_us = {"everyformer": version_of("everyformer"), "command": sys.argv}
-        about_us["directory"] = str(Path.cwd())
+        about_us: dict[str, Any] = {"everyformer": version_of("everyformer"), "command": sys.argv}
+        about_us |= {"directory": str(Path.cwd()), "plugins": digests()}
         write_json(self.path / "config.json", {"format": RUN_FORMAT, **about_us, **values})
         self._described = True
         about = {"format": "everyformer-environment", **environment()}

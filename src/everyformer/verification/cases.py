@@ -79,7 +79,7 @@ def special(member: Member) -> list[tuple[str, str]]:
 
 def _inside() -> Iterator[Mapping[str, Any]]:
     """Positions inside softmax attention, with the options that each is tried beside."""
-    for name in POSITIONS.names():
+    for name in POSITIONS.own_names():
         for options in POSITIONS.get(name).trials.inside:
             yield {"position": name, **options}
 

@@ -140,7 +140,7 @@ def _around(case: Case, chance: random.Random) -> dict[str, Any]:
     while True:
         options: dict[str, Any] = {}
         for gene in (gene for gene in GENES.values() if gene.footing):
-            options[gene.name] = name = chance.choice(gene.tried or gene.alternatives.names())
+            options[gene.name] = name = chance.choice(gene.tried or gene.alternatives.own_names())
             tried = gene.alternatives.get(name).trials.variants
             options[f"{gene.name}_options"] = dict(chance.choice(tried or ({},)))
         try:

@@ -7,6 +7,7 @@ from typing import Any
 from everyformer.cli.exits import CALIBRATION, CALIBRATION_FORMAT, CERTIFICATE
 from everyformer.cli.show.options import ShowOptions, folder_of, tell
 from everyformer.core.errors import ConfigError
+from everyformer.core.plugins import command
 
 Picture = tuple[Path, str]
 """a picture, and what it shows"""
@@ -30,7 +31,7 @@ def _certificate(run: Path, path: Path) -> Picture:
     from everyformer.report.exits import draw_certificate, realised
     from everyformer.system.sealed import read_json
 
-    _require(run / CERTIFICATE, "certificate", f"everyformer calibrate {run}")
+    _require(run / CERTIFICATE, "certificate", f"calibrate {run}")
     certificate = Certificate.read(run / CERTIFICATE)
     record = read_json(run / CALIBRATION, CALIBRATION_FORMAT)
     draw_certificate(record, certificate.threshold, path)
@@ -46,8 +47,7 @@ def _pareto(run: Path, path: Path) -> Picture:
     from everyformer.exits.search import pareto, read_tries
     from everyformer.report.exits import draw_search
 
-    command = f"everyformer eval {run} --search-exits 20"
-    _require(run / RECORD, "search of thresholds", command)
+    _require(run / RECORD, "search of thresholds", f"eval {run} --search-exits 20")
     tried = read_tries(run / RECORD)
     front = pareto(tried)
     draw_search(tried, front, path)
@@ -58,9 +58,9 @@ def _pareto(run: Path, path: Path) -> Picture:
     )
 
 
-def _require(file: Path, what: str, command: str) -> None:
+def _require(file: Path, what: str, words: str) -> None:
     if not file.exists():
-        raise ConfigError(f"{file.parent} has no {what}: {command} makes one")
+        raise ConfigError(f"{file.parent} has no {what}: {command(words)} makes one")
 
 
 SAVED: dict[str, Callable[[Path, Path], Picture]] = {"certificate": _certificate, "pareto": _pareto}

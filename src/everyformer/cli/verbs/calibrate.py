@@ -13,6 +13,7 @@ from everyformer.cli.parsing import TrainedOptions, say, verb
 from everyformer.core.bounds import Count, Seed, Share
 from everyformer.core.config import to_dict
 from everyformer.core.errors import DataError, UnsupportedError
+from everyformer.core.plugins import command
 from everyformer.core.tasks import TASKS
 from everyformer.data.config import DataConfig
 from everyformer.exits.learn_then_test import Guarantee
@@ -175,7 +176,8 @@ def _print(
     if certificate.saves and not faster:
         print("\nExits save no time here: the plain model, which knows none, is as fast or faster.")
     exits = "--temperature 0" if certificate.saves and faster else "--exits.full"
-    print(f"next  everyformer generate {options.run} {exits} --prompt '...'")
+    words = f"generate {options.run} {exits} --prompt '...'"
+    print(f"next  {command(words)}")
 
 
 def _at_once(batch: int) -> str:

@@ -14,6 +14,7 @@ from everyformer.cli.found import found_run
 from everyformer.cli.parsing import VerbOptions, say, verb
 from everyformer.core.bounds import Count, Even
 from everyformer.core.errors import ConfigError
+from everyformer.core.plugins import command
 from everyformer.core.tasks import TASKS
 from everyformer.system.files import expanded, is_remote
 from everyformer.system.remote import Remote
@@ -223,10 +224,10 @@ def _write(
 def _next(out: str, opened: Opened, unlearned: bool) -> str:
     """Next command for a saved model."""
     if unlearned:
-        return f"everyformer train --from {out} --data ..."
+        return command(f"train --from {out} --data ...")
     if TASKS[opened.model.config.task].writes and opened.tokenizer is not None:
-        return f"everyformer generate {out} --prompt '...'"
-    return f"everyformer show {out}"
+        return command(f"generate {out} --prompt '...'")
+    return command(f"show {out}")
 
 
 def _machine(

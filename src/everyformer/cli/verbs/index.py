@@ -9,6 +9,7 @@ from everyformer.cli.console import emit
 from everyformer.cli.parsing import TrainedOptions, say, verb
 from everyformer.core.bounds import Count, Index
 from everyformer.core.errors import ConfigError
+from everyformer.core.plugins import command
 from everyformer.data.config import DataConfig, TextSource
 from everyformer.system.stopping import Gentle
 
@@ -103,5 +104,6 @@ def _summarised(store: Store, options: IndexOptions) -> int:
               "documents": [document._asdict() for document in store.documents]})  # fmt: skip
         return 0
     print(f"{store.folder}: {store.describe()}")
-    print(f"next  everyformer eval {options.run} --store {options.out}")
+    words = f"eval {options.run} --store {options.out}"
+    print(f"next  {command(words)}")
     return 0

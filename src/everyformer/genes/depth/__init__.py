@@ -16,7 +16,9 @@ from everyformer.genes.positions import POSITION
 if TYPE_CHECKING:
     from everyformer.blocks.depth import Depth
 
-DEPTHS: Registry[type[Depth]] = Registry("depth", __name__, helpers=("early_exits", "exit_targets"))
+DEPTHS: Registry[type[Depth]] = Registry(
+    "depth", __name__, "everyformer.blocks.depth:Depth", helpers=("early_exits", "exit_targets")
+)
 
 
 class DepthGene(Gene):

@@ -19,7 +19,10 @@ if TYPE_CHECKING:
 
 DENSE = ("gelu", "gelu-tanh", "gelu-sigmoid", "relu", "silu", "swiglu", "geglu")
 FEEDFORWARDS: Registry[type[FeedForward]] = Registry(
-    "feedforward", __name__, files=dict.fromkeys(DENSE, "_dense")
+    "feedforward",
+    __name__,
+    "everyformer.blocks.feedforward:FeedForward",
+    files=dict.fromkeys(DENSE, "_dense"),
 )
 
 

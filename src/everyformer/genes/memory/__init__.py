@@ -16,7 +16,9 @@ from everyformer.genes.positions import POSITION
 if TYPE_CHECKING:
     from everyformer.genes.memory.base import Memory
 
-MEMORIES: Registry[type[Memory]] = Registry("memory", __name__)
+MEMORIES: Registry[type[Memory]] = Registry(
+    "memory", __name__, "everyformer.genes.memory.base:Memory"
+)
 
 
 class MemoryGene(Gene):

@@ -13,7 +13,9 @@ from everyformer.genes.gene import Gene
 if TYPE_CHECKING:
     from everyformer.core.position import Position
 
-POSITIONS: Registry[type[Position]] = Registry("position", __name__, helpers=("rope_scaling",))
+POSITIONS: Registry[type[Position]] = Registry(
+    "position", __name__, "everyformer.core.position:Position", helpers=("rope_scaling",)
+)
 
 
 class PositionGene(Gene):

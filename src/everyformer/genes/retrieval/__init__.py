@@ -112,7 +112,9 @@ def _ordered(names: Iterable[N]) -> tuple[N, ...]:
     return tuple(sorted(set(names)))
 
 
-RETRIEVALS: Registry[type[Retrieval]] = Registry("retrieval", __name__)
+RETRIEVALS: Registry[type[Retrieval]] = Registry(
+    "retrieval", __name__, "everyformer.genes.retrieval.base:Retrieval"
+)
 
 
 class RetrievalGene(Gene):

@@ -14,7 +14,7 @@ from everyformer.genes.gene import Gene
 if TYPE_CHECKING:
     from everyformer.blocks.wiring import Wiring
 
-WIRINGS: Registry[type[Wiring]] = Registry("wiring", __name__)
+WIRINGS: Registry[type[Wiring]] = Registry("wiring", __name__, "everyformer.blocks.wiring:Wiring")
 
 
 class WiringGene(Gene):

@@ -9,13 +9,21 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map
 
 from everyformer.core.errors import ConfigError, ShapeError
-from everyformer.core.foreign import cut
+from everyformer.core.foreign import describe
 from everyformer.laws.inputs import Inputs, place
 from everyformer.laws.subject import Subject
 from everyformer.laws.verdict import NotJudged
 
 _WIDTHS = ("d_model", "embed_dim", "hidden_size", "n_embd", "dim", "width", "input_size", "d")
 _LENGTHS = (12, 16, 32, 64, 8, 128, 256)
+
+
+class UnreadError(ConfigError):
+    """A model takes nothing that was tried; ``first`` is what it raised at first, if any was."""
+
+    def __init__(self, sentence: str, first: Exception | None) -> None:
+        super().__init__(sentence)
+        self.first = first
 
 
 class Plain(Subject):
@@ -122,10 +130,10 @@ def plain(
     """The subject of a module: what it reads is ``given``, or found by trying.
 
     Raises:
-        ConfigError: it takes nothing that was tried.
+        UnreadError: it takes nothing that was tried.
         ShapeError: it gives no output at each position.
     """
-    tried: list[str] = []
+    tried: list[tuple[Tensor, Exception]] = []
     for inputs in [given] if given is not None else [*guesses(model)]:
         for length in _LENGTHS:
             x = inputs.draw(2, length)
@@ -138,12 +146,15 @@ def plain(
             except (ConfigError, ShapeError):
                 raise
             except Exception as error:  # whatever a model says of inputs that are not its own
-                tried.append(f"{_words(x)}: {type(error).__name__}: {cut(str(error))[:120]}")
+                tried.append((x, error))
                 continue
             return subject
     ways = "vocabulary=N for token ids, width=D for features, or inputs= with a batch of its own"
-    first = f" Tried {tried[0]}." if tried else " It has no embedding and no width that is named."
-    raise ConfigError(f"what {name} reads cannot be guessed: give {ways}.{first}")
+    said = " It has no embedding and no width that is named."
+    for x, first in tried[:1]:
+        said = f" Tried {_words(x)}: {describe(first)}."
+    sentence = f"what {name} reads cannot be guessed: give {ways}.{said}"
+    raise UnreadError(sentence, tried[0][1] if tried else None)
 
 
 def guesses(model: nn.Module) -> Iterator[Inputs]:
