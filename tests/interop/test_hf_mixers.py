@@ -211,8 +211,12 @@ def test_what_does_not_fit_is_refused_and_leaves_the_model(
     assert [type(m) for m in model.modules()] == before
 
 
-def test_norms_of_queries_and_keys_go_with_attention() -> None:
-    model, (tokens, _) = named("Qwen3ForCausalLM", head_dim=6)(), batch("none")
+@pytest.mark.parametrize(
+    "build", [named("Qwen3ForCausalLM", head_dim=6), named("Olmo2ForCausalLM")]
+)
+def test_norms_of_queries_and_keys_go_with_attention(build: Callable[[], Any]) -> None:
+    """Of each head, or of all at once, whose weights are as wide as the model."""
+    model, (tokens, _) = build(), batch("none")
     assert hasattr(model.model.layers[0].self_attn, "q_norm")
     assert len(replace_attention(model, "linear")) == 2
     assert model(tokens).logits.isfinite().all()
