@@ -6,7 +6,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from everyformer.core.config import field_types
+from everyformer.core.config import field_types, part_marked
 from everyformer.core.errors import ConfigError
 from everyformer.data.config import DataConfig, TextSource
 from everyformer.genes.config import Architecture
@@ -54,7 +54,7 @@ def in_full(kind: type, values: Mapping[str, Any]) -> dict[str, Any]:
     short = {
         alias[2:].replace("-", "_"): (HOMES[cls], name)
         for (cls, name), alias in ALIASES.items()
-        if fields.get(HOMES[cls]) is cls
+        if _table_of(fields.get(HOMES[cls])) is cls
     }
     named: dict[str, Any] = {}
     tables: list[tuple[str, str, Any]] = []
@@ -74,3 +74,9 @@ def in_full(kind: type, values: Mapping[str, Any]) -> dict[str, Any]:
             )
         table[inner] = value
     return named
+
+
+def _table_of(kind: Any) -> Any:
+    """The class of options of which a field of this type holds all or some."""
+    part = part_marked(kind)
+    return kind if part is None else part.kind
