@@ -67,6 +67,13 @@ def test_a_table_comes_back_with_columns_added(run: str, say: Say, days: Path) -
     assert printed == Path("new.csv").read_text()
 
 
+def test_rows_without_text_are_not_counted_as_predictions(run: str, say: Say, tree: Path) -> None:
+    (tree / "few.csv").write_text("id,text\n1,a wet day\n2,\n3,a cold day\n")
+    err = say("predict", run, "few.csv", "--out", "few-too.csv")[2]
+    assert "1 row without text and so without a prediction" in err
+    assert "2 predictions in few-too.csv" in err
+
+
 def test_without_inputs_the_held_out_part_is_read_and_agrees_with_eval(run: str, say: Say) -> None:
     lines = [json.loads(x) for x in say("predict", run, "--format", "jsonl")[1].splitlines()]
     found = json.loads(say("eval", run, "--json")[1])["evaluation"]

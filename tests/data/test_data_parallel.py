@@ -138,6 +138,19 @@ def test_only_files_that_show_it_are_taken_for_parallel_text(tmp_path: Path, loa
 # what is refused
 
 
+@pytest.mark.parametrize(("header", "said"), [("en\tde", "fr-xx"), ("en\ttext", "de-en")])
+def test_languages_that_the_header_has_not_are_refused(
+    header: str, said: str, tmp_path: Path, load: Load
+) -> None:
+    path = write(tmp_path, {"x.tsv": f"{header}\n{TSV}"}) / "x.tsv"
+    columns = ", ".join(header.split("\t"))
+    with pytest.raises(
+        ConfigError, match=f"the columns {columns}, but --data.languages says {said}"
+    ):
+        load(path, "seq2seq", languages=said)
+    assert load(path, "seq2seq", languages="de-en" if "de" in header else None).task == "seq2seq"
+
+
 @pytest.mark.parametrize(
     ("change", "options", "message"),
     [

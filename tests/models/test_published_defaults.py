@@ -183,7 +183,7 @@ FEEDFORWARD_ROWS: dict[str, tuple[Values, Values]] = {
 }
 
 ARCHITECTURE: Values = {
-    "width": 128, "layers": 4, "heads": 4, "max_length": None, "patch": 4, "pooling": "mean",
+    "width": 128, "layers": 4, "heads": 4, "max_length": None, "patch": None, "pooling": "mean",
     "head_hidden": None, "head_activation": "gelu", "causal": None,
     "tie": True, "init": "member", "embedding_dropout": 0.0, "scale_embedding": None,
     "embedding_norm": False, "token_types": 0, "head_transform": False,

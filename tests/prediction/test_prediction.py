@@ -271,6 +271,12 @@ def test_characters_that_training_never_had_are_said() -> None:
     [note] = [note for note in one.notes() if "never had" in note]
     assert note.startswith("1 text with characters")
     assert "'€'" in note
+    assert "upper case" not in note
+    lower = Predictor(model, tokenizer=CharTokenizer("AB "))
+    list(lower.predict([Row("", "ab A")]))
+    assert [
+        note for note in lower.notes() if note.endswith("write them in upper case, which is known")
+    ]
     going_on = Predictor(reader("lm").model, tokenizer=tokenizer)
     with pytest.raises(DataError, match="'€', which the training text never had"):
         list(going_on.predict([Row("", "a€b")]))

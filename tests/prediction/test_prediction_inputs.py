@@ -105,6 +105,8 @@ def test_pictures_and_arrays_go_by_their_names(here: Path) -> None:
     # as in training, what stands beside pictures is left aside
     Path("mixed/c.png").write_bytes(Path("pictures/a.png").read_bytes())
     assert names("mixed", task="classify-image") == ["b.png", "c.png"]
+    Path("mixed/labels.csv").write_text("image,age\nb.png,3\n")
+    assert names("mixed", task="classify-image") == ["b.png", "c.png"]
     assert names("series.npz", task="classify-series") == ["series.npz 1", "series.npz 2"]
     padded = open_inputs(["padded.npz"], reader("classify-text"), Reading()).rows
     assert [np.asarray(row.value).tolist() for row in padded] == [[97, 98], [99]]

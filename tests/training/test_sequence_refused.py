@@ -6,11 +6,14 @@ from typing import Any
 import pytest
 import torch
 from sequence_stand_ins import in_parts, streaming_members, texts, tiny
-from training_stand_ins import TinyModel
+from training_stand_ins import TinyModel, tiny_text
 
 from everyformer.core.errors import ConfigError, DataError, UnsupportedError
 from everyformer.data.batch import Batch
 from everyformer.genes.config import ModelConfig
+from everyformer.system.stopping import Gentle
+from everyformer.training.config import TrainingConfig
+from everyformer.training.loop import _Job
 from everyformer.training.parallel.world import World
 from everyformer.training.sequence.chain import Chain
 from everyformer.training.sequence.passes import Sequence, order, sequence_reason
@@ -91,6 +94,16 @@ def test_a_batch_that_cannot_be_cut_is_refused(
 ) -> None:
     with pytest.raises(error, match=told):
         Chain(in_parts(World(torch.device("cpu"), 1, 2), 2)).check(batch)
+
+
+def test_packed_data_are_refused_before_anything_is_written() -> None:
+    world, packed = (
+        in_parts(World(torch.device("cpu"), 1, 2), 2),
+        replace(tiny_text(5), packed=True),
+    )
+    config = TrainingConfig(steps=1, batch=2, device="cpu", parallel="sequence")
+    with pytest.raises(ConfigError, match=r"'parallel' sequence .* leave out 'data.packing'"):
+        _Job(tiny("linear"), packed, config, world, None, Gentle(), False, 0)
 
 
 def test_more_slices_than_rows_are_refused() -> None:

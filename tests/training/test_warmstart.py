@@ -252,6 +252,27 @@ def test_a_split_of_heads_and_a_schedule_are_inherited(run: Callable[..., Any]) 
             assert new[name] == old[name]
 
 
+def test_what_the_task_of_the_start_alone_read_is_left_aside(run: Callable[..., Any]) -> None:
+    """And stays so when the run goes on; said anew, it is refused."""
+    ahead = ("--model.lookahead", "0.5")
+    words = ("train", "attention", "--data", "text.txt", *SIZES, *SHORT, *ahead, "--out", "lm")
+    assert run(*words)[0] == 0
+    tune = ("train", "--from", "lm", "--data", "labels.csv", *SHORT, "--out", "tuned")
+    assert run(*tune)[0] == 0
+    assert run("train", "--resume", "--out", "tuned", "--steps", "4")[0] == 0
+    plain = ("train", "attention", "--data", "labels.csv", *SIZES, *SHORT, *ahead, "--out", "x")
+    code, _, err = run(*plain)
+    assert code == 2
+    assert "--model.lookahead 0.5 is read in the task lm alone" in err
+
+
+def test_one_option_by_layer_and_for_all_is_refused(run: Callable[..., Any]) -> None:
+    words = ("train", "attention", "--data", "text.txt", *SIZES, *SHORT, "--out", "x")
+    code, _, err = run(*words, "--by-layer", "window=3", "--mixer.window", "4")
+    assert code == 2
+    assert "--mixer.window and --by-layer window=... both say what it is" in err
+
+
 def test_a_run_of_another_kind_is_refused(run: Callable[..., Any]) -> None:
     assert run("train", "gmlp", "--data", "text.txt", *SIZES, *SHORT, "--out", "lm")[0] == 0
     tune = ("--from", "lm", "--data", "labels.csv", *SHORT, "--out", "tuned")

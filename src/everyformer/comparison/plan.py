@@ -19,7 +19,7 @@ from everyformer.genes import GENES
 from everyformer.genes.config import Architecture, ModelConfig
 from everyformer.laws.verdict import LawResult
 from everyformer.models.build import build_model
-from everyformer.models.draft import scales_embedding
+from everyformer.models.draft import require_read, scales_embedding
 from everyformer.training.config import Precision
 from everyformer.training.spec import RunSpec, model_config, preset, value_of
 
@@ -71,6 +71,7 @@ def entrants(config: CompareConfig, dataset: Dataset) -> list[Entrant]:
     for member in config.members:
         try:
             run = _run_of(config, dataset, member, own.get(member, {}))
+            require_read(run.member, dataset.task, run.model)
             complete = model_config(run, dataset)
             count = count_parameters(complete)
             if config.match == "parameters" and target is not None:

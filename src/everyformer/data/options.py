@@ -291,7 +291,8 @@ class SeriesOptions(DataOptions):
     """forecast: the column that tells series apart, or several. Unset: the one that is called so
     (unique_id, series, store ...), or that holds words; none in a table with a column a series."""
     value_column: tuple[str, ...] = ()
-    """forecast: the columns with the values, each a series of its own. Unset: all with numbers."""
+    """forecast: the columns with the values, each a series of its own. Unset: all with numbers,
+    or the only one beside a column that tells series apart."""
     known_column: tuple[str, ...] = ()
     """forecast: columns of numbers that are known ahead (a plan, a holiday); to forecast takes rows
     with them after the last value."""

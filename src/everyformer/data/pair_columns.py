@@ -82,9 +82,15 @@ def _sides(
             f"'{known[1]}'; choose both with --data.source-column and --data.target-column, or say "
             "--data.header no where the first line is a pair"
         )
+    coded = [index for index, name in enumerate(names) if name in LANGUAGES]
+    if languages is not None and coded:
+        raise ConfigError(
+            f"{table.where} has {table.columns}, but --data.languages says "
+            f"{languages[0]}-{languages[1]}: say which of them are meant, or choose both with "
+            "--data.source-column and --data.target-column"
+        )
     if languages is not None:
         return None
-    coded = [index for index, name in enumerate(names) if name in LANGUAGES]
     if len(coded) == 2 == len({names[index] for index in coded}):
         return coded[0], coded[1]
     return (0, 1) if two_languages(names) else None

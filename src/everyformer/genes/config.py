@@ -32,6 +32,8 @@ EMBEDDING_STD = 0.02
 """of token embeddings at the start, where they are not scaled"""
 DEFAULT_LENGTH = 1024
 """longest text of a model that was not told"""
+USUAL_SIDE = 4
+"""of patches, where it divides the picture"""
 
 DEEP_TABLE = 0.01
 """of the same with init=sparse-transformer (see `everyformer.models.base`)"""
@@ -57,8 +59,9 @@ class Architecture(Options):
     max_length: Count | None = None
     """longest sequence of text; only tables over positions cost anything for it (default: 1024,
     in a run what the data needs)"""
-    patch: Count = 4
-    """side of the square patches that an image is cut into (classify-image, regress-image)"""
+    patch: Count | None = None
+    """side of the square patches that an image is cut into (classify-image, regress-image; default:
+    4, or the largest number below that divides its sides)"""
     pooling: Literal["mean", "class", "first", "last", "globals"] = "mean"
     """what a classifier reads: mean of real tokens, a class token of its own, the first or last
     real token (first: BERT's, whose texts begin with one for that), or the mean of the global
@@ -219,7 +222,14 @@ class ModelConfig(Architecture):
         channels, height, width = self.image
         if TASKS[self.task].draws:
             return height * width * (1 if self.pixels.output == "mixture" else channels)
-        return (height // self.patch) * (width // self.patch) + (self.pooling == "class")
+        return (height // self.side) * (width // self.side) + (self.pooling == "class")
+
+    @property
+    def side(self) -> int:
+        """Side of the patches of a picture."""
+        _, height, width = self.image or (0, USUAL_SIDE, USUAL_SIDE)
+        fitting = (p for p in range(USUAL_SIDE, 0, -1) if not (height % p or width % p))
+        return self.patch or next(fitting)
 
     @property
     def step_tokens(self) -> int:

@@ -16,7 +16,7 @@ from everyformer.genes.config import ModelConfig
 from everyformer.genes.gene import Gene
 from everyformer.genes.mixers import MIXERS
 from everyformer.models.base import Model
-from everyformer.models.draft import Draft, completed
+from everyformer.models.draft import Draft, completed, require_read
 from everyformer.models.layers import decoder_config, encoder_config
 from everyformer.system.claims import within_memory
 
@@ -105,7 +105,9 @@ def configure(name: str, task: str = LM, **options: Any) -> ModelConfig:
     draft = Draft.of(info(name), task)
     draft.put_all(options)
     fields = {"member": name, "task": task, "schedule": draft.schedule, **draft.fields}
-    return completed(from_dict(ModelConfig, to_dict(fields | draft.genes)))
+    config = from_dict(ModelConfig, to_dict(fields | draft.genes))
+    require_read(name, task, config)
+    return completed(config)
 
 
 def _task_called(word: str, options: dict[str, Any]) -> str:

@@ -207,14 +207,15 @@ class ImageClassifier(VectorReader):
         if config.image is None:
             raise GeneError(f"task '{config.task}' needs image=(channels, height, width)")
         channels, height, width = config.image
-        if height % config.patch or width % config.patch:
+        side = config.side
+        if height % side or width % side:
             sides = [p for p in range(1, min(height, width) + 1) if not (height % p or width % p)]
             raise GeneError(
-                f"patch={config.patch} does not divide the image of {height}x{width}; "
+                f"patch={side} does not divide the image of {height}x{width}; "
                 f"patches that fit: {', '.join(map(str, sides))}"
             )
-        self.grid = (height // config.patch, width // config.patch)
-        self.patches = nn.Conv2d(channels, config.width, config.patch, stride=config.patch)
+        self.grid = (height // side, width // side)
+        self.patches = nn.Conv2d(channels, config.width, side, stride=side)
         nn.init.xavier_uniform_(self.patches.weight.flatten(1))
         nn.init.zeros_(self.patches.bias)  # type: ignore[arg-type]
         mixers = self.stack.mixers

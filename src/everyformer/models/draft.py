@@ -10,14 +10,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from everyformer.blocks.options import BlockOptions
-from everyformer.core.config import Choice, field_types, to_dict
+from everyformer.core.config import Choice, field_defaults, field_types, from_dict, to_dict
 from everyformer.core.errors import ConfigError, GeneError, UnsupportedError, nearest
 from everyformer.core.member import Member
 from everyformer.core.tasks import TASKS
 from everyformer.family import info, list_members
 from everyformer.family.outside import outside_name
 from everyformer.genes import GENES
-from everyformer.genes.config import ModelConfig
+from everyformer.genes.config import Architecture, ModelConfig
 from everyformer.genes.feedforward import FEEDFORWARD, FeedForwardOptions
 from everyformer.genes.gene import plain_choice
 from everyformer.genes.mixers import CROSS, ENCODER, MIXER, MIXERS
@@ -48,6 +48,31 @@ def completed(config: ModelConfig) -> ModelConfig:
         scale_embedding=scaled,
         outside=outside,
     )
+
+
+READ_IN: dict[str, tuple[str, ...]] = {
+    "layer_losses": ("lm",),
+    "lookahead": ("lm",),
+    "head_transform": ("mlm",),
+    "decoder_layers": ("seq2seq", "super-resolution"),
+    "quantiles": ("forecast",),
+    "pixels": ("pixels", "super-resolution"),
+    "decision": ("decision",),
+    "policy": ("policy",),
+}
+"""options of a model that some tasks alone read"""
+
+
+def require_read(member: str, task: str, shape: Architecture) -> None:
+    """Refuse options that other tasks read, unless the member's row says the same."""
+    row = from_dict(Architecture, to_dict(Draft.of(info(member), task).fields))
+    for name, tasks in READ_IN.items():
+        value, usual = getattr(shape, name), field_defaults(Architecture)[name]
+        if task not in tasks and value not in (usual, getattr(row, name)):
+            raise GeneError(
+                f"{name}={value!r} is read in the task{'s' * (len(tasks) > 1)} "
+                f"{' and '.join(tasks)} alone, and this one is '{task}': leave it out"
+            )
 
 
 def require_task(member: Member, task: str) -> None:

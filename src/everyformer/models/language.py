@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from everyformer.core.chosen import gather_rows, order_of_real
-from everyformer.core.errors import ShapeError, UnsupportedError
+from everyformer.core.errors import GeneError, ShapeError, UnsupportedError
 from everyformer.core.mask import Mask, runs_of
 from everyformer.core.outputs import Losses, ModelOutput, add_losses
 from everyformer.core.state import StackState
@@ -47,6 +47,12 @@ class LanguageModel(Model):
         self.gating = None if retrieval is None else retrieval.make_part(width)
         self.ahead = nn.Linear(width, vocabulary, bias=bias) if config.lookahead else None
         self.exits = ExitHeads.of(config, self.stack, self.head, predict)
+        for name in ("layer_losses", "lookahead"):
+            if self.exits is not None and getattr(config, name):
+                raise GeneError(
+                    f"{name} and depth '{config.genes['depth'].name}' both say what inner layers "
+                    f"are taught: leave {name} out"
+                )
         self.predicting: tuple[int, ...] = ()
         self.set_progress(0.0)
         self.start_weights([self.embedding], tied=self.embedding)

@@ -157,7 +157,7 @@ def _exists(path: Path) -> bool:
 
 
 def _held(source: Source, pictured: bool) -> Kind:
-    """Contents of a source; of pictures beside texts the former, where a model reads pictures.
+    """Contents of a source: pictures, where a model reads them, and texts and tables lie beside.
 
     Raises:
         DataError: several kinds of data.
@@ -168,7 +168,7 @@ def _held(source: Source, pictured: bool) -> Kind:
         for suffixes, name in ENDINGS.items():
             kind = name if entry.suffix in suffixes else kind
         first.setdefault(kind, entry)
-    if pictured and {*first} == {"pictures", "texts"}:
+    if pictured and "pictures" in first and {*first} <= {"pictures", "texts", "tables"}:
         return "pictures"
     if len(first) > 1:
         result = " and ".join(f"{kind} ({entry.name})" for kind, entry in first.items())

@@ -219,9 +219,12 @@ class Predictor:
             )
         if counts["unknown"]:
             characters = ", ".join(map(repr, sorted(self.unknown)[:UNKNOWN]))
+            known = getattr(self.tokenizer, "characters", None) or ()
+            upper = self.unknown.isdisjoint(known) and {*"".join(self.unknown).upper()} <= {*known}
+            mend = ": write them in upper case, which is known" if upper else ""
             result.append(
                 f"{counted(counts['unknown'], 'text')} with characters that the training text "
-                f"never had ({characters}), which are read as unknown ones"
+                f"never had ({characters}), which are read as unknown ones{mend}"
             )
         if counts["empty"]:
             rows = counted(counts["empty"], "row")

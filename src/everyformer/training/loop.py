@@ -127,6 +127,11 @@ class _Job:
                 f"'batch' ({config.batch}) has fewer sequences than {world.readers} times "
                 f"'accumulate' ({config.accumulate}) need: raise one or lower the other"
             )
+        if world.parts > 1 and getattr(dataset, "packed", False):
+            raise ConfigError(
+                "'parallel' sequence cuts texts into parts, whose states go on with one document a "
+                "row: leave out 'data.packing'"
+            )
         check_stages(config.stages, model, dataset)
         weigh_classes(model, dataset, config)
         check_footprint(model, dataset, config, world)

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
-from everyformer.core.config import Choice, Options, Said, from_dict, part_of, to_dict
+from everyformer.core.config import Choice, Options, Said, field_types, from_dict, part_of, to_dict
 from everyformer.core.errors import ConfigError
 from everyformer.core.tasks import TASKS, tasks_that
 from everyformer.core.twins import seed_of
@@ -22,6 +22,7 @@ from everyformer.genes import GENES, plain_genes
 from everyformer.genes.config import Architecture, ModelConfig
 from everyformer.genes.feedforward import FEEDFORWARD
 from everyformer.genes.gene import NONE, settled
+from everyformer.genes.mixers import MIXER
 from everyformer.models.draft import (
     Draft,
     HeadSplit,
@@ -183,6 +184,14 @@ def model_config(spec: RunSpec, dataset: Dataset, origin: ModelConfig | None = N
     if spec.genes["feedforward"] != FEEDFORWARD.typed(row.genes["feedforward"]):
         require_feedforward(genes["mixer"], "feedforward")
     schedule = dict(_values_by_layer(item) for item in spec.by_layer)
+    mixer, usual = genes["mixer"], MIXER.typed(row.genes["mixer"])
+    known: Any = type(usual.options)
+    for name in field_types(known) if mixer.name == usual.name else ():
+        if name in schedule and mixer.get(name) != usual.get(name):
+            raise ConfigError(
+                f"--mixer.{name.replace('_', '-')} and --by-layer {name}=... both say what it is: "
+                "give one of them"
+            )
     config = ModelConfig(
         **{**vars(spec.model), **facts},
         member=spec.member,

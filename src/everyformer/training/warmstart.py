@@ -172,7 +172,7 @@ def _grid(config: ModelConfig) -> tuple[int, int] | None:
     """Rows and columns of patches; None for a model that reads no patches."""
     if config.image is None or not TASKS[config.task].answers:
         return None
-    return config.image[1] // config.patch, config.image[2] // config.patch
+    return config.image[1] // config.side, config.image[2] // config.side
 
 
 def _check(start: Start, new: ModelConfig, tokenizer: Tokenizer | None) -> None:

@@ -112,7 +112,7 @@ def run(options: PredictOptions) -> int:
     for note in (*inputs.notes(), *reader.notes()):
         say(note)
     if options.out is not None:
-        say(f"{counted(count, 'prediction')} in {options.out}")
+        say(f"{counted(count - reader.counts['empty'], 'prediction')} in {options.out}")
     return 0
 
 

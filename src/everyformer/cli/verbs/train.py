@@ -39,6 +39,7 @@ def run(words: Sequence[str]) -> int:
 
     from everyformer.data import load_dataset
     from everyformer.datastores.runs import train_run
+    from everyformer.models.draft import require_read
     from everyformer.training import RunDirectory
     from everyformer.training.checkpoint import checkpoints
     from everyformer.training.parallel.world import join, read_launch
@@ -64,6 +65,7 @@ def run(words: Sequence[str]) -> int:
         if said.base is None:
             # now that the task is known, what the member has there holds where nothing was said
             options = said.options(dataset.task)
+            require_read(options.member, dataset.task, options.model)
         # what was called classify or regress has its full name from here on
         options = dataclasses.replace(options, task=dataset.task)
         model = build_run(options, dataset, None if origin is None else origin.config)

@@ -62,7 +62,7 @@ ENTRIES = {
     "token_types": Entry(Whole, lambda config: config.token_types),
     "start_token": Entry(Whole, lambda config: config.start_token),
     "end_token": Entry(Whole, lambda config: config.end_token),
-    "patch": Entry(Count, lambda config: config.patch),
+    "patch": Entry(Count, lambda config: config.side),
     "expansion": Entry(Count, lambda config: round(config.width * feedforward(config).expansion)),
     "feedforward": Entry(
         str, lambda config: THEIRS.get(str(config.genes["feedforward"].name), "silu"), activation
