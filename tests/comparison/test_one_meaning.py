@@ -193,6 +193,13 @@ def test_what_is_said_later_is_laid_over_what_was_said_before(tmp_path: Path) ->
         assert (built.block.dropout, built.block.norm_eps) == (dropout, 0.5)
 
 
+def test_an_option_of_another_task_is_a_members_error() -> None:
+    data = load_dataset(DataConfig(source="reverse", length=8))
+    words = ["transformer", "--model.lookahead", "0.5"]
+    [entrant] = entrants(Line(CompareOptions, words, "compare").parse("", ()), data)
+    assert "read in the task lm alone, and this one is 'seq2seq'" in str(entrant.error)
+
+
 def test_a_word_for_none_and_a_single_name_are_read_as_flags_are(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
