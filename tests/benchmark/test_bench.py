@@ -149,7 +149,9 @@ def test_whatever_a_member_raises_is_a_result(
 def test_peers_have_the_shape_of_what_they_stand_beside(member: str) -> None:
     for source in (name for name, able in PEERS.items() if member in able):
         results = [here(Point(member, 12, source), causal=causal) for causal in (True, False)]
-        absent = [p.status == "refused" and "everyformer[peers]" in p.detail for p in results]
+        # not installed, or with kernels for GPUs alone
+        why = ("everyformer[peers]", "--device cuda")
+        absent = [p.status == "refused" and any(w in p.detail for w in why) for p in results]
         if all(absent):
             continue
         assert "ok" in {p.status for p in results}, results
