@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from everyformer import cli, family
 from everyformer.cli import main
@@ -209,6 +210,19 @@ def test_a_gene_of_a_file_is_known_in_processes_that_are_started(
 ) -> None:
     monkeypatch.setenv(own.VARIABLE, f"{saw}:CumMean")
     assert POSITIONS.get("saw").name == "saw"
+
+
+def test_a_row_that_is_made_by_building_draws_no_numbers(mine: Path) -> None:
+    """A seed gives the same model whether rows have been looked up or not."""
+    family.register_spec("mine.py:CumMean")
+    drawn = []
+    for _ in range(2):
+        torch.manual_seed(0)
+        family.info("cum-mean")
+        drawn.append(torch.rand(3))
+    torch.manual_seed(0)
+    assert torch.equal(drawn[0], torch.rand(3))
+    assert torch.equal(*drawn)
 
 
 def test_another_class_cannot_take_the_name_of_a_gene(saw: Path) -> None:

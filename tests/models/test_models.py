@@ -82,7 +82,7 @@ WRONG = [
     (lambda: ef.create_model("gpt", "classify-image"), UnsupportedError, "members that do"),
     (lambda: ef.create_model("attention", "pixels"), GeneError, "needs image"),
     (
-        lambda: ef.create_model("attention", "classify-image", image=(1, 9, 9)),
+        lambda: ef.create_model("vit", "classify-image", image=(1, 9, 9), patch=4),
         GeneError,
         "patches that fit: 1, 3, 9",
     ),

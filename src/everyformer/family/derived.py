@@ -24,6 +24,10 @@ def row_of(mixer: type[Any]) -> Member:
     Raises:
         ConfigError: it can be neither. PluginError: it cannot be built.
     """
+    import torch
+
+    from everyformer.core.devices import forked_random
+
     can: dict[str, Any] = {}
     built: dict[str, Any] = {}
     for ability, causal in (("causal", True), ("bidirectional", False)):
@@ -31,8 +35,10 @@ def row_of(mixer: type[Any]) -> Member:
             can[ability] = mixer.causal_only
             continue
         try:
-            built[ability] = mixer(width=WIDTH, heads=2, causal=causal, max_length=16)
-            can[ability] = True if causal else _reads_later(built[ability])
+            # whoever seeded torch to make a model does not know that a row is looked up first
+            with forked_random(torch.device("cpu")):
+                built[ability] = mixer(width=WIDTH, heads=2, causal=causal, max_length=16)
+                can[ability] = True if causal else _reads_later(built[ability])
         except GeneError as error:
             can[ability] = str(error)
         except FAILURES as error:
