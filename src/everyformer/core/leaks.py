@@ -67,7 +67,7 @@ def of_others(part: object) -> bool:
 
 
 def _tried(mixer: Mixer, longest: int) -> str | None:
-    """What is `tried` of a causal mixer of others."""
+    """Reason why a causal mixer of others leaks; None where it does not, and of all others."""
     if not of_others(mixer) or not mixer.causal:
         return None
     most = min(longest, mixer.max_length or longest)

@@ -146,7 +146,7 @@ def own_mixers() -> dict[str, type[Any]]:
 
 
 def offered(kind: str) -> list[EntryPoint]:
-    """What other packages offer as alternatives of a gene, or as members, by name."""
+    """Entry points of other packages for alternatives of a gene, or for members, by name."""
     many = f"{kind.removesuffix('y')}ies" if kind.endswith("y") else f"{kind}s"
     return sorted(entry_points(group=f"everyformer.{many}"), key=lambda entry: entry.name)
 

@@ -87,7 +87,7 @@ class Registry(Generic[T]):
         return sorted(files | set(self._files))
 
     def offers(self) -> dict[str, EntryPoint]:
-        """What other packages offer, by name.
+        """Entry points of other packages for this kind, by name.
 
         Raises:
             ConfigError: it has the name of something of this library; names the package.

@@ -1,4 +1,4 @@
-"""What float32 tells apart: not large numbers that differ by little, as times in seconds do."""
+"""Numbers that float32 tells apart: none that are large and differ by little, as times do."""
 
 import numpy as np
 

@@ -196,7 +196,7 @@ def _attentions(model: nn.Module) -> list[tuple[str, nn.Module]]:
 
 
 def _unlike_a_mixer(module: nn.Module) -> str | None:
-    """What an attention module does that a mixer in its place would not; None where nothing."""
+    """Reason why a mixer cannot stand in the place of an attention module; None where it can."""
     config: Any = module.config
     if getattr(module, "is_decoder", False) and not module.is_causal:
         return "is a decoder's, but has is_causal=False, so that a mixer would see the future"

@@ -111,7 +111,7 @@ def _windows(config: dict[str, Any]) -> list[int | None]:
 
 
 def _their_windows(model_type: str, config: ModelConfig) -> dict[str, Any]:
-    """What their config says of windows; one for all layers, or beside layers without."""
+    """Windows by their config: one for all layers, or beside layers without."""
     window = config.genes["mixer"].options.get("window")
     windows = config.schedule.get("window", (window,) * config.layers)
     widest = max((window for window in windows if window is not None), default=None)
