@@ -6,11 +6,11 @@ import sys
 
 import pytest
 import torch
+from torch._decomp import decomposition_table
 
 import everyformer as ef
 from everyformer.core.errors import ConfigError, MissingExtraError, UnsupportedError
-from everyformer.engines.averages.factors import band_product
-from everyformer.genes.mixers import MIXERS
+from everyformer.engines.averages.running import _running_average
 from everyformer.interop import export
 from everyformer.interop.export import compare_program, export_onnx, export_program
 from helpers import graphs_take_all_pairs
@@ -119,7 +119,7 @@ def test_onnxruntime_equals_the_model(tmp_path, name):
 
 def test_an_operator_that_onnx_does_not_have_is_an_error(tmp_path, monkeypatch):
     pytest.importorskip("onnxscript")
-    monkeypatch.setattr(MIXERS.get("aft-simple"), "exports_literally", False)
+    monkeypatch.delitem(decomposition_table, _running_average._opoverload)
     with pytest.raises(UnsupportedError, match=r"everyformer.running_average.*export_program"):
         export_onnx(model_of("aft-simple", "lm"), tmp_path / "model.onnx")
 
@@ -154,12 +154,6 @@ def test_without_a_package_the_extra_is_named(tmp_path, monkeypatch, package):
     monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(MissingExtraError, match=rf"'{package}'.*everyformer\[export\]"):
         export_onnx(model_of("attention", "lm"), tmp_path / "model.onnx")
-
-
-def test_the_band_by_lookup_is_the_band():
-    u, v = torch.randn(3, 41, 4).double(), torch.randn(3, 47, 4).double()
-    expected = band_product(u, v, 7)
-    torch.testing.assert_close(export._band_by_lookup(u, v, 7), expected, rtol=0, atol=1e-12)
 
 
 def test_rows_put_in_order_by_counting_are_those_put_in_order_by_sorting(monkeypatch):

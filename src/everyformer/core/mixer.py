@@ -67,8 +67,6 @@ class Mixer(nn.Module):
     """whether it can be some of a layer's heads, with other mixers: its constructor then takes
     ``channels``, what those heads have together (`everyformer.genes.mixers.by_head`)"""
 
-    exports_literally: ClassVar[bool] = False
-    """whether its reference is exported: its fast form is an operator of this library"""
     drawn_for: ClassVar[str | None] = None
     """the task that a picture of who reads whom is made for; None: it has no pattern"""
 

@@ -12,6 +12,7 @@ from typing import Any, get_args
 
 import torch
 from torch import Tensor
+from torch._decomp import register_decomposition
 from torch.library import CustomOpDef
 from torch.utils.flop_counter import register_flop_formula
 
@@ -120,3 +121,12 @@ def _by_name(names: Iterable[str], formula: Formula) -> Formula:
 
 def _indices(names: Iterable[str], among: list[str]) -> list[int]:
     return [among.index(n) for n in names]
+
+
+def exported_as(operation: CustomOpDef) -> Callable[[Formula], Formula]:
+    """Decorates the form in torch's operators that ``operation`` has in graphs which leave this
+    library (`everyformer.engines.exported`): torch's exporter to ONNX looks for it in this table."""
+    overload = operation._opoverload
+    # else tensors without values would go through the form, whose chunks say more of a length than the result
+    register_decomposition(overload, type="meta")(operation._abstract_fn)
+    return register_decomposition(overload)

@@ -25,17 +25,13 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch._decomp import decomposition_table
 
 from everyformer.core.config import to_dict
-from everyformer.core.dispatch import take
 from everyformer.core.errors import ConfigError, EveryformerError, UnsupportedError
 from everyformer.core.mask import Mask
-from everyformer.core.mixer import Mixer
-from everyformer.core.outputs import MixerOutput
-from everyformer.core.state import State
 from everyformer.core.tasks import TASKS
-from everyformer.engines.averages import factors  # noqa: F401 (has the operator BAND)
-from everyformer.genes.mixers import MIXERS
+from everyformer.engines import exported  # noqa: F401 (forms that ONNX has)
 from everyformer.models.base import Model, evaluating
 from everyformer.system.extras import extra_module
 from everyformer.system.files import expanded, file_written_whole
@@ -45,7 +41,6 @@ ABLE = tuple(
     name for name, task in TASKS.items() if task.embeds_text or (task.pictures and task.answers)
 )
 """tasks whose models can be exported"""
-BAND = torch.ops.everyformer.band_product.default
 TOLERANCE = 1e-4
 """largest difference from the model's own output that passes, relative to the largest output"""
 
@@ -137,17 +132,14 @@ def export_onnx(model: Model, path: str | Path) -> Exported:
     for package in ("onnx", "onnxscript", "onnxruntime"):
         extra_module(package, "export", "export to ONNX")
     path = _ending(path, ".onnx")
-    with evaluating(model), torch.no_grad(), _literal(model), _quiet():
-        program = _program(model).run_decompositions({BAND: _band_by_lookup})
-        custom = {
-            str(node.target) for node in program.graph.nodes if "everyformer" in str(node.target)
-        }
+    with evaluating(model), torch.no_grad(), _quiet():
+        program = _program(model)
+        called = {node.target for node in program.graph.nodes} - decomposition_table.keys()
+        custom = {str(target) for target in called if "everyformer" in str(target)}
         if custom:
-            literal = [name for name in MIXERS.names() if MIXERS.get(name).exports_literally]
             raise UnsupportedError(
                 f"ONNX does not have the operator(s) {', '.join(sorted(custom))} of this model: "
-                "use export_program, or a member among attention, gmlp, amlp, "
-                f"{', '.join(literal)}"
+                "use export_program, or a member that docs/python.md lists for ONNX"
             )
         onnx_program = _to_onnx(program)
     assert onnx_program is not None
@@ -275,36 +267,6 @@ def _difference(model: Model, run: Callable[[dict[str, Tensor]], Tensor], what: 
                 f"length {length}: the file would be of no use"
             )
     return largest
-
-
-@contextmanager
-def _literal(model: Model) -> Iterator[None]:
-    """Mixers that are exported literally compute by their reference while the block runs."""
-    changed = [m for m in model.modules() if isinstance(m, Mixer) and m.exports_literally]
-    for mixer in changed:
-        take(mixer.name, "by its definition", "exported programs have no operators of ours", True)
-        mixer.forward = _by_reference(mixer)  # type: ignore[method-assign]
-    try:
-        yield
-    finally:
-        for mixer in changed:
-            del mixer.forward
-
-
-def _by_reference(mixer: Mixer) -> Callable[..., MixerOutput]:
-    """``forward`` of a mixer by its `Mixer.reference`."""
-
-    def forward(x: Tensor, *, state: State | None = None, **options: Any) -> MixerOutput:
-        return MixerOutput(mixer.reference(x, **options), None, {})
-
-    return forward
-
-
-def _band_by_lookup(u: Tensor, v: Tensor, count: int) -> Tensor:
-    """`everyformer.engines.averages.factors.band_product`, each row's window looked up."""
-    window = torch.arange(u.shape[1], device=u.device)[:, None]
-    window = window + torch.arange(count, device=u.device)
-    return (u[:, :, None] * v[:, window]).sum(-1)
 
 
 @contextmanager

@@ -32,6 +32,7 @@ from everyformer.core.errors import ConfigError, GeneError, ShapeError, Unsuppor
 from everyformer.core.mask import Mask
 from everyformer.core.mixer import heads_divide
 from everyformer.core.outputs import MixerOutput
+from everyformer.engines import exported  # noqa: F401 (forms that ONNX has)
 from everyformer.engines.softmax.attention import attention_weights, softmax_attention
 from everyformer.engines.softmax.visibility import Visibility, visibility
 from everyformer.family import list_members

@@ -88,7 +88,7 @@ def kernel_attention(
         return v, state  # the chunks of no rows or no tokens have no size
     if keep is not None and gate is not None:
         gate = gate.masked_fill(~keep[:, None], 0)
-    if q.shape[2] == 1:
+    if not torch.compiler.is_exporting() and q.shape[2] == 1:
         y, sums, top = _one_token(Inputs(q, k, v, keep, level, gate), state, guard)
     else:
         of_map = feature_map or (None, False)

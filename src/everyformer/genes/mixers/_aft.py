@@ -272,7 +272,6 @@ class AttentionFree(StreamingMixer):
     """
 
     shares_heads = True
-    exports_literally = True
 
     def build(self, max_length: int | None) -> None:
         keys, bias = self.key_channels(), self.options.bias

@@ -59,7 +59,6 @@ class KernelAttention(HeadMixer):
 
     states = (KernelState, ContextSums)
     crosses = True
-    exports_literally = True
     shares_heads = True
     guard: Denominator = POSITIVE
     """of the denominators; a member with a choice sets its own"""

@@ -201,10 +201,6 @@ class RowMixer(Mixer):
                 read = (t[row] if keep is None else t[row, keep[row]] for t in both)
                 texts.append(self.cross_reference(one[None], *(t[None] for t in read)))
             return torch.cat(texts)
-        if torch.compiler.is_exporting():
-            # a graph has no loop over texts
-            rows, restore = rows_of(x, mask, self.planar)
-            return restore(self.text_reference(rows))
         if self.planar and mask.grid is not None:
             rows, restore = rows_of(x, mask, planar=True)
             keeps = [None] * len(x) if rows.keep is None else rows.keep[:, None]

@@ -39,6 +39,7 @@ from everyformer.core.trials import WIDTH, Make, Pair, Trials, output
 from everyformer.engines.kernel.attention import ask, kernel_attention, read_all
 from everyformer.engines.kernel.denominators import POSITIVE, Denominator
 from everyformer.engines.kernel.sums import KernelState
+from everyformer.engines.operators import exported_as
 from everyformer.engines.projections import applied
 from everyformer.engines.ranges import fake, full_precision, widened
 from everyformer.genes.mixers import MIXERS
@@ -179,6 +180,11 @@ def _differentiate(ctx: Any, grad: Tensor) -> Tensor:
 
 
 elu_features.register_autograd(_differentiate, setup_context=_save)
+
+
+@exported_as(elu_features)
+def _(x: Tensor) -> Tensor:
+    return widened(x).clamp(max=0).exp() + widened(x).relu()
 
 
 def dpfp_features(x: Tensor, nu: int) -> Tensor:

@@ -116,7 +116,6 @@ class AdaptiveSpan(HeadMixer):
     name = "adaptive-span"
     trials = TRIALS
     recorded: ClassVar[Recorded] = {"spans": spans}
-    exports_literally = True
     accepts_memory = True
     positionless = "has a table of distances of its own"
     states: tuple[type[State], ...] = (KeyValueState,)
