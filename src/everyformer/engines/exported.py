@@ -223,9 +223,15 @@ def _carried(
     return list(scan_op(step, start, over, tuple(given)))
 
 
+def _count(length: int) -> int:
+    """Chunks of ``length`` tokens and one of nothing: a number that is 1 where a graph is traced
+    would be taken for 1 everywhere."""
+    return (length + CHUNK - 1) // CHUNK + 1
+
+
 def _chunks(t: Tensor, fill: float = 0.0) -> Tensor:
     """``t`` (B, H, L, ...) as (n, B, H, C, ...), filled up."""
-    count = (t.shape[2] + CHUNK - 1) // CHUNK
+    count = _count(t.shape[2])
     rest = (0, 0) * (t.dim() - 3) + (0, count * CHUNK - t.shape[2])
     return F.pad(t, rest, value=fill).unflatten(2, (count, CHUNK)).movedim(2, 0)
 
@@ -260,7 +266,7 @@ def _shifted(sums: Sums, by: int, start: int, length: int) -> Sums:
 def _prefixes(tokens: Sums) -> Sums:
     """Sums over all tokens up to each: by doubling inside chunks, then from chunk to chunk."""
     length = tokens[0].shape[1]
-    count = (length + CHUNK - 1) // CHUNK
+    count = _count(length)
     rest = (0, 0, 0, 0, 0, count * CHUNK - length)
     # (B, n, C, H, ...)
     inside = tuple(

@@ -14,6 +14,7 @@ takes O(L^2) memory or more whatever the member's own cost. Not exported: stream
 encoder-decoders, pixel models.
 """
 
+import copy
 import inspect
 import io
 import logging
@@ -32,6 +33,7 @@ from everyformer.core.errors import ConfigError, EveryformerError, UnsupportedEr
 from everyformer.core.mask import Mask
 from everyformer.core.tasks import TASKS
 from everyformer.engines import exported  # noqa: F401 (forms that ONNX has)
+from everyformer.engines.ranges import HALF
 from everyformer.models.base import Model, evaluating
 from everyformer.system.extras import extra_module
 from everyformer.system.files import expanded, file_written_whole
@@ -41,6 +43,8 @@ ABLE = tuple(
     name for name, task in TASKS.items() if task.embeds_text or (task.pictures and task.answers)
 )
 """tasks whose models can be exported"""
+LONGEST = 150
+"""tokens of the longest text that is compared: more than two chunks of any form"""
 TOLERANCE = 1e-4
 """largest difference from the model's own output that passes, relative to the largest output"""
 
@@ -117,7 +121,7 @@ class _Patient(io.FileIO):
 def export_onnx(model: Model, path: str | Path) -> Exported:
     """Write ``model`` for ONNX, and compare what onnxruntime makes of it with the model.
 
-    Compared are a batch of one, other lengths than the traced one, and the longest (at most 64).
+    Compared are a batch of one, other lengths than the traced one, and the longest (at most `LONGEST`).
     Configuration and longest sequence are written into the file's metadata, under ``everyformer``.
 
     Args:
@@ -248,23 +252,38 @@ def _compare(model: Model, path: Path) -> float:
 
 @torch.no_grad()
 def _difference(model: Model, run: Callable[[dict[str, Tensor]], Tensor], what: str) -> float:
-    """Largest difference between ``run`` and the model at sizes that were not traced."""
-    longest = min(model.longest or 64, 64)
-    largest = 0.0
+    """Largest difference between ``run`` and the model at sizes that were not traced.
+
+    Half precision is held to float32, by twice what the model's own rounding costs there.
+    """
+    longest, largest = min(model.longest or LONGEST, LONGEST), 0.0
+    kind = next(model.parameters()).dtype
+    wide = copy.deepcopy(model).float() if kind in HALF else model
     for batch, length in ((1, 1), (1, min(5, longest)), (2, longest)):
         inputs = _inputs(model, batch, length)
-        with evaluating(model):
-            expected = Program(model)(**inputs).cpu()
-        got = run(inputs)
-        difference = (got - expected).abs()
-        if "keep" in inputs and expected.dim() == 3:
-            difference = difference[inputs["keep"].cpu()]
-        scale = max(1.0, float(expected.abs().max()))
-        largest = max(largest, float(difference.max()))
-        if not largest <= TOLERANCE * scale:
+
+        def outputs(of: Model, inputs: dict[str, Tensor] = inputs) -> Tensor:
+            like = next(of.parameters())
+            given = {n: t.to(like) if t.is_floating_point() else t for n, t in inputs.items()}
+            with evaluating(of):
+                logits = Program(of)(**given).cpu().to(torch.promote_types(kind, torch.float32))
+            return logits[inputs["keep"].cpu()] if logits.dim() == 3 else logits
+
+        def farthest(a: Tensor, b: Tensor) -> float:
+            return float((a - b).abs().max())
+
+        expected, got = outputs(wide), run(inputs)
+        got = got[inputs["keep"].cpu()] if got.dim() == 3 else got
+        scale, difference = max(1.0, float(expected.abs().max())), farthest(got, expected)
+        allowed = TOLERANCE * scale
+        if kind in HALF:
+            allowed = 2 * farthest(outputs(model), expected) + torch.finfo(kind).eps * scale
+        largest = max(largest, difference)
+        if not difference <= allowed:
             raise EveryformerError(
-                f"the output of {what} differs from the model's by {largest:.3g} at batch {batch}, "
-                f"length {length}: the file would be of no use"
+                f"the output of {what} differs from the model's by {difference:.3g} at batch "
+                f"{batch}, length {length}, where {allowed:.3g} would be rounding: the file would "
+                "be of no use"
             )
     return largest
 
