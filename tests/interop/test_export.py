@@ -3,6 +3,7 @@
 import importlib
 import json
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -117,6 +118,85 @@ def test_onnxruntime_equals_the_model(tmp_path, name):
             export._compare(model, made.path)
 
 
+class Attends(torch.nn.Module):
+    """A user's module around ours."""
+
+    def __init__(self, member, causal):
+        super().__init__()
+        options = {"aft-full": {"max_length": 150}, "aft-local": {"max_length": 150, "window": 7}}
+        sizes = {"batch_first": True, "causal": causal, **options.get(member, {})}
+        self.attention = ef.MultiheadAttention(16, 2, member=member, **sizes)
+
+    def forward(self, x):
+        return self.attention(x, x, x, need_weights=False)[0]
+
+
+def session_of(module, tmp_path, profile=False):
+    """onnxruntime's session of a module that torch itself exports, length left open."""
+    onnxruntime = pytest.importorskip("onnxruntime")
+    pytest.importorskip("onnxscript")
+    free = ({0: torch.export.Dim("batch"), 1: torch.export.Dim("length", max=150)},)
+    x = torch.randn(3, 6, 16)
+    made = torch.onnx.export(module, (x,), dynamo=True, dynamic_shapes=free, verbose=False)
+    made.save(tmp_path / "module.onnx")
+    options = onnxruntime.SessionOptions()
+    options.enable_profiling, options.profile_file_prefix = profile, str(tmp_path / "profile")
+    providers = ["CPUExecutionProvider"]
+    return onnxruntime.InferenceSession(tmp_path / "module.onnx", options, providers=providers)
+
+
+WRITTEN = [
+    pytest.param(member, causal, marks=pytest.mark.full("3 to 9 s each", parts=5))
+    for member in (*AFTS, *KERNELS)
+    for causal in (True, False)
+]
+
+
+@pytest.mark.parametrize(("member", "causal"), WRITTEN)
+@pytest.mark.filterwarnings("ignore:.*LeafSpec.*:FutureWarning")
+def test_torch_writes_a_module_with_a_mixer_of_ours(tmp_path, member, causal):
+    torch.manual_seed(0)
+    module = Attends(member, causal).eval()
+    session = session_of(module, tmp_path)
+    for size in ((1, 1), (2, 64), (3, 65), (1, 150)):
+        x = torch.randn(*size, 16)
+        with torch.no_grad():
+            expected = module(x)
+        [got] = session.run(None, {session.get_inputs()[0].name: x.numpy()})
+        torch.testing.assert_close(torch.from_numpy(got), expected, rtol=0, atol=2e-5)
+        assert expected.std() > 0.01
+
+
+@pytest.mark.filterwarnings("ignore:.*LeafSpec.*:FutureWarning")
+def test_what_a_file_of_linear_attention_writes_grows_with_the_length(tmp_path):
+    torch.manual_seed(0)
+    module = Attends("linear", True).eval()
+    written = []
+    for length in (64, 128):
+        session = session_of(module, tmp_path, profile=True)
+        x = torch.randn(1, length, 16)
+        [got] = session.run(None, {session.get_inputs()[0].name: x.numpy()})
+        events = json.loads(Path(session.end_profiling()).read_text())
+        sizes = (int(e.get("args", {}).get("output_size", 0)) for e in events)
+        written.append(sum(sizes))
+        with torch.no_grad():
+            torch.testing.assert_close(torch.from_numpy(got), module(x), rtol=0, atol=2e-5)
+    assert written[0] > 64 * 16 * 4
+    # a chunk of nothing is read besides, so that 3 chunks follow 2
+    assert written[1] < 1.75 * written[0]
+
+
+@pytest.mark.parametrize("member", ["linear", "rope"])
+def test_half_precision_is_held_to_its_own_rounding(tmp_path, member):
+    pytest.importorskip("onnxruntime")
+    model = model_of(member, "lm").half()
+    assert 1e-4 < export_onnx(model, tmp_path / "model.onnx").difference < 0.05
+    other = model_of(member, "lm").half()
+    other.head.weight.data[0] *= 1.05
+    with pytest.raises(ef.EveryformerError, match="differs from the model's"):
+        export._compare(other, tmp_path / "model.onnx")
+
+
 def test_an_operator_that_onnx_does_not_have_is_an_error(tmp_path, monkeypatch):
     pytest.importorskip("onnxscript")
     monkeypatch.delitem(decomposition_table, _running_average._opoverload)
@@ -147,6 +227,9 @@ def test_tasks_and_endings_that_cannot_be_are_errors(tmp_path):
         export_program(pixels, tmp_path / "model.pt2")
     with pytest.raises(ConfigError, match=r"\.pt2"):
         export_program(model_of("attention", "lm"), tmp_path / "model.pt")
+    for write in (export_onnx, export_program):
+        with pytest.raises(ConfigError, match=r"not a Linear: .*torch\.onnx\.export"):
+            write(torch.nn.Linear(2, 2), tmp_path / "model.onnx")
 
 
 @pytest.mark.parametrize("package", ["onnx", "onnxscript", "onnxruntime"])
@@ -174,3 +257,37 @@ def test_hashed_attention_is_a_program_of_torch_and_refused_by_name_for_onnx(tmp
     pytest.importorskip("onnxruntime")
     with pytest.raises(UnsupportedError, match=r"sorted_chunks.*export_program"):
         export_onnx(model, tmp_path / "model.onnx")
+
+
+def members_of_the_docs():
+    """(member, whether it is written, whether causal alone) of docs/python.md."""
+    text = (Path(__file__).parents[2] / "docs" / "python.md").read_text()
+    _, *rows = text.split("| to ONNX |")[1].split("\n\n")[0].split("\n| ")
+    for row in rows:
+        kind, names = row.split(" | ")
+        both, _, causal = names.strip(" |\n").partition("; causal alone: ")
+        for name in both.split(", "):
+            yield name, kind != "refused", False
+        for name in filter(None, causal.split(", ")):
+            yield name, True, True
+
+
+def test_the_table_of_the_docs_names_every_member_that_reads_text():
+    able = {m.name for m in ef.list_members() if {"lm", "mlm"} & set(m.tasks)}
+    assert able == {name for name, *_ in members_of_the_docs()}
+
+
+@pytest.mark.full("2 to 20 s each", parts=12)
+@pytest.mark.parametrize(("member", "written", "causal"), list(members_of_the_docs()))
+@graphs_take_all_pairs
+def test_the_table_of_the_docs(tmp_path, member, written, causal):
+    pytest.importorskip("onnxruntime")
+    tasks = [task for task in ("lm", "mlm") if task in ef.info(member).tasks]
+    for task in tasks:
+        options = {"aft-local": {"window": 4}, "aft-conv": {"kernel": 3}}.get(member, {})
+        model = model_of(member, task, **options, width=16, layers=2, max_length=160)
+        if written and not (causal and task == "mlm"):
+            assert export_onnx(model, tmp_path / "model.onnx").difference < 1e-4
+        else:
+            with pytest.raises(ef.EveryformerError):
+                export_onnx(model, tmp_path / "model.onnx")

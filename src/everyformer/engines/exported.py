@@ -268,7 +268,7 @@ def _prefixes(tokens: Sums) -> Sums:
     length = tokens[0].shape[1]
     count = _count(length)
     rest = (0, 0, 0, 0, 0, count * CHUNK - length)
-    # (B, n, C, H, ...)
+    # n chunks of C tokens
     inside = tuple(
         F.pad(t, rest, value=fill).unflatten(1, (count, CHUNK))
         for t, fill in zip(tokens, _NOTHING, strict=True)

@@ -124,9 +124,11 @@ def _indices(names: Iterable[str], among: list[str]) -> list[int]:
 
 
 def exported_as(operation: CustomOpDef) -> Callable[[Formula], Formula]:
-    """Decorates the form in torch's operators that ``operation`` has in graphs which leave this
-    library (`everyformer.engines.exported`): torch's exporter to ONNX looks for it in this table."""
+    """Decorates the form that ``operation`` has in graphs which leave this library
+    (`everyformer.engines.exported`): torch's exporter to ONNX looks for it in this table."""
     overload = operation._opoverload
-    # else tensors without values would go through the form, whose chunks say more of a length than the result
-    register_decomposition(overload, type="meta")(operation._abstract_fn)
+    # else tensors without values would go through the form, and be tied to its chunks
+    fake_result = operation._abstract_fn
+    assert fake_result is not None
+    register_decomposition(overload, type="meta")(fake_result)
     return register_decomposition(overload)

@@ -8,9 +8,9 @@ is real; ``types`` (batch, length) int64 where the model has such. Of an image c
 ``pixels`` (batch, channels, height, width), normalised floats. Output: ``logits``, as of the model.
 
 A program of torch keeps the fast operators of this library, so that it must be imported before
-`torch.export.load`. ONNX has no such operators: softmax attention, gMLP and aMLP are exported as
-they are, the Attention-Free Transformers and kernel attention by their literal equation, which
-takes O(L^2) memory or more whatever the member's own cost. Not exported: streaming states,
+`torch.export.load`. ONNX has no such operators: their forms in its own (`engines.exported`) are
+linear in the length where the member is. Any module of torch with mixers of ours in it is written
+by `torch.onnx.export(module, ..., dynamo=True)` as it is. Not exported: streaming states,
 encoder-decoders, pixel models.
 """
 
@@ -91,7 +91,7 @@ def export_program(model: Model, path: str | Path) -> torch.export.ExportedProgr
     Raises:
         ConfigError: another ending. UnsupportedError: another task.
     """
-    path = _ending(path, ".pt2")
+    path = _ending(model, path, ".pt2")
     # with gradients, learned biases take another path through torch's attention
     with evaluating(model), torch.no_grad():
         program = _program(model)
@@ -121,8 +121,10 @@ class _Patient(io.FileIO):
 def export_onnx(model: Model, path: str | Path) -> Exported:
     """Write ``model`` for ONNX, and compare what onnxruntime makes of it with the model.
 
-    Compared are a batch of one, other lengths than the traced one, and the longest (at most `LONGEST`).
-    Configuration and longest sequence are written into the file's metadata, under ``everyformer``.
+    Compared are a batch of one, other lengths than the traced one, and the longest (at most
+    `LONGEST`): to 1e-4 of the largest output or, in half precision, to twice what that costs the
+    model itself. Configuration and longest sequence are written into the file's metadata, under
+    ``everyformer``.
 
     Args:
         model: as in `export_program`. path: ends in ``.onnx``.
@@ -135,7 +137,7 @@ def export_onnx(model: Model, path: str | Path) -> Exported:
     """
     for package in ("onnx", "onnxscript", "onnxruntime"):
         extra_module(package, "export", "export to ONNX")
-    path = _ending(path, ".onnx")
+    path = _ending(model, path, ".onnx")
     with evaluating(model), torch.no_grad(), _quiet():
         program = _program(model)
         called = {node.target for node in program.graph.nodes} - decomposition_table.keys()
@@ -158,7 +160,13 @@ def export_onnx(model: Model, path: str | Path) -> Exported:
     return Exported(path, tuple(_inputs(model, 2, 2)), longest, difference)
 
 
-def _ending(path: str | Path, suffix: str) -> Path:
+def _ending(model: object, path: str | Path, suffix: str) -> Path:
+    if not isinstance(model, Model):
+        raise ConfigError(
+            f"this writes models of create_model or load, not a {type(model).__name__}: a module "
+            "of your own with mixers in it goes through torch.onnx.export(module, inputs, "
+            "dynamo=True) or torch.export.export"
+        )
     path = expanded(path)
     if path.suffix != suffix:
         raise ConfigError(f"{path} must end in '{suffix}'")
@@ -237,10 +245,11 @@ def _compare(model: Model, path: Path) -> float:
         session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
     # its errors have no common base
     except Exception as error:
-        kind = str(next(model.parameters()).dtype).removeprefix("torch.")
+        kind = next(model.parameters()).dtype
+        mend = "export model.float()" if kind in HALF else "export it with export_program"
         raise UnsupportedError(
-            f"onnxruntime cannot run this model in {kind}, so that no one could compare it with "
-            f"ours: export model.float() ({str(error).splitlines()[0]})"
+            f"onnxruntime cannot run this model in {str(kind).removeprefix('torch.')}, so that no "
+            f"one could compare it with ours: {mend} ({str(error).splitlines()[0]})"
         ) from error
 
     def run(inputs: dict[str, Tensor]) -> Tensor:
