@@ -11,6 +11,7 @@ from torch._decomp import decomposition_table
 
 import everyformer as ef
 from everyformer.core.errors import ConfigError, MissingExtraError, UnsupportedError
+from everyformer.core.state import named_tensors
 from everyformer.engines.averages.running import _running_average
 from everyformer.interop import export
 from everyformer.interop.export import compare_program, export_onnx, export_program
@@ -195,6 +196,39 @@ def test_half_precision_is_held_to_its_own_rounding(tmp_path, member):
     other.head.weight.data[0] *= 1.05
     with pytest.raises(ef.EveryformerError, match="differs from the model's"):
         export._compare(other, tmp_path / "model.onnx")
+
+
+@pytest.mark.full("5 to 15 s each", parts=3)
+@pytest.mark.parametrize("member", ["linear", "performer", "rfa", *AFTS[1:]])
+def test_a_file_with_a_state_reads_texts_in_pieces(tmp_path, member):
+    onnxruntime = pytest.importorskip("onnxruntime")
+    options = {"aft-local": {"window": 4}, "aft-conv": {"kernel": 5}}.get(member, {})
+    model = model_of(member, "lm", **options).eval()
+    made = export_onnx(model, tmp_path / "model.onnx", state=True)
+    session = onnxruntime.InferenceSession(made.path, providers=["CPUExecutionProvider"])
+    state = named_tensors(model.init_state(2))
+    assert made.inputs == ("tokens", "keep", *(f"state.{name}" for name in state))
+    outputs = [given.name for given in session.get_outputs()]
+    assert outputs == ["logits", *(f"next.{name}" for name in state)]
+    text, logits = torch.randint(30, (2, 140)), []
+    for piece in text.split([100, 1, 1, 38], 1):
+        given = {f"state.{name}": t.numpy() for name, t in state.items()}
+        given |= {"tokens": piece.numpy(), "keep": torch.ones_like(piece).bool().numpy()}
+        new, *after = session.run(None, given)
+        state = {name: torch.from_numpy(t) for name, t in zip(state, after, strict=True)}
+        logits.append(torch.from_numpy(new))
+    with torch.no_grad():
+        out = model(text, state=model.init_state(2))
+    torch.testing.assert_close(torch.cat(logits, 1), out.logits, rtol=0, atol=2e-5)
+    for name, expected in named_tensors(out.state).items():
+        torch.testing.assert_close(state[name], expected, rtol=1e-4, atol=1e-4)
+
+
+def test_a_state_that_grows_or_is_not_there_is_refused(tmp_path):
+    pytest.importorskip("onnxruntime")
+    for member, reason in (("gpt", "grows with the text"), ("gmlp", "state")):
+        with pytest.raises(UnsupportedError, match=reason):
+            export_onnx(model_of(member, "lm"), tmp_path / "model.onnx", state=True)
 
 
 def test_an_operator_that_onnx_does_not_have_is_an_error(tmp_path, monkeypatch):

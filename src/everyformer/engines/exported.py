@@ -218,8 +218,9 @@ def _carried(
     A step maps a state (begun as ``first``), each input's slice and the ``others`` to the next
     state and outputs. (`scan` itself would compile the step, which lengths left open forbid.)
     """
-    # no gradients go through graphs that leave
-    start, over, given = ([t.detach() for t in part] for part in (first, inputs, others))
+    # no gradients go through graphs that leave; states keep one layout in memory
+    over, given = ([t.detach() for t in part] for part in (inputs, others))
+    start = [t.detach().clone(memory_format=torch.contiguous_format) for t in first]
     return list(scan_op(step, start, over, tuple(given)))
 
 

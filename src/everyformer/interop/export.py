@@ -10,8 +10,8 @@ is real; ``types`` (batch, length) int64 where the model has such. Of an image c
 A program of torch keeps the fast operators of this library, so that it must be imported before
 `torch.export.load`. ONNX has no such operators: their forms in its own (`engines.exported`) are
 linear in the length where the member is. Any module of torch with mixers of ours in it is written
-by `torch.onnx.export(module, ..., dynamo=True)` as it is. Not exported: streaming states,
-encoder-decoders, pixel models.
+by `torch.onnx.export(module, ..., dynamo=True)` as it is. Not exported: states that grow with a
+text, encoder-decoders, pixel models.
 """
 
 import copy
@@ -19,7 +19,7 @@ import inspect
 import io
 import logging
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -31,6 +31,7 @@ from torch._decomp import decomposition_table
 from everyformer.core.config import to_dict
 from everyformer.core.errors import ConfigError, EveryformerError, UnsupportedError
 from everyformer.core.mask import Mask
+from everyformer.core.state import named_tensors, refilled
 from everyformer.core.tasks import TASKS
 from everyformer.engines import exported  # noqa: F401 (forms that ONNX has)
 from everyformer.engines.ranges import HALF
@@ -81,6 +82,19 @@ class Program(nn.Module):
         return self.model(inputs, mask=mask, **more).logits
 
 
+class Stream(nn.Module):
+    """A model that goes on from a state, by the names of its tensors, and gives it back."""
+
+    def __init__(self, model: Model) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, tokens: Tensor, keep: Tensor, state: dict[str, Tensor]) -> tuple[Any, ...]:
+        before = refilled(self.model.init_state(tokens.shape[0]), state)
+        out = self.model(tokens, mask=Mask(keep=keep), state=before)
+        return out.logits, *named_tensors(out.state).values()
+
+
 def export_program(model: Model, path: str | Path) -> torch.export.ExportedProgram:
     """Write ``model`` as a program of `torch.export`.
 
@@ -118,7 +132,7 @@ class _Patient(io.FileIO):
         return memoryview(data).nbytes
 
 
-def export_onnx(model: Model, path: str | Path) -> Exported:
+def export_onnx(model: Model, path: str | Path, *, state: bool = False) -> Exported:
     """Write ``model`` for ONNX, and compare what onnxruntime makes of it with the model.
 
     Compared are a batch of one, other lengths than the traced one, and the longest (at most
@@ -128,10 +142,13 @@ def export_onnx(model: Model, path: str | Path) -> Exported:
 
     Args:
         model: as in `export_program`. path: ends in ``.onnx``.
+        state: a text may come in pieces: the file takes ``state.NAME`` for each tensor of the
+            model's state too, which begins as `named_tensors` (model.init_state(batch)), and gives
+            ``next.NAME``, the same after the piece. Of models whose state is of one size.
 
     Raises:
         ConfigError, UnsupportedError: as there; an operator that ONNX does not have; a dtype that
-            onnxruntime does not compute in (bfloat16).
+            onnxruntime does not compute in (bfloat16); a state that grows or that there is not.
         MissingExtraError: onnx, onnxscript or onnxruntime is not installed.
         EveryformerError: onnxruntime's output is not the model's; no file is left.
     """
@@ -139,7 +156,7 @@ def export_onnx(model: Model, path: str | Path) -> Exported:
         extra_module(package, "export", "export to ONNX")
     path = _ending(model, path, ".onnx")
     with evaluating(model), torch.no_grad(), _quiet():
-        program = _program(model)
+        program = _program(model, state)
         called = {node.target for node in program.graph.nodes} - decomposition_table.keys()
         custom = {str(target) for target in called if "everyformer" in str(target)}
         if custom:
@@ -147,7 +164,7 @@ def export_onnx(model: Model, path: str | Path) -> Exported:
                 f"ONNX does not have the operator(s) {', '.join(sorted(custom))} of this model: "
                 "use export_program, or a member that docs/python.md lists for ONNX"
             )
-        onnx_program = _to_onnx(program)
+        onnx_program = _to_onnx(program, state_names(model) if state else ())
     assert onnx_program is not None
     longest = model.longest
     about = {"config": to_dict(model.config), "longest": longest}
@@ -157,7 +174,8 @@ def export_onnx(model: Model, path: str | Path) -> Exported:
         # a file of protobuf ends at 2 GB
         onnx_program.save(temporary, external_data=size > 1.5e9)
         difference = _compare(model, temporary)
-    return Exported(path, tuple(_inputs(model, 2, 2)), longest, difference)
+    names = [value.name or "" for value in onnx_program.model.graph.inputs]
+    return Exported(path, tuple(names), longest, difference)
 
 
 def _ending(model: object, path: str | Path, suffix: str) -> Path:
@@ -173,18 +191,22 @@ def _ending(model: object, path: str | Path, suffix: str) -> Path:
     return path
 
 
-def _program(model: Model) -> torch.export.ExportedProgram:
+def _program(model: Model, state: bool = False) -> torch.export.ExportedProgram:
     """Traced on an example, with batch and length left open."""
     longest = model.longest
     length = 6 if longest is None else min(6, longest)
-    inputs = _inputs(model, 3, length)
+    inputs: dict[str, Any] = _inputs(model, 3, length)
     batch = torch.export.Dim("batch", min=1)
     free: dict[int, Any] = {0: batch}
     if TASKS[model.config.task].embeds_text and length > 1:
         free[1] = torch.export.Dim("length", min=1, max=longest)
-    shapes = dict.fromkeys(inputs, free)
+    shapes: dict[str, Any] = dict.fromkeys(inputs, free)
+    program: nn.Module = Program(model)
+    if state:
+        program, inputs["state"] = Stream(model), _fixed_state(model, inputs["tokens"])
+        shapes["state"] = {name: {0: batch} for name in inputs["state"]}
     try:
-        return torch.export.export(Program(model), (), inputs, dynamic_shapes=shapes)
+        return torch.export.export(program, (), inputs, dynamic_shapes=shapes)
     except (RuntimeError, ValueError) as error:
         if isinstance(error, EveryformerError):
             raise
@@ -193,6 +215,23 @@ def _program(model: Model) -> torch.export.ExportedProgram:
             "torch.export cannot leave batch and length of this model open: "
             + " ".join(line.strip() for line in reason[:2])
         ) from error
+
+
+def _fixed_state(model: Model, tokens: Tensor) -> dict[str, Tensor]:
+    """The state after ``tokens``, which has the shapes that it began with."""
+    began = model.init_state(len(tokens))
+    after = named_tensors(model(tokens, state=began).state)
+    if any(after[name].shape != t.shape for name, t in named_tensors(began).items()):
+        raise UnsupportedError(
+            f"the state of '{model.config.member}' grows with the text, and files hold states of "
+            "one size: export it without state=True, or take linear, performer, rfa or an AFT"
+        )
+    return after
+
+
+def state_names(model: Model) -> list[str]:
+    """Names of the tensors of a model's state, in order."""
+    return list(named_tensors(model.init_state(1)))
 
 
 def _inputs(model: Model, batch: int, length: int) -> dict[str, Tensor]:
@@ -217,9 +256,14 @@ def _inputs(model: Model, batch: int, length: int) -> dict[str, Tensor]:
     return {name: value.to(weight.device) for name, value in inputs.items()}
 
 
-def _to_onnx(program: torch.export.ExportedProgram) -> torch.onnx.ONNXProgram | None:
+def _to_onnx(
+    program: torch.export.ExportedProgram, state: Sequence[str]
+) -> torch.onnx.ONNXProgram | None:
+    names: dict[str, Any] = {"output_names": ["logits", *(f"next.{name}" for name in state)]}
+    if state:
+        names["input_names"] = ["tokens", "keep", *(f"state.{name}" for name in state)]
     try:
-        return torch.onnx.export(program, dynamo=True, output_names=["logits"], verbose=False)
+        return torch.onnx.export(program, dynamo=True, verbose=False, **names)
     except torch.onnx.errors.OnnxExporterError as error:
         reason = str(error.__cause__ or error).strip().splitlines()[-1]
         raise UnsupportedError(
@@ -256,6 +300,20 @@ def _compare(model: Model, path: Path) -> float:
         fed = {name: value.cpu().numpy() for name, value in inputs.items()}
         return torch.from_numpy(session.run(None, fed)[0])
 
+    def stream(inputs: dict[str, Tensor]) -> Tensor:
+        tokens, keep = inputs["tokens"].cpu().numpy(), inputs["keep"].cpu().numpy()
+        states = named_tensors(model.init_state(len(tokens), device="cpu"))
+        state, logits = [t.numpy() for t in states.values()], []
+        cuts = sorted({0, tokens.shape[1] // 2, tokens.shape[1] // 2 + 1, tokens.shape[1]})
+        for piece in map(slice, cuts, cuts[1:]):
+            given = tokens[:, piece], keep[:, piece], *state
+            [new, *state] = session.run(None, dict(zip(names, given, strict=True)))
+            logits.append(torch.from_numpy(new))
+        return torch.cat(logits, 1)
+
+    names = [given.name for given in session.get_inputs()]
+    if any(name.startswith("state.") for name in names):
+        return _difference(model, stream, "onnxruntime, in pieces,")
     return _difference(model, run, "onnxruntime")
 
 
