@@ -11,7 +11,11 @@ CURVES = {
     "rose": (np.where(STEPS < 20, 3 - 0.05 * STEPS, 1 + 0.1 * STEPS), 4.0, "rose again"),
     "never moved": (3 + 0.001 * np.sin(STEPS), 3.0, "stayed where it began (3 to 3): try another"),
     "by heart": (3 * 0.9**STEPS, 3.5, "rows were learned by heart, so give more data"),
-    "still falling": (3 - 0.05 * STEPS, 1.1, "was still falling (1.62 to 1.22): train longer"),
+    "still falling": (
+        3 - 0.05 * STEPS,
+        1.1,
+        "was still falling (1.62 to 1.22): try a higher learning rate (--lr 0.003), and only then",
+    ),
     "at rest": (
         1 + 2 * 0.6**STEPS,
         1.0,

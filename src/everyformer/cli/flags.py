@@ -246,6 +246,29 @@ def is_flag(word: str) -> bool:
     return word == "-h" or (word.startswith("--") and len(word) > 2)
 
 
+def without(words: Sequence[str], others: Iterable[str], flags: Mapping[str, Option]) -> list[str]:
+    """``words`` less the flags that are among ``others`` too, and less their values."""
+    given = {named_flag(word, flags) for word in others if is_flag(word)}
+    kept: list[str] = []
+    left = 0.0
+    for word in words:
+        if is_flag(word):
+            gone = named_flag(word, flags) in given
+            left = takes(word, flags) if gone and "=" not in word else 0
+            kept += [] if gone else [word]
+        elif left:
+            left -= 1
+        else:
+            kept.append(word)
+    return kept
+
+
+def repeats(flag: str, flags: Mapping[str, Option]) -> bool:
+    """True of a flag that may be given several times."""
+    hint = flags[flag].hint
+    return get_origin(hint) is Annotated and _REPEATED in get_args(hint)[1:]
+
+
 def takes(word: str, flags: Mapping[str, Option]) -> float:
     """Number of words that follow a flag at most: one, where nothing is known of it."""
     option = flags.get(named_flag(word, flags))

@@ -14,7 +14,16 @@ from typing import Any, ClassVar, Generic, NoReturn, TypeVar
 
 import tyro
 
-from everyformer.cli.flags import FlagGroup, arrange, is_flag, named_flag, registry, unset
+from everyformer.cli.flags import (
+    FlagGroup,
+    arrange,
+    is_flag,
+    named_flag,
+    registry,
+    repeats,
+    takes,
+    unset,
+)
 from everyformer.cli.messages import answer_with, refuse_files
 from everyformer.cli.names import MATTER, as_in_file, full_name, nearest_flags
 from everyformer.core.config import NoneWord, Options, Said, converted, to_dict
@@ -141,6 +150,7 @@ class Line(Generic[C]):
         flags = group.flags()
         answer_with(flags)
         placed, rest = arrange(self.words, flags, self.names)
+        self._refuse_repeated(rest, flags)
         if not {"member", "members"}.isdisjoint(f.name for f in dataclasses.fields(self.kind)):  # type: ignore[arg-type]
             refuse_files(placed, self.verb)
         values, others = self._values(group, [*placed, *rest], about, examples)
@@ -214,6 +224,17 @@ class Line(Generic[C]):
                 print(f"\n`everyformer {self.verb} {HELP[0]} {ALL}` shows the other {hidden}")
             print(f"\n{EVERYWHERE}\n\nexamples:\n{lines}")
             raise Finished from stop
+
+    def _refuse_repeated(self, rest: Sequence[str], flags: dict[str, Any]) -> None:
+        """An option of one value that has two, behind it or at two places."""
+        for flag, value, other in zip(self.words, self.words[1:], self.words[2:], strict=False):
+            alone = is_flag(flag) and "=" not in flag and takes(flag, flags) == 1
+            if alone and not is_flag(value) and re.fullmatch(r"-?[\d.]+(e-?\d+)?", other):
+                raise Spelled(f"{flag} takes one value, not {value} and {other}: give one of them")
+        known = [named_flag(word, flags) for word in rest if is_flag(word)]
+        for flag in known:
+            if flag in flags and known.count(flag) > 1 and not repeats(flag, flags):
+                raise Spelled(f"{flag} is given {known.count(flag)} times: give it once")
 
     def _refuse(self, word: str, flags: dict[str, Any]) -> NoReturn:
         if not word.startswith("-"):

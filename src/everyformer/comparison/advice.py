@@ -17,6 +17,8 @@ APART = 1.15
 """held-out loss over training loss from which on a model has learned its rows by heart"""
 SURE = 4.0
 """standard errors from which on a rise is none of the batches' luck"""
+FAST = 1e-3
+"""a learning rate from which on ten times as much is too much"""
 FEW = 8
 """logged steps from which on a curve says something"""
 
@@ -62,7 +64,11 @@ def advice(evaluation: Mapping[str, Any], curve: Curve, lr: float) -> str:
             "and look whether targets belong to their rows"
         )
     if end < before * (1 - FALLING):
-        return f"the training loss was still falling ({before:.3g} to {end:.3g}): {LONGER}"
+        # it fell all the way, so that larger steps would have gone farther
+        return (
+            f"the training loss was still falling ({before:.3g} to {end:.3g}): try a higher "
+            f"learning rate (--lr {lr * (10 if lr < FAST else 3):.1g}), and only then {LONGER}"
+        )
     return (
         f"the training loss came to rest at {end:.3g}, as the learning rate did: {LONGER}, or take "
         f"a larger model (--width, --layers) or another learning rate (--lr {lr * 3:.1g})"

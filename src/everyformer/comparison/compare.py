@@ -29,6 +29,7 @@ from everyformer.comparison.plan import Entrant, check_design, entrants, jobs, o
 from everyformer.comparison.results import Calibrated, FailedRow, Results, TableRow
 from everyformer.comparison.timing import LayerTimes
 from everyformer.comparison.trainings import Finished, Say, Trainings, say_news
+from everyformer.core.devices import check_compiler, pick_device
 from everyformer.core.plugins import allow_model
 from everyformer.core.tasks import ALL_TASKS, TASKS
 from everyformer.core.wording import counted, duration, few
@@ -144,6 +145,8 @@ def _read(config: CompareConfig, say: Say) -> Dataset:
     own_options(config)
     check_design(config)
     check_folder(config)
+    if config.training.compile:
+        check_compiler(pick_device(config.training.device))
     with doing(f"reading {config.data.source}"):
         dataset = load_dataset(
             config.data,

@@ -11,7 +11,7 @@ import torch
 
 from everyformer.comparison.config import OWN, CompareConfig
 from everyformer.core.config import Choice, to_dict
-from everyformer.core.errors import ConfigError, GeneError
+from everyformer.core.errors import ConfigError, GeneError, MissingExtraError
 from everyformer.core.foreign import FAILURES, describe
 from everyformer.data.dataset import Dataset
 from everyformer.family import info
@@ -80,6 +80,8 @@ def entrants(config: CompareConfig, dataset: Dataset) -> list[Entrant]:
                 run = dataclasses.replace(run, model=sized)
             ready.append(Entrant(member, run, complete, count))
             target = target or count
+        except MissingExtraError:
+            raise  # before a budget is spent on the others
         except ConfigError as error:
             if member in own and not isinstance(error, GeneError):
                 raise

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from everyformer.core.errors import ConfigError
+from everyformer.core.errors import ConfigError, UnsupportedError
 
 AUTOCASTING = frozenset(
     kind
@@ -62,6 +62,21 @@ def pick_device(device: str, local_rank: int | None = None) -> torch.device:
     if chosen.type == "meta":
         raise ConfigError("device 'meta' cannot be used here: its tensors have no numbers")
     return chosen
+
+
+def check_compiler(device: torch.device) -> None:
+    """Raises `UnsupportedError` where torch.compile would need a C++ compiler that is not there."""
+    if device.type != "cpu":
+        return
+    from torch._inductor import cpp_builder, exc
+
+    try:
+        cpp_builder.get_cpp_compiler()
+    except (exc.InvalidCxxCompiler, RuntimeError, OSError) as error:
+        raise UnsupportedError(
+            "compiling needs a C++ compiler, and none was found here: install one (g++ or clang), "
+            "or go on without compile"
+        ) from error
 
 
 def accelerator_name() -> str | None:

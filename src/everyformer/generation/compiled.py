@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, fx
 from torch.fx.experimental import _config
 
+from everyformer.core.devices import check_compiler
 from everyformer.core.errors import UnsupportedError
 from everyformer.core.outputs import ModelOutput
 from everyformer.core.state import StackState, in_step, innermost
@@ -74,7 +75,7 @@ class CompiledStep:
 
     def __init__(self, model: Model) -> None:
         if CompiledStep.backend is inductor:
-            _check_compiler()
+            check_compiler(next(model.parameters()).device)
         self.model = model
         shapes: Any = _config
         self.tracing = torch._dynamo.config.patch(TRACING)
@@ -101,15 +102,3 @@ class CompiledStep:
                 f"graph ({str(error).splitlines()[0]}): generate without compile"
             ) from error
         return out
-
-
-def _check_compiler() -> None:
-    from torch._inductor import cpp_builder, exc
-
-    try:
-        cpp_builder.get_cpp_compiler()
-    except (exc.InvalidCxxCompiler, RuntimeError, OSError) as error:
-        raise UnsupportedError(
-            "compiling needs a C++ compiler, and none was found here: install one (g++ or clang), "
-            "or generate without compile"
-        ) from error

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from everyformer.core.errors import ConfigError, PluginError, ResourceError
+from everyformer.core.errors import ConfigError, MissingExtraError, PluginError, ResourceError
 from everyformer.core.foreign import FAILURES, describe
 from everyformer.core.plugins import named
 from everyformer.laws.adapters import subject_of
@@ -124,7 +124,7 @@ def foreign(name: str) -> Iterator[None]:
     try:
         with contextlib.redirect_stdout(sys.stderr):
             yield
-    except (ConfigError, PluginError, ResourceError):
+    except (ConfigError, MissingExtraError, PluginError, ResourceError):
         raise
     except FAILURES as error:
         raise PluginError(f"the model '{name}' cannot be made: {describe(error)}") from error

@@ -203,10 +203,18 @@ def model_config(spec: RunSpec, dataset: Dataset, origin: ModelConfig | None = N
 
 
 def build_run(spec: RunSpec, dataset: Dataset, origin: ModelConfig | None = None) -> Model:
-    """The model of a run as it is before its first step: weights follow from the run's seed."""
+    """The model of a run as it is before its first step: weights follow from the run's seed.
+
+    Raises:
+        UnsupportedError: the run compiles it, and there is no compiler.
+    """
     import torch
 
+    from everyformer.core.devices import check_compiler, pick_device
     from everyformer.models.build import build_model
+
+    if spec.training.compile:
+        check_compiler(pick_device(spec.training.device))
 
     config = model_config(spec, dataset, origin)
     torch.manual_seed(seed_of(spec.training.seed, spec.member))

@@ -7,12 +7,14 @@ from collections.abc import Sequence
 import tyro
 
 from everyformer.cli.console import emit
+from everyformer.cli.flags import FlagGroup, without
 from everyformer.cli.parsing import Line, say, take
 from everyformer.cli.playing import environment_words
 from everyformer.comparison.config import CompareConfig, usual_training
 from everyformer.core import plugins as own
 from everyformer.core.config import part_of
-from everyformer.family import names
+from everyformer.family import info, names
+from everyformer.laws.names import is_target
 from everyformer.report.terminal import render
 from everyformer.system.files import is_remote
 
@@ -40,6 +42,9 @@ def run(words: Sequence[str]) -> int:
         default=_options_of_folder(line)
         or CompareOptions(training=usual_training(line.peek("data.env"))),
     )
+    for name in (member.partition("@")[0] for member in options.members):
+        if not is_target(name):
+            info(name)
     from everyformer.comparison.compare import run_comparison
     from everyformer.comparison.folder import recorded_options
     from everyformer.report.comparison import write_report
@@ -79,6 +84,7 @@ def _command(words: Sequence[str], config: CompareConfig) -> str:
     if before is None:
         return own.command(shlex.join(["compare", *rest]))
     rest = take(rest, "--out")[1]
+    before = shlex.join(without(shlex.split(before), rest, FlagGroup(CompareOptions()).flags()))
     return f"{before} {shlex.join(rest)}" if rest else before
 
 

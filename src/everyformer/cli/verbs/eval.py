@@ -68,6 +68,7 @@ def run(words: Sequence[str]) -> int:
         named_as(options.out, FIGURES)
     windowed = options.mode is not None or options.stride is not None or options.streams != 1
     check_sweep(options, windowed)
+    from everyformer.cli.threads import choose_threads
     from everyformer.cli.trained import open_run
     from everyformer.comparison.summary import NOT_WRITING
     from everyformer.core.leaks import leak_of
@@ -110,6 +111,10 @@ def run(words: Sequence[str]) -> int:
         raise ConfigError(
             "--out is where the picture of --lengths, --mode or --sweep goes: leave it out"
         )
+    many = options.sequences is None or options.sequences > 2 * options.batch
+    if many and not TASKS[trained.task].acts:
+        one = rules | {"limit": options.batch}
+        choose_threads(lambda: evaluate(model, dataset, remember=False, **one))
     translations = _translations(model, dataset, options)
     if windowed:
         from everyformer.report.lengths import draw_positions

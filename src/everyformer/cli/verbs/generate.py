@@ -33,6 +33,9 @@ if TYPE_CHECKING:
     from everyformer.data.tokenizers.base import Tokenizer
     from everyformer.models.base import Model
 
+TRIED = 4
+"""tokens that are drawn to see how many threads are fastest"""
+
 
 def run(words: Sequence[str]) -> int:
     """Write the continuation to stdout as it is made."""
@@ -107,6 +110,7 @@ def _text(trained: TrainedRun, options: GenerateOptions) -> int:
     rules["tokens"] = tokens = _fitting(model, options.tokens, max(map(len, ids)), seen)
     kind = "a state" if exact else "recomputing (the member has no exact state)"
     say(f"{'endless' if tokens is None else tokens} tokens with {kind}")
+    _choose_threads(model, ids, rules)
     if len(texts) > 1:
         made = _side_by_side(model, texts, ids, options, rules)
     else:
@@ -114,6 +118,16 @@ def _text(trained: TrainedRun, options: GenerateOptions) -> int:
     if options.json:
         emit({"run": options.run, "texts": made})
     return 0
+
+
+def _choose_threads(model: Model, ids: list[list[int]], rules: dict[str, Any]) -> None:
+    """By a few first tokens, where there are many more."""
+    from everyformer.cli.threads import choose_threads
+    from everyformer.generation.sampling import stream
+
+    if rules["tokens"] is None or rules["tokens"] > 8 * TRIED:
+        few = rules | {"tokens": TRIED, "compile": False, "state": None}
+        choose_threads(lambda: list(stream(model, ids, **few)))
 
 
 def _side_by_side(
@@ -214,6 +228,10 @@ def _translations(trained: TrainedRun, options: GenerateOptions) -> int:
     sources = [encode_source(tokenizer, lines[number]) for number in filled]
     model = trained.model(options.average)
     settle_exits(trained, model, options.exits)
+    if len(sources) > 2 * TRIED:
+        from everyformer.cli.threads import choose_threads
+
+        choose_threads(lambda: translate_all(model, tokenizer, sources[:1], options.search))
     translations = translate_all(model, tokenizer, sources, options.search)
     by_line = dict(zip(filled, translations, strict=True))
     if options.json:
