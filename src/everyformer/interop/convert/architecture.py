@@ -1,16 +1,26 @@
 """`HubArchitecture`: how a system's config reads as ours, and ours as its; its tensors."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
 from everyformer.core.bounds import Amount, Count, Layers, Rate, Whole
 from everyformer.core.config import converted
-from everyformer.core.errors import CheckpointError, ConfigError, UnsupportedError, nearest
+from everyformer.core.errors import (
+    CheckpointError,
+    ConfigError,
+    MissingExtraError,
+    UnsupportedError,
+    nearest,
+)
 from everyformer.core.tasks import TASKS
+from everyformer.core.wording import few, shortened
 from everyformer.genes.config import ModelConfig
 from everyformer.genes.feedforward import FEEDFORWARD
+from everyformer.interop.convert.agreement import quiet
 from everyformer.interop.convert.rules import Rule
+from everyformer.system.extras import extra_module
 
 ALL_BIASES = ("query", "key", "value", "output")
 ACTIVATIONS = {
@@ -93,11 +103,46 @@ def written(names: Names, config: ModelConfig) -> dict[str, Any]:
 
 COMMON: dict[str, Any] = {
     "architectures": tuple[str, ...] | None,
-    "tie_word_embeddings": bool | None,
     "id2label": dict[str, str] | None,
     "num_labels": Count | None,
+    "tie_word_embeddings": bool | None,
+    "quantization_config": dict[str, Any] | None,
+    **dict.fromkeys(
+        ("dtype", "torch_dtype"), Literal["float16", "bfloat16", "float32", "float64"] | None
+    ),
 }
 """what every system's config may say"""
+ONLY: dict[str, Any] = {
+    "is_decoder": False,
+    "add_cross_attention": False,
+    "tie_encoder_decoder": False,
+    "problem_type": "single_label_classification",
+}
+"""what no config here may say otherwise"""
+_IDLE = """
+model_type label2id transformers_version _name_or_path name_or_path _commit_hash _num_labels
+tokenizer_class finetuning_task task_specific_params transformers.js_config is_llama_config
+unsloth_version unsloth_fixed attn_implementation _attn_implementation _attn_implementation_autoset
+is_encoder_decoder output_past output_attentions output_hidden_states return_dict use_return_dict
+use_cache torchscript use_bfloat16 onnx_export gradient_checkpointing chunk_size_feed_forward
+reorder_and_upcast_attn tf_legacy_loss bos_token_id eos_token_id pad_token_id sep_token_id
+decoder_start_token_id prefix max_sequence_length model_max_length n_ctx vocab_size n_positions
+max_position_embeddings decoder_vocab_size extra_pos_embeddings
+
+initializer_range init_std classifier_dropout classif_dropout encoder_layerdrop decoder_layerdrop
+layerdrop directionality encoder_stride cross_attention_hidden_size
+
+max_length min_length do_sample early_stopping num_beams num_beam_groups diversity_penalty
+temperature top_k top_p typical_p repetition_penalty length_penalty no_repeat_ngram_size
+encoder_no_repeat_ngram_size bad_words_ids num_return_sequences output_scores
+return_dict_in_generate remove_invalid_values forced_eos_token_id
+"""
+IDLE = frozenset(_IDLE.split())
+"""What changes no output of a model here, unless its architecture declares it: records of how it
+was made and is used; what is for training and for parts that are not read; what is for generation
+there."""
+OTHER_HEADS = ("summary_", "pooler_")
+"""what else begins so changes none either"""
 
 
 @dataclass(frozen=True)
@@ -121,6 +166,8 @@ class HubArchitecture:
     """types of what else their config says; what may be None may also be left out"""
     ignored: str = ""
     """pattern of buffers that hold nothing learned, and of further names of tied tensors"""
+    only: Mapping[str, Any] = field(default_factory=dict)
+    """values that have a counterpart, where others have none"""
 
     @property
     def fields(self) -> dict[str, Any]:
@@ -157,6 +204,21 @@ class HubArchitecture:
                     f"the config.json of this {self.model_type} checkpoint {fault}"
                 ) from error
 
+    def refuse_unknown(self, config: dict[str, Any]) -> None:
+        """Raise if a config says what is not read here, unless it changes no output.
+
+        What it leaves as its class has it is passed over, where transformers is installed.
+        """
+        only = ONLY | dict(self.only)
+        refuse(config, **only)
+        unknown = unread(config, {*COMMON, *self.fields, *only})
+        if unknown:
+            with quiet(), suppress(MissingExtraError):
+                auto = extra_module("transformers", "hf", "its defaults").AutoConfig
+                usual = auto.for_model(self.model_type).to_dict()
+                unknown = {k: v for k, v in unknown.items() if k not in usual or v != usual[k]}
+        refuse_all(unknown)
+
     def task(self, config: dict[str, Any]) -> str:
         """The task of a checkpoint, by the class that its config names."""
         named = (config.get("architectures") or [None])[0]
@@ -179,6 +241,28 @@ def refuse(config: dict[str, Any], **expected: Any) -> None:
                 f"the checkpoint has {name}={config[name]!r}, which has no counterpart here (only "
                 f"{value!r} has)"
             )
+
+
+def unread(config: Mapping[str, Any], known: Collection[str]) -> dict[str, Any]:
+    """What a config says that is not ``known`` here, and may change an output."""
+    return {
+        name: value
+        for name, value in config.items()
+        if name not in known
+        and name not in IDLE
+        and not name.startswith(OTHER_HEADS)
+        and value not in (None, {}, [])
+    }
+
+
+def refuse_all(unknown: Mapping[str, Any]) -> None:
+    """Raise if anything is left that nothing here knows."""
+    if unknown:
+        said = [shortened(f"{name}={value!r}", 60) for name, value in unknown.items()]
+        raise UnsupportedError(
+            f"the checkpoint's config.json says {few(said, 4)}, which the import does not know, so "
+            "that its outputs might be others: if it changes none, remove it there"
+        )
 
 
 def label_count(config: dict[str, Any]) -> int:
