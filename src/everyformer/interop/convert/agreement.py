@@ -28,7 +28,7 @@ class Origin(NamedTuple):
 
     name: str
     build: Callable[[torch.dtype], nn.Module]
-    """the model with its weights in a dtype; a copy, which may be changed"""
+    """the model, its weights rounded to a dtype; a copy, which may be changed"""
     read: Callable[[nn.Module, dict[str, Tensor]], Tensor]
     """its outputs for inputs by the names that transformers gives them"""
 
@@ -40,8 +40,12 @@ def hub_origin(name: str, config: Mapping[str, Any], tensors: Mapping[str, Tenso
         cls = getattr(extra_module("transformers", "hf", "comparing"), name)
         said = {k: v for k, v in config.items() if k not in ("quantization_config", "dtype")}
         chosen = cls.config_class.from_dict(said)
+        # rounded as ours are; tables that it computes are not
+        weights = _cast(tensors, kind)
         with quiet():
-            built = cls.from_pretrained(None, config=chosen, state_dict=dict(tensors), dtype=kind)
+            built = cls.from_pretrained(
+                None, config=chosen, state_dict=weights, dtype=torch.float64
+            )
         assert isinstance(built, nn.Module)
         return built
 

@@ -97,7 +97,7 @@ def import_checkpoint(
     config = _configured(described, task, options)
     model = build_model(config)
     shapes = {name: value.shape for name, value in model.state_dict().items()}
-    tensors, beside = read_folder(folder)
+    tensors, notes = read_folder(folder)
     said = dtype or getattr(torch, theirs.get("dtype") or theirs.get("torch_dtype") or "", None)
     tensors = dequantised(tensors, theirs, said)
     if not any(name.startswith(known.prefix) for name in tensors):
@@ -113,9 +113,8 @@ def import_checkpoint(
     tied = {name: by_storage.get(value.data_ptr()) for name, value in weights.items()}
     filled = {name: value for name, value in tied.items() if value is not None} | filled
     report.made = [name for name in report.made if name not in filled]
+    report.notes += notes
     fill(model, filled, said, report)
-    if beside:
-        report.notes.append(f"not read, since they are no part of the model: {listed(beside)}")
     if mixer is not None or options or OURS in theirs:
         report.notes.append("not compared with transformers, since it is to be another model")
     else:

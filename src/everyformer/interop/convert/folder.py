@@ -75,7 +75,7 @@ def read_config(folder: Path, name: str = "config.json") -> dict[str, Any]:
 
 
 def read_folder(folder: Path) -> tuple[dict[str, Tensor], list[str]]:
-    """The tensors of a folder's model, and the safetensors files beside it, which are not read.
+    """The tensors of a folder's model, and a note on safetensors files beside it, if any.
 
     The index says which files are the model, else it is model.safetensors.
 
@@ -116,7 +116,9 @@ def read_folder(folder: Path) -> tuple[dict[str, Tensor], list[str]]:
     for part in sorted(parts):
         read = read_tensors(folder / part)
         tensors |= {name: value for name, value in read.items() if places.get(name, part) == part}
-    return tensors, sorted(files - parts)
+    beside = sorted(files - parts)
+    told = f"not read, since the model is in other files: {few(beside)}"
+    return tensors, [told] if beside else []
 
 
 def dequantised(
