@@ -1,5 +1,6 @@
 """`HubArchitecture`: how a system's config reads as ours, and ours as its; its tensors."""
 
+import re
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -113,36 +114,31 @@ COMMON: dict[str, Any] = {
 }
 """what every system's config may say"""
 ONLY: dict[str, Any] = {
-    "is_decoder": False,
-    "add_cross_attention": False,
-    "tie_encoder_decoder": False,
+    **dict.fromkeys(("is_decoder", "add_cross_attention", "tie_encoder_decoder"), False),
+    **dict.fromkeys(("rope_interleaved", "use_mrope"), False),
     "problem_type": "single_label_classification",
 }
 """what no config here may say otherwise"""
-_IDLE = """
-model_type label2id transformers_version _name_or_path name_or_path _commit_hash _num_labels
-tokenizer_class finetuning_task task_specific_params transformers.js_config is_llama_config
-unsloth_version unsloth_fixed attn_implementation _attn_implementation _attn_implementation_autoset
-is_encoder_decoder output_past output_attentions output_hidden_states return_dict use_return_dict
-use_cache torchscript use_bfloat16 onnx_export gradient_checkpointing chunk_size_feed_forward
-reorder_and_upcast_attn tf_legacy_loss bos_token_id eos_token_id pad_token_id sep_token_id
-decoder_start_token_id prefix max_sequence_length model_max_length n_ctx vocab_size n_positions
-max_position_embeddings decoder_vocab_size extra_pos_embeddings
-
-initializer_range init_std classifier_dropout classif_dropout encoder_layerdrop decoder_layerdrop
-layerdrop directionality encoder_stride cross_attention_hidden_size
-
-max_length min_length do_sample early_stopping num_beams num_beam_groups diversity_penalty
-temperature top_k top_p typical_p repetition_penalty length_penalty no_repeat_ngram_size
-encoder_no_repeat_ngram_size bad_words_ids num_return_sequences output_scores
-return_dict_in_generate remove_invalid_values forced_eos_token_id
-"""
-IDLE = frozenset(_IDLE.split())
-"""What changes no output of a model here, unless its architecture declares it: records of how it
-was made and is used; what is for training and for parts that are not read; what is for generation
-there."""
-OTHER_HEADS = ("summary_", "pooler_")
-"""what else begins so changes none either"""
+IDLE = re.compile(
+    # records of how it was made and is used, and what its class does not read
+    r"""model_type|label2id|transformers_version|_?name_or_path|_commit_hash|_num_labels|prefix|
+    tokenizer_class|finetuning_task|task_specific_params|transformers\.js_config|unsloth_.*|
+    _?attn_implementation\w*|is_(encoder_decoder|llama_config)|(use_)?return_dict\w*|torchscript|
+    output_(past|attentions|hidden_states|scores)|use_(cache|bfloat16)|gradient_checkpointing|
+    onnx_export|chunk_size_feed_forward|reorder_and_upcast_attn|tf_legacy_loss|
+    (bos|eos|pad|sep|decoder_start|forced_eos)_token_id|max_sequence_length|model_max_length|
+    n_ctx|n_positions|max_position_embeddings|(decoder_)?vocab_size|extra_pos_embeddings|
+    attention_mode|ignore_attention_mask|normalize_(before|embedding)|add_bias_logits|
+    add_final_layer_norm|static_position_embeddings|"""
+    # for training, for parts that are not read, and for generation there
+    r"""initializer_range|init_std|\w*layerdrop|(classifier|classif)_dropout|(summary|pooler)_\w+|
+    directionality|encoder_stride|cross_attention_hidden_size|(max|min)_length|do_sample|
+    early_stopping|num_(beams|beam_groups|return_sequences)|temperature|top_[kp]|typical_p|
+    (diversity|repetition|length)_penalty|(encoder_)?no_repeat_ngram_size|bad_words_ids|
+    remove_invalid_values""",
+    re.VERBOSE,
+)
+"""what changes no output of any model here, unless its architecture declares it"""
 
 
 @dataclass(frozen=True)
@@ -205,19 +201,17 @@ class HubArchitecture:
                 ) from error
 
     def refuse_unknown(self, config: dict[str, Any]) -> None:
-        """Raise if a config says what is not read here, unless it changes no output.
+        """Raise if a config says what is not read here, changes outputs and is not its default."""
 
-        What it leaves as its class has it is passed over, where transformers is installed.
-        """
-        only = ONLY | dict(self.only)
-        refuse(config, **only)
-        unknown = unread(config, {*COMMON, *self.fields, *only})
-        if unknown:
+        def defaults() -> dict[str, Any]:
             with quiet(), suppress(MissingExtraError):
                 auto = extra_module("transformers", "hf", "its defaults").AutoConfig
-                usual = auto.for_model(self.model_type).to_dict()
-                unknown = {k: v for k, v in unknown.items() if k not in usual or v != usual[k]}
-        refuse_all(unknown)
+                return dict(auto.for_model(self.model_type).to_dict())
+            return {}
+
+        only = ONLY | dict(self.only)
+        refuse(config, **only)
+        refuse_unknown(config, {*COMMON, *self.fields, *only}, defaults)
 
     def task(self, config: dict[str, Any]) -> str:
         """The task of a checkpoint, by the class that its config names."""
@@ -243,22 +237,17 @@ def refuse(config: dict[str, Any], **expected: Any) -> None:
             )
 
 
-def unread(config: Mapping[str, Any], known: Collection[str]) -> dict[str, Any]:
-    """What a config says that is not ``known`` here, and may change an output."""
-    return {
-        name: value
-        for name, value in config.items()
-        if name not in known
-        and name not in IDLE
-        and not name.startswith(OTHER_HEADS)
-        and value not in (None, {}, [])
-    }
-
-
-def refuse_all(unknown: Mapping[str, Any]) -> None:
-    """Raise if anything is left that nothing here knows."""
-    if unknown:
-        said = [shortened(f"{name}={value!r}", 60) for name, value in unknown.items()]
+def refuse_unknown(
+    config: Mapping[str, Any],
+    known: Collection[str],
+    defaults: Callable[[], Mapping[str, Any]] = dict,
+) -> None:
+    """Raise if a config says what is not ``known``, may change an output and is no default."""
+    left = {name: value for name, value in config.items() if value not in (None, {}, [])}
+    left = {k: v for k, v in left.items() if k not in known and not IDLE.fullmatch(k)}
+    usual = defaults() if left else {}
+    said = [shortened(f"{k}={v!r}", 60) for k, v in left.items() if k not in usual or v != usual[k]]
+    if said:
         raise UnsupportedError(
             f"the checkpoint's config.json says {few(said, 4)}, which the import does not know, so "
             "that its outputs might be others: if it changes none, remove it there"

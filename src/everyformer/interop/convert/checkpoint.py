@@ -6,6 +6,7 @@ Only safetensors are read: a pickle can run anything when it is opened.
 import dataclasses
 import sys
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,7 +23,7 @@ from everyformer.data.tokenizers.base import Tokenizer
 from everyformer.genes import GENES
 from everyformer.genes.config import ModelConfig
 from everyformer.genes.mixers.attention.options import AttentionOptions
-from everyformer.interop.convert.agreement import compare, fill, hub_origin
+from everyformer.interop.convert.agreement import build_theirs, compare, fill
 from everyformer.interop.convert.architecture import HubArchitecture
 from everyformer.interop.convert.bert import BERT_LIKE
 from everyformer.interop.convert.decision_transformer import DECISION_TRANSFORMER, OURS
@@ -118,7 +119,9 @@ def import_checkpoint(
     if mixer is not None or options or OURS in theirs:
         report.notes.append("not compared with transformers, since it is to be another model")
     else:
-        compare(model, hub_origin(known.classes[task], theirs, tensors), report)
+        name = known.classes[task]
+        build = partial(build_theirs, name, theirs, tensors)
+        compare(model, f"transformers' {name}", build, report)
     return Imported(model, report)
 
 

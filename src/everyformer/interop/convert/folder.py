@@ -11,7 +11,7 @@ from torch import Tensor
 
 from everyformer.core.bounds import Count
 from everyformer.core.config import converted
-from everyformer.core.errors import CheckpointError, ConfigError, UnsupportedError
+from everyformer.core.errors import CheckpointError, UnsupportedError
 from everyformer.core.wording import few
 from everyformer.system.extras import extra_module
 from everyformer.system.files import require_regular
@@ -93,11 +93,8 @@ def read_folder(folder: Path) -> tuple[dict[str, Tensor], list[str]]:
         )
     places: dict[str, str] = {}
     if (folder / INDEX).exists():
-        try:
-            said = read_config(folder, INDEX).get("weight_map")
-            places = converted(dict[str, str], said, "weight_map")
-        except ConfigError as error:
-            raise CheckpointError(f"{folder / INDEX} is no index: {error}") from error
+        table = read_config(folder, INDEX).get("weight_map")
+        places = converted(dict[str, str], table, f"weight_map of {INDEX}")
     parts = {*places.values()}
     if WHOLE in files - parts:
         if parts and parts <= files:
@@ -107,10 +104,9 @@ def read_folder(folder: Path) -> tuple[dict[str, Tensor], list[str]]:
         # an index of files that are gone was left behind by an earlier save
         places, parts = {}, {WHOLE}
     if not parts or not parts <= files:
-        missing = few(sorted(parts - files)) or f"{WHOLE} or {INDEX}"
         raise CheckpointError(
-            f"{folder} lacks {missing}, and of {few(sorted(files))} nothing says that it is the "
-            "whole model: save it again, or download what is missing"
+            f"{folder} lacks {few(sorted(parts - files)) or f'{WHOLE} and {INDEX}'}, so that "
+            f"{few(sorted(files))} may not be the whole model: save it again, or download the rest"
         )
     tensors: dict[str, Tensor] = {}
     for part in sorted(parts):
@@ -131,27 +127,21 @@ def dequantised(
         CheckpointError: scales that do not fit.
     """
     said = config.get("quantization_config") or {}
-    others = [name for name in tensors if QUANTISED.search(name)]
-    if said.get("quant_method", "fp8") != "fp8" or others or "load_in_8bit" in said:
+    other = next(filter(QUANTISED.search, tensors), None)
+    if other or said.get("quant_method", None if said else "fp8") != "fp8":
         method = said.get("quant_method", "a method that config.json does not name")
-        beside = f" ({others[0]})" if others else ""
         raise UnsupportedError(
-            f"the checkpoint is quantised by {method}{beside}, which is not read, but fp8 with "
-            f"scales called *{SCALE} is: give the model as it was before, or dequantise it there"
+            f"the checkpoint is quantised by {method}{f' ({other})' if other else ''}, which is "
+            f"not read, but fp8 with scales called *{SCALE} is: give the model as it was before"
         )
-    try:
-        block = converted(
-            tuple[Count, Count] | None, said.get("weight_block_size"), "weight_block_size"
-        )
-    except ConfigError as error:
-        raise CheckpointError(f"the quantization_config says what cannot be: {error}") from error
+    where = "weight_block_size of quantization_config"
+    block = converted(tuple[Count, Count] | None, said.get("weight_block_size"), where)
     result = dict(tensors)
     for name, weight in tensors.items():
         if name + SCALE not in tensors or weight.itemsize > 1:
             continue
         scale = result.pop(name + SCALE).float()
-        if scale.numel() == 1:
-            scale = scale.reshape(1, 1)
+        scale = scale.reshape(1, 1) if scale.numel() == 1 else scale
         sides = block or (tuple(weight.shape) if scale.numel() == 1 else BLOCK)
         blocks = tuple(-(-n // side) for n, side in zip(weight.shape, sides, strict=False))
         if weight.dim() != 2 or tuple(scale.shape) != blocks:

@@ -14,8 +14,7 @@ from everyformer.interop.convert.architecture import (
     HubArchitecture,
     feedforward,
     refuse,
-    refuse_all,
-    unread,
+    refuse_unknown,
 )
 from everyformer.interop.convert.rules import Rule, in_layers, linked
 from everyformer.models.draft import by_layer
@@ -70,9 +69,9 @@ FURTHER: dict[str, Any] = {
     "attention_dropout": Rate | None,
 }
 OF_ALL = {
-    "rope_theta", "rope_type", "type", "partial_rotary_factor", "mscale", "mscale_all_dim",
+    *("rope_theta", "rope_type", "type", "partial_rotary_factor", "mscale", "mscale_all_dim"),
     "original_max_position_embeddings",
-}  # fmt: skip
+}
 """rotary parameters that are read of every kind of scaling"""
 
 
@@ -154,8 +153,7 @@ def _describe(model_type: str, config: ModelConfig) -> dict[str, Any]:
 def _scaling(rotary: dict[str, Any], config: dict[str, Any]) -> dict[str, Any]:
     """Their rotary parameters as options of `RopeScaling`; what they leave out as they fill it."""
     kind = rotary.get("rope_type", rotary.get("type", "default"))
-    read = OF_ALL | {*SCALINGS.get(kind, {}).values()}
-    refuse_all({f"rope_parameters.{k}": v for k, v in unread(rotary, read).items()})
+    refuse_unknown(rotary, OF_ALL | {*SCALINGS.get(str(kind), {}).values()})
     refuse({k: v for k, v in rotary.items() if v is not None}, partial_rotary_factor=1.0)
     if kind == "default":
         return {}
@@ -214,12 +212,7 @@ LLAMA_LIKE = tuple(
         describe=partial(_describe, name.lower()),
         rules=_rules,
         further=FURTHER,
-        only={
-            "hidden_act": "silu",
-            "pretraining_tp": 1,
-            "use_mrope": False,
-            "rope_interleaved": False,
-        },
+        only={"hidden_act": "silu", "pretraining_tp": 1},
         ignored=r"rotary_emb\.inv_freq$|^lm_head\.weight$",
     )
     for name in ("Llama", "Mistral", "Qwen2")

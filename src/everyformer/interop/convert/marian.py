@@ -103,11 +103,5 @@ MARIAN = HubArchitecture(
         "num_hidden_layers": Count | None,
     },
     ignored=r"embed_positions\.weight$|embed_tokens\.weight$|^lm_head\.weight$",
-    only={
-        "share_encoder_decoder_embeddings": True,
-        "tie_word_embeddings": True,
-        **dict.fromkeys(("normalize_before", "normalize_embedding"), False),
-        **dict.fromkeys(("add_bias_logits", "add_final_layer_norm"), False),
-        "static_position_embeddings": True,
-    },
+    only={"share_encoder_decoder_embeddings": True, "tie_word_embeddings": True},
 )

@@ -11,6 +11,7 @@ import importlib
 import math
 import re
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +21,12 @@ from torch import Tensor, nn
 from everyformer.blocks.parts import activate
 from everyformer.core.errors import CheckpointError, ConfigError, UnsupportedError
 from everyformer.core.wording import shortened
-from everyformer.interop.convert.agreement import Origin, compare, fill
+from everyformer.interop.convert.agreement import compare, fill
 from everyformer.interop.convert.architecture import (
     ALL_BIASES,
     activation,
     refuse,
-    refuse_all,
-    unread,
+    refuse_unknown,
 )
 from everyformer.interop.convert.checkpoint import Imported
 from everyformer.interop.convert.folder import dequantised, read_config, read_folder
@@ -34,26 +34,21 @@ from everyformer.interop.convert.rules import Rule, in_layers, linked, take_all
 from everyformer.models.build import build_model, configure
 from everyformer.system.files import expanded
 
-HEAD_DIM = 64
-"""channels of a head of timm's tiny, small, base and large ViTs; others have others"""
-BLOCKS = ("Block", "SpatialGatingBlock")
-PLAIN_WIDTHS = (192, 384, 768, 1024)
-"""channels of these ViTs"""
+HEAD_DIM, PLAIN_WIDTHS = 64, (192, 384, 768, 1024)
+"""channels of a head of timm's tiny, small, base and large ViTs, and their widths"""
 PLAIN = re.compile(r"vit_(tiny|small|base|large)_patch\d+_\d+(\.\w+)?|gmlp_\w+")
 """architectures that are timm's classes as they are by default"""
-_READ = """
-architecture model_args global_pool num_classes num_features pretrained_cfg label_names
-label_descriptions
-
-img_size act_layer num_heads patch_size in_chans embed_dim depth num_blocks mlp_ratio qkv_bias
-class_token init_values drop_rate pos_drop_rate patch_drop_rate proj_drop_rate attn_drop_rate
-drop_path_rate weight_init fix_init dynamic_img_size
-"""
-READ = frozenset(_READ.split())
-"""What a config.json of timm says, and its model_args, and is read, follows from the tensors or
-changes no output."""
-ONLY: dict[str, Any] = {"fc_norm": False, "final_norm": True, "qk_norm": False, "pre_norm": False}
-ONLY |= {"no_embed_class": False, "pool_include_prefix": False, "reg_tokens": 0}
+FIELDS = re.compile(
+    # what is read, what tensors show, and what is for training or for people
+    r"""architecture|model_args|global_pool|img_size|act_layer|num_heads|
+    num_(classes|features|blocks)|patch_size|in_chans|embed_dim|depth|mlp_ratio|qkv_bias|
+    class_token|(pos_|patch_|proj_|attn_)?drop_rate|drop_path_rate|weight_init|fix_init|
+    pretrained_cfg|label_(names|descriptions)""",
+    re.VERBOSE,
+)
+"""what a config.json of timm, or its model_args, may say"""
+ONLY: dict[str, Any] = dict.fromkeys(("fc_norm", "pre_norm", "qk_norm", "no_embed_class"), False)
+ONLY |= {"final_norm": True, "proj_bias": True, "reg_tokens": 0}
 """values that have a counterpart, where others have none"""
 ENDS = {"stack.norm": "norm", "pool.head": "head"}
 VIT_LAYER = {
@@ -89,25 +84,16 @@ def import_timm(
         CheckpointError: tensors missing or of other sizes.
         ConfigError: the number of heads is not known.
     """
-    module: nn.Module | None = None
-    said: dict[str, Any] = {}
-    notes: list[str] = []
+    module, said, notes = None, dict[str, Any](), list[str]()
     if isinstance(source, nn.Module):
         module, tensors = source, dict(source.state_dict())
     elif isinstance(source, Mapping):
         tensors = dict(source)
-        notes = [
-            "not compared with timm: a state dict does not say heads, activation, the norms' "
-            "epsilon and pooling, which are taken for timm's usual ones"
-        ]
     else:
-        config = read_config(expanded(source))
         tensors, notes = read_folder(expanded(source))
         tensors = dequantised(tensors, {}, None)
-        module, said = _origin(config, tensors)
-    if module is not None:
-        said = _stated(module)
-    notes += said.pop("notes", [])
+        module, said = _built(read_config(expanded(source)), tensors)
+    said = _stated(module) if module is not None else said
     said |= {"heads": heads} if heads else {}
     if "pos_embed" in tensors:
         options, rules = _vit(tensors, said)
@@ -128,61 +114,57 @@ def import_timm(
         )
     report.notes += notes
     fill(model, filled, None, report)
-    if module is not None:
-        origin = Origin(
-            f"timm's {type(module).__name__}",
-            lambda _: copy.deepcopy(module).cpu(),
-            lambda built, inputs: built(inputs["pixel_values"]),
+    if module is None:
+        report.notes.append(
+            "not compared with timm, which did not build it: what tensors do not show (heads, "
+            "activation, epsilon, pooling) is what timm's usual models have, unless it is given"
         )
-        compare(model, origin, report)
+    else:
+        build = partial(copy.deepcopy, module)
+        compare(model, f"timm's {type(module).__name__}", lambda _: build().cpu(), report)
     return Imported(model, report)
 
 
-def _origin(
+def _built(
     config: dict[str, Any], tensors: dict[str, Tensor]
 ) -> tuple[nn.Module | None, dict[str, Any]]:
     """What timm builds of a config, with the weights; or, without timm, what the config says.
 
     Raises:
         UnsupportedError: it says what is not known here, or what only timm knows.
-        CheckpointError: it says other sizes than the tensors have.
+        CheckpointError: timm cannot build that, or it has other tensors.
     """
-    given = config.get("model_args") or {}
-    if not isinstance(given, dict):
+    name, args = str(config.get("architecture")), config.get("model_args") or {}
+    if not isinstance(args, dict):
         raise CheckpointError("the config.json's model_args are no table of options")
-    args = {"global_pool": config.get("global_pool"), **given}
-    args = {name: value for name, value in args.items() if value is not None}
+    args = {"global_pool": config.get("global_pool"), **args}
+    args = {key: value for key, value in args.items() if value is not None}
     refuse(args, **ONLY)
-    refuse_all(unread({**config, **args}, {*READ, *ONLY}))
-    name = str(config.get("architecture"))
+    refuse_unknown({**config, **args}, [*filter(FIELDS.fullmatch, (*config, *args)), *ONLY])
     try:
         timm = importlib.import_module("timm")
-        with torch.device("meta"):
-            classes = len(tensors.get("head.bias", ()))
-            module = timm.create_model(name, pretrained=False, **{"num_classes": classes, **args})
-    except Exception as error:  # timm's, of any kind
-        reason = shortened(" ".join(f"{type(error).__name__}: {error}".split()), 200)
-    else:
+    except (ImportError, RuntimeError):  # it is not there, or torchvision is of another torch
+        timm = None
+    if timm is not None and name.partition(".")[0] in timm.list_models():
+        sizes = {"num_classes": len(tensors.get("head.bias", ())), **args}
         try:
+            with torch.device("meta"):
+                module: nn.Module = timm.create_model(name, pretrained=False, **sizes)
             module.load_state_dict(tensors, assign=True)
-        except RuntimeError as error:
+        except Exception as error:  # timm's, of any kind
             reason = shortened(" ".join(str(error).split()), 200)
             raise CheckpointError(f"its config.json says another model: {reason}") from error
-        assert isinstance(module, nn.Module)
         return module, {}
     if not PLAIN.fullmatch(name):
-        raise UnsupportedError(
-            f"what timm's '{name}' is only timm knows, which does not say it: {reason}"
-        )
+        raise UnsupportedError(f"what timm's '{name}' is only timm knows: install timm")
     size, act = args.get("img_size"), args.get("act_layer", "gelu")
     said = {
         "pooling": args.get("global_pool"),
         "heads": args.get("num_heads"),
         "feedforward": activation("gelu_new" if act == "gelu_tanh" else str(act)),
         "image": (size, size) if isinstance(size, int) else size,
-        "notes": [f"not compared with timm: {reason}"],
     }
-    return None, {name: value for name, value in said.items() if value is not None}
+    return None, {key: value for key, value in said.items() if value is not None}
 
 
 def _stated(module: nn.Module) -> dict[str, Any]:
@@ -191,25 +173,21 @@ def _stated(module: nn.Module) -> dict[str, Any]:
     Raises:
         UnsupportedError: norms or an activation that have no counterpart here.
     """
-    layers: Any = module.get_submodule("blocks.0")
-    stem: Any = getattr(module, "patch_embed", None) or getattr(module, "stem", None)
-    norms = {n: part.eps for n, part in module.named_modules() if hasattr(part, "eps")}
+    norms = {name: part.eps for name, part in module.named_modules() if hasattr(part, "eps")}
     # the gate's own norm is torch's usual one on both sides
     kinds = {eps for name, eps in norms.items() if not name.endswith("gate.norm")}
     if len(kinds) != 1:
         raise UnsupportedError(f"timm's norms have the epsilons {sorted(kinds)}, ours have one")
-    if type(layers).__name__ not in BLOCKS:
-        raise UnsupportedError(
-            f"timm's {type(layers).__name__} has no counterpart here (only {' and '.join(BLOCKS)} "
-            "have)"
-        )
-    mlp = getattr(layers, "mlp", None) or getattr(layers, "mlp_channels", None)
+    parts: dict[str, Any] = dict(module.named_modules())
+    stem = parts.get("patch_embed") or parts.get("stem")
+    mlp = parts.get("blocks.0.mlp") or parts.get("blocks.0.mlp_channels")
     said = {
-        "heads": getattr(getattr(layers, "attn", None), "num_heads", None),
+        "heads": getattr(parts.get("blocks.0.attn"), "num_heads", None),
         "pooling": getattr(module, "global_pool", None),
         "norm_eps": kinds.pop(),
         "feedforward": _activation(getattr(mlp, "act", None)),
         "image": getattr(stem, "img_size", None),
+        "block": type(parts.get("blocks.0")).__name__,
     }
     return {name: value for name, value in said.items() if value is not None}
 
@@ -277,6 +255,7 @@ def _vit(tensors: dict[str, Tensor], said: dict[str, Any]) -> tuple[dict[str, An
             f"timm's global_pool='{pooling}' {'beside a' if first else 'without'} class token has "
             "no counterpart here (only 'token' with one and 'avg' without have)"
         )
+    refuse(said, block="Block")
     biased = "blocks.0.attn.qkv.bias" in tensors
     options |= {
         "member": "vit",
@@ -302,7 +281,7 @@ def _gmlp(tensors: dict[str, Tensor], said: dict[str, Any]) -> tuple[dict[str, A
     tokens = _shape(tensors, "blocks.0.mlp_channels.gate.proj.weight", 3)[-1]
     options = _image(tensors, "stem.proj", tokens, said)
     hidden = _shape(tensors, "blocks.0.mlp_channels.fc1.weight", 2)[0]
-    refuse(said, feedforward="gelu", pooling="avg")
+    refuse(said, feedforward="gelu", pooling="avg", block="SpatialGatingBlock")
     options |= {"member": "gmlp", "mlp_ratio": hidden / options["width"], "heads": 1}
     rules = [
         *linked({"patches": "stem.proj", **ENDS}),
