@@ -75,8 +75,9 @@ def import_checkpoint(
     Without another mixer or options, and up to 200 million parameters, the outputs of both are
     compared where transformers is installed; the report says by how much they differ, or why not.
 
-    Positions count a row's real tokens, wherever its padding is. GPT-2 and BERT of transformers
-    count padding on the left too, unless they get ``position_ids``; RoBERTa does as ours.
+    Positions count a row's real tokens, on whichever side its padding is, as those of RoBERTa and
+    Longformer there; BERT, BigBird, GPT-2 and Marian of transformers count padding on the left
+    too, where ``position_ids`` do not say otherwise.
 
     Raises:
         CheckpointError: nothing to read there, pickles only, tensors missing or of other sizes.
