@@ -213,8 +213,9 @@ def parquet(tmp_path: Path) -> Any:
     pyarrow = pytest.importorskip("pyarrow")
     from pyarrow.parquet import write_table
 
-    def make(**columns: Any) -> Path:
-        write_table(pyarrow.table(columns), tmp_path / "a.parquet")
+    def make(said: str = "{}", **columns: Any) -> Path:
+        table = pyarrow.table(columns).replace_schema_metadata({"huggingface": said})
+        write_table(table, tmp_path / "a.parquet")
         return tmp_path / "a.parquet"
 
     return make
@@ -239,6 +240,54 @@ def test_labels_of_parquet_are_whole_numbers_or_missing(parquet: Any, load: Load
         load(parquet(text=texts, label=[1.0, np.nan, 2.0, 1.0, None, 2.0]))
     with pytest.raises(DataError, match="row 1: 'text' holds 5, which is no text"):
         load(parquet(text=[5, 6, 7], label=["a"] * 3), "classify-text")
+
+
+KEPT = {"names": ["no", "yes", "maybe"], "_type": "ClassLabel"}
+SAID = {"text": {"dtype": "string", "_type": "Value"}, "label": KEPT, "pair": [KEPT]}
+
+
+def test_classes_of_datasets_are_called_as_their_file_says(parquet: Any, load: Load) -> None:
+    """As datasets 5.2 writes its features beside the numbers of a ClassLabel."""
+    said = json.dumps({"info": {"features": SAID}})
+    texts = [f"text {n}" for n in range(6)]
+    path = parquet(said, text=texts, label=[0, 2, 0, 2, 2, 0])
+    rows = load(path, "classify-text")
+    assert rows.classes == ("maybe", "no")
+    plain = [("text", "label"), *zip(texts, ["no", "maybe"] * 2 + ["maybe", "no"], strict=True)]
+    csv = write(path.parent / "plain", {"a.csv": delimited(plain)}) / "a.csv"
+    assert rows.fingerprint == load(csv, "classify-text").fingerprint
+    with pytest.raises(DataError, match="2 texts without a label: row 2, row 5; fill"):
+        load(parquet(said, text=texts, label=[0, -1, 0, 1, -1, 1]))
+    for forged in (
+        "[",
+        "[]",
+        json.dumps({"info": {"features": {"label": {"_type": "ClassLabel"}}}}),
+    ):
+        with pytest.raises(DataError, match="keeps names of classes in an unknown form"):
+            load(parquet(forged, text=texts, label=[0, 1] * 3))
+
+
+@pytest.mark.parametrize("cell", [b"\x89PNG" * 999, {"bytes": b"\x89PNG" * 999, "path": None}])
+def test_pictures_in_parquet_are_refused_in_one_sentence(
+    parquet: Any, load: Load, cell: Any
+) -> None:
+    path = parquet(image=[cell] * 6, label=["a", "b"] * 3)
+    with pytest.raises(DataError, match="'image' holds the bytes of a file") as caught:
+        load(path, "classify-text", text_column="image")
+    assert len(str(caught.value)) < 400
+    with pytest.raises(DataError, match=r"'image' holds .*…, which is no label"):
+        load(path, "classify-text", text_column="label", label_column="image")
+    with pytest.raises(DataError, match="holds no pictures, which the task classify-image needs"):
+        load(path, "classify-image")
+
+
+def test_long_cells_are_shortened_in_messages(parquet: Any, load: Load) -> None:
+    path = parquet(text=["a"] * 6, label=[["word"] * 999] * 6)
+    with pytest.raises(
+        DataError, match=r"'label' holds \['word', .*…, which is no label"
+    ) as caught:
+        load(path, "classify-text")
+    assert len(str(caught.value)) < 400
 
 
 def test_what_is_no_parquet_is_refused(tmp_path: Path, load: Load) -> None:

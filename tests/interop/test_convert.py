@@ -200,6 +200,8 @@ def test_both_directions_give_the_same_logits(case, tmp_path):
     # random blocks are drawn, not learned, and none are saved
     made = [name for name in report.made if not name.endswith(".order")]
     assert (made, report.left) == ([], [])
+    assert report.difference is not None, report.notes
+    assert report.difference < 1e-6
     kind = theirs.config.model_type
     lengths = (41,) if kind in ("longformer", "big_bird") else (9,)
     lengths = (9, 16, 17, 30) if "rotations" in case else lengths

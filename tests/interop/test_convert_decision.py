@@ -88,6 +88,9 @@ def test_what_comes_from_transformers_predicts_the_same_and_goes_back_the_same(
     first = theirs.encoder.wpe.weight[0]
     assert first.abs().max() > 0.1
     close(ours.norm.bias, theirs.embed_ln.bias + first)
+    compared = import_checkpoint(tmp_path / "theirs").report.difference
+    assert compared is not None
+    assert compared < 1e-12
     export_checkpoint(ours, tmp_path / "back")
     again = transformers.DecisionTransformerModel.from_pretrained(
         tmp_path / "back", attn_implementation="eager", dtype=torch.float64

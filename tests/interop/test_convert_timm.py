@@ -1,10 +1,13 @@
-"""Weights of timm's ViT and gMLP: the modules' own outputs where timm can be imported."""
+"""Weights of timm's ViT and gMLP without timm: by formulas, and what a config.json says."""
 
+import json
 import math
+from importlib.util import find_spec
 
 import pytest
 import torch
 import torch.nn.functional as F
+from safetensors.torch import save_file
 
 from everyformer.core.errors import ConfigError, EveryformerError, UnsupportedError
 from everyformer.interop.convert import import_timm
@@ -68,8 +71,7 @@ def test_gmlp_of_timm_gives_what_its_formula_gives():
     torch.testing.assert_close(model(images).logits, expected, rtol=0, atol=1e-5)
 
 
-@pytest.mark.parametrize("biased", [True, False])
-def test_a_vit_has_the_biases_that_its_tensors_have(biased):
+def vit_tensors():
     tensors = norm("norm", WIDTH) | layer("head", CLASSES, WIDTH)
     tensors |= {"pos_embed": torch.randn(1, 5, WIDTH), "cls_token": torch.randn(1, 1, WIDTH)}
     tensors |= {"patch_embed.proj.weight": torch.randn(WIDTH, 3, 4, 4)}
@@ -79,37 +81,18 @@ def test_a_vit_has_the_biases_that_its_tensors_have(biased):
         ("mlp.fc1", HIDDEN, WIDTH), ("mlp.fc2", WIDTH, HIDDEN),
     ):  # fmt: skip
         tensors |= layer(f"blocks.0.{part}", rows, columns)
-    tensors |= norm("blocks.0.norm1", WIDTH) | norm("blocks.0.norm2", WIDTH)
+    return tensors | norm("blocks.0.norm1", WIDTH) | norm("blocks.0.norm2", WIDTH)
+
+
+@pytest.mark.parametrize("biased", [True, False])
+def test_a_vit_has_the_biases_that_its_tensors_have(biased):
+    tensors = vit_tensors()
     if not biased:
         del tensors["blocks.0.attn.qkv.bias"]
     model, report = import_timm(tensors, heads=2)
-    assert (report.made, report.left) == ([], [])
+    assert (report.made, report.left, report.difference) == ([], [], None)
+    assert report.notes[-1].startswith("not compared with timm, which did not build it: ")
     assert len(model.stack.blocks[0].mixer.project.biases or {}) == 3 * biased
-
-
-def test_modules_of_timm_give_the_same_outputs():
-    pytest.importorskip("torchvision", reason="timm cannot be imported without torchvision")
-    pytest.importorskip("timm")
-    from timm.layers import GatedMlp
-    from timm.models.mlp_mixer import MlpMixer, SpatialGatingBlock
-    from timm.models.vision_transformer import VisionTransformer
-
-    sizes = {"img_size": 8, "patch_size": 4, "num_classes": CLASSES}
-    gmlp = {"mlp_ratio": 6, "block_layer": SpatialGatingBlock, "mlp_layer": GatedMlp}
-    modules = [
-        MlpMixer(num_blocks=2, embed_dim=WIDTH, **sizes, **gmlp),
-        VisionTransformer(depth=2, embed_dim=WIDTH, num_heads=2, **sizes),
-        VisionTransformer(depth=2, embed_dim=WIDTH, num_heads=2, qkv_bias=False, **sizes),
-    ]
-    images = torch.rand(2, 3, 8, 8)
-    for module in modules:
-        with torch.no_grad():
-            for weight in module.parameters():
-                weight.add_(0.2 * torch.randn_like(weight))
-            expected = module.eval()(images)
-        model, report = import_timm(module)
-        assert (report.made, report.left) == ([], [])
-        torch.testing.assert_close(model(images).logits, expected, rtol=0, atol=1e-5)
 
 
 def test_what_has_no_counterpart_is_refused():
@@ -138,3 +121,45 @@ def test_tensors_of_any_shape_are_refused_in_one_sentence(name, shape):
         with pytest.raises(EveryformerError) as caught:
             import_timm(tensors)
         assert "\n" not in str(caught.value)
+
+
+ARGS = {"embed_dim": WIDTH, "depth": 1, "num_heads": 2, "patch_size": 4, "img_size": 8}
+
+
+def folder_of(folder, args, tensors=None, **config):
+    save_file(tensors or vit_tensors(), folder / "model.safetensors")
+    config = {"architecture": "vit_tiny_patch16_224", "model_args": {**ARGS, **args}, **config}
+    (folder / "config.json").write_text(json.dumps(config))
+    return folder
+
+
+def test_a_folder_says_heads_activation_and_sides(tmp_path):
+    table = torch.randn(1, 1 + 2 * PATCHES, WIDTH)
+    tensors = vit_tensors() | {"pos_embed": table}
+    args = {"act_layer": "quick_gelu", "img_size": [8, 16]}
+    model, report = import_timm(folder_of(tmp_path, args, tensors))
+    config = model.config
+    assert (config.heads, config.image, config.pooling) == (2, (3, 8, 16), "class")
+    assert config.genes["feedforward"].name == "gelu-sigmoid"
+    assert report.notes[-1].startswith("compared" if find_spec("timm") else "not compared with")
+
+
+@pytest.mark.parametrize(
+    ("args", "config", "message"),
+    [
+        ({"global_pool": "avg", "fc_norm": False}, {}, r"global_pool='avg' beside a class token"),
+        ({}, {"global_pool": "max"}, r"global_pool='max' beside|another model"),
+        ({"act_layer": "tanh"}, {}, "activation"),
+        ({"reg_tokens": 4}, {}, r"reg_tokens=4.*\(only 0 has\)"),
+        ({"norm_layer": "rmsnorm"}, {}, r"norm_layer='rmsnorm', which the import does not know"),
+        ({}, {"sampler": "x" * 3000}, r"sampler='x{40,60}…, which the import does not know"),
+        ({"checkpoint_path": "a.pth"}, {}, r"checkpoint_path='a.pth', which the import"),
+        ({"img_size": [4, 8]}, {}, "another model|not those of an image of 4x8"),
+        ({}, {"architecture": "vit_tall_patch16_224"}, "'vit_tall_patch16_224' is only timm knows"),
+    ],
+)
+def test_what_a_folder_says_and_ours_cannot_be_is_refused(args, config, message, tmp_path):
+    with pytest.raises(EveryformerError, match=message) as caught:
+        import_timm(folder_of(tmp_path, args, **config))
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 400

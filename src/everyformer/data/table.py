@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from everyformer.core.errors import DataError
-from everyformer.core.wording import counted
+from everyformer.core.wording import counted, shortened
 from everyformer.data.headers import finds_header
 from everyformer.data.sources import Entry, Source, reading, text_lines
 from everyformer.system.extras import extra_module
@@ -99,10 +99,16 @@ class Table(ABC):
         """
         if cell is None:
             return ""
+        held = cell.get("bytes") if isinstance(cell, dict) else cell
+        if isinstance(held, bytes):
+            raise DataError(
+                f"{self.at(number)}: {self.column(index)} holds the bytes of a file, which are not "
+                "read out of a table; save pictures as files, a folder for each class"
+            )
         if not isinstance(cell, str):
             raise DataError(
-                f"{self.at(number)}: {self.column(index)} holds {cell!r}, which is no text; quote "
-                "it, or choose another column"
+                f"{self.at(number)}: {self.column(index)} holds {shortened(repr(cell), 60)}, which "
+                "is no text; quote it, or choose another column"
             )
         if not cell.isascii():
             try:
@@ -120,10 +126,10 @@ class Table(ABC):
         Raises:
             DataError: it is a list or has fields.
         """
-        if isinstance(cell, list | dict):
+        if isinstance(cell, list | dict | bytes):
             raise DataError(
-                f"{self.at(number)}: {self.column(index)} holds {cell!r}, which is no label; it "
-                "must be text or a number"
+                f"{self.at(number)}: {self.column(index)} holds {shortened(repr(cell), 60)}, which "
+                "is no label; it must be text or a number"
             )
         if cell is None or cell != cell:  # a number that is missing is NaN in Parquet
             return ""
@@ -281,15 +287,17 @@ class JsonTable(Table):
 
 
 class ParquetTable(Table):
-    """A Parquet file; its rows are counted from 1."""
+    """A Parquet file, its rows counted from 1; classes of datasets are read by their names."""
 
     unit = "row"
 
     def __init__(self, source: Source, entry: Entry) -> None:
         super().__init__(source, entry)
         with self._opened() as file:
+            self._classes = _class_names(file.schema_arrow.metadata or {}, self.where)
             first = next(file.iter_batches(batch_size=SAMPLE), None)
-            self._sample([] if first is None else first.to_pylist())
+            rows = [] if first is None else first.to_pylist()
+            self._sample([{name: self._named(name, row[name]) for name in row} for row in rows])
 
     def rows(self, columns: Sequence[int]) -> Iterator[tuple[int, list[Any]]]:
         names, number = [self.names[column] for column in columns], 0
@@ -298,7 +306,10 @@ class ParquetTable(Table):
                 cells = [batch.column(name).to_pylist() for name in names]
                 for row in zip(*cells, strict=True):
                     number += 1
-                    yield number, list(row)
+                    yield number, list(map(self._named, names, row))
+
+    def _named(self, name: str, cell: Any) -> Any:
+        return self._classes[name].get(cell, cell) if name in self._classes else cell
 
     @contextmanager
     def _opened(self) -> Iterator[Any]:
@@ -315,6 +326,24 @@ class ParquetTable(Table):
                 yield parquet.ParquetFile(stream)
         except pyarrow.ArrowException as error:
             raise DataError(f"{self.where} is not readable as Parquet: {error}") from error
+
+
+def _class_names(metadata: Mapping[bytes, bytes], where: str) -> dict[str, dict[Any, str | None]]:
+    """What the numbers of each `ClassLabel` mean, by column; -1 is none.
+
+    Raises:
+        DataError: datasets says it otherwise.
+    """
+    try:
+        said = from_json(metadata.get(b"huggingface", b"{}").decode())
+        features = said.get("info", {}).get("features", {})
+        return {
+            name: {-1: None, **dict(enumerate(told["names"]))}
+            for name, told in features.items()
+            if isinstance(told, dict) and told.get("_type") == "ClassLabel"
+        }
+    except (ValueError, AttributeError, KeyError, TypeError) as error:
+        raise DataError(f"{where} keeps names of classes in an unknown form: {error}") from error
 
 
 def read_table(source: Source, entry: Entry, header: str, names: Sequence[str]) -> Table:

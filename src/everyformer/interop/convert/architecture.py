@@ -1,16 +1,27 @@
 """`HubArchitecture`: how a system's config reads as ours, and ours as its; its tensors."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+import re
+from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
 from everyformer.core.bounds import Amount, Count, Layers, Rate, Whole
 from everyformer.core.config import converted
-from everyformer.core.errors import CheckpointError, ConfigError, UnsupportedError, nearest
+from everyformer.core.errors import (
+    CheckpointError,
+    ConfigError,
+    MissingExtraError,
+    UnsupportedError,
+    nearest,
+)
 from everyformer.core.tasks import TASKS
+from everyformer.core.wording import few, shortened
 from everyformer.genes.config import ModelConfig
 from everyformer.genes.feedforward import FEEDFORWARD
+from everyformer.interop.convert.agreement import quiet
 from everyformer.interop.convert.rules import Rule
+from everyformer.system.extras import extra_module
 
 ALL_BIASES = ("query", "key", "value", "output")
 ACTIVATIONS = {
@@ -93,11 +104,41 @@ def written(names: Names, config: ModelConfig) -> dict[str, Any]:
 
 COMMON: dict[str, Any] = {
     "architectures": tuple[str, ...] | None,
-    "tie_word_embeddings": bool | None,
     "id2label": dict[str, str] | None,
     "num_labels": Count | None,
+    "tie_word_embeddings": bool | None,
+    "quantization_config": dict[str, Any] | None,
+    **dict.fromkeys(
+        ("dtype", "torch_dtype"), Literal["float16", "bfloat16", "float32", "float64"] | None
+    ),
 }
 """what every system's config may say"""
+ONLY: dict[str, Any] = {
+    **dict.fromkeys(("is_decoder", "add_cross_attention", "tie_encoder_decoder"), False),
+    **dict.fromkeys(("rope_interleaved", "use_mrope"), False),
+    "problem_type": "single_label_classification",
+}
+"""what no config here may say otherwise"""
+IDLE = re.compile(
+    # records of how it was made and is used, and what its class does not read
+    r"""model_type|label2id|transformers_version|_?name_or_path|_commit_hash|_num_labels|prefix|
+    tokenizer_class|finetuning_task|task_specific_params|transformers\.js_config|unsloth_.*|
+    _?attn_implementation\w*|is_(encoder_decoder|llama_config)|(use_)?return_dict\w*|torchscript|
+    output_(past|attentions|hidden_states|scores)|use_(cache|bfloat16)|gradient_checkpointing|
+    onnx_export|chunk_size_feed_forward|reorder_and_upcast_attn|tf_legacy_loss|
+    (bos|eos|pad|sep|decoder_start|forced_eos)_token_id|max_sequence_length|model_max_length|
+    n_ctx|n_positions|max_position_embeddings|(decoder_)?vocab_size|extra_pos_embeddings|
+    attention_mode|ignore_attention_mask|normalize_(before|embedding)|add_bias_logits|
+    add_final_layer_norm|static_position_embeddings|"""
+    # for training, for parts that are not read, and for generation there
+    r"""initializer_range|init_std|\w*layerdrop|(classifier|classif)_dropout|(summary|pooler)_\w+|
+    directionality|encoder_stride|cross_attention_hidden_size|(max|min)_length|do_sample|
+    early_stopping|num_(beams|beam_groups|return_sequences)|temperature|top_[kp]|typical_p|
+    (diversity|repetition|length)_penalty|(encoder_)?no_repeat_ngram_size|bad_words_ids|
+    remove_invalid_values""",
+    re.VERBOSE,
+)
+"""what changes no output of any model here, unless its architecture declares it"""
 
 
 @dataclass(frozen=True)
@@ -121,6 +162,8 @@ class HubArchitecture:
     """types of what else their config says; what may be None may also be left out"""
     ignored: str = ""
     """pattern of buffers that hold nothing learned, and of further names of tied tensors"""
+    only: Mapping[str, Any] = field(default_factory=dict)
+    """values that have a counterpart, where others have none"""
 
     @property
     def fields(self) -> dict[str, Any]:
@@ -157,6 +200,19 @@ class HubArchitecture:
                     f"the config.json of this {self.model_type} checkpoint {fault}"
                 ) from error
 
+    def refuse_unknown(self, config: dict[str, Any]) -> None:
+        """Raise if a config says what is not read here, changes outputs and is not its default."""
+
+        def defaults() -> dict[str, Any]:
+            with quiet(), suppress(MissingExtraError):
+                auto = extra_module("transformers", "hf", "its defaults").AutoConfig
+                return dict(auto.for_model(self.model_type).to_dict())
+            return {}
+
+        only = ONLY | dict(self.only)
+        refuse(config, **only)
+        refuse_unknown(config, {*COMMON, *self.fields, *only}, defaults)
+
     def task(self, config: dict[str, Any]) -> str:
         """The task of a checkpoint, by the class that its config names."""
         named = (config.get("architectures") or [None])[0]
@@ -179,6 +235,23 @@ def refuse(config: dict[str, Any], **expected: Any) -> None:
                 f"the checkpoint has {name}={config[name]!r}, which has no counterpart here (only "
                 f"{value!r} has)"
             )
+
+
+def refuse_unknown(
+    config: Mapping[str, Any],
+    known: Collection[str],
+    defaults: Callable[[], Mapping[str, Any]] = dict,
+) -> None:
+    """Raise if a config says what is not ``known``, may change an output and is no default."""
+    left = {name: value for name, value in config.items() if value not in (None, {}, [])}
+    left = {k: v for k, v in left.items() if k not in known and not IDLE.fullmatch(k)}
+    usual = defaults() if left else {}
+    said = [shortened(f"{k}={v!r}", 60) for k, v in left.items() if k not in usual or v != usual[k]]
+    if said:
+        raise UnsupportedError(
+            f"the checkpoint's config.json says {few(said, 4)}, which the import does not know, so "
+            "that its outputs might be others: if it changes none, remove it there"
+        )
 
 
 def label_count(config: dict[str, Any]) -> int:

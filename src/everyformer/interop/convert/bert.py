@@ -22,7 +22,6 @@ from everyformer.interop.convert.architecture import (
     activation,
     described_labels,
     label_count,
-    refuse,
 )
 from everyformer.interop.convert.rules import Rule, in_layers, linked
 from everyformer.models.draft import by_layer
@@ -105,6 +104,10 @@ class Encoder:
         if self.classifies:
             classes["classify-text"] = f"{self.name}ForSequenceClassification"
             ignored += r"|\.pooler\.|seq_relationship"
+        only: dict[str, Any] = {"position_embedding_type": "absolute"}
+        if self.roberta:
+            # their positions begin behind it
+            only["pad_token_id"] = self.first - 1
         return HubArchitecture(
             model_type=self.model_type or self.body,
             prefix=f"{self.body}.",
@@ -115,14 +118,10 @@ class Encoder:
             rules=self._rules,
             further={"max_position_embeddings": Count, **self.further},
             ignored=ignored,
+            only=only,
         )
 
     def _options(self, config: dict[str, Any], task: str) -> dict[str, Any]:
-        absolute = {"position_embedding_type": "absolute"}
-        refuse(config, is_decoder=False, add_cross_attention=False, **absolute)
-        if self.roberta:
-            # their positions begin behind it
-            refuse(config, pad_token_id=self.first - 1)
         usual = activation(config["hidden_act"])
         options = {
             "max_length": config["max_position_embeddings"] - self.first,

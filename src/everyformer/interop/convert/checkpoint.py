@@ -6,6 +6,7 @@ Only safetensors are read: a pickle can run anything when it is opened.
 import dataclasses
 import sys
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,9 +23,16 @@ from everyformer.data.tokenizers.base import Tokenizer
 from everyformer.genes import GENES
 from everyformer.genes.config import ModelConfig
 from everyformer.genes.mixers.attention.options import AttentionOptions
+from everyformer.interop.convert.agreement import build_theirs, compare, fill
 from everyformer.interop.convert.architecture import HubArchitecture
 from everyformer.interop.convert.bert import BERT_LIKE
-from everyformer.interop.convert.decision_transformer import DECISION_TRANSFORMER
+from everyformer.interop.convert.decision_transformer import DECISION_TRANSFORMER, OURS
+from everyformer.interop.convert.folder import (
+    dequantised,
+    find_folder,
+    read_config,
+    read_folder,
+)
 from everyformer.interop.convert.gpt2 import GPT2
 from everyformer.interop.convert.llama import LLAMA_LIKE
 from everyformer.interop.convert.marian import MARIAN
@@ -33,18 +41,13 @@ from everyformer.interop.convert.tokenizer import export_tokenizer
 from everyformer.interop.convert.vit import VIT
 from everyformer.models.base import Model
 from everyformer.models.build import build_model, configure
-from everyformer.system.extras import extra_module
-from everyformer.system.files import expanded, require_regular, write_text, written_whole
-from everyformer.system.plain import from_json, to_json
-from everyformer.training.remote import fetched
-from everyformer.training.storage import read_tensors
+from everyformer.system.files import expanded, write_text, written_whole
+from everyformer.system.plain import to_json
 
 ARCHITECTURES: dict[str, HubArchitecture] = {
     known.model_type: known
     for known in (GPT2, *BERT_LIKE, VIT, MARIAN, *LLAMA_LIKE, DECISION_TRANSFORMER)
 }
-FILES = ("*.json", "*.safetensors", "*.spm")
-"""files that are read of a checkpoint on the hub"""
 
 
 class Imported(NamedTuple):
@@ -54,17 +57,32 @@ class Imported(NamedTuple):
     report: Report
 
 
-def import_checkpoint(source: str | Path, *, mixer: str | None = None, **options: Any) -> Imported:
+def import_checkpoint(
+    source: str | Path,
+    *,
+    mixer: str | None = None,
+    dtype: torch.dtype | None = None,
+    **options: Any,
+) -> Imported:
     """A checkpoint of `transformers` as a model of this library, in evaluation mode.
 
     Args:
         source: a folder with config.json and safetensors, or a name on the Hugging Face hub.
         mixer: takes the place of attention in every layer; its weights are fresh.
+        dtype: of all weights (default: what config.json says, else one that holds all of them).
         options: of `create_model`, on top of what the checkpoint says.
+
+    Without another mixer or options, and up to 200 million parameters, the outputs of both are
+    compared where transformers is installed; the report says by how much they differ, or why not.
+
+    Positions count a row's real tokens, on whichever side its padding is, as those of RoBERTa and
+    Longformer there; BERT, BigBird, GPT-2 and Marian of transformers count padding on the left
+    too, where ``position_ids`` do not say otherwise.
 
     Raises:
         CheckpointError: nothing to read there, pickles only, tensors missing or of other sizes.
-        UnsupportedError: a system, class or option that has no counterpart here.
+        UnsupportedError: a system, class or option that has no counterpart here, or is not known;
+            weights quantised by a method other than fp8; outputs that do not agree.
     """
     folder = find_folder(source)
     theirs = read_config(folder)
@@ -72,6 +90,7 @@ def import_checkpoint(source: str | Path, *, mixer: str | None = None, **options
     known.check(theirs)
     # what says nothing is as good as left out
     theirs = {name: value for name, value in theirs.items() if value is not None}
+    known.refuse_unknown(theirs)
     task = known.task(theirs)
     described = known.read(theirs, task)
     of_attention = {f.name for f in dataclasses.fields(AttentionOptions)}
@@ -80,7 +99,9 @@ def import_checkpoint(source: str | Path, *, mixer: str | None = None, **options
     config = _configured(described, task, options)
     model = build_model(config)
     shapes = {name: value.shape for name, value in model.state_dict().items()}
-    tensors = read_folder(folder)
+    tensors, notes = read_folder(folder)
+    said = dtype or getattr(torch, theirs.get("dtype") or theirs.get("torch_dtype") or "", None)
+    tensors = dequantised(tensors, theirs, said)
     if not any(name.startswith(known.prefix) for name in tensors):
         # of a checkpoint without a head
         tensors = {known.prefix + name: value for name, value in tensors.items()}
@@ -94,8 +115,15 @@ def import_checkpoint(source: str | Path, *, mixer: str | None = None, **options
     tied = {name: by_storage.get(value.data_ptr()) for name, value in weights.items()}
     filled = {name: value for name, value in tied.items() if value is not None} | filled
     report.made = [name for name in report.made if name not in filled]
-    fill(model, filled)
-    return Imported(model.eval(), report)
+    report.notes += notes
+    fill(model, filled, said, report)
+    if mixer is not None or options or OURS in theirs:
+        report.notes.append("not compared with transformers, since it is to be another model")
+    else:
+        name = known.classes[task]
+        build = partial(build_theirs, name, theirs, tensors)
+        compare(model, f"transformers' {name}", build, report)
+    return Imported(model, report)
 
 
 def export_checkpoint(
@@ -263,75 +291,3 @@ def _telling(kind: type, values: dict[str, Any], before: str = "") -> dict[str, 
         for name, value in values.items()
         if affects(kind, name) in ("weights", "results")
     }
-
-
-def find_folder(source: str | Path) -> Path:
-    """Folder of a checkpoint: itself, or that of the files of the hub's OWNER/NAME.
-
-    Raises:
-        CheckpointError: there is neither.
-        MissingExtraError: a name on the hub needs huggingface_hub.
-    """
-    path = fetched(source)
-    if path.is_dir():
-        return path
-    if path.exists() or str(source).count("/") != 1 or str(source).startswith((".", "/")):
-        raise CheckpointError(
-            f"there is no folder '{source}': give one with config.json and safetensors, or a name "
-            "on the Hugging Face hub (OWNER/NAME)"
-        )
-    hub = extra_module("huggingface_hub", "hf", "reading from the hub")
-    errors = extra_module("huggingface_hub.errors", "hf", "reading from the hub")
-    try:
-        return Path(hub.snapshot_download(str(source), allow_patterns=[*FILES]))
-    except (errors.HfHubHTTPError, errors.LocalEntryNotFoundError, OSError) as error:
-        raise CheckpointError(
-            f"there is no folder '{source}', and no such name could be read from the Hugging Face "
-            f"hub: {str(error).splitlines()[0]}"
-        ) from error
-
-
-def read_config(folder: Path) -> dict[str, Any]:
-    """The values of the folder's config.json.
-
-    Raises:
-        CheckpointError: it is missing or no table.
-    """
-    require_regular(folder / "config.json")
-    try:
-        result = from_json((folder / "config.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise CheckpointError(f"{folder / 'config.json'} cannot be read: {error}") from error
-    if not isinstance(result, dict):
-        raise CheckpointError(f"{folder / 'config.json'} is not a table of options")
-    return result
-
-
-def read_folder(folder: Path) -> dict[str, Tensor]:
-    """All tensors of a folder's safetensors files.
-
-    Raises:
-        CheckpointError: there are none (pickles are not read), or one is damaged.
-    """
-    files = sorted(folder.glob("*.safetensors"))
-    if not files:
-        pickles = sorted(path.name for path in folder.glob("*.bin"))
-        reason = f" ({pickles[0]} is a pickle, which could run anything)" if pickles else ""
-        raise CheckpointError(
-            f"{folder} holds no safetensors file{reason}: save it again with "
-            "model.save_pretrained(...), which writes safetensors"
-        )
-    tensors: dict[str, Tensor] = {}
-    for path in files:
-        tensors |= read_tensors(path)
-    return tensors
-
-
-def fill(model: Model, tensors: dict[str, Tensor]) -> None:
-    """Fill a model with tensors, in the checkpoint's own dtype."""
-    if tensors:
-        model.to(next(iter(tensors.values())).dtype)
-    with torch.no_grad():
-        for name, value in model.state_dict(keep_vars=True).items():
-            if name in tensors:
-                value.copy_(tensors[name])

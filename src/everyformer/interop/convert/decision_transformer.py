@@ -14,8 +14,8 @@ from everyformer.core.bounds import Count
 from everyformer.core.config import to_dict
 from everyformer.core.errors import UnsupportedError
 from everyformer.genes.config import ModelConfig
-from everyformer.interop.convert.architecture import HubArchitecture, refuse
-from everyformer.interop.convert.gpt2 import NAMES, layer_rules
+from everyformer.interop.convert.architecture import HubArchitecture
+from everyformer.interop.convert.gpt2 import NAMES, SCALES, layer_rules
 from everyformer.interop.convert.rules import Rule, linked
 
 OURS = "everyformer"
@@ -38,8 +38,6 @@ EPS = 1e-5
 
 
 def _options(config: dict[str, Any], task: str) -> dict[str, Any]:
-    refuse(config, scale_attn_by_inverse_layer_idx=False, scale_attn_weights=True)
-    refuse(config, add_cross_attention=False, layer_norm_epsilon=EPS)
     width, count = config["hidden_size"], config["act_dim"]
     tanh = config.get("action_tanh", True)
     decision = {"tanh": tanh, "table": config["max_ep_len"], "state_weight": 0.0}
@@ -108,4 +106,5 @@ DECISION_TRANSFORMER = HubArchitecture(
         OURS: dict[str, Any] | None,
     },
     ignored=r"\.attn\.(bias|masked_bias)$|^encoder\.wte\.weight$",
+    only={**SCALES, "layer_norm_epsilon": EPS},
 )

@@ -4,7 +4,7 @@ from typing import Any
 
 from everyformer.core.bounds import Count
 from everyformer.genes.config import ModelConfig
-from everyformer.interop.convert.architecture import HubArchitecture, refuse
+from everyformer.interop.convert.architecture import HubArchitecture
 from everyformer.interop.convert.rules import Rule, in_layers, linked
 
 NAMES = {
@@ -28,11 +28,11 @@ LAYER = {
     "feedforward.up": "mlp.c_fc",
     "feedforward.down": "mlp.c_proj",
 }
+SCALES = {"scale_attn_by_inverse_layer_idx": False, "scale_attn_weights": True}
+"""values that alone have a counterpart"""
 
 
 def _options(config: dict[str, Any], task: str) -> dict[str, Any]:
-    refuse(config, scale_attn_by_inverse_layer_idx=False, scale_attn_weights=True)
-    refuse(config, add_cross_attention=False)
     return {
         "member": "gpt",
         "expansion": (config.get("n_inner") or 4 * config["n_embd"]) / config["n_embd"],
@@ -65,4 +65,5 @@ GPT2 = HubArchitecture(
     rules=_rules,
     further={"n_inner": Count | None},
     ignored=r"\.attn\.(bias|masked_bias)$|^lm_head\.weight$",
+    only=SCALES,
 )

@@ -4,7 +4,7 @@ import math
 from functools import partial
 from typing import Any
 
-from everyformer.core.bounds import Count, Positive, Whole
+from everyformer.core.bounds import Count, Positive, Rate, Whole
 from everyformer.core.config import from_dict, to_dict
 from everyformer.core.errors import UnsupportedError
 from everyformer.genes.config import ModelConfig
@@ -14,6 +14,7 @@ from everyformer.interop.convert.architecture import (
     HubArchitecture,
     feedforward,
     refuse,
+    refuse_unknown,
 )
 from everyformer.interop.convert.rules import Rule, in_layers, linked
 from everyformer.models.draft import by_layer
@@ -65,11 +66,16 @@ FURTHER: dict[str, Any] = {
     "max_window_layers": Whole | None,
     "layer_types": tuple[str, ...] | None,
     "rope_theta": Positive | None,
+    "attention_dropout": Rate | None,
 }
+OF_ALL = {
+    *("rope_theta", "rope_type", "type", "partial_rotary_factor", "mscale", "mscale_all_dim"),
+    "original_max_position_embeddings",
+}
+"""rotary parameters that are read of every kind of scaling"""
 
 
 def _options(config: dict[str, Any], task: str) -> dict[str, Any]:
-    refuse(config, hidden_act="silu", pretraining_tp=1)
     width, count = config["hidden_size"], config["num_attention_heads"]
     shared = config.get("num_key_value_heads") or count
     rotary = config.get("rope_parameters") or config.get("rope_scaling") or {}
@@ -90,6 +96,7 @@ def _options(config: dict[str, Any], task: str) -> dict[str, Any]:
         "base": float(rotary.get("rope_theta", config.get("rope_theta", 10000.0))),
         "scaling": _scaling(rotary, config),
         "tie": config.get("tie_word_embeddings", False),
+        "attention_dropout": config.get("attention_dropout", 0.0),
     }
 
 
@@ -138,6 +145,7 @@ def _describe(model_type: str, config: ModelConfig) -> dict[str, Any]:
         # what transformers read before version 5
         **({} if scaling["rope_type"] == "default" else {"rope_scaling": scaling}),
         "tie_word_embeddings": config.tie,
+        "attention_dropout": mixer.get("attention_dropout", 0.0),
         **_their_windows(model_type, config),
     }
 
@@ -145,6 +153,8 @@ def _describe(model_type: str, config: ModelConfig) -> dict[str, Any]:
 def _scaling(rotary: dict[str, Any], config: dict[str, Any]) -> dict[str, Any]:
     """Their rotary parameters as options of `RopeScaling`; what they leave out as they fill it."""
     kind = rotary.get("rope_type", rotary.get("type", "default"))
+    refuse_unknown(rotary, OF_ALL | {*SCALINGS.get(str(kind), {}).values()})
+    refuse({k: v for k, v in rotary.items() if v is not None}, partial_rotary_factor=1.0)
     if kind == "default":
         return {}
     if kind not in SCALINGS:
@@ -152,7 +162,6 @@ def _scaling(rotary: dict[str, Any], config: dict[str, Any]) -> dict[str, Any]:
             f"the checkpoint scales its rotary positions by '{kind}', which has no counterpart "
             f"here; those that have: default, {', '.join(SCALINGS)}"
         )
-    refuse({k: v for k, v in rotary.items() if v is not None}, partial_rotary_factor=1.0)
     longest = config["max_position_embeddings"]
     original = config.get("original_max_position_embeddings")
     original = original or rotary.get("original_max_position_embeddings") or longest
@@ -203,6 +212,7 @@ LLAMA_LIKE = tuple(
         describe=partial(_describe, name.lower()),
         rules=_rules,
         further=FURTHER,
+        only={"hidden_act": "silu", "pretraining_tp": 1},
         ignored=r"rotary_emb\.inv_freq$|^lm_head\.weight$",
     )
     for name in ("Llama", "Mistral", "Qwen2")

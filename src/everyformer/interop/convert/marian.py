@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from everyformer.core.bounds import Count
 from everyformer.genes.config import ModelConfig
 from everyformer.interop.convert.architecture import ALL_BIASES, HubArchitecture, refuse, written
 from everyformer.interop.convert.rules import Rule, in_layers, linked
@@ -53,7 +54,6 @@ DECODER = ENCODER | {
 def _options(config: dict[str, Any], task: str) -> dict[str, Any]:
     heads, hidden = config["encoder_attention_heads"], config["encoder_ffn_dim"]
     refuse(config, decoder_attention_heads=heads, decoder_ffn_dim=hidden)
-    refuse(config, share_encoder_decoder_embeddings=True, tie_word_embeddings=True)
     return {
         "member": "transformer",
         "norm_eps": 1e-5,
@@ -97,6 +97,11 @@ MARIAN = HubArchitecture(
     options=_options,
     describe=_describe,
     rules=_rules,
-    further={"scale_embedding": bool},
+    further={
+        "scale_embedding": bool,
+        **dict.fromkeys(("decoder_attention_heads", "decoder_ffn_dim"), Count | None),
+        "num_hidden_layers": Count | None,
+    },
     ignored=r"embed_positions\.weight$|embed_tokens\.weight$|^lm_head\.weight$",
+    only={"share_encoder_decoder_embeddings": True, "tie_word_embeddings": True},
 )

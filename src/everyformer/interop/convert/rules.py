@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from everyformer.core.errors import CheckpointError
+from everyformer.core.errors import CheckpointError, UnsupportedError
 
 
 @dataclass(frozen=True)
@@ -147,10 +147,15 @@ class Report:
     """on the receiving side only: fresh, or zeros where that is what they mean"""
     left: list[str] = field(default_factory=list)
     """on the giving side only: not carried over"""
+    notes: list[str] = field(default_factory=list)
+    """what else was done, a sentence each: dtypes, files not read, the comparison"""
+    difference: float | None = None
+    """largest difference from the outputs of the model it was; None where they are not compared"""
 
     def summary(self) -> str:
-        """The counts in one line, then the names, layers of a kind together."""
+        """The counts and notes in lines, then the names, layers of a kind together."""
         lines = [f"{len(self.taken)} taken, {len(self.made)} made, {len(self.left)} left"]
+        lines += self.notes
         groups = (("made (fresh)", self.made), ("left", self.left), ("taken", self.taken))
         for what, names in groups:
             kinds = Counter(re.sub(r"\.\d+\.", ".*.", name) for name in names)
@@ -173,6 +178,7 @@ def take_all(
 
     Raises:
         CheckpointError: a tensor that our model has by a rule is missing in the checkpoint.
+        UnsupportedError: it is quantised.
     """
     ours: dict[str, Tensor] = {}
     used: set[str] = set()
@@ -184,6 +190,12 @@ def take_all(
         if absent:
             missing += absent
             continue
+        for name in rule.theirs:
+            if not theirs[name].is_floating_point() or theirs[name].itemsize < 2:
+                raise UnsupportedError(
+                    f"the checkpoint's {name} is {theirs[name].dtype}, a quantised weight whose "
+                    "scale is not known: give the model as it was before"
+                )
         ours |= dict(zip(rule.ours, rule.take(theirs, shapes), strict=True))
         used |= set(rule.theirs)
     if missing:

@@ -9,7 +9,6 @@ from everyformer.interop.convert.architecture import (
     HubArchitecture,
     described_labels,
     label_count,
-    refuse,
 )
 from everyformer.interop.convert.bert import LAYER, NAMES, three
 from everyformer.interop.convert.rules import Rule, in_layers, linked
@@ -27,7 +26,6 @@ OWN = {
 
 
 def _options(config: dict[str, Any], task: str) -> dict[str, Any]:
-    refuse(config, qkv_bias=True)
     side = config["image_size"]
     height, width = side if isinstance(side, list) else (side, side)
     return {
@@ -70,4 +68,5 @@ VIT = HubArchitecture(
     rules=_rules,
     further={"num_channels": Count, "image_size": Count | tuple[Count, Count]},
     ignored=r"^vit\.pooler\.",
+    only={"qkv_bias": True},
 )
