@@ -2,6 +2,7 @@
 
 import itertools
 import math
+import tracemalloc
 from collections import Counter
 
 import numpy as np
@@ -87,3 +88,15 @@ def test_each_kind_of_data_says_what_counting_costs(source, task, least, most):
         assert dataset.counting is None
     else:
         assert least < dataset.counting < most
+
+
+def test_counting_holds_a_few_numbers_for_each_token() -> None:
+    """Beside a text that lies on disk: at most 24 bytes a token of both samples, where copies of
+    all by 8 bytes were 70."""
+    draw = np.random.default_rng(0)
+    train, held_out = ([draw.integers(0, 256, 1 << 14) for _ in range(32)] for _ in range(2))
+    tracemalloc.start()
+    counted_loss(train, held_out, 256)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 24 * 2 * 32 * (1 << 14)

@@ -35,16 +35,29 @@ def counted_loss(
     """
     if not any(map(len, train)):
         return None
-    p = np.full(sum(map(len, held_out)), 1 / vocabulary)
-    losses = [float(-np.log(p).mean())]
+    p = [np.full(len(run), 1 / vocabulary) for run in held_out]
+    losses = [_loss(p)]
     for order in range(grams):
-        known, seen = _contexts(train, order, vocabulary), _contexts(held_out, order, vocabulary)
+        known = np.concatenate([_contexts(run, order, vocabulary) for run in train])
         pairs, counts = np.unique(known, return_counts=True)
-        contexts, totals = np.unique(known // vocabulary, return_counts=True)
-        n = _looked_up(pairs, counts, seen)
-        p = (n + PRIOR * p) / (_looked_up(contexts, totals, seen // vocabulary) + PRIOR)
-        losses.append(float(-np.log(p).mean()))
+        del known
+        # the pairs are in order, and so are their contexts
+        contexts, first = np.unique(pairs // vocabulary, return_index=True)
+        totals = np.add.reduceat(counts, first)
+        for number, run in enumerate(held_out):
+            seen = _contexts(run, order, vocabulary)
+            n, of = (
+                _looked_up(pairs, counts, seen),
+                _looked_up(contexts, totals, seen // vocabulary),
+            )
+            p[number] = (n + PRIOR * p[number]) / (of + PRIOR)
+        losses.append(_loss(p))
     return min(losses)
+
+
+def _loss(p: Sequence[np.ndarray]) -> float:
+    """The mean of -log p."""
+    return -sum(float(np.log(run).sum()) for run in p) / sum(map(len, p))
 
 
 def sampled(tokens: np.ndarray | JoinedFiles) -> list[np.ndarray]:
@@ -55,16 +68,14 @@ def sampled(tokens: np.ndarray | JoinedFiles) -> list[np.ndarray]:
     return [tokens[start : start + STRETCH] for start in starts]
 
 
-def _contexts(runs: Sequence[np.ndarray], order: int, vocabulary: int) -> np.ndarray:
+def _contexts(run: np.ndarray, order: int, vocabulary: int) -> np.ndarray:
     """(N,) a number for each token with the ``order`` before it; what lies before a run is 0."""
-    results = []
-    for run in runs:
-        padded = np.concatenate((np.zeros(order, np.int64), run.astype(np.int64)))
-        number = np.zeros(len(run), np.int64)
-        for back in range(order + 1):
-            number = number * vocabulary + padded[back : back + len(run)]
-        results.append(number)
-    return np.concatenate(results) if results else np.empty(0, np.int64)
+    kind = np.int32 if vocabulary ** (order + 1) < 2**31 else np.int64
+    padded = np.concatenate((np.zeros(order, kind), run.astype(kind)))
+    number = np.zeros(len(run), kind)
+    for back in range(order + 1):
+        number = number * vocabulary + padded[back : back + len(run)]
+    return number
 
 
 def _looked_up(keys: np.ndarray, counts: np.ndarray, asked: np.ndarray) -> np.ndarray:
