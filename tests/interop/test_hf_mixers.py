@@ -177,7 +177,7 @@ def named(name: str, **sizes: Any) -> Callable[[], Any]:
 PEGASUS = {"d_model": 24, "decoder_layers": 1, "decoder_ffn_dim": 8, "decoder_attention_heads": 4}
 T5 = {"d_model": 24, "d_kv": 6, "d_ff": 8, "num_layers": 2, "num_heads": 4}
 ROUTED = {"num_local_experts": 2, "num_experts_per_tok": 2, "kv_channels": 6}
-J = {"n_embd": 24, "n_layer": 1, "n_head": 4, "n_positions": 64, "rotary_dim": 4}
+NEO = {"num_layers": 2, "attention_types": [[["global"], 2]]}
 
 
 @pytest.mark.parametrize(
@@ -195,8 +195,8 @@ J = {"n_embd": 24, "n_layer": 1, "n_head": 4, "n_positions": 64, "rotary_dim": 4
          "JetMoeAttention in JetMoeForCausalLM does more than attention: its experts"),
         (named("BigBirdPegasusForCausalLM", **PEGASUS), "linear", {}, UnsupportedError,
          "would see the future"),
-        (named("GPTJForCausalLM", **J), "linear", {}, UnsupportedError,
-         "GPTJForCausalLM keeps an attention implementation of its own"),
+        (named("GPTNeoForCausalLM", **NEO), "linear", {}, UnsupportedError,
+         "GPTNeoForCausalLM keeps an attention implementation of its own"),
         (with_cross, "linear", {}, UnsupportedError, "from one sequence to another"),
         (lambda: torch.nn.Linear(2, 2), "linear", {}, UnsupportedError, "no self-attention"),
     ],
