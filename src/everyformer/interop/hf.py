@@ -259,7 +259,8 @@ class EveryformerForCausalLM(PreTrainedModel, GenerationMixin):
         if targets is not None and num_items_in_batch is not None:
             # of all terms alike, so that pieces of a batch add up to it
             loss = loss * ((targets != -100).sum() / num_items_in_batch)
-        result = CausalLMOutputWithPast(loss=loss, logits=out.logits, **{_CACHE: cache})
+        named: dict[str, Any] = {_CACHE: cache}
+        result = CausalLMOutputWithPast(loss=loss, logits=out.logits, **named)
         return result.to_tuple() if return_dict is False else result
 
     def get_input_embeddings(self) -> nn.Module:

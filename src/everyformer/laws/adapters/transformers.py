@@ -20,7 +20,7 @@ from everyformer.core.errors import ConfigError, nearest
 from everyformer.core.foreign import cut
 from everyformer.laws.adapters.plain import loss_in
 from everyformer.laws.adapters.small_configs import SMALL, small
-from everyformer.laws.inputs import Inputs
+from everyformer.laws.inputs import Inputs, first
 from everyformer.laws.subject import Subject
 from everyformer.laws.verdict import LawBroken, NotJudged
 from everyformer.system.extras import extra_module
@@ -112,7 +112,7 @@ class PreTrained(Subject):
                     "it has use_cache, but gives no cache back that can be found: of "
                     f"{', '.join(result)} its forward takes none again"
                 )
-        return result.logits if hasattr(result, "logits") else result.last_hidden_state, after
+        return first(result), after
 
     def feed_code(self) -> list[str]:
         """The Python of it."""
