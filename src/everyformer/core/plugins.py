@@ -264,7 +264,8 @@ def _executed(path: Path, *written: int) -> Any:
     """A module by its file, as it was ``written``: when, and how many bytes."""
     if str(path.parent) not in sys.path:
         sys.path.append(str(path.parent))
-    name = f"everyformer_plugin_{path.stem}"
+    # one name a path: the compiler finds what a class reads by the name of its module
+    name = f"everyformer_plugin_{path.stem}_{hashlib.sha256(bytes(path)).hexdigest()[:8]}"
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None
     assert spec.loader is not None
