@@ -68,6 +68,7 @@ $(DEV): $(READY)
 $(NEWEST): newest.txt | $(DEV)
 	rm -rf .newest
 	PIP_CONSTRAINT= $(BIN)/python -m pip install --quiet --no-deps --target .newest -r newest.txt
+	mkdir .newest/beside && mv .newest/torchvision* .newest/beside
 	touch $@
 
 clean:

@@ -41,7 +41,14 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def _require(file: Path) -> None:
-    """Libraries in exactly the versions of a file; a test would be skipped without one."""
+    """Libraries in exactly the versions of a file; a test would be skipped without one.
+
+    torchvision is imported here alone, from a folder of its own: in a build that is not torch's it
+    fails, also where transformers finds it, unless its operators, which timm does not use, have
+    names. Processes that are started do not find it.
+    """
+    beside = str(file.absolute().parent / ".newest" / "beside")
+    sys.path.append(beside)
     lines = [line for line in file.read_text(encoding="utf-8").splitlines() if line[0] != "#"]
     for name, _, version in (line.partition("==") for line in lines):
         here = metadata.version(name).partition("+")[0]
@@ -49,12 +56,13 @@ def _require(file: Path) -> None:
             raise pytest.UsageError(f"{name} is {here}, not {version} as in {file}")
     try:
         importlib.import_module("timm")
-    except RuntimeError:  # torchvision of another build than torch: its operators are not needed
+    except RuntimeError:
         for name in [name for name in sys.modules if name.startswith(("timm", "torchvision"))]:
             del sys.modules[name]
         for name in ("nms", "qnms"):
             OPERATORS.define(f"{name}(Tensor a) -> Tensor")
         importlib.import_module("timm")
+    sys.path.remove(beside)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
