@@ -4,8 +4,14 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 DEV := $(VENV)/.ready-dev
+NEWEST := .newest/.ready
+BORDERS := tests/interop tests/cli/test_cli_convert.py tests/test_hugging_face_page.py \
+	$(addprefix tests/laws/test_,caches.py looks.py targets.py what_is_not_broken.py) \
+	tests/models/test_huggingface.py tests/models/test_outside.py tests/mixers/test_longformer.py \
+	tests/mixers/test_bigbird.py tests/mixers/test_reformer_oracles.py tests/generation/test_beam.py \
+	tests/engines/test_kernel_fla.py tests/benchmark/test_bench.py tests/rl/test_minari.py
 
-.PHONY: demo test test-full gpu lint types docs docs-site dist clean
+.PHONY: demo test borders test-full gpu lint types docs docs-site dist clean
 
 # nine trainings of 200 steps, after which models of this size beat counting; steps, not seconds,
 # so that other work on the machine makes them late, not unequal
@@ -15,6 +21,10 @@ demo: $(READY)
 
 test: lint types
 	$(BIN)/python -m pytest -n 2 --dist worksteal
+
+# tests of what meets other libraries again, with the newest release of each
+borders: $(DEV) $(NEWEST)
+	PYTHONPATH=$(CURDIR)/.newest $(BIN)/python -m pytest -n 2 --dist worksteal --newest newest.txt $(BORDERS)
 
 # all tests: `make test` runs a part of those that are marked 'full', another one each day
 test-full: lint types
@@ -55,5 +65,12 @@ $(DEV): $(READY)
 	PIP_CONSTRAINT=constraints.txt $(BIN)/python -m pip install --quiet -e '.[dev]'
 	touch $@
 
+# without what they depend on: that is as in constraints.txt
+$(NEWEST): newest.txt | $(DEV)
+	rm -rf .newest
+	PIP_CONSTRAINT= $(BIN)/python -m pip install --quiet --no-deps --target .newest -r newest.txt
+	mkdir .newest/beside && mv .newest/torchvision* .newest/beside
+	touch $@
+
 clean:
-	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) .newest build dist .pytest_cache .mypy_cache .ruff_cache

@@ -6,9 +6,12 @@ of `PARTS`, or of as many as the mark says.
 """
 
 import datetime
+import importlib
 import sys
 import zlib
 from collections.abc import Iterator
+from importlib import metadata
+from pathlib import Path
 
 import pytest
 import torch
@@ -17,9 +20,12 @@ torch.set_num_threads(1)
 PARTS = 24
 """into how many parts the full tier falls, of which one is drawn; a mark may say another number"""
 
+OPERATORS = torch.library.Library("torchvision", "FRAGMENT")
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--full", action="store_true", help="run the whole full tier")
+    parser.addoption("--newest", help="file of the versions without which no test is run")
     parser.addoption("--draw", help="seed of the part of the full tier that is run (today's date)")
 
 
@@ -28,8 +34,35 @@ def pytest_configure(config: pytest.Config) -> None:
         "markers",
         "full(reason, parts): why it is not run every time, and how often it is: once in so many",
     )
+    if config.option.newest:
+        _require(Path(config.option.newest))
     # before processes are started, so that all draw the same part
     config.option.draw = config.option.draw or datetime.date.today().isoformat()
+
+
+def _require(file: Path) -> None:
+    """Libraries in exactly the versions of a file; a test would be skipped without one.
+
+    torchvision is imported here alone, from a folder of its own: in a build that is not torch's it
+    fails, also where transformers finds it, unless its operators, which timm does not use, have
+    names. Processes that are started do not find it.
+    """
+    beside = str(file.absolute().parent / ".newest" / "beside")
+    sys.path.append(beside)
+    lines = [line for line in file.read_text(encoding="utf-8").splitlines() if line[0] != "#"]
+    for name, _, version in (line.partition("==") for line in lines):
+        here = metadata.version(name).partition("+")[0]
+        if here != version:
+            raise pytest.UsageError(f"{name} is {here}, not {version} as in {file}")
+    try:
+        importlib.import_module("timm")
+    except RuntimeError:
+        for name in [name for name in sys.modules if name.startswith(("timm", "torchvision"))]:
+            del sys.modules[name]
+        for name in ("nms", "qnms"):
+            OPERATORS.define(f"{name}(Tensor a) -> Tensor")
+        importlib.import_module("timm")
+    sys.path.remove(beside)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -251,7 +251,7 @@ def test_two_plugins_of_one_name_are_refused(
     assert main(["list", "--plugin", spec, "--plugin", f"{other}:N"]) == 2
     line = capsys.readouterr().err.splitlines()[-1]
     assert re.search(
-        rf"two mixers are called 'mine': N \({other}, line \d+\) and M \({plugin}", line
+        rf"two classes are called 'mine': N \({other}, line \d+\) and M \({plugin}", line
     )
 
 

@@ -14,12 +14,15 @@ from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-PINS = {
-    canonicalize_name(name): version
-    for line in (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
-    if not line.startswith("#")
-    for name, version in [line.split("==")]
-}
+
+
+def pins(file: str) -> dict[str, str]:
+    lines = (ROOT / file).read_text(encoding="utf-8").splitlines()
+    pairs = (line.split("==") for line in lines if not line.startswith("#"))
+    return {canonicalize_name(name): version for name, version in pairs}
+
+
+PINS = pins("constraints.txt")
 
 
 def test_every_version_can_be_had_by_the_oldest_python() -> None:
@@ -55,3 +58,16 @@ def test_every_requirement_of_make_test_has_a_version() -> None:
         if version is None or not one.specifier.contains(version):
             unpinned.add(line)
     assert unpinned == set()
+
+
+def test_ceilings_are_just_above_the_newest_versions_that_are_tried() -> None:
+    groups = (PROJECT["dependencies"], *PROJECT["optional-dependencies"].values())
+    every = [Requirement(line) for lines in groups for line in lines]
+    ranges = {canonicalize_name(one.name): one.specifier for one in every}
+    newest = {name: version for name, version in pins("newest.txt").items() if name in ranges}
+    assert newest.keys() == pins("newest.txt").keys() - {"timm", "torchvision"}
+    for name, version in newest.items():
+        major, minor = map(int, version.split(".")[:2])
+        assert ranges[name].contains(version), name
+        assert ranges[name].contains(f"{major}.{minor}.99"), name
+        assert not ranges[name].contains(f"{major}.{minor + 1}.0"), name

@@ -75,6 +75,28 @@ def test_every_package_is_told_with_the_extra_that_installs_it(say: Say) -> None
     assert {(name, why) for name, _, why in found} == expected
 
 
+def test_versions_beyond_those_that_were_tried_are_told(
+    say: Say, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    needs = [
+        "torch>=2.8,<2.16", "numpy>=1.26", "onnx<1.24,>=1.18; extra == 'export'",
+        "transformers<5.25,>=5; extra == 'hf'", "transformers<5.25,>=5; extra == 'dev'",
+        "timm!=2,<=1.0; extra == 'dev'", "linformer==0.2.3; extra == 'peers'",
+        "fla-core<0.7,>=0.5.1; extra == 'peers'", "ray>=2; extra == 'ray'",
+    ]  # fmt: skip
+    here = {"torch": "2.9.1+cpu", "numpy": "9.0", "onnx": "1.23.99", "transformers": "5.100.0.dev0",
+            "linformer": "0.2.4", "fla-core": "0.7", "timm": "0.9"}  # fmt: skip
+    monkeypatch.setattr(doctor, "requires", lambda name: needs)
+    monkeypatch.setattr(surroundings, "version_of", here.get)
+    assert json.loads(say("doctor", "--json")[1])["untried"] == [
+        ["transformers", "5.100.0.dev0", "<5.25"],
+        ["linformer", "0.2.4", "==0.2.3"],
+        ["fla-core", "0.7", "<0.7"],
+    ]
+    [told] = re.findall(r"(?m)^transformers 5.*newer.*", say("doctor")[1])
+    assert told.endswith("is newer than what was tried: pip install 'transformers<5.25'")
+
+
 def test_every_extra_is_told_with_what_it_is_for_and_how_it_comes(
     say: Say, monkeypatch: pytest.MonkeyPatch
 ) -> None:

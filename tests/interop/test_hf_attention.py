@@ -175,5 +175,9 @@ def test_what_would_be_lost_is_refused():
     from everyformer.interop.hf_attention import attention_forward
 
     q = torch.randn(1, 2, 3, 4)
-    with pytest.raises(UnsupportedError, match="block_indices"):
-        attention_forward(torch.nn.Module(), q, q, q, None, block_indices=torch.zeros(1))
+    for name in ("block_indices", "cache", "sinks", "tomorrow"):
+        with pytest.raises(UnsupportedError, match=f"in Module does not know {name}: use"):
+            attention_forward(torch.nn.Module(), q, q, q, None, **{name: torch.zeros(1)})
+    nothing = {"sliding_window": 2, "position_ids": q, "use_cache": True, "indices": None}
+    got, _ = attention_forward(torch.nn.Module(), q, q, q, None, **nothing)
+    assert torch.equal(got, attention_forward(torch.nn.Module(), q, q, q, None)[0])

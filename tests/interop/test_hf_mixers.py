@@ -1,5 +1,7 @@
 """Mixers of ours in the place of attention in models of transformers."""
 
+import functools
+from collections import UserDict
 from collections.abc import Callable
 from typing import Any
 
@@ -177,7 +179,7 @@ def named(name: str, **sizes: Any) -> Callable[[], Any]:
 PEGASUS = {"d_model": 24, "decoder_layers": 1, "decoder_ffn_dim": 8, "decoder_attention_heads": 4}
 T5 = {"d_model": 24, "d_kv": 6, "d_ff": 8, "num_layers": 2, "num_heads": 4}
 ROUTED = {"num_local_experts": 2, "num_experts_per_tok": 2, "kv_channels": 6}
-J = {"n_embd": 24, "n_layer": 1, "n_head": 4, "n_positions": 64, "rotary_dim": 4}
+NEO = {"num_layers": 2, "attention_types": [[["global"], 2]]}
 
 
 @pytest.mark.parametrize(
@@ -195,8 +197,8 @@ J = {"n_embd": 24, "n_layer": 1, "n_head": 4, "n_positions": 64, "rotary_dim": 4
          "JetMoeAttention in JetMoeForCausalLM does more than attention: its experts"),
         (named("BigBirdPegasusForCausalLM", **PEGASUS), "linear", {}, UnsupportedError,
          "would see the future"),
-        (named("GPTJForCausalLM", **J), "linear", {}, UnsupportedError,
-         "GPTJForCausalLM keeps an attention implementation of its own"),
+        (named("GPTNeoForCausalLM", **NEO), "linear", {}, UnsupportedError,
+         "GPTNeoForCausalLM keeps an attention implementation of its own"),
         (with_cross, "linear", {}, UnsupportedError, "from one sequence to another"),
         (lambda: torch.nn.Linear(2, 2), "linear", {}, UnsupportedError, "no self-attention"),
     ],
@@ -243,6 +245,45 @@ def test_what_a_call_asks_for_and_a_mixer_does_not_do_is_refused() -> None:
     x = torch.zeros(1, 3, 24, dtype=torch.float64)
     with pytest.raises(UnsupportedError, match="from one sequence to another"):
         gpt2.get_submodule(place)(x, key_value_states=x)
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama"])
+def test_a_cache_is_refused_by_whatever_name_it_comes(name: str) -> None:
+    model, (tokens, _) = built(name), batch("none")
+    replace_attention(model, "linear")
+    for call in (model, functools.partial(model.generate, max_new_tokens=4)):
+        with pytest.raises(UnsupportedError, match=r"not know (cache|past_key_values).*use_cache"):
+            call(tokens, use_cache=True)
+
+
+def test_what_a_mixer_does_not_know_is_refused_by_name_unless_it_says_nothing() -> None:
+    gpt2 = built("gpt2")
+    [place] = replace_attention(gpt2, "linear", layers=[0])
+    mixed, x = gpt2.get_submodule(place), torch.randn(1, 3, 24, dtype=torch.float64)
+    expected = mixed(x)[0]
+    nothing = {
+        "kv": None,
+        "states": {},
+        "shared": UserDict(),
+        "position_ids": torch.arange(3)[None],
+    }
+    assert torch.equal(mixed(x, x, None, **nothing)[0], expected)
+    for places, names, words in (
+        ((), {"states": UserDict({0: x})}, "states"),
+        ((), {"kv": x}, "kv"),
+        ((), {"alibi": False}, "alibi"),
+        ((x, x + 1), {}, "argument 3"),
+        ((torch.ones(1, 1, 3, 3).tril() > 0,) * 2, {}, "argument 3"),
+    ):
+        with pytest.raises(UnsupportedError, match=f"^linear .* does not know {words}: "):
+            mixed(x, *places, **names)
+
+
+def test_a_model_around_a_decoder_asks_for_no_cache_either() -> None:
+    """Its text's configuration says whether there is one."""
+    model, (tokens, _) = named("FuyuForCausalLM", text_config=GROUPED)(), batch("none")
+    replace_attention(model, "linear")
+    assert list(model(tokens)) == ["logits"]
 
 
 def test_another_implementation_of_masks_is_refused() -> None:

@@ -3,6 +3,7 @@
 import importlib
 import json
 import sys
+from inspect import signature
 
 import pytest
 import torch
@@ -131,20 +132,26 @@ def test_a_member_without_a_state_generates_by_recomputation(monkeypatch):
 
     monkeypatch.setattr(model, "init_state", refuse)
     assert torch.equal(wrapped.generate(tokens_of(), **call), expected)
-    assert wrapped(tokens_of(), use_cache=True).past_key_values is None
+    assert list(wrapped(tokens_of(), use_cache=True)) == ["logits"]
     with pytest.raises(UnsupportedError, match="streaming"):
         wrapped(tokens_of(), past_key_values=hf.EveryformerCache())
 
 
-def test_any_split_with_a_cache_equals_one_pass():
+@pytest.mark.parametrize("name", ["cache", "past_key_values"])
+def test_any_split_with_a_cache_equals_one_pass(name):
+    """By either name; what comes back has that of the installed version, which its models have."""
+    [theirs] = {"cache", "past_key_values"} & {
+        *signature(transformers.LlamaModel.forward).parameters
+    }
     wrapped = hf.EveryformerForCausalLM.wrap(model_of("aft-local"))
     tokens, mask = padded()
     whole = wrapped(tokens, attention_mask=mask).logits
     cache, parts, start = hf.EveryformerCache(), [], 0
     for size in (5, 1, 3):
         out = wrapped(tokens[:, start : start + size], attention_mask=mask[:, : start + size],
-                      past_key_values=cache)  # fmt: skip
-        assert out.past_key_values is cache
+                      **{name: cache})  # fmt: skip
+        assert list(out) == ["logits", theirs]
+        assert out[theirs] is cache
         start += size
         assert cache.get_seq_length() == start
         parts.append(out.logits)
@@ -221,6 +228,15 @@ def test_embeddings_given_are_those_looked_up():
     tokens = tokens_of()
     given = wrapped.get_input_embeddings()(tokens)
     torch.testing.assert_close(wrapped(inputs_embeds=given).logits, wrapped(tokens).logits)
+    call = {"max_new_tokens": 6, "do_sample": False, "pad_token_id": 0}
+    expected = wrapped.generate(tokens, **call)[:, tokens.shape[1] :]
+    assert torch.equal(wrapped.generate(inputs_embeds=given, **call), expected)
+
+
+def test_what_says_nothing_is_taken_whatever_its_name():
+    wrapped = hf.EveryformerForCausalLM.wrap(model_of())
+    nothing = {"cash": None, "token_type_ids": torch.zeros(2, 9, dtype=torch.long), "heads": []}
+    assert torch.equal(wrapped(tokens_of(), **nothing).logits, wrapped(tokens_of()).logits)
 
 
 def test_positions_that_restart_are_packed_documents():
@@ -276,6 +292,11 @@ def test_their_trainer_smooths_the_labels_of_a_causal_model(tmp_path):
         (ShapeError, "attention_mask", {"attention_mask": torch.ones(2, 1, 9, 9)}),
         (ShapeError, "attention_mask", {"attention_mask": torch.ones(2, 5)}),
         (UnsupportedError, "EveryformerCache", {"past_key_values": transformers.DynamicCache()}),
+        (UnsupportedError, "EveryformerCache", {"cache": transformers.DynamicCache()}),
+        (ConfigError, "two names", dict.fromkeys(("cache", "past_key_values"), 1)),
+        (UnsupportedError, "does not know cash:", {"cash": hf.EveryformerCache()}),
+        (UnsupportedError, "does not know flag:", {"flag": False}),
+        (UnsupportedError, "token_type_ids", {"token_type_ids": torch.eye(9)[None].long()}),
         (UnsupportedError, "ef.trace", {"output_attentions": True}),
         (ConfigError, "input_ids", {"inputs_embeds": torch.zeros(2, 9, 16)}),
         (ConfigError, "labels", {"labels": tokens_of(), "logits_to_keep": 1}),

@@ -39,7 +39,7 @@ def encoder(member, *, batch_first=True, late=True, causal=False, heads=4, **opt
     [("attention", False), ("attention", True), ("aft-local", False), ("aft-conv", True),
      ("gmlp", True), ("amlp", False)],
 )  # fmt: skip
-def test_unmodified_encoder_gives_the_same_in_training_and_on_the_eval_fast_path(
+def test_unmodified_encoder_gives_the_same_in_training_and_in_inference(
     member, causal, late, batch_first
 ):
     theirs, ours = encoder(member, batch_first=batch_first, late=late, causal=causal, max_length=9)
@@ -67,17 +67,42 @@ def test_unmodified_encoder_gives_the_same_in_training_and_on_the_eval_fast_path
             torch.testing.assert_close(run(theirs.train(), same), expected, rtol=0, atol=1e-5)
 
 
-@pytest.mark.parametrize(("member", "taken"), [("attention", True), ("aft-simple", False)])
-def test_the_fused_kernel_is_taken_for_plain_attention_alone(member, taken, monkeypatch):
+@pytest.mark.parametrize("member", ["attention", "aft-simple"])
+def test_the_fused_kernel_never_stands_in(member, monkeypatch):
     calls = []
     fused = torch._transformer_encoder_layer_fwd
     monkeypatch.setattr(
         torch, "_transformer_encoder_layer_fwd", lambda *a: calls.append(1) or fused(*a)
     )
-    _, ours = encoder(member)
+    theirs, ours = encoder(member)
     with torch.inference_mode():
         ours.eval()(torch.randn(B, L, 16))
-    assert bool(calls) is taken
+        assert not calls
+        theirs.eval()(torch.randn(B, L, 16))
+    assert len(calls) == 2
+
+
+@pytest.mark.filterwarnings(NESTED)
+@pytest.mark.parametrize("late", [True, False])
+@pytest.mark.parametrize("causal", [True, False])
+def test_in_inference_padding_on_the_left_and_rows_of_padding_alone_are_as_in_training(
+    causal, late
+):
+    """A row padded on the left is the row alone; where nothing is seen, 0 is added."""
+    _, ours = encoder("attention", late=late)
+    x, padding = torch.randn(B, L, 16), torch.zeros(B, L, dtype=torch.bool)
+    padding[1, :2], padding[2] = True, True
+    future = torch.ones(L, L, dtype=torch.bool).triu(1)
+    masks = [future, future[2:, 2:]] if causal else [None, None]
+    trained = ours.train()(x, mask=masks[0], src_key_padding_mask=padding)
+    with torch.inference_mode():
+        found = ours.eval()(x, mask=masks[0], src_key_padding_mask=padding)
+        alone = ours(x[1:2, 2:], mask=masks[1])
+        empty = ours.layers[0](x, src_key_padding_mask=torch.ones_like(padding))
+    assert found.isfinite().all()
+    assert empty.isfinite().all()
+    torch.testing.assert_close(found[1:2, 2:], alone)
+    torch.testing.assert_close(found[~padding], trained[~padding])
 
 
 @pytest.mark.parametrize("batch_first", [True, False])

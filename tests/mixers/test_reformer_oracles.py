@@ -121,8 +121,9 @@ def test_hugging_faces_model_and_the_gradients_of_its_reversible_layers(causal):
     torch.manual_seed(0)
     cls = ReformerModelWithLMHead if causal else ReformerForMaskedLM
     theirs = cls(their_config(causal, 3, tie_word_embeddings=False)).double()
-    for weight in theirs.parameters():
-        torch.nn.init.normal_(weight, std=0.4)
+    for name, weight in theirs.named_parameters():
+        # the bias of the head, which ours lacks, is used since transformers 5.24
+        torch.nn.init.normal_(weight, std=0.4 * ("lm_head" not in name or weight.dim() > 1))
     model = whole(theirs, "lm" if causal else "mlm", causal)
     buckets = []
     for layer in theirs.reformer.encoder.layers:

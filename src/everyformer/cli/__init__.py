@@ -167,7 +167,7 @@ def _run(words: Sequence[str]) -> int:
 
 
 def _with_plugins(words: Sequence[str]) -> list[str]:
-    """The words without ``--plugin SPEC``, whose mixers are known from here on."""
+    """The words without ``--plugin SPEC``, whose classes are known from here on."""
     rest: list[str] = []
     after = iter(words)
     for word in after:
@@ -177,7 +177,7 @@ def _with_plugins(words: Sequence[str]) -> list[str]:
             continue
         chosen = spec if equals else next(after, None)
         if chosen is None:
-            raise ConfigError("--plugin needs a mixer, as module:Class or path/file.py:Class")
+            raise ConfigError("--plugin needs a class, as module:Class or path/file.py:Class")
         from everyformer.family import register_spec
 
         with doing(f"still importing {chosen.rpartition(':')[0]}, Ctrl-C stops"):

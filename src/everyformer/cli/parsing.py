@@ -45,7 +45,7 @@ NARROWEST = 40
 EVERYWHERE = """everywhere:
   --config FILE    read the options from a TOML or JSON file; flags override it
   --print-config   print what would run as JSON (which --config reads again), and end
-  --plugin SPEC    know a mixer of your own, as module:Class or path/file.py:Class
+  --plugin SPEC    know a mixer or position of your own: module:Class or path/file.py:Class
   --debug          show the traceback of an error"""
 
 

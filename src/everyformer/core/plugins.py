@@ -1,4 +1,4 @@
-"""Mixers of the user: classes named by ``module:Class`` or ``file.py:Class``.
+"""Mixers and positions of the user: classes named by ``module:Class`` or ``file.py:Class``.
 
 They are known in this process and, by an environment variable, in those that it starts.
 """
@@ -25,8 +25,10 @@ from everyformer.core.foreign import FAILURES, describe, note_package, source
 
 VARIABLE = "EVERYFORMER_PLUGINS"
 """the specs of all, with ; between them"""
-MIXER = "everyformer:Mixer"
-"""the base of all mixers"""
+BASES: dict[str, str] = {}
+"""kind of gene -> the base of all its alternatives, as its registry says"""
+TAKEN = ("mixer", "position")
+"""kinds that are known by a spec; the others are known by entry points"""
 HOW = "write module:Class or path/file.py:Class"
 MODELS = "EVERYFORMER_MODELS"
 """whole models that were named by who runs this, with ; between them"""
@@ -38,7 +40,7 @@ def add_spec(spec: str) -> type[Any]:
     """Make the class named by ``spec`` known to this process and those that it starts.
 
     Raises:
-        ConfigError: there is no such class, it is no mixer, or its name is taken; says why.
+        ConfigError: there is no such class, it is none of `TAKEN`, or its name is taken; says why.
         PluginError: it cannot be imported.
     """
     spec = placed(spec)
@@ -46,7 +48,7 @@ def add_spec(spec: str) -> type[Any]:
         # what it names may be another by now
         _load.cache_clear()
     cls = _load(spec)
-    other = own_mixers().get(cls.name, cls)
+    other = own_classes().get(cls.name, cls)
     if other is not cls:
         raise _taken(cls, other)
     specs = _specs()
@@ -57,7 +59,7 @@ def add_spec(spec: str) -> type[Any]:
 
 def add_class(cls: type[Any]) -> None:
     """Make a class known to this process and, where they can import it, those that it starts."""
-    _check(cls, repr(cls))
+    _check(cls, repr(cls), kind_of(cls) or "mixer")
     other = _registered.get(cls.name)
     if other is not None and other is not cls and other.__qualname__ != cls.__qualname__:
         raise _taken(cls, other)
@@ -123,26 +125,27 @@ def edited(before: Mapping[str, str]) -> list[str]:
     return found
 
 
-def names_mixer(spec: str) -> bool:
-    """False if a spec names what makes a whole model: a module that is no mixer, or a function."""
+def names_gene(spec: str) -> bool:
+    """False if a spec names what makes a whole model: a module that is no gene, or a function."""
     value = named(placed(spec), f"the plugin '{spec}'")
     from torch import nn
 
-    from everyformer.core.mixer import Mixer
-
-    whole = (
-        isinstance(value, type) and issubclass(value, nn.Module) and not issubclass(value, Mixer)
-    )
+    whole = isinstance(value, type) and issubclass(value, nn.Module) and kind_of(value) is None
     return not whole and not isinstance(value, FunctionType)
 
 
-def own_mixers() -> dict[str, type[Any]]:
-    """All of them by name."""
+def kind_of(cls: Any) -> str | None:
+    """The gene of which a class is an alternative; None: of none."""
+    return next((kind for kind, base in BASES.items() if _derives(cls, base)), None)
+
+
+def own_classes(kind: str | None = None) -> dict[str, type[Any]]:
+    """All of the user by name, or those of one kind."""
     classes = dict(_registered)
     for spec in _specs():
         cls = _load(spec)
         classes.setdefault(cls.name, cls)
-    return classes
+    return {n: cls for n, cls in classes.items() if kind is None or _derives(cls, BASES[kind])}
 
 
 def offered(kind: str) -> list[EntryPoint]:
@@ -196,8 +199,8 @@ def _models() -> list[str]:
 @functools.cache
 def _load(spec: str) -> type[Any]:
     """The class that a spec tells."""
-    cls: type[Any] = named(spec, f"the plugin '{spec}'")
-    _check(cls, f"the plugin '{spec}'")
+    cls: type[Any] = named(spec, what := f"the plugin '{spec}'")
+    _check(cls, what, kind_of(cls) or "mixer")
     return cls
 
 
@@ -261,7 +264,8 @@ def _executed(path: Path, *written: int) -> Any:
     """A module by its file, as it was ``written``: when, and how many bytes."""
     if str(path.parent) not in sys.path:
         sys.path.append(str(path.parent))
-    name = f"everyformer_plugin_{path.stem}"
+    # one name a path: the compiler finds what a class reads by the name of its module
+    name = f"everyformer_plugin_{path.stem}_{hashlib.sha256(bytes(path)).hexdigest()[:8]}"
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None
     assert spec.loader is not None
@@ -273,18 +277,27 @@ def _executed(path: Path, *written: int) -> Any:
 
 def _taken(cls: type[Any], other: type[Any]) -> ConfigError:
     return ConfigError(
-        f"two mixers are called '{cls.name}': {cls.__qualname__} ({source(cls)}) and "
+        f"two classes are called '{cls.name}': {cls.__qualname__} ({source(cls)}) and "
         f"{other.__qualname__} ({source(other)}): give one of them another name"
     )
 
 
-def _check(cls: Any, what: str, kind: str = "mixer", base: str = MIXER) -> None:
-    """Refuse what is no concrete class of a ``kind``, which derives from ``base``, with a name."""
+def _derives(cls: Any, base: str) -> bool:
     home, _, root = base.partition(":")
-    if not (
-        isinstance(cls, type) and issubclass(cls, getattr(importlib.import_module(home), root))
-    ):
-        raise ConfigError(f"{what} is no {kind}: derive a class from {home}.{root}")
+    return isinstance(cls, type) and issubclass(cls, getattr(importlib.import_module(home), root))
+
+
+def _check(cls: Any, what: str, kind: str, base: str | None = None) -> None:
+    """Refuse what is no concrete class of a ``kind``, which derives from ``base``, with a name;
+    without one, what is known by entry points alone."""
+    root = (base or BASES[kind]).replace(":", ".")
+    if not _derives(cls, base or BASES[kind]):
+        raise ConfigError(f"{what} is no {kind}: derive a class from {root}")
+    if base is None and kind not in TAKEN:
+        raise ConfigError(
+            f"{what} is a {kind}, and so are known a {' or a '.join(TAKEN)} alone: offer it by an "
+            "entry point, as docs/adding-a-member.md shows"
+        )
     what, name = f"{what} ({source(cls)})", getattr(cls, "name", None)
     if not isinstance(name, str):
         raise ConfigError(f'{what} has no name: give the class one, as name = "my-{kind}"')

@@ -6,17 +6,22 @@ one rule makes every position right with states, left padding, chunks and packed
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Literal, NamedTuple, final
 
 import torch
 from torch import Tensor, nn
 
-from everyformer.core.errors import GeneError, ShapeError, UnsupportedError
+from everyformer.core.config import NoOptions
+from everyformer.core.errors import ConfigError, GeneError, ShapeError, UnsupportedError
 from everyformer.core.mixer import set_options
 from everyformer.core.panels import Pictures, Recorded
-from everyformer.core.returned import check_embedded
+from everyformer.core.returned import check_embedded, check_placed
 from everyformer.core.trials import Trials
+
+HOOKS = {"embeddings": "embed", "layers": "embed", "queries-keys": "rotate", "scores": "score"}
+"""part of a model -> the hook of a position that acts on it"""
 
 
 class Sizes(NamedTuple):
@@ -51,7 +56,7 @@ class Position(nn.Module):
     """
 
     name: ClassVar[str]
-    Options: ClassVar[type[Any]]
+    Options: ClassVar[type[Any]] = NoOptions
     options: Any
     trials: ClassVar[Trials] = Trials()
     """what the laws try it on"""
@@ -92,7 +97,23 @@ class Position(nn.Module):
         self.options = set_options(self.Options, self.name, options)
         key_dim = head_dim if head_dim is not None else width // heads
         value_dim = value_dim if value_dim is not None else key_dim
+        hook = HOOKS.get(getattr(self, "acts_on", ""))
+        if hook is None or getattr(type(self), hook, None) is getattr(Position, hook, None):
+            raise ConfigError(
+                f"position '{self.name}' must say which part of a model it acts on and have the "
+                f"hook of it: {', '.join(f'{part} ({hook})' for part, hook in HOOKS.items())}"
+            )
         self.build(Sizes(width, heads, key_dim, value_dim, max_length, causal))
+        if self.acts_on == "scores" and self.heads is None:
+            self.heads = heads
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        """What hooks of positions that are not ours give is checked at each call; `added` checks
+        all of `embed`."""
+        super().__init_subclass__(**options)
+        for name in {"rotate", "by_distance", "slopes_of"} & vars(cls).keys():
+            if not cls.__module__.startswith("everyformer."):
+                setattr(cls, name, _checked(vars(cls)[name]))
 
     def build(self, sizes: Sizes) -> None:
         """Make the parameters, from ``self.options`` too."""
@@ -199,6 +220,18 @@ class Position(nn.Module):
     def of_heads(self, chosen: Sequence[int]) -> Position:
         """Position for a mixer that holds the heads ``chosen`` of a layer's, counted from 0."""
         return self
+
+
+def _checked(hook: Callable[..., Any]) -> Callable[..., Any]:
+    """A hook whose result is refused where it is of wrong sizes."""
+
+    @functools.wraps(hook)
+    def call(self: Position, *given: Any, **named: Any) -> Any:
+        y = hook(self, *given, **named)
+        check_placed(self, hook.__name__, y, given[0], self.heads)
+        return y
+
+    return call
 
 
 def normal_table(*shape: int, std: float) -> nn.Parameter:

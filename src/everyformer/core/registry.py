@@ -3,7 +3,7 @@
 A name equals its file or folder: ``aft-local`` is registered in ``aft_local.py`` of its package,
 ``sinkhorn`` in ``sinkhorn/``. They are imported when their name is first asked for, so that listing
 costs nothing; other packages may add names through the entry-point group of the kind
-(``everyformer.mixers``, ``everyformer.memories`` ...), and users mixers of theirs
+(``everyformer.mixers``, ``everyformer.memories`` ...), and users mixers and positions of theirs
 (`everyformer.core.plugins`).
 """
 
@@ -15,7 +15,7 @@ from importlib.metadata import EntryPoint
 from typing import Any, Generic, TypeVar
 
 from everyformer.core.errors import ConfigError, unknown
-from everyformer.core.plugins import loaded, offer_of, offered, own_mixers
+from everyformer.core.plugins import BASES, TAKEN, loaded, offer_of, offered, own_classes
 
 T = TypeVar("T")
 
@@ -39,6 +39,7 @@ class Registry(Generic[T]):
     ) -> None:
         self.kind = kind
         self._package, self._base = package, base
+        BASES[kind] = base
         self._files = files or {}
         self._helpers = {"base", *helpers}
         self._entries: dict[str, T] = {}
@@ -63,7 +64,7 @@ class Registry(Generic[T]):
         if name not in self._entries:
             error = unknown(self.kind, name, self.names())
             hint = "; one of your own is known by --plugin or ef.register"
-            raise type(error)(f"{error}{hint if self.kind == 'mixer' else ''}")
+            raise type(error)(f"{error}{hint if self.kind in TAKEN else ''}")
         return self._entries[name]
 
     def forget(self, name: str) -> None:
@@ -119,7 +120,6 @@ class Registry(Generic[T]):
             self._entries.setdefault(name, others[name])
 
     def _others(self) -> dict[str, T]:
-        """Mixers of the user, in the registry of mixers; their files may register other genes."""
-        classes: Any = own_mixers()
-        others: dict[str, T] = classes if self.kind == "mixer" else {}
+        """Alternatives of the user, whose files are read first: they may register more."""
+        others: dict[str, Any] = own_classes(self.kind)
         return others

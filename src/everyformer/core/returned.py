@@ -60,7 +60,7 @@ def check_shape(
     method: str,
     y: Any,
     x: Tensor,
-    shape: Sequence[int],
+    shape: Sequence[int | None],
     kind: str,
     cast: bool = False,
 ) -> None:
@@ -89,6 +89,18 @@ def check_embedded(part: Named, y: Any, x: Tensor) -> None:
     dtype; one row may be for all."""
     rows = 1 if isinstance(y, Tensor) and y.shape[:1] == (1,) else x.shape[0]
     check_shape(part, "embed", y, x, (rows, *x.shape[1:]), "position", cast=True)
+
+
+def check_placed(part: Named, method: str, y: Any, given: Any, heads: int | None) -> None:
+    """Refuse what a position made of ``given`` queries or keys, or of distances for each head; it
+    may have no slopes."""
+    if method == "rotate":
+        check_shape(part, method, y, given, given.shape, "position")
+    elif method == "by_distance":
+        check_shape(part, method, y, given, (heads, *given.shape), "position", cast=True)
+    elif y is not None:
+        x = y if isinstance(y, Tensor) else torch.empty(0)
+        check_shape(part, method, y, x, (heads,), "position", cast=True)
 
 
 def check_joined(part: Named, after: Any, stream: Any) -> None:

@@ -1,4 +1,4 @@
-"""The family: its members by name (`rows`), and mixers of the user.
+"""The family: its members by name (`rows`), and mixers and positions of the user.
 
 Other packages add rows through the entry-point group ``everyformer.members``, each under its name
 (``my-member = "module:ROW"``); so that listing costs nothing, their modules import no torch.
@@ -70,7 +70,9 @@ def info(name: str) -> Member:
             f"behind @: {member}@again"
         )
     error = unknown("member", member, rows)
-    raise type(error)(f"{error}; a mixer of your own is known by --plugin or ef.register")
+    raise type(error)(
+        f"{error}; a mixer or position of your own is known by --plugin or ef.register"
+    )
 
 
 def of_family(name: str) -> Member:
@@ -87,53 +89,53 @@ def of_family(name: str) -> Member:
     return info(name)
 
 
-def register(mixer: type[Any], row: Member | None = None) -> Member:
-    """Make a mixer of yours a member, by its ``name``, in all calls and verbs.
+def register(part: type[Any], row: Member | None = None) -> Member:
+    """Make a mixer or position of yours a member, by its ``name``, in all calls and verbs.
 
     Processes that this one starts know it too, unless the class is of the script itself.
 
     Args:
-        mixer: a final subclass of `everyformer.Mixer`.
+        part: a final subclass of `everyformer.Mixer` or of `everyformer.core.position.Position`.
         row: its row (default: what the class can do, by building it).
 
     Raises:
-        ConfigError: it is no mixer, has no name, or one that is taken.
+        ConfigError: it is neither, has no name, or one that is taken.
     """
-    _require_free(mixer)
-    plugins.add_class(mixer)
-    _rows[mixer.name] = row or row_of(mixer)
-    _look_again(mixer.name)
-    return info(mixer.name)
+    _require_free(part)
+    plugins.add_class(part)
+    _rows[part.name] = row or row_of(part)
+    _look_again(part)
+    return info(part.name)
 
 
 def register_spec(spec: str) -> None:
-    """`register` of a mixer named by ``module:Class`` or ``file.py:Class``; of what makes a whole
+    """`register` of a class named by ``module:Class`` or ``file.py:Class``; of what makes a whole
     model, leave to run it where a saved model names it."""
-    if not plugins.names_mixer(spec):
+    if not plugins.names_gene(spec):
         plugins.allow_model(spec)
         return
-    mixer = plugins.add_spec(spec)
-    _require_free(mixer)
-    _look_again(mixer.name)
+    part = plugins.add_spec(spec)
+    _require_free(part)
+    _look_again(part)
 
 
-def _look_again(name: str) -> None:
-    """Let a mixer that was given be the one that its name means."""
-    GENES["mixer"].alternatives.forget(name)
+def _look_again(part: type[Any]) -> None:
+    """Let a class that was given be the one that its name means."""
+    GENES[str(plugins.kind_of(part))].alternatives.forget(part.name)
     _known.cache_clear()
 
 
-def _require_free(mixer: type[Any]) -> None:
-    name, mixers = str(getattr(mixer, "name", None)), GENES["mixer"].alternatives
+def _require_free(part: type[Any]) -> None:
+    name, gene = str(getattr(part, "name", None)), plugins.kind_of(part) or "mixer"
+    others, advice = GENES[gene].alternatives, f"give your {gene} another name"
     if name in {member.name for member in (*FAMILY, *BASELINES)}:
-        raise ConfigError(f"'{name}' is a member of this library: give your mixer another name")
-    if mixers.is_own(name):
-        raise ConfigError(f"'{name}' is a part of this library: give your mixer another name")
-    for kind in ("member", "mixer"):
+        raise ConfigError(f"'{name}' is a member of this library: {advice}")
+    if others.is_own(name):
+        raise ConfigError(f"'{name}' is a part of this library: {advice}")
+    for kind in ("member", gene):
         for entry in plugins.offered(kind):
-            if entry.name == name and mixers.get(name) is not mixer:
-                offer = plugins.offer_of(entry, kind)
-                raise ConfigError(f"'{name}' is {offer}: give your mixer another name")
+            if entry.name == name and others.get(name) is not part:
+                raise ConfigError(f"'{name}' is {plugins.offer_of(entry, kind)}: {advice}")
 
 
 _rows: dict[str, Member] = {}
@@ -142,7 +144,7 @@ _rows: dict[str, Member] = {}
 
 @functools.cache
 def _known() -> dict[str, Member]:
-    """Every member by its name: those above, those of other packages, the user's mixers."""
+    """Every member by its name: those above, those of other packages, the user's."""
     known = {member.name: member for member in FAMILY}
     for entry in plugins.offered("member"):
         row, offer = plugins.loaded(entry, "member"), plugins.offer_of(entry, "member")
@@ -155,7 +157,7 @@ def _known() -> dict[str, Member]:
     for name in mixers.offers():
         if name not in known:
             known[name] = row_of(mixers.get(name))
-    for name, mixer in plugins.own_mixers().items():
+    for name, part in plugins.own_classes().items():
         if name not in known:
-            known[name] = _rows.get(name) or row_of(mixer)
+            known[name] = _rows.get(name) or row_of(part)
     return known

@@ -1,4 +1,4 @@
-"""The row of a plug-in mixer without one, by building it."""
+"""The row of a plug-in mixer or position without one, by building it."""
 
 import datetime
 import inspect
@@ -8,6 +8,7 @@ from everyformer.core.config import Choice
 from everyformer.core.errors import ConfigError, GeneError, PluginError
 from everyformer.core.foreign import FAILURES, describe, source
 from everyformer.core.member import Cost, Genes, Member
+from everyformer.core.plugins import kind_of
 from everyformer.core.tasks import DECISION, FORECAST, LM, MLM, PIXELS, TASKS
 from everyformer.genes import plain_genes
 
@@ -15,11 +16,12 @@ WIDTH = 16
 """of the mixer that is built"""
 
 
-def row_of(mixer: type[Any]) -> Member:
-    """Row derived from a mixer class, where nobody has written a row for it.
+def row_of(part: type[Any]) -> Member:
+    """Row derived from the class of a mixer or position, where nobody has written a row for it.
 
-    A small one is built both ways, unless it is causal only, and read with where it is not causal;
-    a refusal, or that no output depends on a later token, is the reason why it cannot be that.
+    A small one is built both ways, unless it is causal only; a mixer is read with where it is not
+    causal; a refusal, or that no output depends on a later token, is the reason why it cannot be
+    that.
 
     Raises:
         ConfigError: it can be neither. PluginError: it cannot be built.
@@ -28,47 +30,54 @@ def row_of(mixer: type[Any]) -> Member:
 
     from everyformer.core.devices import forked_random
 
+    gene = kind_of(part) or "mixer"
+    mixes = gene == "mixer"
     can: dict[str, Any] = {}
     built: dict[str, Any] = {}
     for ability, causal in (("causal", True), ("bidirectional", False)):
-        if not causal and mixer.causal_only is not None:
-            can[ability] = mixer.causal_only
+        if mixes and not causal and part.causal_only is not None:
+            can[ability] = part.causal_only
             continue
         try:
             # whoever seeded torch to make a model does not know that a row is looked up first
             with forked_random(torch.device("cpu")):
-                built[ability] = mixer(width=WIDTH, heads=2, causal=causal, max_length=16)
-                can[ability] = True if causal else _reads_later(built[ability])
+                built[ability] = part(width=WIDTH, heads=2, causal=causal, max_length=16)
+                can[ability] = True if causal or not mixes else _reads_later(built[ability])
         except GeneError as error:
             can[ability] = str(error)
         except FAILURES as error:
             raise PluginError(
-                f"the mixer '{mixer.name}' ({source(mixer)}) cannot be built, {ability}, 16 wide, "
+                f"the {gene} '{part.name}' ({source(part)}) cannot be built, {ability}, 16 wide, "
                 f"with 2 heads, for 16 tokens: {describe(error)}"
             ) from error
     if not built:
         raise ConfigError(
-            f"the mixer '{mixer.name}' ({source(mixer)}) can be built neither causal "
+            f"the {gene} '{part.name}' ({source(part)}) can be built neither causal "
             f"({can['causal']}) nor bidirectional ({can['bidirectional']}): an __init__ of its own "
             "must take 'causal' and hand it on"
         )
-    streams = "causal" in built and built["causal"].continues
-    can["streaming"] = streams or "it does not say how a state begins (empty_state)"
-    can["cross"] = mixer.crosses or "it has no cross form"
+    if mixes:
+        streams = "causal" in built and built["causal"].continues
+        can["streaming"] = streams or "it does not say how a state begins (empty_state)"
+        can["cross"] = part.crosses or "it has no cross form"
+    else:
+        can["streaming"] = next(iter(built.values())).streams or True
+        can["cross"] = part.acts_on in ("embeddings", "layers") or "it is of one sequence"
+        streams = can["streaming"] is True
     tasks = [name for name, task in TASKS.items() if task.answers]
     if can["bidirectional"] is True:
         tasks = [MLM, *tasks]
     if can["causal"] is True:
         tasks = [LM, *tasks, PIXELS, DECISION, *([FORECAST] if streams else [])]
     exempt = {"cost": "no cost is claimed: write a row for it"}
-    if not _overrides(mixer, "text_reference") and not _overrides(mixer, "reference"):
+    if mixes and not _overrides(part, "text_reference") and not _overrides(part, "reference"):
         exempt["equation"] = "it has no reference (text_reference)"
-    about = (inspect.getdoc(mixer) or mixer.name).splitlines()[0]
+    about = (inspect.getdoc(part) or part.name).splitlines()[0]
     return Member(
-        mixer.name, about.rstrip("."), "your own", datetime.date.today().year, None,
-        Genes(plain_genes() | {"mixer": Choice(mixer.name)}), tuple(tasks),
-        Cost(2, 2, "not stated", "not stated"), "none is made", exempt=exempt, group="your own",
-        **can,
+        part.name, about.rstrip("."), "your own", datetime.date.today().year, None,
+        Genes(plain_genes() | {gene: Choice(part.name)}), tuple(tasks),
+        Cost(2, 2, "not stated", "not stated"), "none is made", exempt=exempt, gene=gene,
+        group="your own", **can,
     )  # fmt: skip
 
 

@@ -13,6 +13,7 @@ Importing this module registers the model with the Auto classes, and the names o
 `everyformer.interop.hf_attention` for ``set_attn_implementation``. Needs the extra ``hf``.
 """
 
+from dataclasses import fields
 from typing import Any, Self
 
 import torch
@@ -27,7 +28,7 @@ from everyformer.generation.sampling import initial_state
 from everyformer.genes.config import DEFAULT_LENGTH, ModelConfig
 from everyformer.interop.hf_attention import NAME as NAME
 from everyformer.interop.hf_attention import WITH_WEIGHTS as WITH_WEIGHTS
-from everyformer.interop.hf_attention import register
+from everyformer.interop.hf_attention import refuse_unknown, register
 from everyformer.models.build import build_model, configure
 from everyformer.models.language import LanguageModel
 
@@ -44,6 +45,9 @@ try:
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 except ImportError as error:
     raise MissingExtraError("transformers", "hf", "the Hugging Face interface") from error
+
+# "past_key_values", since transformers 5.24 "cache"
+_CACHE = next(field.name for field in fields(CausalLMOutputWithPast) if "Cache" in str(field.type))
 
 
 class EveryformerConfig(PreTrainedConfig):
@@ -189,7 +193,8 @@ class EveryformerForCausalLM(PreTrainedModel, GenerationMixin):
         output_hidden_states: bool | None = None,
         logits_to_keep: int | Tensor = 0,
         num_items_in_batch: int | Tensor | None = None,
-        **_: Any,
+        cache: EveryformerCache | None = None,
+        **further: Any,
     ) -> CausalLMOutputWithPast | tuple[Tensor, ...]:
         """Logits of every next token, and the model's own loss where ``labels`` are given.
 
@@ -198,18 +203,22 @@ class EveryformerForCausalLM(PreTrainedModel, GenerationMixin):
             attention_mask: (B, L) or, behind a cache, (B, past + L); 1 = real.
             position_ids: what is counted here anyway, or positions that restart where another
                 packed document begins.
-            past_key_values: tokens are read behind those that it has seen; it is brought up to
-                date. use_cache: makes one where none is given.
+            past_key_values, cache: two names of one: tokens are read behind those that it has
+                seen; it is brought up to date. use_cache: makes one where none is given.
             logits_to_keep: give the logits of so many last tokens alone; 0 gives all.
             labels: (B, L), -100 = not scored, moved by one here. In training early exits,
                 predictions of other layers and what else the model adds to its loss count too.
             num_items_in_batch: scored labels of the whole batch where this is a piece of it: the
                 loss, every term of it, is weighed by the piece's share of them.
+            further: ``token_type_ids`` of 0 and ``cache_position``, which say nothing new.
 
         Raises:
             ShapeError, UnsupportedError: masks and positions that do not fit; pictures of the
-                inside, which ``ef.trace`` gives.
+                inside, which ``ef.trace`` gives; what is not known.
         """
+        types = further.get("token_type_ids")
+        known = {"cache_position", *(() if types is None or types.any() else ("token_type_ids",))}
+        refuse_unknown(type(self).__name__, further, known, "leave it out")
         if output_attentions or output_hidden_states:
             raise UnsupportedError(
                 "output_attentions and output_hidden_states are not offered: look inside with "
@@ -222,11 +231,13 @@ class EveryformerForCausalLM(PreTrainedModel, GenerationMixin):
             embeddings = inputs_embeds * self.model.config.embedding_scale
             input_ids = inputs_embeds.new_zeros(inputs_embeds.shape[:2], dtype=torch.long)
         assert input_ids is not None
-        cache, state = past_key_values, None
+        if cache is not None and past_key_values is not None:
+            raise ConfigError("cache and past_key_values are two names of one: give one of them")
+        cache, state = past_key_values if cache is None else cache, None
         if cache is not None:
             if not isinstance(cache, EveryformerCache):
                 raise UnsupportedError(
-                    f"past_key_values must be an EveryformerCache, not {type(cache).__name__}"
+                    f"{_CACHE} must be an EveryformerCache, not {type(cache).__name__}"
                 )
             state = cache.state or self.model.init_state(input_ids.shape[0])
         elif use_cache:
@@ -248,7 +259,8 @@ class EveryformerForCausalLM(PreTrainedModel, GenerationMixin):
         if targets is not None and num_items_in_batch is not None:
             # of all terms alike, so that pieces of a batch add up to it
             loss = loss * ((targets != -100).sum() / num_items_in_batch)
-        result = CausalLMOutputWithPast(loss=loss, logits=out.logits, past_key_values=cache)
+        named: dict[str, Any] = {_CACHE: cache}
+        result = CausalLMOutputWithPast(loss=loss, logits=out.logits, **named)
         return result.to_tuple() if return_dict is False else result
 
     def get_input_embeddings(self) -> nn.Module:
@@ -321,12 +333,12 @@ class EveryformerForCausalLM(PreTrainedModel, GenerationMixin):
                 f"cache_implementation='{chosen}' is a kind of key-value cache; this model carries "
                 "its own state: leave the option out"
             )
-        if not generation_config.use_cache or model_kwargs.get("past_key_values") is not None:
+        if not generation_config.use_cache or model_kwargs.get(_CACHE) is not None:
             return
         if initial_state(self.model, 1) is None:
             generation_config.use_cache = False
         else:
-            model_kwargs["past_key_values"] = EveryformerCache()
+            model_kwargs[_CACHE] = EveryformerCache()
 
 
 def _mask(

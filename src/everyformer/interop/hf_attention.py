@@ -16,6 +16,7 @@ A query that may see nothing gives 0. Masks are boolean in both, True = may be s
 """
 
 import importlib.util
+from collections.abc import Mapping, Sequence, Set
 from typing import Any
 
 import torch
@@ -28,8 +29,13 @@ from everyformer.engines.softmax.visibility import Visibility, causal_mask
 
 NAME = "everyformer-attention"
 WITH_WEIGHTS = "everyformer-attention-weights"
-# what transformers passes to sparse or paged kernels, and what would be lost without a word
-_REFUSED = ("cache", "indices", "block_indices")
+HARMLESS = {
+    "position_ids", "cache_position",  # what depends on places is done, or of another module
+    "use_cache", "return_dict", "output_hidden_states", "output_router_logits", "logits_to_keep",
+    "labels", "num_items_in_batch",  # for other modules, to which a call is passed on whole
+    "deterministic",  # of flash attention's gradient
+}  # fmt: skip
+"""words of transformers that change nothing about an attention's result"""
 
 
 def register() -> None:
@@ -46,6 +52,19 @@ def register() -> None:
     for name, function in ((NAME, attention_forward), (WITH_WEIGHTS, attention_with_weights)):
         AttentionInterface.register(name, function)
         AttentionMaskInterface.register(name, sdpa_mask)
+
+
+def refuse_unknown(reader: str, passed: Mapping[str, Any], known: Set[str], advice: str) -> None:
+    """Refuse what a call of transformers passes by a name that is not known, unless it is None or
+    an empty collection: names change, and what was lost without a word would change the result.
+
+    Raises:
+        UnsupportedError: names it.
+    """
+    told = {n: v for n, v in passed.items() if v is not None and n not in known}
+    unknown = [n for n, v in told.items() if not isinstance(v, Sequence | Mapping) or v]
+    if unknown:
+        raise UnsupportedError(f"{reader} does not know {', '.join(unknown)}: {advice}")
 
 
 def attention_forward(
@@ -69,20 +88,21 @@ def attention_forward(
         attention_mask: bool (True = may be seen) or additive, broadcastable to (B, H, L, S); None
             leaves causal masking to this function.
         position_bias: added to the scaled scores.
-        rest: ``softcap`` and ``s_aux`` (the sinks) count; windows are in the mask already.
+        rest: ``softcap`` and ``s_aux`` (the sinks) count; ``sliding_window`` is in the mask
+            already.
 
     Returns:
         (B, L, H, D_v), and the weights (B, H, L, S) if they were asked for.
 
     Raises:
-        UnsupportedError: a sparse pattern or a paged cache, which this function does not have.
+        UnsupportedError: what is not known, as a sparse pattern or a paged cache.
     """
-    refused = [name for name in _REFUSED if rest.get(name) is not None]
-    if refused:
-        raise UnsupportedError(
-            f"'{NAME}' does not know what {type(module).__name__} passes as {', '.join(refused)}: "
-            "use the model's own attention implementation"
-        )
+    refuse_unknown(
+        f"'{NAME}' in {type(module).__name__}",
+        rest,
+        {*HARMLESS, "softcap", "s_aux", "sliding_window"},
+        "use the model's own attention implementation",
+    )
     if is_causal is None:
         is_causal = bool(getattr(module, "is_causal", True))
     queries = query.shape[2]

@@ -18,11 +18,13 @@ from torch import Tensor, nn
 
 from everyformer.core.errors import ConfigError, UnsupportedError
 from everyformer.core.mixer import Mixer
-from everyformer.interop.hf_attention import NAME, register
+from everyformer.interop.hf_attention import HARMLESS, NAME, refuse_unknown, register
 from everyformer.interop.multihead import only_output
 from everyformer.interop.torch_masks import for_mixer
 from everyformer.models.build import create_mixer
 
+_KNOWN = {*HARMLESS, "position_embeddings", "layer_idx", "cycle_offset"}
+"""what else models pass and no mixer needs: rotations, and slots of the cache that there is not"""
 _ACROSS = "from one sequence to another, where a mixer reads one alone"
 
 
@@ -42,7 +44,6 @@ class MixerAttention(nn.Module):
         hidden_states: Tensor,
         *rest: Any,
         attention_mask: Tensor | None = None,
-        past_key_values: Any = None,
         output_attentions: bool = False,
         key_value_states: Tensor | None = None,
         is_causal: bool | None = None,
@@ -52,14 +53,14 @@ class MixerAttention(nn.Module):
 
         Args:
             hidden_states: (B, L, width).
-            rest: a mask, where a model gives it by its place; rotations, which are not read.
+            rest: a mask, where a model gives it by its place.
             attention_mask: (1 or B, 1 or heads, L, L) bool, True = may be seen.
             is_causal: the direction, where a model says it at each call.
-            further: what models give beside, and mixers do not need.
+            further: what models pass beside.
 
         Raises:
-            UnsupportedError: a cache, a mask that the mixer does not honour, weights, another
-                sequence, another direction.
+            UnsupportedError: a cache or what else is not known, a mask that the mixer does not
+                honour, weights, another sequence, another direction.
         """
         if key_value_states is not None:
             raise UnsupportedError(
@@ -71,17 +72,21 @@ class MixerAttention(nn.Module):
                 f"the model asks for is_causal={is_causal}, but {self.mixer.name} took the place "
                 f"of a module with is_causal={self.is_causal}: keep the attention of this model"
             )
-        if past_key_values is not None:
-            raise UnsupportedError(
-                f"{self.mixer.name} in the place of attention fills no cache of keys and values: "
-                "leave past_key_values out, and give use_cache=False"
-            )
         if output_attentions:
             raise UnsupportedError(
                 f"{self.mixer.name} gives no attention weights: look inside with ef.trace(model)"
             )
+        by_place = {f"argument {n}": t for n, t in enumerate(rest, 2) if t is not hidden_states}
         if attention_mask is None:
-            attention_mask = next((t for t in rest if isinstance(t, Tensor) and t.dim() == 4), None)
+            masks = (n for n, t in by_place.items() if isinstance(t, Tensor) and t.dim() == 4)
+            attention_mask = by_place.pop(next(masks, ""), None)
+        refuse_unknown(
+            f"{self.mixer.name} in the place of attention",
+            {**by_place, **further},
+            _KNOWN,
+            "it fills no cache of keys and values, for which give use_cache=False, and what else "
+            "this model passes to its own attention would be lost",
+        )
         padding = hidden = None
         if attention_mask is not None:
             padding, hidden = self._parts(attention_mask, hidden_states)
@@ -158,7 +163,8 @@ def replace_attention(
     for (name, module), new in zip(chosen, replacements, strict=True):
         like = next(module.parameters())
         model.set_submodule(name, new.to(like.device, like.dtype).train(module.training))
-    for config in (whole.config, getattr(whole, "generation_config", None)):
+    generation = getattr(whole, "generation_config", None)
+    for config in (whole.config, whole.config.get_text_config(), generation):
         if config is not None:
             config.use_cache = False
     return [name for name, _ in chosen]

@@ -9,10 +9,9 @@
 
 with the keys and values bias_k, bias_v and (0, 0) behind those of the input, where asked for. One
 difference: a query that may see no key gives 0 (and weights 0), where torch gives NaN or not,
-depending on which of its paths is taken. (In inference the encoder layers of torch run a fused
-kernel of plain attention without asking this module; there it is NaN still.) Every other mixer is
-built by `create_mixer` and reads query = key = value; its parameters are called ``mixer.*``, and
-torch's fused kernel declines.
+depending on which of its paths is taken: the fused kernel of torch's encoder layers never stands in
+for this module. Every other mixer is built by `create_mixer` and reads query = key = value; its
+parameters are called ``mixer.*``.
 
 Masks are given in torch's convention (True or -inf hides). One that a member cannot honour is an
 error, unless it hides nothing that the member shows anyway: a causal member takes the causal mask
@@ -57,10 +56,10 @@ def only_output(member: str, out: MixerOutput) -> Tensor:
 
 
 class NoWeights:
-    """Placeholder for weights of softmax attention that the layers of `torch.nn` read.
+    """Placeholder for weights of softmax attention that `nn.TransformerEncoder` reads.
 
-    Their fused kernel would compute attention whatever the member; it declines as soon as one
-    argument overrides torch functions, which this class does by its method's mere existence.
+    It would make nested tensors of padded rows, and does not where one weight overrides torch
+    functions, which this class does by its method's mere existence.
     """
 
     @classmethod
@@ -97,8 +96,8 @@ class MultiheadAttention(nn.Module):
     query_norm: nn.RMSNorm | None
     key_norm: nn.RMSNorm | None
 
-    # what torch's encoder layer calls before its fused kernel; it reads num_heads alone
-    merge_masks = nn.MultiheadAttention.merge_masks
+    # read by torch's encoder layers: whether their fused kernel may stand in for this module
+    _qkv_same_embed_dim = False
 
     def __init__(
         self,
@@ -126,8 +125,6 @@ class MultiheadAttention(nn.Module):
         self.vdim = embed_dim if vdim is None else vdim
         self.batch_first, self.add_zero_attn = batch_first, add_zero_attn
         self.member, self.causal = member, causal
-        # read by torch's layers: whether their fused kernel may stand in for this module
-        self._qkv_same_embed_dim = True
         if member == "attention":
             self.mixer = None
             self._build_attention(bias, add_bias_kv, options, device=device, dtype=dtype)
@@ -232,8 +229,6 @@ class MultiheadAttention(nn.Module):
         self.query_norm = nn.RMSNorm(**norm) if o.qk_norm else None
         self.key_norm = nn.RMSNorm(**norm) if o.qk_norm else None
         self.sink = nn.Parameter(torch.zeros(self.num_heads, **like)) if o.sink else None
-        plain = not self.causal and o == AttentionOptions()
-        self._qkv_same_embed_dim = fused and plain
 
     def _loose_options(self, options: dict[str, Any], bias: bool) -> dict[str, Any]:
         """Torch's ``bias`` and ``dropout`` under the names that the mixer has for them."""

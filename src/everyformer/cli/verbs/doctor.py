@@ -8,7 +8,7 @@ import platform
 import re
 import shutil
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import requires
 from pathlib import Path
@@ -98,6 +98,8 @@ def run(options: DoctorOptions) -> int:
     print("\n" + table(("unset", "is here", "since"), choices))
     rows = [(name, known or "missing", why) for name, known, why in report["packages"]]
     print("\n" + table(("package", "version", "for"), rows))
+    for name, version, tried in report["untried"]:
+        print(f"\n{name} {version} is newer than what was tried: pip install '{name}{tried}'")
     extras = [tuple(row.values()) for row in report["extras"]]
     print("\n" + table(("extra", "for", "is here", "get it by"), extras))
     return 0 if all(known for _, known, why in report["packages"] if why == "core") else 1
@@ -136,7 +138,7 @@ def _ways(member: str, length: int, machine: bool) -> int:
 
 def examine() -> dict:
     """Machine facts, speeds, what stands for unset options, (package, version or None, core or
-    extra) for each package, and what is here of each extra."""
+    extra) for each package, what of them nobody tried, and what is here of each extra."""
     import torch
 
     from everyformer import __version__
@@ -161,6 +163,7 @@ def examine() -> dict:
         "speed": speed,
         "choices": choices(device, speed),
         "packages": [one for one in packages if one[2] != _extra("dev")],
+        "untried": list(_untried({name: known for name, known, _ in packages if known})),
         "extras": [_of_extra(name, packages) for name in EXTRAS],
     }
 
@@ -184,6 +187,19 @@ def _required() -> Iterator[tuple[str, str]]:
         extra = re.search(r"extra == .(\w+).", condition)
         of = "core" if extra is None else _extra(extra[1])
         yield re.split(r"[^\w.-]", name)[0], of
+
+
+def _untried(versions: Mapping[str, str]) -> Iterator[tuple[str, str, str]]:
+    """(package, version, range) of each that is beyond the ceiling in our own requirements."""
+    for line in dict.fromkeys(line.partition(";")[0] for line in requires("everyformer") or ()):
+        name = re.split(r"[^\w.-]", line)[0]
+        for kind, bound in re.findall(r"(<|==)([\d.]+)", line):
+            here, last = (
+                [int(number) for number in re.findall(r"\d+", version.partition("+")[0])]
+                for version in (versions.get(name, "0"), bound)
+            )
+            if here > last or (here == last and kind == "<"):
+                yield name, versions[name], kind + bound
 
 
 def room() -> dict[str, str]:

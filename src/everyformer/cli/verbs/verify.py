@@ -15,6 +15,7 @@ from everyformer.core.bounds import Count, Positive
 from everyformer.core.config import Options
 from everyformer.core.errors import ConfigError
 from everyformer.family import info, list_members
+from everyformer.genes import GENES
 from everyformer.laws.names import is_target
 from everyformer.system.files import expanded
 
@@ -29,6 +30,8 @@ class VerifyOptions(Options):
     members: tyro.conf.Positional[tuple[str, ...]] = ()
     """members to check (default: all), or models of anyone: file.py:factory, module:factory,
     hf:NAME, onnx:FILE; hf:all, hf:causal and hf:encoders are all that transformers has"""
+    position: str | None = None
+    """a position to check, alone or beside members: the laws of attention with it"""
     laws: tuple[str, ...] = ()
     """laws to check (default: all): equation, causality, chunks, padding, limits, numbers, cost,
     compiles, keeps, reproducible, bidirectional, devices, traffic; of models of anyone: causality,
@@ -94,6 +97,8 @@ def _verdicts(options: VerifyOptions) -> Iterator[LawResult]:
     """Members first, by their own laws; then models of anyone."""
     foreign = [name for name in options.members if is_target(name)]
     members = [name for name in options.members if name not in foreign]
+    if options.position is not None:
+        members.append(GENES["position"].alternatives.get(options.position).name)
     for name in members:
         info(name)
     if members and foreign and options.laws:

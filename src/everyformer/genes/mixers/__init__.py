@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from everyformer.core.errors import ConfigError, GeneError, nearest
-from everyformer.core.plugins import MIXER as BASE
 from everyformer.core.registry import Registry
 from everyformer.genes.config import ModelConfig
 from everyformer.genes.gene import Gene, layer_choice
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
     from everyformer.core.mixer import Mixer
 
 MIXERS: Registry[type[Mixer]] = Registry(
-    "mixer", __name__, BASE, files={"amlp": "gmlp"}, helpers=("patterned",)
+    "mixer", __name__, "everyformer:Mixer", files={"amlp": "gmlp"}, helpers=("patterned",)
 )
 
 

@@ -3,6 +3,7 @@
 One that adds a number for every distance and head overrides `by_distance` alone.
 """
 
+from abc import abstractmethod
 from typing import Any, final
 
 import torch
@@ -19,6 +20,10 @@ class AdditivePosition(ScorePosition):
     """Base of positions that add a number of the distance to every score: `by_distance`."""
 
     additive = True
+
+    @abstractmethod
+    def by_distance(self, distance: Tensor, dtype: torch.dtype) -> Tensor:
+        """Addends (H, ...) of the scores of pairs that are ``distance`` (any shape) apart."""
 
     @final
     def curve(self, distance: Tensor) -> tuple[str, Tensor] | None:

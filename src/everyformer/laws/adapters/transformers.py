@@ -20,9 +20,9 @@ from everyformer.core.errors import ConfigError, nearest
 from everyformer.core.foreign import cut
 from everyformer.laws.adapters.plain import loss_in
 from everyformer.laws.adapters.small_configs import SMALL, small
-from everyformer.laws.inputs import Inputs
+from everyformer.laws.inputs import Inputs, first
 from everyformer.laws.subject import Subject
-from everyformer.laws.verdict import NotJudged
+from everyformer.laws.verdict import LawBroken, NotJudged
 from everyformer.system.extras import extra_module
 
 LARGEST = 8_000_000
@@ -37,8 +37,6 @@ OTHERS = re.compile(
 )
 """parameters that read what comes from an encoder, pictures, sound or other ids, which no text
 gives, and words by which these are given"""
-CACHES = ("past_key_values", "cache_params", "state")
-"""what a cache is called"""
 ATTENDS = ("eager", "sdpa")
 
 
@@ -47,20 +45,23 @@ class PreTrained(Subject):
 
     begins = False
     """whether a first cache must be given to it"""
+    cache_word = ""
+    """what a cache is called, once one came back"""
 
     def __init__(self, model: nn.Module, name: str, inputs: Inputs, **known: Any) -> None:
         super().__init__(model, name, inputs, **known)
-        self.words = frozenset(inspect.signature(model.forward).parameters)
+        self.parameters = inspect.signature(model.forward).parameters
+        self.words = frozenset(self.parameters)
         if "decoder_attention_mask" in self.words:
             self.unmasked = "its decoder has a mask of its own"
         elif "attention_mask" in self.words:
             self.masks = ("right", "left", "holes")
         if any(_OTHER.search(word) for word in self.words):
             self.idle = OTHERS
-        self.cache_word = next((word for word in CACHES if word in self.words), "")
         if self.causal and "position_ids" in self.words:
             self.packs, self.separates = "position_ids", False
-        self.streams = self.causal and "use_cache" in self.words and bool(self.cache_word)
+        text: Any = model.config.get_text_config()  # type: ignore[operator, union-attr]
+        self.streams = self.causal and ("use_cache" in self.words or hasattr(text, "use_cache"))
 
     def call(self, model: nn.Module, x: Tensor, keep: Tensor | None = None) -> Any:
         """One pass without a cache; positions count what is real."""
@@ -90,18 +91,28 @@ class PreTrained(Subject):
         return told
 
     def feed(self, model: nn.Module, x: Tensor, cache: Any) -> tuple[Tensor, Any]:
-        """Outputs, and the cache behind them."""
-        result = model(**{**self._reads(x), "use_cache": True, self.cache_word: cache})
-        after = getattr(result, self.cache_word, cache)
-        if after is None and self.cache_word == CACHES[0]:
-            # some fill one that they are given, and do not say so
-            self.begins = True
-            after = extra_module("transformers", "hf", "a cache").DynamicCache(config=model.config)
-            result = model(**{**self._reads(x), "use_cache": True, self.cache_word: after})
-            after = after if after.get_seq_length() else None
+        """Outputs, and the cache behind them, which is what comes back by a word that is read.
+
+        Raises:
+            LawBroken: nothing comes back.
+        """
+        takes = {**self._reads(x), "use_cache": True}
+        result = model(**takes, **({} if cache is None else {self.cache_word: cache}))
+        self.cache_word = self.cache_word or next((k for k in result if k in self.words), "")
+        after = result.get(self.cache_word, cache)
         if after is None:
-            raise NotJudged(f"it gives no {self.cache_word}")
-        return result.logits if hasattr(result, "logits") else result.last_hidden_state, after
+            # some fill one that they are given, and do not say so
+            kinds = ((word, str(p.annotation)) for word, p in self.parameters.items())
+            self.cache_word = next((word for word, kind in kinds if "Cache" in kind), "")
+            after = extra_module("transformers", "hf", "a cache").DynamicCache(config=model.config)
+            if self.cache_word:
+                result, self.begins = model(**takes, **{self.cache_word: after}), True
+            if not after.get_seq_length():
+                raise LawBroken(
+                    "it has use_cache, but gives no cache back that can be found: of "
+                    f"{', '.join(result)} its forward takes none again"
+                )
+        return first(result), after
 
     def feed_code(self) -> list[str]:
         """The Python of it."""
