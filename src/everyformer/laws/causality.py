@@ -48,6 +48,18 @@ def causality(subject: Subject) -> str:
     """
     if not subject.causal:
         raise NotJudged("it reads both ways")
+    subject.require_positions()
+    try:
+        return _looked(subject)
+    except LawBroken as broken:
+        if not subject.assumed:
+            raise
+        asks = "; if it is to read both ways, say causal=False (--causal False)"
+        raise LawBroken(broken.finding + asks, broken.reproduction) from None
+
+
+def _looked(subject: Subject) -> str:
+    """Sentence on what was looked at."""
     looks, every = 0, list[Condition]()
     for way, model in subject.variants():
         # ways differ in how pairs are masked, which the longest input of each mode shows
@@ -57,7 +69,8 @@ def causality(subject: Subject) -> str:
             if not condition.training and not condition.masked:
                 left_out(model, condition._replace(way=way))
             looks += 1
-    said = f"{looks} looks: every later input changed or left out, in evaluation and training"
+    said = f"{looks} looks: every later input changed or left out, in evaluation"
+    said += " and training" * subject.doubles
     try:
         return f"{said}; {gradients(subject)} by gradients"
     except LawBroken:

@@ -167,7 +167,7 @@ def _order(options: ListOptions) -> Callable[[Member], Any]:
     return {
         "family": lambda m: 0,
         "name": lambda m: m.name,
-        "time": lambda m: m.cost.time,
+        "time": lambda m: math.inf if m.cost.time is None else m.cost.time,
         "state": by_state,
     }[options.sort]
 

@@ -15,7 +15,7 @@ from everyformer.core.bounds import Count, Positive
 from everyformer.core.config import Options
 from everyformer.core.errors import ConfigError
 from everyformer.family import info, list_members
-from everyformer.laws.names import is_target
+from everyformer.laws.names import GROUPS, is_target
 from everyformer.system.files import expanded
 
 if TYPE_CHECKING:
@@ -106,6 +106,13 @@ def _verdicts(options: VerifyOptions) -> Iterator[LawResult]:
             f"models of anyone ({foreign[0]}) are checked on the CPU, in dtypes of each law's own: "
             "leave out --device and --precision"
         )
+    named = ("causal", "vocabulary", "width", "claims")
+    said = [f"--{word}" for word in named if getattr(options, word) is not None]
+    if said and not [name for name in foreign if name not in GROUPS]:
+        raise ConfigError(
+            f"{said[0]} is of a model of anyone, as file.py:factory, and there is none here but "
+            f"{', '.join(foreign or members) or 'members'}: leave it out"
+        )
     if members or not foreign:
         from everyformer.verification.verify import verify
 
@@ -113,10 +120,11 @@ def _verdicts(options: VerifyOptions) -> Iterator[LawResult]:
         yield from verify(members, laws=options.laws, full=options.full, **where)
     for name in foreign:
         from everyformer.laws.judging import judge, known_claim, known_laws
-        from everyformer.laws.sweep import GROUPS, classes, sweep
+        from everyformer.laws.sweep import classes, sweep
         from everyformer.laws.targets import target
 
-        laws, claim = known_laws(options.laws), known_claim(options.claims)
+        laws = known_laws(options.laws)
+        claim = known_claim(options.claims, laws)
         if name in GROUPS:
             folder, limit = expanded(options.out), options.seconds
             yield from sweep(classes(name), folder, laws, seconds=limit, jobs=options.jobs)

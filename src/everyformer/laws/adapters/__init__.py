@@ -27,7 +27,7 @@ ADAPTERS: tuple[Callable[..., Subject | None], ...] = (
 
 
 def subject_of(
-    model: nn.Module,
+    model: nn.Module | Subject,
     name: str | None = None,
     *,
     causal: bool | None = None,
@@ -42,8 +42,13 @@ def subject_of(
     A module that no adapter knows is `Plain`; it claims to be causal unless that is denied.
 
     Raises:
-        ConfigError: it is no module, or what it reads cannot be guessed.
+        ConfigError: it is no module, what it reads cannot be guessed, or is something else.
     """
+    given = inputs_of(vocabulary=vocabulary, width=width, inputs=inputs)
+    if isinstance(model, Subject):
+        other = model.anew()
+        other.name = name or model.name
+        return as_told(other, given, causal)
     if not isinstance(model, nn.Module):
         raise ConfigError(f"a {type(model).__name__} is no model: expected a torch.nn.Module")
     name = name or type(model).__name__
@@ -51,14 +56,43 @@ def subject_of(
     for adapter in ADAPTERS:
         subject = adapter(model, name, **known)
         if subject is not None:
-            return subject
-    given = None
-    if inputs is not None:
-        given = inputs_like(inputs)
-    elif vocabulary is not None or width is not None:
-        given = Inputs(vocabulary=vocabulary, width=width)
-    known["causal"] = causal is not False
-    return plain(model, name, given, **known)
+            return as_told(subject, given, causal)
+    return as_told(plain(model, name, given, **known), given, causal)
+
+
+def as_told(subject: Subject, given: Inputs | None, causal: bool | None) -> Subject:
+    """A subject whose claim is ``causal``, where that is said, and that reads what is ``given``.
+
+    Raises:
+        ConfigError: it reads something else, or gives one output a row, which is never causal.
+    """
+    known = subject.inputs
+    if given and (given.vocabulary, given.width) != (known.vocabulary, known.width):
+        raise ConfigError(
+            f"{subject.name} reads {known}, not {given}: leave out vocabulary, width and inputs"
+        )
+    if causal is not None:
+        subject.causal, subject.assumed = causal, False
+    if causal and subject.pools:
+        raise ConfigError(
+            f"{subject.name} gives one output a row, of all its inputs, which cannot be causal: "
+            "leave out causal=True (--causal True)"
+        )
+    return subject
+
+
+def inputs_of(*, inputs: Tensor | None = None, **named: int | None) -> Inputs | None:
+    """What a model is said to read, by one of ``inputs``, ``vocabulary`` and ``width``.
+
+    Raises:
+        ConfigError: by more than one.
+    """
+    said = {word: size for word, size in named.items() if size is not None}
+    if len(said) + (inputs is not None) > 1:
+        raise ConfigError(
+            "a model reads token ids or features: give one of vocabulary=, width= and inputs="
+        )
+    return inputs_like(inputs) if inputs is not None else Inputs(**said) if said else None
 
 
 def inputs_like(batch: Tensor) -> Inputs:

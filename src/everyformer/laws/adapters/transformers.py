@@ -55,6 +55,7 @@ class PreTrained(Subject):
             self.unmasked = "its decoder has a mask of its own"
         elif "attention_mask" in self.words:
             self.masks = ("right", "left", "holes")
+        self.counts_padding = "position_ids" not in self.words
         if any(_OTHER.search(word) for word in self.words):
             self.idle = OTHERS
         self.cache_word = next((word for word in CACHES if word in self.words), "")
@@ -211,7 +212,7 @@ def reads_one_way(name: str, config: Any) -> bool:
 
 
 def hugging_face(
-    name: str, sizes: Mapping[str, int] = SMALL, causal: bool | None = None, **_: Any
+    name: str, sizes: Mapping[str, int] = SMALL, causal: bool | None = None
 ) -> Subject:
     """The subject of a kind, a class or a folder, of these ``sizes``.
 
