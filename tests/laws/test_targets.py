@@ -51,6 +51,11 @@ class Pooled(Net):
         return super().forward(x).mean(1)
 
 
+class Ragged(Net):
+    def forward(self, x):
+        return super().forward(x)[:, :-1, 0]
+
+
 class Named(Net):
     def forward(self, x):
         return {"scores": super().forward(x)[0, 0, 0], "last_hidden_state": super().forward(x)}
@@ -137,7 +142,7 @@ WRONG = [
     ("Wants", ConfigError, "wants flavour, colour: name a function that makes"),
     ("Two", ConfigError, "cannot be guessed.*missing 1 required positional argument"),
     ("Short", ShapeError, "gives .2, 11, 16. for inputs of .rows, positions. .2, 12."),
-    ("Pooled", ShapeError, "gives .2, 16. for inputs"),
+    ("Ragged", ShapeError, "gives .2, 11. for inputs of .rows, positions. .2, 12."),
     ("Text", ConfigError, "no embedding and no width"),
     ("Nett", ConfigError, "has no 'Nett'.*Net"),
 ]
@@ -278,9 +283,17 @@ def test_the_programs_of_a_whole_model_run():
     assert made["b"].dim() == 0
 
 
-def test_whole_models_without_an_output_at_each_token_are_refused():
-    model = ef.create_model("bert", "classify-text", **WHOLE, classes=2)
-    with pytest.raises(ConfigError, match="these laws need an output at each token"):
+@pytest.mark.parametrize("task", ["classify-text", "regress-text"])
+def test_whole_models_of_one_answer_a_text_are_judged(task):
+    model = ef.create_model("bert", task, **WHOLE)
+    laws = ["causality", "padding", "batch", "numbers", "determinism", "saving"]
+    found = {v.law: v.status for v in check(model, laws=laws)}
+    assert found == dict.fromkeys(laws, "held") | {"causality": "exempt"}
+
+
+def test_whole_models_that_read_no_text_are_refused():
+    model = ef.create_model("vit", "classify-image", image=(1, 8, 8), width=16, layers=1, heads=2)
+    with pytest.raises(ConfigError, match="these laws need one that reads one text"):
         check(model)
 
 
@@ -324,6 +337,107 @@ def test_claims_of_growth_have_names_and_numbers():
         check_growth(linear, "constant")
     with pytest.raises(ConfigError, match="linear"):
         check_growth(linear, "liner")
+
+
+@pytest.mark.parametrize("classes", [(), (1,), (5,), (12,)])
+def test_a_model_that_pools_is_judged_as_what_it_is(classes):
+    """Outputs (B,) and (B, C), also of as many classes as there are inputs at some length."""
+
+    class Pools(nn.Module):
+        def __init__(self, wrong=""):
+            super().__init__()
+            self.wrong, self.embed = wrong, nn.Embedding(32, 16)
+            self.head = nn.Linear(16, sum(classes) or 1)
+
+        def forward(self, x, mask=None):
+            real = torch.ones_like(x) if mask is None else mask
+            h = self.embed(x) * (1 if self.wrong == "padding" else real[..., None])
+            h = h.sum(1) / (x.shape[1] if self.wrong == "length" else real.sum(1, keepdim=True))
+            h = h + h.mean(0) if self.wrong == "batch" else h
+            y = self.head(h)
+            return y if classes else y[:, 0]
+
+    held = {one.law: one for one in check(Pools())}
+    rest = dict.fromkeys(("causality", "streaming", "packing"), "exempt")
+    rest |= dict.fromkeys(("order", "growth"), "said")
+    statuses = {law: one.status for law, one in held.items()}
+    assert statuses == dict.fromkeys(held, "held") | rest, held
+    assert held["causality"].detail == "it gives one output a row, and none at a position"
+    assert "a set" in held["order"].detail
+    for wrong in ("padding", "length", "batch"):
+        broken = [one for one in check(Pools(wrong)) if one.status == "failed"]
+        assert {one.law for one in broken} == {"padding", wrong} - {"length"}
+        for one in broken:
+            printed = []
+            names = {"made": Pools(wrong), "print": lambda *n: printed.extend(n)}
+            exec(one.reproduction.replace("...", "made"), names)
+            assert max(map(float, printed)) > 1e-6, one.reproduction
+    with pytest.raises(ShapeError, match="one output a row, which cannot be causal"):
+        check(Pools(), causal=True)
+
+
+class Ahead(nn.Module):
+    """It sees one token ahead."""
+
+    def __init__(self):
+        super().__init__()
+        self.embed = nn.Embedding(16, 8)
+
+    def forward(self, x):
+        return self.embed(x) + self.embed(x.roll(-1, 1))
+
+
+def test_a_claim_that_nobody_made_is_told_how_to_be_denied(file):
+    (guessed,) = check(Ahead(), laws=["causality"])
+    assert guessed.detail.endswith("if it is to read both ways, say causal=False (--causal False)")
+    (claimed,) = check(Ahead(), laws=["causality"], causal=True)
+    assert claimed.status == "failed"
+    assert "--causal" not in claimed.detail
+    for model in (Ahead(), subject_of(Ahead())):
+        (denied,) = check(model, laws=["causality"], causal=False)
+        assert denied.status == "exempt"
+
+
+@pytest.mark.parametrize(
+    ("make", "causal", "status"),
+    [
+        (lambda: nn.GRU(4, 4, batch_first=True), False, "exempt"),
+        (lambda: ef.create_mixer("linear", width=8, heads=2, causal=True), False, "exempt"),
+        (lambda: ef.create_mixer("linear", width=8, heads=2, causal=False), True, "failed"),
+        (lambda: ef.create_model("gpt", "lm", **WHOLE), False, "exempt"),
+    ],
+)
+def test_what_is_said_of_a_kind_that_is_known_is_honoured(make, causal, status):
+    (found,) = check(make(), laws=["causality"], causal=causal)
+    assert found.status == status
+
+
+@pytest.mark.parametrize(
+    ("known", "words"),
+    [
+        ({"width": 8}, "reads token ids below 16, not features of width 8: leave out"),
+        ({"vocabulary": 9}, "reads token ids below 16, not token ids below 9"),
+        ({"vocabulary": 16, "width": 8}, "give one of vocabulary=, width= and inputs="),
+        ({"claims": "linear", "laws": ["batch"]}, "by the law 'growth' alone"),
+    ],
+)
+def test_what_contradicts_a_subject_is_refused(known, words):
+    with pytest.raises(ConfigError, match=words):
+        check(subject_of(Ahead()), **known)
+
+
+def test_a_subject_takes_another_name_and_stays_as_it_is():
+    subject = subject_of(Ahead())
+    (found,) = check(subject, laws=["batch"], name="other", vocabulary=16, causal=False)
+    assert found.member == "other"
+    assert (subject.name, subject.causal) == ("Ahead", True)
+
+
+def test_options_of_models_of_anyone_are_refused_where_there_is_none(capsys):
+    assert main(["verify", "linear", "--causal", "False"]) == 2
+    assert "--causal is of a model of anyone" in capsys.readouterr().err
+    assert main(["verify", "hf:all", "--claims", "linear"]) == 2
+    assert "there is none here but hf:all" in capsys.readouterr().err
 
 
 def test_laws_of_members_and_of_others_are_not_mixed(file):

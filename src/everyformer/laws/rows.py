@@ -16,8 +16,8 @@ def padding(subject: Subject) -> str:
 
     Raises:
         LawBroken: the first real position that differs.
-        NotJudged: the model takes no mask; `said`: padding on the left moves a row, as is
-            documented of it (`Subject.counts_padding`).
+        NotJudged: the model takes no mask; `said`: padding on the left moves a row, since its
+            positions count it (`Subject.counts_padding`).
     """
     if not subject.masks:
         raise NotJudged(subject.unmasked)
@@ -32,7 +32,7 @@ def padding(subject: Subject) -> str:
             said += [f"a row padded on the {side} is the row alone"] * (not moved)
         said += losses(subject, length)
     if moved:
-        what = f"padding on the left moves a row by {moved:.2g}: positions count it, as documented"
+        what = f"padding on the left moves a row by {moved:.2g}: positions count it, and none are taken"
         raise NotJudged("; ".join([what, *said]), "said")
     return "; ".join(said)
 
@@ -71,7 +71,7 @@ def contents(subject: Subject, length: int, side: str) -> None:
 
 def alone(subject: Subject, length: int, side: str) -> float:
     """A padded row equals the row alone: 0; or by how much padding on the left moves a row of a
-    model that is documented to count it."""
+    model whose positions count it."""
     keep, x = real(length, side), subject.inputs.draw(2, length)
     part = slice(None, -2) if side == "right" else slice(2, None)
     y = subject.exact(x, keep)[1:, slice(None) if subject.pools else part]

@@ -48,8 +48,8 @@ class Subject:
     """whether it computes in the dtype of its inputs and weights, and with gradients"""
 
     counts_padding: bool = False
-    """whether it is documented that positions count from the first column, real or not, so that
-    padding on the left moves a row"""
+    """whether its positions count from the first column, real or not, and nothing says otherwise,
+    so that padding on the left moves a row"""
     assumed: bool = False
     """whether nobody said that it is causal, nor does its kind"""
 
@@ -300,12 +300,16 @@ class Subject:
         if y.dim() < 3 and y.shape[:1] == x.shape[:1] and self.pools:
             return y.reshape(len(x), 1, -1)
         if y.shape[:2] != x.shape[:2]:
-            raise ShapeError(
-                f"{self.name} ({source(type(self.model).forward)}) gives {tuple(y.shape)} for "
-                f"inputs of (rows, positions) {tuple(x.shape[:2])}: expected an output at each "
-                "position, or one a row, as large for every length"
-            )
+            inputs = f"inputs of (rows, positions) {tuple(x.shape[:2])}"
+            raise self.shape_error(f"{tuple(y.shape)} for {inputs}")
         return y.flatten(2) if y.dim() > 2 else y[..., None]
+
+    def shape_error(self, given: str) -> ShapeError:
+        """The error of outputs that are ``given``."""
+        where = source(type(self.model).forward)
+        return ShapeError(
+            f"{self.name} ({where}) gives {given}: expected an output at each position"
+        )
 
     def exact(self, x: Tensor, keep: Tensor | None = None, *, training: bool = False) -> Tensor:
         """Outputs in float64, without gradients, of the model as it was made."""

@@ -70,7 +70,7 @@ class Outside(nn.Module):
                 "a function or a class that makes it"
             )
         if self.subject.pools:
-            raise GeneError(f"'{self.name}' gives one output a row: expected one at each position")
+            raise self.subject.shape_error("one output a row, whatever its length")
         self.module = self.subject.model = self.subject.make()
         self.max_length = self.subject.max_length()
         if config.causal and not self.subject.causal:

@@ -64,7 +64,7 @@ def as_told(subject: Subject, given: Inputs | None, causal: bool | None) -> Subj
     """A subject whose claim is ``causal``, where that is said, and that reads what is ``given``.
 
     Raises:
-        ConfigError: it reads something else, or gives one output a row, which is never causal.
+        ConfigError: it reads something else. ShapeError: one output a row is never causal.
     """
     known = subject.inputs
     if given and (given.vocabulary, given.width) != (known.vocabulary, known.width):
@@ -74,10 +74,7 @@ def as_told(subject: Subject, given: Inputs | None, causal: bool | None) -> Subj
     if causal is not None:
         subject.causal, subject.assumed = causal, False
     if causal and subject.pools:
-        raise ConfigError(
-            f"{subject.name} gives one output a row, of all its inputs, which cannot be causal: "
-            "leave out causal=True (--causal True)"
-        )
+        raise subject.shape_error("one output a row, which cannot be causal")
     return subject
 
 
