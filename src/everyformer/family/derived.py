@@ -67,8 +67,8 @@ def row_of(mixer: type[Any]) -> Member:
     return Member(
         mixer.name, about.rstrip("."), "your own", datetime.date.today().year, None,
         Genes(plain_genes() | {"mixer": Choice(mixer.name)}), tuple(tasks),
-        Cost(None, None, "not stated", "not stated"), "none is made", exempt=exempt, group="your own",
-        **can,
+        Cost(None, None, "not stated", "not stated"), "none is made", exempt=exempt,
+        group="your own", **can,
     )  # fmt: skip
 
 

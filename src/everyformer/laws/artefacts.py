@@ -83,9 +83,10 @@ def in_half(subject: Subject, length: int, before: int) -> float | None:
         LawBroken: it is a tenth or more, or not finite.
     """
     x = subject.inputs.draw(16 if subject.pools else 2, length)
-    y, half = subject.exact(x), x.bfloat16() if x.is_floating_point() else x
+    y, cast = subject.exact(x), "x.bfloat16()" if x.is_floating_point() else "x"
     try:
         with torch.no_grad():
+            half = x.bfloat16() if x.is_floating_point() else x
             low = subject.run(subject.copy(torch.bfloat16), half).double()
     except RuntimeError:  # an operation that this device lacks in this dtype
         return None
@@ -94,7 +95,6 @@ def in_half(subject: Subject, length: int, before: int) -> float | None:
     spread = float(y.square().mean().sqrt() if y[0].numel() == 1 else y.std())
     off = float((low - y)[:, before:].abs().median(-1).values.quantile(0.75))
     if off >= spread / 10 and spread > subject.bound(x):
-        cast = "x.bfloat16()" if x.is_floating_point() else "x"
         raise LawBroken(
             f"in bfloat16 no digit is right: at length {length}, behind {before}, outputs are off "
             f"by {off:.2g}, and spread by {spread:.2g}",
@@ -102,8 +102,8 @@ def in_half(subject: Subject, length: int, before: int) -> float | None:
                 subject.inputs.code(len(x), length),
                 f"y = {subject.call_code('x')}",
                 "model = model.bfloat16()",
-                f"off = ({subject.call_code(cast)} - y).abs()",
-                f"print({'off' if subject.pools else f'off[:, {before}:]'}.median() / y.std())",
+                f"off = ({subject.call_code(cast)} - y){f'[:, {before}:]' * (not subject.pools)}",
+                "print(off.abs().median() / y.std())",
             ),
         )
     return off / max(spread, subject.bound(x))
@@ -119,10 +119,17 @@ def saving(subject: Subject) -> str:
     x = subject.inputs.draw(2, subject.usual())
     made, other = subject.copy(), subject.copy()
     lines = [subject.inputs.code(2, x.shape[1])]
+    held, drawn = dict[str, Tensor](), list[str]()
     if subject.make is None:
         lines += ["import copy", "other = copy.deepcopy(model)"]
         lines += ["[p.data.add_(1) for p in other.parameters()]"]
+        held = _unsaved(made)
+        others = [_unsaved(_another(subject.model, n)) for n in (1, 2)] if held else [{}, {}]
+        both = held.keys() & others[0].keys() & others[1].keys()
+        drawn = sorted(name for name in both if not torch.equal(*(one[name] for one in others)))
+        lines += [f"print({name!r} in model.state_dict())  # False" for name in drawn]
         _stir(other)
+        _move([_unsaved(other)[name] for name in drawn])
     else:
         torch.manual_seed(1)
         other = subject.converted(subject.make()).eval()
@@ -142,10 +149,15 @@ def saving(subject: Subject) -> str:
         ) from error
     with torch.no_grad(), doubled():
         wide = in_float64(x)
-        off = float((subject.run(other, wide) - subject.run(made, wide)).abs().max())
+        y = subject.run(made, wide)
+        off = float((subject.run(other, wide) - y).abs().max())
+        unknown = [name for name in held if name not in both]
+        _move([held[name] for name in unknown])
+        moved = float((subject.run(made, wide) - y).abs().max())
     if off > subject.bound(x):
+        what = f"{few(drawn)}, drawn when one is made," if drawn else "something"
         raise LawBroken(
-            f"another that read the state_dict gives outputs that are off by {off:.2g}: something "
+            f"another that read the state_dict gives outputs that are off by {off:.2g}: {what} "
             "that outputs depend on is not in it",
             subject.code(
                 *lines,
@@ -155,48 +167,19 @@ def saving(subject: Subject) -> str:
                 f"print(({subject.call_code('x')} - y).abs().max())  # not 0",
             ),
         )
-    constant = "" if subject.make is not None else living(subject, made, x)
+    if moved > subject.bound(x):
+        raise NotJudged(
+            f"outputs depend on {few(unknown)}, which it does not save, and no other instance can "
+            "be made to see whether that is drawn: name what makes it, as file.py:factory",
+            "undecided",
+        )
+    constant = f"; {few(sorted(held))}, which it does not save, taken for constant" if held else ""
     return f"{len(made.state_dict())} tensors, read into one whose weights were others{constant}"
 
 
-def living(subject: Subject, made: nn.Module, x: Tensor) -> str:
-    """Remark on what a living model holds and does not save, which its copies hold, too: it is the
-    same in other instances of the class.
-
-    Raises:
-        LawBroken: outputs depend on it, and it is drawn when one is made.
-        NotJudged: outputs depend on it, and no other instance can be made.
-    """
-    held, others = _unsaved(made), [_another(subject.model, number) for number in (1, 2)]
-    names = sorted(held)
-    remark = f"; {few(names)}, which it does not save, taken for constant" if held else ""
-    if None not in others:
-        one, two = (_unsaved(cast(nn.Module, other)) for other in others)
-        common = [name for name in names if name in one and name in two]
-        names = [name for name in common if not torch.equal(one[name], two[name])]
-    wide = in_float64(x)
-    with torch.no_grad(), doubled():
-        y = subject.run(made, wide)
-        for table in (held[name] for name in names):
-            moved = 2 * table + 1 if table.is_floating_point() else table.flatten().roll(1)
-            table.copy_(moved.view_as(table))
-        if not names or float((subject.run(made, wide) - y).abs().max()) <= subject.bound(x):
-            return remark
-    if None in others:
-        raise NotJudged(
-            f"outputs depend on {few(names)}, which it does not save, and no other instance can be "
-            "made to see whether they are drawn: name what makes it, as file.py:factory",
-            "undecided",
-        )
-    raise LawBroken(
-        f"outputs depend on {few(names)}, drawn when a {type(made).__name__} is made and not saved",
-        subject.code(*(f"print({name!r} in model.state_dict())  # False" for name in names)),
-    )
-
-
-def _another(model: nn.Module, number: int) -> nn.Module | None:
+def _another(model: nn.Module, number: int) -> nn.Module:
     """Another instance of a model's class with random numbers of its own: of arguments that the
-    model has under their names, else small sizes; None where it wants others."""
+    model has under their names, else small sizes; an empty one where it wants others."""
     kind, held = type(model), vars(model)
     words = [w for w in arguments(kind) if w in held and not isinstance(held[w], Tensor)]
     try:
@@ -204,7 +187,7 @@ def _another(model: nn.Module, number: int) -> nn.Module | None:
         factory = functools.partial(kind, **copy.deepcopy({word: held[word] for word in words}))
         return factory(**sized(kind.__name__, factory))
     except FAILURES:  # whatever it wants
-        return None
+        return nn.Module()
 
 
 def _unsaved(model: nn.Module) -> dict[str, Tensor]:
@@ -217,12 +200,20 @@ def _unsaved(model: nn.Module) -> dict[str, Tensor]:
         for path, leaf in tree_flatten_with_path(held)[0]:
             keys = [str(getattr(key, "key", getattr(key, "idx", key))) for key in path]
             name = ".".join(filter(None, [prefix, *keys[keys[0] in ("_parameters", "_buffers") :]]))
-            parts = {name: leaf}
-            if isinstance(leaf, nn.Module):
-                parts = {f"{name}.{word}": weight for word, weight in leaf.named_parameters()}
-            tensors = {k: t for k, t in parts.items() if isinstance(t, Tensor) and t.numel()}
+            inner = (
+                dict(leaf.named_parameters(name)) if isinstance(leaf, nn.Module) else {name: leaf}
+            )
+            tensors = {k: t for k, t in inner.items() if isinstance(t, Tensor) and t.numel()}
             found |= {k: t for k, t in tensors.items() if id(t) not in saved and k not in state}
     return found
+
+
+def _move(tables: Sequence[Tensor]) -> None:
+    """Make other tables of some, in place."""
+    with torch.no_grad():
+        for one in tables:
+            other = 2 * one + 1 if one.is_floating_point() else one.flatten().roll(1)
+            one.copy_(other.view_as(one))
 
 
 def _stir(model: nn.Module) -> None:

@@ -8,9 +8,8 @@ def test_my_other_model(everyformer_laws):
     everyformer_laws(MyOtherModel())
 """
 
-import contextlib
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -43,35 +42,24 @@ def everyformer_laws(request: pytest.FixtureRequest) -> Callable[..., Any]:
         from everyformer.core.foreign import FAILURES, describe
         from everyformer.laws.judging import LAWS, check, known_laws
 
+        disabled = logging.root.manager.disable
         try:
             left_out = known_laws([*reasons]) if reasons else ()
             tried = [law for law in known.pop("laws", ()) or LAWS if law not in left_out]
-            with untraced():
-                verdicts = check(model, laws=tried, **known)
+            logging.disable()  # pytest would show all that torch notes of its compiler
+            verdicts = check(model, laws=tried, **known)
         except FAILURES as error:
             raise pytest.fail.Exception(describe(error), pytrace=False) from None
+        finally:
+            logging.disable(disabled)
         broken = [one for one in verdicts if one.status == "failed"]
         if broken:
             lines = [f"{one.member} breaks {one.law}: {one.detail}" for one in broken]
             shown = next((one for one in broken if one.reproduction), broken[0])
             lines += ["", f"# {shown.law}", *shown.reproduction.splitlines()]
-            rest = ["... (all of it: print(everyformer.check(model)))"]
-            cut = lines[: LINES - 1] + rest if len(lines) > LINES else lines
-            pytest.fail("\n".join(cut), pytrace=False)
+            if len(lines) > LINES:
+                lines[LINES - 1 :] = ["... (all of it: print(everyformer.check(model)))"]
+            pytest.fail("\n".join(lines), pytrace=False)
         return verdicts
 
     return keeps
-
-
-@contextlib.contextmanager
-def untraced() -> Iterator[None]:
-    """A block of which pytest captures nothing that torch logs of its compiler."""
-    names = [name for name in logging.root.manager.loggerDict if name.split(".")[0] == "torch"]
-    loggers = [one for one in map(logging.getLogger, names) if not one.disabled]
-    try:
-        for logger in loggers:
-            logger.disabled = True
-        yield
-    finally:
-        for logger in loggers:
-            logger.disabled = False

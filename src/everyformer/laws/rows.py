@@ -32,8 +32,8 @@ def padding(subject: Subject) -> str:
             said += [f"a row padded on the {side} is the row alone"] * (not moved)
         said += losses(subject, length)
     if moved:
-        what = f"padding on the left moves a row by {moved:.2g}: positions count it, and none are taken"
-        raise NotJudged("; ".join([what, *said]), "said")
+        said.insert(0, f"padding on the left moves a row by {moved:.2g}: positions count it")
+        raise NotJudged("; ".join(said), "said")
     return "; ".join(said)
 
 

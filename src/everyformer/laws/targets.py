@@ -19,7 +19,7 @@ from torch import nn
 from everyformer.core.errors import ConfigError, PluginError, ResourceError
 from everyformer.core.foreign import FAILURES, describe
 from everyformer.core.plugins import named
-from everyformer.laws.adapters import as_told, inputs_of, subject_of
+from everyformer.laws.adapters import subject_of
 from everyformer.laws.adapters.small_configs import SMALL
 from everyformer.laws.adapters.transformers import hugging_face
 from everyformer.laws.subject import Subject
@@ -50,13 +50,11 @@ def target(name: str, sizes: Mapping[str, int] | None = None, **known: Any) -> S
     """
     if name.startswith("hf:"):
         with foreign(name):
-            causal = known.pop("causal", None)
-            made_small = hugging_face(name[3:], sizes or SMALL, causal)
-            return as_told(made_small, inputs_of(**known), causal)
+            return subject_of(hugging_face(name[3:], sizes or SMALL, known.get("causal")), **known)
     if name.startswith("onnx:") or name.endswith((".pt2", ".onnx")):
         from everyformer.laws.adapters.files import from_file
 
-        return from_file(name.removeprefix("onnx:"), **known)
+        return subject_of(from_file(name.removeprefix("onnx:"), **known), **known)
     with foreign(name):
         factory = named(name, f"the model '{name}'")
         made: nn.Module | None = factory if isinstance(factory, nn.Module) else None

@@ -106,12 +106,11 @@ def _verdicts(options: VerifyOptions) -> Iterator[LawResult]:
             f"models of anyone ({foreign[0]}) are checked on the CPU, in dtypes of each law's own: "
             "leave out --device and --precision"
         )
-    named = ("causal", "vocabulary", "width", "claims")
-    said = [f"--{word}" for word in named if getattr(options, word) is not None]
-    if said and not [name for name in foreign if name not in GROUPS]:
+    said = (options.causal, options.vocabulary, options.width, options.claims)
+    if said != (None,) * 4 and {*foreign} <= {*GROUPS}:
         raise ConfigError(
-            f"{said[0]} is of a model of anyone, as file.py:factory, and there is none here but "
-            f"{', '.join(foreign or members) or 'members'}: leave it out"
+            "--causal, --vocabulary, --width and --claims are of a model of anyone, as "
+            f"file.py:factory, not of {', '.join(options.members) or 'members'}: leave them out"
         )
     if members or not foreign:
         from everyformer.verification.verify import verify

@@ -42,54 +42,31 @@ def subject_of(
     A module that no adapter knows is `Plain`; it claims to be causal unless that is denied.
 
     Raises:
-        ConfigError: it is no module, what it reads cannot be guessed, or is something else.
+        ConfigError: it is no module, or what it reads is not known, or something else than said.
+        ShapeError: it is said to be causal, and gives one output a row.
     """
-    given = inputs_of(vocabulary=vocabulary, width=width, inputs=inputs)
-    if isinstance(model, Subject):
-        other = model.anew()
-        other.name = name or model.name
-        return as_told(other, given, causal)
-    if not isinstance(model, nn.Module):
+    if sum(one is not None for one in (vocabulary, width, inputs)) > 1:
+        raise ConfigError("give one of vocabulary=, width= and inputs=: a model reads one of these")
+    given = Inputs(vocabulary, width) if inputs is None else inputs_like(inputs)
+    if not isinstance(model, nn.Module | Subject):
         raise ConfigError(f"a {type(model).__name__} is no model: expected a torch.nn.Module")
-    name = name or type(model).__name__
-    known: dict[str, Any] = {"causal": causal, "build": build, "make": make}
-    for adapter in ADAPTERS:
-        subject = adapter(model, name, **known)
-        if subject is not None:
-            return as_told(subject, given, causal)
-    return as_told(plain(model, name, given, **known), given, causal)
-
-
-def as_told(subject: Subject, given: Inputs | None, causal: bool | None) -> Subject:
-    """A subject whose claim is ``causal``, where that is said, and that reads what is ``given``.
-
-    Raises:
-        ConfigError: it reads something else. ShapeError: one output a row is never causal.
-    """
-    known = subject.inputs
-    if given and (given.vocabulary, given.width) != (known.vocabulary, known.width):
-        raise ConfigError(
-            f"{subject.name} reads {known}, not {given}: leave out vocabulary, width and inputs"
-        )
+    if isinstance(model, Subject):
+        subject = model.anew()
+        subject.name = name or model.name
+    else:
+        name = name or type(model).__name__
+        known: dict[str, Any] = {"causal": causal, "build": build, "make": make}
+        told = (adapter(model, name, **known) for adapter in ADAPTERS)
+        found = next((one for one in told if one is not None), None)
+        subject = found or plain(model, name, None if given == Inputs() else given, **known)
+    reads = subject.inputs
+    if given not in (Inputs(), Inputs(reads.vocabulary, reads.width)):
+        raise ConfigError(f"{subject.name} reads {reads}, not {given}: leave out what it reads")
     if causal is not None:
-        subject.causal, subject.assumed = causal, False
+        subject.causal, subject.assumed = causal, ""
     if causal and subject.pools:
         raise subject.shape_error("one output a row, which cannot be causal")
     return subject
-
-
-def inputs_of(*, inputs: Tensor | None = None, **named: int | None) -> Inputs | None:
-    """What a model is said to read, by one of ``inputs``, ``vocabulary`` and ``width``.
-
-    Raises:
-        ConfigError: by more than one.
-    """
-    said = {word: size for word, size in named.items() if size is not None}
-    if len(said) + (inputs is not None) > 1:
-        raise ConfigError(
-            "a model reads token ids or features: give one of vocabulary=, width= and inputs="
-        )
-    return inputs_like(inputs) if inputs is not None else Inputs(**said) if said else None
 
 
 def inputs_like(batch: Tensor) -> Inputs:

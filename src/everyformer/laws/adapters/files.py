@@ -5,16 +5,16 @@ float32, where a difference of less than 0.3% of the outputs cannot be told from
 """
 
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import TreeSpec
 
 from everyformer.core.errors import ConfigError
 from everyformer.core.tasks import TASKS
-from everyformer.laws.adapters import as_told, inputs_of
-from everyformer.laws.adapters.plain import plain
+from everyformer.laws.adapters.plain import Plain, plain
 from everyformer.laws.inputs import Inputs
 from everyformer.laws.subject import Subject
 from everyformer.system.extras import extra_module
@@ -30,47 +30,45 @@ class FileModule(nn.Module):
     """A program of one input, and of ``keep`` and ``types`` where `everyformer.interop.export`
     wrote it: all is real where nothing is said, and of type 0."""
 
-    def note(self, path: Path, names: list[str], about: str) -> None:
-        """Note the names of its inputs, and what the export wrote about its model.
+    def __init__(self, path: Path, names: list[str], about: str) -> None:
+        """``about``: what the export wrote of its model.
 
         Raises:
             ConfigError: it reads more than is known, or no text.
         """
-        if not names or names[1:] not in ([], ["keep"], ["keep", "types"]):
-            raise ConfigError(
-                f"the program of '{path}' reads {', '.join(names)}: expected one input, of token "
-                "ids or float32 (and keep and types of everyformer's own)"
-            )
+        super().__init__()
         known = from_json(about) if about else {}
         self.names, self.max_length, self.config = names, known.get("longest"), known.get("config")
         task = None if self.config is None else TASKS[self.config["task"]]
-        if task is not None and not task.embeds_text:
-            raise ConfigError(f"'{path}' is of the task '{task.name}': these laws need one of text")
+        if names[1:] not in ([], ["keep"], ["keep", "types"]) or (task and not task.embeds_text):
+            raise ConfigError(
+                f"the program of '{path}' reads {', '.join(names)}: expected one input, of token "
+                "ids or float32 (and of everyformer's own, of text, keep and types)"
+            )
 
-    def given(self, x: Tensor, keep: Tensor | None) -> list[Tensor]:
-        """All inputs, in the order of their names."""
-        ones = torch.ones(x.shape[:2], dtype=torch.bool)
-        more = [ones if keep is None else keep, 0 * ones.long()][: len(self.names) - 1]
-        return [x.float() if x.is_floating_point() else x, *more]
+    def given(self, x: Tensor, keep: Tensor | None) -> dict[str, Tensor]:
+        """All inputs by name."""
+        real = torch.ones(x.shape[:2], dtype=torch.bool) if keep is None else keep
+        x = x.float() if x.is_floating_point() else x
+        return dict(zip(self.names, (x, real, 0 * real.long()), strict=False))
 
 
 class OnnxModule(FileModule):
     """An ONNX graph as a module."""
 
     def __init__(self, path: str | Path) -> None:
-        super().__init__()
         runtime = extra_module("onnxruntime", "export", "a model in an ONNX file")
         quiet = runtime.SessionOptions()
         quiet.log_severity_level = 4  # what it refuses is raised, too
-        self.session = runtime.InferenceSession(str(path), quiet, ["CPUExecutionProvider"])
-        self.reads = self.session.get_inputs()
-        about = self.session.get_modelmeta().custom_metadata_map.get("everyformer", "")
-        self.note(Path(path), [one.name for one in self.reads], about)
+        session = runtime.InferenceSession(str(path), quiet, ["CPUExecutionProvider"])
+        reads, about = session.get_inputs(), session.get_modelmeta().custom_metadata_map
+        super().__init__(Path(path), [one.name for one in reads], about.get("everyformer", ""))
+        self.session, self.reads, self.width = session, reads, reads[0].shape[-1]
 
     def forward(self, x: Tensor, keep: Tensor | None = None) -> tuple[Tensor, ...]:
         """All outputs of the graph."""
-        pairs = zip(self.reads, self.given(x, keep), strict=True)
-        fed = {one.name: np.asarray(t.to(_KINDS[one.type])) for one, t in pairs}
+        given = self.given(x, keep)
+        fed = {one.name: np.asarray(given[one.name].to(_KINDS[one.type])) for one in self.reads}
         return tuple(map(torch.from_numpy, self.session.run(None, fed)))
 
 
@@ -78,40 +76,25 @@ class ProgramModule(FileModule):
     """A program that `torch.export` saved as a module."""
 
     def __init__(self, path: str | Path) -> None:
-        super().__init__()
         about = {"everyformer": ""}
         program = torch.export.load(path, extra_files=about)
-        self.program, spec = program.module(), program.call_spec.in_spec
-        assert spec is not None
+        spec = cast(TreeSpec, program.call_spec.in_spec)
         self.count = spec.child(0).num_children
-        names = [*(f"input {n}" for n in range(self.count)), *spec.child(1).context]
-        self.note(Path(path), names, about["everyformer"])
+        places = [f"input {n}" for n in range(self.count)]
+        super().__init__(Path(path), [*places, *spec.child(1).context], about["everyformer"])
+        self.program = program.module()
 
     def forward(self, x: Tensor, keep: Tensor | None = None) -> Any:
         """The outputs of the program."""
-        given = self.given(x, keep)
-        named = dict(zip(self.names, given, strict=True))
-        words = {name: named[name] for name in self.names[self.count :]}
-        return self.program(*given[: self.count], **words)
+        given = [*self.given(x, keep).items()]
+        placed = [part for _, part in given[: self.count]]
+        return self.program(*placed, **dict(given[self.count :]))
 
 
-class Frozen(Subject):
+class Frozen(Plain):
     """A model that is as its file has it."""
 
     doubles = False
-
-    def __init__(self, model: FileModule, *words: Any, **known: Any) -> None:
-        super().__init__(model, *words, **known)
-        if model.names[1:]:
-            self.masks = ("right", "left", "holes")
-
-    def call(self, model: nn.Module, x: Tensor, keep: Tensor | None = None) -> Any:
-        """One pass."""
-        return model(x, keep)
-
-    def call_code(self, x: str, keep: str | None = None) -> str:
-        """The Python of it."""
-        return f"model({x}{'' if keep is None else f', {keep}'}){self.place}"
 
 
 def from_file(file: str, causal: bool | None = None, **reads: Any) -> Subject:
@@ -122,7 +105,7 @@ def from_file(file: str, causal: bool | None = None, **reads: Any) -> Subject:
         ConfigError: there is no such file, or what its model reads was not said and cannot be seen.
         MissingExtraError: onnxruntime is not installed.
     """
-    path, given = Path(file).expanduser(), inputs_of(**reads)
+    path = Path(file).expanduser()
     if not path.is_file():
         raise ConfigError(f"there is no file '{file}'")
     kind = ProgramModule if path.suffix == ".pt2" else OnnxModule
@@ -131,19 +114,11 @@ def from_file(file: str, causal: bool | None = None, **reads: Any) -> Subject:
         f"from everyformer.laws.adapters.files import {kind.__name__}",
         f"model = {kind.__name__}({str(path)!r})",
     ]
-    config = model.config
-    claim = TASKS[config["task"]].forward_only if config and causal is None else causal
-    inputs = Inputs(vocabulary=config["vocabulary"]) if config else given or _seen(model, file)
-    subject = plain(model, path.stem, inputs, causal=claim, build=build, kind=Frozen)
-    return as_told(subject, given, causal)
-
-
-def _seen(model: nn.Module, file: str) -> Inputs:
-    """Channels of features, as a graph tells them; the number of tokens is in none."""
-    shape = model.reads[0].shape if isinstance(model, OnnxModule) else []
-    if len(shape) == 3 and isinstance(shape[2], int):
-        return Inputs(width=shape[2])
-    raise ConfigError(
-        f"what '{file}' reads cannot be seen in it: give --vocabulary N for token ids, or "
-        "--width D for features"
-    )
+    inputs = Inputs(vocabulary=reads.get("vocabulary"), width=reads.get("width"))
+    if model.config is not None:
+        inputs = Inputs(vocabulary=model.config["vocabulary"])
+        causal = TASKS[model.config["task"]].forward_only if causal is None else causal
+    given = None if inputs == Inputs() else inputs
+    subject = plain(model, path.stem, given, causal=causal, build=build, kind=Frozen)
+    subject.masks = subject.masks if model.names[1:] else ()
+    return subject

@@ -139,7 +139,8 @@ def plain(
             x = inputs.draw(2, length)
             claim = causal is not False
             subject = kind(model, name, inputs, causal=claim, build=build, make=make)
-            subject.assumed = causal is None
+            denied = "; if it is to read both ways, say causal=False (--causal False)"
+            subject.assumed = denied if causal is None else ""
             try:
                 with torch.no_grad():
                     result = subject.call(subject.copy(torch.float32), x)
