@@ -361,7 +361,7 @@ LOOKS = (
         instead(artefacts, "_stir", nothing()),
     ),
     Look(
-        "saving", "tables that a living model does not save", Drawn, "depend on table, drawn",
+        "saving", "tables that a living model does not save", Drawn, "table, drawn when one",
         instead(artefacts, "_unsaved", nothing({})),
     ),
     Look(
