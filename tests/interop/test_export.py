@@ -195,7 +195,8 @@ def test_own_exports_are_read_by_own_laws(member, task, causality, ending, tmp_p
     file = f"model.{ending}"
     {"onnx": export_onnx, "pt2": export_program}[ending](model_of(member, task), file)
     subject = target(file)
-    assert (subject.inputs.vocabulary, subject.max_length()) == (30, 17)
+    longest = {"lm": None}.get(task, 17)
+    assert (subject.inputs.vocabulary, subject.max_length()) == (30, longest)
     laws = ("causality", "padding", "batch", "determinism")
     found = {one.law: one.status for one in check(subject, laws=laws)}
     assert found == dict.fromkeys(laws, "held") | {"causality": causality}

@@ -42,16 +42,16 @@ def everyformer_laws(request: pytest.FixtureRequest) -> Callable[..., Any]:
         from everyformer.core.foreign import FAILURES, describe
         from everyformer.laws.judging import LAWS, check, known_laws
 
-        disabled = logging.root.manager.disable
+        trace = logging.getLogger("torch.__trace")  # all that torch notes of its compiler
+        disabled, trace.disabled = trace.disabled, True
         try:
             left_out = known_laws([*reasons]) if reasons else ()
             tried = [law for law in known.pop("laws", ()) or LAWS if law not in left_out]
-            logging.disable()  # pytest would show all that torch notes of its compiler
             verdicts = check(model, laws=tried, **known)
         except FAILURES as error:
             raise pytest.fail.Exception(describe(error), pytrace=False) from None
         finally:
-            logging.disable(disabled)
+            trace.disabled = disabled
         broken = [one for one in verdicts if one.status == "failed"]
         if broken:
             lines = [f"{one.member} breaks {one.law}: {one.detail}" for one in broken]
