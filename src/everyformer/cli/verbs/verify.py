@@ -28,7 +28,7 @@ class VerifyOptions(Options):
 
     members: tyro.conf.Positional[tuple[str, ...]] = ()
     """members to check (default: all), or models of anyone: file.py:factory, module:factory,
-    hf:NAME, onnx:FILE; hf:all, hf:causal and hf:encoders are all that transformers has"""
+    hf:NAME, FILE.onnx, FILE.pt2; hf:all, hf:causal and hf:encoders are all that transformers has"""
     laws: tuple[str, ...] = ()
     """laws to check (default: all): equation, causality, chunks, padding, limits, numbers, cost,
     compiles, keeps, reproducible, bidirectional, devices, traffic; of models of anyone: causality,
@@ -43,7 +43,7 @@ class VerifyOptions(Options):
     (minutes)"""
     causal: bool | None = None
     """of a model of anyone: it claims that outputs depend on earlier inputs alone (default: what
-    its kind says; of a module of your own that it does)"""
+    its kind says; of a module of your own, unless it pools, that it does)"""
     vocabulary: Count | None = None
     """of a model of anyone: it reads token ids below this (default: found by trying)"""
     width: Count | None = None
