@@ -9,7 +9,7 @@ from torch import nn
 import everyformer as ef
 from everyformer.cli import main
 from everyformer.core.errors import ConfigError, PluginError, ResourceError, ShapeError
-from everyformer.laws import check, check_growth, check_streaming
+from everyformer.laws import Inputs, Subject, check, check_growth, check_streaming
 from everyformer.laws.adapters import subject_of
 from everyformer.laws.names import is_target
 from everyformer.laws.targets import target
@@ -376,6 +376,19 @@ def test_a_model_that_pools_is_judged_as_what_it_is(classes):
             exec(one.reproduction.replace("...", "made"), given)
     with pytest.raises(ShapeError, match="one output a row, which cannot be causal"):
         check(Pools(), causal=True)
+
+
+def test_a_subject_of_a_model_that_pools_is_taken_for_what_it_is(file):
+    class Scores(Subject):
+        masks = ("right",)
+
+        def call(self, model, x, keep=None):
+            return {"logits": model(x if keep is None else x * keep).sum(1)}["logits"]
+
+    laws = ["causality", "batch", "padding", "numbers"]
+    subject = Scores(target(f"{file}:Net").model, "scores", Inputs(vocabulary=16))
+    found = {one.law: one.status for one in check(subject, laws=laws)}
+    assert found == {"causality": "exempt", "batch": "held", "padding": "failed", "numbers": "held"}
 
 
 class Ahead(nn.Module):

@@ -326,9 +326,13 @@ def test_padding_on_the_left_is_said_to_move_a_row_whose_positions_count_it() ->
 
 @pytest.mark.parametrize(
     ("name", "status"),
-    [("RobertaForMaskedLM", "held"), ("BartForCausalLM", "said"), ("gpt2", "held")],
+    [
+        ("RobertaForMaskedLM", "held"),
+        ("BartForCausalLM", "said"),
+        ("gpt2", "held"),
+        ("llama", "held"),
+    ],
 )
-@pytest.mark.full("3 s each")
 def test_padding_on_the_left_of_classes_of_transformers(name: str, status: str) -> None:
     """RoBERTa's first place is 2, which it is told; no one can tell BART's decoder any."""
     pytest.importorskip("transformers")

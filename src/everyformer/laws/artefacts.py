@@ -178,8 +178,8 @@ def saving(subject: Subject) -> str:
 
 
 def _another(model: nn.Module, number: int) -> nn.Module:
-    """Another instance of a model's class with random numbers of its own: of arguments that the
-    model has under their names, else small sizes; an empty one where it wants others."""
+    """Another instance of a model's class, of arguments that the model has under their names, else
+    small sizes; an empty one where it wants others."""
     kind, held = type(model), vars(model)
     words = [w for w in arguments(kind) if w in held and not isinstance(held[w], Tensor)]
     try:

@@ -70,8 +70,7 @@ def contents(subject: Subject, length: int, side: str) -> None:
 
 
 def alone(subject: Subject, length: int, side: str) -> float:
-    """A padded row equals the row alone: 0; or by how much padding on the left moves a row of a
-    model whose positions count it."""
+    """By how much padding on the left moves a row, of a model that `counts_padding`; else 0."""
     keep, x = real(length, side), subject.inputs.draw(2, length)
     part = slice(None, -2) if side == "right" else slice(2, None)
     y = subject.exact(x, keep)[1:, slice(None) if subject.pools else part]

@@ -7,7 +7,6 @@ float32, where a difference of less than 0.3% of the outputs cannot be told from
 from pathlib import Path
 from typing import Any, cast
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.utils._pytree import TreeSpec
@@ -20,10 +19,8 @@ from everyformer.laws.subject import Subject
 from everyformer.system.extras import extra_module
 from everyformer.system.plain import from_json
 
-_KINDS = {
-    f"tensor({str(kind).removeprefix('torch.').replace('float32', 'float')})": kind
-    for kind in (torch.int64, torch.int32, torch.float32, torch.float16, torch.bool)
-}
+_KINDS = {"float": "float32"}
+"""what numpy calls the dtypes of ONNX that have another name there"""
 
 
 class FileModule(nn.Module):
@@ -31,11 +28,6 @@ class FileModule(nn.Module):
     wrote it: all is real where nothing is said, and of type 0."""
 
     def __init__(self, path: Path, names: list[str], about: str) -> None:
-        """``about``: what the export wrote of its model.
-
-        Raises:
-            ConfigError: it reads more than is known, or no text.
-        """
         super().__init__()
         known = from_json(about) if about else {}
         self.names, self.max_length, self.config = names, known.get("longest"), known.get("config")
@@ -68,7 +60,8 @@ class OnnxModule(FileModule):
     def forward(self, x: Tensor, keep: Tensor | None = None) -> tuple[Tensor, ...]:
         """All outputs of the graph."""
         given = self.given(x, keep)
-        fed = {one.name: np.asarray(given[one.name].to(_KINDS[one.type])) for one in self.reads}
+        kinds = {one.name: one.type.removeprefix("tensor(")[:-1] for one in self.reads}
+        fed = {n: given[n].numpy().astype(_KINDS.get(kind, kind)) for n, kind in kinds.items()}
         return tuple(map(torch.from_numpy, self.session.run(None, fed)))
 
 
@@ -86,9 +79,9 @@ class ProgramModule(FileModule):
 
     def forward(self, x: Tensor, keep: Tensor | None = None) -> Any:
         """The outputs of the program."""
-        given = [*self.given(x, keep).items()]
-        placed = [part for _, part in given[: self.count]]
-        return self.program(*placed, **dict(given[self.count :]))
+        given = self.given(x, keep)
+        names, words = self.names[: self.count], self.names[self.count :]
+        return self.program(*map(given.get, names), **{word: given[word] for word in words})
 
 
 class Frozen(Plain):

@@ -22,6 +22,7 @@ from everyformer.core.foreign import cut
 from everyformer.laws.adapters.plain import loss_in
 from everyformer.laws.adapters.small_configs import SMALL, small
 from everyformer.laws.inputs import Inputs, first
+from everyformer.laws.rounding import doubled
 from everyformer.laws.subject import Subject
 from everyformer.laws.verdict import NotJudged
 from everyformer.system.extras import extra_module
@@ -94,9 +95,9 @@ class PreTrained(Subject):
     @functools.cached_property
     def place_0(self) -> int:
         """The place of the first input: 0, or behind that of padding, as RoBERTa has it."""
-        model, x = self.copy(torch.float32), self.inputs.draw(1, 5)
+        model, x = self.copy(), self.inputs.draw(1, 5)
         places = torch.arange(5)[None]
-        with torch.no_grad():
+        with torch.no_grad(), doubled():  # it may be asked where that is so
             y = first(model(**self._reads(x)))
             starts = (
                 n for n in range(4) if torch.equal(y, first(self._placed(model, x, places + n)))
