@@ -117,11 +117,11 @@ class Overflows(nn.Module):
 
 
 class HalfPlaces(Sums):
-    """Places that are counted in the dtype of the weights: of 512 the last 256 are half wrong."""
+    """Places that are counted in the dtype of the weights: half of those behind 256 are wrong, of 400."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.max_length = 512
+        self.max_length = 400
 
     def forward(self, x: Tensor) -> Tensor:
         h = self.embed(x)
