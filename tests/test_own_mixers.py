@@ -150,6 +150,9 @@ def test_a_class_is_registered_in_python(mine: Path, monkeypatch: pytest.MonkeyP
     from mine import CumMean  # type: ignore[import-not-found]
 
     row = ef.register(CumMean)
+    # nobody said how its time grows with the length
+    assert (row.cost.growth, row.cost.time, row.cost.memory) == ("not stated", None, None)
+    assert row not in [m for m in ef.list_members() if m.cost.whole <= 2]
     assert (row.name, row.causal, row.cross) == ("cum-mean", True, "it has no cross form")
     assert row.bidirectional == "a running mean reads the past"
     assert "empty_state" in str(row.streaming)

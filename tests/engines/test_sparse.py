@@ -490,3 +490,19 @@ def test_a_table_with_fewer_rows_than_blocks_shows_every_block_that_it_names():
     plan = SparsePlan.of(BlockTable(size=2, table=(((0, 2), (), (1, 4)),), causal=False))
     seen = plan.mask(10)[0].unflatten(1, (5, 2)).unflatten(0, (5, 2)).any(-1).any(1)
     assert [row.nonzero()[:, 0].tolist() for row in seen] == [[0, 2], [], [1, 4], [], []]
+
+
+@pytest.mark.parametrize("backend", ["blocked", "auto"])
+@pytest.mark.parametrize("name", ["window", "strided", "window and globals", "head by head"])
+def test_dropout_changes_outputs_by_as_much_as_it_should(name, backend):
+    """The mean over many drops is what is without; the weights that stay weigh more."""
+    q, k, v = (t.detach() for t in heads(300, batch=1))
+    one = torch.ones_like(v)
+    rule = Scores(1 / math.sqrt(SIZE), dropout=0.5)
+    torch.manual_seed(0)
+    kept = sparse_attention(q, k, one, PLANS[name], scores=rule, backend=backend)
+    again = sparse_attention(q, k, one, PLANS[name], scores=rule, backend=backend)
+    assert (kept - again).abs().max() > 0.1
+    # each sum of weights is 1 without dropout: with it some are more, some less, 1 in the mean
+    assert kept.std() > 0.1
+    assert abs(float(torch.stack((kept, again)).mean()) - 1) < 0.1

@@ -15,6 +15,8 @@ from everyformer.core.state import named_tensors
 from everyformer.engines.averages.running import _running_average
 from everyformer.interop import export
 from everyformer.interop.export import compare_program, export_onnx, export_program
+from everyformer.laws import check
+from everyformer.laws.targets import target
 from helpers import graphs_take_all_pairs
 
 AFTS = ("aft-full", "aft-local", "aft-simple", "aft-conv")
@@ -325,3 +327,54 @@ def test_the_table_of_the_docs(tmp_path, member, written, causal):
         else:
             with pytest.raises(ef.EveryformerError):
                 export_onnx(model, tmp_path / "model.onnx")
+
+
+@pytest.mark.parametrize("ending", ["onnx", "pt2"])
+@pytest.mark.parametrize(
+    ("member", "task", "causality"),
+    [("attention", "lm", "held"), ("bert", "mlm", "exempt"), ("amlp", "classify-text", "exempt")],
+)
+def test_own_exports_are_read_by_own_laws(member, task, causality, ending, tmp_path, monkeypatch):
+    """The file tells what it reads, that it may be given a mask, and whether it is causal."""
+    monkeypatch.chdir(tmp_path)
+    file = f"model.{ending}"
+    {"onnx": export_onnx, "pt2": export_program}[ending](model_of(member, task), file)
+    subject = target(file)
+    longest = {"lm": None}.get(task, 150)
+    assert (subject.inputs.vocabulary, subject.max_length()) == (30, longest)
+    laws = ("causality", "padding", "batch", "determinism")
+    found = {one.law: one.status for one in check(subject, laws=laws)}
+    assert found == dict.fromkeys(laws, "held") | {"causality": causality}
+    with pytest.raises(ConfigError, match="reads token ids below 30, not token ids below 64"):
+        target(file, vocabulary=64)
+
+
+@pytest.mark.parametrize("ending", ["onnx", "pt2"])
+def test_laws_refuse_an_export_of_pictures(ending, tmp_path):
+    file = tmp_path / f"model.{ending}"
+    model = model_of("vit", "classify-image")
+    {"onnx": export_onnx, "pt2": export_program}[ending](model, file)
+    with pytest.raises(ConfigError, match="reads pixels: expected one input, of token ids"):
+        target(str(file))
+
+
+class Plain(torch.nn.Module):
+    def forward(self, x):
+        return x.cumsum(1) / torch.arange(1, x.shape[1] + 1)[:, None]
+
+
+@pytest.mark.filterwarnings("ignore:.*LeafSpec:FutureWarning")
+def test_programs_of_others_are_read_by_place(tmp_path):
+    free = {0: torch.export.Dim.AUTO, 1: torch.export.Dim.AUTO}
+    program = torch.export.export(Plain(), (torch.randn(2, 5, 3),), dynamic_shapes=(free,))
+    torch.export.save(program, tmp_path / "plain.pt2")
+    torch.onnx.export(program, dynamo=True, verbose=False).save(tmp_path / "plain.onnx")
+    for file, known in (("plain.pt2", {"width": 3}), ("plain.onnx", {})):
+        subject = target(str(tmp_path / file), **known)
+        assert subject.masks == ()
+        [one] = check(subject, laws=("causality",))
+        assert one.status == "held", one.detail
+        printed = []
+        exec(subject.code(subject.inputs.code(1, 4), f"print({subject.call_code('x')})"),
+             {"print": printed.append})  # fmt: skip
+        assert printed[0].shape == (1, 4, 3)

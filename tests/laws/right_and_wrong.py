@@ -33,9 +33,13 @@ class Right(nn.Module):
         caches = cache or [None] * len(self.layers)
         start = 0 if cache is None else caches[0][0].shape[1]
         seen = torch.arange(start, start + x.shape[1], device=x.device)
+        if mask is not None and self.wrong != "places of padding":
+            seen = (mask.cumsum(1) - 1).clamp(min=0)
         if documents is not None and self.wrong != "places that go on":
             seen = seen - torch.searchsorted(documents, documents)[0]
-        h = h + torch.sin(seen[:, None] / 7 + torch.arange(WIDTH)).to(h)
+        if self.wrong == "places in half":
+            seen = 8 * seen.to(h)
+        h = h + torch.sin(seen[..., None] / 7 + torch.arange(WIDTH)).to(h)
         if self.wrong == "positions begin anew" and start:
             h = self.embed(x) + torch.sin((seen - start)[:, None] / 7 + torch.arange(WIDTH)).to(h)
         if self.wrong == "a mean over the batch":
@@ -46,7 +50,7 @@ class Right(nn.Module):
             h = h + self.embed(x.sort(-1).values) * 0.1
         if self.wrong == "one token squeezed":
             h = h if x.shape[1] > 1 else h.squeeze(1)[:, :, None]
-        if self.wrong == "a table that ends" and seen[-1] > 40:
+        if self.wrong == "a table that ends" and seen.max() > 40:
             raise IndexError("index out of range in self")
         if self.wrong == "a call counted":
             h = h + 0.01 * self.calls

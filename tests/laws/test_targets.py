@@ -51,6 +51,11 @@ class Pooled(Net):
         return super().forward(x).mean(1)
 
 
+class Ragged(Net):
+    def forward(self, x):
+        return super().forward(x)[:, :-1, 0]
+
+
 class Named(Net):
     def forward(self, x):
         return {"scores": super().forward(x)[0, 0, 0], "last_hidden_state": super().forward(x)}
@@ -137,7 +142,7 @@ WRONG = [
     ("Wants", ConfigError, "wants flavour, colour: name a function that makes"),
     ("Two", ConfigError, "cannot be guessed.*missing 1 required positional argument"),
     ("Short", ShapeError, "gives .2, 11, 16. for inputs of .rows, positions. .2, 12."),
-    ("Pooled", ShapeError, "gives .2, 16. for inputs"),
+    ("Ragged", ShapeError, "gives .2, 11. for inputs of .rows, positions. .2, 12."),
     ("Text", ConfigError, "no embedding and no width"),
     ("Nett", ConfigError, "has no 'Nett'.*Net"),
 ]
@@ -278,9 +283,17 @@ def test_the_programs_of_a_whole_model_run():
     assert made["b"].dim() == 0
 
 
-def test_whole_models_without_an_output_at_each_token_are_refused():
-    model = ef.create_model("bert", "classify-text", **WHOLE, classes=2)
-    with pytest.raises(ConfigError, match="these laws need an output at each token"):
+@pytest.mark.parametrize("task", ["classify-text", "regress-text"])
+def test_whole_models_of_one_answer_a_text_are_judged(task):
+    model = ef.create_model("bert", task, **WHOLE)
+    laws = ["causality", "padding", "batch", "numbers", "determinism", "saving"]
+    found = {v.law: v.status for v in check(model, laws=laws)}
+    assert found == dict.fromkeys(laws, "held") | {"causality": "exempt"}
+
+
+def test_whole_models_that_read_no_text_are_refused():
+    model = ef.create_model("vit", "classify-image", image=(1, 8, 8), width=16, layers=1, heads=2)
+    with pytest.raises(ConfigError, match="these laws need one that reads one text"):
         check(model)
 
 

@@ -10,6 +10,7 @@ from everyformer.core.errors import ConfigError, GeneError, ShapeError
 from everyformer.core.mask import Mask
 from everyformer.engines.softmax.cache import KeyValueState
 from everyformer.genes.memory.segment import SegmentState
+from everyformer.genes.mixers.attention import Attention
 from helpers import covering
 
 LENGTH = 23
@@ -76,6 +77,19 @@ def test_no_slots_are_no_memory_and_no_memory_is_the_model_without_one():
     torch.testing.assert_close(none(IDS).logits, plain(IDS).logits)
     parts = [plain(IDS[:, a : a + 5]).logits for a in range(0, LENGTH, 5)]
     torch.testing.assert_close(in_segments(none, IDS, 5)[0], torch.cat(parts, 1))
+
+
+@pytest.mark.parametrize("store", ["inputs", "keys"])
+@pytest.mark.parametrize(("same_length", "size"), [("evaluation", 5), ("always", 1)])
+def test_no_slots_leave_a_query_its_own_segment_or_its_own_key(same_length, size, store):
+    """A window of none would see nothing, and give zeros."""
+    none, plain = model(slots=0, same_length=same_length, store=store), model(memory=None)
+    plain.load_state_dict(none.state_dict())
+    none, plain = none.eval(), plain.eval()
+    alone = [plain(IDS[:, a : a + size]).logits for a in range(0, LENGTH, size)]
+    torch.testing.assert_close(in_segments(none, IDS, 5)[0], torch.cat(alone, 1))
+    mixer = next(m for m in none.modules() if isinstance(m, Attention))
+    assert mixer(torch.randn(1, 5, 24).double()).y.abs().min() > 0
 
 
 def test_gradients_reach_the_projections_through_the_memory_but_not_the_past():

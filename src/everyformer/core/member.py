@@ -1,5 +1,6 @@
 """Row of the family table about a member."""
 
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -33,9 +34,9 @@ class Genes:
 class Cost:
     """Claimed growth with length L, as an exponent: what law 7 measures."""
 
-    time: float
-    """FLOPs of the mixing grow like L to this power"""
-    memory: float
+    time: float | None
+    """FLOPs of the mixing grow like L to this power; None: nobody claims it"""
+    memory: float | None
     """the largest tensor grows like L to this power"""
     formula: str
     """in words of the paper; d width, s window, h heads"""
@@ -67,13 +68,17 @@ class Cost:
     def growth(self) -> str:
         """Growth of the time with the length, as a power of L; of members that are read in
         segments, each at the same cost, inside one."""
+        if self.time is None:
+            return "not stated"
         power = "L" if self.time == 1 else f"L^{self.time:g}"
         return f"{power} a segment" if self.whole < self.time else power
 
     @property
     def whole(self) -> float:
         """Exponent of the time of a whole text, which grows like its segments where what is carried
-        from one to the next stays as large."""
+        from one to the next stays as large; infinite where nobody claims it."""
+        if self.time is None:
+            return math.inf
         return min(self.time, 1.0) if self.grows is False else self.time
 
     @property

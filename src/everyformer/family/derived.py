@@ -76,7 +76,7 @@ def row_of(part: type[Any]) -> Member:
     return Member(
         part.name, about.rstrip("."), "your own", datetime.date.today().year, None,
         Genes(plain_genes() | {gene: Choice(part.name)}), tuple(tasks),
-        Cost(2, 2, "not stated", "not stated"), "none is made", exempt=exempt, gene=gene,
+        Cost(None, None, "not stated", "not stated"), "none is made", exempt=exempt, gene=gene,
         group="your own", **can,
     )  # fmt: skip
 

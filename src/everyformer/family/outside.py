@@ -38,6 +38,6 @@ def outside_row(name: str) -> Member:
     return Member(
         name, "a whole model of your own", "your own", datetime.date.today().year, None,
         Genes(plain_genes() | {"position": Choice(None)}), tuple(tasks),
-        Cost(2, 2, "not stated", "not stated"), "none is made", cross="it is read whole",
+        Cost(None, None, "not stated", "not stated"), "none is made", cross="it is read whole",
         streaming=_WHOLE, exempt={"cost": "no cost is claimed"}, group="your own",
     )  # fmt: skip

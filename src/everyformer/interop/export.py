@@ -110,7 +110,7 @@ def export_program(model: Model, path: str | Path) -> torch.export.ExportedProgr
     with evaluating(model), torch.no_grad():
         program = _program(model)
     with file_written_whole(path.absolute()) as temporary, _Patient(temporary, "w") as file:
-        torch.export.save(program, file)
+        torch.export.save(program, file, extra_files={"everyformer": _about(model)})
         if file.refused is not None:
             raise file.refused
     return program
@@ -166,16 +166,19 @@ def export_onnx(model: Model, path: str | Path, *, state: bool = False) -> Expor
             )
         onnx_program = _to_onnx(program, state_names(model) if state else ())
     assert onnx_program is not None
-    longest = model.longest
-    about = {"config": to_dict(model.config), "longest": longest}
-    onnx_program.model.metadata_props["everyformer"] = to_json(about)
+    onnx_program.model.metadata_props["everyformer"] = _about(model)
     size = sum(t.numel() * t.element_size() for t in model.state_dict().values())
     with file_written_whole(path.absolute()) as temporary:
         # a file of protobuf ends at 2 GB
         onnx_program.save(temporary, external_data=size > 1.5e9)
         difference = _compare(model, temporary)
     names = [value.name or "" for value in onnx_program.model.graph.inputs]
-    return Exported(path, tuple(names), longest, difference)
+    return Exported(path, tuple(names), model.longest, difference)
+
+
+def _about(model: Model) -> str:
+    """What is written beside a program: the configuration, and the longest sequence."""
+    return to_json({"config": to_dict(model.config), "longest": model.longest})
 
 
 def _ending(model: object, path: str | Path, suffix: str) -> Path:

@@ -6,9 +6,9 @@
     check_causality(model)     raises AssertionError with the positions, the size and a program
 
 A model is any `torch.nn.Module` that reads token ids (B, L) or features (B, L, d) and gives an
-output at each position. Nothing of everyformer's members is needed. In pytest the fixture
-``everyformer_laws`` does the same (`everyformer.laws.pytest_plugin`). Names are imported when first
-used.
+output at each position, or one a row. Nothing of everyformer's members is needed. In pytest the
+fixture ``everyformer_laws`` does the same (`everyformer.laws.pytest_plugin`). Names are imported
+when first used.
 """
 
 from typing import TYPE_CHECKING

@@ -57,7 +57,7 @@ def check_growth(model: Model, claims: str | float | None = None, **known: Any) 
 
 
 def _held(law: str, model: Model, known: dict[str, Any], *claim: float | None) -> str:
-    subject = model if isinstance(model, Subject) else subject_of(model, **known)
+    subject = subject_of(model, **known)
     try:
         with one_thread():
             return growth(subject, *claim) if law == "growth" else LAWS[law](subject)

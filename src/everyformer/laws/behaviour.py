@@ -64,7 +64,9 @@ def order(subject: Subject) -> str:
     """Part that the order of inputs has: said, not judged."""
     length = subject.usual()
     x, turned = subject.inputs.draw(1, length), torch.arange(length).roll(2).flip(0)
-    if subject.causal:  # the last output has seen all
+    if subject.pools:
+        off = (subject.exact(x[:, turned]) - subject.exact(x)).abs().max()
+    elif subject.causal:  # the last output has seen all
         turned = torch.cat((turned[turned != length - 1], torch.tensor([length - 1])))
         off = (subject.exact(x[:, turned]) - subject.exact(x))[:, -1].abs().max()
     else:
@@ -98,7 +100,8 @@ def determinism(subject: Subject) -> str:
                 ),
             )
     x = subject.inputs.draw(2, subject.usual())
-    drawn = " (it draws random numbers in evaluation)" if random(subject, x) else ""
+    draws = subject.doubles and random(subject, x)
+    drawn = " (it draws random numbers in evaluation)" if draws else ""
     return "same inputs and random numbers, same outputs" + drawn
 
 

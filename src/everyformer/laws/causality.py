@@ -48,6 +48,7 @@ def causality(subject: Subject) -> str:
     """
     if not subject.causal:
         raise NotJudged("it reads both ways")
+    subject.require_positions()
     looks, every = 0, list[Condition]()
     for way, model in subject.variants():
         # ways differ in how pairs are masked, which the longest input of each mode shows
@@ -57,7 +58,8 @@ def causality(subject: Subject) -> str:
             if not condition.training and not condition.masked:
                 left_out(model, condition._replace(way=way))
             looks += 1
-    said = f"{looks} looks: every later input changed or left out, in evaluation and training"
+    said = f"{looks} looks: every later input changed or left out, in evaluation"
+    said += " and training" * subject.doubles
     try:
         return f"{said}; {gradients(subject)} by gradients"
     except LawBroken:
@@ -134,7 +136,7 @@ def left_out(subject: Subject, condition: Condition) -> None:
             raise LawBroken(
                 f"output {t} moves by {float(moved[t]):.2g} when inputs from {last} on are left "
                 f"out (outputs reach {float(y.abs().max()):.2g}, rounding {bound:.0e}): it tells "
-                f"how many follow, at {condition}",
+                f"how many follow, at {condition}{subject.assumed}",
                 subject.code(
                     subject.inputs.code(1, length),
                     f"shorter = {subject.call_code(f'x[:, :{last}]')}",
@@ -187,7 +189,7 @@ def gradients(subject: Subject) -> int:
                     raise LawBroken(
                         f"output {t} has a gradient of {float(size):.2g} to input "
                         f"{t + 1 + int(at)} (its largest: {float(later.max()):.2g}), at length "
-                        f"{length}",
+                        f"{length}{subject.assumed}",
                         _gradient_code(subject, length, t, t + 1 + int(at)),
                     )
         looks += 1
@@ -232,7 +234,8 @@ def _broken(
         f"output {t} moves by {size:.2g} when {by} (outputs reach {float(y.abs().max()):.2g}, "
         f"rounding {bound:.0e}{count}), at {how}"
     )
-    return LawBroken(finding + _reason(subject, how, t, s), _change_code(subject, how, part, t))
+    finding += _reason(subject, how, t, s) + subject.assumed
+    return LawBroken(finding, _change_code(subject, how, part, t))
 
 
 def _reason(subject: Subject, how: Condition, t: int, s: int) -> str:

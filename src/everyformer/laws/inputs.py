@@ -26,6 +26,11 @@ class Inputs:
     first: int = 0
     """smallest token that is drawn: below it are those with a meaning of their own"""
 
+    def __str__(self) -> str:
+        if self.vocabulary is None:
+            return f"features of width {self.width}"
+        return f"token ids below {self.vocabulary}"
+
     def draw(self, rows: int, length: int, seed: int = 0) -> Tensor:
         """Inputs of (rows, length), the same for the same seed."""
         generator = torch.Generator().manual_seed(seed)

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from everyformer.core.errors import unknown
+from everyformer.core.errors import ConfigError, unknown
 from everyformer.core.foreign import FAILURES, describe
 from everyformer.laws import artefacts, behaviour, causality, growth, rows, streaming
 from everyformer.laws.adapters import subject_of
@@ -67,8 +67,8 @@ def check(
 
     Args:
         model: it reads token ids (B, L) or features (B, L, d), and gives an output at each
-            position: a tensor, a tuple that begins with one, or a mapping with ``logits`` or
-            ``last_hidden_state``.
+            position, or one a row (B, classes): a tensor, a tuple that begins with one, or a
+            mapping with ``logits`` or ``last_hidden_state``.
         laws: names in `LAWS` (default: all).
         causal: whether it claims that outputs depend on their own and earlier inputs alone
             (default: what its kind says; of a module of one's own that it does).
@@ -80,11 +80,10 @@ def check(
     Raises:
         ConfigError: a law that there is not, or inputs that cannot be guessed.
     """
-    laws, claim = known_laws(laws), known_claim(claims)
-    if not isinstance(model, Subject):
-        reads: dict[str, Any] = {"vocabulary": vocabulary, "width": width, "inputs": inputs}
-        model = subject_of(model, name, causal=causal, **reads)
-    return Checked(judge(model, laws, claim))
+    laws = known_laws(laws)
+    claim = known_claim(claims, laws)
+    reads: dict[str, Any] = {"vocabulary": vocabulary, "width": width, "inputs": inputs}
+    return Checked(judge(subject_of(model, name, causal=causal, **reads), laws, claim))
 
 
 def known_laws(names: Sequence[str]) -> tuple[str, ...]:
@@ -95,8 +94,10 @@ def known_laws(names: Sequence[str]) -> tuple[str, ...]:
     return tuple(names) or tuple(LAWS)
 
 
-def known_claim(claim: str | float | None) -> float | None:
-    """The exponent of length that a claim is."""
+def known_claim(claim: str | float | None, laws: Sequence[str] = ("growth",)) -> float | None:
+    """The exponent of length that a claim is, which one of the ``laws`` tries."""
+    if claim is not None and "growth" not in laws:
+        raise ConfigError("a claim of growth is tried by the law 'growth' alone, which is left out")
     if claim is None or isinstance(claim, float | int):
         return claim
     if claim in growth.CLAIMS:

@@ -1,5 +1,8 @@
 """Names of models of anyone, told from those of members without importing anything."""
 
+GROUPS = ("hf:all", "hf:causal", "hf:encoders")
+"""names of many classes of transformers"""
+
 
 def is_target(name: str) -> bool:
     """True if a name is ``file.py:factory``, ``module:factory``, ``hf:NAME``, ``onnx:FILE`` or a

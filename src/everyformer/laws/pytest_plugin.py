@@ -8,12 +8,16 @@ def test_my_other_model(everyformer_laws):
     everyformer_laws(MyOtherModel())
 """
 
+import logging
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from everyformer.core.errors import ConfigError
+
+LINES = 30
+"""of a failure, of which each broken law has one, and the first its program"""
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -35,15 +39,27 @@ def everyformer_laws(request: pytest.FixtureRequest) -> Callable[..., Any]:
             raise ConfigError(f"exempt_laws({law}=...) has no reason: say why that is not tried")
 
     def keeps(model: Any, **known: Any) -> Any:
+        from everyformer.core.foreign import FAILURES, describe
         from everyformer.laws.judging import LAWS, check, known_laws
 
-        left_out = known_laws([*reasons]) if reasons else ()
-        tried = [law for law in known.pop("laws", ()) or LAWS if law not in left_out]
-        verdicts = check(model, laws=tried, **known)
+        trace = logging.getLogger("torch.__trace")  # all that torch notes of its compiler
+        disabled, trace.disabled = trace.disabled, True
+        try:
+            left_out = known_laws([*reasons]) if reasons else ()
+            tried = [law for law in known.pop("laws", ()) or LAWS if law not in left_out]
+            verdicts = check(model, laws=tried, **known)
+        except FAILURES as error:
+            raise pytest.fail.Exception(describe(error), pytrace=False) from None
+        finally:
+            trace.disabled = disabled
         broken = [one for one in verdicts if one.status == "failed"]
         if broken:
-            found = [f"{one.law}: {one.detail}\n\n{one.reproduction}".rstrip() for one in broken]
-            pytest.fail(f"{broken[0].member} breaks " + "\n\n".join(found), pytrace=False)
+            lines = [f"{one.member} breaks {one.law}: {one.detail}" for one in broken]
+            shown = next((one for one in broken if one.reproduction), broken[0])
+            lines += ["", f"# {shown.law}", *shown.reproduction.splitlines()]
+            if len(lines) > LINES:
+                lines[LINES - 1 :] = ["... (all of it: print(everyformer.check(model)))"]
+            pytest.fail("\n".join(lines), pytrace=False)
         return verdicts
 
     return keeps

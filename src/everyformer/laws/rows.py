@@ -12,14 +12,12 @@ from everyformer.laws.verdict import LawBroken, NotJudged
 
 
 def padding(subject: Subject) -> str:
-    """Padding does not matter, whatever stands in it; a row padded on the right is the row alone.
-
-    On the left, too, where the model is told positions or knows none but relative ones; a model
-    that counts from the first column whatever is real there is `said` to.
+    """Padding does not matter, whatever stands in it; a padded row is the row alone.
 
     Raises:
         LawBroken: the first real position that differs.
-        NotJudged: the model takes no mask.
+        NotJudged: the model takes no mask; `said`: padding on the left moves a row, since its
+            positions count it (`Subject.counts_padding`).
     """
     if not subject.masks:
         raise NotJudged(subject.unmasked)
@@ -27,9 +25,15 @@ def padding(subject: Subject) -> str:
     for side in subject.masks:
         contents(subject, length, side)
     said = [f"what stands in padding ({', '.join(subject.masks)}) changes nothing"]
+    moved = 0.0
     if subject.takes(length - 2):
-        said += [alone(subject, length, s) for s in ("right", "left") if s in subject.masks]
+        for side in [side for side in ("right", "left") if side in subject.masks]:
+            moved = alone(subject, length, side)
+            said += [f"a row padded on the {side} is the row alone"] * (not moved)
         said += losses(subject, length)
+    if moved:
+        said.insert(0, f"padding on the left moves a row by {moved:.2g}: positions count it")
+        raise NotJudged("; ".join(said), "said")
     return "; ".join(said)
 
 
@@ -46,7 +50,8 @@ def contents(subject: Subject, length: int, side: str) -> None:
     keep, x = real(length, side), subject.inputs.draw(2, length)
     y, bound = subject.exact(x, keep), subject.bound(x, keep)
     changed = torch.where(keep if x.dim() == 2 else keep[..., None], x, subject.inputs.other(x))
-    off = (subject.exact(changed, keep) - y).abs().amax(-1) * keep
+    off = (subject.exact(changed, keep) - y).abs().amax(-1)
+    off = off if subject.pools else off * keep
     if not bool((off <= bound).all()):
         row, at = (~(off <= bound)).nonzero()[0].tolist()
         raise LawBroken(
@@ -59,34 +64,35 @@ def contents(subject: Subject, length: int, side: str) -> None:
                 f"other = torch.where({'keep' if x.dim() == 2 else 'keep[..., None]'}, x, "
                 f"{subject.inputs.other_code()})",
                 f"moved = {subject.call_code('other', 'keep')} - {subject.call_code('x', 'keep')}",
-                f"print(moved[{row}, {at}].abs().max())  # not 0",
+                f"print(moved[{row if subject.pools else f'{row}, {at}'}].abs().max())  # not 0",
             ),
         )
 
 
-def alone(subject: Subject, length: int, side: str) -> str:
-    """A padded row equals the row alone; of the left, a sentence where it does not."""
+def alone(subject: Subject, length: int, side: str) -> float:
+    """By how much padding on the left moves a row, of a model that `counts_padding`; else 0."""
     keep, x = real(length, side), subject.inputs.draw(2, length)
     part = slice(None, -2) if side == "right" else slice(2, None)
-    y = subject.exact(x, keep)[1:, part]
+    y = subject.exact(x, keep)[1:, slice(None) if subject.pools else part]
     # all of it is real: said, since some count positions otherwise where nothing is said
     single = subject.exact(x[1:, part], torch.ones_like(keep[1:, part]))
     off = (single - y).abs().amax((0, 2))
     bound = subject.bound(x, keep)
     if bool((off <= bound).all()):
-        return f"a row padded on the {side} is the row alone"
-    at = int((~(off <= bound)).nonzero()[0])
-    finding = f"output {at} of a row that two padding inputs follow is off by {float(off[at]):.2g}"
-    if side == "left":
-        return "positions count from the first column, so that padding on the left moves a row"
+        return 0.0
+    if side == "left" and subject.counts_padding:
+        return float(off.max())
+    at, words = int((~(off <= bound)).nonzero()[0]), "[1:, :-2]" if side == "right" else "[1:, 2:]"
     raise LawBroken(
-        f"{finding} from that of the row alone (length {length - 2}), rounding {bound:.0e}",
+        f"output {at} of a row with two padding inputs on the {side} is off by "
+        f"{float(off[at]):.2g} from that of the row alone (length {length - 2}), rounding "
+        f"{bound:.0e}",
         subject.code(
             subject.inputs.code(2, length),
             f"keep = torch.tensor({keep.int().tolist()}).bool()",
-            f"padded = {subject.call_code('x', 'keep')}[1:, :-2]",
-            "ones = torch.ones_like(keep[1:, :-2])",
-            f"print((padded - {subject.call_code('x[1:, :-2]', 'ones')}).abs().max())  # not 0",
+            f"padded = {subject.call_code('x', 'keep')}{'[1:]' if subject.pools else words}",
+            f"ones = torch.ones_like(keep{words})",
+            f"print((padded - {subject.call_code(f'x{words}', 'ones')}).abs().max())  # not 0",
         ),
     )
 
@@ -94,7 +100,7 @@ def alone(subject: Subject, length: int, side: str) -> str:
 def losses(subject: Subject, length: int) -> list[str]:
     """The loss of a padded batch is the mean over the targets of its rows: 4 and 2 of them."""
     keep, x, short = real(length, "right"), subject.inputs.draw(2, length), length - 2
-    if subject.inputs.vocabulary is None or short < 7:
+    if subject.inputs.vocabulary is None or short < 7 or subject.pools:
         return []
     labels = torch.full_like(x, -100)
     labels[0, 2:6], labels[1, 3:5] = x[0, 2:6], x[1, 3:5]
@@ -145,6 +151,7 @@ def packing(subject: Subject) -> str:
     """
     if not subject.packs:
         raise NotJudged("it is told of no documents")
+    subject.require_positions()
     length = max(n for n in subject.lengths() if n <= 33)
     first = length // 2 - 1
     if first < 1 or not (subject.takes(first) and subject.takes(length - first)):

@@ -24,6 +24,7 @@ def streaming(subject: Subject) -> str:
         raise NotJudged("it offers no cache")
     if not subject.causal:
         raise NotJudged("it reads both ways: nothing can be given before all is read")
+    subject.require_positions()
     lengths = [length for length in subject.lengths() if length >= 5]
     tried = 0
     for length in {lengths[0], lengths[-1]} if lengths else ():

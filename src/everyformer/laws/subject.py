@@ -1,5 +1,6 @@
 """A model under test, as the laws see it: one pass, and how it is written in Python."""
 
+import contextlib
 import copy
 import functools
 import re
@@ -46,6 +47,12 @@ class Subject:
     """whether it claims to keep them apart, where `packs` may mean something else"""
     doubles: bool = True
     """whether it computes in the dtype of its inputs and weights, and with gradients"""
+
+    counts_padding: bool = False
+    """whether its positions count from the first column, real or not, and nothing says otherwise,
+    so that padding on the left moves a row"""
+    assumed: str = ""
+    """words on how to deny that it is causal, where neither its kind nor anybody said so"""
 
     idle: re.Pattern[str] | None = None
     """names of parameters that its inputs do not reach, since they read others"""
@@ -182,6 +189,21 @@ class Subject:
     def _trained(self) -> list[int]:
         return self._taken(self._lengths, training=True)
 
+    @functools.cached_property
+    def pools(self) -> bool:
+        """Whether it gives one output a row (B, C) or (B,), as large for every length."""
+        given: list[tuple[int, torch.Size]] = []
+        for length in (12, 16, *TRIED, self.max_length() or 1):
+            # a length that it refuses, as in `_taken`
+            with contextlib.suppress(Exception), torch.no_grad():
+                y = first(self.call(self.copy(torch.float32), self.inputs.draw(2, length)))
+                given.append((length, y.shape))
+            if len(given) == 2:
+                break
+        if len({shape for _, shape in given}) != 1 or len(given[0][1]) > 2:
+            return False
+        return len(given) == 2 or given[0][1][1:] != given[0][:1]
+
     def lengths(self, training: bool = False) -> list[int]:
         """Lengths that the model takes, in a mode, of 1 to 65 and those around `marks`."""
         return self._trained if training and self.doubles else self._lengths
@@ -249,6 +271,11 @@ class Subject:
             and float((table - mine).abs().max()) <= GAP * float(mine.abs().max())
         }
 
+    def require_positions(self) -> None:
+        """Raise `NotJudged` where the model gives one output a row."""
+        if self.pools:
+            raise NotJudged("it gives one output a row, and none at a position")
+
     def require_weights(self) -> None:
         """Raise `NotJudged` where the model is as a file has it."""
         if not self.doubles:
@@ -268,20 +295,27 @@ class Subject:
         return self.outputs(self.call(model, x, keep), x)
 
     def outputs(self, result: Any, x: Tensor) -> Tensor:
-        """Outputs (B, L, channels) in what the model gave."""
+        """Outputs (B, L, channels) in what the model gave; (B, 1, channels) where it `pools`."""
         y = first(result)
+        if y.dim() < 3 and y.shape[:1] == x.shape[:1] and self.pools:
+            return y.reshape(len(x), 1, -1)
         if y.shape[:2] != x.shape[:2]:
-            raise ShapeError(
-                f"{self.name} ({source(type(self.model).forward)}) gives {tuple(y.shape)} for "
-                f"inputs of (rows, positions) {tuple(x.shape[:2])}: expected an output at each "
-                "position"
-            )
+            inputs = f"inputs of (rows, positions) {tuple(x.shape[:2])}"
+            raise self.shape_error(f"{tuple(y.shape)} for {inputs}")
         return y.flatten(2) if y.dim() > 2 else y[..., None]
+
+    def shape_error(self, given: str) -> ShapeError:
+        """The error of outputs that are ``given``."""
+        where = source(type(self.model).forward)
+        return ShapeError(
+            f"{self.name} ({where}) gives {given}: expected an output at each position"
+        )
 
     def exact(self, x: Tensor, keep: Tensor | None = None, *, training: bool = False) -> Tensor:
         """Outputs in float64, without gradients, of the model as it was made."""
         if not self.doubles:
-            return self.run(self.model, x, keep).double()
+            with torch.no_grad():
+                return self.run(self.model, x, keep).double()
         with torch.no_grad(), doubled():
             return self.run(self._fresh(training), in_float64(x), keep)
 
@@ -350,6 +384,7 @@ class Subject:
         mode = "train()" if training else "eval()"
         start = [line for line in self.build if line.startswith(("import ", "from "))]
         made = [line for line in self.build if line not in start]
-        ready = f"model = model.{'double().' * double}{mode}.requires_grad_({gradients})"
-        head = ["import torch", *start, "torch.manual_seed(0)", *made, ready]
+        ready = [f"model = model.{'double().' * double}{mode}.requires_grad_({gradients})"]
+        ready = ready if self.doubles else []
+        head = ["import torch", *start, "torch.manual_seed(0)", *made, *ready]
         return "\n".join([*head, *lines])

@@ -18,7 +18,6 @@ from everyformer.system.allocator import keep_freed_memory
 from everyformer.system.children import each
 from everyformer.system.files import write_text
 
-GROUPS = ("hf:all", "hf:causal", "hf:encoders")
 IMPORTS = (
     "torch._dynamo",
     "torch._functorch.aot_autograd",

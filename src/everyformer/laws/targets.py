@@ -50,11 +50,11 @@ def target(name: str, sizes: Mapping[str, int] | None = None, **known: Any) -> S
     """
     if name.startswith("hf:"):
         with foreign(name):
-            return hugging_face(name[3:], sizes or SMALL, **known)
+            return subject_of(hugging_face(name[3:], sizes or SMALL, known.get("causal")), **known)
     if name.startswith("onnx:") or name.endswith((".pt2", ".onnx")):
         from everyformer.laws.adapters.files import from_file
 
-        return from_file(name.removeprefix("onnx:"), **known)
+        return subject_of(from_file(name.removeprefix("onnx:"), **known), **known)
     with foreign(name):
         factory = named(name, f"the model '{name}'")
         made: nn.Module | None = factory if isinstance(factory, nn.Module) else None

@@ -69,6 +69,8 @@ class Outside(nn.Module):
                 f"'{self.name}' is one finished module, with the same weights for every seed: name "
                 "a function or a class that makes it"
             )
+        if self.subject.pools:
+            raise self.subject.shape_error("one output a row, whatever its length")
         self.module = self.subject.model = self.subject.make()
         self.max_length = self.subject.max_length()
         if config.causal and not self.subject.causal:

@@ -54,6 +54,8 @@ def cost(member: Member, check: Check, device: str, dtype: torch.dtype) -> None:
         ("FLOPs", flops, member.cost.time),
         ("largest tensor", largest, member.cost.memory),
     ):
+        if claim is None:
+            continue
         growth = counts[1] / counts[0]
         low, high = (1.9, 2.1) if claim == 1 else (2.1, 4.1)
         if what == "largest tensor" and claim == 1:

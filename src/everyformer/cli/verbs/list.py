@@ -43,7 +43,7 @@ class ListOptions(Options):
     """only members that stream with a state that stays as large, or that grows with the text"""
     growth: Literal["L", "L^1.5", "L^2"] | None = None
     """only members whose time grows with the length L no faster than this; where one is read in
-    segments, with the length of the whole text"""
+    segments, with the length of the whole text; none that nobody states"""
     both_ways: bool = False
     """only members that can see both ways"""
     causal: bool = False
@@ -167,7 +167,7 @@ def _order(options: ListOptions) -> Callable[[Member], Any]:
     return {
         "family": lambda m: 0,
         "name": lambda m: m.name,
-        "time": lambda m: m.cost.time,
+        "time": lambda m: math.inf if m.cost.time is None else m.cost.time,
         "state": by_state,
     }[options.sort]
 

@@ -16,7 +16,7 @@ from everyformer.core.config import Options
 from everyformer.core.errors import ConfigError
 from everyformer.family import info, list_members
 from everyformer.genes import GENES
-from everyformer.laws.names import is_target
+from everyformer.laws.names import GROUPS, is_target
 from everyformer.system.files import expanded
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ class VerifyOptions(Options):
 
     members: tyro.conf.Positional[tuple[str, ...]] = ()
     """members to check (default: all), or models of anyone: file.py:factory, module:factory,
-    hf:NAME, onnx:FILE; hf:all, hf:causal and hf:encoders are all that transformers has"""
+    hf:NAME, FILE.onnx, FILE.pt2; hf:all, hf:causal and hf:encoders are all that transformers has"""
     position: str | None = None
     """a position to check, alone or beside members: the laws of attention with it"""
     laws: tuple[str, ...] = ()
@@ -46,7 +46,7 @@ class VerifyOptions(Options):
     (minutes)"""
     causal: bool | None = None
     """of a model of anyone: it claims that outputs depend on earlier inputs alone (default: what
-    its kind says; of a module of your own that it does)"""
+    its kind says; of a module of your own, unless it pools, that it does)"""
     vocabulary: Count | None = None
     """of a model of anyone: it reads token ids below this (default: found by trying)"""
     width: Count | None = None
@@ -111,6 +111,12 @@ def _verdicts(options: VerifyOptions) -> Iterator[LawResult]:
             f"models of anyone ({foreign[0]}) are checked on the CPU, in dtypes of each law's own: "
             "leave out --device and --precision"
         )
+    said = (options.causal, options.vocabulary, options.width, options.claims)
+    if said != (None,) * 4 and {*foreign} <= {*GROUPS}:
+        raise ConfigError(
+            "--causal, --vocabulary, --width and --claims are of a model of anyone, as "
+            f"file.py:factory, not of {', '.join(options.members) or 'members'}: leave them out"
+        )
     if members or not foreign:
         from everyformer.verification.verify import verify
 
@@ -118,10 +124,11 @@ def _verdicts(options: VerifyOptions) -> Iterator[LawResult]:
         yield from verify(members, laws=options.laws, full=options.full, **where)
     for name in foreign:
         from everyformer.laws.judging import judge, known_claim, known_laws
-        from everyformer.laws.sweep import GROUPS, classes, sweep
+        from everyformer.laws.sweep import classes, sweep
         from everyformer.laws.targets import target
 
-        laws, claim = known_laws(options.laws), known_claim(options.claims)
+        laws = known_laws(options.laws)
+        claim = known_claim(options.claims, laws)
         if name in GROUPS:
             folder, limit = expanded(options.out), options.seconds
             yield from sweep(classes(name), folder, laws, seconds=limit, jobs=options.jobs)

@@ -27,7 +27,7 @@ ADAPTERS: tuple[Callable[..., Subject | None], ...] = (
 
 
 def subject_of(
-    model: nn.Module,
+    model: nn.Module | Subject,
     name: str | None = None,
     *,
     causal: bool | None = None,
@@ -42,23 +42,31 @@ def subject_of(
     A module that no adapter knows is `Plain`; it claims to be causal unless that is denied.
 
     Raises:
-        ConfigError: it is no module, or what it reads cannot be guessed.
+        ConfigError: it is no module, or what it reads is not known, or something else than said.
+        ShapeError: it is said to be causal, and gives one output a row.
     """
-    if not isinstance(model, nn.Module):
+    if sum(one is not None for one in (vocabulary, width, inputs)) > 1:
+        raise ConfigError("give one of vocabulary=, width= and inputs=: a model reads one of these")
+    given = Inputs(vocabulary, width) if inputs is None else inputs_like(inputs)
+    if not isinstance(model, nn.Module | Subject):
         raise ConfigError(f"a {type(model).__name__} is no model: expected a torch.nn.Module")
-    name = name or type(model).__name__
-    known: dict[str, Any] = {"causal": causal, "build": build, "make": make}
-    for adapter in ADAPTERS:
-        subject = adapter(model, name, **known)
-        if subject is not None:
-            return subject
-    given = None
-    if inputs is not None:
-        given = inputs_like(inputs)
-    elif vocabulary is not None or width is not None:
-        given = Inputs(vocabulary=vocabulary, width=width)
-    known["causal"] = causal is not False
-    return plain(model, name, given, **known)
+    if isinstance(model, Subject):
+        subject = model.anew()
+        subject.name = name or model.name
+    else:
+        name = name or type(model).__name__
+        known: dict[str, Any] = {"causal": causal, "build": build, "make": make}
+        told = (adapter(model, name, **known) for adapter in ADAPTERS)
+        found = next((one for one in told if one is not None), None)
+        subject = found or plain(model, name, None if given == Inputs() else given, **known)
+    reads = subject.inputs
+    if given not in (Inputs(), Inputs(reads.vocabulary, reads.width)):
+        raise ConfigError(f"{subject.name} reads {reads}, not {given}: leave out what it reads")
+    if causal is not None:
+        subject.causal, subject.assumed = causal, ""
+    if causal and subject.pools:
+        raise subject.shape_error("one output a row, which cannot be causal")
+    return subject
 
 
 def inputs_like(batch: Tensor) -> Inputs:

@@ -5,50 +5,94 @@ float32, where a difference of less than 0.3% of the outputs cannot be told from
 """
 
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
-import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import TreeSpec
 
 from everyformer.core.errors import ConfigError
-from everyformer.laws.adapters.plain import plain
+from everyformer.core.tasks import TASKS
+from everyformer.laws.adapters.plain import Plain, plain
 from everyformer.laws.inputs import Inputs
 from everyformer.laws.subject import Subject
 from everyformer.system.extras import extra_module
+from everyformer.system.plain import from_json
 
-_KINDS = {"tensor(int64)": torch.int64, "tensor(int32)": torch.int32, "tensor(float)": None}
+_KINDS = {"float": "float32"}
+"""what numpy calls the dtypes of ONNX that have another name there"""
 
 
-class Frozen(Subject):
+class FileModule(nn.Module):
+    """A program of one input, and of ``keep`` and ``types`` where `everyformer.interop.export`
+    wrote it: all is real where nothing is said, and of type 0."""
+
+    def __init__(self, path: Path, names: list[str], about: str) -> None:
+        super().__init__()
+        known = from_json(about) if about else {}
+        self.names, self.max_length, self.config = names, known.get("longest"), known.get("config")
+        task = None if self.config is None else TASKS[self.config["task"]]
+        if names[1:] not in ([], ["keep"], ["keep", "types"]) or (task and not task.embeds_text):
+            raise ConfigError(
+                f"the program of '{path}' reads {', '.join(names)}: expected one input, of token "
+                "ids or float32 (and of everyformer's own, of text, keep and types)"
+            )
+
+    def given(self, x: Tensor, keep: Tensor | None) -> dict[str, Tensor]:
+        """All inputs by name."""
+        real = torch.ones(x.shape[:2], dtype=torch.bool) if keep is None else keep
+        x = x.float() if x.is_floating_point() else x
+        return dict(zip(self.names, (x, real, 0 * real.long()), strict=False))
+
+
+class OnnxModule(FileModule):
+    """An ONNX graph as a module."""
+
+    def __init__(self, path: str | Path) -> None:
+        runtime = extra_module("onnxruntime", "export", "a model in an ONNX file")
+        quiet = runtime.SessionOptions()
+        quiet.log_severity_level = 4  # what it refuses is raised, too
+        session = runtime.InferenceSession(str(path), quiet, ["CPUExecutionProvider"])
+        reads, about = session.get_inputs(), session.get_modelmeta().custom_metadata_map
+        super().__init__(Path(path), [one.name for one in reads], about.get("everyformer", ""))
+        self.session, self.reads, self.width = session, reads, reads[0].shape[-1]
+
+    def forward(self, x: Tensor, keep: Tensor | None = None) -> tuple[Tensor, ...]:
+        """All outputs of the graph."""
+        given = self.given(x, keep)
+        kinds = {one.name: one.type.removeprefix("tensor(")[:-1] for one in self.reads}
+        fed = {n: given[n].numpy().astype(_KINDS.get(kind, kind)) for n, kind in kinds.items()}
+        return tuple(map(torch.from_numpy, self.session.run(None, fed)))
+
+
+class ProgramModule(FileModule):
+    """A program that `torch.export` saved as a module."""
+
+    def __init__(self, path: str | Path) -> None:
+        about = {"everyformer": ""}
+        program = torch.export.load(path, extra_files=about)
+        spec = cast(TreeSpec, program.call_spec.in_spec)
+        self.count = spec.child(0).num_children
+        places = [f"input {n}" for n in range(self.count)]
+        super().__init__(Path(path), [*places, *spec.child(1).context], about["everyformer"])
+        self.program = program.module()
+
+    def forward(self, x: Tensor, keep: Tensor | None = None) -> Any:
+        """The outputs of the program."""
+        given = self.given(x, keep)
+        names, words = self.names[: self.count], self.names[self.count :]
+        return self.program(*map(given.get, names), **{word: given[word] for word in words})
+
+
+class Frozen(Plain):
     """A model that is as its file has it."""
 
     doubles = False
 
 
-class OnnxModule(nn.Module):
-    """An ONNX graph of one input, as a module."""
-
-    def __init__(self, path: Path) -> None:
-        super().__init__()
-        runtime = extra_module("onnxruntime", "export", "a model in an ONNX file")
-        self.session = runtime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
-        self.reads = self.session.get_inputs()
-        if len(self.reads) != 1 or self.reads[0].type not in _KINDS:
-            given = ", ".join(f"{one.name} {one.type}" for one in self.reads)
-            raise ConfigError(
-                f"the graph of '{path}' reads {given}: expected one input, of token ids or float32"
-            )
-
-    def forward(self, x: Tensor) -> tuple[Tensor, ...]:
-        """All outputs of the graph."""
-        kind = _KINDS[self.reads[0].type]
-        given = np.asarray(x.float() if kind is None else x.to(kind))
-        return tuple(map(torch.from_numpy, self.session.run(None, {self.reads[0].name: given})))
-
-
 def from_file(file: str, causal: bool | None = None, **reads: Any) -> Subject:
-    """The subject of a file, of token ids below ``vocabulary`` or features of ``width``.
+    """The subject of a file, of token ids below ``vocabulary`` or features of ``width``; a file of
+    `everyformer.interop.export` tells what it reads, and what it claims.
 
     Raises:
         ConfigError: there is no such file, or what its model reads was not said and cannot be seen.
@@ -57,27 +101,17 @@ def from_file(file: str, causal: bool | None = None, **reads: Any) -> Subject:
     path = Path(file).expanduser()
     if not path.is_file():
         raise ConfigError(f"there is no file '{file}'")
-    if path.suffix == ".pt2":
-        model: nn.Module = torch.export.load(path).module()
-        build = [f"model = torch.export.load({str(path)!r}).module()"]
-    else:
-        model = OnnxModule(path)
-        build = [
-            "from everyformer.laws.adapters.files import OnnxModule",
-            f"model = OnnxModule({str(path)!r})",
-        ]
+    kind = ProgramModule if path.suffix == ".pt2" else OnnxModule
+    model = kind(path)
+    build = [
+        f"from everyformer.laws.adapters.files import {kind.__name__}",
+        f"model = {kind.__name__}({str(path)!r})",
+    ]
     inputs = Inputs(vocabulary=reads.get("vocabulary"), width=reads.get("width"))
-    if inputs == Inputs():
-        inputs = _seen(model, file)
-    return plain(model, path.stem, inputs, causal=causal is not False, build=build, kind=Frozen)
-
-
-def _seen(model: nn.Module, file: str) -> Inputs:
-    """Channels of features, as a graph tells them; the number of tokens is in none."""
-    shape = model.reads[0].shape if isinstance(model, OnnxModule) else []
-    if len(shape) == 3 and isinstance(shape[2], int):
-        return Inputs(width=shape[2])
-    raise ConfigError(
-        f"what '{file}' reads cannot be seen in it: give --vocabulary N for token ids, or "
-        "--width D for features"
-    )
+    if model.config is not None:
+        inputs = Inputs(vocabulary=model.config["vocabulary"])
+        causal = TASKS[model.config["task"]].forward_only if causal is None else causal
+    given = None if inputs == Inputs() else inputs
+    subject = plain(model, path.stem, given, causal=causal, build=build, kind=Frozen)
+    subject.masks = subject.masks if model.names[1:] else ()
+    return subject

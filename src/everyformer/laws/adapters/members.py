@@ -117,17 +117,16 @@ def whole(model: nn.Module, name: str, **known: Any) -> Subject | None:
     """The subject of a whole model of everyformer that reads texts.
 
     Raises:
-        ConfigError: it is of a task that reads something else, or says one thing of a text.
+        ConfigError: it is of a task that reads something else.
     """
     config: Any = getattr(model, "config", None)
     if not hasattr(model, "term_counts") or getattr(config, "task", None) not in TASKS:
         return None
     task = TASKS[config.task]
-    if task.reads != "text":
+    if not task.embeds_text:
         raise ConfigError(
-            f"{name} is a model of the task '{task.name}' ({task.about}): these laws need an "
-            "output at each token of one text, as 'lm' and 'mlm' have; everyformer verify NAME "
-            "tries the laws of a member's mixer"
+            f"{name} is a model of the task '{task.name}' ({task.about}): these laws need one that "
+            "reads one text; everyformer verify NAME tries the laws of a member's mixer"
         )
     known["causal"] = task.forward_only
     reads = Inputs(vocabulary=config.vocabulary)

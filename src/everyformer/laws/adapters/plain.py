@@ -122,7 +122,7 @@ def plain(
     name: str,
     given: Inputs | None = None,
     *,
-    causal: bool = True,
+    causal: bool | None = None,
     build: Sequence[str] = (),
     make: Callable[[], nn.Module] | None = None,
     kind: type[Subject] = Plain,
@@ -131,13 +131,16 @@ def plain(
 
     Raises:
         UnreadError: it takes nothing that was tried.
-        ShapeError: it gives no output at each position.
+        ShapeError: it gives an output neither at each position nor a row.
     """
     tried: list[tuple[Tensor, Exception]] = []
     for inputs in [given] if given is not None else [*guesses(model)]:
         for length in _LENGTHS:
             x = inputs.draw(2, length)
-            subject = kind(model, name, inputs, causal=causal, build=build, make=make)
+            claim = causal is not False
+            subject = kind(model, name, inputs, causal=claim, build=build, make=make)
+            denied = "; if it is to read both ways, say causal=False (--causal False)"
+            subject.assumed = denied if causal is None else ""
             try:
                 with torch.no_grad():
                     result = subject.call(subject.copy(torch.float32), x)

@@ -5,6 +5,7 @@ from a small configuration (`small_configs`) with random weights, so that nothin
 """
 
 import copy
+import functools
 import inspect
 import itertools
 import os
@@ -21,6 +22,7 @@ from everyformer.core.foreign import cut
 from everyformer.laws.adapters.plain import loss_in
 from everyformer.laws.adapters.small_configs import SMALL, small
 from everyformer.laws.inputs import Inputs, first
+from everyformer.laws.rounding import doubled
 from everyformer.laws.subject import Subject
 from everyformer.laws.verdict import LawBroken, NotJudged
 from everyformer.system.extras import extra_module
@@ -56,6 +58,7 @@ class PreTrained(Subject):
             self.unmasked = "its decoder has a mask of its own"
         elif "attention_mask" in self.words:
             self.masks = ("right", "left", "holes")
+        self.counts_padding = "position_ids" not in self.words
         if any(_OTHER.search(word) for word in self.words):
             self.idle = OTHERS
         if self.causal and "position_ids" in self.words:
@@ -72,7 +75,7 @@ class PreTrained(Subject):
         cache = ", use_cache=False" if "use_cache" in self.words else ""
         mask = "" if keep is None else f", attention_mask={keep}.long()"
         if keep is not None and "position_ids" in self.words:
-            mask += f", position_ids=({keep}.cumsum(1) - 1).clamp(0)"
+            mask += f", position_ids=({keep}.cumsum(1) - 1).clamp(0) + {self.place_0}"
         word = "input_ids" if self.inputs.vocabulary is not None else "inputs_embeds"
         return f"model({word}={x}{cache}{mask}){self.place}"
 
@@ -87,8 +90,20 @@ class PreTrained(Subject):
         places = (keep.cumsum(1) - 1).clamp(min=0)
         moved = (places != torch.arange(keep.shape[1], device=keep.device)) & keep
         if "position_ids" in self.words and bool(moved.any()):
-            told["position_ids"] = places
+            told["position_ids"] = places + self.place_0
         return told
+
+    @functools.cached_property
+    def place_0(self) -> int:
+        """The place of the first input: 0, or behind that of padding, as RoBERTa has it."""
+        model, x = self.copy(), self.inputs.draw(1, 5)
+        places = torch.arange(5)[None]
+        with torch.no_grad(), doubled():  # it may be asked where that is so
+            y = first(model(**self._reads(x)))
+            starts = (
+                n for n in range(4) if torch.equal(y, first(self._placed(model, x, places + n)))
+            )
+            return next(starts, 0)
 
     def feed(self, model: nn.Module, x: Tensor, cache: Any) -> tuple[Tensor, Any]:
         """Outputs, and the cache behind them, which is what comes back by a word that is read.
@@ -152,7 +167,9 @@ class PreTrained(Subject):
     def packed(self, model: nn.Module, x: Tensor, documents: Tensor) -> Any:
         """One pass, with positions that begin anew in each document."""
         before = torch.searchsorted(documents, documents)
-        places = torch.arange(x.shape[1]) - before
+        return self._placed(model, x, torch.arange(x.shape[1]) - before)
+
+    def _placed(self, model: nn.Module, x: Tensor, places: Tensor) -> Any:
         return model(**self._reads(x), position_ids=places)
 
     def packed_code(self) -> str:
@@ -222,7 +239,7 @@ def reads_one_way(name: str, config: Any) -> bool:
 
 
 def hugging_face(
-    name: str, sizes: Mapping[str, int] = SMALL, causal: bool | None = None, **_: Any
+    name: str, sizes: Mapping[str, int] = SMALL, causal: bool | None = None
 ) -> Subject:
     """The subject of a kind, a class or a folder, of these ``sizes``.
 

@@ -1,0 +1,397 @@
+"""Each look of a law by one model that it alone judges rightly: without the look the verdict turns.
+
+Most are wrong models that nothing else in the law finds; of two, marked so, the look is what keeps
+a right one from a false alarm.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from everyformer.laws import artefacts, behaviour, causality, check, rows, streaming
+from everyformer.laws.adapters import subject_of
+from everyformer.laws.subject import Subject
+
+
+class Sums(nn.Module):
+    """Running sums of embeddings; ``wrong`` names what goes wrong."""
+
+    def __init__(self, wrong: str = "") -> None:
+        super().__init__()
+        self.wrong, self.embed, self.head = wrong, nn.Embedding(16, 4), nn.Linear(4, 16)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.embed(x)
+        if self.wrong == "rows that are numbered":
+            h = h + 0.1 * torch.arange(len(x))[:, None, None]
+        if self.wrong == "a spread of one":
+            h = h / h.var(1, correction=0, keepdim=True)
+        if self.wrong == "how many there are":
+            h = h + 1 / x.shape[1]
+        y = self.head(h.cumsum(1))
+        return 2 * y if self.wrong == "exported" and torch.compiler.is_exporting() else y
+
+
+class Whisper(Sums):
+    """5e-11 of the next input from position 20 on, beside outputs of a thousand."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.embed(x)
+        late = (torch.arange(x.shape[1]) >= 20)[:, None] & (
+            torch.arange(x.shape[1]) < x.shape[1] - 1
+        )[:, None]
+        return 1000 + 1e-2 * h.cumsum(1) + 5e-11 * late * h.roll(-1, 1)
+
+
+class FarAhead(Sums):
+    """Behind two windows it sees one ahead."""
+
+    window = 48
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.window = 48
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.embed(x)
+        late = (torch.arange(x.shape[1]) >= 2 * self.window - 20)[:, None]
+        return self.head(h.cumsum(1) + late * h.roll(-1, 1))
+
+
+class Ring(Sums):
+    """Attention over all that was read; its cache holds 40."""
+
+    def forward(self, x: Tensor, cache: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        h = self.embed(x)
+        h = h if cache is None else torch.cat((cache, h), 1)
+        seen = torch.ones(x.shape[1], h.shape[1], dtype=torch.bool).tril(h.shape[1] - x.shape[1])
+        y = (h[:, -x.shape[1] :] @ h.mT).masked_fill(~seen, -1e9).softmax(-1) @ h
+        return self.head(y), h[:, -40:]
+
+
+class Counts(Sums):
+    """A cache of sums, which a step of one input adds to twice."""
+
+    def forward(self, x: Tensor, cache: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        y = self.embed(x).cumsum(1)
+        if cache is not None:
+            y = y + cache * (2 if x.shape[1] == 1 else 1)
+        return self.head(y), y[:, -1:]
+
+
+class Held:
+    """Sums, whose rows stay, or that are not cut."""
+
+    def __init__(self, sums: Tensor, wrong: str) -> None:
+        self.sums, self.wrong = sums, wrong
+
+    def reorder_cache(self, order: Tensor) -> None:
+        self.sums = self.sums if self.wrong == "rows that stay" else self.sums[order]
+
+    def crop(self, count: int) -> None:
+        self.sums = self.sums[:, : count - (self.wrong == "one too many")]
+
+
+class Keeps(Sums):
+    """Sums with a cache of each."""
+
+    def forward(self, x: Tensor, cache: Held | None = None) -> tuple[Tensor, Held]:
+        h = self.embed(x)
+        h = h if cache is None else torch.cat((cache.sums, h), 1)
+        return self.head(h.cumsum(1))[:, -x.shape[1] :], Held(h, self.wrong)
+
+
+class Overflows(nn.Module):
+    """Attention by exponentials without their maximum, of features."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.query, self.key = nn.Linear(4, 4), nn.Linear(4, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        weights = (self.query(x) @ self.key(x).mT).exp().tril()
+        return weights @ x / weights.sum(-1, keepdim=True)
+
+
+class HalfPlaces(Sums):
+    """Places counted in the dtype of the weights: half of those behind 256 are wrong, of 400."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.max_length = 400
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.embed(x)
+        places = torch.arange(x.shape[1]).to(h)[:, None] * torch.tensor([1.0, 1.1, 1.2, 1.3]).to(h)
+        return self.head(h + 3 * (places / 4).sin())
+
+
+class Deaf(Sums):
+    """Its bias is not read from a state_dict."""
+
+    def load_state_dict(self, state: Any, *more: Any, **named: Any) -> Any:
+        return super().load_state_dict({**state, "head.bias": self.head.bias}, *more, **named)
+
+
+class Drawn(Sums):
+    """A table that is drawn when it is made, and not saved."""
+
+    def __init__(self, width: int = 4) -> None:
+        super().__init__()
+        self.register_buffer("table", torch.randn(width), persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.embed(x).cumsum(1) * self.table)
+
+
+class Back(Sums):
+    """Weights of inputs more than 12 back."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.far = nn.Linear(4, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.embed(x)
+        return self.head(h + nn.functional.pad(self.far(h), (0, 0, 13, 0))[:, : x.shape[1]])
+
+
+class Zeros(Sums):
+    """A layer behind one that starts as zeros."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.outer = nn.Linear(4, 4), nn.Linear(4, 4)
+        nn.init.zeros_(self.outer.weight)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.embed(x)
+        return self.head(h + self.outer(self.inner(h)))
+
+
+class Masked(Sums):
+    """Means over what is real, both ways; ``wrong`` says what is taken for that."""
+
+    def forward(self, x: Tensor, mask: Tensor | None = None, labels: Tensor | None = None) -> Any:
+        real = torch.ones_like(x, dtype=torch.bool) if mask is None else mask.clone()
+        if self.wrong == "all up to the last":
+            real = real.flip(1).cumsum(1).flip(1) > 0
+            real &= real if mask is None else mask.cumsum(1) > 0
+        if self.wrong == "the first column":
+            real[:, 0] = True
+        begun = (real.cumsum(1) > 0).sum(1)
+        ended = (real.flip(1).cumsum(1) > 0).sum(1)
+        counts = {"all after the first": begun, "all before the last": ended}
+        count = counts.get(self.wrong, real.sum(1))
+        y = self.head(
+            self.embed(x) + ((self.embed(x) * real[..., None]).sum(1) / count[:, None])[:, None]
+        )
+        if labels is None:
+            return y
+        each = nn.functional.cross_entropy(y.mT, labels.clamp(min=0), reduction="none")
+        told = (
+            torch.ones_like(each) if self.wrong == "a loss of padding" else (labels >= 0).to(each)
+        )
+        return {"loss": (each * told).sum() / told.sum(), "logits": y}
+
+
+class Trains(Sums):
+    """It counts its calls in training."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls = 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls += self.training
+        return super().forward(x) * (1 + 0.01 * self.calls)
+
+
+class Ends(Sums):
+    """A table of 100 places."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.max_length, self.places = 100, nn.Embedding(100, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.embed(x) + self.places(torch.arange(x.shape[1])))
+
+
+class Look(NamedTuple):
+    """One look, and what is seen by it alone."""
+
+    law: str
+    what: str
+    model: Callable[[], nn.Module]
+    says: str
+    without: Callable[[pytest.MonkeyPatch], Any]
+    """leaves the look out"""
+    alarm: bool = False
+    """whether a right model would be called wrong without it"""
+
+
+def instead(owner: Any, name: str, change: Callable[[Any], Any]) -> Callable[..., Any]:
+    """What puts another function, made of the right one, in its place."""
+    return lambda patch: patch.setattr(owner, name, change(getattr(owner, name)))
+
+
+def nothing(given: Any = None) -> Callable[[Any], Any]:
+    return lambda right: lambda *_, **__: given
+
+
+def up_to(most: int) -> Callable[[Any], Any]:
+    """A law that knows no longer lengths."""
+
+    def change(right: Any) -> Any:
+        def law(subject: Subject) -> Any:
+            some = [n for n in subject.lengths() if n <= most]
+            subject.__dict__["_lengths"] = some
+            return right(subject)
+
+        return law
+
+    return change
+
+
+def but(word: str) -> Callable[[Any], Any]:
+    """A look of all sides, or of all findings, but one."""
+    return lambda right: (
+        lambda *of, **more: 0.0 if any(word in str(o) for o in of[1:]) else right(*of, **more)
+    )
+
+
+def both(*ways: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda patch: [way(patch) for way in ways]
+
+
+def evaluating(right: Any) -> Any:
+    return lambda self, x, keep=None, *, training=False: right(self, x, keep)
+
+
+LOOKS = (
+    Look(
+        "causality", "gradients at all", Whisper, "has a gradient of",
+        instead(causality, "gradients", nothing(0)),
+    ),
+    Look(
+        "causality", "gradients at the longest length", Whisper, "at length 33",
+        instead(causality, "gradients", up_to(17)),
+    ),
+    Look(
+        "causality", "inputs left out", lambda: Sums("how many there are"), "are left out",
+        instead(causality, "left_out", nothing()),
+    ),
+    Look(
+        "causality", "lengths behind two windows", FarAhead, "at length 97",
+        instead(Subject, "marks", nothing([])),
+    ),
+    Look(
+        "streaming", "pieces at the longest length", Ring, "output 41 is off",
+        lambda patch: patch.setattr(Subject, "lengths", lambda *_: [5, 33]),
+    ),
+    Look(
+        "streaming", "one input at a time", Counts, "that end at 1, 2, 3",
+        instead(streaming, "splits", lambda right: lambda n: [(0, n // 2, n)]),
+    ),
+    Look(
+        "streaming", "rows in another order", lambda: Keeps("rows that stay"), "in the order",
+        instead(streaming, "reordered", nothing("")),
+    ),
+    Look(
+        "streaming", "inputs taken back", lambda: Keeps("one too many"), "taken back with crop",
+        instead(streaming, "taken_back", nothing("")),
+    ),
+    Look(
+        "padding", "holes", lambda: Masked("all up to the last"), "(holes: ",
+        instead(rows, "contents", but("holes")),
+    ),
+    Look(
+        "padding", "what stands on the left", lambda: Masked("the first column"), "(left: ",
+        both(instead(rows, "contents", but("left")), instead(rows, "alone", but("left"))),
+    ),
+    Look(
+        "padding", "a row alone of one padded on the right", lambda: Masked("all after the first"),
+        "padding inputs on the right",
+        both(instead(rows, "alone", but("right")), instead(rows, "losses", nothing([]))),
+    ),
+    Look(
+        "padding", "a row alone of one padded on the left", lambda: Masked("all before the last"),
+        "padding inputs on the left", instead(rows, "alone", but("left")),
+    ),
+    Look(
+        "padding", "losses", lambda: Masked("a loss of padding"), "the loss of a padded batch",
+        instead(rows, "losses", nothing([])),
+    ),
+    Look(
+        "batch", "rows in the opposite order", lambda: Sums("rows that are numbered"),
+        "a row in the opposite order", lambda patch: patch.setattr(Tensor, "flip", lambda x, *_: x),
+    ),
+    Look(
+        "lengths", "one beyond its own", Ends, "length 101 (its limit: 100)",
+        instead(Subject, "max_length", nothing()),
+    ),
+    Look(
+        "lengths", "finite outputs", lambda: Sums("a spread of one"), "length 1 are not finite",
+        lambda patch: patch.setattr(torch, "isfinite", torch.ones_like),
+    ),
+    Look(
+        "numbers", "features of 1e4", Overflows, "features of 1e4",
+        instead(artefacts, "require_finite", but("1e4")),
+    ),
+    Look(
+        "numbers", "bfloat16 behind 256", HalfPlaces, "behind 256",
+        lambda patch: patch.setattr(artefacts, "FAR", 256),
+    ),
+    Look(
+        "gradients", "inputs far back", Back, "5 parameters",
+        lambda patch: patch.setattr(behaviour, "TRIED", (12,)), alarm=True,
+    ),
+    Look(
+        "gradients", "weights that left their start", Zeros, "7 parameters",
+        lambda patch: patch.setattr(
+            torch, "randn", lambda shape, **of: torch.zeros(shape, dtype=of["dtype"])
+        ), alarm=True,
+    ),
+    Look(
+        "determinism", "training", Trains, "two runs in training",
+        instead(Subject, "exact", evaluating),
+    ),
+    Look(
+        "saving", "a living model whose weights are others", Deaf, "something that outputs",
+        instead(artefacts, "_stir", nothing()),
+    ),
+    Look(
+        "saving", "tables that a living model does not save", Drawn, "table, drawn when one",
+        instead(artefacts, "_unsaved", nothing({})),
+    ),
+    Look(
+        "compiles", "what is exported", lambda: Sums("exported"), "exported outputs are off",
+        instead(artefacts, "exports", nothing("")),
+    ),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "look", LOOKS, ids=lambda look: f"{look.law}: {look.what}".replace(" ", "-")
+)
+def test_a_look_judges_rightly_what_nothing_else_does(look, monkeypatch):
+    torch.manual_seed(0)
+    model = look.model()
+    reads = {"width": 4} if isinstance(model, Overflows) else {"vocabulary": 16}
+    [found] = check(subject_of(model, **reads), laws=[look.law])
+    assert found.status == ("held" if look.alarm else "failed"), found
+    assert look.says in found.detail
+    look.without(monkeypatch)
+    [missed] = check(subject_of(model, **reads), laws=[look.law])
+    assert missed.status == ("failed" if look.alarm else "held"), missed
+
+
+@pytest.mark.parametrize("kind", [Sums, Masked, Keeps])
+def test_right_models_of_these_kinds_hold(kind):
+    torch.manual_seed(0)
+    found = check(kind(), causal=kind is not Masked)
+    assert {one.status for one in found} <= {"held", "exempt", "said"}, found
