@@ -114,10 +114,8 @@ def _cluster(options: DoctorOptions) -> int:
         return 0
     print(facts(found["cluster"]))
     if "ways" in found:
-        ways = found["ways"]
-        rows = {"model": ways["model"]}
-        rows |= {name: f"{ways[name].parallel}: {ways[name].why}" for name in ("weights", "texts")}
-        print("\n" + facts(rows))
+        model, way = found["ways"].values()
+        print("\n" + facts({"model": model, "weights": f"{way.parallel}: {way.why}"}))
     return 0
 
 
