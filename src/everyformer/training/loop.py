@@ -12,7 +12,6 @@ import time
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -155,10 +154,10 @@ class _Job:
         if resume:
             records.find(self.state, values)
         self.speed = Speed(self.state, self.warm_up)
-        timed = records.place is None and self.config.budget[0] != "flops"
+        timed = records.path is None and self.config.budget[0] != "flops"
         self.operations = Operations(self.state, carried=self.carry is not None, timed=timed)
         # a comparison's trainings lie in MEMBER-seedN/run
-        path = None if records.place is None else Path(records.place)
+        path = records.path
         if path is not None and path.name == "run":
             path = path.parent
         label = self.dataset.name if path is None else path.name
@@ -166,7 +165,7 @@ class _Job:
         # what is part of a comparison goes on with it, and another program has words of its own
         self.again: str | None = None
         if records.path is not None and part is None and "run" in extra:
-            self.again = command(f"train --resume --out {shlex.quote(str(records.place))}")
+            self.again = command(f"train --resume --out {shlex.quote(str(records.path))}")
 
     def begin(self) -> None:
         """Fill the model, wrap it, open the files and make ready for steps."""

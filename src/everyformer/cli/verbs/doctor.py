@@ -44,7 +44,6 @@ EXTRAS: dict[str, str] = {
     "rl": "environments, policies, recorded episodes",
     "log": "curves in TensorBoard",
     "llama": "llama.cpp, to write beside",
-    "cloud": "runs at s3://, gs:// and az://",
     "ray": "comparisons spread over a cluster",
     "fast": "kernels of our own on NVIDIA devices, under Linux",
     "peers": "implementations of others, to measure beside",
