@@ -104,8 +104,8 @@ class Command(NamedTuple):
 
 
 def shown(page: str) -> Iterator[Command]:
-    """Commands of a page's blocks, in order; a store in memory stands for one in a cloud."""
-    text = (ROOT / page).read_text(encoding="utf-8").replace("s3://", "memory://")
+    """Commands of a page's blocks, in order."""
+    text = (ROOT / page).read_text(encoding="utf-8")
     for block in re.findall(r"```sh\n(.*?)```", text, re.DOTALL):
         for line in re.sub(r"\\\n\s*", "", block).splitlines():
             piped = ""

@@ -39,8 +39,6 @@ MENTIONED = [
 """but for the member that a reader makes, which is not there"""
 ELSEWHERE = {"docs/hugging-face.md": "tests/test_hugging_face_page.py runs it whole"}
 """page -> who runs its commands"""
-STORE = "memory:"
-"""how a place begins that is in no folder"""
 NETWORK = "reads a checkpoint of the hub, or what was made of it"
 EXEMPT = {
     "convert openai-community/gpt2": NETWORK,
@@ -88,13 +86,13 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for one in every
         for word in one.words
         # what a command goes on with, it has begun itself
-        if re.match(f"(runs|models|{STORE})/|mixed$", word) and "--resume" not in one.words
+        if re.match("(runs|models)/|mixed$", word) and "--resume" not in one.words
     }
     for folder in sorted(folders):
         chosen: dict[str, Any] = {"member": "rope", "task": "lm", **STARTS.get(folder, {})}
         ef.save(
             ef.create_model(chosen.pop("member"), chosen.pop("task"), **sizes, **chosen),
-            str(place / folder.removeprefix(STORE + "//")),
+            str(place / folder),
         )
     return place
 
@@ -108,7 +106,6 @@ def read(
 
     def read(words: Sequence[str]) -> str:
         capsys.readouterr()
-        words = [word.replace(STORE, f"file://{saved}") for word in words]
         whole = words[0].startswith("-")
         code = main([*words] if whole else [*words, "--print-config"])
         out, err = capsys.readouterr()

@@ -59,7 +59,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def damage(home: Path) -> None:
     """Copies of what was made, each with one thing wrong."""
     (home / "shrunk.txt").write_text((home / "text.txt").read_text())
-    words = ("train", "gmlp", *TRAIN, *SIZES, "--data", "shrunk.txt", "--out", "runs/shrunk")
+    words = ("train", "gmlp", "--data", "shrunk.txt", *TRAIN[2:], *SIZES, "--out", "runs/shrunk")
     assert main(words) == 0
     (home / "shrunk.txt").write_text("a warm tree " * 60)
     made = "generate", "runs/attention", "--prompt", "a", "--tokens", "3", "--state"
@@ -106,7 +106,10 @@ def little_memory() -> Iterator[None]:
 
 def train(words: str) -> str:
     member, _, rest = words.partition(" ")
-    return f"train {member} {' '.join((*TRAIN, *SIZES))} --out made {rest}"
+    usual = (*TRAIN, *SIZES)
+    pairs = zip(usual[::2], usual[1::2], strict=True)
+    kept = (f"{flag} {value}" for flag, value in pairs if flag not in rest.split())
+    return f"train {member} {' '.join(kept)} --out made {rest}"
 
 
 RANGES = [
@@ -163,6 +166,23 @@ PLACES = [
     (f"convert {NOBODY} --out made", "a user that this machine does not know"),
     (f"convert runs/attention --to hf-model --out {NOBODY}", "a user that this machine does not"),
     (f"compare --out {NOBODY}", "a user that this machine does not know"),
+    *(
+        (line, "is an address, and a folder or file of this machine is needed here: mount")
+        for line in (
+            "train gmlp --data text.txt --out s3://bucket/run",
+            "train gmlp --data text.txt --out gs://bucket/run --resume auto",
+            "train --resume --out hdfs://host/run",
+            "train gmlp --data s3://bucket/text --out made",
+            "train gmlp --data text.txt --from s3://bucket/run --out made",
+            "compare gmlp --data text.txt --out s3://bucket/compared",
+            "compare --resume --out s3://bucket/compared",
+            "convert runs/attention --to hf --out s3://bucket/model",
+            "convert s3://bucket/run --to hf --out made",
+            "eval s3://bucket/run",
+            "generate s3://bucket/run",
+            "show s3://bucket/compared table",
+        )
+    ),
     ("compare --resume --out nowhere", "there is no comparison in nowhere to resume"),
     ("eval runs/attention --mode sliding --out x.unknown", "give a name that ends in .png or .svg"),
     ("show attention --out text.txt", "cannot write into text.txt: text.txt is a file"),

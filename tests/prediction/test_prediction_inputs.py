@@ -116,6 +116,7 @@ def test_pictures_and_arrays_go_by_their_names(here: Path) -> None:
     ("words", "task", "said"),
     [
         (("gone.csv",), "lm", "no file or folder 'gone.csv'.*read with --as-text"),
+        (("https://x.org/y",), "lm", r"https://x.org/y is an address.*--as-text"),
         (("*.png",), "lm", r"no file matches '\*.png'.*--as-text"),
         (("gone",), "classify-image", "'gone'.*the model reads pictures .task classify-image"),
         (("gone",), "regress-series", r"the model reads series \(.npy, .npz\)"),

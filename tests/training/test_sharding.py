@@ -17,7 +17,6 @@ from whole_members import PAIRS, gradients, model_and_batch, plain_gradient
 import everyformer as ef
 from everyformer.core.errors import ConfigError, PluginError
 from everyformer.training.config import TrainingConfig
-from everyformer.training.logging import read_metrics
 from everyformer.training.parallel.shared import whole
 from everyformer.training.parallel.world import World, check_alike, join
 from everyformer.training.step import backward
@@ -165,54 +164,6 @@ def test_steps_evaluations_and_the_average_are_those_of_one_process(
         assert losses(two) == pytest.approx(losses(one), rel=1e-9), member
         assert norms(two) == pytest.approx(norms(one), rel=1e-9), member
         check_weights(one, two)
-
-
-def split_texts(folder: Path, members: tuple[str, ...], shards: int | None) -> None:
-    trained(folder, members, 4, parallel="sequence", shards=shards, accumulate=2)
-
-
-@pytest.mark.full("seconds each", parts=3)
-@pytest.mark.parametrize(("size", "shards"), [(2, None), pytest.param(4, 2, marks=FOUR)])
-def test_texts_that_are_split_train_as_on_one_process(
-    children: ForkServerContext, tmp_path: Path, size: int, shards: int, without_tensorboard: None
-) -> None:
-    """All in one row of processes, and two rows of two; weights that wait, and sums that do not."""
-    members = ("gpt", "aft-local", "routing")
-    processes(children, size, split_texts, tmp_path / "two", members, shards)
-    trained(tmp_path / "one", members, 4)
-    for member in members:
-        one, two = tmp_path / "one" / member, tmp_path / "two" / member
-        assert losses(two) == pytest.approx(losses(one), rel=1e-9), member
-        check_weights(one, two)
-        [*_, ours], [*_, alone] = (
-            [row for row in read_metrics(folder / "metrics.jsonl") if "flops" in row]
-            for folder in (two, one)
-        )
-        assert ours["tokens"] == alone["tokens"], member
-        if member == "gpt":
-            # a triangle beside a rectangle has fewer pairs than a square
-            assert 0.9 * alone["flops"] < ours["flops"] <= alone["flops"]
-
-
-def refused_texts(folder: Path) -> None:
-    for member, options, told in (
-        ("transformer-xl", {}, "a memory reads a text in order"),
-        ("gpt", {"batch": 1, "accumulate": 1}, None),
-        ("gpt", {"batch": 1, "accumulate": 1, "shards": 1}, "fewer sequences than 2 processes"),
-        ("reformer", {}, "texts cannot be split over processes: reformer has no exact state"),
-    ):
-        more: dict[str, Any] = {"parallel": "sequence", "ema": None, **options}
-        if told is None:
-            trained(folder / "one-row", (member,), 1, **more)
-            continue
-        with pytest.raises(ef.EveryformerError, match=told):
-            trained(folder / member, (member,), 1, **more)
-
-
-def test_texts_that_cannot_be_split_are_refused(
-    children: ForkServerContext, tmp_path: Path, without_tensorboard: None
-) -> None:
-    two_processes(children, refused_texts, tmp_path)
 
 
 class Sometimes(nn.Module):

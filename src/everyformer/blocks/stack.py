@@ -130,13 +130,6 @@ class Stack(nn.Module):
         inside = {text: self._tapped(run, tap)[:, front:] for text, tap in places.items()}
         return StackOutput(y[:, front:] if front else y, after, run.losses, inside)
 
-    @property
-    def undivided(self) -> str | None:
-        """Why no part of a text can go on from the state of another in training; None: it can."""
-        if self.lead is None:
-            return None
-        return f"{self.lead.shape[1]} learned tokens go in front of every text, parts of it too"
-
     def _tap(self, text: str) -> Tap:
         tap = Tap.of(text, len(self.order))
         if tap.name == "ffn-input":

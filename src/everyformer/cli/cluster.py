@@ -10,7 +10,6 @@ from everyformer.core.errors import ConfigError
 from everyformer.family import info
 
 if TYPE_CHECKING:
-    from everyformer.training.parallel.advice import Model
     from everyformer.training.parallel.world import World
 
 SENT, TIMES = 1 << 22, 5
@@ -52,14 +51,13 @@ def examine(member: str | None, width: int, layers: int, length: int, speed: flo
         facts["tokens"] = f"{overlap:,.0f} a process and step at which moving takes as long"
     if member is None:
         return {"cluster": facts}
-    model = model_of(member, width, layers, length)
-    held = f"{model.parameters:,} parameters, {VOCABULARY:,} tokens, length {length:,}"
-    ways = {"model": held, "weights": advice.split(model, cluster), "texts": advice.sequence(model)}
-    return {"cluster": facts, "ways": ways}
+    count = parameters(member, width, layers, length)
+    held = f"{count:,} parameters, {VOCABULARY:,} tokens, length {length:,}"
+    return {"cluster": facts, "ways": {"model": held, "weights": advice.split(count, cluster)}}
 
 
-def model_of(member: str, width: int, layers: int, length: int) -> Model:
-    """Sizes of a language model of the member; nothing is computed.
+def parameters(member: str, width: int, layers: int, length: int) -> int:
+    """How many a language model of the member has; nothing is computed.
 
     Raises:
         ConfigError: it predicts no next token.
@@ -67,10 +65,8 @@ def model_of(member: str, width: int, layers: int, length: int) -> Model:
     import torch
 
     from everyformer import create_model
-    from everyformer.training.parallel import advice
 
-    row = info(member)
-    if "lm" not in row.tasks:
+    if "lm" not in info(member).tasks:
         raise ConfigError(f"'{member}' predicts no next token: ask of a member with the task lm")
     heads = max(1, width // 64)
     with torch.device("meta"):
@@ -78,10 +74,7 @@ def model_of(member: str, width: int, layers: int, length: int) -> Model:
             member, width=width, heads=heads, layers=layers, max_length=length,
             vocabulary=VOCABULARY,
         )  # fmt: skip
-    numbers = row.cost.held(t=length, d=width, h=heads, layers=layers)
-    state = None if numbers is None or not row.can("streaming") else 4 * numbers
-    count = sum(weight.numel() for weight in made.parameters())
-    return advice.Model(count, width, layers, length, state, row.state == "grows")
+    return sum(weight.numel() for weight in made.parameters())
 
 
 def _memory(world: World) -> float | None:

@@ -24,7 +24,7 @@ from everyformer.data.options import (
 )
 from everyformer.data.sequence_files import SEQUENCES
 from everyformer.data.table import TABLES
-from everyformer.system.files import expanded, is_remote
+from everyformer.system.files import expanded
 
 if TYPE_CHECKING:
     from everyformer.cli.trained import TrainedRun
@@ -60,8 +60,8 @@ def same_place(source: str, other: str) -> bool:
     """True if two sources are one file or folder, or one name."""
     if source == other:
         return True
-    paths = [Path(one) for one in (source, other) if not is_remote(one)]
-    return len(paths) == 2 and all(path.exists() for path in paths) and paths[0].samefile(paths[1])
+    paths = Path(source), Path(other)
+    return all(path.exists() for path in paths) and paths[0].samefile(paths[1])
 
 
 def measured(trained: TrainedRun, config: DataConfig) -> DataConfig:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from everyformer.core.errors import CheckpointError
 from everyformer.core.plugins import command
-from everyformer.system.files import is_remote
+from everyformer.system.files import expanded
 
 if TYPE_CHECKING:
     from everyformer.comparison.results import Results
@@ -26,15 +26,14 @@ def found_run(folder: str) -> tuple[str, str | None]:
     Raises:
         CheckpointError: a comparison without a result yet; the runs that there are are named.
     """
-    path = _here(folder)
+    path = expanded(folder)
     if not path.is_dir():
         return folder, None
     if (path / CONFIG).exists():
         return folder, _trained_on(path)
     if (path / INSIDE / CONFIG).exists():
         inside = path / INSIDE
-        own = f"{folder.rstrip('/')}/{INSIDE}" if is_remote(folder) else str(inside)
-        return own, _trained_on(inside)
+        return str(inside), _trained_on(inside)
     if not is_comparison(folder):
         return folder, None
     best = _best(path)
@@ -49,7 +48,7 @@ def is_comparison(folder: str) -> bool:
     """True for the folder of a comparison."""
     from everyformer.comparison.folder import RECORD
 
-    path = _here(folder)
+    path = expanded(folder)
     return (path / RECORD).exists() and not (path / CONFIG).exists()
 
 
@@ -62,7 +61,7 @@ def compared(folder: str) -> Results:
     from everyformer.comparison.collect import FORMAT
     from everyformer.system.sealed import read_json
 
-    path = _here(folder) / "results.json"
+    path = expanded(folder) / "results.json"
     if not path.exists():
         raise _unfinished(folder)
     return cast("Results", read_json(path, FORMAT))
@@ -86,14 +85,8 @@ def _trained_on(run: Path) -> str | None:
     )
 
 
-def _here(folder: str) -> Path:
-    from everyformer.training.remote import fetched
-
-    return fetched(folder)
-
-
 def _unfinished(folder: str) -> CheckpointError:
-    runs = _here(folder).glob(f"runs/*/{INSIDE}/{CONFIG}")
+    runs = expanded(folder).glob(f"runs/*/{INSIDE}/{CONFIG}")
     there = sorted(str(run.parent.parent) for run in runs)
     named = f"one of its runs: {', '.join(there)}" if there else "it has no run yet"
     go_on = command(f"compare --resume --out {shlex.quote(folder)}")

@@ -22,8 +22,7 @@ from everyformer.family import info
 from everyformer.family.outside import outside_name
 from everyformer.genes import GENES
 from everyformer.genes.gene import NONE
-from everyformer.system.files import expanded, is_remote, visible_files
-from everyformer.system.remote import local_folder
+from everyformer.system.files import expanded, visible_files
 from everyformer.training.spec import RunSpec, described, resolve
 
 if TYPE_CHECKING:
@@ -41,8 +40,7 @@ class TrainOptions(VerbOptions, RunSpec):
     """A run, and where it is kept."""
 
     out: str | None = None
-    """directory of the run (default: runs/MEMBER); of a place such as s3://bucket/run, to which
-    every checkpoint is sent"""
+    """directory of the run (default: runs/MEMBER)"""
     resume: bool = False
     """go on with the run in the directory --out; it knows its member and options. auto
     begins one where there is none, for programs that start this again"""
@@ -133,9 +131,7 @@ def _resumes(line: Line[TrainOptions]) -> bool:
     out = line.peek("out")
     if out is None:
         raise ConfigError("--resume auto needs to know the run: give --out runs/NAME")
-    from everyformer.training.remote import fetched
-
-    begun = (fetched(out) / "config.json").exists()
+    begun = (expanded(out) / "config.json").exists()
     line.words = [*words, "--resume"] if begun else words
     return begun
 
@@ -182,12 +178,10 @@ def _resumed(line: Line[TrainOptions], member: str | None) -> RunSpec | None:
     out = line.peek("out") or (member and str(Path("runs") / member))
     if out is None:
         raise ConfigError("--resume needs to know the run: give --out runs/NAME")
-    from everyformer.training.remote import fetched
-
-    path = fetched(out) / "config.json"
+    path = expanded(out) / "config.json"
     if not path.exists():
         empty = path.parent.is_dir() and not visible_files(path.parent)
-        if member is None or is_remote(out) or not empty:
+        if member is None or not empty:
             raise CheckpointError(f"there is no run in {out} to resume")
         return None
     from everyformer.system.sealed import read_json
@@ -246,7 +240,5 @@ def _as_member(config: ModelConfig, member: str, folder: str) -> ModelConfig:
 
 
 def run_folder(run: TrainOptions) -> Path:
-    """The run's directory, on this machine."""
-    if run.out is None:
-        return Path("runs") / run.member
-    return local_folder(run.out) if is_remote(run.out) else expanded(run.out)
+    """The run's directory."""
+    return Path("runs") / run.member if run.out is None else expanded(run.out)

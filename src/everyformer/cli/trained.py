@@ -27,9 +27,8 @@ from everyformer.genes.config import ModelConfig
 from everyformer.genes.retrieval import KnnOptions
 from everyformer.models.base import Model
 from everyformer.rl.build import EnvironmentConfig
-from everyformer.system.files import is_remote
+from everyformer.system.files import expanded
 from everyformer.system.sealed import read_json
-from everyformer.training.remote import fetched
 from everyformer.training.saved import best_checkpoint, is_model, load_model, trained_on
 from everyformer.training.storage import MODEL_FORMAT, RUN_FORMAT, check_finite
 from everyformer.training.warmstart import saved_tokenizer
@@ -44,8 +43,6 @@ class TrainedRun:
     """the run's config.json; of a saved model ``model`` and some of ``data``"""
     saved: bool = False
     """a model by itself: it does not know its data or its beginning"""
-    place: str | None = None
-    """where the folder was fetched from"""
     device: str = "cpu"
     """where its model is computed"""
 
@@ -71,7 +68,7 @@ class TrainedRun:
         Raises:
             DivergedError: they are not finite.
         """
-        model = load_model(self.place or self.path, average=average, device=self.device)
+        model = load_model(self.path, average=average, device=self.device)
         assert isinstance(model, Model)
         check_finite(model, self.path)
         return model
@@ -80,8 +77,7 @@ class TrainedRun:
         """The step that `model` gives the weights of; None of a saved model and of a mean."""
         if self.saved or average is not None:
             return None
-        folder = fetched(self.place or self.path, "best") / "checkpoints"
-        return int(best_checkpoint(folder).name.removeprefix("step-"))
+        return int(best_checkpoint(self.path / "checkpoints").name.removeprefix("step-"))
 
     def reading(
         self, average: int | None, store: str | None, knn: KnnOptions, nearest: SearchOptions
@@ -292,16 +288,14 @@ def open_run(folder: str, device: str = "cpu", quiet: bool = False) -> TrainedRu
     own_folder, note = found_run(folder)
     if note is not None and not quiet:
         say(note)
-    path, place = fetched(own_folder), own_folder if is_remote(own_folder) else None
-    if not path.is_dir() or (place and not (path / "config.json").exists()):
-        raise CheckpointError(
-            f"there is no run at {place or path}: give the directory that `train` made"
-        )
+    path = expanded(own_folder)
+    if not path.is_dir():
+        raise CheckpointError(f"there is no run at {path}: give the directory that `train` made")
     if is_model(path):
         values = read_json(path / "config.json", MODEL_FORMAT)
         known = {"model": values["config"], "data": values.get("data", {})}
-        return TrainedRun(path, known, True, place, device)
+        return TrainedRun(path, known, True, device)
     values = read_json(path / "config.json", RUN_FORMAT)
     for spec in () if quiet else edited(values.get("plugins", {})):
         say(f"{spec} was edited since this run was begun")
-    return TrainedRun(path, values, False, place, device)
+    return TrainedRun(path, values, False, device)

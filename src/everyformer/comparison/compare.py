@@ -75,10 +75,9 @@ def run_comparison(
     dataset = _read(config, say)
     ready = _built(config, dataset, say)
     with (
-        opened(config, dataset.fingerprint, command) as place,
-        _launcher(config, dataset, place.folder, say) as launcher,
+        opened(config, dataset.fingerprint, command) as folder,
+        _launcher(config, dataset, folder, say) as launcher,
     ):
-        folder = place.folder
         if any(not (folder / one.folder / RESULT).exists() for one in jobs(config, ready)):
             launcher.open()
         finished, results = Finished(), cast(Results, {})
@@ -112,7 +111,6 @@ def run_comparison(
                 results = collected(finished)
                 with doing("drawing the page so far"):
                     report(results, folder, complete=False)
-                place.send()
             # one that was left behind may share the first tier again, and at last gets all seeds
             for seeds in itertools.chain(config.looks[1:], itertools.repeat(config.until_settled)):
                 first = results["verdict"]["best"] if finished and config.looks else []

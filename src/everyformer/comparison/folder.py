@@ -1,22 +1,19 @@
 """The directory of a comparison: one comparison at a time, and never two mixed in it."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from filelock import FileLock, Timeout
 
 from everyformer.comparison.config import CompareConfig
 from everyformer.core.config import affects, differences, field_types, from_dict, to_dict
-from everyformer.core.errors import CheckpointError, ConfigError, UnsavedError
-from everyformer.system.files import empty, expanded, is_remote, visible_files
+from everyformer.core.errors import CheckpointError, ConfigError
+from everyformer.system.files import empty, expanded, visible_files
 from everyformer.system.plain import from_json, to_json
-from everyformer.system.pulse import doing
-from everyformer.system.remote import Remote
 from everyformer.system.sealed import read_json, write_json
 from everyformer.training.config import BUDGETS, TrainingConfig
-from everyformer.training.remote import Sending, fetch, fetched
 
 RECORD = "comparison.json"
 FORMAT = "everyformer-comparison-options"
@@ -46,7 +43,7 @@ def begun(kind: type[C], out: str, *, named: bool) -> C | None:
     Raises:
         CheckpointError: there is none, and no members.
     """
-    values = recorded_options(fetched(out))
+    values = recorded_options(expanded(out))
     if values is not None:
         return from_dict(kind, {**values, "out": out, "resume": False, "overwrite": False})
     if not named:
@@ -69,7 +66,7 @@ def check_folder(config: CompareConfig) -> None:
     Raises:
         ConfigError: it is filled and neither resumed nor overwritten, or by other options.
     """
-    folder = fetched(config.out)
+    folder = expanded(config.out)
     files = visible_files(folder)
     if not files:
         return
@@ -92,15 +89,14 @@ def check_folder(config: CompareConfig) -> None:
 
 
 @contextmanager
-def opened(config: CompareConfig, fingerprint: str, command: str = "") -> Iterator["Opened"]:
+def opened(config: CompareConfig, fingerprint: str, command: str = "") -> Iterator[Path]:
     """The directory, made and locked; its record says what is compared, and on which data.
 
     Raises:
         ConfigError: it is in use, cannot be written, or was begun on other data.
     """
-    remote = Remote(config.out) if is_remote(config.out) else None
-    folder = expanded(config.out) if remote is None else fetch(remote, "none", exact=True)
-    lock = FileLock(folder / LOCK) if remote is None else remote.lock()
+    folder = expanded(config.out)
+    lock = FileLock(folder / LOCK)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         lock.acquire(timeout=0)
@@ -117,37 +113,10 @@ def opened(config: CompareConfig, fingerprint: str, command: str = "") -> Iterat
         check_folder(config)
         if config.overwrite:
             empty(folder)
-        place = Opened(folder, None if remote is None else Sending(remote))
-        if place.sending is not None:
-            place.sending.begin(config.overwrite)
         _settle(folder, config, fingerprint, command)
-        try:
-            yield place
-        except BaseException:
-            # what went wrong is the news, not that this cannot be sent either
-            with suppress(UnsavedError):
-                place.send()
-            raise
-        place.send()
+        yield folder
     finally:
         lock.release()
-
-
-class Opened(NamedTuple):
-    """The local folder of a comparison, and what sends it, where it is kept elsewhere."""
-
-    folder: Path
-    sending: Sending | None
-
-    def send(self) -> None:
-        """Send what is new.
-
-        Raises:
-            UnsavedError: the place refuses.
-        """
-        if self.sending is not None:
-            with doing(f"sending to {self.sending.remote.url}"):
-                self.sending.send()
 
 
 def _settle(folder: Path, config: CompareConfig, fingerprint: str, command: str) -> None:

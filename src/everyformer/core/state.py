@@ -86,11 +86,6 @@ class State:
         """The same state; ones that grow make room for ``tokens`` more, to be read without grad."""
         return self.rebuilt(lambda t, _: t, lambda inner: inner.reserve(tokens))
 
-    def followed_by(self, later: Self) -> Self:
-        """The state after this one's tokens and then those of ``later``, which began with nothing
-        at this one's ``seen``: of states that are sums over the past (`adds_up`)."""
-        raise NotImplementedError
-
     def reorder(self, index: Tensor) -> Self:
         """Batch rows picked by ``index`` (new_batch,): beam search, repeats, compaction."""
         if index.dim() != 1 or index.dtype not in (torch.int64, torch.int32):
@@ -175,11 +170,6 @@ def refilled(like: Any, tensors: dict[str, Tensor], path: str = "") -> Any:
     if isinstance(like, tuple | list):
         return type(like)(refilled(part, tensors, f"{path}.{n}") for n, part in enumerate(like))
     return tensors.get(path[1:])
-
-
-def adds_up(carried: State) -> bool:
-    """True if this state, or every state in it, is a sum over the past."""
-    return all(type(part).followed_by is not State.followed_by for part in innermost(carried))
 
 
 def innermost(carried: Any) -> Iterator[State]:

@@ -97,10 +97,6 @@ class Batch:
         """Rows ``start`` up to ``stop``: one process's or one accumulation step's share."""
         return self._each(lambda t: t[start:stop])
 
-    def columns(self, start: int, stop: int) -> Batch:
-        """Tokens ``start`` up to ``stop`` of every row; for texts (B, L)."""
-        return self._each(lambda t: t[:, start:stop])
-
     def folded(self, pieces: int) -> Batch:
         """Every row cut into ``pieces`` shorter rows; for texts (B, L)."""
         return self._each(lambda t: t.unflatten(1, (pieces, -1)).flatten(0, 1))

@@ -64,16 +64,6 @@ class LanguageModel(Model):
         both = inputs[..., None] + inputs.new_tensor([0, 1])
         return {"neighbours": both % self.config.vocabulary}
 
-    @property
-    def undivided(self) -> str | None:
-        """Why no part of a text can go on from the state of another in training; None: it can."""
-        if self.ahead is None:
-            return None
-        return (
-            "its last token predicts the one after the next, which is in the part that follows: "
-            "set 'lookahead' to 0"
-        )
-
     def set_progress(self, done: float) -> None:
         layers = len(self.stack.order) if self.config.layer_losses else 0
         self.predicting = tuple(n for n in range(1, layers) if done < n / (2 * layers))

@@ -29,7 +29,7 @@ from everyformer.data.table import TABLES, DelimitedTable, JsonTable, Table
 from everyformer.data.tables import TableReader, labelled_reader, text_reader
 from everyformer.prediction.predictor import Predictor
 from everyformer.prediction.records import CsvForm, Row
-from everyformer.system.files import expanded
+from everyformer.system.files import expanded, is_address
 
 TEXTS = {".txt", ".md", ".text"}
 KNOWN = {*TABLES, *ARRAYS, *PICTURES, *TEXTS, *SEQUENCES, ".zip", ".gz"}
@@ -132,14 +132,14 @@ def _kind(word: str | Path, reader: Predictor, how: Reading) -> Kind:
     """The kind of source that a word stands for."""
     if how.text or word == LINES or not str(word).strip():
         return "sentences"
-    path = expanded(word)
+    path = Path(word) if is_address(word) else expanded(word)
     looks = isinstance(word, Path) or path.suffix.lower() in KNOWN or "/" in word
     if not (looks or _exists(path)) and reader.task.embeds_text:
         return "sentences"
     try:
         with open_source(str(word)) as source:
             return _held(source, reader.task.pictures)
-    except DataError as error:
+    except (ConfigError, DataError) as error:
         if _exists(path):
             raise
         if not reader.task.embeds_text:

@@ -24,8 +24,6 @@ except ImportError:  # on Windows nothing is locked, and so nothing swept
     fcntl = None  # type: ignore[assignment]
 
 PREFIX = ".writing-"
-STORES = ("s3://", "s3a://", "gs://", "gcs://", "az://", "abfs://", "memory://", "file://")
-"""beginnings of what is surely no text and no local path"""
 _NEW, _FORMER = "new", "former"
 """parts of such a folder: what is made, and what stood in its place"""
 _open: set[Path] = set()
@@ -144,14 +142,14 @@ def expanded(path: str | Path) -> Path:
     """A path that a person wrote, with ``~`` and ``~user`` as the folders that they stand for.
 
     Raises:
-        ConfigError: it is empty, there is no such user, or it is a place of a store.
+        ConfigError: it is empty, there is no such user, or it is an address.
     """
     if path == "":
         raise ConfigError("a file or folder was named by an empty text: name it, or leave it out")
-    if is_remote(path) and str(path).startswith(STORES):
+    if is_address(path):
         raise ConfigError(
-            f"{path} is no folder or file of this machine, which is needed here; runs, "
-            "comparisons and saved models may lie there"
+            f"{path} is an address, and a folder or file of this machine is needed here: mount the "
+            "place as a folder, or name a local path and copy it yourself"
         )
     try:
         return Path(path).expanduser()
@@ -162,9 +160,9 @@ def expanded(path: str | Path) -> Path:
         ) from error
 
 
-def is_remote(path: str | Path) -> bool:
-    """True if a path that a person wrote is SCHEME://... (`everyformer.system.remote`)."""
-    return isinstance(path, str) and re.match(r"[A-Za-z][\w.+-]*://", path) is not None
+def is_address(path: str | Path) -> bool:
+    """True if a path that a person wrote is SCHEME://..., in one word."""
+    return isinstance(path, str) and re.fullmatch(r"[A-Za-z][\w.+-]*://\S*", path) is not None
 
 
 def cache_folder() -> Path:

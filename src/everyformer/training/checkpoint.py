@@ -160,14 +160,10 @@ def _moments(parts: CheckpointParts) -> dict[str, Tensor]:
 
 def drop_checkpoints(folder: Path, state: TrainingState, keep: int) -> None:
     """Drop all but the last ``keep`` and the best."""
-    for path in outdated(checkpoints(folder), state, keep):
-        shutil.rmtree(path, ignore_errors=True)
-
-
-def outdated(paths: list[Path], state: TrainingState, keep: int) -> list[Path]:
-    """All of these checkpoints, oldest first, but the last ``keep`` and the best."""
-    best = None if state.best is None else checkpoint_path(Path(), state.best["step"]).name
-    return [path for path in paths[:-keep] if path.name != best]
+    best = None if state.best is None else checkpoint_path(folder, state.best["step"])
+    for path in checkpoints(folder)[:-keep]:
+        if path != best:
+            shutil.rmtree(path, ignore_errors=True)
 
 
 def save_state(path: Path, state: TrainingState) -> None:

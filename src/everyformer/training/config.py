@@ -20,7 +20,7 @@ from everyformer.core.tasks import TASKS
 
 BUDGETS = ("seconds", "tokens", "flops")
 Precision = Literal["float32", "bfloat16", "auto"]
-Parallel = Literal["ddp", "fsdp", "hybrid", "sequence"]
+Parallel = Literal["ddp", "fsdp", "hybrid"]
 STEPS = 1000
 """of a training whose budget is not said"""
 
@@ -92,14 +92,12 @@ class TrainingConfig(Options):
     """steps between rows of metrics.jsonl"""
     parallel: Parallel = "ddp"
     """what several processes (torchrun) share of the training: ddp, the rows of a batch; fsdp, the
-    weights, gradients and moments too; hybrid, those within groups, each of which holds a copy;
-    sequence, the tokens of each row, whose state goes from one to the next"""
-    shards: Annotated[Count | None, When("parallel", "hybrid", "sequence")] = None
-    """processes that hold one copy of the weights between them, or one row; none: those of one
-    machine, or all of them"""
+    weights, gradients and moments too; hybrid, those within groups, each of which holds a copy"""
+    shards: Annotated[Count | None, When("parallel", "hybrid")] = None
+    """processes that hold one copy of the weights between them; none: those of one machine"""
     seed: Seed = 0
     """of the data's order and of dropout: a step's randomness follows from seed and step alone (of
-    several processes, those on CPUs that read whole rows)"""
+    several processes, on CPUs)"""
     device: str = "auto"
     """cpu, cuda, cuda:1, mps ...; auto takes an accelerator where there is one"""
     threads: Threads | None = None

@@ -40,7 +40,7 @@ def check_footprint(
         # its batches are as large as --data.tokens says, and no text is longer than what was read
         return
     options: Any = getattr(model, "config", None)
-    own = config.batch // world.groups
+    own = config.batch // world.size
     rows = own // config.accumulate
     if isinstance(dataset, EnvironmentDataset):
         steps = options.policy.horizon
@@ -50,9 +50,7 @@ def check_footprint(
             "choose a smaller --model.policy.horizon, or fewer environments",
         )
     check_memory(
-        MOMENTS * weights
-        + own * dataset.length * 16
-        + vectors(model, rows, dataset) // world.parts,
+        MOMENTS * weights + own * dataset.length * 16 + vectors(model, rows, dataset),
         f"a batch of {own:,} sequences of {dataset.length:,} tokens",
         "choose a smaller --batch or --length, or a larger --training.accumulate",
     )

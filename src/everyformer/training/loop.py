@@ -12,7 +12,6 @@ import time
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -122,15 +121,10 @@ class _Job:
         show: bool,
         warm_up: int,
     ) -> None:
-        if config.batch < config.accumulate * world.groups:
+        if config.batch < config.accumulate * world.size:
             raise ConfigError(
-                f"'batch' ({config.batch}) has fewer sequences than {world.readers} times "
+                f"'batch' ({config.batch}) has fewer sequences than {world.size} processes times "
                 f"'accumulate' ({config.accumulate}) need: raise one or lower the other"
-            )
-        if world.parts > 1 and getattr(dataset, "packed", False):
-            raise ConfigError(
-                "'parallel' sequence cuts texts into parts, whose states go on with one document a "
-                "row: leave out 'data.packing'"
             )
         check_stages(config.stages, model, dataset)
         weigh_classes(model, dataset, config)
@@ -160,10 +154,10 @@ class _Job:
         if resume:
             records.find(self.state, values)
         self.speed = Speed(self.state, self.warm_up)
-        timed = records.place is None and self.config.budget[0] != "flops"
+        timed = records.path is None and self.config.budget[0] != "flops"
         self.operations = Operations(self.state, carried=self.carry is not None, timed=timed)
         # a comparison's trainings lie in MEMBER-seedN/run
-        path = None if records.place is None else Path(records.place)
+        path = records.path
         if path is not None and path.name == "run":
             path = path.parent
         label = self.dataset.name if path is None else path.name
@@ -171,7 +165,7 @@ class _Job:
         # what is part of a comparison goes on with it, and another program has words of its own
         self.again: str | None = None
         if records.path is not None and part is None and "run" in extra:
-            self.again = command(f"train --resume --out {shlex.quote(str(records.place))}")
+            self.again = command(f"train --resume --out {shlex.quote(str(records.path))}")
 
     def begin(self) -> None:
         """Fill the model, wrap it, open the files and make ready for steps."""
@@ -210,7 +204,7 @@ class _Job:
         """Note how many processes train from here on, and say so where they were others before."""
         before, now = self.state.processes, self.world.size
         if self.state.steps and before != now:
-            changes = self.world.device.type != "cpu" or self.world.parts > 1
+            changes = self.world.device.type != "cpu"
             self.progress.say(
                 f"trained by {before} at a time until here, by {now} from here on: rows stay the "
                 f"same{', what is dropped or drawn in a step does not' if changes else ''}"
@@ -264,9 +258,7 @@ class _Job:
         start, cpu_start = time.perf_counter(), time.process_time()
         state, config = self.state, self.config
         batch = self._staged(self._rows(state.steps))
-        # processes that read parts of the same rows have numbers of their own
-        part = 0 if self.world.parts == 1 else self.world.rank
-        seed_step(self.seed, state.steps + 1, self.world.rank, part)
+        seed_step(self.seed, state.steps + 1, self.world.rank)
         lr = learning_rate(config, self._done(), state.steps + 1)
         set_learning_rate(self.optimiser, lr)
         self.optimiser.zero_grad()
@@ -286,7 +278,7 @@ class _Job:
             self.average.update(self.model)
         state.steps += 1
         elapsed = time.perf_counter() - start if self.world.first else 0.0
-        own = positions(self.model, batch) if self.world.leads else 0
+        own = positions(self.model, batch)
         every, seconds = self.world.sum([own, elapsed])
         read = round(every)
         tokens = read if self.carry is None else self.carry.counted(read)
@@ -318,11 +310,7 @@ class _Job:
 
     def _backward_of(self, module: Any) -> Backward:
         """The gradient of a batch in the parameters of a module, and its losses by name."""
-        if self.world.parts == 1:
-            return partial(backward, module, world=self.world)
-        from everyformer.training.sequence.passes import Sequence
-
-        return Sequence(module, self.world).backward
+        return partial(backward, module, world=self.world)
 
     def _gradient(self, batch: Batch, count: bool) -> dict[str, float]:
         """The gradient in the parameters; whether operations are counted, too."""

@@ -323,9 +323,4 @@ def carry_of(
         return Rollouts(model, dataset, config.batch)
     if not memories_of(model) or not isinstance(dataset, OrderedDataset):
         return None
-    if world.parts > 1:
-        raise ConfigError(
-            "a model with a memory reads a text in order, segment after segment, so its segments "
-            "cannot be split over processes too: leave out --parallel sequence"
-        )
     return TextCarry(model, world)

@@ -11,8 +11,6 @@ import shutil
 import sys
 import tempfile
 import warnings
-from collections.abc import Callable
-from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self
 
@@ -20,13 +18,11 @@ from filelock import FileLock, Timeout
 from torch import nn
 
 from everyformer.core.config import differences, from_dict, to_dict
-from everyformer.core.errors import CheckpointError, ConfigError, EveryformerError, UnsavedError
+from everyformer.core.errors import CheckpointError, ConfigError, UnsavedError
 from everyformer.core.plugins import digests
 from everyformer.data.dataset import Dataset
-from everyformer.system.files import empty, expanded, is_remote, visible_files
+from everyformer.system.files import empty, expanded, visible_files
 from everyformer.system.plain import from_json, to_json
-from everyformer.system.pulse import doing
-from everyformer.system.remote import Remote
 from everyformer.system.sealed import read_json, write_json
 from everyformer.training.checkpoint import (
     CheckpointParts,
@@ -37,7 +33,6 @@ from everyformer.training.checkpoint import (
     load_checkpoint,
     load_model_of,
     newest_checkpoint,
-    outdated,
     read_state,
     save_checkpoint,
     save_split,
@@ -46,7 +41,6 @@ from everyformer.training.checkpoint import (
 from everyformer.training.config import TrainingConfig
 from everyformer.training.logging import MetricsLog
 from everyformer.training.parallel.world import World, check_alike, read_launch
-from everyformer.training.remote import Sending, fetch
 from everyformer.training.storage import RUN_FORMAT
 from everyformer.training.surroundings import environment, version_of
 
@@ -63,8 +57,7 @@ class RunDirectory:
     Under ``torchrun`` every process opens it, but only the first one writes and holds the lock.
 
     Args:
-        path: created if it does not exist; a place that fsspec reaches is written into by way of a
-            local folder, from which `upload` sends it.
+        path: created if it does not exist.
         resume: go on with the run that is there; auto begins one where there is none. Without it
             the folder must be new or empty. `resumes` is what came of it.
         overwrite: remove the run that is there first.
@@ -72,23 +65,13 @@ class RunDirectory:
     Raises:
         ConfigError: the folder is in use, is not empty (without ``resume``), or not writable.
         CheckpointError: ``resume`` is given, but there is no run to resume.
-        MissingExtraError: the place needs a package that is not installed.
     """
 
     def __init__(
         self, path: str | Path, *, resume: bool | Literal["auto"] = False, overwrite: bool = False
     ) -> None:
-        self._sending: Sending | None = None
         self.writes = read_launch().rank == 0
-        if is_remote(path):
-            self._sending = Sending(Remote(str(path)))
-            self.path = self._sending.remote.folder.absolute()
-            if self.writes or resume:
-                fetch(self._sending.remote, "resume" if resume else "none", exact=True)
-        else:
-            self.path = expanded(path).absolute()
-        self.place = str(path) if self._sending else str(self.path)
-        """the path as it was written, or that of a local folder in full"""
+        self.path = expanded(path).absolute()
         if resume == "auto":
             resume = (self.path / "config.json").exists()
         self.resumes = resume
@@ -98,17 +81,15 @@ class RunDirectory:
         self._described = False
         if not self.writes:
             return
-        if resume and not (visible_files(self.path) if self._sending else self.path.is_dir()):
-            raise CheckpointError(f"there is no run at {self.place} to resume: leave out --resume")
+        if resume and not self.path.is_dir():
+            raise CheckpointError(f"there is no run at {self.path} to resume: leave out --resume")
         check_writable(self.path)
-        remote = None if self._sending is None else self._sending.remote
-        lock = FileLock(self.path / LOCK) if remote is None else remote.lock()
+        lock = FileLock(self.path / LOCK)
         try:
-            with nullcontext() if remote is None else remote.alone():
-                lock.acquire(timeout=0)
+            lock.acquire(timeout=0)
         except Timeout as error:
             raise ConfigError(
-                f"{self.place} is in use: another process trains into it. Wait for it to end, or "
+                f"{self.path} is in use: another process trains into it. Wait for it to end, or "
                 "choose another --out"
             ) from error
         self._lock = lock
@@ -118,53 +99,29 @@ class RunDirectory:
         if files and not resume and not overwrite:
             self.close()
             raise ConfigError(
-                f"{self.place} is not empty: give --resume to go on with the run in it, "
+                f"{self.path} is not empty: give --resume to go on with the run in it, "
                 "--overwrite to replace it, or choose another --out"
             )
         if files and "config.json" not in files:
             self.close()
-            raise CheckpointError(f"{self.place} is not a run (it holds no config.json)")
+            raise CheckpointError(f"{self.path} is not a run (it holds no config.json)")
         if overwrite:
             empty(self.path)
-        if self._sending is not None:
-            try:
-                self._sending.begin(overwrite)
-            except EveryformerError:
-                self.close()
-                raise
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        try:
-            # what went wrong before is the news, not that this cannot be sent either
-            with nullcontext() if kind is None else suppress(UnsavedError):
-                self.upload()
-        finally:
-            self.close()
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     def close(self) -> None:
         """Let other processes have the directory. A process that dies lets go by itself."""
         if self._lock is not None:
             self._lock.release()
 
-    def upload(self, outdated: Callable[[list[Path]], list[Path]] = lambda _: []) -> None:
-        """Send what is new to the run's place, if that is elsewhere, and remove there what is
-        ``outdated`` of all its checkpoints, oldest first.
-
-        Raises:
-            UnsavedError: the place refuses.
-        """
-        if self._sending is not None and self._described:
-            with doing(f"sending to {self.place}"):
-                self._sending.send(outdated)
-
     def forget(self, checkpoint: Path) -> None:
-        """Remove a checkpoint, here and where it was sent to."""
+        """Remove a checkpoint."""
         shutil.rmtree(checkpoint, ignore_errors=True)
-        if self._sending is not None:
-            self._sending.forget(checkpoint.name)
 
     def check_there(self) -> None:
         """Check, before anything is written, that the path still leads to the folder of this run.
@@ -231,13 +188,10 @@ class Records:
 
     def __init__(self, run: RunDirectory | None, world: World) -> None:
         self.path = None if run is None else run.path
-        self.place = None if run is None else run.place
         self._run, self._world = run, world
         self._log: MetricsLog | None = None
         self._saver: Saver | None = None
         self._saved = 0
-        self._unsent = False
-        """whether a checkpoint that is written in the background is still to be sent"""
         self._begun_at: Path | None = None
         self.changed: list[str] = []
 
@@ -303,9 +257,6 @@ class Records:
         if self._log is not None and self._run is not None:
             self._run.check_there()
             self._log.write(row)
-            if self._unsent and self._saver is not None and not self._saver.busy:
-                self._unsent = False
-                self._run.upload()
 
     def save(
         self, state: TrainingState, parts: CheckpointParts, keep: int, *, last: bool = False
@@ -326,7 +277,6 @@ class Records:
             check_alike(parts.model, self._world)
         if new and self._saver is not None:
             save_split(folder, state, parts, self._saver, last)
-            self._unsent = True
         elif new:
             carried = None if parts.carry is None else parts.carry.tensors()
             if self._log is not None:
@@ -337,7 +287,6 @@ class Records:
                 save_state(checkpoint_path(folder, state.steps), state)
         if self._log is not None:
             drop_checkpoints(folder, state, keep)
-            self._run.upload(lambda paths: outdated(paths, state, keep))
 
     def finish(self) -> None:
         """Wait for a checkpoint that is being written.
@@ -375,7 +324,7 @@ class Records:
             changed += differences(saved["data"], now["data"])
         if changed:
             raise CheckpointError(
-                f"the run in {self.place} was begun with another model or other data: "
+                f"the run in {self.path} was begun with another model or other data: "
                 f"{'; '.join(changed[:5])}. Resume with the same, or choose another --out"
             )
         self.changed = differences(saved["training"], now["training"])

@@ -19,8 +19,7 @@ from everyformer.core.errors import CheckpointError
 from everyformer.data.builtins import BUILTINS
 from everyformer.data.config import DataConfig
 from everyformer.data.tokenizers.base import Tokenizer
-from everyformer.system.files import expanded, is_remote, require_regular, written_whole
-from everyformer.system.remote import Remote
+from everyformer.system.files import expanded, require_regular, written_whole
 from everyformer.system.sealed import DamagedError, check_sums, checksums, read_json, write_json
 from everyformer.training.checkpoint import (
     checkpoint_path,
@@ -30,7 +29,6 @@ from everyformer.training.checkpoint import (
     read_state,
 )
 from everyformer.training.optimiser import copy_weights
-from everyformer.training.remote import fetch, fetched, send_folder
 from everyformer.training.storage import (
     MODEL_FORMAT,
     RUN_FORMAT,
@@ -55,8 +53,7 @@ def save_model(
 
     Args:
         model: with a dataclass ``config``, as all models of this library have.
-        path: a folder that does not exist, is empty, or holds an earlier saved model; or such a
-            place that fsspec reaches (s3://bucket/model).
+        path: a folder that does not exist, is empty, or holds an earlier saved model.
         tokenizer: saved too, so that the command line can give the model text.
         classes: of a classifier, their names in the order of their ids, saved too.
         step: of a forecaster, how often its series have values ("daily"), saved too.
@@ -67,12 +64,6 @@ def save_model(
     """
     # a compiled model wraps one
     model = getattr(model, "_orig_mod", model)
-    if is_remote(path):
-        remote = Remote(str(path))
-        folder = fetch(remote, "none", exact=True)
-        save_model(model, folder, tokenizer=tokenizer, classes=classes, step=step)
-        send_folder(remote)
-        return remote.folder
     path = expanded(path).absolute()
     if path.exists() and (not path.is_dir() or (any(path.iterdir()) and not is_model(path))):
         raise CheckpointError(
@@ -125,7 +116,7 @@ def load_model(path: str | Path, *, average: int | None = None, device: str = "c
     datastore (knn-lm, spalm) it is the model without: `predict` and the command line read both.
 
     Args:
-        path: folder of a saved model, or of a run, also at a place that fsspec reaches (s3://...).
+        path: folder of a saved model, or of a run.
         average: of a run, take the mean of the weights in its newest so many checkpoints instead
             ("Attention is all you need", section 6.1, averages 5); a best one that is older than
             those which ``keep`` asks for is none of them.
@@ -136,7 +127,7 @@ def load_model(path: str | Path, *, average: int | None = None, device: str = "c
         ConfigError: there is no such device.
     """
     where = pick_device(device)
-    path = fetched(path, "best" if average is None else "all")
+    path = expanded(path)
     values = read_config(path)
     if average is not None and average < 1:
         raise CheckpointError(f"average must be at least 1 checkpoint, not {average}")
@@ -241,7 +232,7 @@ def trained_on(values: Mapping[str, Any]) -> DataConfig | None:
     if not isinstance(run, dict):
         return None
     config = from_dict(DataConfig, run["data"])
-    if config.source in BUILTINS or is_remote(config.source):
+    if config.source in BUILTINS:
         return config
     here = expanded(config.source)
     there = Path(values.get("directory", "")) / here

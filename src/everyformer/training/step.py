@@ -138,16 +138,15 @@ def weigh_classes(model: nn.Module, dataset: Dataset, config: TrainingConfig) ->
         weigh(None)
 
 
-def seed_step(seed: int, step: int, rank: int = 0, part: int = 0) -> None:
+def seed_step(seed: int, step: int, rank: int = 0) -> None:
     """Make all randomness of a step follow from these numbers, whatever was drawn before.
 
     Args:
-        rank: which accelerators draw by.
-        part: which the host draws by; the same in all processes that have rows of their own, since
-            what rows draw follows from where they stand (`everyformer.engines.drawing`).
+        rank: which accelerators draw by; the host draws the same in all processes, since what rows
+            draw follows from where they stand (`everyformer.engines.drawing`).
     """
     seed_all(mixed(seed, step, rank))
-    number = mixed(seed, step, part)
+    number = mixed(seed, step, 0)
     torch.default_generator.manual_seed(number)
     random.seed(number)
     np.random.seed(number & 0xFFFFFFFF)  # noqa: NPY002 (third-party code draws from the global one)
@@ -263,16 +262,16 @@ class Weights:
     def __init__(self, model: nn.Module, batch: Batch, world: World, slices: int) -> None:
         self._model = model
         own = self._counts(batch)
-        rows, scored, *totals = world.over_rows([len(batch.targets), batch.scored, *own.values()])
+        rows, scored, *totals = world.sum([len(batch.targets), batch.scored, *own.values()])
         self.rows, self.scored = round(rows), scored
         self.totals = dict(zip(own, totals, strict=True))
         if scored == 0:
             raise DataError(
                 "no target of this batch is scored (all are -100): nothing can be learnt"
             )
-        if self.rows < world.groups * slices:
+        if self.rows < world.size * slices:
             raise ConfigError(
-                f"this batch has {self.rows} sequences, fewer than {world.readers} times "
+                f"this batch has {self.rows} sequences, fewer than {world.size} processes times "
                 f"'accumulate' ({slices}) need: give more --data.tokens, or a lower 'accumulate'"
             )
 
@@ -294,7 +293,7 @@ def count_operations(
     position of it took, over all processes."""
     losses: dict[str, float] = {}
     [counted] = world.sum([count_flops(lambda: losses.update(step()))])
-    [read] = world.over_rows([positions(model, batch)])
+    [read] = world.sum([positions(model, batch)])
     return losses, counted / read
 
 

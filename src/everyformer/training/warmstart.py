@@ -25,7 +25,6 @@ from everyformer.genes.positions.learned import resize_grid
 from everyformer.models.base import Model
 from everyformer.models.build import settled
 from everyformer.system.files import expanded
-from everyformer.training.remote import fetched
 from everyformer.training.saved import load_model, read_config
 from everyformer.training.storage import weights_of
 
@@ -81,7 +80,7 @@ def read_start(path: str | Path) -> Start:
     Raises:
         CheckpointError: nothing is there, or it is damaged.
     """
-    path = fetched(path)
+    path = expanded(path)
     values = read_config(path)
     if "model" not in values:
         config = from_dict(ModelConfig, values["config"])

@@ -16,7 +16,7 @@ from everyformer.core.config import part_of
 from everyformer.family import info, names
 from everyformer.laws.names import is_target
 from everyformer.report.terminal import render
-from everyformer.system.files import is_remote
+from everyformer.system.files import expanded
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,7 +48,6 @@ def run(words: Sequence[str]) -> int:
     from everyformer.comparison.compare import run_comparison
     from everyformer.comparison.folder import recorded_options
     from everyformer.report.comparison import write_report
-    from everyformer.training.remote import fetched
 
     config = part_of(CompareConfig, options)
     command = _command(words, config)
@@ -57,10 +56,10 @@ def run(words: Sequence[str]) -> int:
     try:
         done = run_comparison(config, write_report, say=say, command=command)
     except KeyboardInterrupt:
-        if recorded_options(fetched(config.out)) is not None:
+        if recorded_options(expanded(config.out)) is not None:
             say(hint)
         raise
-    page = f"{config.out if is_remote(config.out) else done.folder}/report.html"
+    page = f"{done.folder}/report.html"
     if done.interrupted:
         if done.rows:
             say(f"report of the members so far: {page}")
@@ -77,10 +76,9 @@ def run(words: Sequence[str]) -> int:
 def _command(words: Sequence[str], config: CompareConfig) -> str:
     """Command that repeats the whole: the words that began it, then those of now."""
     from everyformer.comparison.folder import first_command
-    from everyformer.training.remote import fetched
 
     rest = [word for word in words if word not in ("--resume", "--overwrite")]
-    before = first_command(fetched(config.out)) if config.resume else None
+    before = first_command(expanded(config.out)) if config.resume else None
     if before is None:
         return own.command(shlex.join(["compare", *rest]))
     rest = take(rest, "--out")[1]

@@ -16,8 +16,7 @@ from everyformer.core.bounds import Count, Even
 from everyformer.core.errors import ConfigError
 from everyformer.core.plugins import command
 from everyformer.core.tasks import TASKS
-from everyformer.system.files import expanded, is_remote
-from everyformer.system.remote import Remote
+from everyformer.system.files import expanded
 
 if TYPE_CHECKING:
     from everyformer.interop.convert.rules import Report
@@ -92,10 +91,7 @@ class ConvertOptions(VerbOptions):
 )
 def run(options: ConvertOptions) -> int:
     """Convert, and print the account of every tensor."""
-    from everyformer.training.remote import fetched, send_folder
-
-    remote = is_remote(options.out) and options.to not in FILES
-    out = (fetched(options.out) if remote else expanded(options.out)).absolute()
+    out = expanded(options.out).absolute()
     if out.exists() and (not out.is_dir() or options.to in FILES or any(out.iterdir())):
         raise ConfigError(f"{options.out} exists and is not replaced: choose another --out")
     from everyformer.datastores.runs import companion_of
@@ -112,8 +108,6 @@ def run(options: ConvertOptions) -> int:
     if form in LONG:
         opened = _longer(opened, form, options)
     written, learned = _write(opened, form, out, options.type)
-    if remote:
-        send_folder(Remote(options.out))
     fresh = [] if opened.report is None else opened.report.made
     config = opened.model.config
     about: dict[str, Any] = {

@@ -44,7 +44,6 @@ EXTRAS: dict[str, str] = {
     "rl": "environments, policies, recorded episodes",
     "log": "curves in TensorBoard",
     "llama": "llama.cpp, to write beside",
-    "cloud": "runs at s3://, gs:// and az://",
     "ray": "comparisons spread over a cluster",
     "fast": "kernels of our own on NVIDIA devices, under Linux",
     "peers": "implementations of others, to measure beside",
@@ -116,10 +115,8 @@ def _cluster(options: DoctorOptions) -> int:
         return 0
     print(facts(found["cluster"]))
     if "ways" in found:
-        ways = found["ways"]
-        rows = {"model": ways["model"]}
-        rows |= {name: f"{ways[name].parallel}: {ways[name].why}" for name in ("weights", "texts")}
-        print("\n" + facts(rows))
+        model, way = found["ways"].values()
+        print("\n" + facts({"model": model, "weights": f"{way.parallel}: {way.why}"}))
     return 0
 
 

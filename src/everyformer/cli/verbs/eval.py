@@ -31,7 +31,7 @@ from everyformer.core.errors import ConfigError, DivergedError, UnsupportedError
 from everyformer.core.tasks import TASKS
 from everyformer.data.config import DataConfig
 from everyformer.generation.config import BeamConfig
-from everyformer.system.files import expanded, is_remote, named_as, write_text
+from everyformer.system.files import expanded, named_as, write_text
 from everyformer.system.pulse import doing
 from everyformer.training.worth import worth
 
@@ -333,7 +333,7 @@ def _data_of(folder: str) -> DataConfig | None:
     """The data of a run; of a saved model, sequences that it takes, from no source yet."""
     from everyformer.cli.trained import open_run
 
-    if not is_remote(folder) and not expanded(folder).is_dir():
+    if not expanded(folder).is_dir():
         raise ConfigError(f"there is no run at {folder}: give the directory that `train` made")
     run = open_run(folder, quiet=True)
     if not run.saved:

@@ -1,13 +1,12 @@
 """`everyformer show RUN|MODEL|COMPARISON|MEMBER PICTURE`: a picture, or what goes into a paper."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from everyformer.cli.parsing import parse
 from everyformer.cli.playing import take_environment
 from everyformer.cli.show.options import ShowOptions
 from everyformer.cli.show.table import draw
-from everyformer.system.files import expanded, is_remote, require_no_file
+from everyformer.system.files import expanded, require_no_file
 
 
 def run(words: Sequence[str]) -> int:
@@ -25,8 +24,4 @@ def run(words: Sequence[str]) -> int:
     )
     if options.out is not None:
         require_no_file(expanded(options.out))
-    if is_remote(options.run):
-        from everyformer.training.remote import fetched
-
-        options = replace(options, run=str(fetched(options.run, "best")))
     return draw(options, of_environment)

@@ -21,7 +21,6 @@ from everyformer.core.errors import ConfigError
 from everyformer.core.tasks import TASKS
 from everyformer.core.wording import counted
 from everyformer.family import info
-from everyformer.system.files import is_remote
 from everyformer.training.worth import NOT_BETTER, worth
 
 if TYPE_CHECKING:
@@ -43,7 +42,6 @@ def run(words: Sequence[str]) -> int:
     from everyformer.training import RunDirectory
     from everyformer.training.checkpoint import checkpoints
     from everyformer.training.parallel.world import join, read_launch
-    from everyformer.training.remote import fetched
     from everyformer.training.spec import build_run
     from everyformer.training.warmstart import warm_start
 
@@ -71,16 +69,11 @@ def run(words: Sequence[str]) -> int:
         model = build_run(options, dataset, None if origin is None else origin.config)
         count = sum(p.numel() for p in model.parameters())
         say(f"{options.member}: {count:,} parameters, task {dataset.task}; {dataset.split}")
-        place = options.out if is_remote(options.out or "") else None
-        if place and options.from_run is not None and options.resume:
-            fetched(place, "resume")
         started = not options.overwrite and checkpoints(folder / "checkpoints")
         if options.from_run is not None and not started:
             for line in warm_start(model, options.from_run, dataset.tokenizer).lines():
                 say(f"from {options.from_run}: {line}")
-        with RunDirectory(
-            place or folder, resume=options.resume, overwrite=options.overwrite
-        ) as directory:
+        with RunDirectory(folder, resume=options.resume, overwrite=options.overwrite) as directory:
             result = train_run(
                 model,
                 dataset,
@@ -94,8 +87,7 @@ def run(words: Sequence[str]) -> int:
         rows = _rows(result, options, model, dataset, folder)
         if options.data.unlabelled == "predict" and here.rank == 0:
             rows |= _unlabelled(folder, options)
-            directory.upload()
-        _tell(rows, result, options, dataset, str(place or folder))
+        _tell(rows, result, options, dataset, str(folder))
     return result.exit_code
 
 

@@ -109,51 +109,13 @@ def read_all(
     k: Tensor, v: Tensor, keep: Tensor | None = None, level: Tensor | None = None
 ) -> Tensor:
     """Sums (B, H, M, D_v + 1) over all keys, relative to the largest level of each head."""
-    return _read_all(k, v, keep, level)[0]
-
-
-def sum_up(
-    k: Tensor,
-    v: Tensor,
-    *,
-    keep: Tensor | None,
-    level: Tensor | None,
-    gate: Tensor | None,
-    state: KernelState,
-    feature_map: SegmentMap | None = None,
-) -> KernelState:
-    """The state after the keys and values of one part of a text, without averages.
-
-    Args:
-        state: empty; what came before goes in front of the result (`KernelState.followed_by`).
-            The others are as in `kernel_attention`.
-    """
-    fade = None
-    if feature_map is not None:
-        k, level = _with_levels(feature_map, k, level)
-    if gate is not None:
-        gate = widened(gate) if keep is None else widened(gate).masked_fill(~keep[:, None], 0)
-        fade = gate.sum(2)
-        # a key fades by the gates after its own
-        after = fade[..., None] - gate.cumsum(2)
-        level = after if level is None else widened(level) + after
-    sums, top = _read_all(k, v, keep, level)
-    return KernelState(advanced(state.seen, k.shape[2], keep), sums, top, fade)
-
-
-def _read_all(
-    k: Tensor, v: Tensor, keep: Tensor | None, level: Tensor | None
-) -> tuple[Tensor, Tensor | None]:
-    """Sums over all keys, and the largest level (B, H) that they are relative to."""
     with full_precision(k):
-        top = None
         if level is not None:
             level = widened(level)
             level = level if keep is None else level.masked_fill(~keep[:, None], -math.inf)
-            top = level.detach().amax(2)
-            reached = top.clamp(min=torch.finfo(level.dtype).min)[..., None]
+            reached = level.detach().amax(2).clamp(min=torch.finfo(level.dtype).min)[..., None]
             k = widened(k) * torch.exp(level - reached)[..., None]
-        return widened(k).mT @ _valued(v, keep), top
+        return widened(k).mT @ _valued(v, keep)
 
 
 def ask(q: Tensor, sums: Tensor, guard: Denominator, dtype: torch.dtype) -> Tensor:

@@ -195,16 +195,6 @@ class Projection(nn.Module):
         number = int(torch.randint(2**62, ()))
         return choose(lambda: self._numbered(number))
 
-    @property
-    def undivided(self) -> str | None:
-        """Why no part of a text can go on from the state of another in training; None: it can."""
-        if self.redraw is None:
-            return None
-        return (
-            "its random features are drawn anew in training, and sums of one draw are not those of "
-            "another: build it with redraw=None"
-        )
-
     def current(self) -> Tensor:
         """W (heads, rows, D) of the last call."""
         return choose(self._rows)

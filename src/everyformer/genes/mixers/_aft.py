@@ -17,12 +17,10 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from everyformer.core.chosen import gather_rows, order_of_real
 from everyformer.core.config import Options
 from everyformer.core.errors import ConfigError, ShapeError, require_word
 from everyformer.core.mask import Mask
 from everyformer.core.outputs import MixerOutput
-from everyformer.core.past import past
 from everyformer.core.shared import advanced
 from everyformer.core.state import State, state
 from everyformer.core.trace import record, tracing
@@ -221,25 +219,6 @@ class BandState(State):
             keys=keys[:, 2:].to(self.keys.dtype),
         )
 
-    def taking(self, k: Tensor, v: Tensor, keep: Tensor | None) -> BandState:
-        """The state once tokens with these keys and values (B, L, ...) are read."""
-        return self.after(*self.extended(k, v), k.shape[1], keep)
-
-    def followed_by(self, later: BandState) -> BandState:
-        """The newest of both buffers stay, the others join both averages."""
-        keys, values = (
-            torch.cat([self.keys, later.keys], 1),
-            torch.cat([self.values, later.values], 1),
-        )
-        # what is new in a buffer lies last in it, with nothing before where it is not full
-        order = order_of_real(keys[..., 0] > -math.inf, last=True)
-        keys, values = gather_rows(keys, order), gather_rows(values, order)
-        joins = keys.shape[1] // 2
-        old = torch.cat([self.lse[:, None], later.lse[:, None], keys[:, :joins]], 1)
-        averages = self.average[:, None], later.average[:, None]
-        new = torch.cat([*averages, values[:, :joins]], 1)
-        return self._made(later.seen, old, new, keys[:, joins:], values[:, joins:])
-
     def after(self, k: Tensor, v: Tensor, length: int, keep: Tensor | None) -> BandState:
         """The state once the last ``length`` tokens of ``extended`` keys and values are read."""
         buffer = self.keys.shape[1]
@@ -319,9 +298,7 @@ class AttentionFree(StreamingMixer):
             if tracing():
                 self.show(k, rows)
         else:
-            given: Any = state
-            before = past(given, lambda: given.taking(k, v, rows.keep))
-            average, after = self.resume(k, v, rows.keep, before)
+            average, after = self.resume(k, v, rows.keep, state)
         return MixerOutput(self.out(gated(self.options.gate, q, average)), after, {})
 
     def text_reference(self, text: Rows) -> Tensor:

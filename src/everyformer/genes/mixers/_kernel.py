@@ -20,16 +20,10 @@ from torch import Tensor
 from everyformer.core.config import Options
 from everyformer.core.errors import GeneError
 from everyformer.core.outputs import MixerOutput
-from everyformer.core.past import past
 from everyformer.core.state import State
 from everyformer.core.trace import record, tracing
 from everyformer.core.trials import WIDTH, Make, Pair, output
-from everyformer.engines.kernel.attention import (
-    ask,
-    kernel_attention,
-    read_all,
-    sum_up,
-)
+from everyformer.engines.kernel.attention import ask, kernel_attention, read_all
 from everyformer.engines.kernel.denominators import POSITIVE, Denominator, divided
 from everyformer.engines.kernel.maps import SegmentMap
 from everyformer.engines.kernel.sums import ContextSums, KernelState
@@ -173,11 +167,11 @@ class KernelAttention(HeadMixer):
         if not self.causal:
             y = ask(features, read_all(keys, v, keep, level), self.guard, v.dtype)
             return MixerOutput(self.finish(y), None, {})
-        read: Any = {"keep": keep, "level": level, "gate": gate, "feature_map": by}
         assert state is None or isinstance(state, KernelState)
-        if state is not None:
-            state = past(state, partial(sum_up, keys, v, **read, state=state))
-        y, after = kernel_attention(features, keys, v, **read, state=state, guard=self.guard)
+        y, after = kernel_attention(
+            features, keys, v, keep=keep, level=level, gate=gate, state=state, guard=self.guard,
+            feature_map=by,
+        )  # fmt: skip
         return MixerOutput(self.finish(y), None if state is None else after, {})
 
     def text_reference(self, text: Rows) -> Tensor:

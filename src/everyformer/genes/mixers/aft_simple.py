@@ -14,7 +14,7 @@ gates lie in [0, 1] (`everyformer.engines.averages.running`), not a ratio of sum
 from __future__ import annotations
 
 import math
-from dataclasses import field, replace
+from dataclasses import field
 from functools import partial
 from typing import Any
 
@@ -79,19 +79,6 @@ class SimpleState(State):
     """(B, d)"""
     lse: Tensor = field(metadata={"empty": -math.inf})
     """(B, d) log of the summed weights"""
-
-    def taking(self, k: Tensor, v: Tensor, keep: Tensor | None) -> SimpleState:
-        """The state once tokens with these keys and values (B, L, d) are read."""
-        real = k if keep is None else k.masked_fill(~keep[..., None], -math.inf)
-        keys = torch.cat([self.lse[:, None], real], 1)[:, :, None]
-        values = torch.cat([self.average[:, None], v], 1)[:, :, None]
-        lse, average = (t.squeeze(1).to(self.lse.dtype) for t in total_average(keys, values))
-        return SimpleState(advanced(self.seen, k.shape[1], keep), average, lse)
-
-    def followed_by(self, later: SimpleState) -> SimpleState:
-        """An average is itself a token, with key lse."""
-        both = self.taking(later.lse[:, None], later.average[:, None], None)
-        return replace(both, seen=later.seen)
 
 
 def _limits(make: Make) -> list[Pair]:

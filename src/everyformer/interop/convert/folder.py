@@ -14,9 +14,8 @@ from everyformer.core.config import converted
 from everyformer.core.errors import CheckpointError, UnsupportedError
 from everyformer.core.wording import few
 from everyformer.system.extras import extra_module
-from everyformer.system.files import require_regular
+from everyformer.system.files import expanded, require_regular
 from everyformer.system.plain import from_json
-from everyformer.training.remote import fetched
 from everyformer.training.storage import read_tensors
 
 FILES = ("*.json", "*.safetensors", "*.spm")
@@ -39,7 +38,7 @@ def find_folder(source: str | Path) -> Path:
         CheckpointError: there is neither.
         MissingExtraError: a name on the hub needs huggingface_hub.
     """
-    path = fetched(source)
+    path = expanded(source)
     if path.is_dir():
         return path
     if path.exists() or str(source).count("/") != 1 or str(source).startswith((".", "/")):

@@ -18,7 +18,7 @@ from everyformer.interop.convert.rules import Report
 from everyformer.interop.convert.timm import import_timm
 from everyformer.interop.convert.tokenizer import ReadTokenizer, import_tokenizer
 from everyformer.models.base import Model
-from everyformer.system.files import is_remote, require_regular
+from everyformer.system.files import require_regular
 from everyformer.training.saved import load_model
 from everyformer.training.storage import MODEL_FORMAT, RUN_FORMAT, check_finite
 from everyformer.training.warmstart import read_start
@@ -37,8 +37,6 @@ class ModelSource(NamedTuple):
     kind: str
     """'ours', where this library made it and there is nothing to import; 'timm'; or transformers'
     ``model_type``"""
-    place: str | None = None
-    """where the folder was fetched from"""
 
     @property
     def ours(self) -> bool:
@@ -77,7 +75,7 @@ def find_source(name: str) -> ModelSource:
     values = read_config(folder)
     form = values.get("format")
     if isinstance(form, str) and form in OURS:
-        return ModelSource(folder, OURS[form], "ours", name if is_remote(name) else None)
+        return ModelSource(folder, OURS[form], "ours")
     if "model_type" in values:
         kind = values["model_type"]
         return ModelSource(folder, f"a checkpoint of transformers ({kind})", kind)
@@ -115,7 +113,7 @@ def open_source(
     if average is not None and not source.ours:
         raise ConfigError(f"{folder} is {source.what}: there are no checkpoints to average")
     if source.ours:
-        model = load_model(source.place or folder, average=average)
+        model = load_model(folder, average=average)
         assert isinstance(model, Model)
         check_finite(model, folder)
         start = read_start(folder)

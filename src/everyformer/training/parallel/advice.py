@@ -1,13 +1,12 @@
-"""Which way of splitting a model of a given size and length asks for.
+"""Which way of splitting a model of a given size asks for.
 
     held        16 N bytes: float32 weights, gradients and AdamW's two moments of N parameters
     a step      moves 8 N bytes a process (DDP sums gradients, FSDP gathers weights twice and sums
                 gradients) and computes 6 N T operations on its T tokens, so both take equally long
                 at T = 8/6 speed / bandwidth, whatever N
-    sequence    hands on a layer's state; a ring of keys and values moves 4 L d bytes (bfloat16)
 
 Sources: Rajbhandari et al. 2020, arXiv 1910.02054, section 3.1 (16 N); Kaplan et al. 2020, arXiv
-2001.08361, section 2.1 (6 N T); Liu et al. 2023, arXiv 2310.01889 (ring).
+2001.08361, section 2.1 (6 N T).
 """
 
 from dataclasses import dataclass
@@ -35,20 +34,6 @@ class Cluster:
     """bytes a second between two; None with one process"""
 
 
-@dataclass(frozen=True)
-class Model:
-    """A model and its batches."""
-
-    parameters: int
-    width: int
-    layers: int
-    length: int
-    state: float | None
-    """bytes that all layers have carried on after ``length`` tokens; None: it carries nothing"""
-    grows: bool
-    """whether those become more with the length"""
-
-
 class Way(NamedTuple):
     """A way of splitting, and the reason."""
 
@@ -63,14 +48,9 @@ def overlap(cluster: Cluster) -> float | None:
     return MOVED / COMPUTED * cluster.speed / cluster.bandwidth
 
 
-def ring(model: Model) -> int:
-    """Bytes that passing all keys and values round moves a row, forward, in bfloat16."""
-    return 4 * model.length * model.width * model.layers
-
-
-def split(model: Model, cluster: Cluster) -> Way:
-    """The best way of sharing weights and rows."""
-    held, room = HELD * model.parameters, ROOM * cluster.memory
+def split(parameters: int, cluster: Cluster) -> Way:
+    """The best way of sharing the weights and rows of a model with so many parameters."""
+    held, room = HELD * parameters, ROOM * cluster.memory
     node = cluster.processes // cluster.nodes
     needs = f"{size(held)} of weights, gradients and moments"
     if held <= room:
@@ -85,14 +65,3 @@ def split(model: Model, cluster: Cluster) -> Way:
     return Way(
         "none", f"{needs} need {wanted:,} processes of {size(cluster.memory)}, or a smaller model"
     )
-
-
-def sequence(model: Model) -> Way:
-    """Whether texts that are too long for one process are worth to be split."""
-    if model.state is None:
-        return Way("no", "it carries nothing from token to token, so that texts cannot be split")
-    moved = f"hands on {size(model.state)} a row"
-    around = size(ring(model))
-    if model.grows:
-        return Way("sequence", f"{moved}, growing with the text (a ring moves {around})")
-    return Way("sequence", f"{moved}, whatever the length (a ring of keys moves {around})")

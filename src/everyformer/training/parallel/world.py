@@ -98,35 +98,9 @@ class World:
         return self.size > 1 and self.parallel in ("fsdp", "hybrid")
 
     @property
-    def parts(self) -> int:
-        """Processes that read one row between them.
-
-        Raises:
-            ConfigError: they cannot be parted so.
-        """
-        if self.size == 1 or self.parallel != "sequence":
-            return 1
-        return self._parted(self.shards or self.size)
-
-    @property
-    def groups(self) -> int:
-        """Processes, or groups of those that read one row, that share the rows of a batch."""
-        return self.size // self.parts
-
-    @property
-    def readers(self) -> str:
-        """These in words."""
-        return f"{self.groups} {f'groups of {self.parts} ' if self.parts > 1 else ''}processes"
-
-    @property
-    def leads(self) -> bool:
-        """True if this process is the first of those that read its rows."""
-        return self.rank % self.parts == 0
-
-    @property
     def own(self) -> Portion:
         """The portion of a batch whose rows this process reads."""
-        return Portion(self.rank // self.parts, self.groups)
+        return Portion(self.rank, self.size)
 
     @property
     def holders(self) -> int:
@@ -139,9 +113,7 @@ class World:
             return 1
         asked = self.size if self.parallel == "fsdp" else self.shards
         here = int(os.environ.get("LOCAL_WORLD_SIZE", self.size))
-        return self._parted(here if asked is None else asked)
-
-    def _parted(self, shards: int) -> int:
+        shards = here if asked is None else asked
         if self.size % shards:
             raise ConfigError(
                 f"{self.size} processes cannot be parted into groups of 'shards' ({shards}): give "
@@ -156,7 +128,7 @@ class World:
 
     def wrap(self, model: nn.Module) -> nn.Module:
         """The module to call in training steps, begun alike on all processes; its backward pass
-        averages the gradients, but where texts are split (`everyformer.training.sequence`).
+        averages the gradients.
 
         Raises:
             ConfigError: the weights cannot be split as is asked.
@@ -167,8 +139,6 @@ class World:
             return Replicated(model, self.device)
         for tensor in (*model.parameters(), *model.buffers()):
             dist.broadcast(tensor.detach(), 0)
-        if self.parallel == "sequence":
-            return model
         from everyformer.training.parallel.sharding import Sharded
 
         return Sharded(model, self.holders, self.device)
@@ -180,10 +150,6 @@ class World:
         total = torch.tensor(values, dtype=torch.float64, device=self.device)
         dist.all_reduce(total)
         return [float(value) for value in total.tolist()]
-
-    def over_rows(self, values: Sequence[float]) -> list[float]:
-        """The sums over all rows, of what each process says of those that it reads."""
-        return self.sum(values if self.leads else [0.0] * len(values))
 
     def total(self, values: Tensor) -> Tensor:
         """The sums of a float64 tensor over all processes, on the CPU."""
