@@ -3,6 +3,7 @@
 import csv
 import io
 import shlex
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -17,19 +18,21 @@ from everyformer.comparison.playing import mean_of
 from everyformer.comparison.results import (
     Calibrated,
     FailedRow,
-    Interval,
     Metric,
     Result,
     Results,
     Run,
     TableRow,
     Verdict,
+    interval_of,
+    quality_of,
 )
 from everyformer.comparison.summary import curve, member_row, quality_metric, rank, time_to
 from everyformer.comparison.trainings import Finished
 from everyformer.comparison.verdict import FEWEST_STEPS, same_functions, verdict
 from everyformer.core import plugins
 from everyformer.core.config import to_dict
+from everyformer.core.means import MEANS
 from everyformer.core.tasks import TASKS
 from everyformer.data.dataset import Dataset
 from everyformer.system.files import write_text
@@ -38,6 +41,9 @@ from everyformer.system.sealed import write_json
 from everyformer.training.surroundings import environment
 
 FORMAT = "everyformer-comparison"
+SPENT = ("tokens", "flops", "steps", "seconds")
+"""what a training took"""
+MEANED = [mean.name for mean in MEANS.values()]
 
 
 def _row(
@@ -93,10 +99,11 @@ def collect(
     metric = quality_metric(dataset.task, done[0]["evaluation"]) if done else "loss"
     rows: list[TableRow | FailedRow] = []
     runs: list[Run] = []
+    tried = [_run(job, result, folder) for job, result in finished if not job.chosen]
     for entrant in ready:
         if entrant.member in able - trained:
             continue
-        trainings = [(j, result) for j, result in finished if j.member == entrant.member]
+        trainings = [(j, r) for j, r in finished if j.member == entrant.member and j.chosen]
         results = [result for _, result in trainings]
         rows.append(_row(entrant, results, dataset.task, metric, calibrated.get(entrant.member)))
         runs += [_run(job, result, folder) for job, result in trainings]
@@ -112,6 +119,7 @@ def collect(
     for row in complete:
         own_runs = [r for r in runs if r["member"] == row["member"]]
         curves = [r["evaluations"] for r in own_runs]
+        row["lr"] = own_runs[0]["lr"]
         row["seconds_to_slowest"] = time_to(qualities[-1], curves, metric)
         row["parameter_ratio"] = row["parameters"] / base if base else None
         row["beats_attention_from"] = crossover(points, row["member"])
@@ -143,6 +151,7 @@ def collect(
         "better": METRICS[metric].better,
         "rows": ranked,
         "runs": runs,
+        "tried": tried,
         "bench": [to_dict(point) for point in points],
         "contrasts": told,
         "verdict": judged,
@@ -160,40 +169,89 @@ def collect(
 def write(results: Results, folder: Path) -> None:
     """results.json and results.csv."""
     write_json(folder / "results.json", dict(results))
-    columns, lines = as_lines(results)
-    table = io.StringIO(newline="")
-    writer = csv.DictWriter(table, columns, extrasaction="ignore")
+    write_text(folder / "results.csv", as_csv({"": results}))
+
+
+def as_csv(compared: Mapping[str, Results]) -> str:
+    """`as_lines` as CSV; of several comparisons each line begins with the name of its own."""
+    heads: dict[str, None] = dict.fromkeys(["comparison"] if len(compared) > 1 else [])
+    every: list[dict[str, Any]] = []
+    for name, results in compared.items():
+        columns, lines = as_lines(results)
+        heads |= dict.fromkeys(columns)
+        every += [{"comparison": name, **line} for line in lines]
+    text = io.StringIO(newline="")
+    writer = csv.DictWriter(text, heads, extrasaction="ignore")
     writer.writeheader()
-    writer.writerows(lines)
-    write_text(folder / "results.csv", table.getvalue())
+    writer.writerows(every)
+    return text.getvalue()
 
 
 def as_lines(results: Results) -> tuple[list[str], list[dict[str, Any]]]:
-    """The columns of results.csv and its lines, one a member."""
-    lines = [_line(row) if row["status"] == "done" else dict(row) for row in results["rows"]]
-    columns = ["member", "status", "parameters", "seeds", "quality", "quality_low", "quality_high"]
-    columns += ["tokens_per_second", "tokens_per_second_low", "tokens_per_second_high"]
-    columns += ["peak_bytes", "tokens", "flops", "steps", "seconds_to_slowest"]
-    columns += ["beats_attention_from"]
+    """The columns of results.csv and its lines, one a seed of a member; what is known of all of its
+    seeds together stands in each."""
+    lines = []
+    for row in results["rows"]:
+        known = _line(row, results) if row["status"] == "done" else dict(row)
+        own = [run for run in results["runs"] if run["member"] == row["member"]]
+        lines += [known | _of_seed(run, results["metric"]) for run in own] or [known]
+    columns = [
+        "member",
+        "seed",
+        "lr",
+        "status",
+        "metric",
+        *_ends("quality"),
+        *_ends("mean"),
+        "tier",
+    ]
+    columns += [*_ends("difference_to_first"), "p_to_first", "parameters", "seeds"]
+    columns += [*_ends("tokens_per_second"), "peak_bytes", *SPENT, "seconds_to_slowest"]
+    columns += ["beats_attention_from", "played_return", *MEANED]
     columns += dict.fromkeys(key for line in lines for key in line if "_after_" in key)
     return [*columns, "error"], lines
 
 
-def _line(row: TableRow) -> dict[str, Any]:
-    """A row with a column each for the ends of intervals, and for each number of tokens before one
-    that is timed."""
-    line: dict[str, Any] = dict(row)
+def _ends(name: str) -> list[str]:
+    return [name, f"{name}_low", f"{name}_high"]
 
-    def put(name: str, value: float | None, spread: Interval | None) -> None:
-        low, high = spread or (None, None)
-        line.update({name: value, f"{name}_low": low, f"{name}_high": high})
 
-    put("quality", row["quality"], row["interval"])
+def _of_seed(run: Run, metric: Metric) -> dict[str, Any]:
+    """What is of one training alone."""
+    line: dict[str, Any] = {"seed": run["seed"], "lr": run["lr"], "status": run["status"]}
+    if run["status"] != "done":
+        return line | {"error": run["error"]}
+    evaluation, played = run["evaluation"], run.get("played")
+    span = interval_of(evaluation, metric) or (None, None)
+    line |= zip(_ends("quality"), (quality_of(evaluation, metric), *span), strict=True)
+    line |= {name: run.get(name) for name in SPENT} | {
+        name: evaluation.get(name) for name in MEANED
+    }
+    return line | {"played_return": played and played["return"]}
+
+
+def _line(row: TableRow, results: Results) -> dict[str, Any]:
+    """What is of a member, with a column each for the ends of intervals, and for each number of
+    tokens before one that is timed."""
+    line: dict[str, Any] = {**row, "metric": results["metric"], "tier": " ".join(row["letters"])}
+
+    def put(name: str, value: float | None, spread: Sequence[float] | None) -> None:
+        line.update(zip(_ends(name), (value, *(spread or (None, None))), strict=True))
+
+    put("mean", row["quality"], row["interval"])
     put("tokens_per_second", row["tokens_per_second"], row["speed_spread"])
     for context, value in row["decode_ms"].items():
         put(f"ms_after_{context}", value, row["decode_spread"].get(context))
     for context, size in row.get("decode_bytes", {}).items():
         line[f"state_bytes_after_{context}"] = size
+    pair = {row["member"], results["rows"][0]["member"]}
+    for one in results["contrasts"]:
+        if {one["better"], one["worse"]} == pair:
+            # positive where the first of the table is the better
+            sign = -1 if one["better"] == row["member"] else 1
+            ends = sorted(sign * end for end in one["interval"])
+            put("difference_to_first", sign * one["difference"], ends)
+            line["p_to_first"] = one["probability"]
     return line
 
 

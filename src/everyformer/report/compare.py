@@ -38,7 +38,7 @@ class Comparison(Outcome):
         return as_html(self.results) if self.results else None
 
     def to_pandas(self) -> pandas.DataFrame:
-        """The lines of results.csv, one a member: means with the ends of their intervals.
+        """The lines of results.csv, one a seed of each member (docs/compare.md).
 
         Raises:
             EveryformerError: pandas is not installed.

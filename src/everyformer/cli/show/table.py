@@ -40,7 +40,7 @@ INSIDE = ShownPicture(draw_inside, frozenset({"format", "task", "text", "length"
 COMPARED = ShownPicture(draw_figures, frozenset({"format"}))
 """the figures of a comparison"""
 PICTURES: dict[str, ShownPicture] = {
-    TABLE: ShownPicture(draw_table, frozenset({"format"}), ("md", "tex", "csv")),
+    TABLE: ShownPicture(draw_table, frozenset({"format", "others"}), ("md", "tex", "csv")),
     PAGE: ShownPicture(draw_page, frozenset({"format"}), ("html", "pdf")),
     **dict.fromkeys(SAVED, ShownPicture(draw_saved, frozenset({"format"}))),
     **dict.fromkeys(EPISODES, ShownPicture(draw_episodes, PLAYED | {"format"})),
