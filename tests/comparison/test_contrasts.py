@@ -57,7 +57,7 @@ def test_seeds_are_paired() -> None:
 
 
 def test_a_pair_is_apart_exactly_where_its_interval_excludes_0() -> None:
-    """Of b and c p is 0.032, which the last of three may have by Holm's correction (0.05) but not by
+    """Of b and c p is 0.032: the last of three may have that by Holm's correction (0.05), not by
     the number of pairs (0.0167), as the interval has it."""
     rows = [row("a", 1, 1.01, 0.99, 1), row("b", 2, 2, 2, 2), row("c", 2.05, 2.02, 2.08, 2.04)]
     one, other, third = contrasts(rows, "loss")

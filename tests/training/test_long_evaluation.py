@@ -92,7 +92,7 @@ def test_what_does_not_fit_is_refused() -> None:
     with pytest.raises(ConfigError, match="side by side have no 'stride'"):
         evaluate_long(model, data, stride=3)
     copy: Dataset = load_dataset(DataConfig(source="copy", length=8))
-    with pytest.raises(UnsupportedError, match="leave the mode out"):
+    with pytest.raises(UnsupportedError, match="leave 'mode' and 'each' out"):
         evaluate_long(model, copy, mode="sliding")
 
 

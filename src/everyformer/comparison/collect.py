@@ -41,9 +41,6 @@ from everyformer.system.sealed import write_json
 from everyformer.training.surroundings import environment
 
 FORMAT = "everyformer-comparison"
-SPENT = ("tokens", "flops", "steps", "seconds")
-"""what a training took"""
-MEANED = [mean.name for mean in MEANS.values()]
 
 
 def _row(
@@ -174,84 +171,63 @@ def write(results: Results, folder: Path) -> None:
 
 def as_csv(compared: Mapping[str, Results]) -> str:
     """`as_lines` as CSV; of several comparisons each line begins with the name of its own."""
-    heads: dict[str, None] = dict.fromkeys(["comparison"] if len(compared) > 1 else [])
-    every: list[dict[str, Any]] = []
-    for name, results in compared.items():
-        columns, lines = as_lines(results)
-        heads |= dict.fromkeys(columns)
-        every += [{"comparison": name, **line} for line in lines]
+    lines = [
+        {"comparison": name, **line} if len(compared) > 1 else line
+        for name, results in compared.items()
+        for line in as_lines(results)
+    ]
     text = io.StringIO(newline="")
-    writer = csv.DictWriter(text, heads, extrasaction="ignore")
+    writer = csv.DictWriter(text, dict.fromkeys(key for line in lines for key in line))
     writer.writeheader()
-    writer.writerows(every)
+    writer.writerows(lines)
     return text.getvalue()
 
 
-def as_lines(results: Results) -> tuple[list[str], list[dict[str, Any]]]:
-    """The columns of results.csv and its lines, one a seed of a member; what is known of all of its
-    seeds together stands in each."""
-    lines = []
-    for row in results["rows"]:
-        known = _line(row, results) if row["status"] == "done" else dict(row)
-        own = [run for run in results["runs"] if run["member"] == row["member"]]
-        lines += [known | _of_seed(run, results["metric"]) for run in own] or [known]
-    columns = [
-        "member",
-        "seed",
-        "lr",
-        "status",
-        "metric",
-        *_ends("quality"),
-        *_ends("mean"),
-        "tier",
-    ]
-    columns += [*_ends("difference_to_first"), "p_to_first", "parameters", "seeds"]
-    columns += [*_ends("tokens_per_second"), "peak_bytes", *SPENT, "seconds_to_slowest"]
-    columns += ["beats_attention_from", "played_return", *MEANED]
-    columns += dict.fromkeys(key for line in lines for key in line if "_after_" in key)
-    return [*columns, "error"], lines
+def as_lines(results: Results) -> list[dict[str, Any]]:
+    """The lines of results.csv, one a seed of a member."""
+    runs: dict[str, list[Run]] = {}
+    for run in results["runs"]:
+        runs.setdefault(run["member"], []).append(run)
+    rows = results["rows"]
+    return [_line(row, run, results) for row in rows for run in runs.get(row["member"], [None])]
 
 
-def _ends(name: str) -> list[str]:
-    return [name, f"{name}_low", f"{name}_high"]
-
-
-def _of_seed(run: Run, metric: Metric) -> dict[str, Any]:
-    """What is of one training alone."""
-    line: dict[str, Any] = {"seed": run["seed"], "lr": run["lr"], "status": run["status"]}
-    if run["status"] != "done":
-        return line | {"error": run["error"]}
-    evaluation, played = run["evaluation"], run.get("played")
-    span = interval_of(evaluation, metric) or (None, None)
-    line |= zip(_ends("quality"), (quality_of(evaluation, metric), *span), strict=True)
-    line |= {name: run.get(name) for name in SPENT} | {
-        name: evaluation.get(name) for name in MEANED
-    }
-    return line | {"played_return": played and played["return"]}
-
-
-def _line(row: TableRow, results: Results) -> dict[str, Any]:
-    """What is of a member, with a column each for the ends of intervals, and for each number of
-    tokens before one that is timed."""
-    line: dict[str, Any] = {**row, "metric": results["metric"], "tier": " ".join(row["letters"])}
+def _line(row: TableRow | FailedRow, run: Run | None, results: Results) -> dict[str, Any]:
+    """A training, and what is known of all seeds of its member; a column each for the ends of
+    intervals, and for each number of tokens before one that is timed."""
+    metric, first, state = results["metric"], results["rows"][0]["member"], run or row
+    line: dict[str, Any] = {"member": row["member"], "seed": run and run["seed"]}
+    line |= {"lr": run and run["lr"], "status": state["status"], "error": state.get("error")}
 
     def put(name: str, value: float | None, spread: Sequence[float] | None) -> None:
-        line.update(zip(_ends(name), (value, *(spread or (None, None))), strict=True))
+        low, high = spread or (None, None)
+        line.update({name: value, f"{name}_low": low, f"{name}_high": high})
 
+    if run is not None and run["status"] == "done":
+        evaluation, played = run["evaluation"], run.get("played")
+        line["metric"] = metric
+        put("quality", quality_of(evaluation, metric), interval_of(evaluation, metric))
+        line |= {name: run.get(name) for name in ("tokens", "flops", "steps", "seconds")}
+        line |= {m.name: evaluation[m.name] for m in MEANS.values() if m.name in evaluation}
+        line |= {"played_return": played["return"]} if played else {}
+    if row["status"] != "done":
+        return line
     put("mean", row["quality"], row["interval"])
+    line["tier"] = " ".join(row["letters"])
+    for one in results["contrasts"]:
+        if {one["better"], one["worse"]} == {row["member"], first}:
+            # positive where the first of the table is the better
+            sign = 1 if one["better"] == first else -1
+            ends = sorted(sign * end for end in one["interval"])
+            put("difference_to_first", sign * one["difference"], ends)
+            line["p_to_first"] = one["probability"]
+    known = ("parameters", "seeds", "peak_bytes", "seconds_to_slowest", "beats_attention_from")
+    line |= {name: row.get(name) for name in known}
     put("tokens_per_second", row["tokens_per_second"], row["speed_spread"])
     for context, value in row["decode_ms"].items():
         put(f"ms_after_{context}", value, row["decode_spread"].get(context))
     for context, size in row.get("decode_bytes", {}).items():
         line[f"state_bytes_after_{context}"] = size
-    pair = {row["member"], results["rows"][0]["member"]}
-    for one in results["contrasts"]:
-        if {one["better"], one["worse"]} == pair:
-            # positive where the first of the table is the better
-            sign = -1 if one["better"] == row["member"] else 1
-            ends = sorted(sign * end for end in one["interval"])
-            put("difference_to_first", sign * one["difference"], ends)
-            line["p_to_first"] = one["probability"]
     return line
 
 

@@ -50,8 +50,7 @@ class Comparison(Outcome):
                 "to_pandas needs the package 'pandas', which is not installed; install it with: "
                 "pip install pandas"
             ) from error
-        columns, lines = as_lines(self.results) if self.results else ([], [])
-        return DataFrame(lines, columns=columns)
+        return DataFrame(as_lines(self.results) if self.results else [])
 
 
 def compare(
