@@ -37,7 +37,7 @@ class EvalOptions(TrainedOptions, BeamConfig, PlayConfig):
     """bfloat16 computes under autocast"""
     each: Literal["line", "document"] | None = None
     """write the bits of each line, or document (a file, a row of a table), as CSV, most bits a byte
-    first (lm); a token is read with what stands before it, as --mode says (default: sliding)"""
+    first (lm); windows slide unless another mode is given, so that tokens have text before them"""
     mode: Literal["nonoverlapping", "sliding", "recurrent"] | None = None
     """how windows of --length tokens lie over a text (lm): side by side, or a stride apart, each
     scoring what is new in it, or in order, each going on from the one before; draws the loss by

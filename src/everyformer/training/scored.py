@@ -70,8 +70,8 @@ def scores(dataset: TextDataset, losses: np.ndarray, each: Each) -> list[dict[st
         size = stop - first
         if not isinstance(tokenizer, ByteTokenizer):
             size = len(texts[1].encode()) + (unit == "byte") * ended[first:stop].sum()
-        row = {"document": document[start] + 1}
-        row |= {"line": line[start] + 1} if each == "line" else {}
+        row = {"document": int(document[start]) + 1}
+        row |= {"line": int(line[start]) + 1} if each == "line" else {}
         row |= {f"bits_per_{unit}": total / max(1, size), "bits": total, "tokens": stop - first}
         shown = "".join(c if c.isprintable() else " " for c in texts[0].rstrip("\n"))
         rows.append(row | {"text": shortened(shown, SHOWN)})
