@@ -164,7 +164,14 @@ def write_stand_ins(place: Path, page: str) -> None:
         (place / f"{name}.txt").write_text(" ".join(draw.choices(words, k=8000)), encoding="utf-8")
     for name in ("other", "book", "validation", "test", "new"):
         (place / f"{name}.txt").write_text(text, encoding="utf-8")
-    for name in ("books/emma.txt", "books/b.txt", "more/c.txt", "texts/d.txt"):
+    for name in (
+        "books/emma.txt",
+        "books/b.txt",
+        "more/c.txt",
+        "texts/d.txt",
+        "old.log",
+        "new.log",
+    ):
         _write(place / name, text)
     for name in ("shards/a.bin", "shards/b.bin"):
         _write(place / name, text)

@@ -58,7 +58,7 @@ def test_runs_that_differ_by_their_seeds_alone_are_one_curve(
     ("words", "said"),
     [
         (("a0", "film", "--others", "a1"),
-         "--others is of 'curves', not of 'film': leave it out"),
+         "--others is of 'table' and 'curves', not of 'film': leave it out"),
         (("a0", "curves", "--text", "a"),
          "--text is of pictures of the inside of a model and 'neighbours', not of 'curves'"),
         (("a0", "curves", "--target", "1"),

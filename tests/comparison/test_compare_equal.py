@@ -113,6 +113,13 @@ def test_a_size_that_cannot_be_matched_fails_that_member_alone(compare: Compare)
 def test_the_best_learning_rate_of_the_grid_is_kept(compare: Compare, launched: list[str]) -> None:
     done = compare("gmlp", "--steps", "3", "--lr-grid", "1e-9", "0.03", "--seeds", "2")
     assert [run["lr"] for run in done.runs("gmlp")] == [0.03, 0.03]
+    # what was tried is kept too, apart from what the table is made of
+    [tried] = done.results["tried"]
+    assert (tried["lr"], tried["seed"], tried["folder"]) == (1e-9, 0, "runs/gmlp-seed0-lr1e-09")
+    assert tried["evaluation"]["loss"] > done.runs("gmlp")[0]["evaluation"]["loss"]
+    assert done.row("gmlp")["lr"] == 0.03
+    assert "The best learning rate of gmlp is 0.03, the largest tried; try 1e-1, 3e-1" in done.out
+    assert [line["lr"] for line in done.table()] == ["0.03", "0.03"]
     assert launched == ["gmlp-seed0-lr1e-09", "gmlp-seed0-lr0.03", "gmlp-seed1-lr0.03"]
 
 

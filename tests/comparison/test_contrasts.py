@@ -14,7 +14,6 @@ from everyformer.comparison.config import CompareConfig
 from everyformer.comparison.contrasts import (
     POWER,
     contrasts,
-    holm,
     letters,
     seeds_for,
     seeds_to_see,
@@ -57,19 +56,30 @@ def test_seeds_are_paired() -> None:
     assert told(a, b) == {"ab": False}
 
 
-@pytest.mark.parametrize(
-    ("given", "corrected"),
-    [
-        ([0.01], [0.01]),
-        ([0.04, 0.01, 0.03], [0.06, 0.03, 0.06]),
-        ([0.5, 0.4, 0.001], [0.8, 0.8, 0.003]),
-        ([0.01, 0.02], [0.02, 0.02]),
-        ([], []),
-    ],
-)
-def test_holm(given: list[float], corrected: list[float]) -> None:
-    """Each times the number of those that are no smaller, never below a smaller one."""
-    assert holm(given) == pytest.approx(corrected)
+def test_a_pair_is_apart_exactly_where_its_interval_excludes_0() -> None:
+    """Of b and c p is 0.032: the last of three may have that by Holm's correction (0.05), not by
+    the number of pairs (0.0167), as the interval has it."""
+    rows = [row("a", 1, 1.01, 0.99, 1), row("b", 2, 2, 2, 2), row("c", 2.05, 2.02, 2.08, 2.04)]
+    one, other, third = contrasts(rows, "loss")
+    assert [each["apart"] for each in (one, other, third)] == [True, True, False]
+    assert third["interval"][0] < 0 < third["interval"][1]
+    pair = stats.ttest_rel([2.05, 2.02, 2.08, 2.04], [2, 2, 2, 2]).pvalue
+    assert 0.05 / 3 < pair < 0.05
+    assert third["probability"] == pytest.approx(3 * pair)
+
+
+@pytest.mark.parametrize("looks", [(), (3, 6)])
+@pytest.mark.parametrize("members", [2, 3, 6])
+def test_verdict_interval_and_probability_of_a_pair_agree(
+    members: int, looks: tuple[int, ...]
+) -> None:
+    draw, apart = np.random.default_rng(members), 0
+    for _ in range(40):
+        rows = [row(f"m{n}", *draw.normal(0.8 * n, 0.5, size=6)) for n in range(members)]
+        for one in contrasts(rows, "loss", looks):
+            apart += one["apart"]
+            assert one["apart"] == (one["interval"][0] > 0) == (one["probability"] < 0.05)
+    assert 0 < apart < 40 * members * (members - 1) / 2
 
 
 def test_one_training_each_tells_nothing_apart() -> None:

@@ -11,7 +11,7 @@ from everyformer.comparison.contrasts import seeds_for, smallest_seen
 from everyformer.comparison.metrics import METRICS
 from everyformer.comparison.verdict import verdict
 from everyformer.report.figures import draw_all
-from everyformer.report.headline import answer, winners
+from everyformer.report.headline import answer, beyond, winners
 from everyformer.report.notes import notes
 
 BUSY = "the machine had other work (a load of 3.2 beside 2 threads of training on 2 cores)"
@@ -334,3 +334,34 @@ def test_what_ended_it_is_said(ended: str, said: str) -> None:
     equal = "attention and gmlp are as good as equal, within 0.4 bits per byte"
     assert text.startswith(equal) is (ended == "margin")
     assert winners(results) == []
+
+
+def test_a_rate_at_an_end_of_the_grid_is_told_of_every_member() -> None:
+    results = made_up(("attention", "gmlp", "rope", "linear"), qualities=(2.0, 2.1, 2.2, 2.3))
+    results["config"]["lr_grid"] = [1e-3, 3e-3, 3e-4]
+    for row, lr in zip(results["rows"], (3e-3, 1e-3, 3e-3, 3e-4), strict=True):
+        row["lr"] = lr
+    said = answer(results)
+    assert (
+        "The best learning rate of attention and rope is 0.003, the largest tried; try 1e-2, 3e-2 "
+        "(--lr-grid). The best learning rate of linear is 0.0003, the smallest tried; try 1e-4, "
+        "3e-5 (--lr-grid)."
+    ) in said
+    results["config"]["lr_grid"] = [3e-3]
+    assert "tried" not in answer(results)
+
+
+@pytest.mark.parametrize(
+    ("lr", "up", "down"),
+    [
+        (3e-3, ["1e-2", "3e-2"], ["1e-3", "3e-4"]),
+        (1e-3, ["3e-3", "1e-2"], ["3e-4", "1e-4"]),
+        (2.5e-3, ["1e-2", "3e-2"], ["1e-3", "3e-4"]),
+        (8e-3, ["3e-2", "1e-1"], ["3e-3", "1e-3"]),
+        (0.5, ["1e0", "3e0"], ["1e-1", "3e-2"]),
+    ],
+)
+def test_rates_beyond_the_grid_go_on_in_ones_and_threes(
+    lr: float, up: list[str], down: list[str]
+) -> None:
+    assert (beyond(lr, up=True), beyond(lr, up=False)) == (up, down)

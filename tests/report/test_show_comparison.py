@@ -77,7 +77,7 @@ def test_one_figure_is_drawn_and_told_as_json(compared: str, say: Say) -> None:
     [
         ("table", "table.md", "| --- |"),
         ("table --format tex", "table.tex", r"\toprule"),
-        ("table --format csv", "table.csv", "member,tier,"),
+        ("table --format csv", "table.csv", "member,seed,lr,"),
         ("page", "page.html", "<!DOCTYPE html>"),
         ("page --format html", "page.html", 'id="decision"'),
         ("page --format pdf", "page.pdf", "%PDF"),
@@ -91,6 +91,25 @@ def test_tables_and_pages_are_one_file(
     assert out.startswith(f"paper/{file}\n    ")
     assert [path.name for path in Path("paper").iterdir()] == [file]
     assert holds in (Path("paper") / file).read_bytes().decode("latin-1")
+
+
+def test_the_tables_of_several_comparisons_are_one_file(
+    compared: str, tree: Path, say: Say
+) -> None:
+    other = _left(tree / "more", made_up(("rope",), qualities=(2.25,)))
+    code, out, err = say(compared, "table", "--others", other, "--format", "csv", "--out", "paper")
+    assert code == 0, err
+    assert "Which of attention or gmlp" in out
+    assert "Which of rope" in out
+    lines = (tree / "paper/table.csv").read_text("utf-8").splitlines()
+    begins = [line.split(",")[:3] for line in lines]
+    assert begins[::3] == [
+        ["comparison", "member", "seed"],
+        ["cmp", "attention", "2"],
+        ["cmp", "gmlp", "2"],
+        ["more", "rope", "2"],
+    ]
+    assert "no folder of one" in say(compared, "table", "--others", "none")[2]
 
 
 def test_the_pictures_of_a_model_are_drawn_as_pdf(tree: Path, say: Say) -> None:

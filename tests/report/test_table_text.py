@@ -32,7 +32,7 @@ def _rows(latex: str) -> list[list[str]]:
 
 
 def test_markdown_has_the_cells_of_the_page_with_intervals_and_bold() -> None:
-    head, rule, first, second, *_ = table_text(made_up(), "md").splitlines()
+    head, rule, first, second, *_ = table_text({"cmp": made_up()}, "md").splitlines()
     assert head.startswith("| member | tier | bits per byte (lower is better) | parameters |")
     assert rule == "| --- |" + " ---: |" * 11
     assert first.startswith("| attention | a | **2.000** (1.900 to 2.100) | 100,000 | 1,000 (990")
@@ -42,14 +42,14 @@ def test_markdown_has_the_cells_of_the_page_with_intervals_and_bold() -> None:
 @pytest.mark.parametrize("kind", ["md", "tex"])
 def test_nothing_is_bold_where_no_one_may_be_called_the_best(kind: str) -> None:
     bold = {"md": "**", "tex": r"\textbf"}[kind]
-    assert bold in table_text(made_up(), kind)
-    text = table_text(made_up(doubts=("the machine had other work",)), kind)
+    assert bold in table_text({"cmp": made_up()}, kind)
+    text = table_text({"cmp": made_up(doubts=("the machine had other work",))}, kind)
     assert bold not in text
     assert "Bold" not in text
 
 
 def test_latex_has_booktabs_whole_rows_and_balanced_groups() -> None:
-    text = table_text(_nasty(), "tex")
+    text = table_text({"cmp": _nasty()}, "tex")
     for rule in ("toprule", "midrule", "bottomrule", "begin{tabular}", "end{tabular}"):
         assert text.count(f"\\{rule}") == 1
     columns = re.search(r"begin\{tabular\}\{(l(r+))\}", text)
@@ -67,7 +67,7 @@ def test_latex_has_booktabs_whole_rows_and_balanced_groups() -> None:
 
 
 def test_latex_escapes_all_that_it_would_read() -> None:
-    text = table_text(_nasty(), "tex")
+    text = table_text({"cmp": _nasty()}, "tex")
     assert (
         r"a\_b \& 50\% \$x\$ \#1 \{c\} \textbackslash{}d \textasciitilde{}e\textasciicircum{}f "
         r"\textbar{} \textless{}g\textgreater{}"
@@ -80,35 +80,82 @@ def test_latex_escapes_all_that_it_would_read() -> None:
 
 
 def test_markdown_escapes_all_that_it_would_read() -> None:
-    text = table_text(_nasty(), "md")
+    text = table_text({"cmp": _nasty()}, "md")
     assert r"a\_b &amp; 50% $x$ #1 {c} \\d ~e^f \| &lt;g>" in text
     lines = [line for line in text.splitlines() if line.startswith("|")]
     assert len({len(re.split(r"(?<!\\)\|", line)) for line in lines}) == 1
 
 
-def test_csv_has_bare_numbers_with_the_ends_of_their_intervals() -> None:
-    first, second = csv.DictReader(io.StringIO(table_text(_nasty(), "csv")))
-    assert second["member"] == NASTY
-    title = "bits per byte (lower is better)"
-    assert [float(first[name]) for name in (title, f"{title}: low", f"{title}: high")] == [
-        2.0, 1.9, 2.1,
+def test_csv_has_a_row_a_seed_with_what_the_pair_with_the_first_came_to() -> None:
+    lines = [*csv.DictReader(io.StringIO(table_text({"cmp": _nasty()}, "csv")))]
+    assert [(line["member"], line["seed"]) for line in lines] == [
+        *((member, seed) for member in ("attention", NASTY) for seed in "012"), ("gmlp", ""),
     ]  # fmt: skip
-    assert first["memory of training (bytes)"] == "5000000"
-    assert "parameters: low" not in first
+    names = ("quality", "quality_low", "quality_high", "mean", "mean_low", "mean_high")
+    assert [float(lines[1][name]) for name in names] == pytest.approx(
+        [2.01, 1.91, 2.11, 2, 1.9, 2.1]
+    )
+    pair = ("difference_to_first", "difference_to_first_low", "difference_to_first_high")
+    assert [lines[4][name] for name in (*pair, "p_to_first")] == ["0.5", "0.01", "0.5", "0.012"]
+    assert {lines[0][name] for name in (*pair, "p_to_first")} == {""}
+    assert (lines[4]["tier"], lines[4]["lr"], lines[4]["metric"]) == ("b", "0.001", "bits_per_byte")
+    assert (lines[6]["status"], lines[6]["error"]) == ("failed", "no")
+
+
+@pytest.mark.parametrize("kind", ["md", "tex", "csv"])
+def test_tables_of_several_comparisons_are_one(kind: str) -> None:
+    """Rows in turn, columns by their titles; what a comparison has no column for is a dash."""
+    other = made_up(("rope",), metric="accuracy", qualities=(0.75,), seeds=1)
+    text = table_text({"first": made_up(), "second": other}, kind)
+    if kind == "csv":
+        lines = [*csv.DictReader(io.StringIO(text))]
+        found = [(line["comparison"], line["member"], line["metric"]) for line in lines]
+        first = [("first", member, "bits_per_byte") for member in ("attention", "gmlp")]
+        assert [*dict.fromkeys(found)] == [*first, ("second", "rope", "accuracy")]
+        return
+    lines = [line for line in text.splitlines() if line.startswith("|")]
+    rows = [re.split(r"(?<!\\)\|", line)[1:-1] for line in lines] if kind == "md" else _rows(text)
+    table = [[cell.strip() for cell in row] for row in rows]
+    assert len({len(row) for row in table}) == 1
+    named = {(row[0], row[1]): row for row in table if row[0] in ("first", "second")}
+    assert [*named] == [("first", "attention"), ("first", "gmlp"), ("second", "rope")]
+    here, there = named["first", "attention"], named["second", "rope"]
+    number = next(n for n, cell in enumerate(here) if "2.000" in cell)
+    assert there[number] == "-"
+    [exact] = [n for n, cell in enumerate(there) if cell.startswith("75.0")]
+    assert here[exact] == "-"
+    assert "first: Which of attention or gmlp" in text
+    assert "second: Which of rope" in text
+
+
+@pytest.mark.parametrize("kind", ["md", "tex", "csv"])
+def test_the_rate_that_was_chosen_stands_in_the_table(kind: str) -> None:
+    results = made_up()
+    assert "learning rate" not in table_text({"cmp": results}, "md")
+    results["config"]["lr_grid"] = [1e-3, 3e-3]
+    for row, lr in zip(results["rows"], (1e-3, 3e-3), strict=True):
+        row["lr"] = lr
+    for run in results["runs"]:
+        run["lr"] = 3e-3 if run["member"] == "gmlp" else 1e-3
+    text = table_text({"cmp": results}, kind)
+    [line] = [line for line in text.splitlines() if line.lstrip("| ").startswith("gmlp")][:1]
+    separator = {"md": "|", "tex": "&", "csv": ","}[kind]
+    assert "0.003" in [cell.strip() for cell in line.split(separator)]
+    assert [*cells(results)[0]][2].title == "learning rate"
 
 
 @pytest.mark.parametrize("kind", ["md", "tex"])
 def test_those_who_failed_wait_or_leak_are_named(kind: str) -> None:
     results = made_up(failed={"rope": "no"}, waiting=("linear",))
     results["rows"][0]["leaks"] = "it sees the future"
-    text = table_text(results, kind).replace("\\", "")
+    text = table_text({"cmp": results}, kind).replace("\\", "")
     for words in ("Failed: rope.", "Waiting to be trained: linear.", "* attention: it sees"):
         assert words in text
 
 
 def test_without_a_trained_member_there_is_no_table() -> None:
     with pytest.raises(ConfigError, match="no member was trained to the end"):
-        table_text(made_up((), qualities=(), failed={"gmlp": "no"}), "tex")
+        table_text({"cmp": made_up((), qualities=(), failed={"gmlp": "no"})}, "tex")
 
 
 @pytest.mark.parametrize(("results", "tables"), [(made_up(), 1), (many(32), 2)])

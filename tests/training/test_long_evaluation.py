@@ -28,18 +28,20 @@ def model_of(length: int, member: str = "rope") -> Model:
     return model.double().eval()
 
 
-def by_hand(model: Model, tokens: list[int], length: int, stride: int) -> tuple[float, list[int]]:
-    """Mean loss with one window a target, and how many tokens each target had before it."""
-    total, contexts = 0.0, []
+def by_hand(
+    model: Model, tokens: list[int], length: int, stride: int
+) -> tuple[list[float], list[int]]:
+    """Loss of each target with a window of its own, and how many tokens it had before it."""
+    losses, contexts = [], []
     for target in range(1, len(tokens)):
         # the first window that holds the target, as far as windows start at multiples of stride
         number = max(0, -(-(target - length) // stride))
         start = min(number * stride, len(tokens) - 1 - length)
         window = torch.tensor([tokens[start:target]])
         logits = model(window).logits[0, -1]
-        total += float(F.cross_entropy(logits[None], torch.tensor([tokens[target]])).detach())
+        losses.append(float(F.cross_entropy(logits[None], torch.tensor([tokens[target]])).detach()))
         contexts.append(target - start)
-    return total / (len(tokens) - 1), contexts
+    return losses, contexts
 
 
 CASES = [(7, 40), (7, 8), (7, 9), (5, 36), (16, 17), (4, 33)]
@@ -49,13 +51,25 @@ CASES = [(7, 40), (7, 8), (7, 9), (5, 36), (16, 17), (4, 33)]
 @pytest.mark.parametrize("stride", [1, 2, 3, 4])
 def test_sliding_windows_equal_one_window_a_target(length: int, held_out: int, stride: int) -> None:
     data, model = tiny_text(length, held_out, held_out), model_of(length)
-    found = evaluate_long(model, data, mode="sliding", stride=stride, batch=3)
+    each: list[torch.Tensor] = []
+    found = evaluate_long(model, data, mode="sliding", stride=stride, batch=3, each=each)
     expected, contexts = by_hand(model, data.validation.tolist(), length, stride)
     assert found is not None
-    assert found["loss"] == pytest.approx(expected, rel=1e-9)
+    assert found["loss"] == pytest.approx(sum(expected) / len(expected), rel=1e-9)
+    # in the order of the text
+    assert torch.cat(each).tolist() == pytest.approx(expected, rel=1e-9)
     assert found["scored"] == held_out - 1
     assert (found["window"], found["stride"]) == (length, stride)
     assert min(contexts[length:], default=length) >= length - stride + 1
+
+
+def test_losses_of_a_text_that_is_read_in_order_are_those_of_one_window() -> None:
+    data, model = tiny_text(7, 40, 40), model_of(64)
+    each: list[torch.Tensor] = []
+    evaluate_long(model, data, mode="recurrent", each=each)
+    tokens = torch.from_numpy(np.asarray(data.validation).astype(np.int64))
+    expected = F.cross_entropy(model(tokens[None, :-1]).logits[0], tokens[1:], reduction="none")
+    torch.testing.assert_close(torch.cat(each), expected.detach(), check_dtype=False)
 
 
 @pytest.mark.parametrize(("length", "held_out"), CASES)
@@ -92,7 +106,7 @@ def test_what_does_not_fit_is_refused() -> None:
     with pytest.raises(ConfigError, match="side by side have no 'stride'"):
         evaluate_long(model, data, stride=3)
     copy: Dataset = load_dataset(DataConfig(source="copy", length=8))
-    with pytest.raises(UnsupportedError, match="leave the mode out"):
+    with pytest.raises(UnsupportedError, match="leave 'mode' and 'each' out"):
         evaluate_long(model, copy, mode="sliding")
 
 

@@ -35,6 +35,9 @@ class EvalOptions(TrainedOptions, BeamConfig, PlayConfig):
     """sequences a forward pass"""
     precision: Literal["float32", "bfloat16"] = "float32"
     """bfloat16 computes under autocast"""
+    each: Literal["line", "document"] | None = None
+    """write the bits of each line, or document (a file, a row of a table), as CSV, most bits a byte
+    first (lm); windows slide unless another mode is given, so that tokens have text before them"""
     mode: Literal["nonoverlapping", "sliding", "recurrent"] | None = None
     """how windows of --length tokens lie over a text (lm): side by side, or a stride apart, each
     scoring what is new in it, or in order, each going on from the one before; draws the loss by
@@ -49,7 +52,7 @@ class EvalOptions(TrainedOptions, BeamConfig, PlayConfig):
     """measure windows of each of these lengths in turn and draw the loss against them (lm)"""
     out: str | None = None
     """with --lengths, --mode or --sweep: the picture to write (default: RUN/lengths.png,
-    RUN/MODE.png or RUN/sweep.png)"""
+    RUN/MODE.png or RUN/sweep.png); with --each: the CSV (default: RUN/each-line.csv)"""
     store: str | None = None
     """folder of a datastore that the model reads (`everyformer index`; lm)"""
     knn: KnnOptions = field(default_factory=KnnOptions)

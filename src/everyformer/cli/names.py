@@ -38,7 +38,7 @@ ELSEWHERE: dict[str, str] = {
 MATTER: dict[str, str] = {
     "train": "data task length steps budget-seconds lr width layers from out resume",
     "compare": "data task length budget-seconds seeds match lr-grid width layers out resume",
-    "eval": "data length sequences mode lengths store episodes average bleu device out json",
+    "eval": "data length sequences each mode lengths store episodes bleu device out json",
     "generate": "prompt tokens temperature top-k top-p seed beam state images episodes device out",
     "bench": "lengths decode width heads backward precision device threads peers json",
     "calibrate": "data lines prompts tokens delta epsilon metric thresholds seed json",

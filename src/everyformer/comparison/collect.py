@@ -3,6 +3,7 @@
 import csv
 import io
 import shlex
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -17,19 +18,21 @@ from everyformer.comparison.playing import mean_of
 from everyformer.comparison.results import (
     Calibrated,
     FailedRow,
-    Interval,
     Metric,
     Result,
     Results,
     Run,
     TableRow,
     Verdict,
+    interval_of,
+    quality_of,
 )
 from everyformer.comparison.summary import curve, member_row, quality_metric, rank, time_to
 from everyformer.comparison.trainings import Finished
 from everyformer.comparison.verdict import FEWEST_STEPS, same_functions, verdict
 from everyformer.core import plugins
 from everyformer.core.config import to_dict
+from everyformer.core.means import MEANS
 from everyformer.core.tasks import TASKS
 from everyformer.data.dataset import Dataset
 from everyformer.system.files import write_text
@@ -93,10 +96,11 @@ def collect(
     metric = quality_metric(dataset.task, done[0]["evaluation"]) if done else "loss"
     rows: list[TableRow | FailedRow] = []
     runs: list[Run] = []
+    tried = [_run(job, result, folder) for job, result in finished if not job.chosen]
     for entrant in ready:
         if entrant.member in able - trained:
             continue
-        trainings = [(j, result) for j, result in finished if j.member == entrant.member]
+        trainings = [(j, r) for j, r in finished if j.member == entrant.member and j.chosen]
         results = [result for _, result in trainings]
         rows.append(_row(entrant, results, dataset.task, metric, calibrated.get(entrant.member)))
         runs += [_run(job, result, folder) for job, result in trainings]
@@ -112,6 +116,7 @@ def collect(
     for row in complete:
         own_runs = [r for r in runs if r["member"] == row["member"]]
         curves = [r["evaluations"] for r in own_runs]
+        row["lr"] = own_runs[0]["lr"]
         row["seconds_to_slowest"] = time_to(qualities[-1], curves, metric)
         row["parameter_ratio"] = row["parameters"] / base if base else None
         row["beats_attention_from"] = crossover(points, row["member"])
@@ -143,6 +148,7 @@ def collect(
         "better": METRICS[metric].better,
         "rows": ranked,
         "runs": runs,
+        "tried": tried,
         "bench": [to_dict(point) for point in points],
         "contrasts": told,
         "verdict": judged,
@@ -160,35 +166,63 @@ def collect(
 def write(results: Results, folder: Path) -> None:
     """results.json and results.csv."""
     write_json(folder / "results.json", dict(results))
-    columns, lines = as_lines(results)
-    table = io.StringIO(newline="")
-    writer = csv.DictWriter(table, columns, extrasaction="ignore")
+    write_text(folder / "results.csv", as_csv({"": results}))
+
+
+def as_csv(compared: Mapping[str, Results]) -> str:
+    """`as_lines` as CSV; of several comparisons each line begins with the name of its own."""
+    lines = [
+        {"comparison": name, **line} if len(compared) > 1 else line
+        for name, results in compared.items()
+        for line in as_lines(results)
+    ]
+    text = io.StringIO(newline="")
+    writer = csv.DictWriter(text, dict.fromkeys(key for line in lines for key in line))
     writer.writeheader()
     writer.writerows(lines)
-    write_text(folder / "results.csv", table.getvalue())
+    return text.getvalue()
 
 
-def as_lines(results: Results) -> tuple[list[str], list[dict[str, Any]]]:
-    """The columns of results.csv and its lines, one a member."""
-    lines = [_line(row) if row["status"] == "done" else dict(row) for row in results["rows"]]
-    columns = ["member", "status", "parameters", "seeds", "quality", "quality_low", "quality_high"]
-    columns += ["tokens_per_second", "tokens_per_second_low", "tokens_per_second_high"]
-    columns += ["peak_bytes", "tokens", "flops", "steps", "seconds_to_slowest"]
-    columns += ["beats_attention_from"]
-    columns += dict.fromkeys(key for line in lines for key in line if "_after_" in key)
-    return [*columns, "error"], lines
+def as_lines(results: Results) -> list[dict[str, Any]]:
+    """The lines of results.csv, one a seed of a member."""
+    runs: dict[str, list[Run]] = {}
+    for run in results["runs"]:
+        runs.setdefault(run["member"], []).append(run)
+    rows = results["rows"]
+    return [_line(row, run, results) for row in rows for run in runs.get(row["member"], [None])]
 
 
-def _line(row: TableRow) -> dict[str, Any]:
-    """A row with a column each for the ends of intervals, and for each number of tokens before one
-    that is timed."""
-    line: dict[str, Any] = dict(row)
+def _line(row: TableRow | FailedRow, run: Run | None, results: Results) -> dict[str, Any]:
+    """A training, and what is known of all seeds of its member; a column each for the ends of
+    intervals, and for each number of tokens before one that is timed."""
+    metric, first, state = results["metric"], results["rows"][0]["member"], run or row
+    line: dict[str, Any] = {"member": row["member"], "seed": run and run["seed"]}
+    line |= {"lr": run and run["lr"], "status": state["status"], "error": state.get("error")}
 
-    def put(name: str, value: float | None, spread: Interval | None) -> None:
+    def put(name: str, value: float | None, spread: Sequence[float] | None) -> None:
         low, high = spread or (None, None)
         line.update({name: value, f"{name}_low": low, f"{name}_high": high})
 
-    put("quality", row["quality"], row["interval"])
+    if run is not None and run["status"] == "done":
+        evaluation, played = run["evaluation"], run.get("played")
+        line["metric"] = metric
+        put("quality", quality_of(evaluation, metric), interval_of(evaluation, metric))
+        line |= {name: run.get(name) for name in ("tokens", "flops", "steps", "seconds")}
+        line |= {m.name: evaluation[m.name] for m in MEANS.values() if m.name in evaluation}
+        line |= {"played_return": played["return"]} if played else {}
+    if row["status"] != "done":
+        return line
+    put("mean", row["quality"], row["interval"])
+    line["tier"] = " ".join(row["letters"])
+    for one in results["contrasts"]:
+        if {one["better"], one["worse"]} == {row["member"], first}:
+            # positive where the first of the table is the better
+            sign = 1 if one["better"] == first else -1
+            ends = sorted(sign * end for end in one["interval"])
+            put("difference_to_first", sign * one["difference"], ends)
+            line["p_to_first"] = one["probability"]
+    known = ("parameters", "seeds", "peak_bytes", "seconds_to_slowest", "beats_attention_from")
+    line |= {name: row.get(name) for name in known}
     put("tokens_per_second", row["tokens_per_second"], row["speed_spread"])
     for context, value in row["decode_ms"].items():
         put(f"ms_after_{context}", value, row["decode_spread"].get(context))

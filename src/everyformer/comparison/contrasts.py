@@ -1,9 +1,10 @@
 """Differences between members: which are surely there, and the smallest that could have been seen.
 
 Trainings of one seed share the order of data and the held-out items, so that members are compared
-by their differences seed for seed (Student's paired test). All pairs are one family of tests: the
-probabilities are corrected (Holm 1979), so that in 95% of comparisons of equal members no pair is
-told apart. One training each says nothing of training's luck: then no pair is.
+by their differences seed for seed (Student's paired test). All pairs are one family of tests:
+probabilities and intervals are corrected alike (Bonferroni: by the number of pairs), so that in 95%
+of comparisons no equal pair is told apart, and a pair is exactly where its interval excludes 0. One
+training each says nothing of training's luck: then no pair is.
 
 Where seeds are added until a comparison is settled, it is judged at several looks that were planned
 before. Each may err by its part of the 5% (Bonferroni over looks), so that whichever is the last,
@@ -52,20 +53,21 @@ def _judged(rows: Sequence[TableRow], metric: Metric, seeds: int, looks: int) ->
     """All pairs by their first ``seeds``, at one of so many ``looks``."""
     sign, pairs = METRICS[metric].sign, list(itertools.combinations(rows, 2))
     by_seed = [_differences(a, b, sign)[:seeds] for a, b in pairs]
-    corrected = [min(1.0, looks * p) for p in holm([p_value(each) for each in by_seed])]
-    # where one has more seeds than another, the means of the rows are not of the same seeds
-    turned = [statistics.mean(each) < 0 for each in by_seed]
-    return [
-        {
-            "better": (b if turn else a)["member"],
-            "worse": (a if turn else b)["member"],
-            "difference": abs(statistics.mean(each)),
-            "interval": mean_interval([-d if turn else d for d in each], level_of(rows, looks)),
-            "probability": p,
-            "apart": p < ERROR,
-        }
-        for (a, b), each, p, turn in zip(pairs, by_seed, corrected, turned, strict=True)
-    ]
+    told: list[Contrast] = []
+    for (a, b), each in zip(pairs, by_seed, strict=True):
+        # where one has more seeds than another, the means of the rows are not of the same seeds
+        if statistics.mean(each) < 0:
+            a, b, each = b, a, [-d for d in each]
+        interval = mean_interval(each, level_of(rows, looks))
+        told.append({
+            "better": a["member"],
+            "worse": b["member"],
+            "difference": statistics.mean(each),
+            "interval": interval,
+            "probability": min(1.0, len(pairs) * looks * p_value(each)),
+            "apart": interval[0] > 0,
+        })  # fmt: skip
+    return told
 
 
 def level_of(rows: Sequence[TableRow], looks: int = 1) -> float:
@@ -82,15 +84,6 @@ def _differences(better: TableRow, worse: TableRow, sign: int) -> list[float]:
     """By how much one is better than another, seed for seed."""
     pairs = zip(better["values"], worse["values"], strict=False)
     return [sign * (b - a) for a, b in pairs]
-
-
-def holm(probabilities: Sequence[float]) -> list[float]:
-    """Probabilities of a family of tests, each corrected for all that are no smaller."""
-    corrected, largest = [1.0] * len(probabilities), 0.0
-    for rank, n in enumerate(sorted(range(len(probabilities)), key=probabilities.__getitem__)):
-        largest = max(largest, (len(probabilities) - rank) * probabilities[n])
-        corrected[n] = min(1.0, largest)
-    return corrected
 
 
 def within_margin(

@@ -57,6 +57,8 @@ class Job:
     lr: float
     folder: str
     run: RunSpec
+    chosen: bool = True
+    """False: of the grid, and another learning rate was better"""
 
 
 def entrants(config: CompareConfig, dataset: Dataset) -> list[Entrant]:

@@ -179,6 +179,8 @@ class TableRow(TypedDict):
     interval_of: Literal["seeds", "validation sequences"]
     values: list[float]
     """the quality of each seed"""
+    lr: NotRequired[float]
+    """peak learning rate of its trainings"""
     tokens_per_second: float | None
     """this and what else is measured in turn is None or empty where it could not be timed"""
     trained_tokens_per_second: float
@@ -296,6 +298,8 @@ class Results(TypedDict):
     rows: list[TableRow | FailedRow]
     """best first"""
     runs: list[Run]
+    tried: NotRequired[list[Run]]
+    """trainings by the learning rates of the grid that were not chosen"""
     bench: list[dict[str, Any]]
     """see `points`"""
     contrasts: list[Contrast]

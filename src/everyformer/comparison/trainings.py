@@ -7,7 +7,7 @@ finished stays in its folder.
 import math
 import signal
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from everyformer.comparison.config import CompareConfig
@@ -77,8 +77,8 @@ class Trainings:
             self._note(one)
 
     def _finished(self, entrant: Entrant, seeds: int) -> Finished | None:
-        """All trainings of one member with their results: of its learning rates first, then of
-        every seed by the best one. None if some are to come, of which those that can are started.
+        """All trainings of one member with their results: of every seed by the best of its learning
+        rates, then of the others. None if some are to come, of which those that can are started.
         """
         config, first = self.config, self.config.training.seed
         tried = self._results([job(config, entrant, first, rate) for rate in config.lr_grid])
@@ -88,7 +88,9 @@ class Trainings:
         for planned, result in tried:
             if result["status"] == "done" and result["evaluation"]["loss"] < best:
                 lr, best = planned.lr, result["evaluation"]["loss"]
-        return self._results([job(config, entrant, first + n, lr) for n in range(seeds)])
+        kept = self._results([job(config, entrant, first + n, lr) for n in range(seeds)])
+        others = [(replace(p, chosen=False), result) for p, result in tried if p.lr != lr]
+        return None if kept is None else kept + others
 
     def _results(self, every: list[Job]) -> Finished | None:
         """These with their results; None if some are to come, of which those that can are started.

@@ -38,7 +38,7 @@ class Comparison(Outcome):
         return as_html(self.results) if self.results else None
 
     def to_pandas(self) -> pandas.DataFrame:
-        """The lines of results.csv, one a member: means with the ends of their intervals.
+        """The lines of results.csv, one a seed of each member (docs/compare.md).
 
         Raises:
             EveryformerError: pandas is not installed.
@@ -50,8 +50,7 @@ class Comparison(Outcome):
                 "to_pandas needs the package 'pandas', which is not installed; install it with: "
                 "pip install pandas"
             ) from error
-        columns, lines = as_lines(self.results) if self.results else ([], [])
-        return DataFrame(lines, columns=columns)
+        return DataFrame(as_lines(self.results) if self.results else [])
 
 
 def compare(

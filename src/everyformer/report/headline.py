@@ -4,6 +4,7 @@ No winner is named while members wait, where the verdict has doubts, among membe
 first tier, or where the numbers that are shown do not differ.
 """
 
+import math
 import re
 from collections.abc import Callable, Iterator, Sequence
 
@@ -28,7 +29,7 @@ def answer(results: Results, *, short: bool = False) -> str:
             "No member could be trained: the table gives the reason for each."
         )
     sentences = [progress(results), *_seers(rows)]
-    sentences += [_standing(results, rows, short), *same_functions(rows)]
+    sentences += [_standing(results, rows, short), *same_functions(rows), *_edges(results, rows)]
     sentences.append(_ended(results, rows))
     best = winners(results)
     sentences += [
@@ -112,6 +113,26 @@ def same_functions(rows: Sequence[TableRow]) -> list[str]:
     ]
 
 
+def _edges(results: Results, rows: Sequence[TableRow]) -> Iterator[str]:
+    """A sentence about each end of the grid that was the best learning rate of some member."""
+    grid = results["config"]["lr_grid"]
+    ends = ((max(grid), "largest", True), (min(grid), "smallest", False)) if grid else ()
+    for lr, which, up in ends:
+        names = [row["member"] for row in rows if row.get("lr") == lr]
+        if names and len(set(grid)) > 1:
+            yield (
+                f"The best learning rate of {listed(names)} is {lr:g}, the {which} tried; try "
+                f"{', '.join(beyond(lr, up=up))} (--lr-grid)."
+            )
+
+
+def beyond(lr: float, *, up: bool) -> list[str]:
+    """The next two of ... 1e-3, 3e-3, 1e-2 ... that are at least twice a rate, or half of it."""
+    power, factor = math.floor(math.log10(lr)), 1 if up else -1
+    steps = [f"{digit}e{n}" for n in range(power - 2, power + 3) for digit in (1, 3)][::factor]
+    return [step for step in steps if (float(step) / lr) ** factor > 1.99][:2]
+
+
 def _standing(results: Results, rows: list[TableRow], short: bool) -> str:
     """The order, and what it is worth."""
     metric = METRICS[results["metric"]]
@@ -166,7 +187,7 @@ def _smallest(results: Results, rows: list[TableRow]) -> str:
     half = seeds_for(rows, metric, seen / 2, looks)
     more = f"; {half - seeds} more for {written(seen / 2)}" if half else ""
     of = ""
-    # a pair that scatters less, or the last one of many to be judged, needs less
+    # a pair that scatters less needs less
     shown = [one for one in results["contrasts"] if one["apart"] and one["difference"] < seen]
     if shown:
         one = min(shown, key=lambda one: one["difference"])

@@ -63,7 +63,7 @@ def _interval_notes(rows: list[TableRow]) -> Iterator[str]:
     if len(set(letters)) < len(letters):
         yield (
             "Tiers: members with a letter in common cannot be told apart; others are, seed for "
-            "seed (Student's paired test, corrected for all pairs as by Holm)."
+            "seed (Student's paired test, corrected for the number of pairs)."
         )
     if rows and rows[0]["interval_of"] != "seeds":
         yield (

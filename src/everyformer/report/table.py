@@ -52,8 +52,6 @@ class Column:
     """a second line"""
     spread: Callable[[TableRow], Interval | None] = lambda row: None
     """how sure the value is"""
-    unit: str = ""
-    """of the bare value, where the written one brings its own"""
     tiers: bool = False
     """whether members are told apart by their tiers, not by ``spread``"""
 
@@ -66,7 +64,6 @@ class Cell:
     """None: unknown"""
     text: str
     below: str
-    spread: Interval | None
     best: bool
     """whether it may be called the best of its column, with all that cannot be told from it"""
 
@@ -106,7 +103,7 @@ def table(results: Results, styles: Styles) -> str:
 def _cell(row: TableRow, column: Column, best: set[str]) -> Cell:
     value = column.value(row)
     text = "-" if value is None else column.written(value)
-    return Cell(value, text, column.below(row), column.spread(row), row["member"] in best)
+    return Cell(value, text, column.below(row), row["member"] in best)
 
 
 def _line(
@@ -203,6 +200,8 @@ def _columns(results: Results) -> list[Column]:
     if crowded(results) and base is not None:
         title = f"difference to {base['member']}"
         columns.append(Column(title, lambda row: _difference(row, base, results)))
+    if results["config"]["lr_grid"]:
+        columns.append(Column("learning rate", lambda row: row.get("lr"), "{:g}".format))
     columns += [
         Column("parameters", lambda row: row["parameters"], "{:,}".format, None, _ratio),
         Column(
@@ -213,7 +212,7 @@ def _columns(results: Results) -> list[Column]:
             lambda row: between(row["speed_spread"], "{:,.0f}".format),
             lambda row: row["speed_spread"],
         ),
-        Column("memory of training", lambda row: row["peak_bytes"], size, "lower", unit="bytes"),
+        Column("memory of training", lambda row: row["peak_bytes"], size, "lower"),
         Column(
             "seconds to match the last row",
             lambda row: row["seconds_to_slowest"],
@@ -267,7 +266,6 @@ def _stream(context: str) -> Column:
         lambda row: row.get("decode_bytes", {}).get(context),
         size,
         "lower",
-        unit="bytes",
     )
 
 

@@ -1,14 +1,13 @@
 """The table of a comparison for a paper: Markdown, LaTeX with booktabs, and CSV."""
 
-import csv
-import io
 import textwrap
-from collections.abc import Callable
+from collections.abc import Mapping
 
-from everyformer.comparison.results import Results, TableRow, finished
+from everyformer.comparison.collect import as_csv
+from everyformer.comparison.results import Results, finished
 from everyformer.core.errors import ConfigError
 from everyformer.core.wording import listed
-from everyformer.report.table import cells
+from everyformer.report.table import Cell, cells
 from everyformer.report.words import question
 
 HEAD = 12
@@ -22,58 +21,77 @@ _LATEX = str.maketrans(
 )
 
 
-def table_text(results: Results, kind: str) -> str:
-    """The table as ``kind``: md, tex or csv. Numbers stand with their intervals; bold is what the
-    page calls the best.
+def table_text(compared: Mapping[str, Results], kind: str) -> str:
+    """The tables of ``compared`` in one as ``kind``: md, tex or csv. Numbers stand with their
+    intervals; bold is what the page of its comparison calls the best.
 
     Raises:
-        ConfigError: no member was trained to the end.
+        ConfigError: no member of one was trained to the end.
     """
-    if not finished(results):
-        raise ConfigError("there is no table yet, since no member was trained to the end")
-    return _WRITERS[kind](results)
+    for name, results in compared.items():
+        if not finished(results):
+            raise ConfigError(f"{name} has no table yet: no member was trained to the end")
+    return _WRITERS[kind](compared)
 
 
-def _markdown(results: Results) -> str:
-    columns, rows = cells(results)
-    lines = [["member", *(_plain(column.title, _MARKDOWN) for column in columns)]]
-    lines.append(["---", *["---:"] * len(columns)])
-    for row, own in rows:
+def _joined(compared: Mapping[str, Results]) -> tuple[list[str], list[list[Cell]]]:
+    """The titles of all columns, and the cells of each row, its names first."""
+    several = len(compared) > 1
+    named = [(name, *cells(results)) for name, results in compared.items()]
+    titles = list(dict.fromkeys(column.title for _, columns, _ in named for column in columns))
+    rows = []
+    for name, columns, lines in named:
+        for row, own in lines:
+            known = dict(zip([column.title for column in columns], own, strict=True))
+            names = [*[name] * several, row["member"] + ("*" if row["leaks"] else "")]
+            rows.append([*map(_bare, names), *(known.get(title, _bare("-")) for title in titles)])
+    return [*["comparison"] * several, "member", *titles], rows
+
+
+def _bare(text: str) -> Cell:
+    return Cell(None, text, "", best=False)
+
+
+def _markdown(compared: Mapping[str, Results]) -> str:
+    titles, rows = _joined(compared)
+    names = titles.index("member") + 1
+    lines = [[_plain(title, _MARKDOWN) for title in titles]]
+    lines.append([*["---"] * names, *["---:"] * (len(titles) - names)])
+    for own in rows:
         texts = [
             (f"**{text}**" if cell.best else text)
             + (f" ({_plain(cell.below, _MARKDOWN)})" if cell.below else "")
             for cell in own
             for text in [_plain(cell.text, _MARKDOWN)]
         ]
-        lines.append([_plain(_name(row), _MARKDOWN), *texts])
+        lines.append(texts)
     table = "\n".join(f"| {' | '.join(line)} |" for line in lines)
-    return f"{table}\n\n{_plain(_caption(results, 'In brackets'), _MARKDOWN)}\n"
+    return f"{table}\n\n{_plain(_captions(compared, 'In brackets'), _MARKDOWN)}\n"
 
 
-def _latex(results: Results) -> str:
+def _latex(compared: Mapping[str, Results]) -> str:
     """A table as wide as the page; a heading is stacked, an interval stands below its number."""
-    columns, rows = cells(results)
-    titles = ["member", *(column.title for column in columns)]
+    titles, rows = _joined(compared)
+    names = titles.index("member") + 1
     heads = [textwrap.wrap(title, HEAD, break_long_words=False) for title in titles]
     high = max(map(len, heads))
     stacked = zip(*([""] * (high - len(head)) + head for head in heads), strict=True)
     lines = [_latex_row([_plain(words, _LATEX) for words in line]) for line in stacked]
     lines.append(r"\midrule")
-    for row, own in rows:
+    for own in rows:
         texts = [(_plain(cell.text, _LATEX), cell.best) for cell in own]
-        values = [rf"\textbf{{{text}}}" if best else text for text, best in texts]
-        lines.append(_latex_row([_plain(_name(row), _LATEX), *values]))
+        lines.append(_latex_row([rf"\textbf{{{text}}}" if best else text for text, best in texts]))
         if any(cell.below for cell in own):
-            lines.append(_latex_row(["", *(_plain(cell.below, _LATEX) for cell in own)]))
+            lines.append(_latex_row([_plain(cell.below, _LATEX) for cell in own]))
     return "\n".join([
         r"% \usepackage{booktabs}",
         r"\begin{table*}",
         r"\centering",
         r"\scriptsize",
         r"\setlength{\tabcolsep}{3pt}",
-        rf"\caption{{{_plain(_caption(results, 'Below a number'), _LATEX)}}}",
+        rf"\caption{{{_plain(_captions(compared, 'Below a number'), _LATEX)}}}",
         r"\label{tab:everyformer}",
-        rf"\begin{{tabular}}{{l{'r' * len(columns)}}}",
+        rf"\begin{{tabular}}{{{'l' * names}{'r' * (len(titles) - names)}}}",
         r"\toprule",
         *lines,
         r"\bottomrule",
@@ -83,36 +101,17 @@ def _latex(results: Results) -> str:
     ])  # fmt: skip
 
 
-def _csv(results: Results) -> str:
-    """Numbers as they are, with the ends of their intervals where there are any."""
-    columns, rows = cells(results)
-    spread = [any(own[n].spread for _, own in rows) for n in range(len(columns))]
-    text = io.StringIO(newline="")
-    writer = csv.writer(text)
-    heads = ["member"]
-    for column, known in zip(columns, spread, strict=True):
-        title = column.title + (f" ({column.unit})" if column.unit else "")
-        heads += [title, f"{title}: low", f"{title}: high"] if known else [title]
-    writer.writerow(heads)
-    for row, own in rows:
-        values = [
-            value
-            for n, cell in enumerate(own)
-            for value in (cell.value, *((cell.spread or ("", "")) if spread[n] else ()))
-        ]
-        writer.writerow([row["member"], *values])
-    return text.getvalue()
-
-
-_WRITERS: dict[str, Callable[[Results], str]] = {"md": _markdown, "tex": _latex, "csv": _csv}
+_WRITERS = {"md": _markdown, "tex": _latex, "csv": as_csv}
 
 
 def _latex_row(texts: list[str]) -> str:
     return rf"{' & '.join(texts)} \\"
 
 
-def _name(row: TableRow) -> str:
-    return row["member"] + ("*" if row["leaks"] else "")
+def _captions(compared: Mapping[str, Results], place: str) -> str:
+    """The caption of a comparison, or of several, each after its name."""
+    texts = {name: _caption(results, place) for name, results in compared.items()}
+    return " ".join(f"{name}: {text}" if len(texts) > 1 else text for name, text in texts.items())
 
 
 def _caption(results: Results, place: str) -> str:

@@ -59,7 +59,8 @@ def cells(results: Results) -> tuple[list[str], list[list[Any]]]:
     """The headers and the rows of the table, members that failed last."""
     metric, done = results["metric"], finished(results)
     contexts = contexts_of(done)
-    headers = ["member", "tier", METRICS[metric].unit, "95% interval", "parameters", "steps"]
+    headers = ["member", "tier", METRICS[metric].unit, "95% interval"]
+    headers += [*["learning rate"] * bool(results["config"]["lr_grid"]), "parameters", "steps"]
     headers += ["tokens/s in training", "memory", "s to match the last row"]
     headers += [f"ms a token after {int(c):,}" for c in contexts]
     headers += [f"memory a stream after {int(c):,}" for c in contexts]
@@ -93,6 +94,7 @@ def _cells(row: TableRow, results: Results, contexts: list[str]) -> list[Any]:
         "".join(row["letters"]),
         quality(row["quality"], metric),
         interval(row, metric),
+        *[row.get("lr")] * bool(results["config"]["lr_grid"]),
         f"{row['parameters']:,}",
         f"{row['steps']:,.0f}",
         _spread(row["tokens_per_second"], row["speed_spread"]),

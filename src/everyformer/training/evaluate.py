@@ -313,6 +313,7 @@ def evaluate_long(
     mode: Mode = "nonoverlapping",
     stride: int | None = None,
     streams: int = 1,
+    each: list[torch.Tensor] | None = None,
     **options: Any,
 ) -> dict[str, Any] | None:
     """Losses of a long held-out text under a model that reads windows of ``length`` tokens.
@@ -331,6 +332,7 @@ def evaluate_long(
         stride: S, tokens between windows that slide (default: half a window).
         streams: stretches of the text that are read side by side (recurrent); each starts with an
             empty state, so 1 is the exact reading of one text.
+        each: takes in the loss of every target, in the order of the text where ``streams`` is 1.
         options: of `evaluate`.
 
     Returns:
@@ -345,7 +347,7 @@ def evaluate_long(
     if not isinstance(dataset, TextDataset):
         raise UnsupportedError(
             f"windows lie over a text that is predicted (task lm); {dataset.name} is data of the "
-            f"task {dataset.task}: leave the mode out"
+            f"task {dataset.task}: leave 'mode' and 'each' out"
         )
     if mode != "sliding":
         if stride is not None:
@@ -371,7 +373,7 @@ def evaluate_long(
         if options.get("limit") is not None and not isinstance(dataset.tokenizer, ByteTokenizer):
             # tokens of a beginning may be longer or shorter than those of the whole
             dataset = dataclasses.replace(dataset, bytes_per_token=None)
-    curves, start = Curves(dataset.length), time.perf_counter()
+    curves, start = Curves(dataset.length, each), time.perf_counter()
     strided = dataclasses.replace(dataset, stride=stride)
     result = evaluate(model, strided, remember=False, curves=curves, **options)
     if result is None:

@@ -112,9 +112,11 @@ def begin(model: Any, rows: int) -> Any:
 
 
 class Curves:
-    """Sums of losses by position; contexts are counted in octaves: 1, 2 to 3, 4 to 7 ... tokens."""
+    """Sums of losses by position; contexts are counted in octaves: 1, 2 to 3, 4 to 7 ... tokens.
+    ``each`` takes in the losses of all scored targets, in the order of reading."""
 
-    def __init__(self, length: int) -> None:
+    def __init__(self, length: int, each: list[Tensor] | None = None) -> None:
+        self._each = each
         self._offsets = torch.zeros(2, length, dtype=torch.float64)
         self._contexts = torch.zeros(2, 64, dtype=torch.float64)
 
@@ -125,6 +127,8 @@ class Curves:
         logits = logits if logits.dtype == torch.float64 else logits.float()
         losses = F.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="none")
         losses = losses.view(targets.shape).double()
+        if self._each is not None:
+            self._each.append(losses[targets != IGNORED])
         scored = (targets != IGNORED).double()
         self._offsets += torch.stack((losses.sum(0), scored.sum(0)))
         context = read.before[:, None] + 1 + torch.arange(targets.shape[1])

@@ -13,14 +13,18 @@ TABLE, PAGE = "table", "page"
 
 
 def draw_table(options: ShowOptions, of_environment: dict[str, Any]) -> int:
-    """Write the table of a comparison, and print where it is."""
+    """Write the table of a comparison, or of several (--others), and print where it is."""
     from everyformer.report.table_text import table_text
     from everyformer.report.words import question
 
-    results = _required(options)
+    sources = (options.run, *options.others)
+    names = [expanded(source).name for source in sources]
+    if len(set(names)) < len(names):
+        names = [*sources]
+    every = dict(zip(names, [_required(options, source) for source in sources], strict=True))
     path = folder_of(options, expanded(options.run)) / f"{TABLE}.{options.format}"
-    write_text(path, table_text(results, str(options.format)), parents=True)
-    return tell(options, path, question(results))
+    write_text(path, table_text(every, str(options.format)), parents=True)
+    return tell(options, path, " ".join(map(question, every.values())))
 
 
 def draw_page(options: ShowOptions, of_environment: dict[str, Any]) -> int:
@@ -29,7 +33,7 @@ def draw_page(options: ShowOptions, of_environment: dict[str, Any]) -> int:
     from everyformer.report.comparison import page
     from everyformer.report.headline import answer
 
-    results, folder = _required(options), expanded(options.run)
+    results, folder = _required(options, options.run), expanded(options.run)
     path = folder_of(options, folder) / f"{PAGE}.{options.format}"
     if options.format == "pdf":
         write_booklet(results, path)
@@ -47,7 +51,7 @@ def draw_figures(options: ShowOptions, of_environment: dict[str, Any]) -> int:
     from everyformer.report.figures import draw_all
     from everyformer.report.style import save_figure
 
-    drawings = {drawing.name: drawing for drawing in draw_all(_required(options))}
+    drawings = {drawing.name: drawing for drawing in draw_all(_required(options, options.run))}
     if not drawings:
         raise ConfigError(f"{options.run} has no figures, since no member was trained to the end")
     if options.what not in ("all", *drawings):
@@ -65,11 +69,11 @@ def draw_figures(options: ShowOptions, of_environment: dict[str, Any]) -> int:
     return 0
 
 
-def _required(options: ShowOptions) -> Any:
-    """The results of the comparison that is named."""
-    if not is_comparison(options.run):
+def _required(options: ShowOptions, source: str) -> Any:
+    """The results of the comparison in ``source``."""
+    if not is_comparison(source):
         raise Spelled(
-            f"'{options.what}' is of a comparison, and '{options.run}' is no folder of one: "
+            f"'{options.what}' is of a comparison, and '{source}' is no folder of one: "
             "`everyformer compare` makes one"
         )
-    return compared(options.run)
+    return compared(source)

@@ -44,7 +44,8 @@ class ShowOptions(VerbOptions, PlayConfig):
     html or pdf (default: the first of these)"""
     others: tuple[str, ...] = ()
     """curves: further runs, or folders of comparisons, that are drawn too; those that differ by
-    their seeds alone are one curve with its interval"""
+    their seeds alone are one curve with its interval; table: further comparisons, whose rows
+    follow"""
     text: str | None = None
     """what the model reads (default: a piece of the run's validation data; a saved model reads
     random tokens)"""

@@ -21,7 +21,7 @@ from everyformer.cli.show.inside import draw_inside
 from everyformer.cli.show.neighbours import NEIGHBOURS, draw_neighbours
 from everyformer.cli.show.options import Format, ShowOptions
 from everyformer.cli.show.saved import SAVED, draw_saved
-from everyformer.core.errors import ConfigError, Spelled
+from everyformer.core.errors import Spelled
 from everyformer.core.wording import listed
 
 
@@ -40,7 +40,7 @@ INSIDE = ShownPicture(draw_inside, frozenset({"format", "task", "text", "length"
 COMPARED = ShownPicture(draw_figures, frozenset({"format"}))
 """the figures of a comparison"""
 PICTURES: dict[str, ShownPicture] = {
-    TABLE: ShownPicture(draw_table, frozenset({"format"}), ("md", "tex", "csv")),
+    TABLE: ShownPicture(draw_table, frozenset({"format", "others"}), ("md", "tex", "csv")),
     PAGE: ShownPicture(draw_page, frozenset({"format"}), ("html", "pdf")),
     **dict.fromkeys(SAVED, ShownPicture(draw_saved, frozenset({"format"}))),
     **dict.fromkeys(EPISODES, ShownPicture(draw_episodes, PLAYED | {"format"})),
@@ -67,7 +67,7 @@ def draw(options: ShowOptions, of_environment: dict[str, Any]) -> int:
         if name not in picture.reads | {"run", "what", "out", "json"}:
             able = [f"'{other}'" for other, known in PICTURES.items() if name in known.reads]
             inside = ["pictures of the inside of a model"] * (name in INSIDE.reads)
-            raise ConfigError(
+            raise Spelled(
                 f"{flag} is of {listed([*inside, *able], 'and')}, not of '{options.what}': leave "
                 "it out"
             )

@@ -36,6 +36,8 @@ from everyformer.system.pulse import doing
 from everyformer.training.worth import worth
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from everyformer.cli.trained import TrainedRun
     from everyformer.data.dataset import Dataset
     from everyformer.models.base import Model
@@ -65,7 +67,9 @@ def run(words: Sequence[str]) -> int:
     )
     if options.out is not None:
         # before it is measured
-        named_as(options.out, FIGURES)
+        named_as(options.out, FIGURES if options.each is None else (".csv",))
+    if options.each is not None:
+        options = _in_turn(options)
     windowed = options.mode is not None or options.stride is not None or options.streams != 1
     check_sweep(options, windowed)
     from everyformer.cli.threads import choose_threads
@@ -109,7 +113,7 @@ def run(words: Sequence[str]) -> int:
         return _lengths(trained, model, options, default, rules)
     if options.out is not None and not windowed:
         raise ConfigError(
-            "--out is where the picture of --lengths, --mode or --sweep goes: leave it out"
+            "--out is of --each, or of the picture of --lengths, --mode or --sweep: leave it out"
         )
     many = options.sequences is None or options.sequences > 2 * options.batch
     if many and not TASKS[trained.task].acts:
@@ -118,12 +122,20 @@ def run(words: Sequence[str]) -> int:
     translations = _translations(model, dataset, options)
     if windowed:
         from everyformer.report.lengths import draw_positions
+        from everyformer.training.scored import write_scores
 
+        losses: list[Tensor] = []
+        rules |= {} if options.each is None else {"each": losses}
         with doing(f"evaluating in windows of {dataset.length:,}"):
             evaluation = _in_windows(model, dataset, options, rules)
-        out = _picture(trained, options, options.mode or "nonoverlapping")
-        draw_positions(evaluation, out)
-        say(f"loss by place and by context: {out}")
+        if options.each is None:
+            out = _picture(trained, options, f"{options.mode or 'nonoverlapping'}.png")
+            draw_positions(evaluation, out)
+            say(f"loss by place and by context: {out}")
+        else:
+            out = _picture(trained, options, f"each-{options.each}.csv")
+            write_scores(dataset, losses, options.each, out)
+            say(f"bits of every {options.each}, the strangest first: {out}")
     else:
         with doing(f"evaluating on the held-out part of {dataset.name}"):
             result = evaluate(model, dataset, details=True, **rules)
@@ -136,6 +148,18 @@ def run(words: Sequence[str]) -> int:
         doubt = CHANGED if changed else leak and NOT_WRITING
         _print(evaluation, trained, dataset, doubt)
     return 0
+
+
+def _in_turn(options: EvalOptions) -> EvalOptions:
+    """The options for lines, with windows that slide if nothing else is said; options by which not
+    every token is scored once, in order, are refused."""
+    several = options.lengths or options.sweep or options.search_exits is not None
+    if several or options.sequences is not None or options.streams > 1:
+        raise ConfigError(
+            "--each reads the whole text once, in order: leave out --sequences, --streams, "
+            "--lengths, --sweep and --search-exits"
+        )
+    return dataclasses.replace(options, mode=options.mode or "sliding")
 
 
 def _default(line: Line[EvalOptions]) -> EvalOptions:
@@ -246,8 +270,8 @@ def _in_windows(
 
 
 def _picture(trained: TrainedRun, options: EvalOptions, name: str) -> Path:
-    """Path of the picture."""
-    return expanded(options.out) if options.out is not None else trained.path / f"{name}.png"
+    """Path of the picture, or of the CSV."""
+    return expanded(options.out) if options.out is not None else trained.path / name
 
 
 def _lengths(
@@ -272,7 +296,7 @@ def _lengths(
         with doing(f"evaluating in windows of {length:,}"):
             evaluations.append(_in_windows(model, dataset, options, rules))
         say(f"{length:,} tokens a window: loss {evaluations[-1]['loss']:.4f}")
-    out = _picture(trained, options, "lengths")
+    out = _picture(trained, options, "lengths.png")
     known = None if trained.saved else int(trained.values["data"]["length"])
     draw_lengths(evaluations, known, out)
     if options.json:
