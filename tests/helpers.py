@@ -13,6 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import everyformer as ef
 from everyformer.blocks.feedforward import FeedForward
 from everyformer.blocks.passing import Pass
+from everyformer.cli.names import full_name
 from everyformer.core.mixer import Mixer
 from everyformer.core.tasks import LM
 from everyformer.genes.feedforward import FEEDFORWARDS
@@ -25,6 +26,20 @@ graphs_take_all_pairs = pytest.mark.filterwarnings(
     "ignore::everyformer.core.dispatch.AllPairsWarning"
 )
 """of tests that ask for the results of graphs alone, in which a pattern may become a mask"""
+
+
+def overridden(words: Sequence[str], others: Sequence[str]) -> list[str]:
+    """``words`` of a command line less the flags that ``others`` give too, and the others."""
+
+    def name(flag: str) -> str:
+        return full_name(flag).partition("=")[0]
+
+    given = {name(word) for word in others if word.startswith("--")}
+    kept, gone = list[str](), False
+    for word in words:
+        gone = name(word) in given if word.startswith("--") else gone
+        kept += [] if gone else [word]
+    return [*kept, *others]
 
 
 def draw(*shape: int, seed: int = 1, dtype: torch.dtype = torch.float64) -> Tensor:

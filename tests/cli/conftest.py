@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from everyformer.cli import main
+from helpers import overridden
 
 SIZES = ("--width", "16", "--layers", "1", "--heads", "2", "--length", "16", "--batch", "4")
 Said = tuple[int, str, str]
@@ -66,7 +67,7 @@ def trained(tree: Path, say: Callable[..., Said]) -> Callable[..., Path]:
         out = tree / "runs" / member
         threads = ("--training.threads", "1")
         common = ("--data", "text.txt", "--steps", "3", "--out", str(out), *SIZES, *threads)
-        code, _, err = say("train", member, *common, *words)
+        code, _, err = say("train", member, *overridden(common, words))
         assert code == 0, err
         return out
 

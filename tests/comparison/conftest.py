@@ -10,6 +10,7 @@ from small_comparisons import SMALL, Compared
 from everyformer.cli import main
 from everyformer.comparison import calibration, decoding, launchers, rounds, worker
 from everyformer.system.stopping import Gentle
+from helpers import overridden
 
 TIME_STEPS = rounds.time_steps
 
@@ -63,7 +64,7 @@ def compare(
 
     def run(*words: str, out: str = "made", small: bool = True) -> Compared:
         capsys.readouterr()
-        code = main(["compare", *(SMALL if small else ()), *words, "--out", out])
+        code = main(["compare", *overridden(SMALL if small else (), words), "--out", out])
         said = capsys.readouterr()
         assert "Traceback" not in said.out + said.err
         return Compared(code, said.out, said.err, tree / out)
