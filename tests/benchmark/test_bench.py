@@ -25,6 +25,7 @@ from everyformer.cli.verbs.bench import exit_code, render
 from everyformer.core.errors import ConfigError, GeneError, PluginError
 from everyformer.core.operations import Counter
 from everyformer.family import list_members
+from helpers import overridden
 
 SMALL = Setting(width=16, heads=2, seconds=0.005, threads=1)
 
@@ -370,7 +371,7 @@ def test_what_cannot_be_measured_is_told_by_the_exit(
     words: tuple[str, ...], code: int, told: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     fixed = ("--lengths", "8", "--seconds", "0.005", "--threads", "1", "--width", "16")
-    assert main(["bench", "attention", *fixed, "--heads", "2", *words]) == code
+    assert main(["bench", "attention", *overridden([*fixed, "--heads", "2"], words)]) == code
     out, err = capsys.readouterr()
     assert told in out + err
     assert "enforce fail" not in out + err

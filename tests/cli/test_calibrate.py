@@ -12,6 +12,7 @@ from everyformer.cli.trained import open_run
 from everyformer.cli.verbs.calibrate import CalibrateOptions, _prompts
 from everyformer.data.config import DataConfig
 from everyformer.exits.certificate import Certificate
+from helpers import overridden
 
 FAST = [
     *("--tokens", "3", "--prompt-length", "4", "--prompts", "60", "--delta", "0.5"),
@@ -111,7 +112,7 @@ def test_prompts_are_lines_or_pieces_of_other_texts(say: Any, calm: str, tree: P
     fingerprints = set()
     for words in (("--lines",), (), ("--prompt-length", "5"), ("--seed", "4", "--prompts", "59")):
         data = ("--data", "lines.txt", *words)
-        code, out, err = say("calibrate", calm, *FAST, *data, "--json")
+        code, out, err = say("calibrate", calm, *overridden(FAST, data), "--json")
         assert code == 0, err
         assert f" prompts, drawn by --seed {4 if '--seed' in words else 0}" in err
         fingerprints.add(json.loads(out)["certificate"]["data"])
@@ -176,7 +177,8 @@ def test_a_certificate_of_another_model_is_refused(
 def test_what_is_refused(
     words: tuple[str, ...], told: str, refused: Callable[..., str], calm: str
 ) -> None:
-    assert told in refused("calibrate", calm, "--prompt-length", "4", "--tokens", "2", *words)
+    usual = ("--prompt-length", "4", "--tokens", "2")
+    assert told in refused("calibrate", calm, *overridden(usual, words))
     assert not (Path(calm) / "certificate.json").exists()
 
 

@@ -18,6 +18,7 @@ from everyformer.rl import (
     recipe,
     write_trajectories,
 )
+from helpers import overridden
 
 GRAPH = EnvironmentConfig("everyformer/GraphPath-v0", (), {"nodes": 6, "edges": 7, "steps": 6})
 TRACK = EnvironmentConfig("everyformer/MemoryTrack-v0", (1,))
@@ -67,7 +68,8 @@ def there(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_to_do_next_names_an_environment_where_the_data_do_not(
     source: str, ends: str, runs: Path, say: Say
 ) -> None:
-    words = ("train", "decision-transformer", "--data", source, *SIZES, "--steps", "1")
+    words = ("train", "decision-transformer", "--data", source)
+    words = (*words, *overridden(SIZES, ("--steps", "1")))
     code, out, _ = say(*words, "--model.decision.no-return-to-go", "--out", f"next-{source}")
     assert code == 0
     assert out.splitlines()[-1].endswith(f"eval next-{source} --episodes 20{ends}")
