@@ -42,6 +42,7 @@ CASES = {
         {**GPT2, "n_inner": 24, "activation_function": "relu", "tie_word_embeddings": False},
     ),
     "bert": ("BertForMaskedLM", {**SIZES, "hidden_act": "relu"}),
+    "bert, quick_gelu": ("BertForMaskedLM", {**SIZES, "hidden_act": "quick_gelu"}),
     "roberta": (
         "RobertaForMaskedLM",
         {**SIZES, "max_position_embeddings": 22, "hidden_act": "relu"},

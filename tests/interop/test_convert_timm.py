@@ -109,6 +109,9 @@ def test_what_has_no_counterpart_is_refused():
     }
     with pytest.raises(ConfigError, match=r"24 channels.*heads="):
         import_timm(vit)
+    for name, field in (("fc_norm.weight", "fc_norm"), ("reg_token", "reg_token")):
+        with pytest.raises(UnsupportedError, match=f"{field}=True"):
+            import_timm(vit | {name: torch.zeros(1, 1, 24)}, heads=4)
 
 
 @pytest.mark.parametrize("shape", [(), (0,), (3,), (2, 0), (2, 3), (1, 2, 3, 4, 5), (70_000, 1, 1)])

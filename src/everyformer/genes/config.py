@@ -96,7 +96,7 @@ class Architecture(Options):
     """kinds of segments that have vectors of their own (BERT: 2; 0: none)"""
     head_transform: bool = False
     """a linear layer, an activation and a norm before the output layer (mlm)"""
-    transform_activation: Literal["gelu", "gelu-tanh", "relu", "silu"] = "gelu"
+    transform_activation: Literal["gelu", "gelu-tanh", "gelu-sigmoid", "relu", "silu"] = "gelu"
     """between that layer and its norm"""
     head_bias: bool = False
     """a learned bias for each token, or intensity, in the output layer"""

@@ -143,6 +143,10 @@ def softmax_attention(
             enable_gqa=True if q.shape[1] != k.shape[1] else False,  # noqa: SIM210
         )
         y = named_once(y)
+        if mask is not None and torch.compiler.is_exporting():
+            # in ONNX torch's operator gives a mean, or NaN, to a query that sees nothing
+            seen = mask if mask.dtype == torch.bool else mask > -math.inf
+            y = y.masked_fill(~seen.any(-1, keepdim=True), 0)
         return y if v.shape[-1] == size else y[..., :size]
     take(ENGINE, "matrix", "torch's kernels know no softcap, no sink and no empty text")
     weights = attention_weights(

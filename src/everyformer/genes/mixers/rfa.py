@@ -205,6 +205,9 @@ class RFA(KernelAttention):
         if self.gate is None:
             return None
         logits = widened(self.gate(x)).transpose(1, 2)
+        if torch.compiler.is_exporting():
+            # ONNX has the log of a sigmoid, which is -inf below -88
+            return -F.softplus(-logits), -F.softplus(logits)
         return F.logsigmoid(logits), F.logsigmoid(-logits)
 
     def literal_gates(self, x: Tensor) -> Tensor | None:

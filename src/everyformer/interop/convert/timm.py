@@ -241,6 +241,9 @@ def _image(
 
 
 def _vit(tensors: dict[str, Tensor], said: dict[str, Any]) -> tuple[dict[str, Any], list[Rule]]:
+    # a norm behind the pooling, and tokens that pictures have not
+    shown = {"fc_norm": "fc_norm.weight" in tensors, "reg_token": "reg_token" in tensors}
+    refuse(said | shown, block="Block", fc_norm=False, reg_token=False)
     _, tokens, width = _shape(tensors, "pos_embed", 3)
     first = "cls_token" in tensors
     options = _image(tensors, "patch_embed.proj", tokens - first, said)
@@ -255,7 +258,6 @@ def _vit(tensors: dict[str, Tensor], said: dict[str, Any]) -> tuple[dict[str, An
             f"timm's global_pool='{pooling}' {'beside a' if first else 'without'} class token has "
             "no counterpart here (only 'token' with one and 'avg' without have)"
         )
-    refuse(said, block="Block")
     biased = "blocks.0.attn.qkv.bias" in tensors
     options |= {
         "member": "vit",
