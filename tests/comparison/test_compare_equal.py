@@ -18,6 +18,7 @@ from everyformer.data.batch import WHOLE, Portion
 from everyformer.data.dataset import Dataset
 from everyformer.report.notes import notes
 from everyformer.training import precision
+from helpers import overridden
 
 Compare = Callable[..., Any]
 MEMBERS = ("attention", "aft-local", "gmlp")
@@ -165,7 +166,7 @@ def test_everything_is_on_record(compare: Compare, monkeypatch: pytest.MonkeyPat
     lines = lines[2 + next(n for n, line in enumerate(lines) if line.startswith("member")) :]
     assert [line.split()[0] for line in lines[:3]] == [row["member"] for row in results["rows"]]
     assert re.search(r"^report  .*report.html$", done.out, re.MULTILINE)
-    words = (*SMALL, *words, "--lengths", "8", "16", "--out", "made")
+    words = (*overridden(SMALL, (*words, "--lengths", "8", "16")), "--out", "made")
     assert results["command"] == shlex.join(["everyformer", "compare", *words])
 
 

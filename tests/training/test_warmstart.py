@@ -17,6 +17,7 @@ from everyformer.data.tokenizers.plain import ByteTokenizer, CharTokenizer
 from everyformer.genes.positions.learned import resize_grid
 from everyformer.models.base import Model
 from everyformer.training.warmstart import warm_start
+from helpers import overridden
 
 TEXT: dict[str, Any] = {"width": 16, "layers": 2, "heads": 2, "max_length": 12}
 PICTURES: dict[str, Any] = {"width": 12, "layers": 1, "heads": 3, "patch": 2, "classes": 3}
@@ -303,9 +304,9 @@ def test_a_model_begins_with_a_store_as_it_was_without(run: Callable[..., Any]) 
     small = ("--data", "text.txt", *SIZES, *SHORT)
     assert run("train", "t5-relative", *small, "--out", "plain")[0] == 0
     code, _, err = run(
-        "train", "memorizing", "--from", "plain", "--data", "text.txt", *SHORT,
-        "--memory.slots", "64", "--memory.gate", "-30", "--steps", "1", "--lr", "1e-9",
-        "--out", "with",
+        "train", "memorizing", "--from", "plain", "--data", "text.txt",
+        *overridden(SHORT, ("--steps", "1", "--lr", "1e-9")),
+        "--memory.slots", "64", "--memory.gate", "-30", "--out", "with",
     )  # fmt: skip
     assert code == 0, err
     old, new = (ef.load(name) for name in ("plain", "with"))
