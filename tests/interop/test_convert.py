@@ -413,12 +413,12 @@ def test_a_model_that_no_checkpoint_can_say_is_refused(
                 "; longformer cannot say ", "; train one with what stands in brackets",
             ),
         ),
-        # its GELU is none that their head may have
+        # all four, the nearest first
         (
             "sparse-transformer", "mlm", {},
             (
-                "cannot be written as longformer, roberta, bert or big_bird: ",
-                "; bert has no such model ('transform_activation' must be one of ",
+                "cannot be written as longformer, big_bird, roberta or bert: ",
+                "longformer cannot say block.final", "head_transform=False (only True)",
             ),
         ),
     ],

@@ -42,8 +42,8 @@ REFUSED = {
     r"block='ResPostBlock'": {"block_fn": timm.models.vision_transformer.ResPostBlock},
     r"activation Tanh has no counterpart": {"act_layer": "tanh"},
     r"2 patches of 4x8 are not those": {"patch_size": (4, 8)},
-    r"5 patches of 4x4 are not those": {"reg_tokens": 1},
-    r"lacks norm\.weight": {"class_token": False, "global_pool": "avg"},
+    "has reg_token=True, which has no counterpart": {"reg_tokens": 1},
+    "has fc_norm=True, which has no counterpart": {"class_token": False, "global_pool": "avg"},
 }  # fmt: skip
 
 
