@@ -72,6 +72,7 @@ def test_kernel_attention(length, hyperbolic):
     q, k = (normal(*rows, length, features).abs() for _ in range(2))
     v, sums = normal(*rows, length, 4), normal(*rows, features, 5).abs()
     keep = torch.rand(2, length) > 0.3
+    keep[0, 0] = True
     none, state = torch.full(rows, -math.inf, dtype=torch.float64), torch.zeros_like(sums)
     level = normal(*rows, length, scale=300)
     gate = -normal(*rows, length).abs()
