@@ -1,14 +1,11 @@
-"""One thread a test process, and two tiers of tests.
+"""One thread a test process, and tiers of tests as `tiers` says.
 
-Two pytest workers share two cores, and torch's threads spin. A test that is marked ``full`` says
-why it is not needed every time; a part of these, drawn by the day's date, runs with the others: one
-of `PARTS`, or of as many as the mark says.
+Two pytest workers share two cores, and torch's threads spin.
 """
 
 import datetime
 import importlib
 import sys
-import zlib
 from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
@@ -16,24 +13,31 @@ from pathlib import Path
 import pytest
 import torch
 
-torch.set_num_threads(1)
-PARTS = 24
-"""into how many parts the full tier falls, of which one is drawn; a mark may say another number"""
+import tiers
 
+torch.set_num_threads(1)
 OPERATORS = torch.library.Library("torchvision", "FRAGMENT")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--full", action="store_true", help="run the whole full tier")
+    tier = parser.getgroup("tiers")
+    tier.addoption("--full", action="store_true", help="all tests")
+    tier.addoption("--part", action="store_true", help="the day's part of the rest alone")
+    tier.addoption("--draw", help="seed of the part and of the representatives (today's date)")
+    tier.addoption("--changed", metavar="REF", help="tests that a diff from this commit reaches")
+    tier.addoption("--record", type=Path, help="CSV of the files' tests and seconds to write")
     parser.addoption("--newest", help="file of the versions without which no test is run")
-    parser.addoption("--draw", help="seed of the part of the full tier that is run (today's date)")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line(
-        "markers",
-        "full(reason, parts): why it is not run every time, and how often it is: once in so many",
-    )
+    for mark, meaning in (
+        (
+            "full(reason, parts)",
+            "why it is not run every time, and in how many parts the rest falls",
+        ),
+        ("dear(reason)", "of all members; why it is run for representatives every time"),
+    ):
+        config.addinivalue_line("markers", f"{mark}: {meaning}")
     if config.option.newest:
         _require(Path(config.option.newest))
     # before processes are started, so that all draw the same part
@@ -66,22 +70,31 @@ def _require(file: Path) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    def runs(item: pytest.Item) -> bool:
-        mark = item.get_closest_marker("full")
-        if mark is None or config.option.full:
-            return True
-        name = f"{config.option.draw} {item.nodeid}"
-        return zlib.crc32(name.encode()) % mark.kwargs.get("parts", PARTS) == 0
+    option = config.option
+    files = tiers.reached(option.changed) if option.changed else None
 
-    left = [item for item in items if not runs(item)]
-    config.hook.pytest_deselected(items=left)
-    items[:] = [item for item in items if runs(item)]
+    def runs(item: pytest.Item) -> bool:
+        default = tiers.is_default(item, option.draw)
+        item.user_properties.append(("tier", "default" if default else "rest"))
+        if files is not None and item.path not in files:
+            return False
+        if option.part:
+            return not default and tiers.is_drawn(item, option.draw)
+        return default or option.full
+
+    chosen = [runs(item) for item in items]
+    pairs = [*zip(items, chosen, strict=True)]
+    config.hook.pytest_deselected(items=[item for item, taken in pairs if not taken])
+    items[:] = [item for item, taken in pairs if taken]
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     option = terminalreporter.config.option
-    part = "whole" if option.full else f"a part of it, drawn by --draw {option.draw}"
-    terminalreporter.write_line(f"full tier: {part}")
+    members = ", ".join(sorted(tiers.representatives(option.draw)))
+    terminalreporter.write_line(f"drawn by --draw {option.draw}: {members}")
+    if option.record:
+        reports = [r for each in terminalreporter.stats.values() for r in each]
+        tiers.record(option.record, [r for r in reports if isinstance(r, pytest.TestReport)])
 
 
 @pytest.fixture
