@@ -7,14 +7,14 @@ from everyformer.verification.verify import FULL, LAWS, check_law
 
 REAL = pytest.mark.full("the real compiler takes a minute a member")
 EVERY = pytest.mark.full("the first case of each form is captured in `compiles`")
-OFTEN = pytest.mark.full("seconds a member, of what the engines' own tests look at too", parts=3)
-OFTEN_LAWS = ("compiles", "cost", "devices", "traffic")
+DEAR = pytest.mark.dear("seconds a member, of what is its engine's")
+DEAR_LAWS = ("compiles", "cost", "devices", "keeps", "reproducible", "traffic")
 
 
 @pytest.mark.parametrize(
     "law",
     [
-        *(pytest.param(law, marks=OFTEN if law in OFTEN_LAWS else ()) for law in LAWS),
+        *(pytest.param(law, marks=DEAR if law in DEAR_LAWS else ()) for law in LAWS),
         pytest.param("compiles-everywhere", marks=EVERY),
         pytest.param("compiles-fully", marks=REAL),
     ],

@@ -17,28 +17,32 @@ from pathlib import Path
 
 import pytest
 
+from everyformer.core.member import Member
+from everyformer.core.mixer import Mixer
+from everyformer.family import info, list_members
+from everyformer.genes.mixers import MIXERS
+
 ROOT = Path(__file__).parents[1]
 PARTS = 10
 """into how many parts the rest falls, of which one is drawn; a mark may say another number"""
 VARIED = ("member", "name", "mixer")
 """parameters of a ``dear`` test that say which member it is of"""
-Counts = dict[str, tuple[int, float]]
 
 
 @cache
 def representatives(draw: str) -> frozenset[str]:
     """A member of each gene, and of each base class of mixers, drawn anew each day."""
-    from everyformer.family import list_members
-    from everyformer.genes.mixers import MIXERS
-
     alike: dict[tuple[str, str], list[str]] = defaultdict(list)
     for member in list_members():
-        mixer = MIXERS.get(member.genes["mixer"].name)
-        alike[member.gene, mixer.__base__.__name__ if member.gene == "mixer" else ""].append(
-            member.name
-        )
+        base = mixer_of(member).__base__
+        alike[member.gene, base.__name__ if member.gene == "mixer" else ""].append(member.name)
     chance = random.Random(draw)
     return frozenset(chance.choice(names) for _, names in sorted(alike.items()))
+
+
+def mixer_of(member: Member) -> type[Mixer]:
+    """Class of the mixer of a member."""
+    return MIXERS.get(member.genes["mixer"].name)
 
 
 def is_default(item: pytest.Item, draw: str) -> bool:
@@ -49,7 +53,8 @@ def is_default(item: pytest.Item, draw: str) -> bool:
         return True
     given = getattr(item, "callspec").params  # noqa: B009
     varied = next(given[name] for name in VARIED if name in given)
-    return getattr(varied, "name", varied) in representatives(draw)
+    drawn = representatives(draw)
+    return getattr(varied, "name", varied) in drawn | {mixer_of(info(name)).name for name in drawn}
 
 
 def is_drawn(item: pytest.Item, draw: str) -> bool:

@@ -49,6 +49,7 @@ def test_operations_of_fused_attention_equal_a_count_by_hand(length: int, width:
     assert both.flops == 3 * projections + products + 5 * products // 2
 
 
+@pytest.mark.dear("a measurement is the same for all")
 @pytest.mark.parametrize("member", [m.name for m in list_members()])
 def test_every_member_is_measured(member: str) -> None:
     point = here(Point(member, 16))
@@ -61,6 +62,7 @@ def test_every_member_is_measured(member: str) -> None:
     assert point.peak_bytes is None or point.peak_bytes >= 0
 
 
+@pytest.mark.dear("a measurement is the same for all")
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 @pytest.mark.parametrize("member", [m.name for m in list_members(abilities=("streaming",))])
 def test_a_streaming_member_is_timed_token_by_token(member: str, precision: str) -> None:

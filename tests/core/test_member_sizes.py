@@ -51,6 +51,7 @@ def test_what_is_no_formula_has_no_value(formula: str) -> None:
     assert cost.grows is None
 
 
+@pytest.mark.dear("states are of the base class, and long")
 @pytest.mark.parametrize(
     ("width", "heads", "layers", "tokens"), [(64, 4, 1, 1024), (32, 8, 4, 512)]
 )
@@ -73,6 +74,7 @@ def test_a_state_has_the_size_that_the_row_says(
     assert held == pytest.approx(said, rel=OFF.get(name, 0.01))
 
 
+@pytest.mark.dear("of the base class but for a few, which their own tests count")
 @pytest.mark.parametrize("name", [m.name for m in list_members(task="lm")])
 def test_weights_that_grow_with_the_square_of_the_longest_text_are_in_the_row(name: str) -> None:
     sizes, (short, long) = {"vocabulary": 16, "width": 32, "heads": 2, "layers": 2}, (256, 512)

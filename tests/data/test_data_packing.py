@@ -37,6 +37,7 @@ def small(member: str, task: str = LM) -> Any:
     return shifted(build_model(member, task, vocabulary=257, **sizes), 0.2)
 
 
+@pytest.mark.dear("packing is in the laws of every member")
 @pytest.mark.parametrize("member", [m.name for m in list_members(task=LM)])
 def test_the_loss_of_packed_documents_is_that_of_the_documents_apart(member: str) -> None:
     whole = sum(len(text) + 1 for text in TEXTS)

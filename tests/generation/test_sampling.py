@@ -158,6 +158,7 @@ def test_draws_follow_the_distribution(options: dict[str, Any]) -> None:
     assert not found[expected == 0].any()
 
 
+@pytest.mark.dear("streaming is in the laws of every member")
 @pytest.mark.parametrize("member", [m.name for m in list_members(task=PIXELS)])
 def test_images_drawn_with_a_state_equal_those_drawn_without(
     member: str, monkeypatch: pytest.MonkeyPatch

@@ -199,6 +199,7 @@ def test_stop_strings_are_found_in_every_kind_of_token(tokenizer: str) -> None:
         assert stop not in made.decode(tokens[: ended - 1])
 
 
+@pytest.mark.dear("padding is in the laws of every member")
 @pytest.mark.parametrize("member", [m.name for m in list_members(task=LM, abilities=("padding",))])
 @pytest.mark.parametrize("with_state", [True, False])
 def test_prompts_of_different_length_and_ends_equal_prompts_alone(

@@ -33,6 +33,7 @@ def model(name):
     return made.eval()
 
 
+@pytest.mark.dear("states are written as what they are made of")
 @pytest.mark.parametrize("name", [each.name for each in list_members(task="lm")])
 def test_every_member_with_a_state_goes_on_from_its_file(name, tmp_path):
     made = model(name)

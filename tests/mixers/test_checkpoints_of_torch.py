@@ -15,6 +15,7 @@ LENGTHS = {False: 19, True: 130}
 """of short texts, and of those that other engines take"""
 
 
+@pytest.mark.dear("what draws numbers has a test of its own")
 @pytest.mark.parametrize("causal", [True, False])
 @pytest.mark.parametrize("name", [n for n in MIXERS.names() if n != "by-head"])
 def test_gradients_are_those_without_checkpoints(name, causal):

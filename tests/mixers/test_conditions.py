@@ -30,6 +30,7 @@ def runs(ids):
     return list(itertools.pairwise(edges))
 
 
+@pytest.mark.dear("packing is in the laws of every member")
 @pytest.mark.parametrize("ids", AGAIN)
 @pytest.mark.parametrize("member", MEMBERS, ids=lambda m: m.name)
 def test_every_run_of_an_id_is_a_document_of_its_own(member, ids):
@@ -40,6 +41,7 @@ def test_every_run_of_an_id_is_a_document_of_its_own(member, ids):
     assert_close(mixer.reference(x, mask=mask), alone, **CLOSE)
 
 
+@pytest.mark.dear("packing is in the laws of every member")
 @pytest.mark.parametrize("member", MEMBERS, ids=lambda m: m.name)
 def test_ids_that_stand_in_padding_are_not_read(member):
     mixer, x = first_case(member).mixer(float64), draw(1, 7, WIDTH)
@@ -52,6 +54,7 @@ def test_ids_that_stand_in_padding_are_not_read(member):
     assert_close(made[0], made[1], **EXACT)
 
 
+@pytest.mark.dear("packing is in the laws of every member")
 @pytest.mark.parametrize("member", [m for m in MEMBERS if m.can("streaming")], ids=lambda m: m.name)
 def test_packed_documents_and_a_state_are_refused_or_done_right(member):
     mixer, x = first_case(member).mixer(float64), draw(1, 6, WIDTH)

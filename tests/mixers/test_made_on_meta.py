@@ -25,6 +25,7 @@ CASES = [
 ]
 
 
+@pytest.mark.dear("what a mixer keeps is in the laws of every member")
 @pytest.mark.parametrize(("name", "causal"), CASES)
 def test_a_mixer_made_on_meta_and_filled_is_the_one_that_was_saved(name, causal):
     torch.manual_seed(0)

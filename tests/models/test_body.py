@@ -66,6 +66,7 @@ def rollout(seed: int) -> tuple[Tensor, Tensor, list[int]]:
     return draw(ROWS, LENGTH, WIDTH, seed=seed), reset, [0, *sorted(chance.sample(range(1, 24), 3))]
 
 
+@pytest.mark.dear("streaming is in the laws of every member")
 @pytest.mark.parametrize("name", MEMBERS)
 def test_a_rollout_in_segments_is_its_episodes_one_by_one(name: str) -> None:
     layers = 2 + zlib.crc32(name.encode()) % 2

@@ -33,6 +33,7 @@ def test_the_option_is_found() -> None:
     assert {"attention", "bert", "alibi", "transformer-xl", "calm"} <= {m.name for m in MEMBERS}
 
 
+@pytest.mark.dear("one function refuses for all")
 @pytest.mark.parametrize("side", SIDES)
 @pytest.mark.parametrize("member", MEMBERS, ids=lambda member: member.name)
 def test_a_layer_of_another_width_is_refused(member: Any, side: str) -> None:

@@ -10,6 +10,7 @@ from everyformer.models.build import create_model
 LENGTH = 12
 
 
+@pytest.mark.dear("lengths are looked at by the model, not by members")
 @pytest.mark.parametrize("member", [m.name for m in list_members(task="lm")])
 def test_a_text_of_the_longest_length_is_read_and_no_longer_one(member: str) -> None:
     model = create_model(member, width=16, heads=2, layers=1, vocabulary=11, max_length=LENGTH)

@@ -17,6 +17,7 @@ from helpers import feeds
 torch.manual_seed(0)
 
 
+@pytest.mark.dear("every task of a member")
 @pytest.mark.parametrize("member", ef.list_members(), ids=lambda member: member.name)
 def test_every_parameter_gets_a_gradient(member):
     for task in member.tasks:

@@ -48,6 +48,7 @@ def counted(name, layers=4):
     return counter
 
 
+@pytest.mark.dear("an engine's operations are those of its members")
 @pytest.mark.parametrize("name", [name for name in STREAMING if name not in LEAVE])
 def test_a_token_takes_few_operations(name):
     limit = counted("attention").operations * (1 if name in CONSTANT else MOST)
@@ -103,6 +104,7 @@ def test_views_count_nothing_and_lookups_read_what_they_give():
     assert (counter.operations, counter.read, counter.written) == (1, 6 * 4, 6 * 4 + 6 * 8)
 
 
+@pytest.mark.dear("streaming is in the laws of every member")
 @pytest.mark.parametrize("name", [name for name in STREAMING if name not in LEAVE])
 def test_token_by_token_is_one_pass(name):
     """Steps take other ways than whole texts; both are one function."""

@@ -256,6 +256,7 @@ def test_without_temperature_the_likeliest_values_are_drawn(task, options):
             assert chosen.argmax() == value
 
 
+@pytest.mark.dear("streaming is in the laws of every member")
 @pytest.mark.parametrize("member", [m.name for m in list_members(task=ENLARGE)])
 def test_every_member_enlarges_with_the_same_images_either_way(member, monkeypatch):
     model = model_of(ENLARGE, member, layers=1, heads=2)

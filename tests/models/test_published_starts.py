@@ -303,6 +303,7 @@ BOTH_WAYS = [
 ]
 
 
+@pytest.mark.dear("seconds a mixer that is rarely touched")
 @pytest.mark.parametrize(("name", "causal"), BOTH_WAYS)
 def test_a_mixer_starts_as_published(name: str, causal: bool) -> None:
     row = {**MIXER_ROWS[name], **(CAUSAL_ROWS.get(name, {}) if causal else {})}
@@ -366,6 +367,7 @@ POLICY_ROWS: Row = {
 PAIRS = every_one([(task, member.name) for member in FAMILY for task in member.tasks])
 
 
+@pytest.mark.dear("seconds a mixer that is rarely touched")
 @pytest.mark.parametrize(("task", "member"), sorted(PAIRS))
 def test_a_member_starts_as_published(member: str, task: str) -> None:
     """Its own row first, then those of its parts, then that of every member."""

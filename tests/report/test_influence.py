@@ -6,6 +6,7 @@ import everyformer as ef
 from everyformer.report.influence import LENGTH, SEGMENT, draw_influence, influence
 
 
+@pytest.mark.dear("causality is in the laws of every member")
 @pytest.mark.parametrize("member", ef.list_members(), ids=lambda member: member.name)
 def test_no_change_reaches_back_and_every_past_one_is_reachable(member):
     seen = influence(member)
