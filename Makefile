@@ -11,7 +11,7 @@ BORDERS := tests/interop tests/cli/test_cli_convert.py tests/test_hugging_face_p
 	tests/mixers/test_bigbird.py tests/mixers/test_reformer_oracles.py tests/generation/test_beam.py \
 	tests/engines/test_kernel_fla.py tests/benchmark/test_bench.py tests/rl/test_minari.py
 
-.PHONY: demo test borders test-full gpu lint types docs docs-site dist clean
+.PHONY: demo test test-part test-all test-changed borders gpu lint types docs docs-site dist clean
 
 # nine trainings of 200 steps, after which models of this size beat counting; steps, not seconds,
 # so that other work on the machine makes them late, not unequal
@@ -26,9 +26,17 @@ test: lint types
 borders: $(DEV) $(NEWEST)
 	PYTHONPATH=$(CURDIR)/.newest $(BIN)/python -m pytest -n 2 --dist worksteal --newest newest.txt $(BORDERS)
 
-# all tests: `make test` runs a part of those that are marked 'full', another one each day
-test-full: lint types
-	$(BIN)/python -m pytest -n 2 --dist worksteal --full
+# of the tests that `make test` leaves out the tenth part that is drawn by the date
+test-part: $(DEV)
+	$(BIN)/python -m pytest -n 2 --dist worksteal --part
+
+# all tests, before an issue is resolved, and how long each file took
+test-all: lint types
+	$(BIN)/python -m pytest -n 2 --dist worksteal --full --record tests/durations.csv
+
+# the tests that import what differs from the commit REF
+test-changed: $(DEV)
+	$(BIN)/python -m pytest -n 2 --dist worksteal --changed $(or $(REF),HEAD)
 
 # laws, the compiler and speeds on a machine with a GPU, in runs/gpu (7 minutes with 16 cores)
 gpu: $(DEV)

@@ -29,6 +29,7 @@ def test_all_laws_are_tried():
     assert set(FULL) == {"compiles-everywhere", "compiles-fully"}
 
 
+@pytest.mark.full("the compiler works for seconds")
 @pytest.mark.parametrize("name", ["attention", "aft-local"])
 def test_the_real_compiler_agrees_on_a_few_members(name):
     [member] = (member for member in list_members() if member.name == name)

@@ -45,6 +45,7 @@ def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         POSITIONS.forget(name)
 
 
+@pytest.mark.full("a quarter of a minute each; the page's mixer keeps every law every time")
 @pytest.mark.parametrize("name", ["saw", "fading", "turn"])
 def test_the_page_s_positions_keep_every_law(
     name: str, mine: Path, capsys: pytest.CaptureFixture[str]

@@ -75,6 +75,7 @@ def test_without_backward_no_gradient_is_made() -> None:
     assert costs[0] > 2 * costs[1]
 
 
+@pytest.mark.full("seconds each; shares are measured in Python every time")
 @pytest.mark.parametrize("member", sorted(WHOLE))
 def test_the_command_line_measures_shares(member: str, capsys: pytest.CaptureFixture[str]) -> None:
     words = ("--lengths", "40", "--shares", "0.25", "--json")

@@ -80,6 +80,7 @@ def test_one_layer_is_the_papers_equations():
 MIXERS = [member.name for member in list_members() if member.is_mixer]
 
 
+@pytest.mark.dear("one stack rebuilds for all mixers")
 @pytest.mark.parametrize("mixer", MIXERS)
 def test_gradients_equal_autograds_with_dropout_on(mixer):
     stack = make_stack(mixer, dropout=0.3, drop_path=0.2).train()
@@ -176,6 +177,7 @@ def kept_for(run, stack, x):
     return saved_bytes(lambda: run(stack, x).y, stack.parameters())
 
 
+@pytest.mark.dear("one stack rebuilds for all mixers")
 @pytest.mark.parametrize("mixer", MIXERS)
 def test_saved_bytes_do_not_grow_with_depth(mixer):
     x = draw(2, 16, WIDTH).requires_grad_()

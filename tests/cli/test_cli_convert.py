@@ -389,6 +389,7 @@ def test_a_saved_classifier_keeps_the_names_of_its_classes(
     assert Predictor.load("again").classes == ("no", "yes")
 
 
+@pytest.mark.full("5 s: a store is filled, and a model converted")
 def test_a_store_that_does_not_come_along_is_told(say: Say, trained: Train) -> None:
     run = str(trained("knn-lm"))
     for form, out in (("ours", "saved"), ("onnx", "lm.onnx")):

@@ -61,6 +61,7 @@ def trained(corpus: Path, say: Say) -> Callable[..., str]:
     return run
 
 
+@pytest.mark.full("a translation is learned; beams and BLEU have tests of their own")
 def test_a_copying_of_words_is_learned_and_translated(
     trained: Callable[..., str], say: Say, corpus: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -81,6 +81,7 @@ def test_seeds_double_from_look_to_look(
     assert config.first_seeds == (looks or (seeds,))[0]
 
 
+@pytest.mark.full("a rate over many draws")
 @pytest.mark.parametrize(("members", "looks", "trials"), [(2, (3, 6, 12), 1000), (4, (3, 6), 200)])
 def test_equal_members_are_told_apart_in_one_of_twenty_comparisons_of_all_looks_together(
     members: int, looks: tuple[int, ...], trials: int
@@ -96,6 +97,7 @@ def test_equal_members_are_told_apart_in_one_of_twenty_comparisons_of_all_looks_
     assert wrong > 0
 
 
+@pytest.mark.full("a rate over many draws")
 @pytest.mark.parametrize("scatter", [0.05, 0.2, 1.0])
 def test_members_that_differ_by_the_margin_are_called_equal_in_one_of_twenty(
     scatter: float,
@@ -238,6 +240,7 @@ def losses(launched: list[str], monkeypatch: pytest.MonkeyPatch) -> dict[str, An
     return means
 
 
+@pytest.mark.full("5 s: a comparison of many seeds")
 def test_those_who_share_the_first_tier_get_more_seeds(
     compare: Compare, losses: dict[str, Any], launched: list[str]
 ) -> None:
@@ -254,6 +257,7 @@ def test_those_who_share_the_first_tier_get_more_seeds(
     assert [line["seeds"] for line in done.table()] == [*["6"] * 12, *["3"] * 3]
 
 
+@pytest.mark.full("5 s: a comparison of many seeds")
 def test_one_that_was_left_behind_comes_back_with_all_seeds(
     compare: Compare, losses: dict[str, Any]
 ) -> None:
@@ -266,6 +270,7 @@ def test_one_that_was_left_behind_comes_back_with_all_seeds(
     assert done.err.count("not settled: ") == 2
 
 
+@pytest.mark.full("a comparison of many seeds")
 @pytest.mark.parametrize(
     ("gmlp", "margin", "ended", "said"),
     [

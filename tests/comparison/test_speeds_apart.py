@@ -20,6 +20,7 @@ DRAWS: dict[str, Any] = {
 }
 
 
+@pytest.mark.full("a rate over many draws")
 @pytest.mark.parametrize("kind", DRAWS)
 @pytest.mark.parametrize("most", [LEAST_SAMPLES, 9, 25])
 def test_layers_of_equal_times_are_told_apart_in_less_than_one_of_twenty(

@@ -75,6 +75,7 @@ FALLBACKS: dict[str, tuple[str, dict[str, Any], bool, Mask | None]] = {
 }
 
 
+@pytest.mark.full("the compiler works for seconds")
 @pytest.mark.parametrize("case", FALLBACKS)
 def test_all_pairs_of_a_compiled_sparse_mixer_are_told_once_it_is_compiled(case):
     name, options, causal, mask = FALLBACKS[case]
@@ -91,6 +92,7 @@ def test_all_pairs_of_a_compiled_sparse_mixer_are_told_once_it_is_compiled(case)
     assert [way.name for way in ways].count("dense") == 1
 
 
+@pytest.mark.full("the compiler works for seconds")
 def test_compiled_plans_that_units_can_do_say_nothing():
     mixer = build_mixer("longformer", causal=True, window=8, **SIZES)
     x = draw(1, LENGTH, 8, dtype=torch.float32)

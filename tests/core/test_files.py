@@ -169,9 +169,8 @@ def opens_for_writing(call: ast.Call) -> bool:
         return any(set(mode) & set("wax+") and len(mode) < 4 for mode in modes)
     if name == "memmap":
         return any(k.arg == "mode" and ast.unparse(k.value) != "'r'" for k in call.keywords)
-    return (
-        name in WRITERS or ast.unparse(call.func) in SAVES or (name == "write_text" and attribute)
-    )
+    saves = name in ("save", "savez") and ast.unparse(call.func) in SAVES
+    return name in WRITERS or saves or (name == "write_text" and attribute)
 
 
 def outside_of_writers(tree: ast.AST, function: str = "", whole: bool = False) -> list[str]:

@@ -203,6 +203,7 @@ def test_layers_that_read_both_ways_by_right_do_not_leak(offer: Offer) -> None:
     assert leak_of(model, 9) is None
 
 
+@pytest.mark.full("6 s each: a law of every position and depth")
 @pytest.mark.parametrize("group", ["positions", "depths"])
 def test_laws_of_a_member_draw_what_this_library_has(group: str, offer: Offer) -> None:
     offer("broken = nowhere:Nothing", "1 / 0", group)

@@ -50,6 +50,7 @@ def test_a_program_is_quiet_while_one_that_it_started_speaks(
     assert capfd.readouterr().err == ""
 
 
+@pytest.mark.full("processes that import torch")
 def test_silences_of_a_program_and_of_one_that_it_starts_are_one(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -83,6 +84,7 @@ def test_the_silence_that_is_broken_lasts_less_than_five_seconds() -> None:
     assert LONGEST < 5
 
 
+@pytest.mark.full("processes that import torch")
 @pytest.mark.parametrize(
     ("given", "spins"),
     [

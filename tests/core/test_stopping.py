@@ -82,6 +82,7 @@ BUSY = {
 }
 
 
+@pytest.mark.full("processes that import torch")
 @pytest.mark.parametrize(
     ("number", "code", "told"),
     [(signal.SIGINT, 130, "interrupted"), (signal.SIGTERM, 143, "stopped by SIGTERM")],
@@ -98,6 +99,7 @@ def test_a_signal_ends_whatever_is_going_on(
     assert len(lines) == 1 or busy == "in a callback"
 
 
+@pytest.mark.full("processes that import torch")
 @pytest.mark.parametrize("busy", ["plain", "swallowed", "in C"])
 def test_several_signals_are_one_sentence_and_no_traceback(busy: str, start: Start) -> None:
     child = start(f"def run(words):\n    ready()\n    {BUSY[busy].strip()}")
@@ -135,6 +137,7 @@ def run(words):
 """
 
 
+@pytest.mark.full("processes that import torch")
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_work_in_steps_is_told_at_once_and_finishes_its_step(
     number: int, code: int, start: Start
@@ -171,6 +174,7 @@ def test_a_second_interrupt_ends_a_step_that_is_in_c(start: Start) -> None:
     assert ended(child) == (130, ["everyformer: interrupted"])
 
 
+@pytest.mark.full("processes that import torch")
 def test_an_end_takes_children_and_unfinished_files_with_it(start: Start, tmp_path: Path) -> None:
     child = start(
         "import multiprocessing\n"

@@ -310,6 +310,7 @@ def test_tables_of_one_source_may_order_their_columns_anew(tmp_path: Path, load:
     assert batch.inputs[:, 0].tolist() == [120, 121]
 
 
+@pytest.mark.full("3 s: the table is long")
 def test_a_long_table_is_never_in_memory(tmp_path: Path) -> None:
     """100,000 rows of 2 MB are read, and less than a quarter of that is held at any time."""
     path = tmp_path / "a.csv"

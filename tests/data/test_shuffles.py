@@ -37,6 +37,7 @@ def chi_square(counts: np.ndarray) -> float:
     return float(((counts - expected) ** 2 / expected).sum() - freedom) / (2 * freedom) ** 0.5
 
 
+@pytest.mark.full("a rate over many draws")
 @pytest.mark.parametrize("count", [5, 12, 16, 31])
 def test_a_row_is_as_often_in_any_place_as_in_another(count: int) -> None:
     orders = np.array([Shuffle(count, (7, epoch)).at(np.arange(count)) for epoch in range(4000)])

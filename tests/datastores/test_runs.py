@@ -277,6 +277,7 @@ def test_a_dataset_gives_the_same_texts_with_and_without_neighbours() -> None:
         assert torch.equal(part.neighbours, with_.neighbours[1:2])
 
 
+@pytest.mark.full("3 s: a store is filled")
 def test_a_training_without_a_directory_leaves_nothing_behind(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -395,6 +396,7 @@ def test_a_run_predicts_as_it_generates_with_its_store(
     assert main(["predict", "run", "--sequences", "3", "--device", "cpu"]) == 0
 
 
+@pytest.mark.full("seconds each; the store is filled twice")
 @pytest.mark.parametrize("call", [1, 3])
 @pytest.mark.parametrize("member", ["knn-lm", "spalm"])
 def test_a_run_that_is_stopped_over_its_store_and_resumed_is_as_one_in_one_go(

@@ -595,6 +595,7 @@ def test_it_says_which_tokens_are_computed(
     assert ("depth universal", "all tokens") in ways(taps=["ffn-input:1"])
 
 
+@pytest.mark.full("a rate over many draws")
 def test_positions_begin_anywhere_in_training() -> None:
     made = stack(steps=2, halting="none", start=5)
     firsts = set()

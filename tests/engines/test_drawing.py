@@ -66,6 +66,7 @@ def test_a_block_ends_where_an_error_leaves_it():
     assert draw(5)[1:].tolist() == [0, 1]
 
 
+@pytest.mark.full("the compiler works for seconds")
 @pytest.mark.parametrize(
     ("name", "make"),
     [

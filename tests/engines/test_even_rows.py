@@ -30,6 +30,7 @@ def asking(q, k, v, attn_mask=None, **how):
     return true_attention(q, k, v, attn_mask=attn_mask, **how)
 
 
+@pytest.mark.full("the compiler works for seconds")
 @pytest.mark.filterwarnings("ignore::everyformer.core.dispatch.AllPairsWarning")
 @pytest.mark.parametrize("causal", [True, False])
 @pytest.mark.parametrize("name", ["t5-relative", "blockwise", "sparse-transformer", "routing"])

@@ -100,6 +100,7 @@ def test_variances_of_independent_rows_are_those_of_lemma_2(norm):
         assert found / variance == pytest.approx(1, abs=0.1), name
 
 
+@pytest.mark.full("a rate over many draws")
 @pytest.mark.parametrize("name", ["positive", "hyperbolic", "trigonometric", "fourier"])
 @pytest.mark.parametrize("norm", [0.25, 0.5])
 def test_orthogonal_rows_err_less_where_norms_are_small(name, norm):

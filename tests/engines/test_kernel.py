@@ -236,6 +236,7 @@ def test_long_rows_keep_their_digits_and_gradients(kind):
         assert error < 2e-5
 
 
+@pytest.mark.full("the compiler works for seconds")
 @pytest.mark.parametrize("levels", [False, True])
 def test_the_operator_keeps_its_promises(levels):
     given, keep = draw(70, levels=levels, gates=levels, padded=True)

@@ -89,6 +89,7 @@ def test_dropout_leaves_the_generator_where_it_was():
     assert torch.rand(()) == want
 
 
+@pytest.mark.full("the compiler works for seconds")
 @pytest.mark.parametrize("changed", [{}, {"attention_dropout": 0.3}, {"position": "t5-relative"}])
 def test_a_compiled_plan_stays_sparse(changed):
     """One graph for two lengths, whose units are computed, forward and backward."""

@@ -75,6 +75,7 @@ def rolled(
     return acted
 
 
+@pytest.mark.full("16 ways to act; one is in the verbs' tests")
 @pytest.mark.parametrize("member", ["attention", "linear", "alibi", "gmlp"])
 @pytest.mark.parametrize("variant", ["gym", "atari", "no-return", "mlp"])
 def test_kept_states_act_as_windows_read_anew(variant: str, member: str) -> None:

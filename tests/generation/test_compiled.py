@@ -86,6 +86,7 @@ def graphs(monkeypatch):
     return made
 
 
+@pytest.mark.full("the compiler works for seconds")
 def test_one_graph_writes_on_beyond_every_room(graphs):
     """Rooms of 64 tokens are full twice, and a room of its own begins the second text."""
     model = model_of("attention", max_length=200)
@@ -95,6 +96,7 @@ def test_one_graph_writes_on_beyond_every_room(graphs):
     assert len(graphs) == 1
 
 
+@pytest.mark.full("the compiler works for seconds")
 def test_a_text_of_one_token_needs_no_graph_of_its_own(graphs):
     model = model_of("attention")
     for prompt in (prompts(1, 1), prompts(1, 7)):
@@ -115,6 +117,7 @@ def test_a_step_writes_into_its_room_and_copies_nothing(graphs):
     assert len(graphs) == 1
 
 
+@pytest.mark.full("the compiler works for seconds")
 def test_two_texts_go_on_from_one_state(graphs):
     model = model_of("attention")
     first = stream(model, prompts(1, 5), tokens=3, sampling=GREEDY, compile=True)
@@ -129,6 +132,7 @@ def test_two_texts_go_on_from_one_state(graphs):
     assert torch.equal(rest[0], rest[2])
 
 
+@pytest.mark.full("the compiler works for seconds")
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
 def test_products_with_one_token_are_sums_over_rows_of_the_weights(graphs, dtype):
     model = model_of("gpt").to(dtype)
@@ -154,6 +158,7 @@ def test_a_token_is_written_down_before_it_is_read_for_every_row_of_the_weights(
     assert unsqueezed.args[0].target == written
 
 
+@pytest.mark.full("the compiler works for seconds")
 def test_products_with_two_tokens_are_torchs(graphs):
     model = model_of("gpt")
     generate(model, prompts(2, 5), tokens=3, compile=True)

@@ -43,6 +43,7 @@ def drawn(logits: Tensor, many: int = 4000, **options: Any) -> Tensor:
     return torch.bincount(tokens, minlength=logits.shape[-1]) / many
 
 
+@pytest.mark.dear("streaming is in the laws of every member")
 @pytest.mark.parametrize("choice", [{"temperature": 0.0}, {"top_k": 5, "seed": 3}])
 @pytest.mark.parametrize("member", LANGUAGE)
 def test_streamed_tokens_equal_recomputed_ones(
@@ -54,6 +55,7 @@ def test_streamed_tokens_equal_recomputed_ones(
     assert torch.equal(generate(model, prompt, tokens=20, sampling=Sampling(**choice)), streamed)
 
 
+@pytest.mark.dear("padding is in the laws of every member")
 @pytest.mark.parametrize("places", [((0, 1), (0, 1, 2, 3, 4)), ((2,), (0, 2, 4)), ((0, 4), (1, 3))])
 @pytest.mark.parametrize("member", LANGUAGE)
 def test_prompts_padded_anywhere_continue_as_each_alone(

@@ -79,6 +79,7 @@ def assert_same(run, model):
         assert expected.std() > 0.1
 
 
+@pytest.mark.full("3 to 6 s each; own exports are read by own laws every time")
 @pytest.mark.parametrize("name", MODELS)
 @graphs_take_all_pairs
 def test_program_of_torch_equals_the_model(tmp_path, name):
@@ -170,6 +171,7 @@ def test_torch_writes_a_module_with_a_mixer_of_ours(tmp_path, member, causal):
         assert expected.std() > 0.01
 
 
+@pytest.mark.full("seconds of exporting")
 @pytest.mark.parametrize(
     ("member", "causal", "more", "scale"),
     [
@@ -194,6 +196,7 @@ def test_what_onnx_writes_otherwise_than_torch(tmp_path, member, causal, more, s
     assert expected.std() > 0.01
 
 
+@pytest.mark.full("seconds of exporting")
 @pytest.mark.filterwarnings("ignore:.*LeafSpec.*:FutureWarning")
 def test_what_a_file_of_linear_attention_writes_grows_with_the_length(tmp_path):
     torch.manual_seed(0)
@@ -213,6 +216,7 @@ def test_what_a_file_of_linear_attention_writes_grows_with_the_length(tmp_path):
     assert written[1] < 1.75 * written[0]
 
 
+@pytest.mark.full("seconds of exporting")
 @pytest.mark.parametrize("member", ["linear", "rope"])
 def test_half_precision_is_held_to_its_own_rounding(tmp_path, member):
     pytest.importorskip("onnxruntime")
@@ -264,6 +268,7 @@ def test_an_operator_that_onnx_does_not_have_is_an_error(tmp_path, monkeypatch):
         export_onnx(model_of("aft-simple", "lm"), tmp_path / "model.onnx")
 
 
+@pytest.mark.full("seconds of exporting")
 def test_a_dtype_that_onnxruntime_does_not_compute_in_is_an_error(tmp_path):
     pytest.importorskip("onnxruntime")
     model = model_of("attention", "classify-text").bfloat16()

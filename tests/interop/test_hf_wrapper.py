@@ -250,6 +250,7 @@ def test_positions_that_restart_are_packed_documents():
                        wrapped(tokens).logits)  # fmt: skip
 
 
+@pytest.mark.full("the compiler works for seconds")
 @pytest.mark.filterwarnings("ignore")
 def test_packed_documents_stay_apart_in_a_graph():
     wrapped = hf.EveryformerForCausalLM.wrap(model_of())

@@ -42,6 +42,7 @@ def test_gradients_are_those_without_checkpoints(name, causal):
             close(found[0], found[2])
 
 
+@pytest.mark.full("the compiler works for seconds")
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
 def test_a_compiled_stack_with_checkpoints_repeats_its_draws():
     torch.manual_seed(0)

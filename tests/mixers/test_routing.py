@@ -527,6 +527,7 @@ def test_two_continuations_of_one_state_in_reserved_room_do_not_meet():
         close(mixer(xs[5], state=other).y, whole[:, -1:])
 
 
+@pytest.mark.full("the compiler works for seconds")
 @pytest.mark.filterwarnings("ignore::everyformer.core.dispatch.AllPairsWarning")
 @pytest.mark.parametrize(
     ("routing", "causal"),

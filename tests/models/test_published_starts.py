@@ -311,6 +311,7 @@ def test_a_mixer_starts_as_published(name: str, causal: bool) -> None:
         require(drawn, law_of(parameter, row))
 
 
+@pytest.mark.full("options that are rarely chosen")
 @pytest.mark.parametrize(("name", "causal", "options", "other"), FORMS)
 def test_a_form_of_a_mixer_starts_as_published(
     name: str, causal: bool, options: dict[str, Any], other: Row

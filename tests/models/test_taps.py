@@ -141,6 +141,7 @@ def test_learned_tokens_in_front_are_left_out_of_taps():
     assert {tuple(tap.shape) for tap in taps.values()} == {(2, 9, 16)}
 
 
+@pytest.mark.full("the compiler works for seconds")
 @pytest.mark.parametrize("wiring", WIRINGS.names())
 def test_a_compiled_stack_has_the_same_taps(wiring):
     layers, x = stack(wiring), draw(2, 5, 16)

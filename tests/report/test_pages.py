@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import pytest
+
 import everyformer as ef
 from everyformer.core.tasks import TASKS
 from everyformer.experiments import defaults
@@ -11,6 +13,7 @@ from everyformer.report import pages
 DOCS = Path(__file__).parents[2] / "docs"
 
 
+@pytest.mark.full("9 s: every page is made, which the next test does for some")
 def test_every_member_has_a_page_with_its_options_laws_and_experiments(tmp_path):
     pages.write_pages(tmp_path)
     for member in ef.list_members():

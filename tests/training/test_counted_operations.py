@@ -42,6 +42,7 @@ def counted(model: Any, batch: Batch) -> int:
     return counter.get_total_flops()
 
 
+@pytest.mark.full("every operation of a training is counted")
 @pytest.mark.parametrize("seed", range(4))
 def test_operations_of_rows_of_many_lengths(seed: int, pairs: Any, tmp_path: Path) -> None:
     made = model(pairs).train()

@@ -42,6 +42,7 @@ def model(name: str, seed: int = 0, **more: object) -> torch.nn.Module:
     return made.double()
 
 
+@pytest.mark.full("6 s each: every operation of a training is counted")
 @pytest.mark.parametrize("name", ["transformer-xl", "compressive", "memorizing"])
 def test_operations_are_counted_as_a_memory_fills(name, tmp_path, monkeypatch):
     """A first step reads no memory, and is no measure of those that do."""

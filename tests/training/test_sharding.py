@@ -190,6 +190,7 @@ def use_some(folder: Path) -> None:
         assert found == {"always": [2.0] * 4, "first": [1.0] * 4}
 
 
+@pytest.mark.full("processes that import torch")
 def test_a_weight_that_one_process_uses_learns_and_one_that_none_uses_does_not(
     children: ForkServerContext, tmp_path: Path
 ) -> None:
@@ -205,6 +206,7 @@ def apart(folder: Path) -> None:
             check_alike(model, world)
 
 
+@pytest.mark.full("processes that import torch")
 def test_buffers_that_drift_apart_are_named(children: ForkServerContext, tmp_path: Path) -> None:
     two_processes(children, apart, tmp_path)
 
@@ -214,6 +216,7 @@ def uneven_groups(folder: Path) -> None:
         replace(world, parallel="hybrid", shards=3).wrap(TinyModel())
 
 
+@pytest.mark.full("processes that import torch")
 def test_groups_that_do_not_part_the_processes_are_refused(
     children: ForkServerContext, tmp_path: Path
 ) -> None:

@@ -123,6 +123,7 @@ def write_own_terms(folder: Path) -> None:
             save_file(gradients(model), folder / "gradient.safetensors")
 
 
+@pytest.mark.full("processes that import torch")
 def test_two_processes_weigh_terms_by_what_they_are_means_over(
     children: ForkServerContext, tmp_path: Path
 ) -> None:
@@ -188,6 +189,7 @@ def write_drawn(folder: Path) -> None:
                 save_file(gradients(model), folder / f"{member}.safetensors")
 
 
+@pytest.mark.full("processes that import torch")
 def test_two_processes_drop_what_one_drops(children: ForkServerContext, tmp_path: Path) -> None:
     two_processes(children, write_drawn, tmp_path)
     for member, options in (*OWN_DRAWS, COUNTED):

@@ -136,6 +136,7 @@ def test_when_one_is_killed_the_other_says_so(
     assert "Traceback" not in told
 
 
+@pytest.mark.full("processes that import torch")
 def test_a_folder_that_is_refused_ends_all(children: ForkServerContext, tree: Path) -> None:
     (tree / "run").mkdir()
     (tree / "run" / "results.txt").write_text("finished")

@@ -299,6 +299,7 @@ def test_tokens_of_another_tokenizer_are_refused(run: Callable[..., Any]) -> Non
         warm_start(model, "lm", CharTokenizer("xyz"))
 
 
+@pytest.mark.full("3 s: a store is filled")
 def test_a_model_begins_with_a_store_as_it_was_without(run: Callable[..., Any]) -> None:
     """Another member may go on with a model from which it differs in its memory alone."""
     small = ("--data", "text.txt", *SIZES, *SHORT)

@@ -38,6 +38,7 @@ def test_laws_hold_on_a_device_that_is_not_the_host(member: str) -> None:
     assert " 0 failed" in line["out"]
 
 
+@pytest.mark.full("processes that import torch")
 def test_laws_in_float64_are_refused_where_there_is_none() -> None:
     line = said("verify", "gpt", "--device", "sandbox")
     assert (line["code"], line["out"]) == (2, "")
@@ -92,11 +93,13 @@ def ran(code: str) -> str:
     ).stdout  # fmt: skip
 
 
+@pytest.mark.full("processes that import torch")
 def test_layers_rebuilt_on_a_device_draw_what_they_drew() -> None:
     rebuilt, kept = json.loads(ran(REVERSED))
     assert rebuilt == pytest.approx(kept, rel=1e-4)
 
 
+@pytest.mark.full("processes that import torch")
 @pytest.mark.parametrize("position", ["t5-relative", "xl-relative"])
 def test_weights_are_dropped_alike_in_both_passes_on_a_device(position: str) -> None:
     # outputs are linear in the values, so their product with their gradient is the output's own
@@ -106,6 +109,7 @@ def test_weights_are_dropped_alike_in_both_passes_on_a_device(position: str) -> 
     assert abs(total) > 1e-3
 
 
+@pytest.mark.full("processes that import torch")
 def test_doctor_names_the_device_that_auto_picks() -> None:
     machine = json.loads(said("doctor", "--json")["out"])["machine"]
     assert machine["device"] == "sandbox"

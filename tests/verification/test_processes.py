@@ -64,6 +64,7 @@ def _ends_at_once(*_: object) -> int:
     os._exit(9)
 
 
+@pytest.mark.full("processes that import torch")
 @pytest.mark.parametrize(
     ("words", "said"),
     [(["rope", "--device", "nowhere"], "device 'nowhere'"), (["nosuch"], "nosuch")],
