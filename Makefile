@@ -2,6 +2,8 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+# or every process that a test starts compiles the library again
+unexport PYTHONDONTWRITEBYTECODE
 READY := $(VENV)/.ready
 DEV := $(VENV)/.ready-dev
 NEWEST := .newest/.ready

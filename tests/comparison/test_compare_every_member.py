@@ -63,9 +63,8 @@ STANDING = {
 """(task, member) -> buffers that training leaves as they are"""
 
 
-FEW = {
-    task: [m for t, m in PAIRS if (t, m) in every_one(PAIRS) and t == task] for task in ALL_TASKS
-}
+CHOSEN = every_one(PAIRS)
+FEW = {task: [m for t, m in PAIRS if (t, m) in CHOSEN and t == task] for task in ALL_TASKS}
 ALL = {task: [m for t, m in PAIRS if t == task] for task in ALL_TASKS}
 WHOLE = pytest.mark.full("each member is compared in one of its tasks")
 
