@@ -361,7 +361,11 @@ def test_the_table_of_the_docs(tmp_path, member, written, causal):
 @pytest.mark.parametrize("ending", ["onnx", "pt2"])
 @pytest.mark.parametrize(
     ("member", "task", "causality"),
-    [("attention", "lm", "held"), ("bert", "mlm", "exempt"), ("amlp", "classify-text", "exempt")],
+    [
+        ("attention", "lm", "held"),
+        pytest.param("bert", "mlm", "exempt", marks=pytest.mark.full("2 s each")),
+        pytest.param("amlp", "classify-text", "exempt", marks=pytest.mark.full("2 s each")),
+    ],
 )
 def test_own_exports_are_read_by_own_laws(member, task, causality, ending, tmp_path, monkeypatch):
     """The file tells what it reads, that it may be given a mask, and whether it is causal."""

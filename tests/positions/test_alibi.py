@@ -146,6 +146,7 @@ def test_triangles_and_squares_cover_every_pair_once(length, source, dtype):
         torch.testing.assert_close(one.double(), other, rtol=0, atol=close["atol"] * 4)
 
 
+@pytest.mark.full("2,100 tokens, whose definition takes seconds")
 @pytest.mark.parametrize(
     ("large", "dtype", "bound"),
     [(1.0, torch.float32, 1e-6), (1.0, torch.float64, 1e-13), (12.0, torch.float64, 1e-12)],
