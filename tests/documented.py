@@ -184,9 +184,6 @@ def write_stand_ins(place: Path, page: str) -> None:
     else:
         _write(place / "reviews.csv", _table("text,label", [row[:2] for row in reviews]))
     _write(place / "new.csv", _table("text", [(f"a film {n}",) for n in range(5)]))
-    days = [f"2024-{1 + n // 28:02d}-{1 + n % 28:02d},{n % 7},{2 * n}" for n in range(320)]
-    for name in ("sales", "today"):
-        _write(place / f"{name}.csv", "\n".join(("date,a,b", *days)))
     _write_sequences(place, draw)
     _write(place / "en-de.tsv", "\n".join(f"1\t{a} {b}\t{b} {a}" for a in words for b in words))
     _write_articles(place / "articles.parquet", text)

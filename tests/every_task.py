@@ -26,7 +26,6 @@ DATA = {
     "regress-text": ("--data", "numbers.csv", "--length", "16"),
     "regress-image": ("--data", "numbers.npz", "--model.patch", "2"),
     "regress-series": ("--data", "waves", "--length", "16"),
-    "forecast": ("--data", "series.csv", "--context", "8", "--horizon", "2"),
     "decision": ("--data", "paths", "--data.context", "4"),
     "policy": (*TRACK, "--model.policy.horizon", "16", "--model.policy.segment", "8"),
 }
@@ -59,7 +58,5 @@ def write_data(place: Path) -> None:
         (place / "pictures" / name).mkdir(parents=True)
         for n, picture in enumerate(held):
             Image.fromarray(picture).save(place / "pictures" / name / f"{n}.png")
-    values = (f"2024-01-{day:02d},{day % 7},{2 * day}" for day in range(1, 31))
-    (place / "series.csv").write_text("\n".join(("date,a,b", *values)), encoding="utf-8")
     walks = EnvironmentConfig("everyformer/GraphPath-v0", (), {"nodes": 5, "edges": 6, "steps": 6})
     write_trajectories(collect(walks, recipe("random", walks), 6), place / "paths")

@@ -63,7 +63,6 @@ if TYPE_CHECKING:
     from everyformer.models.build import create_model as create_model
     from everyformer.models.draft import by_head as by_head
     from everyformer.models.draft import by_layer as by_layer
-    from everyformer.prediction.forecasts import forecast as forecast
     from everyformer.prediction.predict import predict as predict
     from everyformer.report.compare import compare as compare
     from everyformer.training import saved
@@ -97,7 +96,6 @@ _HOMES = {
     "create_mixer": "models.build",
     "create_model": "models.build",
     "load": "training.saved:load_model",
-    "forecast": "prediction.forecasts",
     "predict": "prediction.predict",
     "save": "training.saved:save_model",
     "verify": "verification.verify",

@@ -23,7 +23,6 @@ RUNS = {
     "series": ("gmlp", "--data", "waves"),
     "generated": ("attention", "--data", "recall", "--length", "64"),
     "episodes": ("decision-transformer", "--data", "walks"),
-    "forecast": ("gmlp", "--data", "sales", "--context", "8"),
 }
 OTHER: dict[str, tuple[str, ...]] = {
     "validation": ("0.3",), "seed": ("7",), "tokenizer": ("chars",), "length": ("12",),
@@ -34,9 +33,7 @@ OTHER: dict[str, tuple[str, ...]] = {
     "best": ("0.5",), "delayed": (), "scale": ("3",), "env": ("CartPole-v1",), "env_mask": ("1",),
     "env_number": ("2",), "env_options": ("a=1",), "symbols": ("40",), "pairs": ("4",),
     "depth": ("3",), "options": ("a=1",), "alphabet": ("dna",), "strands": ("both",),
-    "encoding": ("utf-16",), "split": ("group", "text"), "horizon": ("3",), "season": ("5",),
-    "stride": ("2",), "time_column": ("text",), "series_column": ("text",),
-    "value_column": ("label",), "known_column": ("more",), "past_column": ("more",),
+    "encoding": ("utf-16",), "split": ("group", "text"),
 }  # fmt: skip
 """another value of every option"""
 OBEYED = {
@@ -48,7 +45,6 @@ OBEYED = {
     "series": "seed length",
     "generated": "seed pairs",
     "episodes": "validation seed delayed context",
-    "forecast": "validation seed season stride context",
 }
 """options that a measurement depends on"""
 SILENT = {("classify", "unlabelled")}

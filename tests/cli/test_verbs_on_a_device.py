@@ -31,7 +31,6 @@ ORDER = ("--model.pixels.order", "blocks", "--model.pixels.tile", "2", "2")
 DRAWN = ("generate", "--images", "2")
 ANSWERS: dict[str, tuple[tuple[str, ...], ...]] = {
     "decision": (("generate", "--episodes", "2"),),
-    "forecast": (("predict",),),
     "lm": (
         ("generate", "--prompt", "warm", "--tokens", "5"),
         ("predict", "warm tree"),
@@ -104,8 +103,6 @@ def test_python_takes_the_device_that_the_verbs_take(tree: Path, trained: Any) -
     run = trained("attention")
     with pytest.raises(ConfigError, match="device 'nowhere' cannot be used here"):
         ef.predict(run, ["warm"], device="nowhere")
-    with pytest.raises(ConfigError, match="device 'nowhere' cannot be used here"):
-        ef.forecast(run, device="nowhere")
     with pytest.raises(ConfigError, match="device 'nowhere' cannot be used here"):
         ef.load(run, device="nowhere")
     assert ef.predict(run, ["warm"], device="cpu") == ef.predict(run, ["warm"])

@@ -127,7 +127,6 @@ SOURCES: dict[str, dict[str, Any]] = {
     "Episodes": {"source": "minari:some-set"},
     "Arrays": {"source": "a.npy"},
     "Pictures": {"source": "pictures"},
-    "DatedTables": {"source": "days.csv"},
     "LabelledSequences": {"source": "species"},
     "Sequences": {"source": "a.fa"},
     "ParallelText": {"source": "pairs"},
@@ -146,9 +145,6 @@ REFUSED: dict[str, dict[str, Any]] = {
     "MaskOptions": {"mask_rate": 0.3},
     "PackingOptions": {"packing": True},
     "EpisodeOptions": {"best": 0.5},
-    "ContextOptions": {"context": 3},
-    "ForecastOptions": {"season": 3},
-    "SeriesOptions": {"time_column": "x"},
     "SequenceOptions": {"alphabet": "dna"},
     "GeneratedOptions": {"depth": 3},
     "EnvironmentOptions": {"env_number": 3},
@@ -160,7 +156,6 @@ FILES = {
     "pairs/a.en": "one",
     "pairs/a.de": "eins",
     "a.csv": "text,label\na,b\n",
-    "days.csv": "date,sold\n2024-01-01,1\n",
     "a.txt": "text",
     "a.fa": ">a\nACGT\n",
     "species/one/a.fa": ">a\nACGT\n",
@@ -201,7 +196,6 @@ def test_each_kind_refuses_the_options_that_it_does_not_read(
         ("tokens.npy", "lm", {"tokenizer": "chars"}, "arrays: it is for text"),
         ("series.npz", None, {"small": 3}, "arrays: it is for pictures that are drawn"),
         ("series.npz", None, {"packing": True}, "arrays: it is for lm and mlm on text"),
-        ("days.csv", None, {"tokenizer": "chars"}, "series with times: it is for text"),
     ],
     ids=str,
 )
@@ -209,12 +203,10 @@ def test_what_is_not_read_is_refused_where_it_is_said_and_passed_over_where_a_ru
     source: str, task: str | None, option: dict[str, Any], words: str, tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    days = "".join(f"2024-01-{day:02},{day % 7}\n" for day in range(1, 29))
-    monkeypatch.chdir(write(tmp_path, {**READ, "days.csv": f"date,sold\n{days}"}))
+    monkeypatch.chdir(write(tmp_path, READ))
     np.save("tokens.npy", np.arange(400) % 9)
     np.savez("series.npz", x=np.random.default_rng(0).normal(size=(40, 8, 2)), y=np.arange(40) % 2)
-    length = {} if source == "days.csv" else {"length": 24}
-    config = DataConfig(source=source, cache=str(tmp_path / "cache"), **length, **option)
+    config = DataConfig(source=source, cache=str(tmp_path / "cache"), length=24, **option)
     name = next(iter(option)).replace("_", "-")
     with pytest.raises(ConfigError, match=f"--data.{name} has no meaning for {re.escape(words)}"):
         load_dataset(config, task)

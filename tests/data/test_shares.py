@@ -9,7 +9,7 @@ import torch
 from data_files import write
 
 from everyformer.data.batch import TENSORS, Batch, Portion
-from everyformer.data.dataset import Dataset, OrderedDataset
+from everyformer.data.dataset import Dataset
 from everyformer.data.selection import Draws
 from everyformer.data.text import TextDataset
 
@@ -19,11 +19,6 @@ PAIRS = {
     "a.en": "".join("word " * (1 + n % 7) + f"{n}\n" for n in range(90)),
     "a.de": "".join("wort " * (1 + n % 5) + f"{n}\n" for n in range(90)),
 }
-SERIES = "time,series,value\n" + "".join(
-    f"2020-01-{day:02d},{name},{day * (1 + n)}\n"
-    for n, name in enumerate("abc")
-    for day in range(1, 29)
-)
 SOURCES: dict[str, tuple[Any, str | None, dict[str, Any]]] = {
     "text": ({"a.txt": TEXT}, None, {"length": 16}),
     "packed": (DOCUMENTS, None, {"length": 64, "packing": True}),
@@ -31,7 +26,6 @@ SOURCES: dict[str, tuple[Any, str | None, dict[str, Any]]] = {
     "pairs": (PAIRS, "seq2seq", {"length": 40}),
     "pairs by tokens": (PAIRS, "seq2seq", {"length": 40, "tokens": 300}),
     "labelled": ({f"{c}/{n}.txt": c * n for c in "xy" for n in range(1, 9)}, None, {"length": 8}),
-    "series": ({"a.csv": SERIES}, "forecast", {"length": 9, "horizon": 2}),
     "pictures": ("digits", "classify", {}),
     "copy": ("copy", None, {"length": 9}),
     "listops": ("listops", None, {"length": 32}),
@@ -74,10 +68,10 @@ def test_shares_of_a_step_are_the_whole_batch_bit_for_bit(
             check(data.train_batch(step, size, 5), shares)
 
 
-@pytest.mark.parametrize("name", ["text", "packed", "series"])
+@pytest.mark.parametrize("name", ["text", "packed"])
 def test_shares_of_streams_go_on_as_the_whole_ones(name: str, load: Any, tmp_path: Path) -> None:
     data = made(name, load, tmp_path)
-    assert isinstance(data, OrderedDataset)
+    assert isinstance(data, TextDataset)
     documents = set()
     for size, count in SIZES:
         for step in range(12):

@@ -189,7 +189,7 @@ ARCHITECTURE: Values = {
     "embedding_norm": False, "token_types": 0, "head_transform": False,
     "transform_activation": "gelu", "head_bias": False, "label_smoothing": 0.0,
     "smoothing_over": "all", "loss_chunk": None, "layer_losses": False, "lookahead": 0.0,
-    "decoder_layers": None, "quantiles": [0.01, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99],
+    "decoder_layers": None,
     "block": {
         "norm": "layernorm", "norm_eps": 1e-5,
         "final_norm_eps": None, "dropout": 0.0, "drop_path": 0.0,
@@ -298,7 +298,6 @@ BY_TASK = {
         "embedding_dropout": 0.0,
         "memory_options": {"same_length": "always", "store": "inputs"},
     },
-    ("gtrxl", "forecast"): {"scale_embedding": False},
     ("gtrxl", "policy"): {
         "scale_embedding": False,
         "memory_options": {"same_length": "always", "store": "inputs"},

@@ -124,9 +124,7 @@ def _idle(config: DataConfig, task: str, tokenizer: str | None) -> Iterator[tupl
     if not record.pictures:
         for name in PictureOptions.names():
             yield name, f"it is for pictures, and the task is {task}"
-    if record.forecasts and builtin is None:
-        yield "seed", "nothing is drawn, the end of the series is held out"
-    if record.pictures or record.acts or record.forecasts:
+    if record.pictures or record.acts:
         yield "length", f"it is for sequences, and the task is {task}"
     yield "tokens", "it is of batches that are trained on"
     for name in ("best", "scale"):

@@ -18,7 +18,6 @@ from everyformer.core.wording import few
 from everyformer.data import load_dataset
 from everyformer.data.config import DataConfig
 from everyformer.data.dataset import ClassedDataset, Dataset
-from everyformer.data.dated.windows import ForecastDataset
 from everyformer.data.episodes import EpisodeDataset
 from everyformer.data.tokenizers.base import Tokenizer
 from everyformer.data.tokenizers.load import load_tokenizer
@@ -28,9 +27,14 @@ from everyformer.genes.retrieval import KnnOptions
 from everyformer.models.base import Model
 from everyformer.rl.build import EnvironmentConfig
 from everyformer.system.files import expanded
-from everyformer.system.sealed import read_json
-from everyformer.training.saved import best_checkpoint, is_model, load_model, trained_on
-from everyformer.training.storage import MODEL_FORMAT, RUN_FORMAT, check_finite
+from everyformer.training.saved import (
+    best_checkpoint,
+    is_model,
+    load_model,
+    read_config,
+    trained_on,
+)
+from everyformer.training.storage import check_finite
 from everyformer.training.warmstart import saved_tokenizer
 
 
@@ -172,8 +176,6 @@ class TrainedRun:
 
     def dataset(self, config: DataConfig) -> Dataset:
         """Data read with the run's own tokenizer; refused if it does not fit the model."""
-        if TASKS[self.task].forecasts:
-            config = self._as_trained(config)
         model, facts, own = self.values["model"], self.values.get("data", {}), self.data
         known = facts.get("classes") if TASKS[self.task].classifies else None
         dataset = load_dataset(
@@ -219,10 +221,6 @@ class TrainedRun:
             )
         if isinstance(dataset, EpisodeDataset):
             self._require_episodes(dataset, what)
-        if isinstance(dataset, ForecastDataset):
-            step = facts.get("step")
-            if (fault := dataset.misfit(step, self.config.series or 0)) is not None:
-                raise DataError(fault)
         if dataset.image is not None and list(dataset.image) != list(model["image"]):
             raise DataError(
                 f"{dataset.name} has images of {dataset.image}, but {what} takes "
@@ -242,16 +240,6 @@ class TrainedRun:
             if getattr(config, name) not in (None, getattr(own, name)):
                 return None
         return sides[0], sides[1]
-
-    def _as_trained(self, config: DataConfig) -> DataConfig:
-        """The horizon of the model, whatever the series."""
-        horizon = self.config.horizon
-        if config.horizon not in (None, horizon):
-            raise ConfigError(
-                f"the model in {self.path} forecasts {horizon} steps ahead: leave out --horizon "
-                f"{config.horizon}, or train one that does"
-            )
-        return dataclasses.replace(config, horizon=horizon)
 
     def _require_episodes(self, dataset: EpisodeDataset, what: str) -> None:
         """Refuse episodes of another environment than the run's, and longer than its table."""
@@ -291,11 +279,10 @@ def open_run(folder: str, device: str = "cpu", quiet: bool = False) -> TrainedRu
     path = expanded(own_folder)
     if not path.is_dir():
         raise CheckpointError(f"there is no run at {path}: give the directory that `train` made")
+    values = read_config(path)
     if is_model(path):
-        values = read_json(path / "config.json", MODEL_FORMAT)
         known = {"model": values["config"], "data": values.get("data", {})}
         return TrainedRun(path, known, True, device)
-    values = read_json(path / "config.json", RUN_FORMAT)
     for spec in () if quiet else edited(values.get("plugins", {})):
         say(f"{spec} was edited since this run was begun")
     return TrainedRun(path, values, False, device)

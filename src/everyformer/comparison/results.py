@@ -17,8 +17,6 @@ Metric = Literal[
     "bits_per_dim",
     "loss",
     "action_loss",
-    "wql",
-    "mase",
     "accuracy",
     "mae",
     "scaled_rmse",

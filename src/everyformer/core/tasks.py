@@ -12,11 +12,10 @@ LM, MLM, TEXT, IMAGE = "lm", "mlm", "classify-text", "classify-image"
 SEQ2SEQ, PIXELS, ENLARGE = "seq2seq", "pixels", "super-resolution"
 SERIES, TEXT_NUMBER = "classify-series", "regress-text"
 IMAGE_NUMBER, SERIES_NUMBER = "regress-image", "regress-series"
-DECISION, POLICY, FORECAST = "decision", "policy", "forecast"
+DECISION, POLICY = "decision", "policy"
 TaskName = Literal[
     "lm", "mlm", "classify-text", "classify-image", "seq2seq", "pixels", "super-resolution",
     "classify-series", "regress-text", "regress-image", "regress-series", "decision", "policy",
-    "forecast",
 ]  # fmt: skip
 
 
@@ -28,19 +27,12 @@ class Task:
     about: str
     """what goes in, and what comes out"""
     reads: Literal[
-        "text",
-        "labelled text",
-        "parallel text",
-        "pictures",
-        "series",
-        "episodes",
-        "environment",
-        "series with times",
+        "text", "labelled text", "parallel text", "pictures", "series", "episodes", "environment"
     ]
     """the kind of data that it is learned from"""
-    predicts: Literal["next", "hidden", "class", "number", "action", "future"]
-    """every next token or intensity, hidden tokens, one class or some numbers a row, the action of
-    every step, or quantiles of the numbers of several steps ahead"""
+    predicts: Literal["next", "hidden", "class", "number", "action"]
+    """every next token or intensity, hidden tokens, one class or some numbers a row, or the action
+    of every step"""
     model: str
     """module of `everyformer.models`, and the class or function that makes it of a config"""
     train: str
@@ -105,14 +97,9 @@ class Task:
         return self.reads == "environment"
 
     @property
-    def forecasts(self) -> bool:
-        """True if it foretells the values of series."""
-        return self.predicts == "future"
-
-    @property
     def forward_only(self) -> bool:
         """True if what is predicted would leak from what comes later."""
-        return self.writes or self.acts or self.forecasts
+        return self.writes or self.acts
 
     @property
     def pictures(self) -> bool:
@@ -131,8 +118,8 @@ class Task:
 
     @property
     def carries(self) -> bool:
-        """True if its rows go on with what others ended with, as texts, series and episodes do."""
-        return self.continues or self.interacts or self.forecasts
+        """True if its rows go on with what others ended with, as texts and episodes do."""
+        return self.continues or self.interacts
 
     @property
     def translates(self) -> bool:
@@ -227,15 +214,11 @@ TASKS: dict[str, Task] = {
                 "clip": 0.5, "evaluate_every": None, "evaluate_sequences": 20,
             },
         ),
-        Task(
-            FORECAST, "series with times, step by step -> quantiles of their next values",
-            "series with times", "future", "forecast:Forecaster",
-            "--data sales.csv --task forecast --horizon 14", metrics=("wql", "loss"),
-            use="predict {run} --out next.csv",
-        ),
     )
 }  # fmt: skip
 ALL_TASKS: tuple[TaskName, ...] = get_args(TaskName)
+GONE = {"forecast": "forecasting of series left the library"}
+"""tasks of earlier versions, and what became of each"""
 
 
 def tasks_that(what: str) -> tuple[str, ...]:

@@ -20,7 +20,7 @@ EXTRA = (
     *("reset", "advantages", "before", "values"),
 )
 """Tensors that models read besides the inputs, by the names of their arguments."""
-TENSORS = ("inputs", "targets", "keep", "documents", "origins", *EXTRA)
+TENSORS = ("inputs", "targets", "keep", "documents", *EXTRA)
 
 
 @dataclass(frozen=True)
@@ -56,8 +56,7 @@ class Batch:
     states (B, K, ...) of K steps of episodes."""
     targets: Tensor
     """(B, L) or (B, T) int64 with -100 where nothing is scored, (B,) int64 classes, (B, N) float32
-    numbers, (B, K, N) float32 actions, which are scored where ``keep`` is True, or (B, L, H)
-    float32 of the next H steps, NaN where nothing is scored."""
+    numbers, or (B, K, N) float32 actions, which are scored where ``keep`` is True."""
     keep: Tensor | None = None
     """(B, L) bool, True = real token, or step of an episode; None when all are."""
     documents: Tensor | None = None
@@ -84,10 +83,6 @@ class Batch:
     """(B, K) float32, the log-probability that each action had when it was done."""
     values: Tensor | None = None
     """(B, K) float32, what was expected then."""
-    origins: Tensor | None = None
-    """(B,) int64, the steps of the data from which series are forecast, the last ones of rows."""
-    ahead: bool = False
-    """True where the targets are those of the next H steps."""
 
     def to(self, device: torch.device | str) -> Batch:
         """This batch on ``device``."""
@@ -147,8 +142,6 @@ class Batch:
         """Flags of the targets that count, in their shape; of numbers, (B,) or (B, K) steps."""
         if not self.targets.is_floating_point():
             return self.targets != IGNORED
-        if self.ahead:
-            return ~self.targets.isnan()
         shape = self.targets.shape[: max(1, self.targets.dim() - 1)]
         every = torch.ones(shape, dtype=torch.bool, device=self.targets.device)
         return every if self.targets.dim() < 3 or self.keep is None else self.keep

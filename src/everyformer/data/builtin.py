@@ -17,8 +17,6 @@ from everyformer.data.builtins import BUILTINS
 from everyformer.data.cache import digest
 from everyformer.data.config import DataConfig
 from everyformer.data.dataset import Dataset
-from everyformer.data.dated.sales import sales
-from everyformer.data.dated.windows import forecast_dataset
 from everyformer.data.episodes import Episodes, episode_dataset
 from everyformer.data.images import ImageDataset, image_dataset, reshaped
 from everyformer.data.kind import Kind, Request, first_served
@@ -110,8 +108,6 @@ class BuiltIn(Kind):
             return load_digits(config, task)
         if config.source == "waves":
             return load_waves(config, task)
-        if config.source == "sales":
-            return forecast_dataset(sales(config.seed), config, config.source)
         if config.source == "walks":
             graph = EnvironmentConfig("everyformer/GraphPath-v0")
             walks = collect(graph, recipe("random", graph), WALKS, config.seed)

@@ -4,11 +4,9 @@ from dataclasses import dataclass
 
 from everyformer.core.tasks import TaskName
 from everyformer.data.options import (
-    ContextOptions,
     DataOptions,
     DrawingOptions,
     EpisodeOptions,
-    ForecastOptions,
     MaskOptions,
     PackingOptions,
     PictureOptions,
@@ -73,11 +71,6 @@ BUILTINS: dict[str, Builtin] = {
     "walks": Builtin(
         "1,000 random walks to one node of a graph of 20; a better one is a shorter one",
         ("decision",),
-        (EpisodeOptions, ContextOptions),
-    ),
-    "sales": Builtin(
-        "24 made series of two years of days with a trend, a week, offers known ahead, and gaps",
-        ("forecast",),
-        (ForecastOptions, ContextOptions),
+        (EpisodeOptions,),
     ),
 }

@@ -9,11 +9,11 @@ from everyformer.core.errors import ConfigError, DataError
 from everyformer.core.rounding import shortened
 from everyformer.core.wording import counted, few
 from everyformer.data.config import DataConfig
-from everyformer.data.dated.times import ONE_CLOCK, read_times, written
 from everyformer.data.headers import FEW, doubtful, either, is_number, number
 from everyformer.data.layout import class_names
 from everyformer.data.selection import held_out_draw, majority
 from everyformer.data.tables import ENOUGH_ROWS, TableReader
+from everyformer.data.times import read_times
 
 MOST_NUMBERS = 20
 """Different whole numbers that are taken for classes by themselves, at most."""
@@ -221,7 +221,8 @@ def _latest(
     if times.mixed is not None:
         zoned, bare = (f"'{names[row]}'" for row in times.mixed)
         raise DataError(
-            f"{bare} in {column} of '{spec}' has no zone, but {zoned} has one; {ONE_CLOCK}"
+            f"{bare} in {column} of '{spec}' has no zone, but {zoned} has one; write the zone "
+            "behind every time (+01:00), or behind none"
         )
     at, first = times.values[ids], times.values.min()
     if config.validation < 1:
@@ -233,7 +234,7 @@ def _latest(
             f"all rows of '{spec}' have one time in {column}, so none can be held out; choose "
             "another column with --data.split time, or --data.split random"
         )
-    since = written(np.array([first]), times.dated)[0]
+    since = times.written(first)
     return held_out, f"rows from {since} on in {column} are held out, {held_out.mean():.0%}"
 
 

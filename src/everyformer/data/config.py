@@ -5,18 +5,16 @@ This module imports neither torch nor numpy.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from everyformer.core.config import Options
 from everyformer.core.errors import ConfigError
 from everyformer.data.options import (
-    ContextOptions,
     DataOptions,
     DrawingOptions,
     EncodingOptions,
     EnvironmentOptions,
     EpisodeOptions,
-    ForecastOptions,
     GeneratedOptions,
     LengthOptions,
     MaskOptions,
@@ -27,7 +25,6 @@ from everyformer.data.options import (
     PluginOptions,
     RowOptions,
     SequenceOptions,
-    SeriesOptions,
     SharedOptions,
     TableOptions,
     TokenOptions,
@@ -41,9 +38,6 @@ class DataConfig(
     PluginOptions,
     GeneratedOptions,
     EnvironmentOptions,
-    SeriesOptions,
-    ForecastOptions,
-    ContextOptions,
     EpisodeOptions,
     SequenceOptions,
     PackingOptions,
@@ -60,6 +54,11 @@ class DataConfig(
     SharedOptions,
 ):
     """Source of data, its parts and lengths: the options of all kinds side by side."""
+
+    gone: ClassVar[dict[str, Any]] = {
+        **dict.fromkeys(("horizon", "season", "stride", "time_column")),
+        **{f"{name}_column": [] for name in ("series", "value", "known", "past")},
+    }
 
     @property
     def group_column(self) -> str | None:

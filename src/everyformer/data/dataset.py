@@ -146,30 +146,6 @@ class Dataset(ABC):
         return count
 
 
-class OrderedDataset(Dataset):
-    """Data that goes on from segment to segment, for models that carry a memory.
-
-    Row b of B streams of training begins at step b N / B of the N that there are, goes on from
-    segment to segment and from the last step to the first. So every step is read equally often,
-    none is dropped where segments do not divide them, and a segment is a function of its number.
-    """
-
-    @abstractmethod
-    def segment(self, step: int, size: int, portion: Portion = WHOLE) -> Batch:
-        """Segment ``step`` of ``size`` streams over the training part, or a ``portion`` of them.
-
-        Raises:
-            DataError: there is nothing to train on.
-        """
-
-    @abstractmethod
-    def warmed(
-        self, size: int, limit: int | None, before: int
-    ) -> Iterator[tuple[list[Batch], Batch]]:
-        """The batches of `validation_batches`, each with up to ``before`` segments ahead of it;
-        what would lie before the start is padding there."""
-
-
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ClassedDataset(Dataset):
     """Data of which each row has a class, or none: trained on in shuffled epochs."""

@@ -28,7 +28,7 @@ from everyformer.data.config import DataConfig
 from everyformer.data.counting import counted_loss
 from everyformer.data.dataset import Dataset, Spread
 from everyformer.data.kind import Kind, Request
-from everyformer.data.options import ContextOptions, EpisodeOptions, SharedOptions
+from everyformer.data.options import EpisodeOptions, SharedOptions
 from everyformer.data.selection import held_out_draw, spread
 from everyformer.genes.model_options import EpisodeShape
 from everyformer.rl.build import EnvironmentConfig
@@ -289,7 +289,7 @@ class Episodes(Kind):
     """Episodes that were recorded: a folder or file of trajectories, or a set of Minari's."""
 
     name = "episodes"
-    reads = (SharedOptions, EpisodeOptions, ContextOptions)
+    reads = (SharedOptions, EpisodeOptions)
     alone = ", which are read --data.context steps at a time"
 
     @classmethod

@@ -11,7 +11,6 @@ from everyformer.data.arrays import Arrays
 from everyformer.data.builtin import BuiltIn
 from everyformer.data.config import DataConfig
 from everyformer.data.dataset import Dataset
-from everyformer.data.dated.kind import DatedTables
 from everyformer.data.environments import Environment
 from everyformer.data.episodes import Episodes
 from everyformer.data.images import Pictures
@@ -64,7 +63,6 @@ KINDS: tuple[type[Kind], ...] = (
     Episodes,
     Arrays,
     Pictures,
-    DatedTables,
     LabelledSequences,
     Sequences,
     ParallelText,

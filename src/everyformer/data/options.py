@@ -36,7 +36,7 @@ class SharedOptions(DataOptions):
     source: str = "stdlib"
     """A file (.gz too), folder, zip or glob: text, tables, sequences (FASTA, FASTQ, GenBank),
     pictures, arrays; or a built-in: stdlib, digits, copy, reverse, sort, recall, listops, waves,
-    walks, sales. A built-in name wins over a file of that name; write ./copy for the file.
+    walks. A built-in name wins over a file of that name; write ./copy for the file.
     Episodes: a folder that was recorded, or minari:ID."""
     validation: Part = 0.1
     """Fraction held out when the source brings no split of its own: the end of a corpus, a seeded
@@ -156,8 +156,7 @@ class RowOptions(DataOptions):
     split: tuple[str, ...] = ("random",)
     """How rows with a class or a number are held out: random, a draw within each class; group
     COLUMN, by which all rows of one value of that column (a patient, a user, a source) stay on one
-    side; or time COLUMN, by which the latest are held out, as of series that are forecast they
-    always are. Of an .npz it is an array's name."""
+    side; or time COLUMN, by which the latest are held out. Of an .npz it is an array's name."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -249,55 +248,8 @@ class EpisodeOptions(DataOptions):
     """decision: all of an episode's rewards come with its last step."""
     scale: Positive | None = None
     """decision: what returns-to-go are divided by. Unset: the largest of them, without its sign."""
-
-
-@dataclass(frozen=True)
-class ContextOptions(DataOptions):
-    """Options of what is read step by step, a window at a time."""
-
-    elsewhere: ClassVar[str] = ": it is for episodes and for series that are forecast"
-
     context: Count | None = None
-    """Steps that the model reads at once: of an episode (decision, K; unset: 20), or of a series
-    before what is forecast (unset: three seasons, but four horizons and 32 at least)."""
-
-
-@dataclass(frozen=True)
-class ForecastOptions(DataOptions):
-    """Options of series with times, whose next values are forecast."""
-
-    elsewhere: ClassVar[str] = ": it is for series with times, whose task is forecast"
-
-    horizon: Count | None = None
-    """forecast: steps ahead. Unset: a season, or 10 where the steps have none."""
-    season: Count | None = None
-    """forecast: steps after which series repeat themselves. Unset: by their step, hours a day, days
-    a week, months a year."""
-    stride: Count | None = None
-    """forecast: steps from one held-out forecast to the next. Unset: the horizon, so that none is
-    measured twice."""
-
-
-@dataclass(frozen=True)
-class SeriesOptions(DataOptions):
-    """Columns of tables of series with times."""
-
-    elsewhere: ClassVar[str] = ForecastOptions.elsewhere
-
-    time_column: str | None = None
-    """forecast: the column with the times, by its name or its number from 1. Unset: the one that is
-    called like a time (time, date, ds ...), or holds dates."""
-    series_column: tuple[str, ...] = ()
-    """forecast: the column that tells series apart, or several. Unset: the one that is called so
-    (unique_id, series, store ...), or that holds words; none in a table with a column a series."""
-    value_column: tuple[str, ...] = ()
-    """forecast: the columns with the values, each a series of its own. Unset: all with numbers,
-    or the only one beside a column that tells series apart."""
-    known_column: tuple[str, ...] = ()
-    """forecast: columns of numbers that are known ahead (a plan, a holiday); to forecast takes rows
-    with them after the last value."""
-    past_column: tuple[str, ...] = ()
-    """forecast: columns of numbers that are known only once the value is (the weather measured)."""
+    """decision: steps of an episode that the model reads at once, K. Unset: 20."""
 
 
 @dataclass(frozen=True)

@@ -45,7 +45,25 @@ class Role:
             ConfigError: no column, or several, are called so.
         """
         value = config.columns.get(f"{self.name}_column")
-        return None if value is None else column_called(table, value, self.flag)
+        if value is None:
+            return None
+        names = table.lower
+        indices = [index for index, name in enumerate(names) if name == value.strip().lower()]
+        if len(indices) > 1:
+            raise ConfigError(
+                f"{table.where} has {len(indices)} columns called '{value}'; give {self.flag} the "
+                f"number of one: {' or '.join(str(index + 1) for index in indices)}"
+            )
+        if indices:
+            return indices[0]
+        if value.isdecimal() and 1 <= int(value) <= table.width:
+            return int(value) - 1
+        hint = nearest(value.lower(), names) if names else "number them from 1"
+        # without a close name all would be listed once more
+        more = "" if hint.startswith("known: ") else f"; {hint}"
+        raise ConfigError(
+            f"{table.where} has no column '{value}' for {self.flag}, but {table.columns}{more}"
+        )
 
     def obvious(self, table: Table, taken: int | None = None) -> int | None:
         """The only column, but ``taken``, whose name shows the role.
@@ -86,31 +104,6 @@ TEXT = Role("text", TEXTS, "a text (text, sentence, review ...)")
 LABEL = Role("label", LABELS, "a label (label, class, category ...)")
 NUMBER = Role("label", LABELS, "a number (target, rating ...)")
 GROUP = Role("group", option="--data.split group")
-
-
-def column_called(table: Table, value: str, flag: str) -> int:
-    """The column that ``flag`` chooses by its name or else its number.
-
-    Raises:
-        ConfigError: no column, or several, are called so.
-    """
-    names = table.lower
-    indices = [index for index, name in enumerate(names) if name == value.strip().lower()]
-    if len(indices) > 1:
-        raise ConfigError(
-            f"{table.where} has {len(indices)} columns called '{value}'; give {flag} the number of "
-            f"one: {' or '.join(str(index + 1) for index in indices)}"
-        )
-    if indices:
-        return indices[0]
-    if value.isdecimal() and 1 <= int(value) <= table.width:
-        return int(value) - 1
-    hint = nearest(value.lower(), names) if names else "number them from 1"
-    # without a close name all would be listed once more
-    more = "" if hint.startswith("known: ") else f"; {hint}"
-    raise ConfigError(
-        f"{table.where} has no column '{value}' for {flag}, but {table.columns}{more}"
-    )
 
 
 class TableReader:

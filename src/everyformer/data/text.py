@@ -26,7 +26,7 @@ from everyformer.data.corpus import (
     tokenizer_kind,
 )
 from everyformer.data.counting import counted_loss, sampled
-from everyformer.data.dataset import Dataset, OrderedDataset
+from everyformer.data.dataset import Dataset
 from everyformer.data.joined import JoinedFiles
 from everyformer.data.selection import spread
 from everyformer.data.sources import Source
@@ -50,7 +50,7 @@ Tokens = np.ndarray | JoinedFiles
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class TextDataset(OrderedDataset):
+class TextDataset(Dataset):
     """Windows of ``length`` tokens at random positions; targets are the tokens one further on."""
 
     train: Tokens
@@ -81,6 +81,15 @@ class TextDataset(OrderedDataset):
             yield batch
 
     def segment(self, step: int, size: int, portion: Portion = WHOLE) -> Batch:
+        """Segment ``step`` of ``size`` streams over the training part, or a ``portion`` of them.
+
+        Row b of B streams begins at token b N / B of the N that there are, goes on from segment to
+        segment and from the last token to the first. So every token is read equally often, none is
+        dropped where segments do not divide them, and a segment is a function of its number.
+
+        Raises:
+            DataError: there is nothing to train on.
+        """
         count = self.training_rows(len(self.train)) - 1
         starts = np.arange(size) * count // size + step * self.length
         # of any row, so that all processes read documents or none does
@@ -111,6 +120,8 @@ class TextDataset(OrderedDataset):
     def warmed(
         self, size: int, limit: int | None, before: int
     ) -> Iterator[tuple[list[Batch], Batch]]:
+        """The batches of `validation_batches`, each with up to ``before`` segments ahead of it;
+        what would lie before the start is padding there."""
         starts, length = self.window_starts(limit)[0], self.length
         batches = self.validation_batches(size, limit)
         for first, batch in zip(range(0, len(starts), size), batches, strict=True):

@@ -88,7 +88,6 @@ SETTINGS = {
     "regress-image": Recipe(DataConfig(source="digits"), batch=32, patch=2),
     "regress-series": Recipe(DataConfig(source="waves", length=64), batch=16),
     "decision": Recipe(DataConfig(source="walks"), batch=16),
-    "forecast": Recipe(DataConfig(source="sales"), batch=16),
 }
 """of every task that is measured by a loss: policies are not"""
 

@@ -9,7 +9,7 @@ from everyformer.core.errors import ConfigError, GeneError, PluginError
 from everyformer.core.foreign import FAILURES, describe, source
 from everyformer.core.member import Cost, Genes, Member
 from everyformer.core.plugins import kind_of
-from everyformer.core.tasks import DECISION, FORECAST, LM, MLM, PIXELS, TASKS
+from everyformer.core.tasks import DECISION, LM, MLM, PIXELS, TASKS
 from everyformer.genes import plain_genes
 
 WIDTH = 16
@@ -63,12 +63,11 @@ def row_of(part: type[Any]) -> Member:
     else:
         can["streaming"] = next(iter(built.values())).streams or True
         can["cross"] = part.acts_on in ("embeddings", "layers") or "it is of one sequence"
-        streams = can["streaming"] is True
     tasks = [name for name, task in TASKS.items() if task.answers]
     if can["bidirectional"] is True:
         tasks = [MLM, *tasks]
     if can["causal"] is True:
-        tasks = [LM, *tasks, PIXELS, DECISION, *([FORECAST] if streams else [])]
+        tasks = [LM, *tasks, PIXELS, DECISION]
     exempt = {"cost": "no cost is claimed: write a row for it"}
     if mixes and not _overrides(part, "text_reference") and not _overrides(part, "reference"):
         exempt["equation"] = "it has no reference (text_reference)"

@@ -16,7 +16,6 @@ from everyformer.core.tasks import (
     ALL_TASKS,
     DECISION,
     ENLARGE,
-    FORECAST,
     IMAGE,
     IMAGE_NUMBER,
     LM,
@@ -88,7 +87,7 @@ FAMILY: tuple[Member, ...] = (
         _genes(position="learned", mixer=_BIASED,
               feedforward=Choice("gelu-tanh", _UNDROPPED), block={"dropout": 0.1},
               model={"init": "gpt2", "embedding_dropout": 0.1}),
-        (LM, FORECAST), _SOFTMAX,
+        (LM,), _SOFTMAX,
         "bytes of real text: bits per byte clearly under a 5-gram baseline",
         bidirectional="decoder-only by definition: use 'attention' without causal masking",
         group="attention",
@@ -196,7 +195,7 @@ FAMILY: tuple[Member, ...] = (
         _genes(position="xl-relative", memory="segment", wiring="post", block={"dropout": 0.1},
               model={"embedding_dropout": 0.1, "scale_embedding": True},
               tasks={POLICY: _EXACT_SEGMENTS}),
-        (LM, POLICY, FORECAST),
+        (LM, POLICY),
         Cost(2, 2, "O(L (L + M) d) time a segment of L with M remembered, L (L + M) flags",
              "2 M d, constant; M d in training", {"M": 128}),
         "the loss falls with a longer memory in evaluation than in training, and the first tokens "
@@ -209,7 +208,7 @@ FAMILY: tuple[Member, ...] = (
         _genes(position="xl-relative", memory="compressive",
               wiring="post", block={"dropout": 0.1},
               model={"embedding_dropout": 0.1, "scale_embedding": True}),
-        (LM, FORECAST),
+        (LM,),
         Cost(2, 1, "O(L (L + m + n) d) time a segment, m rows remembered and n compressed",
              "(m + n) d, constant", {"m": 128, "n": 128}),
         "recalls what lies further back than Transformer-XL with as many rows of memory reaches",
@@ -223,7 +222,7 @@ FAMILY: tuple[Member, ...] = (
         _genes(position=Choice("xl-relative", {"start_std": 0.0}),
                memory=Choice("segment", {"same_length": "always"}),
                wiring="gated", feedforward="relu", tasks={POLICY: _EXACT_SEGMENTS}),
-        (LM, POLICY, FORECAST),
+        (LM, POLICY),
         Cost(2, 2, "O(L (L + M) d) time a segment of L with M remembered, 12 L d^2 for the gates",
              "2 M d, constant; M d in training", {"M": 128}),
         "at the start an output depends on its own token, no less than without gates and more "
@@ -234,7 +233,7 @@ FAMILY: tuple[Member, ...] = (
     Member(
         "memorizing", "Memorizing Transformer: a layer that looks up", "Wu et al.", 2022,
         "2203.08913",
-        _genes(position="t5-relative", memory="memorizing"), (LM, FORECAST),
+        _genes(position="t5-relative", memory="memorizing"), (LM,),
         Cost(2, 2, "O(L (L + n) d) time a segment with a window of n, O(L M d) to look M keys up; "
              "L (L + n) flags, blocks of products",
              "2 n d + 3 M d / N, constant: one of N layers stores M, half as many to spare",
@@ -275,7 +274,7 @@ FAMILY: tuple[Member, ...] = (
               feedforward="relu", block={"norm_eps": 1e-6, "dropout": 0.1},
               model={"layers": 1, "embedding_dropout": 0.1, "scale_embedding": True},
               tasks={SEQ2SEQ: {"label_smoothing": 0.1, "smoothing_over": "others"}}),
-        (LM, MLM, *_TEXT, *_SERIES, *_IMAGE, SEQ2SEQ, FORECAST),
+        (LM, MLM, *_TEXT, *_SERIES, *_IMAGE, SEQ2SEQ),
         Cost(2, 1, "O(N L^2 d) time, O(N L d) memory when fused; N steps of a token on average",
              "2 T t d; T steps at most", {"T": 12}),
         "tokens that need more hops along a chain of pointers take more steps, and all take fewer "
@@ -382,7 +381,7 @@ FAMILY: tuple[Member, ...] = (
     Member(
         "routing", "Routing Transformer", "Roy et al.", 2020, "2003.05997",
         _genes(mixer="routing"), (LM, MLM, *_TEXT, *_SERIES, *_IMAGE, PIXELS, ENLARGE, DECISION,
-                                   POLICY, FORECAST),
+                                   POLICY),
         Cost(1.5, 1.5, "O(L K d + L w d) time and memory, K clusters of w: O(L^1.5 d)",
              "K w d + w d; half of the heads local, K w is L unless it is said",
              {"K": "sqrt(L)", "w": "sqrt(L)"}),
@@ -408,7 +407,7 @@ FAMILY: tuple[Member, ...] = (
                      "scale_embedding": True},
               tasks={PIXELS: {"position": None}, ENLARGE: {"position": None},
                      POLICY: {"dropout": 0.0}}),
-        (LM, MLM, *_TEXT, *_SERIES, *_IMAGE, PIXELS, ENLARGE, DECISION, POLICY, FORECAST),
+        (LM, MLM, *_TEXT, *_SERIES, *_IMAGE, PIXELS, ENLARGE, DECISION, POLICY),
         Cost(1, 1, "O(L (q + m) d) time, O(L d) memory; blocks of q with a memory of m",
              "2 (q + m) d, constant; 2-D: of q_h + m_h rows", {"q": 256, "m": 256}),
         "the more pixels a block remembers, the fewer bits a dimension; of equal memory, "
@@ -424,7 +423,7 @@ FAMILY: tuple[Member, ...] = (
               block={"final_norm_eps": 1e-6},
               model={"tie": False},
               tasks={PIXELS: {"position": None}}),
-        (LM, MLM, *_TEXT, *_SERIES, *_IMAGE, PIXELS, DECISION, POLICY, FORECAST),
+        (LM, MLM, *_TEXT, *_SERIES, *_IMAGE, PIXELS, DECISION, POLICY),
         Cost(1.5, 1, "O(L s d + L^2 d / s) time, O(L^1.5 d) with s = sqrt(L); O(L d) memory",
              "2 t d; fixed: 2 (s + t c / s) d, c summary columns"),
         "strided sets beat fixed ones on images, fixed ones beat strided ones on text",
@@ -433,8 +432,7 @@ FAMILY: tuple[Member, ...] = (
     ),
     Member(
         "longformer", "Longformer", "Beltagy, Peters, Cohan", 2020, "2004.05150",
-        _genes(mixer="longformer"), (LM, MLM, *_TEXT, *_SERIES, SEQ2SEQ, DECISION, POLICY,
-                                    FORECAST),
+        _genes(mixer="longformer"), (LM, MLM, *_TEXT, *_SERIES, SEQ2SEQ, DECISION, POLICY),
         Cost(1, 1, "O(L (w + g) d) time and O(L d) memory; window w, g global tokens",
              "2 (w + g) d, constant; global tokens in a causal one are this library's extension",
              {"w": 256, "g": 0}),
@@ -445,7 +443,7 @@ FAMILY: tuple[Member, ...] = (
     ),
     Member(
         "bigbird", "BigBird", "Zaheer et al.", 2020, "2007.14062",
-        _genes(mixer="bigbird"), (LM, MLM, *_TEXT, *_SERIES, SEQ2SEQ, DECISION, POLICY, FORECAST),
+        _genes(mixer="bigbird"), (LM, MLM, *_TEXT, *_SERIES, SEQ2SEQ, DECISION, POLICY),
         Cost(1, 1, "O(L (w + r + g) s d) time, O(L (r s + d)) memory; w, r and g blocks of s "
              "tokens in the window, at random and for all",
              "2 n s d, n blocks that a later one may read, any of L / s; the causal form is this "
@@ -471,8 +469,7 @@ FAMILY: tuple[Member, ...] = (
     ),
     Member(
         "blockwise", "Blockwise self-attention (BlockBERT)", "Qiu et al.", 2019, "1911.02972",
-        _genes(mixer="blockwise"), (LM, MLM, *_TEXT, *_SERIES, *_IMAGE, PIXELS, DECISION, POLICY,
-                                   FORECAST),
+        _genes(mixer="blockwise"), (LM, MLM, *_TEXT, *_SERIES, *_IMAGE, PIXELS, DECISION, POLICY),
         Cost(2, 1, "O(L^2 d / n) time, O(L d) memory; n blocks",
              "2 (s + 1) d L / n; shifts to s", {"s": 1, "n": 2}),
         "scores fall to 1 / n of attention's; heads that read other blocks copy across them, which "
@@ -494,7 +491,7 @@ FAMILY: tuple[Member, ...] = (
     Member(
         "linformer-chunked", "Linformer in causal segments (our extension)", "Wang et al.", 2020,
         "2006.04768", _genes(mixer=Choice("linformer", {"causal_chunk": 64})),
-        (LM, *_TEXT, *_SERIES, PIXELS, ENLARGE, DECISION, POLICY, FORECAST),
+        (LM, *_TEXT, *_SERIES, PIXELS, ENLARGE, DECISION, POLICY),
         Cost(2, 1, "O(L (c + L k / c) d) time; segments of c tokens, k slots each",
              "d (2 t k / c + 3 c)", {"k": 16, "c": 64}),
         "an extension of ours: exactly causal, with slots for segments that are complete",

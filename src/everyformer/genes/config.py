@@ -50,6 +50,11 @@ def _usual_genes() -> dict[str, Choice]:
 class Architecture(Options):
     """Options of a model, whatever the data."""
 
+    gone: ClassVar[dict[str, Any]] = {
+        "horizon": 1,
+        "quantiles": [0.01, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99],
+    }
+
     width: Count = 128
     """channels of the residual stream"""
     layers: Layers = 4
@@ -123,8 +128,6 @@ class Architecture(Options):
     """how episodes are read, and actions chosen (decision)"""
     policy: PolicyOptions = field(default_factory=PolicyOptions)
     """how what was done is learned from (policy)"""
-    quantiles: tuple[Share, ...] = (0.01, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99)
-    """levels that are forecast, ascending, 0.5 among them (forecast)"""
 
 
 @dataclass(frozen=True)
@@ -156,13 +159,11 @@ class ModelConfig(Architecture):
     target_std: tuple[Positive, ...] = (1.0,)
     """standard deviations of the same"""
     series: Count | None = None
-    """numbers at each step (classify-series, regress-series, forecast)"""
+    """numbers at each step (classify-series, regress-series)"""
     series_mean: tuple[Real, ...] = ()
     """mean of each of them over the training data (default: 0)"""
     series_std: tuple[Positive, ...] = ()
     """standard deviations of the same (default: 1)"""
-    horizon: Count = 1
-    """steps ahead (forecast)"""
     image: tuple[Count, Count, Count] | None = None
     """channels, height and width of the images (classify-image, regress-image, pixels,
     super-resolution)"""

@@ -20,7 +20,7 @@ GLOBALS = frozenset({"keep", "global_tokens"})
 def check_model(config: ModelConfig) -> None:
     """Refuse what the task of a model contradicts."""
     task = TASKS[config.task]
-    if config.loss_chunk is not None and (task.answers or task.acts or task.forecasts):
+    if config.loss_chunk is not None and (task.answers or task.acts):
         why = "predicts once for a whole row" if task.answers else "reads none"
         raise GeneError(
             f"loss_chunk={config.loss_chunk} cuts a text into pieces, but task '{config.task}' "
@@ -31,7 +31,7 @@ def check_model(config: ModelConfig) -> None:
             f"target_mean has {len(config.target_mean)} numbers and target_std "
             f"{len(config.target_std)}: each number that is predicted has both"
         )
-    tied = config.tie and not (task.answers or task.pictures or task.acts or task.forecasts)
+    tied = config.tie and not (task.answers or task.pictures or task.acts)
     if config.init == "sparse-transformer" and tied:
         raise GeneError(
             "init='sparse-transformer' starts the output layer at 0, but tie=True makes it the "

@@ -55,7 +55,6 @@ READ_IN: dict[str, tuple[str, ...]] = {
     "lookahead": ("lm",),
     "head_transform": ("mlm",),
     "decoder_layers": ("seq2seq", "super-resolution"),
-    "quantiles": ("forecast",),
     "pixels": ("pixels", "super-resolution"),
     "decision": ("decision",),
     "policy": ("policy",),

@@ -11,7 +11,7 @@ from everyformer.genes.config import ModelConfig
 class SeriesSteps(nn.Linear):
     """Linear layer over the numbers of each step, less their means, over their deviations.
 
-    (B, L, series) floats to (B, L, width). A number that is not known, NaN, is read as its mean.
+    (B, L, series) floats to (B, L, width).
 
     Raises:
         GeneError: the config does not say how many numbers there are, or of others means and
@@ -47,7 +47,6 @@ class SeriesSteps(nn.Linear):
         if config.series_std:
             series = series / series.new_tensor(config.series_std)
         series = series.to(self.weight.dtype)
-        series = series.where(~series.isnan(), 0.0)
         if mask is not None and mask.keep is not None:
             # what stands in the padding may be anything
             series = series.where(mask.keep[..., None], 0.0)

@@ -15,7 +15,6 @@ from everyformer.core.errors import ConfigError, DataError, UnsupportedError
 from everyformer.core.tally import tallied
 from everyformer.core.tasks import TASKS
 from everyformer.data.dataset import ClassedDataset, Dataset
-from everyformer.data.dated.windows import ForecastDataset
 from everyformer.data.environments import EnvironmentDataset
 from everyformer.data.text import TextDataset
 from everyformer.data.tokenizers.plain import ByteTokenizer
@@ -23,14 +22,13 @@ from everyformer.models.base import evaluating
 from everyformer.models.knn_lm import KnnLanguageModel
 from everyformer.models.policy import PolicyModel
 from everyformer.training.footprint import check_reading
-from everyformer.training.forecasts import ForecastErrors
 from everyformer.training.measures import ClassErrors, NumberErrors, perplexity, ratio, wilson
 from everyformer.training.parallel.world import World
 from everyformer.training.reading import Curves, Read, read_in_order, read_windows
 from everyformer.training.returns import EPISODES, mean_of, play_policy, played
 from everyformer.training.step import autocast
 
-Errors = NumberErrors | ClassErrors | ForecastErrors
+Errors = NumberErrors | ClassErrors
 
 
 def evaluate(
@@ -71,10 +69,9 @@ def evaluate(
         ``bits_per_byte`` (of sequences base or residue: `Dataset.unit`), with pixels
         ``bits_per_dim``, each with its interval; with numbers ``mae``, ``rmse``, ``r2`` and the
         same of answering the mean (``mean_mae`` ...), of several numbers in ``by_number``, and
-        ``scaled_rmse`` and ``r2`` over all of them; of forecasts the measures of
-        `ForecastErrors`; with classes the measures of `ClassErrors` and ``always``, the commonest
-        one of training, and ``held_out_always``, that of the held-out part; with
-        text ``counting_loss`` and ``counting_bits_per_byte``, those of counting tokens
+        ``scaled_rmse`` and ``r2`` over all of them; with classes the measures of `ClassErrors` and
+        ``always``, the commonest one of training, and ``held_out_always``, that of the held-out
+        part; with text ``counting_loss`` and ``counting_bits_per_byte``, those of counting tokens
         (`Dataset.counting`), likewise with pixels; with actions
         ``action_loss`` in place of ``perplexity``. Of a policy, ``return``, ``steps`` and more of
         ``limit`` episodes, or of 20 (`everyformer.training.returns.played`), ``loss``, minus the
@@ -135,9 +132,7 @@ def _count(
             return True
         if read is not None:
             losses.add(read)
-            if isinstance(errors, ForecastErrors):
-                errors.add(read.out.logits, read.batch)
-            elif errors is not None:
+            if errors is not None:
                 errors.add(read.out.logits, read.batch.targets)
             if curves is not None:
                 curves.add(read)
@@ -147,7 +142,7 @@ def _count(
 def _measured(dataset: Dataset, losses: "_Losses", errors: Errors | None) -> dict[str, Any]:
     """The measures that follow from what was counted."""
     result = losses.summary()
-    if isinstance(errors, NumberErrors | ForecastErrors):
+    if isinstance(errors, NumberErrors):
         return errors.summary()
     if errors is not None:
         result |= errors.summary()
@@ -193,11 +188,7 @@ def _errors(model: nn.Module, dataset: Dataset, details: bool) -> Errors | None:
         answer = dataset.commonest if isinstance(dataset, ClassedDataset) else None
         known = len(dataset.classes), getattr(config, "classes", 0)
         return ClassErrors(max(known), answer, details)
-    if config is None:
-        return None
-    if isinstance(dataset, ForecastDataset):
-        return ForecastErrors(dataset, config.quantiles)
-    if not task.measures:
+    if config is None or not task.measures:
         return None
     return NumberErrors(config.target_mean, config.target_std)
 
@@ -224,7 +215,7 @@ def in_words(evaluation: dict[str, Any]) -> str:
     """The main number of an evaluation and its interval, in one line."""
     parts = [] if "return" in evaluation else [f"validation loss {evaluation['loss']:.4f}"]
     bits = (name for name in evaluation if name.startswith("bits_per_") and "interval" not in name)
-    numbers = ("accuracy", "scaled_rmse", "rmse", "r2", "wql", "mase")
+    numbers = ("accuracy", "scaled_rmse", "rmse", "r2")
     for name in ("return", "success", *bits, *numbers):
         if name in evaluation:
             around = evaluation.get(f"{name}_interval")

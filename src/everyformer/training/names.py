@@ -19,7 +19,7 @@ HOMES: dict[type, str] = {
     Architecture: "model",
 }
 _SHORTENED: dict[type, tuple[str, ...]] = {
-    DataConfig: ("tokenizer", "length", "horizon", "context"),
+    DataConfig: ("tokenizer", "length", "context"),
     TrainingConfig: (
         *("steps", "batch", "lr", "seed", "device", "threads", "precision", "compile", "parallel"),
         *("budget_seconds", "budget_tokens", "budget_flops", "class_weights"),

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from everyformer.core.errors import UnsupportedError
 from everyformer.core.outputs import ModelOutput
 from everyformer.data.batch import IGNORED, Batch, batched
-from everyformer.data.dataset import Dataset, OrderedDataset
+from everyformer.data.dataset import Dataset
 from everyformer.data.text import TextDataset
 from everyformer.genes.memory.base import memories_of
 from everyformer.training.parallel.world import World
@@ -49,7 +49,7 @@ def read_windows(
     """
     windows: Iterable[Window]
     segments = segments_ahead(model, dataset) if remember else None
-    if segments is not None and isinstance(dataset, OrderedDataset):
+    if segments is not None and isinstance(dataset, TextDataset):
         windows = dataset.warmed(size, limit, segments)
     else:
         windows = (([], batch) for batch in dataset.validation_batches(size, limit))
@@ -79,7 +79,7 @@ def segments_ahead(model: nn.Module, dataset: Dataset) -> int | None:
     """How many segments a model with a memory reads before those that it is asked about; None of
     models without one, and of data in no order."""
     memories = memories_of(model)
-    if not memories or not isinstance(dataset, OrderedDataset):
+    if not memories or not isinstance(dataset, TextDataset):
         return None
     return -(-max(memory.ahead for memory in memories) // dataset.length)
 

@@ -21,9 +21,10 @@ from everyformer.core.devices import widest
 from everyformer.core.errors import CheckpointError, ConfigError, UnsupportedError
 from everyformer.core.state import StackState, filled, named_tensors
 from everyformer.data.batch import WHOLE, Batch, Portion
-from everyformer.data.dataset import Dataset, OrderedDataset
+from everyformer.data.dataset import Dataset
 from everyformer.data.environments import EnvironmentDataset
 from everyformer.data.episodes import as_states
+from everyformer.data.text import TextDataset
 from everyformer.genes.memory.base import memories_of
 from everyformer.genes.model_options import PolicyOptions
 from everyformer.models import ppo
@@ -321,6 +322,6 @@ def carry_of(
             )
         assert isinstance(model, PolicyModel)
         return Rollouts(model, dataset, config.batch)
-    if not memories_of(model) or not isinstance(dataset, OrderedDataset):
+    if not memories_of(model) or not isinstance(dataset, TextDataset):
         return None
     return TextCarry(model, world)

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from everyformer.core.config import from_dict, to_dict
 from everyformer.core.devices import pick_device
 from everyformer.core.errors import CheckpointError
+from everyformer.core.tasks import GONE
 from everyformer.data.builtins import BUILTINS
 from everyformer.data.config import DataConfig
 from everyformer.data.tokenizers.base import Tokenizer
@@ -47,7 +48,6 @@ def save_model(
     *,
     tokenizer: Tokenizer | None = None,
     classes: Sequence[str] = (),
-    step: str | None = None,
 ) -> Path:
     """Save a model as a folder of ``config.json`` and ``model.safetensors``; tied weights once.
 
@@ -56,7 +56,6 @@ def save_model(
         path: a folder that does not exist, is empty, or holds an earlier saved model.
         tokenizer: saved too, so that the command line can give the model text.
         classes: of a classifier, their names in the order of their ids, saved too.
-        step: of a forecaster, how often its series have values ("daily"), saved too.
 
     Raises:
         CheckpointError: the folder holds something else, or cannot be written; the tokenizer has
@@ -83,7 +82,7 @@ def save_model(
         values = {
             "format": MODEL_FORMAT,
             "config": to_dict(model.config),
-            "data": {"classes": [*classes], "step": step},
+            "data": {"classes": [*classes]},
             "sha256": checksums(temporary),
         }
         write_json(temporary / "config.json", values)
@@ -195,7 +194,7 @@ def read_config(path: Path) -> dict[str, Any]:
     """Values of the config.json of a run, with a ``model``, or of a saved model, with ``config``.
 
     Raises:
-        CheckpointError: nothing is there, or it is damaged.
+        CheckpointError: nothing is there, or it is damaged, or of a task that is gone.
     """
     file = path / "config.json"
     if not file.is_file():
@@ -203,7 +202,14 @@ def read_config(path: Path) -> dict[str, Any]:
             f"{path} holds no saved model and no run: config.json is missing; give the folder of "
             "one or the other"
         )
-    return read_json(file, MODEL_FORMAT if is_model(path) else RUN_FORMAT)
+    values = read_json(file, MODEL_FORMAT if is_model(path) else RUN_FORMAT)
+    task = (values.get("model") or values.get("config") or {}).get("task")
+    if task in GONE:
+        raise CheckpointError(
+            f"the model in {path} has the task {task}, which is gone, since {GONE[task]}: use it "
+            "with the everyformer that made it, or train one of another task"
+        )
+    return values
 
 
 def is_model(path: Path) -> bool:

@@ -26,7 +26,8 @@ from everyformer.core.outputs import ModelOutput
 from everyformer.core.seeds import mixed
 from everyformer.core.state import StackState, filled, named_tensors
 from everyformer.data.batch import WHOLE, Batch, Portion
-from everyformer.data.dataset import ClassedDataset, Dataset, OrderedDataset
+from everyformer.data.dataset import ClassedDataset, Dataset
+from everyformer.data.text import TextDataset
 from everyformer.engines.drawing import piece_of_rows
 from everyformer.engines.flops import count_flops
 from everyformer.training.config import TrainingConfig
@@ -90,7 +91,7 @@ class TextCarry(Carry):
     def batch(
         self, dataset: Dataset, step: int, size: int, seed: int, portion: Portion = WHOLE
     ) -> Batch:
-        assert isinstance(dataset, OrderedDataset)
+        assert isinstance(dataset, TextDataset)
         return dataset.segment(step, size, portion)
 
     def of(self, start: int, stop: int) -> StackState:

@@ -29,8 +29,6 @@ _KNOWN = {
     "rmse": ("mean_rmse", "always giving the mean", -1),
     "mae": ("mean_mae", "always giving the mean", -1),
     "r2": ("mean_r2", "always giving the mean", 1),
-    "wql": ("simple_wql", "the best of naive, seasonal naive and drift", -1),
-    "mase": ("simple_mase", "the best of naive, seasonal naive and drift", -1),
     "bits_per_byte": ("counting_bits_per_byte", "counting tokens", -1),
     "bits_per_base": ("counting_bits_per_base", "counting tokens", -1),
     "bits_per_residue": ("counting_bits_per_residue", "counting tokens", -1),

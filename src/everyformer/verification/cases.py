@@ -126,9 +126,6 @@ def small_model(
         steps = 12 if does.interacts else 4
         states = draw(2, steps, 3, seed=1, dtype=torch.float32)
         return create_model(member.name, task, **sizes), states, tokens[:, :steps] % 5
-    if does.forecasts:
-        series, targets = (draw(2, 12, n, seed=n, dtype=torch.float32) for n in (3, 2))
-        return create_model(member.name, task, series=3, horizon=2, **sizes), series, targets
     targets = tokens.roll(-1, 1)
     if does.answers:
         targets = torch.tensor([0, 1]) if does.classifies else torch.tensor([[0.5], [-2.0]])

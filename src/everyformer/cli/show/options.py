@@ -31,8 +31,7 @@ class ShowOptions(VerbOptions, PlayConfig):
     pareto, loss against layers as a search of thresholds (eval --search-exits) has found; of runs
     that act, which play for it: returns, what is reached (for what is asked for), film, a
     strip of an episode, and attended, the steps of episodes that are read, by memory too;
-    forecast, held-out forecasts of series with their intervals, and what came; curves,
-    how trainings went, of several seeds (--others) their mean; of a comparison all is its
+    curves, how trainings went, of several seeds (--others) their mean; of a comparison all is its
     figures (quality, cost-training, ...), table its table, page its page, and any other name a
     picture of its best run"""
     task: Literal["lm", "mlm", "classify-image", "pixels"] | None = None

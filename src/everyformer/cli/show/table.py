@@ -16,7 +16,6 @@ from everyformer.cli.show.comparison import (
 )
 from everyformer.cli.show.curves import CURVES, draw_curves
 from everyformer.cli.show.episodes import EPISODES, draw_episodes
-from everyformer.cli.show.forecast import FORECAST, draw_forecast
 from everyformer.cli.show.inside import draw_inside
 from everyformer.cli.show.neighbours import NEIGHBOURS, draw_neighbours
 from everyformer.cli.show.options import Format, ShowOptions
@@ -45,7 +44,6 @@ PICTURES: dict[str, ShownPicture] = {
     **dict.fromkeys(SAVED, ShownPicture(draw_saved, frozenset({"format"}))),
     **dict.fromkeys(EPISODES, ShownPicture(draw_episodes, PLAYED | {"format"})),
     CURVES: ShownPicture(draw_curves, frozenset({"format", "others"})),
-    FORECAST: ShownPicture(draw_forecast, frozenset({"format"})),
     NEIGHBOURS: ShownPicture(
         draw_neighbours, frozenset({"text", "data", "length", "store", "knn", "nearest"})
     ),

@@ -14,7 +14,6 @@ from everyformer.cli.eval_data import UNSAID, for_source, measured, refuse_idle
 from everyformer.cli.eval_options import EvalOptions
 from everyformer.cli.exit_search import search_exits
 from everyformer.cli.exits import settle_exits
-from everyformer.cli.forecasting import forecast_table
 from everyformer.cli.parsing import Line, say
 from everyformer.cli.playing import (
     at_random,
@@ -184,9 +183,6 @@ def _print(
             print(f"\n{its_worth}")
         if "by_class" in evaluation and "confusion" not in evaluation:
             say(f"{len(dataset.classes):,} classes are too many for a confusion matrix")
-        return
-    if TASKS[trained.task].forecasts:
-        print(forecast_table(evaluation, its_worth))
         return
     rows = {}
     for name, value in evaluation.items():

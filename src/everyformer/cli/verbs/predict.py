@@ -11,13 +11,10 @@ from typing import TYPE_CHECKING, Any, Literal, TextIO
 import tyro
 
 from everyformer.cli.console import emit, table
-from everyformer.cli.forecasting import predict_series
-from everyformer.cli.messages import changed
 from everyformer.cli.parsing import TrainedOptions, say, verb
 from everyformer.core.bounds import Count
 from everyformer.core.config import Options
 from everyformer.core.errors import ConfigError, DataError
-from everyformer.core.tasks import TASKS
 from everyformer.core.wording import counted
 from everyformer.system.files import expanded, named_as
 
@@ -72,9 +69,6 @@ class PredictOptions(TrainedOptions):
     out: str | None = None
     """file to write: .csv or .jsonl; a table comes back with columns added, as CSV with its
     delimiter, byte-order mark and encoding and the probability of each class"""
-    anomalies: bool = False
-    """runs that forecast: all values of the table beside the interval that was expected a step
-    before, and which of them leave it"""
     average: Count | None = None
     """take the mean of the weights in so many of the newest checkpoints (default: the best one)"""
     json: bool = False
@@ -97,14 +91,6 @@ def run(options: PredictOptions) -> int:
     from everyformer.system.pulse import doing
 
     trained = open_run(options.run, options.device)
-    if TASKS[trained.task].forecasts:
-        _refuse_of_rows(options)
-        return predict_series(
-            trained, options.inputs, form=form, out=options.out, batch=options.batch,
-            average=options.average, anomalies=options.anomalies,
-        )  # fmt: skip
-    if options.anomalies:
-        raise ConfigError("--anomalies is for runs that forecast series: leave it out")
     reader = Predictor.load(trained.path, average=options.average, device=options.device, say=say)
     inputs, held_out = _inputs(options, trained, reader)
     with doing("predicting"):
@@ -114,17 +100,6 @@ def run(options: PredictOptions) -> int:
     if options.out is not None:
         say(f"{counted(count - reader.counts['empty'], 'prediction')} in {options.out}")
     return 0
-
-
-OF_SERIES = {"run", "device", "inputs", "batch", "format", "out", "anomalies", "average", "json"}
-"""options that runs which forecast read"""
-
-
-def _refuse_of_rows(options: PredictOptions) -> None:
-    """Refuse options that mean nothing to series."""
-    for name, flag in changed(options, PredictOptions(run=options.run)):
-        if name not in OF_SERIES:
-            raise ConfigError(f"{flag} has no meaning for a run that forecasts: leave it out")
 
 
 def _format(options: PredictOptions) -> str:

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 from everyformer.cli.answers_table import answers_table
 from everyformer.cli.console import emit, facts
-from everyformer.cli.forecasting import forecast_table
 from everyformer.cli.found import found_run
 from everyformer.cli.parsing import peek, say, take
 from everyformer.cli.playing import environment_words
@@ -116,9 +115,8 @@ def _tell(
 ) -> None:
     """Print how a training ended, and the command that goes on from it."""
     task, measured = TASKS[dataset.task], result.evaluation
-    if (task.forecasts or task.answers) and measured and not options.json:
-        forecasts = task.forecasts and forecast_table(measured, None)
-        print(f"{forecasts or answers_table(measured, dataset.classes)}\n")
+    if task.answers and measured and not options.json:
+        print(f"{answers_table(measured, dataset.classes)}\n")
         kept = ("step", "loss", "worth", "advice", "predictions")
         rows = {name: rows[name] for name in kept if name in rows}
     best = result.best

@@ -1,0 +1,60 @@
+"""Runs of earlier versions: what is gone of their options has its default, or they are refused."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import everyformer as ef
+from everyformer.cli.trained import open_run
+from everyformer.core.config import from_dict
+from everyformer.core.errors import CheckpointError, ConfigError
+from everyformer.core.tasks import GONE, TASKS
+from everyformer.data.config import DataConfig
+from everyformer.system.plain import from_json
+from everyformer.system.sealed import write_json
+
+SIZES = {"width": 8, "heads": 2, "layers": 1, "max_length": 8, "vocabulary": 20}
+
+
+def saved(folder: Path, **options: Any) -> torch.nn.Module:
+    """A saved model whose config.json says more than it does today."""
+    model = ef.create_model("gpt", "lm", **SIZES)
+    ef.save(model, folder)
+    values = from_json((folder / "config.json").read_text(encoding="utf-8"))
+    del values["digest"]
+    values["config"] |= options
+    write_json(folder / "config.json", values)
+    return model
+
+
+def test_options_that_are_gone_are_passed_over_at_their_defaults(tmp_path: Path) -> None:
+    levels = [0.01, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99]
+    model = saved(tmp_path / "m", horizon=1, quantiles=levels)
+    tokens = torch.arange(8)[None]
+    assert torch.equal(ef.load(tmp_path / "m")(tokens).logits, model.eval()(tokens).logits)
+    former = {"horizon": None, "season": None, "time_column": None, "past_column": []}
+    assert from_dict(DataConfig, {"source": "copy", **former}) == DataConfig("copy")
+
+
+def test_other_values_of_them_are_refused(tmp_path: Path) -> None:
+    saved(tmp_path / "m", horizon=2)
+    with pytest.raises(ConfigError, match="unknown option 'horizon'"):
+        ef.load(tmp_path / "m")
+    with pytest.raises(ConfigError, match="unknown option 'season'"):
+        from_dict(DataConfig, {"season": 7})
+
+
+@pytest.mark.parametrize("task", GONE)
+def test_a_model_of_a_task_that_is_gone_is_refused_in_one_sentence(
+    task: str, tmp_path: Path
+) -> None:
+    assert task not in TASKS
+    saved(tmp_path / "m", task=task)
+    for read in (ef.load, lambda path: open_run(str(path))):
+        with pytest.raises(CheckpointError) as caught:
+            read(tmp_path / "m")
+        assert f"has the task {task}, which is gone, since {GONE[task]}: use it" in str(
+            caught.value
+        )
