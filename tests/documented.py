@@ -1,6 +1,5 @@
 """Commands that README and docs show, and small stand-ins for the files that they name."""
 
-import gzip
 import io
 import random
 import re
@@ -36,7 +35,7 @@ VALUES = {
     "--data.size": "4",
     "--data.small": "2",
     "--data.tokens": "64",
-    "--tokenizer": {"bpe:8000": "bpe:300", "kmer:6": "kmer:2"},
+    "--tokenizer": {"bpe:8000": "bpe:300"},
     "--env.number": "4",
     "--retrieval.size": "128",
     "--model.policy.horizon": "16",
@@ -184,7 +183,6 @@ def write_stand_ins(place: Path, page: str) -> None:
     else:
         _write(place / "reviews.csv", _table("text,label", [row[:2] for row in reviews]))
     _write(place / "new.csv", _table("text", [(f"a film {n}",) for n in range(5)]))
-    _write_sequences(place, draw)
     _write(place / "en-de.tsv", "\n".join(f"1\t{a} {b}\t{b} {a}" for a in words for b in words))
     _write_articles(place / "articles.parquet", text)
     _write_arrays(place)
@@ -220,20 +218,6 @@ def _reviews(draw: random.Random) -> list[tuple[object, ...]]:
         kind = ("warm", "dull")[n % 2]
         found.append((f"a {kind} film of {n}", f"{kind}", round(draw.uniform(1, 5), 2)))
     return found
-
-
-def _write_sequences(place: Path, draw: random.Random) -> None:
-    def bases(count: int) -> str:
-        return "".join(draw.choices("ACGT", k=count))
-
-    records = "".join(f">r{n} of a chromosome\n{bases(400)}\n" for n in range(12))
-    for name in ("genome.fa.gz", "genomes/a.fna.gz", "genomes/b.fna.gz"):
-        (place / name).parent.mkdir(exist_ok=True)
-        (place / name).write_bytes(gzip.compress(records.encode()))
-    reads = "".join(f"@r{n}\n{bases(200)}\n+\n{'I' * 200}\n" for n in range(40))
-    _write(place / "reads.fastq", reads)
-    for name in ("classes/promoter/a.fa", "classes/other/b.fa", "new.fa"):
-        _write(place / name, "".join(f">s{n}\n{bases(40)}\n" for n in range(12)))
 
 
 def _write_articles(path: Path, text: str) -> None:

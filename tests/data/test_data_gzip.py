@@ -27,7 +27,6 @@ CONTENTS = {
     "reviews.csv": delimited(ROWS).encode(),
     "lines.jsonl": b"".join(b'{"text": "row %d of many"}\n' % n for n in range(60)),
     "tokens.npz": arrays(),
-    "genome.fa": b">a\n" + b"ACGTTGCA\n" * 40 + b">b\n" + b"ACGTTGCA\n" * 40,
 }
 
 

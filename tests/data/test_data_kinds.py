@@ -127,8 +127,6 @@ SOURCES: dict[str, dict[str, Any]] = {
     "Episodes": {"source": "minari:some-set"},
     "Arrays": {"source": "a.npy"},
     "Pictures": {"source": "pictures"},
-    "LabelledSequences": {"source": "species"},
-    "Sequences": {"source": "a.fa"},
     "ParallelText": {"source": "pairs"},
     "LabelledText": {"source": "a.csv"},
     "Text": {"source": "a.txt"},
@@ -145,7 +143,6 @@ REFUSED: dict[str, dict[str, Any]] = {
     "MaskOptions": {"mask_rate": 0.3},
     "PackingOptions": {"packing": True},
     "EpisodeOptions": {"best": 0.5},
-    "SequenceOptions": {"alphabet": "dna"},
     "GeneratedOptions": {"depth": 3},
     "EnvironmentOptions": {"env_number": 3},
     "PluginOptions": {"options": ("a=b",)},
@@ -157,9 +154,6 @@ FILES = {
     "pairs/a.de": "eins",
     "a.csv": "text,label\na,b\n",
     "a.txt": "text",
-    "a.fa": ">a\nACGT\n",
-    "species/one/a.fa": ">a\nACGT\n",
-    "species/two/b.fa": ">b\nACGT\n",
 }
 
 
@@ -189,7 +183,7 @@ def test_each_kind_refuses_the_options_that_it_does_not_read(
         ("a.txt", "lm", {"mask_rate": 0.3}, "the task lm: it is for the task mlm"),
         ("a.csv", None, {"mask_words": True}, "the task classify-text: it is for the task mlm"),
         ("stdlib", "lm", {"mask_words": True}, "the built-in 'stdlib': it is for the task mlm"),
-        ("digits", None, {"tokenizer": "chars"}, "the built-in 'digits': it is for text and"),
+        ("digits", None, {"tokenizer": "chars"}, "the built-in 'digits': it is for text"),
         ("waves", None, {"symbols": 9}, "the built-in 'waves': it is for generated tasks"),
         ("copy", "lm", {"depth": 3}, "the built-in 'copy': it is for generated tasks"),
         ("tokens.npy", "lm", {"colour": "rgb"}, "arrays: it is for pictures"),

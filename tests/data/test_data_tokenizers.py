@@ -3,10 +3,12 @@
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from everyformer.core.errors import DataError, MissingExtraError
 from everyformer.data import decode, encode_prompt, load_tokenizer, require_same
+from everyformer.data.corpus import StreamEncoder
 from everyformer.data.tokenizers.load import fit_tokenizer
 from everyformer.data.tokenizers.package import BPETokenizer
 from everyformer.data.tokenizers.plain import ByteTokenizer, CharTokenizer
@@ -42,6 +44,16 @@ def test_bpe_encodes_what_it_never_saw() -> None:
     made = BPETokenizer.fit(["aaa bbb\n" * 50], 260)
     assert made.decode(made.encode("Ωmega \x01")) == "Ωmega \x01"
     assert made.vocabulary <= 260
+
+
+@pytest.mark.parametrize("spec", ["bytes", "chars", "bpe:300"])
+def test_text_in_chunks_gives_the_tokens_of_the_whole(spec: str) -> None:
+    text = "the quick brown f\u00f6x\njumps over the lazy dog\n" * 20
+    made, raw = fit_tokenizer(spec, [text]), text.encode()
+    for size in (1, 7, 300):
+        encoder = StreamEncoder(made)
+        parts = [encoder.feed(raw[at : at + size]) for at in range(0, len(raw), size)]
+        assert np.concatenate((*parts, encoder.feed(b"", final=True))).tolist() == made.encode(text)
 
 
 def test_a_separator_is_one_token_of_its_own() -> None:

@@ -35,15 +35,17 @@ def test_options_that_are_gone_are_passed_over_at_their_defaults(tmp_path: Path)
     tokens = torch.arange(8)[None]
     assert torch.equal(ef.load(tmp_path / "m")(tokens).logits, model.eval()(tokens).logits)
     former = {"horizon": None, "season": None, "time_column": None, "past_column": []}
+    former |= {"alphabet": "auto", "strands": "one"}
     assert from_dict(DataConfig, {"source": "copy", **former}) == DataConfig("copy")
 
 
 def test_other_values_of_them_are_refused(tmp_path: Path) -> None:
     saved(tmp_path / "m", horizon=2)
-    with pytest.raises(ConfigError, match="unknown option 'horizon'"):
+    with pytest.raises(ConfigError, match="'horizon' left the library: 2 is for an earlier"):
         ef.load(tmp_path / "m")
-    with pytest.raises(ConfigError, match="unknown option 'season'"):
-        from_dict(DataConfig, {"season": 7})
+    for name, value in (("season", 7), ("alphabet", "dna")):
+        with pytest.raises(ConfigError, match=f"'{name}' left the library: {value!r} is"):
+            from_dict(DataConfig, {name: value})
 
 
 @pytest.mark.parametrize("task", GONE)

@@ -34,7 +34,7 @@ class Pieces(Tokenizer):
         return "".join(own)
 
 
-def dataset(tokens: Any, tokenizer: Any, unit: Any = "byte") -> TextDataset:
+def dataset(tokens: Any, tokenizer: Any) -> TextDataset:
     row = np.array(tokens)
     return TextDataset(
         name="made",
@@ -43,7 +43,6 @@ def dataset(tokens: Any, tokenizer: Any, unit: Any = "byte") -> TextDataset:
         vocabulary=tokenizer.vocabulary,
         length=2,
         bytes_per_token=1.0,
-        unit=unit,
         split="",
         fingerprint="",
         tokenizer=tokenizer,

@@ -22,7 +22,6 @@ from everyformer.data.options import (
     RowOptions,
     TableOptions,
 )
-from everyformer.data.sequence_files import SEQUENCES
 from everyformer.data.table import TABLES
 from everyformer.system.files import expanded
 
@@ -115,7 +114,7 @@ def _idle(config: DataConfig, task: str, tokenizer: str | None) -> Iterator[tupl
     elif (
         record.reads in ("text", "parallel text")
         and record.predicts != "hidden"
-        and not config.source.removesuffix(".gz").endswith((*ARRAYS, *SEQUENCES))
+        and not config.source.removesuffix(".gz").endswith((*ARRAYS,))
     ):
         yield "seed", "nothing is drawn, the end of the texts is held out"
     if record.predicts != "hidden":

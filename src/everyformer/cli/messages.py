@@ -39,7 +39,7 @@ _VALUE_FOLLOWS = re.compile(
 _JOINED = re.compile(r",? (?:and|or) |, |=\S+ and ")
 DATA = (
     *(".txt", ".csv", ".tsv", ".jsonl", ".json", ".parquet", ".zip", ".npy", ".npz", ".md"),
-    *(".fa", ".fasta", ".fna", ".faa", ".fastq", ".fq", ".gb", ".gbk", ".gz"),
+    ".gz",
 )
 """endings of files that nobody calls a member"""
 

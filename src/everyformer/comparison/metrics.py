@@ -51,10 +51,6 @@ class MetricInfo:
 _LOWER = "(lower is better)"
 METRICS: dict[Metric, MetricInfo] = {
     "bits_per_byte": MetricInfo("bits per byte", "lower", ".3f", f"{{}} bits per byte {_LOWER}"),
-    "bits_per_base": MetricInfo("bits per base", "lower", ".3f", f"{{}} bits per base {_LOWER}"),
-    "bits_per_residue": MetricInfo(
-        "bits per residue", "lower", ".3f", f"{{}} bits per residue {_LOWER}"
-    ),
     "bits_per_dim": MetricInfo(
         "bits per dimension", "lower", ".3f", f"{{}} bits per dimension {_LOWER}"
     ),

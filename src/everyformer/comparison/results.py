@@ -12,8 +12,6 @@ from everyformer.training.config import Precision
 
 Metric = Literal[
     "bits_per_byte",
-    "bits_per_base",
-    "bits_per_residue",
     "bits_per_dim",
     "loss",
     "action_loss",

@@ -215,6 +215,10 @@ def from_dict(cls: type[C], values: dict[str, Any], where: str = "", base: C | N
     for key, value in values.items():
         if key in gone and value == gone[key]:
             continue
+        if key in gone:
+            raise ConfigError(
+                f"the option '{where}{key}' left the library: {value!r} is for an earlier version"
+            )
         if key not in known:
             raise ConfigError(f"unknown option '{where}{key}'; {nearest(str(key), known)}")
         if key in table:

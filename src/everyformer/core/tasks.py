@@ -137,7 +137,7 @@ class Task:
         return self.reads in ("text", "labelled text")
 
 
-_BITS = ("bits_per_byte", "bits_per_base", "bits_per_residue", "loss")
+_BITS = ("bits_per_byte", "loss")
 _ERRORS = ("scaled_rmse", "rmse")
 TASKS: dict[str, Task] = {
     task.name: task

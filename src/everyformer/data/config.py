@@ -24,7 +24,6 @@ from everyformer.data.options import (
     PictureOptions,
     PluginOptions,
     RowOptions,
-    SequenceOptions,
     SharedOptions,
     TableOptions,
     TokenOptions,
@@ -39,7 +38,6 @@ class DataConfig(
     GeneratedOptions,
     EnvironmentOptions,
     EpisodeOptions,
-    SequenceOptions,
     PackingOptions,
     MaskOptions,
     DrawingOptions,
@@ -58,6 +56,8 @@ class DataConfig(
     gone: ClassVar[dict[str, Any]] = {
         **dict.fromkeys(("horizon", "season", "stride", "time_column")),
         **{f"{name}_column": [] for name in ("series", "value", "known", "past")},
+        "alphabet": "auto",
+        "strands": "one",
     }
 
     @property
@@ -85,7 +85,7 @@ class TextSource(Options):
     source: str | None = None
     """texts: a file, a folder, a zip or a glob; each file is a document of its name, each row of a
     table (JSON lines, Parquet; CSV and TSV if the column is chosen) one of the file's and the
-    row's, each record of FASTA, FASTQ and GenBank one of the file's and the record's"""
+    row's"""
     text_column: str | None = None
     """tables: the column with the text, by its name or its number from 1 (default: the one that is
     called like a text)"""

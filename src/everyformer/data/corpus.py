@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 
 from everyformer.core.errors import ConfigError, DataError
-from everyformer.data.alphabets import Unit
 from everyformer.data.config import DataConfig
 from everyformer.data.encodings import UTF8
 from everyformer.data.layout import find_layout
@@ -41,10 +40,6 @@ class Documents(ABC):
     """of the training part and of the held-out one"""
     size: int
     """bytes of all"""
-    unit: Unit = "byte"
-    """what a loss is told by"""
-    ends = 0
-    """separators of the held-out part that are not counted among its units"""
 
     @abstractmethod
     def __init__(self, source: Source, config: DataConfig, utf8: bool) -> None:
@@ -290,15 +285,14 @@ class StreamEncoder:
         text = self._rest + self._decoder.decode(chunk, final)
         stop = len(text)
         line = max(text.rfind("\n"), text.rfind(SEPARATOR)) + 1
-        if not final:
-            stop = line if len(text) - line < PIECE else stop - self.tokenizer.loose(text)
+        if not final and stop - line < PIECE:
+            stop = line
         self._rest = text[stop:]
         return self.tokenizer.encode_array(text[:stop])
 
 
 def tokenizer_kind(config: DataConfig, tokenizer: Tokenizer | None) -> str:
-    """Kind of a run's tokenizer, or else of the one that the config names: bytes, chars, bpe, kmer,
-    hub.
+    """Kind of a run's tokenizer, or else of the one that the config names: bytes, chars, bpe, hub.
 
     Raises:
         ConfigError: it would have to be learned from a training part that holds nothing.

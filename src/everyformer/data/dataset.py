@@ -14,7 +14,6 @@ from torch import Tensor
 from everyformer.core.config import to_dict
 from everyformer.core.errors import DataError
 from everyformer.core.tasks import TASKS, TaskName
-from everyformer.data.alphabets import Unit
 from everyformer.data.batch import WHOLE, Batch, Portion
 from everyformer.data.selection import epoch_rows, majority, spread
 from everyformer.data.tokenizers.base import Tokenizer
@@ -64,10 +63,8 @@ class Dataset(ABC):
     numbers: Spread | None = None
     """Spread of the numbers that are predicted, over the training part."""
     bytes_per_token: float | None = None
-    """Mean bytes, or other units, of a validation token: nats per token / ln 2 / this = bits per
-    byte. None when that has no meaning."""
-    unit: Unit = "byte"
-    """The unit of bits: a byte; of biological sequences a base or residue, without their ends."""
+    """Mean bytes of a validation token: nats per token / ln 2 / this = bits per byte. None when
+    that has no meaning."""
     split: str
     """One sentence: what there is of labels, how training and validation were separated, with their
     sizes, which columns are read, what was guessed and left out."""

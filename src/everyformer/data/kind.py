@@ -16,7 +16,6 @@ import os
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from functools import cached_property
 from typing import Any, ClassVar, TypeVar, cast
 
@@ -45,7 +44,6 @@ from everyformer.data.options import (
 )
 from everyformer.data.pair_columns import holds_two_texts
 from everyformer.data.pairs import holds_parallel
-from everyformer.data.sequence_files import SEQUENCES
 from everyformer.data.sources import Source, open_source
 from everyformer.data.table import DELIMITED, PARQUET, TABLES, Table
 from everyformer.data.tables import (
@@ -223,13 +221,6 @@ class TextFiles(Kind):
         *(SharedOptions, PartOptions, TokenOptions, LengthOptions, TableOptions),
         EncodingOptions,
     )
-    tokenizer: ClassVar[str] = "bytes"
-    """the one that auto means"""
-
-    def __init__(self, request: Request) -> None:
-        super().__init__(request)
-        if self.config.tokenizer == "auto":
-            self.config = replace(self.config, tokenizer=self.tokenizer)
 
     @property
     def task(self) -> TaskName:
@@ -242,12 +233,6 @@ class TextFiles(Kind):
     def check(self) -> None:
         endings = {entry.suffix for entry in without_notes(self.request.source.entries)}
         data = f"'{self.config.source}'"
-        # .fa is a language too, of pairs
-        if endings & SEQUENCES and not (endings <= SEQUENCES or TASKS[self.task].translates):
-            raise DataError(
-                f"{data} holds biological sequences ({', '.join(sorted(endings & SEQUENCES))}) "
-                "beside other files; give them alone, by a glob such as 'folder/*.fa'"
-            )
         if not endings <= TABLES:
             refuse(self.config, TableOptions.names(), data, TableOptions.elsewhere)
         if not endings & DELIMITED:
@@ -273,8 +258,6 @@ def _natural_task(source: Source, config: DataConfig, able: Sequence[str]) -> st
     """
     entries = without_notes(source.entries)
     plain = (LM, MLM)
-    if holds_sequences(source):
-        return first_served((TEXT, *plain) if _holds_class_folders(source) else plain, able)
     if all(entry.suffix in TABLES for entry in entries):
         if first_served((TEXT, SEQ2SEQ, *plain), able) in plain and config.label_column is None:
             return first_served(plain, able)
@@ -285,11 +268,6 @@ def _natural_task(source: Source, config: DataConfig, able: Sequence[str]) -> st
     if holds_parallel(source, config):
         return first_served((SEQ2SEQ, *plain), able)
     return first_served((TEXT, *plain) if _holds_class_folders(source) else plain, able)
-
-
-def holds_sequences(source: Source) -> bool:
-    """True where a source is files of biological sequences, and notes."""
-    return all(entry.suffix in SEQUENCES for entry in without_notes(source.entries))
 
 
 def first_served(served: Sequence[T], able: Sequence[str]) -> T:
@@ -339,12 +317,9 @@ def _holds_labels(table: Table, config: DataConfig) -> bool:
 
 
 def _holds_class_folders(source: Source) -> bool:
-    """True where a source is .txt files in folders, two or more in each of two or more.
-
-    Of biological sequences, one file, which holds many, is enough.
-    """
-    layout, sequences = find_layout(source.entries), holds_sequences(source)
-    if any(len(e.parts) != 2 or not (sequences or e.suffix == ".txt") for e in layout.entries):
+    """True where a source is .txt files in folders, two or more in each of two or more."""
+    layout = find_layout(source.entries)
+    if any(len(e.parts) != 2 or e.suffix != ".txt" for e in layout.entries):
         return False
     counts = Counter(entry.parts[0] for entry in layout.train)
-    return len(counts) > 1 and (sequences or min(counts.values()) > 1)
+    return len(counts) > 1 and min(counts.values()) > 1

@@ -1,12 +1,10 @@
 """Texts with a class or a number each: a folder for each class, or a table with both columns."""
 
-from abc import ABC, abstractmethod
 from array import array
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -81,11 +79,9 @@ def _is_table(source: Source) -> bool:
     return all(entry.suffix in TABLES for entry in without_notes(source.entries))
 
 
-class LabelledTexts(ABC):
-    """The labelled texts of a source, read anew at every pass."""
-
-    known: tuple[str, ...] = ()
-    """letters that the vocabulary has, whatever training has of them"""
+class LabelledTexts:
+    """The labelled texts of a source, read anew at every pass: the files in each class's folder, a
+    text each, or the rows of tables."""
 
     def __init__(self, source: Source, config: DataConfig, utf8: bool) -> None:
         self.source, self.utf8 = source, utf8
@@ -118,7 +114,7 @@ class LabelledTexts(ABC):
         self._lines: list[str] = []
         for part, entries in enumerate((self.layout.train, self.layout.validation or ())):
             for entry in entries:
-                for text, label, group in self.rows(entry):
+                for text, label, group in self._rows(entry):
                     if not text.strip():
                         self.empty += 1
                     elif label or not self.skips:
@@ -126,15 +122,8 @@ class LabelledTexts(ABC):
         if not self.skips:
             refuse_unlabelled(self._lines, self.unlabelled, f"'{self.source.spec}'")
 
-    @abstractmethod
-    def rows(self, entry: Entry) -> Iterator[tuple[str, str, str]]:
+    def _rows(self, entry: Entry) -> Iterator[tuple[str, str, str]]:
         """The texts of one file, each with its label and its group ('': none)."""
-
-
-class LabelledFiles(LabelledTexts):
-    """The files in each class's folder, a text each, or the rows of tables."""
-
-    def rows(self, entry: Entry) -> Iterator[tuple[str, str, str]]:
         if self.table is None:
             raw = b"".join(checked(self.source, entry, self.utf8))
             text = raw.decode("utf-8", "strict" if self.utf8 else "surrogateescape")
@@ -156,8 +145,6 @@ class LabelledText(TextFiles):
 
     name = "labelled text"
     reads = (*TextFiles.reads, RowOptions)
-    texts: ClassVar[type[LabelledTexts]] = LabelledFiles
-    """how they are read"""
 
     @classmethod
     def recognises(cls, request: Request) -> bool:
@@ -178,7 +165,7 @@ class LabelledText(TextFiles):
         """
         source, config, tokenizer = self.request.source, self.config, self.request.tokenizer
         spec = config.tokenizer if tokenizer is None else tokenizer.to_dict()
-        draw = config.validation, config.seed, config.part, config.alphabet
+        draw = config.validation, config.seed, config.part
         measures = TASKS[self.task].measures
         what = [*(["numbers"] if measures else []), *(["skip"] * (config.unlabelled != "refuse"))]
         key = digest(FORMAT, "labelled", source.stamp(), *draw, spec, config.columns, *what)
@@ -192,7 +179,7 @@ class LabelledText(TextFiles):
                     "could learn; give a .csv, .tsv, .jsonl or .parquet with --data.label-column, "
                     "or tokens with their targets as arrays in an .npz"
                 )
-            texts = self.texts(source, config, tokenizer_kind(config, tokenizer) != "bytes")
+            texts = LabelledTexts(source, config, tokenizer_kind(config, tokenizer) != "bytes")
             return _build(texts, folder, config, tokenizer, measures, known)
 
         folder, facts = cached(cache_root(config.cache), f"labelled-{key}", build, source.stamp)
@@ -251,7 +238,7 @@ def _build(
     if texts.table is not None and texts.layout.validation is None and not texts.grouped:
         remedy = f"keep copies together with --data.split group COLUMN, or {remedy}"
     training = (text for (_, text, *_), out in zip(texts.read(), chosen, strict=True) if not out)
-    fitted = tokenizer or fit_tokenizer(config.tokenizer, chain(texts.known, training))
+    fitted = tokenizer or fit_tokenizer(config.tokenizer, training)
     fitted.save(folder)
     tokens = (fitted.encode_alone(text) for _, text, *_ in texts.read())
     bounds, checksum = write_tokens(folder, tokens)

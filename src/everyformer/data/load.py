@@ -19,7 +19,6 @@ from everyformer.data.labelled import LabelledText
 from everyformer.data.masking import masked
 from everyformer.data.options import MaskOptions, PackingOptions, ParallelOptions
 from everyformer.data.parallel import ParallelText
-from everyformer.data.sequences import LabelledSequences, Sequences
 from everyformer.data.text import load_text
 from everyformer.data.tokenizers.base import Tokenizer
 
@@ -63,8 +62,6 @@ KINDS: tuple[type[Kind], ...] = (
     Episodes,
     Arrays,
     Pictures,
-    LabelledSequences,
-    Sequences,
     ParallelText,
     LabelledText,
     Text,

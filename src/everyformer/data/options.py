@@ -34,14 +34,12 @@ class SharedOptions(DataOptions):
     """Options of all data that is read."""
 
     source: str = "stdlib"
-    """A file (.gz too), folder, zip or glob: text, tables, sequences (FASTA, FASTQ, GenBank),
-    pictures, arrays; or a built-in: stdlib, digits, copy, reverse, sort, recall, listops, waves,
-    walks. A built-in name wins over a file of that name; write ./copy for the file.
-    Episodes: a folder that was recorded, or minari:ID."""
+    """A file (.gz too), folder, zip or glob: text, tables, pictures, arrays; or a built-in: stdlib,
+    digits, copy, reverse, sort, recall, listops, waves, walks. A built-in name wins over a file of
+    that name; write ./copy for the file. Episodes: a folder that was recorded, or minari:ID."""
     validation: Part = 0.1
     """Fraction held out when the source brings no split of its own: the end of a corpus, a seeded
-    draw within each class of labelled data, and of whole records of biological sequences. 1 holds
-    out everything, to evaluate only."""
+    draw within each class of labelled data. 1 holds out everything, to evaluate only."""
     seed: Seed = 0
     """Seed of the held-out draw and of generated tasks; the order of batches has the run's seed."""
     cache: str | None = None
@@ -57,13 +55,12 @@ class SharedOptions(DataOptions):
 class TokenOptions(DataOptions):
     """Options of text that becomes tokens."""
 
-    elsewhere: ClassVar[str] = ": it is for text and for biological sequences"
+    elsewhere: ClassVar[str] = ": it is for text"
 
     tokenizer: str = "auto"
-    """How text becomes tokens: bytes, chars, bpe:SIZE, trained on the training part, or kmer:K, K
-    bases or amino acids side by side. auto: bytes; of biological sequences chars, a token a letter.
-    (hub: the tokenizer of a converted checkpoint that a run starts from, which needs not be
-    said.)"""
+    """How text becomes tokens: bytes, chars or bpe:SIZE, trained on the training part. auto: bytes,
+    or what a kind of data of another package takes. (hub: the tokenizer of a converted checkpoint
+    that a run starts from, which needs not be said.)"""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -219,20 +216,6 @@ class PackingOptions(DataOptions):
     packing: bool = False
     """lm, mlm: where a training sequence holds parts of several documents, tokens see only their
     own, whose positions begin at 0."""
-
-
-@dataclass(frozen=True)
-class SequenceOptions(DataOptions):
-    """Options of biological sequences."""
-
-    elsewhere: ClassVar[str] = ": it is for biological sequences (.fa, .fastq, .gb ...)"
-
-    alphabet: Literal["auto", "dna", "rna", "protein"] = "auto"
-    """FASTA, FASTQ, GenBank: the letters that records may have; auto guesses by those that they
-    have, and says so."""
-    strands: Literal["one", "both"] = "one"
-    """FASTA, FASTQ, GenBank: both makes the reverse complement of every training record a further
-    document (lm, mlm)."""
 
 
 @dataclass(frozen=True)

@@ -245,7 +245,6 @@ def load_text(
         vocabulary=fitted.vocabulary,
         length=config.length,
         bytes_per_token=facts["validation_bytes"] / sizes[1],
-        unit=facts.get("unit", "byte"),
         split=_split(facts),
         fingerprint=digest(facts["fingerprint"], "packed")
         if config.packing
@@ -277,12 +276,6 @@ def encode_prompt(tokenizer: Tokenizer, prompt: str) -> Tensor:
                 f"the prompt has {', '.join(map(repr, strange[:8]))}, which the training text "
                 f"never had; {mend}"
             )
-    if rest := tokenizer.loose(prompt):
-        raise DataError(
-            f"the end of the prompt, {prompt[-rest:]!r}, is no whole token of the tokenizer "
-            f"{tokenizer.name}, and would be read as the end of a sequence: give more letters, or "
-            "leave them out"
-        )
     return torch.tensor([[*tokenizer.opening, *tokenizer.encode(prompt)]])
 
 
@@ -333,8 +326,7 @@ def _encode(corpus: Documents, tokenizer: Tokenizer, folder: Path | None) -> dic
     return {
         "train_tokens": tokens[0],
         "validation_tokens": tokens[1],
-        "validation_bytes": sizes[1] - corpus.ends,
-        "unit": corpus.unit,
+        "validation_bytes": sizes[1],
         "unknown": unknown,
         "documents": corpus.documents,
         "note": corpus.note,

@@ -11,7 +11,6 @@ from everyformer.core.errors import DataError
 from everyformer.data.cache import digest
 from everyformer.data.config import DataConfig
 from everyformer.data.corpus import StreamEncoder, TextTables, checked
-from everyformer.data.sequence_files import SEQUENCES, read_records
 from everyformer.data.sources import Entry, Source
 from everyformer.data.tokenizers.base import Tokenizer
 
@@ -41,8 +40,7 @@ class Window(NamedTuple):
 
 @dataclass(frozen=True)
 class Texts:
-    """The documents of a source in the order of its files: each file one, of tables each row, of
-    biological sequences each record."""
+    """The documents of a source in the order of its files: each file one, of tables each row."""
 
     source: Source
     tokenizer: Tokenizer
@@ -92,9 +90,6 @@ class Texts:
                 for number, text in self.tables.texts(entry):
                     if text:
                         yield self._text(f"{entry.name}:{number}", [text.encode()])
-            elif entry.suffix in SEQUENCES:
-                for record in read_records(self.source, entry):
-                    yield self._text(f"{entry.name}:{record.name}", [record.letters])
             else:
                 chunks = checked(self.source, entry, self.tokenizer.kind != "bytes")
                 yield self._text(entry.name, chunks)

@@ -1,4 +1,4 @@
-"""Inputs as people give them: sentences, lines, tables, sequences, pictures, arrays, read as rows.
+"""Inputs as people give them: sentences, lines, tables, pictures, arrays, read as rows.
 
 A word is a file where there is one of that name, or where it looks like one (a known ending, or a
 slash), and else a sentence. Nothing is held in memory but the row that is read; arrays are.
@@ -23,7 +23,6 @@ from everyformer.data.headers import decimal_commas
 from everyformer.data.images import SUFFIXES as PICTURES
 from everyformer.data.layout import find_layout, without_notes
 from everyformer.data.pictures import opened, pillow, pixels_of
-from everyformer.data.sequence_files import SEQUENCES, read_records
 from everyformer.data.sources import Entry, Source, open_source, text_lines
 from everyformer.data.table import TABLES, DelimitedTable, JsonTable, Table
 from everyformer.data.tables import TableReader, labelled_reader, text_reader
@@ -32,16 +31,15 @@ from everyformer.prediction.records import CsvForm, Row
 from everyformer.system.files import expanded, is_address
 
 TEXTS = {".txt", ".md", ".text"}
-KNOWN = {*TABLES, *ARRAYS, *PICTURES, *TEXTS, *SEQUENCES, ".zip", ".gz"}
+KNOWN = {*TABLES, *ARRAYS, *PICTURES, *TEXTS, ".zip", ".gz"}
 """endings by which a word is a file, whether it is there or not"""
 LINES = "-"
 """the word for lines of stdin"""
 
-Kind = Literal["sentences", "texts", "tables", "sequences", "pictures", "arrays"]
+Kind = Literal["sentences", "texts", "tables", "pictures", "arrays"]
 
 ENDINGS: dict[frozenset[str], Kind] = {
     frozenset(TABLES): "tables",
-    frozenset(SEQUENCES): "sequences",
     frozenset(PICTURES): "pictures",
     frozenset(ARRAYS): "arrays",
 }
@@ -108,7 +106,6 @@ def open_inputs(words: Sequence[str | Path], reader: Predictor, how: Reading) ->
         "sentences": _sentence,
         "texts": _texts,
         "tables": _table_rows,
-        "sequences": _sequences,
         "pictures": _pictures,
         "arrays": _arrays,
     }
@@ -179,7 +176,7 @@ def _held(source: Source, pictured: bool) -> Kind:
 def _require_fit(word: str | Path, kind: Kind, reader: Predictor) -> None:
     """Refuse what the model does not read."""
     task = reader.task
-    able: tuple[Kind, ...] = ("sentences", "texts", "tables", "sequences", "arrays")
+    able: tuple[Kind, ...] = ("sentences", "texts", "tables", "arrays")
     if not task.embeds_text:
         able = ("pictures", "arrays") if task.pictures else ("arrays",)
     if kind not in able:
@@ -311,13 +308,6 @@ def _unique(table: Table) -> list[str]:
             own += "_"
         names.append(own)
     return names
-
-
-def _sequences(word: str | Path, inputs: Inputs, reader: Predictor, how: Reading) -> Iterator[Row]:
-    with open_source(str(word)) as source:
-        for entry in without_notes(source.entries):
-            for record in read_records(source, entry):
-                yield Row(record.name, record.letters.decode("ascii", "replace"))
 
 
 def _pictures(word: str | Path, inputs: Inputs, reader: Predictor, how: Reading) -> Iterator[Row]:

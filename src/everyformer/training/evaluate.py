@@ -66,7 +66,7 @@ def evaluate(
         ``loss`` (nats a scored target), ``loss_interval``, ``perplexity``, ``accuracy``,
         ``accuracy_interval``, ``top5`` (of more than five classes), ``scored``, ``sequences``; with
         depth that differs by token ``mean_depth`` (`everyformer.core.tally`); with text
-        ``bits_per_byte`` (of sequences base or residue: `Dataset.unit`), with pixels
+        ``bits_per_byte``, with pixels
         ``bits_per_dim``, each with its interval; with numbers ``mae``, ``rmse``, ``r2`` and the
         same of answering the mean (``mean_mae`` ...), of several numbers in ``by_number``, and
         ``scaled_rmse`` and ``r2`` over all of them; with classes the measures of `ClassErrors` and
@@ -279,7 +279,7 @@ class _Losses:
             result |= {"accuracy": accuracy, "accuracy_interval": clipped}
         if self.top5:
             result["top5"] = five / n
-        unit, size = f"bits_per_{dataset.unit}", dataset.bytes_per_token
+        unit, size = "bits_per_byte", dataset.bytes_per_token
         if TASKS[dataset.task].draws:
             unit, size = "bits_per_dim", 1.0
         if size is not None:

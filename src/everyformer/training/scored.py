@@ -34,7 +34,7 @@ def write_scores(dataset: Dataset, losses: list[torch.Tensor], each: Each, path:
 
 
 def scores(dataset: TextDataset, losses: np.ndarray, each: Each) -> list[dict[str, Any]]:
-    """Place, bits and text of every line or document, most bits per byte (or base, residue) first.
+    """Place, bits and text of every line or document, most bits per byte first.
 
     A token across the end of a line is of the line in which it begins; what ends a document is of
     its last line. Nothing predicts the first token: it has no bits, and is counted nowhere.
@@ -43,7 +43,7 @@ def scores(dataset: TextDataset, losses: np.ndarray, each: Each) -> list[dict[st
     Raises:
         UnsupportedError: no token ends a line.
     """
-    tokenizer, tokens, unit = dataset.tokenizer, np.asarray(dataset.validation), dataset.unit
+    tokenizer, tokens = dataset.tokenizer, np.asarray(dataset.validation)
     assert tokenizer is not None
     breaks = np.array([tokenizer.decode([n]).count("\n") for n in range(tokenizer.vocabulary)])
     if each == "line" and not breaks.any():
@@ -69,10 +69,10 @@ def scores(dataset: TextDataset, losses: np.ndarray, each: Each) -> list[dict[st
         ]
         size = stop - first
         if not isinstance(tokenizer, ByteTokenizer):
-            size = len(texts[1].encode()) + (unit == "byte") * ended[first:stop].sum()
+            size = len(texts[1].encode()) + ended[first:stop].sum()
         row = {"document": int(document[start]) + 1}
         row |= {"line": int(line[start]) + 1} if each == "line" else {}
-        row |= {f"bits_per_{unit}": total / max(1, size), "bits": total, "tokens": stop - first}
+        row |= {"bits_per_byte": total / max(1, size), "bits": total, "tokens": stop - first}
         shown = "".join(c if c.isprintable() else " " for c in texts[0].rstrip("\n"))
         rows.append(row | {"text": shortened(shown, SHOWN)})
-    return sorted(rows, key=lambda row: -row[f"bits_per_{unit}"])
+    return sorted(rows, key=lambda row: -row["bits_per_byte"])

@@ -30,8 +30,6 @@ _KNOWN = {
     "mae": ("mean_mae", "always giving the mean", -1),
     "r2": ("mean_r2", "always giving the mean", 1),
     "bits_per_byte": ("counting_bits_per_byte", "counting tokens", -1),
-    "bits_per_base": ("counting_bits_per_base", "counting tokens", -1),
-    "bits_per_residue": ("counting_bits_per_residue", "counting tokens", -1),
     "bits_per_dim": ("counting_bits_per_dim", "counting intensities", -1),
     "loss": ("counting_loss", "counting tokens", -1),
     "action_loss": ("counting_action_loss", "always giving the commonest action, or the mean", -1),

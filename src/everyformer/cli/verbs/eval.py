@@ -298,8 +298,7 @@ def _lengths(
     if options.json:
         emit({"run": options.run, "evaluations": evaluations, "figure": str(out)})
         return 0
-    bits = f"bits_per_{dataset.unit}"
-    names = [name for name in ("loss", "perplexity", bits) if name in evaluations[0]]
+    names = [name for name in ("loss", "perplexity", "bits_per_byte") if name in evaluations[0]]
     rows = [
         [f"{one['window']:,}", f"{one['stride']:,}", f"{one['scored']:,}"]
         + [f"{one[name]:.4f}" for name in names]

@@ -77,10 +77,6 @@ class Tokenizer(ABC):
         texts = (self.decode_after(before, [token]) for token in range(self.vocabulary))
         return any(text.startswith(" ") and not text.isspace() for text in texts)
 
-    def loose(self, text: str) -> int:
-        """The count of characters at the end of ``text`` that may join later ones in a token."""
-        return 0
-
     def context(self, before: Iterable[int]) -> list[int]:
         """The tokens that the text of later ones depends on."""
         return []

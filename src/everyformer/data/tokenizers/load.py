@@ -6,7 +6,6 @@ from typing import Any
 
 from everyformer.core.errors import ConfigError, DataError
 from everyformer.data.tokenizers.base import Tokenizer
-from everyformer.data.tokenizers.kmer import KmerTokenizer
 from everyformer.data.tokenizers.marian import restored
 from everyformer.data.tokenizers.names import tokenizer_parts
 from everyformer.data.tokenizers.package import BPETokenizer, HubTokenizer
@@ -21,12 +20,10 @@ def fit_tokenizer(spec: str, texts: Iterable[str]) -> Tokenizer:
     if kind == "hub":
         raise ConfigError(
             "the tokenizer 'hub' is the one that a converted checkpoint came with and cannot be "
-            "learned: start from that model (--from), or take bytes, chars, bpe:SIZE or kmer:K"
+            "learned: start from that model (--from), or take bytes, chars or bpe:SIZE"
         )
     if kind == "bytes":
         return ByteTokenizer()
-    if kind == "kmer":
-        return KmerTokenizer.fit(size, texts)
     return CharTokenizer.fit(texts) if kind == "chars" else BPETokenizer.fit(texts, size)
 
 
@@ -57,8 +54,6 @@ def _restored(saved: Any) -> Tokenizer:
             return ByteTokenizer()
         case {"kind": "chars", "characters": str(characters)}:
             return CharTokenizer(characters)
-        case {"kind": "kmer", "size": int(size), "plain": str(plain)}:
-            return KmerTokenizer(size, plain)
         case {"kind": "bpe", "size": int(size), "model": dict(model)}:
             return BPETokenizer(size, to_json(model))
         case {

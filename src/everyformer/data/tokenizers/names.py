@@ -6,8 +6,6 @@ SMALLEST_BPE = 257
 """All 256 bytes and one merge."""
 LARGEST_BPE = 1_000_000
 """Several times the largest vocabulary in use; what trains them claims room for all at once."""
-KMERS = (*"12345678",)
-"""Letters of a k-mer; there are 65,536 of eight bases."""
 
 
 def tokenizer_parts(spec: str) -> tuple[str, int]:
@@ -17,16 +15,9 @@ def tokenizer_parts(spec: str) -> tuple[str, int]:
         ConfigError: an unknown kind, a missing or unreadable size, a vocabulary too small.
     """
     kind, colon, size = spec.partition(":")
-    if kind not in ("auto", "bytes", "chars", "bpe", "kmer", "hub"):
-        known = ("bytes", "chars", "bpe:8000", "kmer:6")
+    if kind not in ("auto", "bytes", "chars", "bpe", "hub"):
+        known = ("bytes", "chars", "bpe:8000")
         raise ConfigError(f"unknown tokenizer '{spec}'; {nearest(kind, known)}")
-    if kind == "kmer":
-        if size not in KMERS:
-            raise ConfigError(
-                f"tokenizer '{spec}' needs the letters of a k-mer, {KMERS[0]} to {KMERS[-1]}, for "
-                "example kmer:6"
-            )
-        return kind, int(size)
     if kind != "bpe":
         if colon:
             raise ConfigError(f"tokenizer '{kind}' takes no size; write '{kind}', not '{spec}'")
