@@ -104,8 +104,7 @@ def read_run(
     if member is None:
         about += " `everyformer train MEMBER --help all` has that member's own too."
     else:
-        data = {"env": line.peek("data.env")}
-        first = Said({"member": member, "task": line.peek("task"), "data": data})
+        first = Said({"member": member, "task": line.peek("task")})
         default = SaidRun([first], base).options()
     run = SaidRun(line.read(about, EXAMPLES, default), base)
     return run, line.printed(run.options())
@@ -184,11 +183,9 @@ def _resumed(line: Line[TrainOptions], member: str | None) -> RunSpec | None:
         if member is None or not empty:
             raise CheckpointError(f"there is no run in {out} to resume")
         return None
-    from everyformer.system.sealed import read_json
-    from everyformer.training.saved import trained_on
-    from everyformer.training.storage import RUN_FORMAT
+    from everyformer.training.saved import read_config, trained_on
 
-    saved = read_json(path, RUN_FORMAT)
+    saved = read_config(path.parent)
     values, data = saved.get("run"), trained_on(saved)
     if not isinstance(values, dict):
         raise CheckpointError(f"{out} was not made by `everyformer train`: name the member again")

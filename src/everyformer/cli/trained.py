@@ -26,11 +26,15 @@ from everyformer.datastores.store.options import SearchOptions
 from everyformer.genes.config import ModelConfig
 from everyformer.genes.retrieval import KnnOptions
 from everyformer.models.base import Model
-from everyformer.rl.build import EnvironmentConfig
 from everyformer.system.files import expanded
-from everyformer.system.sealed import read_json
-from everyformer.training.saved import best_checkpoint, is_model, load_model, trained_on
-from everyformer.training.storage import MODEL_FORMAT, RUN_FORMAT, check_finite
+from everyformer.training.saved import (
+    best_checkpoint,
+    is_model,
+    load_model,
+    read_config,
+    trained_on,
+)
+from everyformer.training.storage import check_finite
 from everyformer.training.warmstart import saved_tokenizer
 
 
@@ -259,7 +263,8 @@ class TrainedRun:
         if fault := known.episodes.misfit(dataset.shape):
             raise DataError(f"{dataset.name} is of another environment than {what}: {fault}")
         recorded = self.values.get("data", {}).get("environment")
-        mine = None if recorded is None else from_dict(EnvironmentConfig, recorded)
+        # earlier versions kept its options beside the name
+        mine = recorded["name"] if isinstance(recorded, dict) else recorded
         if mine is not None and dataset.environment not in (None, mine):
             raise DataError(
                 f"{dataset.name} is of {dataset.environment}, but {what} was trained on {mine}: "
@@ -291,11 +296,10 @@ def open_run(folder: str, device: str = "cpu", quiet: bool = False) -> TrainedRu
     path = expanded(own_folder)
     if not path.is_dir():
         raise CheckpointError(f"there is no run at {path}: give the directory that `train` made")
+    values = read_config(path)
     if is_model(path):
-        values = read_json(path / "config.json", MODEL_FORMAT)
         known = {"model": values["config"], "data": values.get("data", {})}
         return TrainedRun(path, known, True, device)
-    values = read_json(path / "config.json", RUN_FORMAT)
     for spec in () if quiet else edited(values.get("plugins", {})):
         say(f"{spec} was edited since this run was begun")
     return TrainedRun(path, values, False, device)

@@ -81,6 +81,5 @@ METRICS: dict[Metric, MetricInfo] = {
     "mase": MetricInfo(
         "mean absolute scaled error", "lower", ".3f", f"a scaled error (MASE) of {{}} {_LOWER}"
     ),
-    "return": MetricInfo("return", "higher", ".4g", "a return of {} an episode"),
     "r2": MetricInfo("R²", "higher", ".3f", "an R² of {} (1 is best)"),
 }

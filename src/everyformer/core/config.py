@@ -53,6 +53,8 @@ class Options:
     """fields of which one is set: it replaces any other of them"""
     choices_in: ClassVar[str | None] = None
     """a field, a table of `Choice`s, whose entries are next to the other fields as plain values"""
+    gone: ClassVar[dict[str, Any]] = {}
+    """options of earlier versions with their defaults, which files of those may hold"""
 
     def __post_init__(self) -> None:
         for name, kind in field_types(type(self)).items():  # type: ignore[arg-type]
@@ -209,7 +211,10 @@ def from_dict(cls: type[C], values: dict[str, Any], where: str = "", base: C | N
         table = dict(field_defaults(cls)[home] if base is None else getattr(base, home))  # type: ignore[arg-type]
     known = [*(name for name in kinds if name != home), *table]
     values_of: dict[str, Any] = {}
+    gone: dict[str, Any] = getattr(cls, "gone", {})
     for key, value in values.items():
+        if key in gone and value == gone[key]:
+            continue
         if key not in known:
             raise ConfigError(f"unknown option '{where}{key}'; {nearest(str(key), known)}")
         if key in table:

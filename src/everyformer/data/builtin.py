@@ -30,9 +30,7 @@ from everyformer.data.sources import Entry, Source
 from everyformer.data.synthetic import load_generated, load_waves
 from everyformer.data.text import load_text
 from everyformer.data.tokenizers.base import Tokenizer
-from everyformer.rl.build import EnvironmentConfig
-from everyformer.rl.collection import collect
-from everyformer.rl.recipes import recipe
+from everyformer.rl.walks import GraphWalk
 from everyformer.system.extras import extra_module
 
 WALKS = 1000
@@ -113,8 +111,7 @@ class BuiltIn(Kind):
         if config.source == "sales":
             return forecast_dataset(sales(config.seed), config, config.source)
         if config.source == "walks":
-            graph = EnvironmentConfig("everyformer/GraphPath-v0")
-            walks = collect(graph, recipe("random", graph), WALKS, config.seed)
+            walks = GraphWalk().record(WALKS, config.seed)
             return episode_dataset(walks, config, task, config.source)
         return load_generated(config, task)
 

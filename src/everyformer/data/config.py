@@ -5,7 +5,7 @@ This module imports neither torch nor numpy.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from everyformer.core.config import Options
 from everyformer.core.errors import ConfigError
@@ -14,7 +14,6 @@ from everyformer.data.options import (
     DataOptions,
     DrawingOptions,
     EncodingOptions,
-    EnvironmentOptions,
     EpisodeOptions,
     ForecastOptions,
     GeneratedOptions,
@@ -40,7 +39,6 @@ class DataConfig(
     # a dataclass has the fields of its last base first
     PluginOptions,
     GeneratedOptions,
-    EnvironmentOptions,
     SeriesOptions,
     ForecastOptions,
     ContextOptions,
@@ -60,6 +58,10 @@ class DataConfig(
     SharedOptions,
 ):
     """Source of data, its parts and lengths: the options of all kinds side by side."""
+
+    gone: ClassVar[dict[str, Any]] = {
+        "env": None, "env_mask": [], "env_number": 8, "env_options": [],
+    }  # fmt: skip
 
     @property
     def group_column(self) -> str | None:

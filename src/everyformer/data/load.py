@@ -12,7 +12,6 @@ from everyformer.data.builtin import BuiltIn
 from everyformer.data.config import DataConfig
 from everyformer.data.dataset import Dataset
 from everyformer.data.dated.kind import DatedTables
-from everyformer.data.environments import Environment
 from everyformer.data.episodes import Episodes
 from everyformer.data.images import Pictures
 from everyformer.data.kind import OF_LABELS, OF_PAIRS, Kind, Request, TextFiles, refuse
@@ -59,7 +58,6 @@ class Text(TextFiles):
 
 
 KINDS: tuple[type[Kind], ...] = (
-    Environment,
     BuiltIn,
     Episodes,
     Arrays,

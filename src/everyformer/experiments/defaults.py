@@ -90,7 +90,7 @@ SETTINGS = {
     "decision": Recipe(DataConfig(source="walks"), batch=16),
     "forecast": Recipe(DataConfig(source="sales"), batch=16),
 }
-"""of every task that is measured by a loss: policies are not"""
+"""of every task"""
 
 
 def one(task: str, setting: Recipe, data: Dataset, entrant: Entrant, seed: int) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from everyformer.core.config import from_dict, to_dict
 from everyformer.core.devices import pick_device
 from everyformer.core.errors import CheckpointError
+from everyformer.core.tasks import GONE
 from everyformer.data.builtins import BUILTINS
 from everyformer.data.config import DataConfig
 from everyformer.data.tokenizers.base import Tokenizer
@@ -195,7 +196,7 @@ def read_config(path: Path) -> dict[str, Any]:
     """Values of the config.json of a run, with a ``model``, or of a saved model, with ``config``.
 
     Raises:
-        CheckpointError: nothing is there, or it is damaged.
+        CheckpointError: nothing is there, or it is damaged, or of a task that is gone.
     """
     file = path / "config.json"
     if not file.is_file():
@@ -203,7 +204,14 @@ def read_config(path: Path) -> dict[str, Any]:
             f"{path} holds no saved model and no run: config.json is missing; give the folder of "
             "one or the other"
         )
-    return read_json(file, MODEL_FORMAT if is_model(path) else RUN_FORMAT)
+    values = read_json(file, MODEL_FORMAT if is_model(path) else RUN_FORMAT)
+    task = (values.get("model") or values.get("config") or {}).get("task")
+    if task in GONE:
+        raise CheckpointError(
+            f"the model in {path} has the task {task}, which is gone, since {GONE[task]}: use it "
+            "with the everyformer that made it, or train one of another task"
+        )
+    return values
 
 
 def is_model(path: Path) -> bool:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from everyformer.cli.show.options import ShowOptions, folder_of, tell
 from everyformer.core.errors import ConfigError
 from everyformer.core.tasks import TASKS
@@ -15,7 +13,7 @@ PAST = 3
 """horizons of the past that are drawn"""
 
 
-def draw_forecast(options: ShowOptions, of_environment: dict[str, Any]) -> int:
+def draw_forecast(options: ShowOptions) -> int:
     """Draw the last held-out forecast of the first series, and print where it is.
 
     Raises:
