@@ -21,7 +21,6 @@ PAGES = ["README.md", *sorted(f"docs/{page.name}" for page in (ROOT / "docs").gl
 
 VALUES = {
     "--steps": "2",
-    "--episodes": "4",
     "--budget-seconds": "1",
     "--budget-tokens": "64",
     "--seeds": "1",
@@ -36,11 +35,7 @@ VALUES = {
     "--data.small": "2",
     "--data.tokens": "64",
     "--tokenizer": {"bpe:8000": "bpe:300"},
-    "--env.number": "4",
     "--retrieval.size": "128",
-    "--model.policy.horizon": "16",
-    "--model.policy.segment": "8",
-    "--model.policy.epochs": "1",
     "--average": "1",
     "--length": "32",
     "--memory.slots": "16",
@@ -63,7 +58,6 @@ ADDED = {
 since a page may show two ways to a run of one name"""
 ANY = {
     "RUN": "runs/rope",
-    "ENV": "CartPole-v1",
     **dict.fromkeys(("MEMBER", "NAMES", "NAME", "A"), "attention"),
     "B": "gmlp",
     "C": "bert",

@@ -8,10 +8,10 @@ from PIL import Image
 
 from everyformer.core.tasks import ALL_TASKS
 from everyformer.family import list_members
-from everyformer.rl import EnvironmentConfig, collect, recipe, write_trajectories
+from everyformer.rl.walks import GraphWalk
+from recorded import as_files
 
 TEXT = ("--data", "text.txt", "--tokenizer", "chars", "--length", "16")
-TRACK = ("--env", "everyformer/MemoryTrack-v0", "--env.number", "2")
 DATA = {
     "lm": TEXT,
     "mlm": TEXT,
@@ -27,7 +27,6 @@ DATA = {
     "regress-image": ("--data", "numbers.npz", "--model.patch", "2"),
     "regress-series": ("--data", "waves", "--length", "16"),
     "decision": ("--data", "paths", "--data.context", "4"),
-    "policy": (*TRACK, "--model.policy.horizon", "16", "--model.policy.segment", "8"),
 }
 SIZES = (
     *("--width", "8", "--layers", "1", "--heads", "2", "--batch", "2", "--steps", "2"),
@@ -58,5 +57,4 @@ def write_data(place: Path) -> None:
         (place / "pictures" / name).mkdir(parents=True)
         for n, picture in enumerate(held):
             Image.fromarray(picture).save(place / "pictures" / name / f"{n}.png")
-    walks = EnvironmentConfig("everyformer/GraphPath-v0", (), {"nodes": 5, "edges": 6, "steps": 6})
-    write_trajectories(collect(walks, recipe("random", walks), 6), place / "paths")
+    as_files(GraphWalk(nodes=5, edges=6, steps=6).record(6, 0), place / "paths")

@@ -150,7 +150,7 @@ FILES = [
     ("train gmlp --data deep.jsonl --out made", "nested too deeply"),
     (
         "train gtrxl --data moods.csv --data.label-column mood --out made",
-        "member 'gtrxl' has no task 'classify-text' (it has lm, policy); members that ",
+        "member 'gtrxl' has no task 'classify-text' (it has lm); members that ",
     ),
     ("train --config nan.json", "NaN is no number of JSON"),
     ("train --config class.json", "unknown option 'training.__class__'"),

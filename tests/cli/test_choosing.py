@@ -34,7 +34,6 @@ def listed(out: str) -> list[str]:
         ),
         (["--growth", "L^1.5"], ["aft-conv", "routing"], ["attention"]),
         (["--both-ways"], ["bert", "attention"], ["gpt", "linformer-chunked"]),
-        (["--task", "policy"], ["gtrxl"], ["bert"]),
         (
             ["--state", "constant", "--growth", "L", "--both-ways"],
             ["linear"],
@@ -176,7 +175,6 @@ def test_three_members_are_proposed_for_every_task(task: Task) -> None:
         (["--data", "digits"], "classify-image", "vit"),
         (["--data", "digits", "--task", "pixels"], "pixels", "attention"),
         (["--data", "waves"], "classify-series", "attention"),
-        (["--env", "everyformer/TMaze-v0", "--env.number", "4"], "policy", "gtrxl"),
     ],
 )
 def test_training_no_member_proposes_three_by_the_data(

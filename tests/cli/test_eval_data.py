@@ -30,8 +30,8 @@ OTHER: dict[str, tuple[str, ...]] = {
     "label_column": ("more",), "source_column": ("de",), "target_column": ("en",),
     "header": ("no",), "unlabelled": ("skip",), "size": ("6",), "colour": ("rgb",), "labels": (),
     "small": ("4",), "mask_rate": ("0.4",), "mask_words": (), "packing": (), "context": ("3",),
-    "best": ("0.5",), "delayed": (), "scale": ("3",), "env": ("CartPole-v1",), "env_mask": ("1",),
-    "env_number": ("2",), "env_options": ("a=1",), "symbols": ("40",), "pairs": ("4",),
+    "best": ("0.5",), "delayed": (), "scale": ("3",),
+    "symbols": ("40",), "pairs": ("4",),
     "depth": ("3",), "options": ("a=1",),
     "encoding": ("utf-16",), "split": ("group", "text"),
 }  # fmt: skip

@@ -13,10 +13,6 @@ from commands import Say
 from matplotlib.image import imread
 
 from every_task import DATA, PAIRS, SIZES, write_data
-from everyformer.core.tasks import TASKS
-from everyformer.rl import (
-    read_trajectories,
-)
 from helpers import every_one
 
 PAIRED = pytest.mark.full("the task and the member are each tried in another pair")
@@ -48,11 +44,9 @@ def test_a_member_trains_is_measured_and_generates(
     code, out, err = say("train", member, "--task", task, *DATA[task], *SIZES, "--out", run)
     assert code == 0, err
     assert "2 steps" in out
-    drawn = "--episodes" if TASKS[task].interacts else "--sequences"
-    code, out, err = say("eval", run, "--json", drawn, "2")
+    code, out, err = say("eval", run, "--json", "--sequences", "2")
     assert code == 0, err
-    found = json.loads(out)["evaluation"]
-    assert math.isfinite(found[0]["return"] if TASKS[task].interacts else found["loss"])
+    assert math.isfinite(json.loads(out)["evaluation"]["loss"])
     WRITES.get(task, refused)(say, run, task)
 
 
@@ -90,15 +84,8 @@ def pictures(say: Say, run: str, task: str) -> None:
 def refused(say: Say, run: str, task: str) -> None:
     code, out, err = say("generate", run)
     assert (code, out) == (2, "")
-    sentence = f"the run in {run} has the task {task}: only lm, seq2seq, pixels, super-resolution"
-    assert f"{sentence}, decision and policy runs generate" in err
-
-
-def episodes(say: Say, run: str, task: str) -> None:
-    """Three, in a folder, and a film of the first."""
-    code, out, err = say("generate", run, "--episodes", "3")
-    assert (code, out) == (0, f"{run}/episodes\n{run}/episodes.gif\n"), err
-    assert len(read_trajectories(f"{run}/episodes")) == 3
+    sentence = f"the run in {run} has the task {task}: only lm, seq2seq, pixels and"
+    assert f"{sentence} super-resolution runs generate" in err
 
 
 WRITES: dict[str, Callable[[Say, str, str], None]] = {
@@ -106,6 +93,4 @@ WRITES: dict[str, Callable[[Say, str, str], None]] = {
     "seq2seq": translation,
     "pixels": pictures,
     "super-resolution": pictures,
-    "decision": episodes,
-    "policy": episodes,
 }

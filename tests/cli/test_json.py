@@ -24,7 +24,6 @@ LINES: dict[str, tuple[str, ...]] = {
     "calibrate": (
         "CALM --tokens 2 --prompt-length 4 --prompts 60 --delta 0.5 --thresholds 0.9 0.5",
     ),
-    "collect": ("everyformer/TMaze-v0 --episodes 2 --out walked",),
     "convert": ("RUN --to program --out made.pt2",),
     "compare": ("gmlp aft-full --data text.txt",),
     "verify": ("gmlp --laws causality",),

@@ -94,12 +94,6 @@ def test_every_flag_of_every_verb_is_known_by_all_its_names() -> None:
             assert named_flag(short, flags) in (flag, "--" + short[2:].replace("-", "_"))
 
 
-def test_an_environment_means_a_policy_before_it_is_opened() -> None:
-    for words in ("--data.env CartPole-v1", "--task policy"):
-        options = read_run(["gtrxl", *words.split(), "--lr", "0.001"])[1]
-        assert (options.training.batch, options.training.lr) == (8, 0.001)
-
-
 @pytest.fixture
 def text(tmp_path: Path) -> str:
     path = tmp_path / "text.txt"

@@ -20,7 +20,6 @@ MEMBERS = {
     "lm": "knn-lm",
     "mlm": "bert",
     "pixels": "image-transformer",
-    "policy": "gtrxl",
     "seq2seq": "transformer",
     "super-resolution": "image-transformer",
 }
@@ -30,13 +29,12 @@ ALIKE = pytest.mark.full("its inputs and its head are each tried in another task
 ORDER = ("--model.pixels.order", "blocks", "--model.pixels.tile", "2", "2")
 DRAWN = ("generate", "--images", "2")
 ANSWERS: dict[str, tuple[tuple[str, ...], ...]] = {
-    "decision": (("generate", "--episodes", "2"),),
+    "decision": (),
     "lm": (
         ("generate", "--prompt", "warm", "--tokens", "5"),
         ("predict", "warm tree"),
     ),
     "pixels": (DRAWN, (*DRAWN, "--complete", "held-out")),
-    "policy": (("generate", "--episodes", "2"),),
     "seq2seq": (("generate", "--prompt", "warm", "--beam", "2"),),
     "super-resolution": (DRAWN,),
 }
@@ -71,15 +69,13 @@ def test_a_run_trained_on_a_device_answers_there_as_on_the_host(
     run, member = str(tmp_path / "run"), MEMBERS.get(task, "attention")
     more = ORDER if task == "pixels" else ()
     train = ("train", member, "--task", task, *DATA[task], *SIZES, *more, "--out", run)
-    episodes = "--episodes" if task == "policy" else "--sequences"
-    asked = (("eval", episodes, "2"), *ANSWERS.get(task, (("predict", "--sequences", "2"),)))
+    asked = (("eval", "--sequences", "2"), *ANSWERS.get(task, (("predict", "--sequences", "2"),)))
     lines: list[list[str]] = [[*train, "--device", "sandbox"]]
     for number, (verb, *words) in enumerate(asked):
         for device in ("sandbox", "cpu"):
             out = f"{tmp_path}/{number}-{device}"
             picture = ["--out", f"{out}.png"] if "--images" in words else []
-            folder = ["--out", out] if verb == "generate" and "--episodes" in words else []
-            where = ["--device", device, *picture, *folder]
+            where = ["--device", device, *picture]
             lines.append([verb, run, *words, "--json", *where])
     done = subprocess.run(
         [sys.executable, SANDBOX, "--lines"], input=json.dumps(lines), cwd=data, text=True,

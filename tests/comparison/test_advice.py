@@ -53,13 +53,6 @@ def test_a_loss_that_falls_on_held_out_data_did_not_rise(held_out, rose):
     assert (words in advice({"loss": held_out[-1]}, curve, 1e-3)) == rose
 
 
-def test_losses_of_a_policy_are_not_read():
-    curve = {"training": [{"loss": float(loss)} for loss in -CURVES["rose"][0]], "evaluations": []}
-    told = advice({"loss": -20.0, "return": 20.0}, curve, 1e-3)
-    assert "losses of a policy do not say why" in told
-    assert "--lr 0.003 or 0.0003" in told
-
-
 @pytest.mark.parametrize(
     ("shape", "rates"),
     [("rose", "0.0001"), ("never moved", "0.01 or 0.0001"), ("at rest", "0.003")],

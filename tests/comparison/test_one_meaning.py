@@ -230,7 +230,6 @@ def test_whoever_gives_a_budget_has_chosen_it() -> None:
     for options in ({"training": {"steps": 5}}, {"steps": 5}):
         assert described(["gmlp"], **options).training.budget == ("steps", 5)
     assert described(["gmlp"], budget_tokens=7).training.budget == ("tokens", 7)
-    assert described(["gtrxl"], data={"env": "CartPole-v1"}).training.budget == ("tokens", 100_000)
 
 
 @pytest.mark.parametrize(

@@ -12,10 +12,12 @@ import torch
 
 from everyformer.core.config import from_dict
 from everyformer.core.errors import ConfigError, DataError, MissingExtraError
+from everyformer.data.config import DataConfig
 from everyformer.data.dataset import Dataset
-from everyformer.data.episodes import EpisodeDataset, as_states
+from everyformer.data.episodes import EpisodeDataset, as_states, episode_dataset, state_shape
 from everyformer.genes.model_options import EpisodeShape
-from everyformer.rl import Episode, Space, Trajectories, write_trajectories
+from everyformer.rl import Episode, Space, Trajectories
+from recorded import as_files, as_minari
 
 Load = Callable[..., Dataset]
 VECTOR = Space("box", "float32", (2,), low=(None,), high=(None,))
@@ -42,7 +44,7 @@ def trajectories(lengths: tuple[int, ...] = LENGTHS, acted: Space = CHOICE) -> T
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    return write_trajectories(trajectories(), tmp_path / "walks")
+    return as_files(trajectories(), tmp_path / "walks")
 
 
 @pytest.fixture
@@ -162,9 +164,14 @@ def test_the_best_share_is_whole_episodes_of_the_training_part_until_the_next_is
     assert set(drawn.int().tolist()) <= set(best.train.tolist())
 
 
-def test_a_model_is_told_what_the_training_part_shows(loaded: Loaded, tmp_path: Path) -> None:
+def known(made: Trajectories, **options: Any) -> EpisodeDataset:
+    """Data of trajectories whose spaces are known."""
+    return episode_dataset(made, DataConfig(context=5, **options), "decision", "t")
+
+
+def test_a_model_is_told_what_the_training_part_shows() -> None:
     made = trajectories((5, 5, 9), BOUNDED)
-    data = loaded(write_trajectories(made, tmp_path / "t"), validation=0.34)
+    data = known(made, validation=0.34)
     shape = from_dict(EpisodeShape, data.model_options["episodes"])
     seen = np.concatenate([made.episodes[n].observations[:-1] for n in data.train])
     assert np.allclose(shape.state_mean, seen.mean(0))
@@ -172,9 +179,9 @@ def test_a_model_is_told_what_the_training_part_shows(loaded: Loaded, tmp_path: 
     most = max(made.episodes[n].total for n in data.train)
     assert (shape.scale, shape.context, shape.longest) == (most, 5, 9)
     assert (shape.low, shape.high, shape.actions) == ((-2.0, 0.0), (2.0, 1.0), 2)
-    assert loaded(tmp_path / "t", scale=8.0).shape.scale == 8
+    assert known(made, scale=8.0).shape.scale == 8
     free = dataclasses.replace(made, action_space=dataclasses.replace(BOUNDED, low=(-2.0, None)))
-    assert loaded(write_trajectories(free, tmp_path / "u")).shape.low == ()
+    assert known(free).shape.low == ()
 
 
 def test_observations_are_read_as_numbers_whole_numbers_or_pictures() -> None:
@@ -187,12 +194,10 @@ def test_observations_are_read_as_numbers_whole_numbers_or_pictures() -> None:
         (Space("box", "uint8", (8, 9)), (1, 8, 9)), (Space("box", "uint8", (7,)), (7,)),
     ):  # fmt: skip
         rows = rng.integers(0, 5, (3, *space.shape)).astype(space.dtype)
-        states = as_states(space, rows)
+        states = as_states(rows, state_shape(space))
         assert states.shape == (3, *shape)
         assert states.sum() == rows.sum()
-    picture = as_states(
-        Space("box", "uint8", (8, 9, 3)), rows := rng.integers(0, 255, (1, 8, 9, 3))
-    )
+    picture = as_states(rows := rng.integers(0, 255, (1, 8, 9, 3)), (3, 8, 9))
     assert picture[0, 2, 7, 5] == rows[0, 7, 5, 2]
 
 
@@ -200,14 +205,10 @@ def test_folders_files_and_minari_are_read_alike(
     loaded: Loaded, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "minari"))
-    write_trajectories(trajectories(), "minari:walks/mine-v0")
-    (tmp_path / "bare").mkdir()
-    for number, each in enumerate(trajectories().episodes):
-        np.savez(tmp_path / "bare" / f"{number}.npz", **each.arrays())
-    ours = loaded(folder)
-    for source in ("minari:walks/mine-v0", tmp_path / "bare"):
-        assert loaded(source).fingerprint == ours.fingerprint
-    alone = loaded(tmp_path / "bare" / "2.npz", validation=1.0)
+    as_minari(trajectories(), "walks/mine-v0")
+    for source in ("minari:walks/mine-v0", tmp_path / "minari" / "walks" / "mine-v0"):
+        assert loaded(source).fingerprint == loaded(folder).fingerprint
+    alone = loaded(folder / "0002.npz", validation=1.0)
     assert alone.lengths.tolist() == [12]
 
 
@@ -262,7 +263,7 @@ def test_options_and_tasks_that_do_not_fit_are_refused(
 def test_what_is_no_episode_and_a_missing_package_are_refused(
     load: Load, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(DataError, match="nothing holds no episodes: give a folder that"):
+    with pytest.raises(DataError, match="nothing holds no episodes: give a data set of"):
         load(tmp_path / "nothing", "decision")
     monkeypatch.setitem(__import__("sys").modules, "minari", None)
     with pytest.raises(MissingExtraError, match=r"everyformer\[rl\]"):
@@ -271,9 +272,9 @@ def test_what_is_no_episode_and_a_missing_package_are_refused(
 
 @pytest.mark.parametrize("acted", [CHOICE, BOUNDED], ids=["choices", "numbers"])
 def test_a_constant_action_costs_what_the_training_part_says(
-    acted: Space, tmp_path: Path, loaded: Loaded
+    acted: Space,
 ) -> None:
-    data = loaded(write_trajectories(trajectories(acted=acted), tmp_path / "acted"))
+    data = known(trajectories(acted=acted))
     train, held_out = (
         np.concatenate([episode(n, LENGTHS[n], acted).actions for n in part])
         for part in (data.train, data.held_out)
@@ -290,9 +291,8 @@ def test_a_constant_action_costs_what_the_training_part_says(
 
 @pytest.mark.parametrize("acted", [CHOICE, BOUNDED], ids=["choices", "numbers"])
 def test_where_all_episodes_are_held_out_no_constant_action_is_known(
-    acted: Space, tmp_path: Path, loaded: Loaded
+    acted: Space,
 ) -> None:
-    folder = write_trajectories(trajectories(acted=acted), tmp_path / "acted")
-    data = loaded(folder, validation=1.0)
+    data = known(trajectories(acted=acted), validation=1.0)
     assert len(data.held_out) == len(LENGTHS)
     assert data.counting is None

@@ -122,7 +122,6 @@ def test_a_built_in_of_episodes_refuses_what_episodes_refuse(load: Load) -> None
 
 
 SOURCES: dict[str, dict[str, Any]] = {
-    "Environment": {"env": "CartPole-v1"},
     "BuiltIn": {"source": "copy"},
     "Episodes": {"source": "minari:some-set"},
     "Arrays": {"source": "a.npy"},
@@ -144,7 +143,6 @@ REFUSED: dict[str, dict[str, Any]] = {
     "PackingOptions": {"packing": True},
     "EpisodeOptions": {"best": 0.5},
     "GeneratedOptions": {"depth": 3},
-    "EnvironmentOptions": {"env_number": 3},
     "PluginOptions": {"options": ("a=b",)},
 }
 FILES = {
@@ -207,8 +205,8 @@ def test_what_is_not_read_is_refused_where_it_is_said_and_passed_over_where_a_ru
     before = dataclasses.replace(config, validation=0.3)
     assert load_dataset(config, task, stored=before).fingerprint
     # which says nothing for what is said anew beside it
-    changed = dataclasses.replace(config, env_number=3)
-    with pytest.raises(ConfigError, match=r"--data\.env-number has no meaning for"):
+    changed = dataclasses.replace(config, best=0.5)
+    with pytest.raises(ConfigError, match=r"--data\.best has no meaning for"):
         load_dataset(changed, task, stored=before)
 
 

@@ -58,7 +58,7 @@ def test_a_table_is_read_for_what_it_shows(
     assert load(write(tmp_path, {name: content}) / name, able=able, length=length).task == task
 
 
-@pytest.mark.parametrize("able", [("lm",), ("lm", "policy"), READER, ("lm", *READER)])
+@pytest.mark.parametrize("able", [("lm",), ("lm", "decision"), READER, ("lm", *READER)])
 def test_a_label_that_is_chosen_is_what_is_learned_whoever_can(
     able: Any, tmp_path: Path, load: Load
 ) -> None:

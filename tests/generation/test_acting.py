@@ -6,18 +6,15 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from scipy.stats import t as student
 from torch import Tensor
 
-from everyformer.core.errors import ConfigError, DataError, ShapeError, UnsupportedError
-from everyformer.generation.acting import DecisionPolicy, play
-from everyformer.generation.config import PlayConfig
-from everyformer.rl import EnvironmentConfig, Episode, Space, Trajectories, returns_to_go
-from everyformer.training.returns import cut, played, reference
+from everyformer.core.errors import ShapeError, UnsupportedError
+from everyformer.generation.acting import DecisionPolicy
+from everyformer.rl import Space, returns_to_go
 from helpers import build_model, close, shifted
 
 CONTEXT, ROWS = 4, 3
-SEEN = Space("box", "float32", (3,), low=(None,), high=(None,))
+SEEDS = range(ROWS)
 REALS = Space("box", "float32", (2,), low=(-2.0,), high=(2.0,))
 CHOICE = Space("discrete", "int64", count=5)
 VARIANTS: dict[str, dict[str, Any]] = {
@@ -51,7 +48,7 @@ class Spy:
 
 def policy(made: Any, target: float | None, streams: bool | None = None) -> DecisionPolicy:
     """One that keeps states where the member has them, or reads all anew at every step."""
-    result = DecisionPolicy(made, SEEN, REALS, target)
+    result = DecisionPolicy(made, target, seeds=SEEDS)
     result.streams = result.streams if streams is None else streams
     return result
 
@@ -65,11 +62,10 @@ def rolled(
 ) -> list[np.ndarray]:
     """The actions of so many steps; ``begins`` are rows that begin anew before a step."""
     acted = []
-    numbers = np.arange(ROWS)
-    policy.reset(np.ones(ROWS, bool), numbers, numbers)
+    policy.reset()
     for step in range(steps):
         if rows := begins(step):
-            policy.reset(np.isin(numbers, rows), numbers, numbers + 10 * step)
+            policy.reset(np.isin(np.arange(ROWS), rows))
         acted.append(policy.act(observed(step)))
         policy.reward(np.array([1.0, -2.0, 0.5]) * step)
     return acted
@@ -94,7 +90,7 @@ def test_kept_states_act_as_windows_read_anew(variant: str, member: str) -> None
 @pytest.mark.parametrize("training", [False, True])
 def test_dropout_plays_no_part_and_the_model_stays_in_its_mode(training: bool) -> None:
     made = model(dropout=0.5).train(training)
-    acted = [rolled(DecisionPolicy(made, SEEN, REALS, 9.0), 3) for _ in range(2)]
+    acted = [rolled(DecisionPolicy(made, 9.0, seeds=SEEDS), 3) for _ in range(2)]
     assert np.array_equal(acted[0], acted[1])
     assert {module.training for module in made.modules()} == {training}
 
@@ -104,7 +100,6 @@ def test_what_is_read_is_what_training_would_have_shown() -> None:
     made, rewards = model(), np.array([2.0, 0.0, -1.0, 3.0, 1.0, 4.0])
     spy, wanted = Spy(made), returns_to_go(rewards)
     acting = policy(made, float(rewards.sum()), False)
-    acting.reset(np.ones(ROWS, bool), np.arange(ROWS), np.arange(ROWS))
     acted: list[np.ndarray] = []
     for step, reward in enumerate(rewards):
         acted.append(acting.act(observed(step)))
@@ -128,7 +123,7 @@ def test_what_is_read_is_what_training_would_have_shown() -> None:
 def test_what_is_asked_for_stays_where_rewards_are_delayed(delayed: bool) -> None:
     made = model()
     spy = Spy(made)
-    acting = DecisionPolicy(made, SEEN, REALS, 10.0, delayed=delayed)
+    acting = DecisionPolicy(made, 10.0, seeds=SEEDS, delayed=delayed)
     acting.streams = False
     rolled(acting, 3)
     wanted = [given["returns"][:, -1].tolist() for given in spy.given]
@@ -155,7 +150,7 @@ def test_rows_in_step_are_read_without_a_mask() -> None:
         lambda _, x, options: given.append((x[0].shape[1], options["mask"] is None)),
         with_kwargs=True,
     )
-    policy = DecisionPolicy(made, SEEN, REALS, 9.0)
+    policy = DecisionPolicy(made, 9.0, seeds=SEEDS)
     rolled(policy, CONTEXT)
     assert given == [(2, True), *[(3, True)] * (CONTEXT - 1)]
     rolled(policy, 2)
@@ -169,8 +164,8 @@ def test_rolling_reads_three_tokens_for_ever_and_is_another_function_behind_the_
     member: str,
 ) -> None:
     made = model(member=member)
-    rolling = DecisionPolicy(made, SEEN, REALS, 9.0, rolling=True)
-    on, anew = rolled(rolling, 9), rolled(DecisionPolicy(made, SEEN, REALS, 9.0), 9)
+    rolling = DecisionPolicy(made, 9.0, seeds=SEEDS, rolling=True)
+    on, anew = rolled(rolling, 9), rolled(DecisionPolicy(made, 9.0, seeds=SEEDS), 9)
     same = [bool(np.allclose(a, b, atol=1e-6)) for a, b in zip(on, anew, strict=True)]
     assert same == [True] * CONTEXT + [False] * 5
     assert rolling._state is not None
@@ -183,120 +178,84 @@ def test_a_layer_that_rolls_is_the_window_of_one_layer() -> None:
     """With one layer no state has seen what lies further back."""
     made = model(layers=1)
     on, anew = (
-        rolled(DecisionPolicy(made, SEEN, REALS, 9.0, rolling=rolling), 9)
+        rolled(DecisionPolicy(made, 9.0, seeds=SEEDS, rolling=rolling), 9)
         for rolling in (True, False)
     )
     for a, b in zip(on, anew, strict=True):
         assert np.allclose(a, b, atol=1e-6)
 
 
-def test_actions_that_are_chosen_are_drawn_by_the_logits_from_the_seed_of_the_episode() -> None:
+def test_actions_that_are_chosen_are_drawn_by_the_logits_from_the_seed_of_the_row() -> None:
     made = model(acted=CHOICE)
-    first = [rolled(DecisionPolicy(made, SEEN, CHOICE, 9.0), 6) for _ in range(2)]
+    first = [rolled(DecisionPolicy(made, 9.0, seeds=SEEDS), 6) for _ in range(2)]
     assert np.array_equal(*first)
-    greedy = rolled(DecisionPolicy(made, SEEN, CHOICE, 9.0, temperature=0.0), 1)[0]
-    cold = rolled(DecisionPolicy(made, SEEN, CHOICE, 9.0, temperature=1e-3), 1)[0]
+    greedy = rolled(DecisionPolicy(made, 9.0, seeds=SEEDS, temperature=0.0), 1)[0]
+    cold = rolled(DecisionPolicy(made, 9.0, seeds=SEEDS, temperature=1e-3), 1)[0]
     assert np.array_equal(greedy, cold)
     assert greedy.dtype == np.int64
-    policy = DecisionPolicy(made, SEEN, CHOICE, 9.0, temperature=2.0)
-    logits = np.array([[1.0, 0.0, 2.0, -1.0, 0.5]] * ROWS)
-    numbers = np.arange(ROWS)
-    drawn = np.zeros(5)
-    for seed in range(700):
-        policy.reset(np.ones(ROWS, bool), numbers, ROWS * seed + numbers)
-        np.add.at(drawn, policy._chosen(logits), 1)
+    policy = DecisionPolicy(made, 9.0, seeds=range(2100), temperature=2.0)
+    logits = np.array([[1.0, 0.0, 2.0, -1.0, 0.5]] * 2100)
+    drawn = np.bincount(policy._chosen(logits), minlength=5)
     expected = np.exp(logits[0] / 2) / np.exp(logits[0] / 2).sum()
     assert np.abs(drawn / 2100 - expected).max() < 4 * (0.25 / 2100) ** 0.5
 
 
-def test_actions_are_brought_between_the_bounds_of_the_environment() -> None:
+def test_actions_are_brought_between_the_bounds_of_the_data() -> None:
     made = model(decision={"tanh": False})
     made.head.bias.data.fill_(50.0)
-    assert (rolled(DecisionPolicy(made, SEEN, REALS, 9.0), 1)[0] == 2.0).all()
+    assert (rolled(DecisionPolicy(made, 9.0, seeds=SEEDS), 1)[0] == 2.0).all()
 
 
-def test_episodes_are_the_same_however_many_are_played_at_once() -> None:
-    shape = {"state": (), "state_values": 5, "actions": 5, "context": 3}
-    made: Any = shifted(build_model("decision-transformer", "decision", episodes=shape, width=8))
-    graph = EnvironmentConfig("everyformer/GraphPath-v0", (), {"nodes": 5, "edges": 6, "steps": 6})
-    runs = [play(made, graph, -2.0, PlayConfig(episodes=5, parallel=n)) for n in (1, 4)]
-    assert runs[0] == runs[1]
-    assert runs[0].recipe == "a trained decision-transformer, asked for a return of -2"
-    assert {episode.facts["target"] for episode in runs[0].episodes} == {-2.0}
-    limited = EnvironmentConfig(graph.name, (), {**graph.options, "max_episode_steps": 6})
-    short: Any = build_model(
-        "attention", "decision", episodes=shape, decision={"table": 5}, width=8
-    )
-    with pytest.raises(ConfigError, match="have up to 6 steps, but the model knows 5 timesteps"):
-        play(short, limited, -2.0, PlayConfig())
+def test_a_row_acts_by_its_own_seed_whatever_is_beside_it() -> None:
+    """Alone, or among others that begin anew at other steps."""
+    made = model(acted=CHOICE)
+    both = rolled(DecisionPolicy(made, 9.0, seeds=range(3)), 8, lambda t: [0, 2] if t == 3 else [])
+    alone = DecisionPolicy(made, 9.0, seeds=[1])
+    for step in range(8):
+        assert alone.act(observed(step)[1:2]).tolist() == [both[step][1]]
+        alone.reward([-2.0 * step])
 
 
-def test_what_was_played_is_told_with_intervals_and_normalised_where_the_ends_are_known() -> None:
-    last = np.array([False, True])
-    episodes = [
-        Episode(np.zeros((3, 3), np.float32), np.zeros(2, int), np.array([0.0, reward]), last,
-                ~last & last, facts={"success": float(reward > 1)})
-        for reward in (1.0, 2.0, 3.0, 6.0)
-    ]  # fmt: skip
-    track = EnvironmentConfig("everyformer/MemoryTrack-v0")
-    found = played(Trajectories(episodes, SEEN, CHOICE, track))
-    assert (found["episodes"], found["return"], found["steps"], found["success"]) == (4, 3, 2, 0.75)
-    half = 3.1824463052837078 * np.std([1, 2, 3, 6], ddof=1) / 2
-    assert np.allclose(found["return_interval"], [3 - half, 3 + half])
-    low, high = reference(track) or (0, 0)
-    assert (low, high) == (-1.3, 0.4)
-    assert np.isclose(found["normalised"], (3 - low) / (high - low))
-    ends = [(3 + side - low) / (high - low) for side in (-half, half)]
-    assert np.allclose(found["normalised_interval"], ends)
-    alone = played(Trajectories(episodes[:1], SEEN, CHOICE, track))
-    assert (alone["return_interval"], alone["normalised_interval"]) == (None, None)
-    assert reference(EnvironmentConfig("everyformer/MemoryTrack-v0", (), {"steps": 20})) is None
-    assert "normalised" not in played(Trajectories(episodes, SEEN, CHOICE))
+def test_observations_come_as_environments_give_them() -> None:
+    """Pictures with their channels last, whole numbers, numbers in any shape."""
+    for shape, seen in (
+        ({"state": (3, 8, 9)}, np.arange(216).reshape(1, 8, 9, 3).astype(np.uint8)),
+        ({"state": (1, 8, 9)}, np.arange(72).reshape(1, 8, 9).astype(np.uint8)),
+        ({"state": (), "state_values": 5}, np.array([4])),
+        ({"state": (6,)}, np.arange(6.0).reshape(1, 2, 3)),
+    ):
+        made: Any = build_model("attention", "decision", episodes={**shape, "actions": 2})
+        spy = Spy(made)
+        acting = DecisionPolicy(made, 1.0)
+        acting.streams = False
+        acting.act(seen)
+        read = spy.given[0]["states"][0, -1].numpy()
+        expected = np.moveaxis(seen[0], -1, 0) if seen.ndim == 4 else seen[0]
+        assert np.array_equal(read, expected.reshape(read.shape))
 
 
-@pytest.mark.parametrize(
-    ("rewards", "ends"),
-    [
-        # several reached what CartPole gives at most; one low return stretches the normal interval
-        ([500.0] * 19 + [490.0], [None, 500.0]),
-        ([-1.0] * 3 + [0.0], [-1.0, None]),
-        ([1.0, 2.0, 3.0, 6.0], [None, None]),
-    ],
-)
-def test_an_interval_of_returns_ends_where_several_episodes_do(
-    rewards: list[float], ends: list[float | None]
-) -> None:
-    done = np.array([True])
-    episodes = [
-        Episode(np.zeros((2, 3), np.float32), np.zeros(1, int), np.array([reward]), done, ~done)
-        for reward in rewards
-    ]
-    found = played(Trajectories(episodes, SEEN, CHOICE))
-    half = student.ppf(0.975, len(rewards) - 1) * np.std(rewards, ddof=1) / len(rewards) ** 0.5
-    normal = [np.mean(rewards) - half, np.mean(rewards) + half]
-    low, high = (end if end is not None else side for end, side in zip(ends, normal, strict=True))
-    assert found["return_ends"] == ends
-    assert np.allclose(found["return_interval"], [max(low, normal[0]), min(high, normal[1])])
-    # of several trainings: an end that each of them has
-    assert cut([400.0, 600.0], [[None, 500.0], [9.0, 480.0]]) == [400, 500]
-    assert cut([400.0, 600.0], [[None, 500.0], [9.0, None]]) == [400, 600]
+def nodes() -> Any:
+    shape = {"state": (), "state_values": 5, "actions": 5}
+    return build_model("attention", "decision", episodes=shape)
 
 
 REFUSED: list[tuple[Any, type[Exception], str]] = [
-    (lambda: DecisionPolicy(model(), Space("box", "float32", (2,)), REALS, 1.0), DataError,
-     "the states are 2 numbers, but the model was trained on 3 numbers: it is of another"),
-    (lambda: DecisionPolicy(model(), CHOICE, REALS, 1.0), DataError,
-     "the states are whole numbers below 5, but the model was trained on 3 numbers"),
-    (lambda: DecisionPolicy(model(), SEEN, CHOICE, 1.0), DataError,
-     "the actions are one of 5, but the model was trained on 2 numbers"),
-    (lambda: DecisionPolicy(model("mlp"), SEEN, REALS, None, rolling=True), UnsupportedError,
-     "--rolling goes on with states, and attention has no exact ones: leave it out"),
-    (lambda: DecisionPolicy(model(position="learned"), SEEN, REALS, 1.0, rolling=True),
-     UnsupportedError, "--rolling reads on for ever, and this attention has a table over the"),
-    (lambda: DecisionPolicy(model("atari"), SEEN, REALS, 1.0, rolling=True), UnsupportedError,
-     "--rolling reads on for ever, and this attention has a table over the places in a window"),
-    (lambda: rolled(DecisionPolicy(model(decision={"table": 3}), SEEN, REALS, 1.0), 4), ShapeError,
-     "an episode goes on after 3 steps, where the model's table of timesteps ends: give the"),
+    (lambda: DecisionPolicy(model(), 1.0).act(np.zeros((1, 2))), ShapeError,
+     "observations are float64 in the shape (1, 2), but the model reads 3 numbers in each of 1 "),
+    (lambda: DecisionPolicy(model(), 1.0).act(np.zeros((2, 3))), ShapeError,
+     "observations are float64 in the shape (2, 3), but the model reads 3 numbers in each of 1 "),
+    (lambda: DecisionPolicy(nodes(), 1.0).act(np.array([5])), ShapeError,
+     "observations are int64 in the shape (1,), but the model reads whole numbers below 5 in each"),
+    (lambda: DecisionPolicy(nodes(), 1.0).act(np.array([1.5])), ShapeError,
+     "observations are float64 in the shape (1,), but the model reads whole numbers below 5 in"),
+    (lambda: DecisionPolicy(model("mlp"), None, seeds=SEEDS, rolling=True), UnsupportedError,
+     "rolling goes on with states, and attention has no exact ones: leave it out"),
+    (lambda: DecisionPolicy(model(position="learned"), 1.0, seeds=SEEDS, rolling=True),
+     UnsupportedError, "rolling reads on for ever, and this attention has a table over the"),
+    (lambda: DecisionPolicy(model("atari"), 1.0, seeds=SEEDS, rolling=True), UnsupportedError,
+     "rolling reads on for ever, and this attention has a table over the places in a window"),
+    (lambda: rolled(DecisionPolicy(model(decision={"table": 3}), 1.0, seeds=SEEDS), 4), ShapeError,
+     "an episode goes on after 3 steps, where the model's table of timesteps ends: end it"),
 ]  # fmt: skip
 
 

@@ -206,10 +206,6 @@ ARCHITECTURE: Values = {
         "body": "layers", "variant": "gym", "return_to_go": True, "tanh": None, "table": None,
         "state_weight": None, "return_weight": None,
     },
-    "policy": {
-        "horizon": 128, "segment": 32, "epochs": 4, "gamma": 0.99, "gae_lambda": 0.95, "clip": 0.2,
-        "value_weight": 0.5, "value_clip": None, "entropy": 0.001, "recompute_memory": False,
-    },
 }  # fmt: skip
 """what a member has where its own row says nothing"""
 ALL_BIASES = {"bias": ["query", "key", "value", "output"]}
@@ -292,19 +288,6 @@ BY_TASK = {
     ("image-transformer", "pixels"): {"position": None},
     ("image-transformer", "super-resolution"): {"position": None},
     ("sparse-transformer", "pixels"): {"position": None},
-    # what is learned from is what was done
-    ("transformer-xl", "policy"): {
-        "block": {"dropout": 0.0},
-        "embedding_dropout": 0.0,
-        "memory_options": {"same_length": "always", "store": "inputs"},
-    },
-    ("gtrxl", "policy"): {
-        "scale_embedding": False,
-        "memory_options": {"same_length": "always", "store": "inputs"},
-    },
-    ("performer", "policy"): {"mixer_options": {"redraw": None}},
-    ("rfa", "policy"): {"mixer_options": {"redraw": None}},
-    ("image-transformer", "policy"): {"feedforward": "relu", "block": {"dropout": 0.0}},
     ("depth-adaptive", "seq2seq"): {"label_smoothing": 0.1},
     ("universal", "seq2seq"): {"label_smoothing": 0.1, "smoothing_over": "others"},
 }
@@ -393,7 +376,7 @@ def preset_is_as_published(member: str, task: str) -> None:
     for gene in GENES:
         options = expected.pop(f"{gene}_options", {})
         expected[gene] = {"name": expected[gene], **(options if expected[gene] else {})}
-    for part in ("block", "pixels", "summaries", "decision", "policy"):
+    for part in ("block", "pixels", "summaries", "decision"):
         expected[part] = {**ARCHITECTURE[part], **row.get(part, {})}
     found = to_dict(configure(member, task))
     assert found.pop("causal") is not None

@@ -360,11 +360,6 @@ DECISION_ROWS: Row = {
     "returns.*": U(1.0), "state.*": U(0.1767767), "head.*": LINEAR,
     "action.weight": N(1.0), "time.weight": N(1.0), "norm.weight": C(1.0), "norm.bias": C(0.0),
 }  # fmt: skip
-POLICY_ROWS: Row = {
-    # orthogonal, of gains sqrt 2, 0.01 and 1: an entry has gain / sqrt(128)
-    "enter.weight": N(0.125), "actor.weight": N(0.00088388), "critic.weight": N(0.0883883),
-    "enter.bias": C(0.0), "actor.bias": C(0.0), "critic.bias": C(0.0),
-}  # fmt: skip
 PAIRS = every_one([(task, member.name) for member in FAMILY for task in member.tasks])
 
 
@@ -383,8 +378,6 @@ def test_a_member_starts_as_published(member: str, task: str) -> None:
     elif task == "decision":
         # 255 tokens
         sizes["episodes"] = {"state": (32,), "actions": 8, "context": 84}
-    elif task == "policy":
-        sizes |= {"max_length": 256, "episodes": {"state": (32,), "actions": 8}}
     else:
         sizes |= {"max_length": 256, "vocabulary": 256}
     if task == "super-resolution":
@@ -400,8 +393,6 @@ def test_a_member_starts_as_published(member: str, task: str) -> None:
         own = {**own, "pool.head.weight": C(0.0)}
     if task == "decision":
         own = {**DECISION_ROWS, **own}
-    if task == "policy":
-        own = {**POLICY_ROWS, **own}
     if task.endswith("-series"):
         # of 32 inputs and 128 outputs: the root of 6 over both
         steps = N(0.02) if member == "gpt" else U(0.1936492)

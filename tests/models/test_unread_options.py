@@ -14,7 +14,6 @@ SMALL: dict[str, Any] = {"width": 8, "heads": 2, "layers": 2}
 VALUES: dict[str, Any] = {
     "layer_losses": True, "lookahead": 0.5, "head_transform": True, "decoder_layers": 3,
     "quantiles": (0.25, 0.5), "pixels": {"places": "sinusoids"}, "decision": {"table": 9},
-    "policy": {"clip": 0.3},
 }  # fmt: skip
 
 

@@ -16,15 +16,14 @@ from everyformer.report.curves import Quantity
 from everyformer.report.seeds import draw_seeds
 from everyformer.system.sealed import write_json
 
-RETURN = Quantity("return", "return", best="highest")
-LOSS = Quantity("loss", "nats per token", scale=2.0)
+PLAIN, LOSS = Quantity("nats per token", 1.0), Quantity("nats per token", 2.0)
 
 
-def playing(*told: tuple[int, float]) -> Any:
-    """A policy's curve: returns by steps of the environment, after one line without any."""
-    rows = [{"tokens": at, "loss": 9.0, "return": value} for at, value in told]
-    evaluation = {"tokens": told[-1][0], "evaluation": {"loss": 7.0, "return": 7.0}}
-    return {"training": [{"tokens": 1, "loss": 9.0}, *rows], "evaluations": [evaluation]}
+def training(*told: tuple[int, float]) -> Any:
+    """A curve of training steps, after one line without a loss, and one evaluation."""
+    rows = [{"tokens": at, "loss": value} for at, value in told]
+    evaluation = {"tokens": told[-1][0], "evaluation": {"loss": 7.0}}
+    return {"training": [{"tokens": 1}, *rows], "evaluations": [evaluation]}
 
 
 def reading(*losses: float) -> Any:
@@ -34,10 +33,10 @@ def reading(*losses: float) -> Any:
 
 
 def test_the_mean_over_seeds_stands_where_all_have_been_with_students_interval() -> None:
-    """Returns t, 3 t and 8 t are 4 t on average, from the last beginning to the first end."""
+    """Losses t, 3 t and 8 t are 4 t on average, from the last beginning to the first end."""
     slopes, spans = (1.0, 3.0, 8.0), ((10, 50), (0, 40), (5, 60))
-    curves = [playing(*((t, a * t) for t in span)) for a, span in zip(slopes, spans, strict=True)]
-    figure = draw_seeds({"gtrxl": curves}, RETURN, "tokens")
+    curves = [training(*((t, a * t) for t in span)) for a, span in zip(slopes, spans, strict=True)]
+    figure = draw_seeds({"gtrxl": curves}, PLAIN, "tokens")
     [axes] = figure.axes
     *thin, mean, end = axes.lines
     assert [line.get_xydata().tolist() for line in thin] == [  # type: ignore[union-attr]
@@ -55,21 +54,21 @@ def test_the_mean_over_seeds_stands_where_all_have_been_with_students_interval()
         np.testing.assert_allclose([at.min(), at.max()], [low, high])
     low, high = around[1]
     assert figure.get_label() == (
-        "Return of the last episodes that were learned from, against steps of the environment: "
-        "mean over seeds with its 95% interval, and thin every seed. gtrxl 160 "
-        f"({low:.4g} to {high:.4g}, 3 seeds) after 40 steps of the environment."
+        "Loss (nats per token) of training, against training tokens: mean over seeds with its 95% "
+        f"interval, and thin every seed. gtrxl 160 ({low:.4g} to {high:.4g}, 3 seeds) after 40 "
+        "training tokens."
     )
 
 
 def test_one_seed_is_its_own_curve() -> None:
-    figure = draw_seeds({"gtrxl": [playing((10, 1.0), (20, 5.0), (30, 2.0))]}, RETURN, "tokens")
+    figure = draw_seeds({"gtrxl": [training((10, 1.0), (20, 5.0), (30, 2.0))]}, PLAIN, "tokens")
     [axes] = figure.axes
     curve, _ = axes.lines
     assert np.asarray(curve.get_xydata()).tolist() == [[10, 1], [20, 5], [30, 2]]
     assert not axes.collections
     assert figure.get_label() == (
-        "Return of the last episodes that were learned from, against steps of the environment. "
-        "gtrxl 2 after 30 steps of the environment."
+        "Loss (nats per token) of training, against training tokens. gtrxl 2 after 30 training "
+        "tokens."
     )
 
 
@@ -95,15 +94,15 @@ def test_losses_are_those_of_evaluations_where_all_have_several(
 @pytest.mark.parametrize(
     ("curves", "sentence"),
     [
-        ([playing((10, 1.0)), playing((20, 1.0))],
+        ([training((10, 1.0)), training((20, 1.0))],
          "the trainings of gtrxl never spent the same, so they have no mean: one ends after 10 "),
-        ([{"training": [{"tokens": 1, "loss": 2.0}], "evaluations": []}],
-         "a training of gtrxl has told no return yet"),
+        ([{"training": [{"tokens": 1}], "evaluations": []}],
+         "a training of gtrxl has told no loss yet"),
     ],
 )  # fmt: skip
 def test_curves_without_a_mean_are_refused(curves: Any, sentence: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        draw_seeds({"gtrxl": curves}, RETURN, "tokens")
+        draw_seeds({"gtrxl": curves}, PLAIN, "tokens")
     assert str(caught.value).startswith(sentence)
 
 

@@ -7,9 +7,8 @@ import numpy as np
 import pytest
 
 from everyformer.core.errors import DataError, EveryformerError, UnsupportedError
-from everyformer.rl import EnvironmentConfig, Episode, Space, Trajectories, returns_to_go
+from everyformer.rl import Episode, Space, Trajectories, returns_to_go
 
-POLE = EnvironmentConfig("CartPole-v1", (1, 3))
 PLANE = Space("box", "float64", (2,), low=(None,), high=(None,))
 FOUR = Space("discrete", "int64", count=4)
 
@@ -27,7 +26,7 @@ def arrays(steps: int = 4, seed: int = 0, **others: Any) -> dict[str, Any]:
 
 
 def data(*episodes: Episode, **others: Any) -> Trajectories:
-    return Trajectories(episodes, PLANE, FOUR, POLE, "by hand", 3, **others)
+    return Trajectories(episodes, PLANE, FOUR, "CartPole-v1", "by hand", **others)
 
 
 def several(*lengths: int) -> Trajectories:
@@ -85,12 +84,9 @@ def test_an_episode_may_end_in_any_way_and_keeps_its_types() -> None:
 
 
 def test_episodes_are_equal_if_all_of_them_is() -> None:
-    one = Episode(**arrays(), seed=3, facts={"noise": 0.5})
-    assert one == Episode.of(one.arrays(), 3, {"noise": 0.5})
-    for change in (
-        {"seed": 4}, {"facts": {}}, {"rewards": one.rewards + 1},
-        {"actions": one.actions.astype(np.int32)},
-    ):  # fmt: skip
+    one = Episode(**arrays())
+    assert one == Episode.of(one.arrays())
+    for change in ({"rewards": one.rewards + 1}, {"actions": one.actions.astype(np.int32)}):
         assert one != dataclasses.replace(one, **change)
 
 
@@ -131,9 +127,9 @@ def test_statistics_are_those_of_all_rows() -> None:
 
 
 def test_they_are_printed_in_a_line() -> None:
-    ones = Episode(**arrays(rewards=np.ones(4)), seed=3)
-    assert repr(ones) == "Episode(4 steps, return 4, seed 3)"
-    of = "CartPole-v1 --env.mask 1 3, return 4 ± 0"
+    ones = Episode(**arrays(rewards=np.ones(4)))
+    assert repr(ones) == "Episode(4 steps, return 4)"
+    of = "CartPole-v1, return 4 ± 0"
     assert repr(data(ones, ones)) == f"Trajectories(2 episodes, 8 steps of {of})"
 
 
@@ -155,7 +151,7 @@ def test_the_best_are_whole_episodes_within_the_budget(share: float, seed: int) 
         left -= lengths[number]
     kept = sorted(kept) or [int(np.argmax(sets.returns))]
     assert sets.best(share).episodes == tuple(sets.episodes[number] for number in kept)
-    assert sets.best(share).environment == POLE
+    assert sets.best(share).environment == "CartPole-v1"
 
 
 def test_delayed_rewards_come_with_the_last_step() -> None:
@@ -164,23 +160,6 @@ def test_delayed_rewards_come_with_the_last_step() -> None:
     assert late.returns.tolist() == sets.returns.tolist()
     assert all(not episode.rewards[:-1].any() for episode in late.episodes)
     assert late.recipe == "by hand; rewards delayed to the end"
-
-
-@pytest.mark.parametrize(
-    ("wanted", "words"),
-    [
-        (EnvironmentConfig("Acrobot-v1"), "of CartPole-v1 --env.mask 1 3, and Acrobot-v1 is"),
-        (EnvironmentConfig("CartPole-v1"), "and CartPole-v1 is wanted"),
-        (EnvironmentConfig("CartPole-v1", (1, 3), {"g": 2}), "--env.g 2 is wanted"),
-    ],
-)  # fmt: skip
-def test_data_of_another_environment_are_refused(wanted: EnvironmentConfig, words: str) -> None:
-    sets = several(3)
-    sets.require(POLE)
-    with pytest.raises(DataError, match=words):
-        sets.require(wanted)
-    with pytest.raises(DataError, match="of an unknown environment"):
-        dataclasses.replace(sets, environment=None).require(wanted)
 
 
 @pytest.mark.parametrize(

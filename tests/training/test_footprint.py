@@ -8,7 +8,6 @@ import torch
 from torch import nn
 
 from everyformer.core.errors import ResourceError
-from everyformer.data.environments import EnvironmentDataset
 from everyformer.training.config import TrainingConfig
 from everyformer.training.footprint import check_footprint, check_reading
 from everyformer.training.parallel.world import World
@@ -58,22 +57,6 @@ def test_a_training_is_refused_below_what_it_surely_takes(
     monkeypatch.setattr("everyformer.system.memory.free_memory", lambda: needed - 1)
     with pytest.raises(ResourceError, match=f"{what}.* needs at least "):
         check_footprint(model, data, config, world)
-
-
-@pytest.mark.parametrize(("horizon", "number"), [(1 << 20, 16), (16, 1 << 20)])
-def test_so_is_a_turn_of_which_each_step_takes_a_number(
-    horizon: int, number: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    data = object.__new__(EnvironmentDataset)
-    for name, value in {"task": "policy", "number": number, "length": 1}.items():
-        object.__setattr__(data, name, value)
-    model, world = Weights(0, 0, 1), World(torch.device("cpu"))
-    model.config = SimpleNamespace(width=1, policy=SimpleNamespace(horizon=horizon))
-    monkeypatch.setattr("everyformer.system.memory.free_memory", lambda: 128 * MIB)
-    check_footprint(model, data, TrainingConfig(), world)
-    monkeypatch.setattr("everyformer.system.memory.free_memory", lambda: 128 * MIB - 1)
-    with pytest.raises(ResourceError, match=f"a turn of {horizon:,} steps in {number:,} env"):
-        check_footprint(model, data, TrainingConfig(), world)
 
 
 def test_so_are_more_windows_of_a_text_than_there_is_room_for(

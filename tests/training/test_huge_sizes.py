@@ -67,9 +67,6 @@ ELSEWHERE = {
     "TrainingConfig.steps": "they are made one after the other, and their number is shown",
     "DataConfig.tokens": "batches of parallel text, which hold at most what there is",
     "DataConfig.context": "read of episodes",
-    "DataConfig.env_mask": "hides as many numbers as a state has",
-    "DataConfig.env_number": "tests/training/test_footprint.py",
-    "PolicyOptions": "tests/training/test_footprint.py",
     "DecisionOptions": "of episodes",
     "EpisodeShape": "what the data has",
     "ModelConfig": "Architecture, and what the data has",
@@ -84,7 +81,7 @@ ELSEWHERE = {
     "generation": "tests/generation",
     "datastores": "stores refuse more than they hold",
     "exits": "counts of what was tried",
-    "rl": "what is played says its sizes",
+    "rl": "what was recorded says its sizes",
 }
 """options, classes and packages that are no part of a training of text or pictures, or no sizes"""
 

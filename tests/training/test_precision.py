@@ -9,10 +9,8 @@ from safetensors.torch import load_file
 from torch import nn
 from training_stand_ins import TinyData, train_tiny
 
-from everyformer.models.policy import PolicyModel
 from everyformer.training import loop, precision
 from everyformer.training.checkpoint import checkpoints, read_state
-from everyformer.training.config import TrainingConfig
 from everyformer.training.logging import read_metrics
 from everyformer.training.parallel.world import World
 from everyformer.training.precision import (
@@ -184,10 +182,3 @@ def test_a_slow_product_spares_the_steps(tmp_path, monkeypatch):
     of_times(monkeypatch, float32=lambda _: 1.0, bfloat16=lambda _: 30.0)
     monkeypatch.setattr(precision, "ratio_of_steps", lambda *_: pytest.fail("timed"))
     assert train_tiny(tmp_path / "run", precision="auto", steps=2).precision == "float32"
-
-
-def test_a_policy_learns_in_float32(monkeypatch):
-    monkeypatch.setattr(precision, "slow_product", lambda *_: pytest.fail("timed"))
-    policy = object.__new__(PolicyModel)
-    config = TrainingConfig(precision="auto")
-    assert precision.decide(config, None, policy, None, HERE, None, print) == "float32"

@@ -274,13 +274,11 @@ def test_progress_prints_plain_lines_without_a_terminal(
     monkeypatch.setattr("everyformer.training.progress.LINE_SECONDS", 0.0)
     bar = Progress("run", 0.25)
     bar.update(0.5, 10, 1.25, 12345.0)
-    bar.update(0.5, 10, 1.25, 12345.0, 17.25)
     bar.say("done")
     bar.close()
     lines = capfd.readouterr().err.splitlines()
     assert lines == [
         "run:  50%  step 10, loss 1.2500, 12,345 tokens/s, 0:00 left",
-        "run:  50%  step 10, return 17.25, 12,345 steps/s, 0:00 left",
         "run: done",
     ]
 

@@ -2,12 +2,8 @@
 
 from typing import Any
 
-import numpy as np
 import pytest
 
-from everyformer.data import DataConfig, environments, load_dataset
-from everyformer.data.environments import EnvironmentDataset
-from everyformer.rl import collect, recipe
 from everyformer.training.worth import baseline, worth
 
 LOW, HIGH = "not surely better than ", "better than "
@@ -63,16 +59,6 @@ SURE, UNSURE, WORSE = (1.0, [0.5, 1.5]), (1.0, [0.5, 2.5]), (3.0, [2.5, 3.5])
          f"{HIGH}counting intensities (bits per dim 4)"),
         ("decision", {"action_loss": 3.0, "counting_action_loss": 2.5},
          f"{LOW}always giving the commonest action, or the mean (action loss 2.5)"),
-        ("policy", {"return": 30.0, "return_interval": [25.0, 35.0], "random_return": 26.0},
-         f"{LOW}acting at random (return 26)"),
-        ("policy", {"return": 30.0, "return_interval": [25.0, 35.0], "random_return": 21.5},
-         f"{HIGH}acting at random (return 21.5)"),
-        ("policy", {"return": 30.0, "return_interval": [27.0, 35.0], "random_return": 25.5,
-                    "random_return_interval": [15.0, 29.5]},
-         f"{LOW}acting at random (return 25.5)"),
-        ("policy", {"return": 30.0, "return_interval": [27.0, 35.0], "random_return": 24.5,
-                    "random_return_interval": [15.0, 28.5]},
-         f"{HIGH}acting at random (return 24.5)"),
         ("classify-text", {"accuracy": 0.5, "majority_accuracy": 0.6, "always": "5 stars"},
          f"{LOW}always answering '5 stars' (accuracy 0.6)"),
         ("classify-text", {"accuracy": 0.7, "majority_accuracy": 0.6, "always": "b",
@@ -86,7 +72,6 @@ SURE, UNSURE, WORSE = (1.0, [0.5, 1.5]), (1.0, [0.5, 2.5]), (3.0, [2.5, 3.5])
                            "held_out_majority_accuracy": 0.9, "held_out_always": "a"},
          f"{HIGH}always answering 'a', the commonest class of the held-out part, where training's "
          "'b' is right for 10.0% (accuracy 0.9)"),
-        ("policy", {"return": 3.0}, None),
         ("lm", {"loss": 3.0}, None),
     ],
 )  # fmt: skip
@@ -95,14 +80,3 @@ def test_a_result_is_told_beside_an_answer_without_a_model(
 ) -> None:
     assert worth(task, evaluation) == said
     assert (baseline(task, evaluation) is None) == (said is None)
-
-
-@pytest.mark.parametrize(("steps", "episodes"), [(20_000, 200), (600, 46), (100, 20)])
-def test_a_policy_is_held_to_many_random_episodes_where_these_are_short(
-    steps: int, episodes: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(environments, "STEPS", steps)
-    data = load_dataset(DataConfig(env="everyformer/MemoryTrack-v0"))
-    assert isinstance(data, EnvironmentDataset)
-    made = collect(data.environment, recipe("random", data.environment), episodes)
-    assert np.array_equal(data.random_returns, made.returns)

@@ -5,7 +5,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from everyformer.core.tasks import TASKS
 from everyformer.data.batch import EXTRA, IGNORED, Batch
 from everyformer.family import info, list_members
 from everyformer.training.step import forward
@@ -22,7 +21,6 @@ PAIRS = [
     (member.name, task)
     for member in list_members()
     for task in dict.fromkeys((member.tasks[0], *(t for t in ("seq2seq",) if t in member.tasks)))
-    if not TASKS[task].interacts
 ]
 """members with the first of their tasks, and with an encoder where they have one"""
 

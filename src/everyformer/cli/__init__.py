@@ -39,7 +39,6 @@ VERBS: dict[str, str] = {
     "generate": "continue a prompt with a trained language model",
     "index": "texts as a datastore that a language model reads beside its context",
     "calibrate": "the threshold of early exits that keeps a promise on your texts",
-    "collect": "episodes of an environment as data that members learn to act from",
     "convert": "checkpoints of others in, models out: transformers, ONNX, torch.export",
     "compare": "compare several members on your data, on equal footing",
     "verify": "check every law on this machine, in a dtype of your choice",

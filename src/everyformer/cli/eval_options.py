@@ -9,7 +9,7 @@ from everyformer.core.config import Options
 from everyformer.data.config import DataConfig
 from everyformer.datastores.store.options import SearchOptions
 from everyformer.exits.options import ExitConfig
-from everyformer.generation.config import BeamConfig, PlayConfig
+from everyformer.generation.config import BeamConfig
 from everyformer.genes.retrieval import Grid, KnnOptions
 
 
@@ -22,7 +22,7 @@ class MemorySize(Options):
 
 
 @dataclass(frozen=True, kw_only=True)
-class EvalOptions(TrainedOptions, BeamConfig, PlayConfig):
+class EvalOptions(TrainedOptions, BeamConfig):
     """The words of `everyformer eval`."""
 
     data: DataConfig = field(default_factory=DataConfig)
@@ -61,8 +61,8 @@ class EvalOptions(TrainedOptions, BeamConfig, PlayConfig):
     """how neighbours are found"""
     sweep: bool = False
     """read the text once and try every k, temperature and lambda of --grid for --store, with the
-    best lambda of each found by EM; prints a table, draws the loss against lambda and names the
-    --knn options of the best"""
+    best lambda of each found by EM; prints a table, draws the loss against lambda and names
+    the options --knn.… of the best"""
     grid: Grid = field(default_factory=Grid)
     """what --sweep tries"""
     exits: ExitConfig = field(default_factory=ExitConfig)

@@ -13,13 +13,13 @@ from everyformer.core.config import part_of
 from everyformer.core.errors import ConfigError
 from everyformer.datastores.store.options import SearchOptions
 from everyformer.exits.options import ExitConfig
-from everyformer.generation.config import BeamConfig, PlayConfig, Sampling
+from everyformer.generation.config import BeamConfig, Sampling
 from everyformer.genes.retrieval import KnnOptions
 from everyformer.system.files import expanded
 
 
 @dataclass(frozen=True, kw_only=True)
-class GenerateOptions(TrainedOptions, Sampling, BeamConfig, PlayConfig):
+class GenerateOptions(TrainedOptions, Sampling, BeamConfig):
     """The words of `everyformer generate`."""
 
     prompt: tyro.conf.UseAppendAction[tuple[str, ...]] = ()
@@ -63,7 +63,7 @@ class GenerateOptions(TrainedOptions, Sampling, BeamConfig, PlayConfig):
     times (default: all in turn)"""
     out: str | None = None
     """the picture to write, of images (default: RUN/samples.png, RUN/completed.png or
-    RUN/enlarged.png), or the folder of played episodes (default: RUN/episodes)"""
+    RUN/enlarged.png)"""
     json: bool = False
     """machine output, once all is made"""
 

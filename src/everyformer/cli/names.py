@@ -38,11 +38,11 @@ ELSEWHERE: dict[str, str] = {
 MATTER: dict[str, str] = {
     "train": "data task length steps budget-seconds lr width layers from out resume",
     "compare": "data task length budget-seconds seeds match lr-grid width layers out resume",
-    "eval": "data length sequences each mode lengths store episodes bleu device out json",
-    "generate": "prompt tokens temperature top-k top-p seed beam state images episodes device out",
+    "eval": "data length sequences each mode lengths store bleu device out json",
+    "generate": "prompt tokens temperature top-k top-p seed beam state images device out",
     "bench": "lengths decode width heads backward precision device threads peers json",
     "calibrate": "data lines prompts tokens delta epsilon metric thresholds seed json",
-    "show": "task text length store data episodes others format out json",
+    "show": "task text length store data others format out json",
 }
 """verb -> the options that its --help shows; those of other verbs are few enough to be shown all"""
 

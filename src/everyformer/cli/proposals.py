@@ -42,8 +42,7 @@ def propose(words: Sequence[str], config: DataConfig, word: str | None) -> Confi
 
     with Request(config, word) as request:
         task = TASKS[recognised(request).task]
-    source = config.env if task.interacts else config.source
-    say(f"{source}: {task.reads}, for the task {task.name}; try one of these")
+    say(f"{config.source}: {task.reads}, for the task {task.name}; try one of these")
     for member in three(task):
         command = own.command(shlex.join(["train", member.name, *words]))
         say(f"\n  {command}\n      {member.title}; {_why(member, task)}")

@@ -104,8 +104,7 @@ def read_run(
     if member is None:
         about += " `everyformer train MEMBER --help all` has that member's own too."
     else:
-        data = {"env": line.peek("data.env")}
-        first = Said({"member": member, "task": line.peek("task"), "data": data})
+        first = Said({"member": member, "task": line.peek("task")})
         default = SaidRun([first], base).options()
     run = SaidRun(line.read(about, EXAMPLES, default), base)
     return run, line.printed(run.options())

@@ -25,7 +25,6 @@ from everyformer.datastores.store.options import SearchOptions
 from everyformer.genes.config import ModelConfig
 from everyformer.genes.retrieval import KnnOptions
 from everyformer.models.base import Model
-from everyformer.rl.build import EnvironmentConfig
 from everyformer.system.files import expanded
 from everyformer.training.saved import (
     best_checkpoint,
@@ -247,7 +246,8 @@ class TrainedRun:
         if fault := known.episodes.misfit(dataset.shape):
             raise DataError(f"{dataset.name} is of another environment than {what}: {fault}")
         recorded = self.values.get("data", {}).get("environment")
-        mine = None if recorded is None else from_dict(EnvironmentConfig, recorded)
+        # earlier versions kept its options beside the name
+        mine = recorded["name"] if isinstance(recorded, dict) else recorded
         if mine is not None and dataset.environment not in (None, mine):
             raise DataError(
                 f"{dataset.name} is of {dataset.environment}, but {what} was trained on {mine}: "

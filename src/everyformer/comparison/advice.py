@@ -33,11 +33,6 @@ def advice(evaluation: Mapping[str, Any], curve: Curve, lr: float) -> str:
         lr: peak learning rate.
     """
     losses = [float(row["loss"]) for row in curve["training"] if "loss" in row]
-    if "return" in evaluation:
-        return (
-            f"the losses of a policy do not say why: {LONGER}, or try another learning rate "
-            f"(--lr {lr * 3:.1g} or {lr / 3:.1g})"
-        )
     if len(losses) < FEW:
         logged = counted(len(losses), "logged step")
         return f"the training was too short to say why ({logged}): {LONGER}"

@@ -14,7 +14,6 @@ from everyformer.comparison.contrasts import contrasts, letters
 from everyformer.comparison.lawful import sentence
 from everyformer.comparison.metrics import METRICS
 from everyformer.comparison.plan import Entrant, Job, preset_changes
-from everyformer.comparison.playing import mean_of
 from everyformer.comparison.results import (
     Calibrated,
     FailedRow,
@@ -57,8 +56,6 @@ def _row(
         return {"member": entrant.member, "status": "failed", "error": error}
     assert entrant.parameters is not None
     row = member_row(entrant.member, task, entrant.parameters, good, metric, speed)
-    tried = [played for result in good if (played := result.get("played"))]
-    row["played"] = mean_of(tried) if tried else None
     leaks = [law.detail for law in entrant.broken if law.law == "causality"]
     row["leaks"] = row["leaks"] or next(iter(leaks), None)
     laws = [sentence(law) for law in entrant.broken if law.law != "causality"]
@@ -204,12 +201,11 @@ def _line(row: TableRow | FailedRow, run: Run | None, results: Results) -> dict[
         line.update({name: value, f"{name}_low": low, f"{name}_high": high})
 
     if run is not None and run["status"] == "done":
-        evaluation, played = run["evaluation"], run.get("played")
+        evaluation = run["evaluation"]
         line["metric"] = metric
         put("quality", quality_of(evaluation, metric), interval_of(evaluation, metric))
         line |= {name: run.get(name) for name in ("tokens", "flops", "steps", "seconds")}
         line |= {m.name: evaluation[m.name] for m in MEANS.values() if m.name in evaluation}
-        line |= {"played_return": played["return"]} if played else {}
     if row["status"] != "done":
         return line
     put("mean", row["quality"], row["interval"])

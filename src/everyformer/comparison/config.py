@@ -6,7 +6,6 @@ from typing import Annotated, Any, ClassVar, Literal
 from everyformer.core.bounds import Affects, Count, Positive, Repeats, Several
 from everyformer.core.config import Choice, NoOptions, Options, PartOf
 from everyformer.core.errors import ConfigError
-from everyformer.core.tasks import TASKS, tasks_that
 from everyformer.data.config import DataConfig
 from everyformer.genes import GENES
 from everyformer.genes.config import Architecture
@@ -14,8 +13,6 @@ from everyformer.training.config import TrainingConfig
 
 OWN = "member"
 """for a gene: each member has its own"""
-POLICY_STEPS = 100_000
-"""steps of an environment that every policy may play"""
 FIRST_LOOK = 3
 """seeds at least after which a comparison with more to come is judged"""
 
@@ -23,15 +20,6 @@ FIRST_LOOK = 3
 def own_genes() -> dict[str, Choice]:
     """Every gene left to each member, a choice of its own each."""
     return {name: Choice(OWN, NoOptions()) for name in GENES}
-
-
-def usual_training(environment: str | None) -> TrainingConfig:
-    """Trainings where nothing is said; policies have those of their task, and a
-    budget in steps of the environment."""
-    if environment is None:
-        return TrainingConfig(budget_seconds=60.0, checkpoint_every=None)
-    [task] = tasks_that("interacts")
-    return TrainingConfig(budget_tokens=POLICY_STEPS, checkpoint_every=None, **TASKS[task].training)
 
 
 Idle = Affects("nothing")
@@ -57,7 +45,9 @@ class CompareConfig(Options):
     model: Annotated[dict[str, Any], PartOf(Architecture)] = field(default_factory=dict)
     """the same for all: width, layers, heads, and what else of a model is given here; the rest each
     member has as its own row says"""
-    training: TrainingConfig = field(default_factory=lambda: usual_training(None))
+    training: TrainingConfig = field(
+        default_factory=lambda: TrainingConfig(budget_seconds=60.0, checkpoint_every=None)
+    )
     """the same budget and optimiser for all; one in seconds is turned into steps of each member, by
     its share of the quietest of several rounds in which all are timed in turn"""
     options: tuple[str, ...] = ()

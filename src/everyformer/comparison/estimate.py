@@ -162,7 +162,5 @@ def _training_seconds(
 
 
 def _held_out(dataset: Dataset, limit: int | None) -> int:
-    """Sequences of an evaluation that reads up to ``limit``; policies are evaluated by playing."""
-    if TASKS[dataset.task].interacts:
-        return 0
+    """Sequences of an evaluation that reads up to ``limit``."""
     return sum(len(batch.inputs) for batch in dataset.validation_batches(64, limit))

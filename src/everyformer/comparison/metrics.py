@@ -71,6 +71,5 @@ METRICS: dict[Metric, MetricInfo] = {
     "rmse": MetricInfo(
         "root mean square error", "lower", ".4g", f"a root mean square error of {{}} {_LOWER}"
     ),
-    "return": MetricInfo("return", "higher", ".4g", "a return of {} an episode"),
     "r2": MetricInfo("R²", "higher", ".3f", "an R² of {} (1 is best)"),
 }

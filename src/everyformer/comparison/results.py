@@ -20,7 +20,6 @@ Metric = Literal[
     "scaled_rmse",
     "rmse",
     "r2",
-    "return",
 ]
 """see `comparison.metrics.METRICS`"""
 Interval = list[float]
@@ -80,14 +79,6 @@ class Calibrated(TypedDict):
     """tokens that its tables can hold; None: any number"""
 
 
-# a word of Python's is a key
-Played = TypedDict(
-    "Played",
-    {"return": float, "interval": Interval | None, "target": float | None, "ends": Any},
-)
-"""Mean return of played episodes, its 95% interval, and the requested return, if any."""
-
-
 class Trained(TypedDict):
     """Result of a training."""
 
@@ -109,8 +100,6 @@ class Trained(TypedDict):
     by_position: NotRequired[list[list[float]]]
     """[first position, mean loss] of each stretch of the window"""
     sample: NotRequired[Sample | None]
-    played: NotRequired[Played | None]
-    """of models that act, where their environment is there"""
     config: NotRequired[dict[str, Any]]
     """the model's, in the training's file"""
 
@@ -233,8 +222,6 @@ class TableRow(TypedDict):
     """of the tiers that it is in: members with a letter in common cannot be told apart"""
     same_as: list[str]
     """members with the same losses to the last digit"""
-    played: NotRequired[Played | None]
-    """what was reached by acting; None where it was not tried"""
 
 
 class Contrast(TypedDict):

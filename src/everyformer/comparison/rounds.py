@@ -26,7 +26,6 @@ from everyformer.core.bounds import Count
 from everyformer.core.config import from_dict, to_dict
 from everyformer.core.devices import pick_device
 from everyformer.core.foreign import FAILURES, describe
-from everyformer.core.tasks import TASKS
 from everyformer.data.dataset import Dataset
 from everyformer.genes.config import ModelConfig
 from everyformer.system.allocator import keep_freed_memory, return_freed_memory
@@ -257,12 +256,12 @@ def _first(run: RunSpec, dataset: Dataset) -> Timing:
 
 
 def _row_seconds(run: RunSpec, dataset: Dataset) -> float:
-    """Seconds a row of a step that has as few as it can; 0 of a model that is compiled or plays.
+    """Seconds a row of a step that has as few as it can; 0 of a model that is compiled.
 
     What is computed once in a process belongs to no member, and is done then.
     """
     training = run.training
-    whole = training.compile or TASKS[dataset.task].interacts
+    whole = training.compile
     fewer = training if whole else dataclasses.replace(training, batch=training.accumulate)
     one = time_steps(dataclasses.replace(run, training=fewer), dataset, FEWEST_STEPS)
     return 0.0 if whole else one["seconds"] / fewer.batch
@@ -292,15 +291,9 @@ def time_steps(run: RunSpec, dataset: Dataset, steps: int, warm_up: int = 1) -> 
 
 def _steps(run: RunSpec, dataset: Dataset, steps: int, warm_up: int) -> TrainResult:
     """A training of so many steps, of a model made for it."""
-    from everyformer.data.environments import EnvironmentDataset
     from everyformer.training import train
-    from everyformer.training.rollouts import minibatches
     from everyformer.training.spec import build_run
 
-    if isinstance(dataset, EnvironmentDataset):
-        # whole turns, in which playing has its share
-        turn = minibatches(run.model.policy, dataset.number, run.training.batch)
-        steps = math.ceil(steps / turn) * turn
     training = dataclasses.replace(run.training, steps=warm_up + steps)
     model = build_run(dataclasses.replace(run, training=training), dataset)
     result = train(model, dataset, training, show=False, warm_up=warm_up)

@@ -57,11 +57,6 @@ def member_row(
         interval = mean_interval(values)
         if METRICS[metric].share:
             interval = [max(0.0, interval[0]), min(1.0, interval[1])]
-        if metric == "return":
-            from everyformer.training.returns import cut  # which imports torch
-
-            known: list[Any] = [run["evaluation"].get("return_ends", (None, None)) for run in runs]
-            interval = cut(interval, known)
     speed: Any = calibrated or {}
     base, peak = baseline(task, first["evaluation"]), speed.get("peak_bytes") or 0
     return {

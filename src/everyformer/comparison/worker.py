@@ -13,7 +13,6 @@ from filelock import FileLock
 
 from everyformer.comparison.decoding import loss_by_position, sample
 from everyformer.comparison.files import read_job, write_result
-from everyformer.comparison.playing import returns_of
 from everyformer.comparison.results import Result, Trained
 from everyformer.core.config import from_dict, to_dict
 from everyformer.core.errors import DataError, EveryformerError
@@ -104,9 +103,6 @@ def work(folder: Path, job: dict[str, Any], part: Part | None = None) -> Trained
     model.eval()
     if leak := leak_of(model, dataset.length):
         result["leaks"] = leak
-    if TASKS[dataset.task].recorded:
-        with doing(f"playing with {config.member}"):
-            result["played"] = returns_of(model, dataset, training.seed)
     if TASKS[dataset.task].continues:
         with doing(f"reading and writing with {config.member}"):
             result["by_position"] = loss_by_position(reading, dataset)

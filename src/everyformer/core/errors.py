@@ -85,12 +85,6 @@ class ResourceError(EveryformerError, MemoryError):
     """A request that is larger than this machine; the message holds both numbers."""
 
 
-class FaultyEnvironmentError(EveryformerError, RuntimeError):
-    """An environment raised an error, or gave what gymnasium's interface does not allow."""
-
-    exit_code = 1
-
-
 class DivergedError(EveryformerError, ArithmeticError):
     """A loss, scores or weights are not finite numbers."""
 

@@ -4,18 +4,17 @@ A task is its record everywhere: callers read these fields, never its
 name. A new one is a record here, a model, and data that serves it.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any, Literal, get_args
+from dataclasses import dataclass
+from typing import Literal, get_args
 
 LM, MLM, TEXT, IMAGE = "lm", "mlm", "classify-text", "classify-image"
 SEQ2SEQ, PIXELS, ENLARGE = "seq2seq", "pixels", "super-resolution"
 SERIES, TEXT_NUMBER = "classify-series", "regress-text"
 IMAGE_NUMBER, SERIES_NUMBER = "regress-image", "regress-series"
-DECISION, POLICY = "decision", "policy"
+DECISION = "decision"
 TaskName = Literal[
     "lm", "mlm", "classify-text", "classify-image", "seq2seq", "pixels", "super-resolution",
-    "classify-series", "regress-text", "regress-image", "regress-series", "decision", "policy",
+    "classify-series", "regress-text", "regress-image", "regress-series", "decision",
 ]  # fmt: skip
 
 
@@ -43,8 +42,6 @@ class Task:
     """what a table is ranked by: the first of these that an evaluation has"""
     use: str = "eval {run}"
     """the words after `everyformer` that a trained run is first used by"""
-    training: Mapping[str, Any] = field(default_factory=dict)
-    """fields of `TrainingConfig` that its trainings have where nothing is said"""
 
     @property
     def classifies(self) -> bool:
@@ -83,18 +80,8 @@ class Task:
 
     @property
     def acts(self) -> bool:
-        """True if it chooses actions, so that a model can play."""
+        """True if it chooses actions, which it learns from recorded episodes."""
         return self.predicts == "action"
-
-    @property
-    def recorded(self) -> bool:
-        """True if it learns from episodes that others played."""
-        return self.reads == "episodes"
-
-    @property
-    def interacts(self) -> bool:
-        """True if it learns from what it does itself."""
-        return self.reads == "environment"
 
     @property
     def forward_only(self) -> bool:
@@ -118,8 +105,8 @@ class Task:
 
     @property
     def carries(self) -> bool:
-        """True if its rows go on with what others ended with, as texts and episodes do."""
-        return self.continues or self.interacts
+        """True if its rows go on with what others ended with, as texts do."""
+        return self.continues
 
     @property
     def translates(self) -> bool:
@@ -202,22 +189,14 @@ TASKS: dict[str, Task] = {
         Task(
             DECISION, "returns-to-go, states and actions -> the next action", "episodes", "action",
             "decision:decision_model", "--data myepisodes", metrics=("action_loss",),
-            use="eval {run} --episodes 20",
-        ),
-        Task(
-            POLICY, "what is seen of an environment, step by step -> the next action",
-            "environment", "action", "policy:PolicyModel", "--env CartPole-v1",
-            metrics=("return",), use="eval {run} --episodes 20",
-            training={
-                "batch": 8, "lr": 2.75e-4, "schedule": "linear", "min_lr_ratio": 0.036,
-                "warmup": 0.0, "weight_decay": 0.0, "betas": (0.9, 0.999), "eps": 1e-5,
-                "clip": 0.5, "evaluate_every": None, "evaluate_sequences": 20,
-            },
         ),
     )
 }  # fmt: skip
 ALL_TASKS: tuple[TaskName, ...] = get_args(TaskName)
-GONE = {"forecast": "forecasting of series left the library"}
+GONE = {
+    "forecast": "forecasting of series left the library",
+    "policy": "proximal policy optimisation left the library for examples/ppo_gtrxl.py",
+}
 """tasks of earlier versions, and what became of each"""
 
 

@@ -15,10 +15,7 @@ from everyformer.core.mask import Mask
 T = TypeVar("T")
 IGNORED = -100
 """The target of a position that is not scored (torch's convention)."""
-EXTRA = (
-    *("labels", "neighbours", "returns", "actions", "timesteps"),
-    *("reset", "advantages", "before", "values"),
-)
+EXTRA = ("labels", "neighbours", "returns", "actions", "timesteps")
 """Tensors that models read besides the inputs, by the names of their arguments."""
 TENSORS = ("inputs", "targets", "keep", "documents", *EXTRA)
 
@@ -69,20 +66,11 @@ class Batch:
     separate: bool = False
     """True where the targets are another sequence (B, T), as a translation is."""
     returns: Tensor | None = None
-    """(B, K) float32, the return-to-go of each step of an episode; of what a policy did, what its
-    values are to become."""
+    """(B, K) float32, the return-to-go of each step of an episode."""
     actions: Tensor | None = None
     """(B, K) int64 or (B, K, N) float32, what was done at each step."""
     timesteps: Tensor | None = None
     """(B, K) int64, how many steps of its episode came before each."""
-    reset: Tensor | None = None
-    """(B, K) bool, at which steps an episode begins, where rows go on with episodes."""
-    advantages: Tensor | None = None
-    """(B, K) float32, how much better each action was than expected, of what a policy did."""
-    before: Tensor | None = None
-    """(B, K) float32, the log-probability that each action had when it was done."""
-    values: Tensor | None = None
-    """(B, K) float32, what was expected then."""
 
     def to(self, device: torch.device | str) -> Batch:
         """This batch on ``device``."""
@@ -125,9 +113,8 @@ class Batch:
     def tokens(self) -> int:
         """Tokens of texts and steps of series and episodes, padding included; of pictures every
         channel value (see `Model.positions_read` for what a model reads of them)."""
-        for steps in (self.timesteps, self.reset):
-            if steps is not None:
-                return steps.numel()
+        if self.timesteps is not None:
+            return self.timesteps.numel()
         if self.inputs.dim() == 3:
             return self.inputs[..., 0].numel()
         return self.inputs.numel() + (self.targets.numel() if self.separate else 0)

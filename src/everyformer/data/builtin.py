@@ -28,9 +28,7 @@ from everyformer.data.sources import Entry, Source
 from everyformer.data.synthetic import load_generated, load_waves
 from everyformer.data.text import load_text
 from everyformer.data.tokenizers.base import Tokenizer
-from everyformer.rl.build import EnvironmentConfig
-from everyformer.rl.collection import collect
-from everyformer.rl.recipes import recipe
+from everyformer.rl.walks import GraphWalk
 from everyformer.system.extras import extra_module
 
 WALKS = 1000
@@ -109,8 +107,7 @@ class BuiltIn(Kind):
         if config.source == "waves":
             return load_waves(config, task)
         if config.source == "walks":
-            graph = EnvironmentConfig("everyformer/GraphPath-v0")
-            walks = collect(graph, recipe("random", graph), WALKS, config.seed)
+            walks = GraphWalk().record(WALKS, config.seed)
             return episode_dataset(walks, config, task, config.source)
         return load_generated(config, task)
 

@@ -13,7 +13,6 @@ from everyformer.data.options import (
     DataOptions,
     DrawingOptions,
     EncodingOptions,
-    EnvironmentOptions,
     EpisodeOptions,
     GeneratedOptions,
     LengthOptions,
@@ -36,7 +35,6 @@ class DataConfig(
     # a dataclass has the fields of its last base first
     PluginOptions,
     GeneratedOptions,
-    EnvironmentOptions,
     EpisodeOptions,
     PackingOptions,
     MaskOptions,
@@ -58,6 +56,10 @@ class DataConfig(
         **{f"{name}_column": [] for name in ("series", "value", "known", "past")},
         "alphabet": "auto",
         "strands": "one",
+        "env": None,
+        "env_mask": [],
+        "env_number": 8,
+        "env_options": [],
     }
 
     @property

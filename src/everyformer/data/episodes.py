@@ -31,7 +31,6 @@ from everyformer.data.kind import Kind, Request
 from everyformer.data.options import EpisodeOptions, SharedOptions
 from everyformer.data.selection import held_out_draw, spread
 from everyformer.genes.model_options import EpisodeShape
-from everyformer.rl.build import EnvironmentConfig
 from everyformer.rl.episode import returns_to_go
 from everyformer.rl.folder import holds_trajectories, read_trajectories
 from everyformer.rl.minari_sets import MINARI
@@ -53,8 +52,8 @@ class EpisodeDataset(Dataset):
 
     shape: EpisodeShape
     """what a model must know of states and actions"""
-    environment: EnvironmentConfig | None
-    """None where it is not known"""
+    environment: str | None
+    """its name; None where it is not known"""
     recipe: str
     returns: Statistics
     """of all episodes, held out or not"""
@@ -133,7 +132,7 @@ class EpisodeDataset(Dataset):
 
     def summary(self) -> dict[str, Any]:
         facts = {
-            "environment": to_dict(self.environment),
+            "environment": self.environment,
             "recipe": self.recipe,
             "returns": dataclasses.asdict(self.returns),
             "delayed": self.delayed,
@@ -203,7 +202,7 @@ def arrays(recorded: Trajectories) -> tuple[np.ndarray, np.ndarray]:
     seen = np.concatenate([each.observations[:-1] for each in recorded.episodes])
     done = np.concatenate([each.actions for each in recorded.episodes])
     dtype = np.int64 if recorded.action_space.discrete else np.float32
-    return as_states(recorded.observation_space, seen), done.astype(dtype)
+    return as_states(seen, state_shape(recorded.observation_space)), done.astype(dtype)
 
 
 def state_shape(space: Space) -> tuple[int, ...]:
@@ -214,53 +213,45 @@ def state_shape(space: Space) -> tuple[int, ...]:
         return (space.size,)
     if len(space.shape) == 2:
         return (1, *space.shape)
-    return (space.shape[2], *space.shape[:2]) if _channels_last(space) else space.shape
+    return (space.shape[2], *space.shape[:2]) if _channels_last(space.shape) else space.shape
 
 
-def as_states(space: Space, rows: np.ndarray) -> np.ndarray:
-    """Observations (N, ...) as states: whole numbers, pictures in bytes (N, C, H, W), or else
-    numbers (N, n), whatever their shape was."""
-    if space.discrete:
+def as_states(rows: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+    """Observations (N, ...) as states of a `state_shape`: whole numbers, pictures in bytes
+    (N, C, H, W), or else numbers (N, n), whatever their shape was."""
+    if not shape:
         return rows.astype(np.int64)
-    shape = state_shape(space)
     if len(shape) == 1:
         return rows.reshape(len(rows), -1).astype(np.float32)
-    if len(space.shape) == 3 and _channels_last(space):
+    if rows.ndim == 4 and _channels_last(rows.shape[1:]):
         rows = np.moveaxis(rows, -1, 1)
     return np.ascontiguousarray(rows).reshape(len(rows), *shape)
 
 
-def _channels_last(space: Space) -> bool:
-    return space.shape[-1] <= FEW < space.shape[0]
-
-
-def shape_of(observed: Space, acted: Space) -> EpisodeShape:
-    """Shapes and bounds of two spaces, as far as a model must know them."""
-    ends: tuple[tuple[float, ...], ...] = ((), ())
-    if not acted.discrete and np.isfinite(bounds := np.array(acted.bounds())).all():
-        ends = tuple(tuple(end.tolist()) for end in bounds)
-    return EpisodeShape(
-        state=state_shape(observed),
-        state_values=observed.size if observed.discrete else None,
-        actions=acted.size,
-        discrete=acted.discrete,
-        low=ends[0],
-        high=ends[1],
-    )
+def _channels_last(shape: tuple[int, ...]) -> bool:
+    return shape[-1] <= FEW < shape[0]
 
 
 def _shape(training: Trajectories, config: DataConfig) -> EpisodeShape:
-    """Shapes and bounds with the statistics of the training part."""
-    shape = shape_of(training.observation_space, training.action_space)
-    known = Spread((), ())
-    if len(shape.state) == 1:
+    """Shapes and bounds of the spaces, with the statistics of the training part."""
+    observed, acted = training.observation_space, training.action_space
+    ends: tuple[tuple[float, ...], ...] = ((), ())
+    if not acted.discrete and np.isfinite(bounds := np.array(acted.bounds())).all():
+        ends = tuple(tuple(end.tolist()) for end in bounds)
+    shape, known = state_shape(observed), Spread((), ())
+    if len(shape) == 1:
         known = Spread.of(arrays(training)[0])
     scale = config.scale
     if scale is None:
         most = max(float(np.abs(returns_to_go(e.rewards)).max()) for e in training.episodes)
         scale = most or 1.0
-    return dataclasses.replace(
-        shape,
+    return EpisodeShape(
+        state=shape,
+        state_values=observed.size if observed.discrete else None,
+        actions=acted.size,
+        discrete=acted.discrete,
+        low=ends[0],
+        high=ends[1],
         state_mean=known.mean,
         state_std=tuple(each + TINY for each in known.std),
         scale=scale,
@@ -294,21 +285,21 @@ class Episodes(Kind):
 
     @classmethod
     def recognises(cls, request: Request) -> bool:
-        recorded = all(TASKS[name].recorded for name in request.tasks)
+        recorded = all(TASKS[name].acts for name in request.tasks)
         source = request.config.source
         return recorded or source.startswith(MINARI) or holds_trajectories(expanded(source))
 
     def check(self) -> None:
-        if not any(TASKS[name].recorded for name in self.request.tasks):
+        if not any(TASKS[name].acts for name in self.request.tasks):
             raise DataError(
                 f"'{self.config.source}' holds episodes, which the task {self.request.word} cannot "
-                f"use; they are for {', '.join(tasks_that('recorded'))}"
+                f"use; they are for {', '.join(tasks_that('acts'))}"
             )
         super().check()
 
     @cached_property
     def task(self) -> TaskName:
-        return next(name for name in self.request.tasks if TASKS[name].recorded)
+        return next(name for name in self.request.tasks if TASKS[name].acts)
 
     def load(self) -> EpisodeDataset:
         source = self.config.source

@@ -11,7 +11,6 @@ from everyformer.data.arrays import Arrays
 from everyformer.data.builtin import BuiltIn
 from everyformer.data.config import DataConfig
 from everyformer.data.dataset import Dataset
-from everyformer.data.environments import Environment
 from everyformer.data.episodes import Episodes
 from everyformer.data.images import Pictures
 from everyformer.data.kind import OF_LABELS, OF_PAIRS, Kind, Request, TextFiles, refuse
@@ -57,7 +56,6 @@ class Text(TextFiles):
 
 
 KINDS: tuple[type[Kind], ...] = (
-    Environment,
     BuiltIn,
     Episodes,
     Arrays,

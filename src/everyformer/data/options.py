@@ -7,7 +7,7 @@ are refused with the words of their class. This module imports neither torch nor
 from dataclasses import dataclass, fields
 from typing import ClassVar, Literal
 
-from everyformer.core.bounds import Count, Part, Positive, Seed, Several, Whole
+from everyformer.core.bounds import Count, Part, Positive, Seed, Several
 from everyformer.core.config import Options
 from everyformer.core.errors import ConfigError, nearest
 from everyformer.data.tokenizers.names import tokenizer_parts
@@ -233,25 +233,6 @@ class EpisodeOptions(DataOptions):
     """decision: what returns-to-go are divided by. Unset: the largest of them, without its sign."""
     context: Count | None = None
     """decision: steps of an episode that the model reads at once, K. Unset: 20."""
-
-
-@dataclass(frozen=True)
-class EnvironmentOptions(DataOptions):
-    """Options of an environment that is played."""
-
-    elsewhere: ClassVar[str] = ": it is for an environment, which --env names"
-
-    env: str | None = None
-    """policy: --env NAME for short, the environment that is played, in place of a source
-    (CartPole-v1)."""
-    env_mask: tuple[Whole, ...] = ()
-    """policy: --env.mask for short, entries of its observations that are hidden, counted from 0."""
-    env_number: Count = 8
-    """policy: --env.number for short, environments side by side."""
-    env_options: tuple[str, ...] = ()
-    """policy: options of the environment's own, as name=value here; --env.NAME VALUE for short.
-    Episodes end after --env.max-episode-steps (unset: its own limit, or 10000 where it has
-    none)."""
 
 
 @dataclass(frozen=True)

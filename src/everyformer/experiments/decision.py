@@ -2,6 +2,7 @@
 steps that are read, and when rewards come."""
 
 import itertools
+from collections.abc import Sequence
 from typing import Any, cast
 
 import numpy as np
@@ -13,16 +14,12 @@ from everyformer.data.episodes import EpisodeDataset, episode_dataset
 from everyformer.experiments.figures import bars, lines
 from everyformer.experiments.measures import mean
 from everyformer.experiments.study import Outcome, Study, experiment
-from everyformer.generation.acting import play
-from everyformer.generation.config import PlayConfig
+from everyformer.experiments.worlds import ALL, LIMIT, PLACES, KeyToDoor, played, pole, poles
 from everyformer.models.base import Model
 from everyformer.models.build import create_model
 from everyformer.models.decision import DecisionModel
-from everyformer.rl.build import EnvironmentConfig, make_environment
-from everyformer.rl.collection import collect
-from everyformer.rl.recipes import recipe
 from everyformer.rl.trajectories import Trajectories
-from everyformer.training.returns import played
+from everyformer.rl.walks import GraphWalk
 
 MEMBERS = ("decision-transformer",)
 SIZES: dict[str, Any] = {"width": 64, "layers": 2, "dropout": 0.0}
@@ -40,12 +37,6 @@ WALKS, STEPS = 300, 10
 """walks on a graph, of at most so many steps"""
 BEST = "the data's best"
 
-KEYS = EnvironmentConfig(
-    "everyformer/KeyToDoor-v0", (),
-    {"size": 2, "room_steps": 3, "apple_steps": 2, "apples": 1},
-)  # fmt: skip
-
-POLE = EnvironmentConfig("CartPole-v1", (), {"max_episode_steps": 200})
 TARGETS = (25.0, 50.0, 100.0, 150.0, 200.0, 300.0)
 """the last is more than any episode of the data has"""
 
@@ -67,14 +58,15 @@ def key_to_door(study: Study) -> Outcome:
     context opened 11%, 2 x 2 cells with longer rooms 37% when it was stopped, and these 91%.
     """
     study.order(["the data", *ARMS])
-    steps = KEYS.options["room_steps"] * 2 + KEYS.options["apple_steps"]
+    rooms = KeyToDoor()
     for seed in study.seeds():
-        walks = collect(KEYS, recipe("random", KEYS), study.steps(2000), seed)
+        walks = rooms.record(study.steps(2000), seed)
         study.keep("the data", mean(walks.returns.tolist()), "open {:.0%}")
         for arm in study.arms(ARMS):
-            data, model = learnt(study, arm, walks, 1200, lr=2e-3, context=steps)
+            data, model = learnt(study, arm, walks, 1200, lr=2e-3, context=rooms.steps)
             target = 1.0 if arm == "decision-transformer" else None
-            study.keep(arm, reached(study, model, data, target, 200), "opens {:.0%}")
+            opened = reached(study, model, data, target, [KeyToDoor() for _ in range(200)])
+            study.keep(arm, opened, "opens {:.0%}")
     sentence = (
         "Asked for the reward, the Decision Transformer opens [decision-transformer|.0%] of the "
         "doors; random walks, which are its data, open [the data|.0%], behaviour cloning [bc|.0%], "
@@ -97,7 +89,7 @@ def key_to_door(study: Study) -> Outcome:
 def asked_returns(study: Study) -> Outcome:
     """The mean return for every target, after training on mixed data."""
     for seed in study.seeds():
-        data, model = learnt(study, "decision-transformer", poles(POLE, seed), 600)
+        data, model = learnt(study, "decision-transformer", poles(seed), 600)
         for target in TARGETS:
             study.keep(f"{target:g}", reached(study, model, data, target))
         study.say(f"reaches {study.latest('.0f')}")
@@ -105,7 +97,7 @@ def asked_returns(study: Study) -> Outcome:
     reaches = ", ".join(f"{value:.0f} for {target}" for target, value in study.means().items())
     sentence = (
         f"What is reached by what is asked for: {reaches}; no episode of the data has more than "
-        f"{POLE.options['max_episode_steps']}."
+        f"{LIMIT}."
     )
     curves = {"reached": study.curves("{:g}", TARGETS), "asked for": TARGETS}
     figure = lines(curves, TARGETS, ("return asked for", "mean return reached"))
@@ -124,12 +116,13 @@ def asked_returns(study: Study) -> Outcome:
 )
 def hidden_velocities(study: Study) -> Outcome:
     """The mean return, which is the number of steps, of three readers asked for the best."""
-    arms = {"20 steps": (20, (1, 3)), "1 step": (1, (1, 3)), "1 step, nothing hidden": (1, ())}
+    arms = {"20 steps": (20, PLACES), "1 step": (1, PLACES), "1 step, nothing hidden": (1, ALL)}
     for seed in study.seeds():
-        for arm, (context, mask) in study.arms(arms.items()):
-            episodes = poles(EnvironmentConfig(POLE.name, mask, POLE.options), seed)
+        for arm, (context, seen) in study.arms(arms.items()):
+            episodes = poles(seed, seen)
             data, model = learnt(study, "decision-transformer", episodes, 600, context=context)
-            study.keep(arm, reached(study, model, data, data.returns.return_max), "{:.0f}")
+            best = data.returns.return_max
+            study.keep(arm, reached(study, model, data, best, seen=seen), "{:.0f}")
     sentence = (
         "With its velocities hidden the pole is up for [20 steps|.0f] of 200 steps where 20 steps "
         "are read and for [1 step|.0f] where one is; one step of all that there is to see holds it "
@@ -156,7 +149,7 @@ def delayed_rewards(study: Study) -> Outcome:
         "not read (bc)": ("bc", False),
     }
     for seed in study.seeds():
-        episodes = poles(POLE, seed)
+        episodes = poles(seed)
         study.keep("the data", episodes.statistics.return_mean, "{:.0f}")
         for name, (arm, delayed) in study.arms(arms.items()):
             data, model = learnt(study, arm, episodes, 600, delayed=delayed)
@@ -170,11 +163,6 @@ def delayed_rewards(study: Study) -> Outcome:
     m = study.means()
     figure = bars(m, (5, 3), ylabel="mean return")
     return study.outcome(m["at the end"] > 0.8 * m["at every step"], sentence, returns=figure)
-
-
-def poles(environment: EnvironmentConfig, seed: int) -> Trajectories:
-    """200 episodes of the tier 'mixed', a fifth a random policy's, a fifth an expert's."""
-    return collect(environment, recipe("mixed", environment), 200, seed)
 
 
 def learnt(
@@ -197,14 +185,18 @@ def learnt(
 
 
 def reached(
-    study: Study, model: Model, data: EpisodeDataset, target: float | None, episodes: int = PLAYED
+    study: Study,
+    model: Model,
+    data: EpisodeDataset,
+    target: float | None,
+    worlds: Sequence[Any] | None = None,
+    seen: Any = slice(None),
 ) -> float:
-    """The mean return of episodes that are played, asked for ``target``."""
-    assert data.environment is not None
-    options = PlayConfig(episodes=episodes, seed=1000 + study.seed, parallel=episodes)
-    acting = cast("DecisionModel", model)
-    made = play(acting, data.environment, target, options, delayed=data.delayed)
-    return float(played(made)["return"])
+    """The mean return of an episode in each of the worlds (default: poles), asked for ``target``;
+    ``seen`` are the entries of observations that are read."""
+    acting, seed = cast("DecisionModel", model), 1000 + study.seed
+    worlds = worlds or [pole() for _ in range(PLAYED)]
+    return played(acting, target, worlds, seed, seen=seen, delayed=data.delayed)
 
 
 @experiment(
@@ -220,13 +212,12 @@ def stitching(study: Study) -> Outcome:
     in the data, the share from which some walk is a shortest path."""
     study.order([BEST, *ARMS])
     for seed in study.seeds():
-        graph = EnvironmentConfig("everyformer/GraphPath-v0", (), {"graph": seed, "steps": STEPS})
-        walks = collect(graph, recipe("random", graph), WALKS, seed)
-        environment = make_environment(graph).unwrapped
-        study.keep(BEST, in_the_data(walks, environment), "is {:.0%}")
+        graph = GraphWalk(seed, steps=STEPS)
+        walks = graph.record(WALKS, seed)
+        study.keep(BEST, in_the_data(walks, graph), "is {:.0%}")
         for arm in study.arms(ARMS):
-            data, model = learnt(study, arm, walks, 1500, heads=4, context=STEPS)
-            study.keep(arm, shortest(model, data, environment), "finds {:.0%}")
+            _, model = learnt(study, arm, walks, 1500, heads=4, context=STEPS)
+            study.keep(arm, shortest(model, graph), "finds {:.0%}")
     sentence = (
         "From [decision-transformer|.0%] of the nodes the Decision Transformer takes a shortest "
         f"path, where {WALKS} random walks hold one for [{BEST}|.0%]; behaviour cloning takes one "
@@ -240,24 +231,23 @@ def stitching(study: Study) -> Outcome:
     return study.outcome(holds, sentence, share=figure)
 
 
-def in_the_data(walks: Trajectories, environment: Any) -> float:
+def in_the_data(walks: Trajectories, graph: GraphWalk) -> float:
     """The share of nodes from which some walk of the data is a shortest path to the goal."""
     best = {
         int(walk.observations[0]) for walk in walks.episodes
         if walk.terminations[-1]
-        and len(walk) == environment.distances[int(walk.observations[0])]
+        and len(walk) == graph.distances[int(walk.observations[0])]
     }  # fmt: skip
-    return len(best) / (len(environment.joined) - 1)
+    return len(best) / (len(graph.joined) - 1)
 
 
 @torch.no_grad()
-def shortest(model: Model, data: EpisodeDataset, environment: Any) -> float:
+def shortest(model: Model, graph: GraphWalk) -> float:
     """The share of nodes from which the model, asked for minus the distance, takes a shortest path;
     of the neighbours of the node where it is, it goes to the likeliest."""
-    distances, joined = environment.distances, torch.from_numpy(environment.joined)
+    distances, joined = graph.distances, torch.from_numpy(graph.joined)
     starts = np.flatnonzero(distances > 0)
     rows, at = len(starts), torch.from_numpy(starts)
-    goal = int(np.flatnonzero(distances == 0)[0])
     states = torch.zeros(rows, STEPS, dtype=torch.long)
     actions, keep = torch.zeros_like(states), torch.zeros_like(states, dtype=torch.bool)
     times = torch.arange(STEPS).expand_as(states)
@@ -270,5 +260,5 @@ def shortest(model: Model, data: EpisodeDataset, environment: Any) -> float:
         logits = model(states, mask=Mask(keep=keep), **options).logits[:, step]
         at = logits.masked_fill(~joined[at], -torch.inf).argmax(1)
         actions[:, step] = at
-        arrived = torch.where((at == goal) & (arrived > STEPS), step + 1, arrived)
+        arrived = torch.where((at == graph.goal) & (arrived > STEPS), step + 1, arrived)
     return float((arrived == torch.from_numpy(distances[starts])).double().mean())

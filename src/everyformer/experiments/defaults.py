@@ -89,7 +89,7 @@ SETTINGS = {
     "regress-series": Recipe(DataConfig(source="waves", length=64), batch=16),
     "decision": Recipe(DataConfig(source="walks"), batch=16),
 }
-"""of every task that is measured by a loss: policies are not"""
+"""of every task"""
 
 
 def one(task: str, setting: Recipe, data: Dataset, entrant: Entrant, seed: int) -> dict[str, Any]:

@@ -1,23 +1,14 @@
-"""GTrXL: how like its input an output is at the start, and policies: a task that is half a guess
-without memory, and which wirings of the same layers learn it at which learning rates."""
+"""GTrXL: how like its input an output is at the start."""
 
 import itertools
-from collections.abc import Sequence
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 
-from everyformer.core.errors import DivergedError
-from everyformer.core.tasks import POLICY
-from everyformer.experiments.figures import bars, lines
-from everyformer.experiments.measures import load, mean
+from everyformer.experiments.figures import lines
 from everyformer.experiments.study import Outcome, Study, experiment
 from everyformer.models.body import create_body
-from everyformer.models.build import create_model
-from everyformer.models.policy import PolicyModel
-from everyformer.rl.build import EnvironmentConfig
-from everyformer.training.returns import play_policy
 
 GATES = ("gru", "output", "highway", "sigtanh")
 BIASES = (0.0, 1.0, 2.0, 3.0, 4.0)
@@ -66,99 +57,3 @@ def near_identity(study: Study) -> Outcome:
     figure = lines(curves, BIASES, labels, size=(4.5, 3))
     holds = min(gru, bare) > 0.9 and gru - post > 0.1 and rising
     return study.outcome(holds, sentence, bias=figure)
-
-
-TRACK, NUMBER, UPDATES, FEWER = "everyformer/MemoryTrack-v0", 16, 640, 320
-"""environment, how many side by side; steps of the optimiser, of which a turn has 16, of the
-policies with and without memory, and of the wirings"""
-TURN: dict[str, Any] = {"horizon": 64, "segment": 16}
-WIRINGS: dict[str, dict[str, Any]] = {
-    "GRU gates": {},
-    "no gates (TrXL-I)": {"gate": "residual"},
-    "post-norm (TrXL)": {"wiring": "post"},
-}
-RATES = (3e-4, 1e-3, 3e-3, 1e-2)
-LEARNT, MARGIN = 0.9, 0.15
-"""success of a run that has learnt; by how much more of them do with GRU gates than post-norm"""
-
-
-@experiment(
-    "where a cue is seen at the start alone, a policy with GRU gates and a memory of segments "
-    "succeeds in 95% of the episodes, and the same one without memory in about half of them",
-    members=("gtrxl",),
-    minutes=4,
-)
-def proof_of_memory(study: Study) -> Outcome:
-    """The memory track, learned by proximal policy optimisation: the share of episodes that end at
-    the good end, after equal steps of the environment."""
-    for arm, slots in study.each((("gtrxl", 16), ("without memory", 0))):
-        share = success(study, UPDATES, 1e-3, layers=1, slots=slots)
-        study.keep(arm, share, "succeeds in {:.0%}")
-    sentence = (
-        f"After {turns(UPDATES):,} steps of the environment GTrXL goes to the good end in "
-        "[gtrxl|.0%] of the episodes, without memory in [without memory|.0%], which is a guess."
-    )
-    m = study.means()
-    percent = {name: 100 * share for name, share in m.items()}
-    holds = m["gtrxl"] >= 0.95 and abs(m["without memory"] - 0.5) < 0.15
-    return study.outcome(holds, sentence, success=bars(percent, ylabel="episodes that succeed (%)"))
-
-
-@experiment(
-    f"of runs over learning rates and seeds over {MARGIN:.0%} more learn the memory track with GRU "
-    "gates than as post-norm layers, and no fewer than without gates",
-    members=("gtrxl",),
-    minutes=15,
-)
-def learning_rates(study: Study) -> Outcome:
-    """Three wirings of the same layers at four learning rates: the share of runs that learn.
-
-    Budget, depth and rates were chosen with a seed that is not among the recorded ones.
-    """
-    for name, rate in study.each([*itertools.product(WIRINGS, RATES)]):
-        share = success(study, FEWER, rate, layers=4, slots=16, **WIRINGS[name])
-        study.keep(f"{name}, {rate:g}", share, "succeeds in {:.0%}")
-    at = {name: [learnt(study.numbers[f"{name}, {rate:g}"]) for rate in RATES] for name in WIRINGS}
-    gru, bare, post = (mean(shares) for shares in at.values())
-    each = "; ".join(
-        f"{name}: {', '.join(f'{share:.0%}' for share in shares)}" for name, shares in at.items()
-    )
-    sentence = (
-        f"Of the runs over learning rates and seeds {gru:.0%} learn with GRU gates, {bare:.0%} "
-        f"without gates and {post:.0%} as post-norm layers (success in at least {LEARNT:.0%} of "
-        f"the episodes after {turns(FEWER):,} steps of the environment). At "
-        f"{', '.join(f'{rate:g}' for rate in RATES)}: {each}."
-    )
-    percent = {name: [100 * share for share in shares] for name, shares in at.items()}
-    labels = "learning rate", "runs that learn (%)"
-    figure = lines(percent, RATES, labels, xscale="log", ticks=True, ylim=(-5, 105))
-    return study.outcome(gru - post > MARGIN and gru >= bare, sentence, learnt=figure)
-
-
-def success(study: Study, updates: int, lr: float, **options: Any) -> float:
-    """The share of episodes that a policy ends at the good end once it is trained; 0 where that
-    diverged."""
-    data = load(POLICY, env=TRACK, env_number=NUMBER)
-    sizes = {"width": 32, "heads": 4, "policy": TURN, **options}
-    model = create_model("gtrxl", POLICY, **data.model_options, **sizes)
-    assert isinstance(model, PolicyModel)
-    try:
-        study.train(
-            model, data, updates, batch=NUMBER, lr=lr, schedule="linear", warmup=0.0,
-            weight_decay=0.0, clip=0.5, evaluate_sequences=1, threads=1, device="cpu",
-        )  # fmt: skip
-    except DivergedError:
-        return 0.0
-    share = play_policy(model, EnvironmentConfig(TRACK), study.steps(100)).success
-    assert share is not None
-    return share
-
-
-def learnt(successes: Sequence[float]) -> float:
-    """The share of runs that have."""
-    return mean([float(value >= LEARNT) for value in successes])
-
-
-def turns(updates: int) -> int:
-    """Steps of the environment that so many of the optimiser learn from."""
-    return updates // 16 * NUMBER * int(TURN["horizon"])

@@ -21,7 +21,6 @@ from everyformer.core.tasks import (
     LM,
     MLM,
     PIXELS,
-    POLICY,
     SEQ2SEQ,
     SERIES,
     SERIES_NUMBER,
@@ -54,13 +53,6 @@ def _genes(**chosen: Any) -> Genes:
     return Genes(plain_genes() | genes, **chosen)
 
 
-_EXACT_SEGMENTS: dict[str, Any] = {
-    "dropout": 0.0, "embedding_dropout": 0.0,
-    "memory_options": {"same_length": "always", "store": "inputs"},
-}  # fmt: skip
-"""of a policy, which learns from segments what it did step by step, memories included"""
-_SAME_FEATURES: dict[str, Any] = {"redraw": None}
-"""of a policy, which learns with the features that it acted with"""
 _UNDROPPED: dict[str, Any] = {"feedforward_dropout": 0.0}
 """of a feed-forward whose output alone is dropped"""
 _ACTING: dict[str, Any] = {
@@ -193,9 +185,8 @@ FAMILY: tuple[Member, ...] = (
     Member(
         "transformer-xl", "Transformer-XL: a memory of segments", "Dai et al.", 2019, "1901.02860",
         _genes(position="xl-relative", memory="segment", wiring="post", block={"dropout": 0.1},
-              model={"embedding_dropout": 0.1, "scale_embedding": True},
-              tasks={POLICY: _EXACT_SEGMENTS}),
-        (LM, POLICY),
+              model={"embedding_dropout": 0.1, "scale_embedding": True}),
+        (LM,),
         Cost(2, 2, "O(L (L + M) d) time a segment of L with M remembered, L (L + M) flags",
              "2 M d, constant; M d in training", {"M": 128}),
         "the loss falls with a longer memory in evaluation than in training, and the first tokens "
@@ -221,8 +212,8 @@ FAMILY: tuple[Member, ...] = (
         "gtrxl", "GTrXL: gated Transformer-XL", "Parisotto et al.", 2020, "1910.06764",
         _genes(position=Choice("xl-relative", {"start_std": 0.0}),
                memory=Choice("segment", {"same_length": "always"}),
-               wiring="gated", feedforward="relu", tasks={POLICY: _EXACT_SEGMENTS}),
-        (LM, POLICY),
+               wiring="gated", feedforward="relu"),
+        (LM,),
         Cost(2, 2, "O(L (L + M) d) time a segment of L with M remembered, 12 L d^2 for the gates",
              "2 M d, constant; M d in training", {"M": 128}),
         "at the start an output depends on its own token, no less than without gates and more "
@@ -364,7 +355,7 @@ FAMILY: tuple[Member, ...] = (
     ),
     Member(
         "performer", "Performer: softmax attention by FAVOR+", "Choromanski et al.", 2021,
-        "2009.14794", _genes(mixer="performer", tasks={POLICY: _SAME_FEATURES}), ALL_TASKS,
+        "2009.14794", _genes(mixer="performer"), ALL_TASKS,
         Cost(1, 1, *_KERNEL, {"M": "d / h log(d / h)"}),
         "positive features estimate softmax attention better than trigonometric ones, orthogonal "
         "rows better than independent ones where norms are small, with an error like 1/M",
@@ -372,7 +363,7 @@ FAMILY: tuple[Member, ...] = (
     ),
     Member(
         "rfa", "Random feature attention", "Peng et al.", 2021, "2103.02143",
-        _genes(mixer="rfa", tasks={POLICY: _SAME_FEATURES}), ALL_TASKS,
+        _genes(mixer="rfa"), ALL_TASKS,
         Cost(1, 1, *_KERNEL, {"M": 128}),
         "a language model with the gate needs fewer bits than without it and than linear attention "
         "with elu features; a token costs the same after any number of tokens",
@@ -380,8 +371,7 @@ FAMILY: tuple[Member, ...] = (
     ),
     Member(
         "routing", "Routing Transformer", "Roy et al.", 2020, "2003.05997",
-        _genes(mixer="routing"), (LM, MLM, *_TEXT, *_SERIES, *_IMAGE, PIXELS, ENLARGE, DECISION,
-                                   POLICY),
+        _genes(mixer="routing"), (LM, MLM, *_TEXT, *_SERIES, *_IMAGE, PIXELS, ENLARGE, DECISION),
         Cost(1.5, 1.5, "O(L K d + L w d) time and memory, K clusters of w: O(L^1.5 d)",
              "K w d + w d; half of the heads local, K w is L unless it is said",
              {"K": "sqrt(L)", "w": "sqrt(L)"}),
@@ -405,9 +395,8 @@ FAMILY: tuple[Member, ...] = (
               wiring="post", feedforward="relu", block={"dropout": 0.1},
               model={"pixels": {"tables": "channel", "places": "sinusoids"}, "head_bias": True,
                      "scale_embedding": True},
-              tasks={PIXELS: {"position": None}, ENLARGE: {"position": None},
-                     POLICY: {"dropout": 0.0}}),
-        (LM, MLM, *_TEXT, *_SERIES, *_IMAGE, PIXELS, ENLARGE, DECISION, POLICY),
+              tasks={PIXELS: {"position": None}, ENLARGE: {"position": None}}),
+        (LM, MLM, *_TEXT, *_SERIES, *_IMAGE, PIXELS, ENLARGE, DECISION),
         Cost(1, 1, "O(L (q + m) d) time, O(L d) memory; blocks of q with a memory of m",
              "2 (q + m) d, constant; 2-D: of q_h + m_h rows", {"q": 256, "m": 256}),
         "the more pixels a block remembers, the fewer bits a dimension; of equal memory, "
@@ -423,7 +412,7 @@ FAMILY: tuple[Member, ...] = (
               block={"final_norm_eps": 1e-6},
               model={"tie": False},
               tasks={PIXELS: {"position": None}}),
-        (LM, MLM, *_TEXT, *_SERIES, *_IMAGE, PIXELS, DECISION, POLICY),
+        (LM, MLM, *_TEXT, *_SERIES, *_IMAGE, PIXELS, DECISION),
         Cost(1.5, 1, "O(L s d + L^2 d / s) time, O(L^1.5 d) with s = sqrt(L); O(L d) memory",
              "2 t d; fixed: 2 (s + t c / s) d, c summary columns"),
         "strided sets beat fixed ones on images, fixed ones beat strided ones on text",
@@ -432,7 +421,7 @@ FAMILY: tuple[Member, ...] = (
     ),
     Member(
         "longformer", "Longformer", "Beltagy, Peters, Cohan", 2020, "2004.05150",
-        _genes(mixer="longformer"), (LM, MLM, *_TEXT, *_SERIES, SEQ2SEQ, DECISION, POLICY),
+        _genes(mixer="longformer"), (LM, MLM, *_TEXT, *_SERIES, SEQ2SEQ, DECISION),
         Cost(1, 1, "O(L (w + g) d) time and O(L d) memory; window w, g global tokens",
              "2 (w + g) d, constant; global tokens in a causal one are this library's extension",
              {"w": 256, "g": 0}),
@@ -443,7 +432,7 @@ FAMILY: tuple[Member, ...] = (
     ),
     Member(
         "bigbird", "BigBird", "Zaheer et al.", 2020, "2007.14062",
-        _genes(mixer="bigbird"), (LM, MLM, *_TEXT, *_SERIES, SEQ2SEQ, DECISION, POLICY),
+        _genes(mixer="bigbird"), (LM, MLM, *_TEXT, *_SERIES, SEQ2SEQ, DECISION),
         Cost(1, 1, "O(L (w + r + g) s d) time, O(L (r s + d)) memory; w, r and g blocks of s "
              "tokens in the window, at random and for all",
              "2 n s d, n blocks that a later one may read, any of L / s; the causal form is this "
@@ -469,7 +458,7 @@ FAMILY: tuple[Member, ...] = (
     ),
     Member(
         "blockwise", "Blockwise self-attention (BlockBERT)", "Qiu et al.", 2019, "1911.02972",
-        _genes(mixer="blockwise"), (LM, MLM, *_TEXT, *_SERIES, *_IMAGE, PIXELS, DECISION, POLICY),
+        _genes(mixer="blockwise"), (LM, MLM, *_TEXT, *_SERIES, *_IMAGE, PIXELS, DECISION),
         Cost(2, 1, "O(L^2 d / n) time, O(L d) memory; n blocks",
              "2 (s + 1) d L / n; shifts to s", {"s": 1, "n": 2}),
         "scores fall to 1 / n of attention's; heads that read other blocks copy across them, which "
@@ -491,7 +480,7 @@ FAMILY: tuple[Member, ...] = (
     Member(
         "linformer-chunked", "Linformer in causal segments (our extension)", "Wang et al.", 2020,
         "2006.04768", _genes(mixer=Choice("linformer", {"causal_chunk": 64})),
-        (LM, *_TEXT, *_SERIES, PIXELS, ENLARGE, DECISION, POLICY),
+        (LM, *_TEXT, *_SERIES, PIXELS, ENLARGE, DECISION),
         Cost(2, 1, "O(L (c + L k / c) d) time; segments of c tokens, k slots each",
              "d (2 t k / c + 3 c)", {"k": 16, "c": 64}),
         "an extension of ours: exactly causal, with slots for segments that are complete",

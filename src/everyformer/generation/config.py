@@ -1,4 +1,4 @@
-"""`Sampling`, `BeamConfig`, `PlayConfig`: how tokens are drawn or searched, and episodes played.
+"""`Sampling`, `BeamConfig`: how tokens are drawn or searched.
 
 Plain options, no torch.
 """
@@ -64,36 +64,3 @@ class BeamConfig(Options):
         """The divisor of the log-probability of ``count`` tokens."""
         base = (5 + count) / 6 if self.penalty == "gnmt" else count
         return base**self.alpha
-
-
-@dataclass(frozen=True)
-class PlayConfig(Options):
-    """Options by which a model plays episodes (decision)."""
-
-    env: str | None = None
-    """name of the environment (default: that of the data); with --env.length 20 or the like, an
-    option of its own, with --env.mask 1 3 what is hidden of its observations; its episodes end
-    after --env.max-episode-steps (default: its own limit, or 10000 where it has none)"""
-    target: tuple[Real, ...] = ()
-    """returns that the model is asked for, one after the other (default: the best one of the data);
-    a member that reads none has none"""
-    episodes: Count | None = None
-    """how many are played for each target (default: 20; to show what a policy reads 3)"""
-    delayed: bool | None = None
-    """whether what is asked for stays as it is until the end, since rewards come late (default: as
-    the run's --data.delayed)"""
-    temperature: Amount = 1.0
-    """divides the logits of actions that are chosen; 0 takes the likeliest"""
-    rolling: bool = False
-    """once an episode is longer than what is read at once (K steps), keep the states of its last K
-    steps instead of reading them anew: faster, and another function than in training, since those
-    states have seen steps that lie further back"""
-    seed: Seed = 0
-    """from which the seed of each episode follows"""
-    parallel: Count = 8
-    """environments side by side, at most"""
-
-    @property
-    def play(self) -> PlayConfig:
-        """These options alone, of a class that has more (a verb's)."""
-        return part_of(PlayConfig, self)

@@ -24,7 +24,6 @@ from everyformer.genes.model_options import (
     DecisionOptions,
     EpisodeShape,
     PixelOptions,
-    PolicyOptions,
     SummaryOptions,
 )  # fmt: skip
 
@@ -53,7 +52,12 @@ class Architecture(Options):
     gone: ClassVar[dict[str, Any]] = {
         "horizon": 1,
         "quantiles": [0.01, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99],
-    }
+        "policy": {
+            "horizon": 128, "segment": 32, "epochs": 4, "gamma": 0.99, "gae_lambda": 0.95,
+            "clip": 0.2, "value_weight": 0.5, "value_clip": None, "entropy": 0.001,
+            "recompute_memory": False,
+        },
+    }  # fmt: skip
 
     width: Count = 128
     """channels of the residual stream"""
@@ -126,8 +130,6 @@ class Architecture(Options):
     """global tokens that stand for parts of a text (mlm, classify-text, regress-text)"""
     decision: DecisionOptions = field(default_factory=DecisionOptions)
     """how episodes are read, and actions chosen (decision)"""
-    policy: PolicyOptions = field(default_factory=PolicyOptions)
-    """how what was done is learned from (policy)"""
 
 
 @dataclass(frozen=True)
@@ -173,7 +175,7 @@ class ModelConfig(Architecture):
     """classes of which each image that is drawn has one that the model is told (pixels,
     super-resolution; (): it is told nothing)"""
     episodes: EpisodeShape = field(default_factory=EpisodeShape)
-    """what the states and actions of the data are (decision, policy)"""
+    """what the states and actions of the data are (decision)"""
     genes: dict[str, Choice] = field(default_factory=_usual_genes)
     """choice for every gene, with the options that were given"""
     schedule: dict[str, tuple[Any, ...]] = field(default_factory=dict)
@@ -216,7 +218,7 @@ class ModelConfig(Architecture):
         """Tokens that the mixers see at most: patches plus class token, pixels, those of a window
         of steps (and of one more, for rows of a stream that are over and stand still), or
         max_length."""
-        if TASKS[self.task].recorded:
+        if TASKS[self.task].acts:
             return self.step_tokens * (self.episodes.context + 1)
         if self.image is None:
             return (self.max_length or DEFAULT_LENGTH) + (self.pooling == "class")

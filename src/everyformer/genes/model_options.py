@@ -12,7 +12,6 @@ from everyformer.core.bounds import (
     Part,
     Positive,
     Real,
-    Share,
     Unless,
     When,
     Whole,
@@ -110,45 +109,8 @@ class DecisionOptions(Options):
 
 
 @dataclass(frozen=True)
-class PolicyOptions(Options):
-    """Options of proximal policy optimisation (policy)."""
-
-    horizon: Annotated[Count, Affects("nothing")] = 128
-    """steps that every environment is played before weights change"""
-    segment: Annotated[Count, Affects("nothing")] = 32
-    """steps of an environment that are read at once when they are learned from; gradients go no
-    further back; a divisor of horizon"""
-    epochs: Annotated[Count, Affects("nothing")] = 4
-    """how often what was played is learned from"""
-    gamma: Annotated[Share, Affects("nothing")] = 0.99
-    """what a reward is worth one step later"""
-    gae_lambda: Annotated[Share, Affects("nothing")] = 0.95
-    """how far advantages trust what was paid (1) and not the values that are learned (0)"""
-    clip: Annotated[Positive, Affects("nothing")] = 0.2
-    """how far the probability of an action may move from what it was, as a share, before the loss
-    no longer rewards it"""
-    value_weight: Annotated[Amount, Affects("nothing")] = 0.5
-    """of the squared error of values in the loss"""
-    value_clip: Annotated[Positive | None, Affects("nothing")] = None
-    """how far a value may move before the loss no longer rewards it (default: any distance)"""
-    entropy: Annotated[Amount, Affects("nothing")] = 0.001
-    """weight of the entropy of actions, which keeps them random"""
-    recompute_memory: Annotated[bool, Affects("nothing")] = False
-    """before every further epoch, compute what stands in memories where segments begin anew, with
-    the weights of now; else it stays as it was when it was played"""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.horizon % self.segment:
-            raise ConfigError(
-                f"policy.horizon ({self.horizon}) must be a multiple of policy.segment "
-                f"({self.segment}): what was played is cut into such segments"
-            )
-
-
-@dataclass(frozen=True)
 class EpisodeShape(Options):
-    """Shape of the states and actions of some data, or of an environment (decision, policy)."""
+    """Shape of the states and actions of some data (decision)."""
 
     state: tuple[Count, ...] = (1,)
     """(numbers,), or (channels, height, width) of a picture in bytes; () of whole numbers"""

@@ -13,7 +13,6 @@ documents (`Mask.documents`). Of the others every episode of a segment becomes a
 that goes on with the row's state or with an empty one (`State.reset`, `State.reorder`).
 """
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -144,15 +143,10 @@ def through_episodes(
     x: Tensor,
     state: StackState,
     reset: Tensor | None,
-    taps: Sequence[str] = (),
 ) -> StackOutput:
-    """Positions and layers of ``model`` over x (B, L, width); see `Body.forward`.
-
-    Args:
-        taps: what is wanted of the inside (`everyformer.core.taps`).
-    """
+    """Positions and layers of ``model`` over x (B, L, width); see `Body.forward`."""
     if reset is None:
-        return _through(model, x, state, None, taps)
+        return _through(model, x, state, None)
     if reset.shape != x.shape[:2] or reset.dtype != torch.bool:
         raise ShapeError(
             f"reset is {tuple(reset.shape)} {str(reset.dtype).removeprefix('torch.')}, but the "
@@ -165,23 +159,20 @@ def through_episodes(
         state = state.reset(first)
         state = state if packs else freed(state)
     if surely(~reset[:, 1:]):
-        return _through(model, x, state, None, taps)
+        return _through(model, x, state, None)
     later = F.pad(reset[:, 1:], (1, 0))
     episodes = later.long().cumsum(1)
     if packs:
-        return _through(model, x, state, Mask(documents=episodes), taps)
+        return _through(model, x, state, Mask(documents=episodes))
     rows = unpack(x, episodes)
     initial = freed(rows.initial(state, episodes))
-    out = _through(model, rows.x, initial, Mask(keep=rows.keep), taps)
+    out = _through(model, rows.x, initial, Mask(keep=rows.keep))
     assert out.state is not None
-    inside = {tap: repack(result, rows) for tap, result in out.taps.items()}
     after = out.state.reorder(rows.row[:, -1])
-    return out._replace(y=repack(out.y, rows), state=after, taps=inside)
+    return out._replace(y=repack(out.y, rows), state=after)
 
 
-def _through(
-    model: Model, x: Tensor, state: StackState, mask: Mask | None, taps: Sequence[str]
-) -> StackOutput:
+def _through(model: Model, x: Tensor, state: StackState, mask: Mask | None) -> StackOutput:
     x = model.add_positions(x, mask, state)
-    out: StackOutput = model.stack(x, mask=mask, state=state, taps=taps)
+    out: StackOutput = model.stack(x, mask=mask, state=state)
     return out

@@ -57,7 +57,6 @@ READ_IN: dict[str, tuple[str, ...]] = {
     "decoder_layers": ("seq2seq", "super-resolution"),
     "pixels": ("pixels", "super-resolution"),
     "decision": ("decision",),
-    "policy": ("policy",),
 }
 """options of a model that some tasks alone read"""
 
@@ -79,11 +78,6 @@ def require_task(member: Member, task: str) -> None:
     if task in member.tasks:
         return
     able = [m.name for m in list_members(task=task)]
-    if TASKS[task].interacts and isinstance(member.streaming, str):
-        raise UnsupportedError(
-            f"member '{member.name}' cannot be a policy, which reads step by step: "
-            f"{member.streaming}. Members that can: {', '.join(able)}"
-        )
     raise UnsupportedError(
         f"member '{member.name}' has no task '{task}' (it has {', '.join(member.tasks)}); "
         f"members that do: {', '.join(able)}"

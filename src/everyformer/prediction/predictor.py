@@ -373,10 +373,12 @@ def require_rows(task: Task, name: str) -> None:
         UnsupportedError: names the verb that shows what such a model does.
     """
     if not (task.answers or task.continues or task.predicts == "hidden"):
-        does = "plays episodes" if task.acts else "writes whole sequences"
+        does = "writes whole sequences: everyformer generate shows them"
+        if task.acts:
+            does = "acts: everyformer.generation.acting.DecisionPolicy does, step by step"
         raise UnsupportedError(
-            f"{name} has the task {task.name}, which {does}: everyformer generate "
-            "shows them; predict is for runs that classify, measure, go on with a text or fill it"
+            f"{name} has the task {task.name}, which {does}; "
+            "predict is for runs that classify, measure, go on with a text or fill it"
         )
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from everyformer.comparison.collect import as_lines
 from everyformer.comparison.compare import Outcome, run_comparison
-from everyformer.comparison.config import CompareConfig, usual_training
+from everyformer.comparison.config import CompareConfig
 from everyformer.comparison.folder import begun
 from everyformer.comparison.trainings import Say
 from everyformer.core.config import from_dict
@@ -77,9 +77,7 @@ def described(members: Iterable[str] | None = None, **options: Any) -> CompareCo
     if members is not None:
         values["members"] = [members] if isinstance(members, str) else list(members)
     values |= {gene: None for gene in GENES if values.get(gene) in NONE}
-    data = values.get("data")
-    environment = data.get("env") if isinstance(data, dict) else getattr(data, "env", None)
-    usual = CompareConfig(training=usual_training(environment))
+    usual = CompareConfig()
     if values.get("resume"):
         named = members is not None
         usual = begun(CompareConfig, values.get("out", usual.out), named=named) or usual

@@ -25,14 +25,11 @@ AXES: dict[Axis, str] = {
     "tokens": "training tokens",
     "flops": "training compute (FLOPs)",
 }
-STEPS = "steps of the environment"
-"""what tokens are where an environment is played"""
 
 
 @styled
 def draw_loss(results: Results, styles: Styles, axis: Axis) -> Drawing | None:
-    """Training (thin) and validation loss (with markers) against what was spent; of policies the
-    mean return of episodes that were learned from, and of those that were played to measure."""
+    """Training (thin) and validation loss (with markers) against what was spent."""
     runs = [run for run in results["runs"] if run["status"] == "done" and run["evaluations"]]
     if not runs:
         return None
@@ -41,7 +38,7 @@ def draw_loss(results: Results, styles: Styles, axis: Axis) -> Drawing | None:
     drawn = Quantity.of_data(results["data"], results["metric"])
     seen: list[float] = []
     for run in runs:
-        logged = [row for row in run["training"] if drawn.name in row]
+        logged = [row for row in run["training"] if "loss" in row]
         losses = [drawn.of(row) for row in logged]
         lines.faint(run["member"], [row[axis] for row in logged], losses)
         validation = [drawn.of(row["evaluation"]) for row in run["evaluations"]]
@@ -52,7 +49,7 @@ def draw_loss(results: Results, styles: Styles, axis: Axis) -> Drawing | None:
     bottom = low - 0.06 * (high - low)
     axes.set_ylim(max(0.0, bottom) if low >= 0 else bottom, high + 0.06 * (high - low))
     axes.set_xlim(left=0)
-    spent = drawn.spent(axis)
+    spent = AXES[axis]
     axes.set_xlabel(spent)
     axes.set_ylabel(drawn.label)
     axes.xaxis.set_major_locator(MaxNLocator(5))
@@ -61,44 +58,35 @@ def draw_loss(results: Results, styles: Styles, axis: Axis) -> Drawing | None:
     lines.name()
     caption = f"{_at_equal(runs, axis, drawn, bool(winners(results)))} Markers: validation; thin "
     caption += "lines: training."
-    title = f"{drawn.name.capitalize()} against {spent.split(' (')[0]}"
+    title = f"Loss against {spent.split(' (')[0]}"
     return Drawing(f"loss-{axis}", title, figure, caption)
 
 
 @dataclass(frozen=True)
 class Quantity:
-    """The quantity that curves show."""
+    """The loss as curves show it."""
 
-    name: str
-    """in rows of metrics.jsonl and in evaluations"""
     unit: str
-    scale: float = 1.0
-    best: str = "lowest"
+    scale: float
 
     @property
     def label(self) -> str:
-        return self.name if self.unit == self.name else f"{self.name} ({self.unit})"
+        return f"loss ({self.unit})"
 
     @classmethod
     def of_data(cls, data: Mapping[str, Any], metric: Metric) -> Self:
-        """The loss, or the return of what plays.
+        """The loss in its unit.
 
         Args:
             data: what it was learned from (`Dataset.summary`).
             metric: that trainings on it are ranked by.
         """
-        if TASKS[data["task"]].interacts:
-            return cls("return", "return", best="highest")
         scale, unit = _loss_unit(data, metric)
-        return cls("loss", unit, scale)
+        return cls(unit, scale)
 
     def of(self, row: Any) -> float:
         """Its value in a row or an evaluation."""
-        return self.scale * float(row[self.name])
-
-    def spent(self, axis: Axis) -> str:
-        """Label of an axis of the figure."""
-        return STEPS if axis == "tokens" and self.name == "return" else AXES[axis]
+        return self.scale * float(row["loss"])
 
 
 def label_counts(axes: Axes) -> None:
@@ -117,7 +105,7 @@ def _at_equal(runs: list[CompletedRun], axis: Axis, drawn: Quantity, settled: bo
         if spent_by[0] <= EARLY * shared:
             losses = [drawn.of(row["evaluation"]) for row in run["evaluations"]]
             results.append((float(np.interp(shared, spent_by, losses)), member))
-    results.sort(reverse=drawn.best == "highest")
+    results.sort()
     unit = drawn.unit
     late = len(results) < len(firsts)
     amount = {"seconds": f"{shared:.3g} seconds", "tokens": f"{count(shared)} tokens"}
@@ -131,7 +119,7 @@ def _at_equal(runs: list[CompletedRun], axis: Axis, drawn: Quantity, settled: bo
         return f"After {spent}: {words[0]} {unit}."
     order = f"{few(words)} {unit}"
     equal = words[0].split()[-1] == words[1].split()[-1]
-    leads = f"{results[0][1]} is {drawn.best} ({order})" if settled and not equal else order
+    leads = f"{results[0][1]} is lowest ({order})" if settled and not equal else order
     if late:
         return f"Of the members that were evaluated after {spent}: {leads}."
     return f"After {spent}, which all spent: {leads}."

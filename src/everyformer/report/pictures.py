@@ -35,10 +35,9 @@ from everyformer.system.files import file_written_whole, named_as
 
 PICTURES = (*KINDS, "encodings", "rotary", "distances", "masks", *MEASURED)
 """those that all know; parts of a model may offer others"""
-PAGES = ("neighbours", "returns", "film", "attended", "curves", "table", "page", *FIGURES)
+PAGES = ("neighbours", "curves", "table", "page", *FIGURES)
 """what is drawn of a model and a text as a page of its own (`everyformer.report.neighbours`), of
-episodes that a model plays (`everyformer.report.episodes`), of several trainings
-(`everyformer.report.seeds`), or of a comparison"""
+several trainings (`everyformer.report.seeds`), or of a comparison"""
 
 
 @dataclass(eq=False)

@@ -9,7 +9,7 @@ from matplotlib.ticker import MaxNLocator
 from everyformer.comparison.results import Axis, Curve
 from everyformer.core.errors import ConfigError
 from everyformer.core.student import mean_interval
-from everyformer.report.curves import Quantity, label_counts
+from everyformer.report.curves import AXES, Quantity, label_counts
 from everyformer.report.lines import Lines
 from everyformer.report.style import Styles, new_figure, styled
 
@@ -22,14 +22,14 @@ def draw_seeds(groups: Mapping[str, Sequence[Curve]], drawn: Quantity, axis: Axi
     """Curves of trainings against what they spent: of every group, by name, the mean over its
     seeds with Student's 95% interval, and thin every seed.
 
-    Of policies it is the return of episodes that they learned from; else that of evaluations, and
-    of training steps where a training was evaluated less than twice.
+    It is the loss of evaluations, or of training steps where a training was evaluated less than
+    twice.
 
     Raises:
         ConfigError: a training has told nothing yet; those of a group never spent the same.
     """
     every = [curve for curves in groups.values() for curve in curves]
-    measured = drawn.best == "lowest" and all(len(curve["evaluations"]) > 1 for curve in every)
+    measured = all(len(curve["evaluations"]) > 1 for curve in every)
     figure, axes = new_figure()
     lines = Lines(figure, axes, Styles(groups))
     ends: dict[str, tuple[float, list[float]]] = {}
@@ -56,24 +56,22 @@ def draw_seeds(groups: Mapping[str, Sequence[Curve]], drawn: Quantity, axis: Axi
         lines.curve(name, at[-1:].tolist(), mean[-1:].tolist())
         ends[name] = float(at[-1]), values[:, -1].tolist()
         # the fall from chance in the first steps would press all else to the floor
-        early = 0 if measured or drawn.best == "highest" else len(at) // 8
+        early = 0 if measured else len(at) // 8
         drawn_values += values[:, early:].ravel().tolist()
     low, high = min(drawn_values), max(drawn_values)
     room = 0.06 * (high - low) or 1.0
     axes.set_ylim(low - room, high + room)
     axes.set_xlim(left=0)
-    axes.set(xlabel=drawn.spent(axis), ylabel=drawn.label)
+    axes.set(xlabel=AXES[axis], ylabel=drawn.label)
     axes.xaxis.set_major_locator(MaxNLocator(5))
     label_counts(axes)
     lines.name()
     what = "evaluations" if measured else "training"
-    if drawn.best == "highest":
-        what = "the last episodes that were learned from"
     several = any(len(curves) > 1 for curves in groups.values())
     of_seeds = ": mean over seeds with its 95% interval, and thin every seed" if several else ""
-    sentences = [_at_the_end(name, *end, drawn.spent(axis)) for name, end in ends.items()]
+    sentences = [_at_the_end(name, *end, AXES[axis]) for name, end in ends.items()]
     figure.set_label(
-        f"{drawn.label.capitalize()} of {what}, against {drawn.spent(axis)}{of_seeds}. "
+        f"{drawn.label.capitalize()} of {what}, against {AXES[axis]}{of_seeds}. "
         f"{'; '.join(sentences)}."
     )
     return figure
@@ -86,10 +84,10 @@ def _points(
     rows = (
         [(row, row["evaluation"]) for row in curve["evaluations"]]
         if measured
-        else [(row, row) for row in curve["training"] if drawn.name in row]
+        else [(row, row) for row in curve["training"] if "loss" in row]
     )
     if not rows:
-        raise ConfigError(f"a training of {name} has told no {drawn.name} yet: let it go on")
+        raise ConfigError(f"a training of {name} has told no loss yet: let it go on")
     x, y = zip(*((row[axis], drawn.of(values)) for row, values in rows), strict=True)
     return np.array(x, float), np.array(y)
 

@@ -29,7 +29,6 @@ from everyformer.report.words import (
     faster_from,
     interval,
     quality,
-    returned_between,
     safe,
     token_cost,
 )
@@ -221,17 +220,6 @@ def _columns(results: Results) -> list[Column]:
         ),
     ]
     columns += [_decoding(context) for context in contexts_of(rows)]
-    if any(row.get("played") for row in rows):
-        columns.append(
-            Column(
-                "mean return when the best of the data is asked for",
-                lambda row: played["return"] if (played := row.get("played")) else None,
-                brief,
-                "higher",
-                returned_between,
-                lambda row: played["interval"] if (played := row.get("played")) else None,
-            )
-        )
     columns += [_stream(context) for context in contexts_of(rows) if _kept(rows, context)]
     for mean in reported_means(rows):
         columns.append(Column(mean.title, partial(reported, mean=mean), "{:.2f}".format))

@@ -24,7 +24,6 @@ from everyformer.report.words import (
     faster_from,
     interval,
     quality,
-    returned,
     safe,
     token_cost,
 )
@@ -64,8 +63,6 @@ def cells(results: Results) -> tuple[list[str], list[list[Any]]]:
     headers += ["tokens/s in training", "memory", "s to match the last row"]
     headers += [f"ms a token after {int(c):,}" for c in contexts]
     headers += [f"memory a stream after {int(c):,}" for c in contexts]
-    if any(row.get("played") for row in done):
-        headers.append("mean return")
     headers += [mean.brief for mean in reported_means(done)]
     if results["bench"]:
         headers.append(f"layer faster than {BASELINE} from (tokens)")
@@ -107,8 +104,6 @@ def _cells(row: TableRow, results: Results, contexts: list[str]) -> list[Any]:
         for context in contexts
     ]
     cells += [size(row.get("decode_bytes", {}).get(context)) for context in contexts]
-    if any(other.get("played") for other in finished(results)):
-        cells.append(returned(row))
     cells += [reported(row, mean) for mean in reported_means(finished(results))]
     if results["bench"]:
         cells.append(faster_from(row, results))

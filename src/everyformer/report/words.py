@@ -50,22 +50,6 @@ def contexts_of(rows: Sequence[TableRow]) -> list[str]:
     return sorted({context for row in rows for context in row["decode_ms"]}, key=int)
 
 
-def returned(row: TableRow) -> str | None:
-    """The return reached by acting, and the one asked for; None where it was not tried."""
-    result = row.get("played")
-    if not result:
-        return None
-    target = "nothing" if result["target"] is None else brief(result["target"])
-    around = returned_between(row)
-    return f"{brief(result['return'])}{around and f' ({around})'}, asked for {target}"
-
-
-def returned_between(row: TableRow) -> str:
-    """The 95% interval of a return that was reached."""
-    result = row.get("played")
-    return between(result["interval"]) if result else ""
-
-
 def apart(a: Interval | None, b: Interval | None) -> bool:
     """True if two intervals share no value; unknown ones could."""
     return a is not None and b is not None and (a[1] < b[0] or b[1] < a[0])
@@ -127,8 +111,6 @@ def _goal(results: Results) -> str:
     task = TASKS[results["data"]["task"]]
     if task.classifies:
         return "classifies"
-    if task.interacts:
-        return "plays"
     if task.acts:
         return "predicts the actions of"
     if task.draws:

@@ -1,7 +1,7 @@
 """`Episode`: observations, actions and rewards from a start to an end; and returns-to-go."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Self
 
 import numpy as np
@@ -12,9 +12,6 @@ from everyformer.rl.spaces import LARGEST, Space, readable
 MUST_BE = f"numbers must be finite, and at most {LARGEST:.1e} in size"
 NAMES = ("observations", "actions", "rewards", "terminations", "truncations")
 """the arrays of an episode, by which files hold them"""
-SUCCESS = "success"
-"""the fact of an episode, and the entry of an environment's ``info``, that tells by 0 or 1 whether
-it solved its task"""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -36,10 +33,6 @@ class Episode:
     truncations: np.ndarray
     """(T,) booleans: a limit of time cut the episode here. An episode at whose last step neither is
     set was cut by whoever recorded it."""
-    seed: int | None = None
-    """with which the environment was reset"""
-    facts: Mapping[str, float] = field(default_factory=dict)
-    """numbers about it that a policy told: how noisy it was, which return it was to reach"""
 
     def __post_init__(self) -> None:
         for name in NAMES:
@@ -66,15 +59,9 @@ class Episode:
             object.__setattr__(self, name, _booleans(getattr(self, name), name))
 
     @classmethod
-    def of(
-        cls,
-        arrays: Mapping[str, np.ndarray],
-        seed: int | None = None,
-        facts: Mapping[str, float] | None = None,
-    ) -> Self:
+    def of(cls, arrays: Mapping[str, np.ndarray]) -> Self:
         """An episode of arrays by name; the inverse of `arrays`."""
-        observations, actions, rewards, terminations, truncations = (arrays[n] for n in NAMES)
-        return cls(observations, actions, rewards, terminations, truncations, seed, facts or {})
+        return cls(*(arrays[name] for name in NAMES))
 
     def require(self, observation_space: Space, action_space: Space) -> None:
         """Refuse arrays that are not of these spaces.
@@ -91,14 +78,12 @@ class Episode:
         return len(self.actions)
 
     def __repr__(self) -> str:
-        return f"Episode({len(self)} steps, return {self.total:g}, seed {self.seed})"
+        return f"Episode({len(self)} steps, return {self.total:g})"
 
     def __eq__(self, other: object) -> bool:
         """True where all is equal, types of numbers included."""
-        return (
-            isinstance(other, Episode)
-            and (self.seed, dict(self.facts)) == (other.seed, dict(other.facts))
-            and all(_same(getattr(self, name), getattr(other, name)) for name in NAMES)
+        return isinstance(other, Episode) and all(
+            _same(getattr(self, name), getattr(other, name)) for name in NAMES
         )
 
     @property

@@ -9,9 +9,8 @@ steps:
     terminations    (T,) booleans  the task ended with this step
     truncations     (T,) booleans  a limit of time cut the episode here
 
-and perhaps a whole number ``seed``; other arrays are left alone. Spaces are those of the
-environment that the reader names, or the smallest that hold all rows; of whole numbers those below
-65,536, or below the number of steps where that is larger.
+Other arrays are left alone. Spaces are the smallest that hold all rows; of whole numbers those
+below 65,536, or below the number of steps where that is larger.
 """
 
 import zipfile
@@ -24,7 +23,6 @@ import numpy as np
 
 from everyformer.core.errors import DataError, nearest
 from everyformer.core.wording import few
-from everyformer.rl.build import EnvironmentConfig, make_environment, spaces_of, without_defaults
 from everyformer.rl.episode import NAMES, Episode
 from everyformer.rl.minari_sets import MINARI, holds_minari, read_minari
 from everyformer.rl.spaces import Space
@@ -39,32 +37,25 @@ READABLE = (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile, zlib.er
 """errors of numpy for a file that is none of its own, or was cut"""
 
 
-def read_trajectories(
-    source: str | Path, environment: EnvironmentConfig | None = None
-) -> Trajectories:
+def read_trajectories(source: str | Path) -> Trajectories:
     """The episodes of a data set of Minari's, a folder of files, or one file.
 
     Args:
         source: a path, or ``minari:ID``.
-        environment: the one they must be of; None takes any.
 
     Raises:
-        DataError: nothing of the kind is there, arrays are missing or contradict one another, or
-            the episodes are of another environment; names the file.
+        DataError: nothing of the kind is there, or arrays are missing or contradict one another;
+            names the file.
         DamagedError: a file was cut short.
-        UnsupportedError: arrays of a form that no policy here deals with.
+        UnsupportedError: arrays of a form that no model here reads.
         MissingExtraError: minari is needed and not installed.
     """
     if str(source).startswith(MINARI):
-        trajectories = read_minari(str(source).removeprefix(MINARI))
-    elif holds_minari(folder := expanded(source)):
-        trajectories = read_minari(folder)
-    else:
-        with doing(f"reading the episodes in {folder}"):
-            trajectories = _read_files(folder, environment)
-    if environment is not None:
-        trajectories.require(without_defaults(environment))
-    return trajectories
+        return read_minari(str(source).removeprefix(MINARI))
+    if holds_minari(folder := expanded(source)):
+        return read_minari(folder)
+    with doing(f"reading the episodes in {folder}"):
+        return _read_files(folder)
 
 
 def holds_trajectories(path: Path) -> bool:
@@ -84,27 +75,23 @@ def _names(path: Path) -> set[str]:
         return set()
 
 
-def _read_files(folder: Path, environment: EnvironmentConfig | None) -> Trajectories:
+def _read_files(folder: Path) -> Trajectories:
     paths = [folder] if folder.suffix == ".npz" else sorted(folder.glob("*.npz"))
     if not paths or not paths[0].is_file():
         raise DataError(
-            f"{folder} holds no episodes: give a folder that 'everyformer collect' wrote, or write "
-            "one .npz an episode with the arrays " + ", ".join(NAMES)
+            f"{folder} holds no episodes: give a data set of Minari's, or write one .npz an "
+            "episode with the arrays " + ", ".join(NAMES)
         )
     episodes = {path: _episode(path) for path in paths}
-    if environment is None:
-        observations, actions = (
-            _space_of(episodes, name, folder) for name in ("observations", "actions")
-        )
-    else:
-        environment = without_defaults(environment)
-        trial = make_environment(environment)
-        observations, actions = spaces_of(trial, environment.name)
-        trial.close()
+    observations, actions = (
+        _space_of(episodes, name, folder) for name in ("observations", "actions")
+    )
     several = f"{len(paths)} files, {paths[0].name} and so on"
     recipe = f"read from {several if len(paths) > 1 else paths[0].name}"
-    _require(episodes, observations, actions)
-    return Trajectories([*episodes.values()], observations, actions, environment, recipe)
+    for path, episode in episodes.items():
+        with _naming(path):
+            episode.require(observations, actions)
+    return Trajectories([*episodes.values()], observations, actions, recipe=recipe)
 
 
 def _space_of(episodes: Mapping[Path, Episode], name: str, folder: Path) -> Space:
@@ -126,13 +113,6 @@ def _space_of(episodes: Mapping[Path, Episode], name: str, folder: Path) -> Spac
     return Space.seen_in(arrays, f"the {name} in {folder}", action=name == "actions")
 
 
-def _require(episodes: Mapping[Path, Episode], observations: Space, actions: Space) -> None:
-    """Refuse episodes that are not of these spaces, by the names of their files."""
-    for path, episode in episodes.items():
-        with _naming(path):
-            episode.require(observations, actions)
-
-
 def _episode(path: Path) -> Episode:
     """The episode in a file."""
     try:
@@ -151,8 +131,7 @@ def _episode(path: Path) -> Episode:
                 + f": it has {few(list(arrays))}"
             )
     with _naming(path):
-        seed = _whole(arrays["seed"]) if "seed" in arrays else None
-        return Episode.of(arrays, seed)
+        return Episode.of(arrays)
 
 
 def _load(path: Path) -> dict[str, np.ndarray]:
@@ -161,12 +140,6 @@ def _load(path: Path) -> dict[str, np.ndarray]:
         if isinstance(archive, np.ndarray):
             raise ValueError("it holds one array, without a name")
         return {name: archive[name] for name in archive.files}
-
-
-def _whole(value: np.ndarray) -> int:
-    if value.size != 1 or value.dtype.kind not in "iu" or value < 0:
-        raise DataError(f"seed is {value}: it must be one whole number, and not negative")
-    return int(value.item())
 
 
 @contextmanager

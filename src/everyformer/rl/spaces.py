@@ -1,22 +1,17 @@
-"""`Space`: kinds of observations and actions, as plain values that models and files hold.
-
-gymnasium's own spaces are met at the border alone: `Space.of` reads one and refuses those that no
-policy here reads or gives, `Space.for_gymnasium` gives one back.
-"""
+"""`Space`: kinds of observations and actions, as plain values."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
 from everyformer.core.bounds import Count, Real, Whole
 from everyformer.core.config import Options
 from everyformer.core.errors import UnsupportedError
-from everyformer.system.extras import extra_module
 
 LARGEST = float(np.finfo(np.float32).max)
 """the largest number that models read"""
@@ -60,42 +55,13 @@ class Space(Options):
         return low, high
 
     @staticmethod
-    def of(space: Any, what: str, *, action: bool) -> Space:
-        """The record of a gymnasium space.
-
-        Args:
-            what: it holds and whose, for the refusal: 'the actions of CartPole-v1'.
-            action: whether it is to be one that policies give: discrete, or a vector of reals.
-
-        Raises:
-            UnsupportedError: another one.
-        """
-        spaces = extra_module("gymnasium.spaces", "rl", "an environment")
-        if isinstance(space, spaces.Discrete):
-            if space.start != 0:
-                raise UnsupportedError(
-                    f"{what} are numbered from {space.start}; only those numbered from 0 are "
-                    "supported: subtract it in a gymnasium wrapper"
-                )
-            return Space("discrete", "int64", count=int(space.n))
-        if isinstance(space, spaces.Box) and (
-            not action or (len(space.shape) == 1 and space.dtype.kind == "f")
-        ):
-            low, high = (_ends(end) for end in (space.low, space.high))
-            return Space("box", space.dtype.name, tuple(space.shape), low=low, high=high)
-        allowed = "Discrete and Box of one dimension, of reals," if action else "Discrete and Box"
-        raise UnsupportedError(
-            f"{what} are {space}; only {allowed} are supported: bring them into one of these with "
-            "a gymnasium wrapper"
-        )
-
-    @staticmethod
     def seen_in(rows: Sequence[np.ndarray], what: str, *, action: bool) -> Space:
         """The smallest space for arrays that came without one: a column of whole numbers is
         discrete up to its largest, everything else is a box without bounds.
 
         Args:
-            what, action: as in `of`.
+            what: they hold and whose, for the refusal: 'the actions in myepisodes'.
+            action: whether they are to be actions: whole numbers, or vectors of reals.
 
         Raises:
             UnsupportedError: reals without an axis for the numbers of a row, or actions that are
@@ -131,14 +97,6 @@ class Space(Options):
             return f"are {rows.dtype}: reals ({self.dtype}) are needed"
         return None
 
-    def for_gymnasium(self) -> Any:
-        """The gymnasium space that this is the record of."""
-        spaces = extra_module("gymnasium.spaces", "rl", "an environment")
-        if self.discrete:
-            return spaces.Discrete(self.count)
-        low, high = self.bounds()
-        return spaces.Box(low.astype(self.dtype), high.astype(self.dtype), dtype=self.dtype)
-
 
 def readable(values: np.ndarray) -> np.ndarray:
     """Mask of the numbers that are finite also in the 32 bits in which models read them."""
@@ -147,10 +105,3 @@ def readable(values: np.ndarray) -> np.ndarray:
     with np.errstate(over="ignore"):
         finite: np.ndarray = np.abs(values.astype(np.float64)) <= LARGEST
     return finite
-
-
-def _ends(values: np.ndarray) -> tuple[float | None, ...]:
-    """The ends of a box; a single one where all are alike, None for infinite ones."""
-    flat = values.ravel()
-    flat = flat[:1] if flat.size and (flat == flat[0]).all() else flat
-    return tuple(float(end) if math.isfinite(end) else None for end in flat.tolist())

@@ -1,8 +1,4 @@
-"""`Trajectories`: episodes of one environment with what must be known to use them.
-
-From Python: `everyformer.rl.collect` plays them, `everyformer.rl.folder` keeps them as files,
-`everyformer.rl.minari_sets` exchanges them with Minari.
-"""
+"""`Trajectories`: episodes of one environment with what must be known to use them."""
 
 from __future__ import annotations
 
@@ -16,8 +12,7 @@ import numpy as np
 from everyformer.core.bounds import Part
 from everyformer.core.config import converted
 from everyformer.core.errors import DataError
-from everyformer.rl.build import EnvironmentConfig
-from everyformer.rl.episode import SUCCESS, Episode
+from everyformer.rl.episode import Episode
 from everyformer.rl.spaces import Space
 
 BINS = 20
@@ -54,12 +49,10 @@ class Trajectories:
     episodes: Sequence[Episode]
     observation_space: Space
     action_space: Space
-    environment: EnvironmentConfig | None = None
-    """None where it is not known"""
+    environment: str | None = None
+    """its name; None where it is not known"""
     recipe: str = ""
     """how they came to be, in a sentence"""
-    seed: int | None = None
-    """from which those of the episodes were drawn"""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "episodes", tuple(self.episodes))
@@ -92,13 +85,6 @@ class Trajectories:
         """The sum of the rewards of each episode, (episodes,) float64."""
         return np.array([episode.total for episode in self.episodes])
 
-    @property
-    def success(self) -> float | None:
-        """The share of episodes that solved their task; None where an environment did not tell."""
-        successes = [episode.facts.get(SUCCESS) for episode in self.episodes]
-        known = [float(each) for each in successes if each is not None]
-        return sum(known) / len(known) if len(known) == len(successes) else None
-
     @cached_property
     def statistics(self) -> Statistics:
         """Numbers that describe them."""
@@ -113,19 +99,6 @@ class Trajectories:
             float(self.returns.std()), float(self.returns.min()), float(self.returns.max()),
             tuple(counts.tolist()), tuple(edges.tolist()), mean, std,
         )  # fmt: skip
-
-    def require(self, environment: EnvironmentConfig) -> None:
-        """Refuse data of another environment than the one that is wanted, options included.
-
-        Raises:
-            DataError: names both.
-        """
-        if self.environment != environment:
-            mine = "an unknown environment" if self.environment is None else self.environment
-            raise DataError(
-                f"the data set is of {mine}, and {environment} is wanted: give data of that one, "
-                f"as 'everyformer collect {environment}' records them"
-            )
 
     def best(self, share: float) -> Trajectories:
         """The episodes of the highest returns that together have at most ``share`` of all steps,

@@ -28,7 +28,7 @@ from everyformer.system.sealed import DamagedError, check_sums, checksums, read_
 from everyformer.training.config import Precision
 from everyformer.training.optimiser import WeightAverage
 from everyformer.training.parallel.shared import whole
-from everyformer.training.step import Carry
+from everyformer.training.step import TextCarry
 from everyformer.training.storage import (
     CHECKPOINT_FORMAT,
     load_weights,
@@ -79,7 +79,7 @@ class CheckpointParts:
     model: nn.Module
     optimiser: torch.optim.Optimizer | None = None
     average: WeightAverage | None = None
-    carry: Carry | None = None
+    carry: TextCarry | None = None
 
 
 def save_checkpoint(

@@ -15,17 +15,14 @@ from everyformer.core.errors import ConfigError, DataError, UnsupportedError
 from everyformer.core.tally import tallied
 from everyformer.core.tasks import TASKS
 from everyformer.data.dataset import ClassedDataset, Dataset
-from everyformer.data.environments import EnvironmentDataset
 from everyformer.data.text import TextDataset
 from everyformer.data.tokenizers.plain import ByteTokenizer
 from everyformer.models.base import evaluating
 from everyformer.models.knn_lm import KnnLanguageModel
-from everyformer.models.policy import PolicyModel
 from everyformer.training.footprint import check_reading
 from everyformer.training.measures import ClassErrors, NumberErrors, perplexity, ratio, wilson
 from everyformer.training.parallel.world import World
 from everyformer.training.reading import Curves, Read, read_in_order, read_windows
-from everyformer.training.returns import EPISODES, mean_of, play_policy, played
 from everyformer.training.step import autocast
 
 Errors = NumberErrors | ClassErrors
@@ -54,8 +51,7 @@ def evaluate(
         precision: float32, or bfloat16 for autocast.
         seed: of members that draw random numbers in evaluation too; the caller's go on unchanged.
         world: the processes that share the work; None is this one alone.
-        should_stop: called before each batch, and after each step of an environment; once it is
-            True the result is None.
+        should_stop: called before each batch; once it is True the result is None.
         remember: whether a model with a memory reads what it needs before each window of a text.
         streams: read a text in order instead, in so many stretches side by side, each going on from
             segment to segment with the model's state.
@@ -73,18 +69,13 @@ def evaluate(
         ``always``, the commonest one of training, and ``held_out_always``, that of the held-out
         part; with text ``counting_loss`` and ``counting_bits_per_byte``, those of counting tokens
         (`Dataset.counting`), likewise with pixels; with actions
-        ``action_loss`` in place of ``perplexity``. Of a policy, ``return``, ``steps`` and more of
-        ``limit`` episodes, or of 20 (`everyformer.training.returns.played`), ``loss``, minus the
-        return, and ``random_return``, that of acting at random. Intervals are normal over
-        sequences; of classifiers' accuracy, Wilson's. A model
-        whose losses are no cross-entropies of its logits makes no guesses, so it has no accuracy.
+        ``action_loss`` in place of ``perplexity``. Intervals are normal over sequences; of
+        classifiers' accuracy, Wilson's. A model whose losses are no cross-entropies of its logits
+        makes no guesses, so it has no accuracy.
 
     Raises:
         DataError: there is no scored target in what was read.
     """
-    if isinstance(dataset, EnvironmentDataset):
-        assert isinstance(model, PolicyModel)
-        return _returns(model, dataset, limit, seed, should_stop)
     world = world or World(next(model.parameters()).device)
     if isinstance(dataset, TextDataset):
         rows = streams or min(batch, len(dataset.window_starts(limit)[0]))
@@ -152,34 +143,6 @@ def _measured(dataset: Dataset, losses: "_Losses", errors: Errors | None) -> dic
     return result
 
 
-class _Halted(Exception):
-    """Playing is to stop."""
-
-
-def _returns(
-    model: PolicyModel,
-    dataset: EnvironmentDataset,
-    episodes: int | None,
-    seed: int,
-    should_stop: Callable[[], bool],
-) -> dict[str, Any] | None:
-    """Returns of a policy in its environment; None once ``should_stop`` is True."""
-
-    def watch(*_: int) -> None:
-        if should_stop():
-            raise _Halted
-
-    count = episodes or EPISODES
-    try:
-        made = play_policy(model, dataset.environment, count, seed, progress=watch)
-    except _Halted:
-        return None
-    result = played(made)
-    beside, interval = mean_of(dataset.random_returns)
-    known = {"random_return": beside, "random_return_interval": interval}
-    return {"loss": -result["return"], **result, **known}
-
-
 def _errors(model: nn.Module, dataset: Dataset, details: bool) -> Errors | None:
     """The counter of errors of predicted classes or numbers, where the task has such."""
     task = TASKS[dataset.task]
@@ -213,10 +176,10 @@ def why_not_finite(model: nn.Module, loss: float) -> str:
 
 def in_words(evaluation: dict[str, Any]) -> str:
     """The main number of an evaluation and its interval, in one line."""
-    parts = [] if "return" in evaluation else [f"validation loss {evaluation['loss']:.4f}"]
+    parts = [f"validation loss {evaluation['loss']:.4f}"]
     bits = (name for name in evaluation if name.startswith("bits_per_") and "interval" not in name)
     numbers = ("accuracy", "scaled_rmse", "rmse", "r2")
-    for name in ("return", "success", *bits, *numbers):
+    for name in (*bits, *numbers):
         if name in evaluation:
             around = evaluation.get(f"{name}_interval")
             span = "" if around is None else f" ({around[0]:.4f} to {around[1]:.4f})"
@@ -270,7 +233,7 @@ class _Losses:
         else:
             accuracy, around = ratio(rows, n, nn_, c, cc, cn)
             clipped = around and [max(0.0, around[0]), min(1.0, around[1])]
-            if TASKS[dataset.task].recorded:
+            if TASKS[dataset.task].acts:
                 result |= {"action_loss": loss, "action_loss_interval": interval}
                 if dataset.counting is not None:
                     result["counting_action_loss"] = dataset.counting

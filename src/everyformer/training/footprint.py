@@ -7,7 +7,6 @@ from torch import nn
 
 from everyformer.core.tasks import TASKS
 from everyformer.data.dataset import Dataset
-from everyformer.data.environments import EnvironmentDataset
 from everyformer.data.text import TextDataset
 from everyformer.system.memory import check_memory
 from everyformer.training.config import TrainingConfig
@@ -23,8 +22,7 @@ def check_footprint(
     """Refuse sizes that this machine cannot hold, with both numbers.
 
     What is counted is surely needed: gradients and moments, the tokens of a batch and one vector of
-    every token that a slice reads, a number for every step that is played. A real step takes
-    several times as much.
+    every token that a slice reads. A real step takes several times as much.
 
     Raises:
         ResourceError: it is more than what is free (on CPUs; others raise by themselves).
@@ -39,16 +37,8 @@ def check_footprint(
     if TASKS[dataset.task].translates:
         # its batches are as large as --data.tokens says, and no text is longer than what was read
         return
-    options: Any = getattr(model, "config", None)
     own = config.batch // world.size
     rows = own // config.accumulate
-    if isinstance(dataset, EnvironmentDataset):
-        steps = options.policy.horizon
-        check_memory(
-            MOMENTS * weights + steps * dataset.number * 8,
-            f"a turn of {steps:,} steps in {dataset.number:,} environments",
-            "choose a smaller --model.policy.horizon, or fewer environments",
-        )
     check_memory(
         MOMENTS * weights + own * dataset.length * 16 + vectors(model, rows, dataset),
         f"a batch of {own:,} sequences of {dataset.length:,} tokens",

@@ -19,11 +19,9 @@ from torch import nn
 
 from everyformer.core.errors import ConfigError, DivergedError, UnsupportedError
 from everyformer.core.plugins import command
-from everyformer.core.seeds import mixed
 from everyformer.core.twins import seed_of
 from everyformer.data.batch import Batch
 from everyformer.data.dataset import Dataset
-from everyformer.data.environments import EnvironmentDataset
 from everyformer.system.pulse import doing
 from everyformer.system.stopping import Gentle
 from everyformer.training.checkpoint import CheckpointParts, TrainingState
@@ -43,13 +41,13 @@ from everyformer.training.parallel.world import World, join
 from everyformer.training.precision import decide
 from everyformer.training.progress import Part, Progress
 from everyformer.training.result import TrainResult, peak_rss
-from everyformer.training.rollouts import carry_of
 from everyformer.training.run import Records, RunDirectory, describe_run
 from everyformer.training.schedule import check_stages, learning_rate, narrowed, pieces_of
 from everyformer.training.speed import Speed
 from everyformer.training.step import (
     Backward,
     backward,
+    carry_of,
     count_operations,
     positions,
     seed_step,
@@ -142,7 +140,7 @@ class _Job:
             if enable is None:
                 raise ConfigError("'checkpoint_activations' is set, but this model has no blocks")
             enable()
-        self.carry = carry_of(model, dataset, config, world)
+        self.carry = carry_of(model, dataset, world)
         self.state = TrainingState()
         self.show, self.warm_up = show and world.first, warm_up
         self.signal: int | None = None
@@ -232,8 +230,6 @@ class _Job:
         """Let go of files and of what was opened."""
         self.progress.close()
         self.records.close()
-        if self.carry is not None:
-            self.carry.close()
 
     def result(self) -> TrainResult:
         """The result of this run."""
@@ -280,10 +276,9 @@ class _Job:
         elapsed = time.perf_counter() - start if self.world.first else 0.0
         own = positions(self.model, batch)
         every, seconds = self.world.sum([own, elapsed])
-        read = round(every)
-        tokens = read if self.carry is None else self.carry.counted(read)
+        tokens = round(every)
         state.tokens += tokens
-        state.flops += self.operations.of(batch, read)
+        state.flops += self.operations.of(batch, tokens)
         state.seconds += seconds
         if counted and not first:
             self.speed.leave_out(tokens, seconds)
@@ -291,10 +286,7 @@ class _Job:
         if state.steps % config.log_every == 0 or state.steps == 1 or self._done() >= 1:
             self._report(losses, lr, norm)
         self.speed.stepped(cpu_seconds, ended=self._done() >= 1)
-        reached = None if self.carry is None else self.carry.report().get("return")
-        self.progress.update(
-            self._done(), state.steps, losses["task"], self.speed.reported, reached
-        )
+        self.progress.update(self._done(), state.steps, losses["task"], self.speed.reported)
 
     def _rows(self, step: int) -> Batch:
         """This process's rows of a step."""
@@ -344,7 +336,6 @@ class _Job:
             "lr": lr,
             "grad_norm": norm,
             "tokens_per_second": self.speed.report(),
-            **({} if self.carry is None else self.carry.report()),
         }
         self.records.write(row)
         state.logged = state.steps
@@ -383,11 +374,6 @@ class _Job:
                 limit=config.evaluate_sequences,
                 precision=self.precision,
                 world=self.world,
-                # every seed's training plays episodes of its own, so that a mean over seeds shows
-                # the luck of episodes too; `eval` plays others, by which no checkpoint was chosen
-                seed=mixed(config.seed, "episodes") % (1 << 31)
-                if isinstance(self.dataset, EnvironmentDataset)
-                else 0,
                 should_stop=lambda: self.stop.received is not None,
             )
         if result is not None:

@@ -18,7 +18,6 @@ from torch import nn
 
 from everyformer.core.devices import synchronise
 from everyformer.data.batch import Batch
-from everyformer.models.policy import PolicyModel
 from everyformer.training.checkpoint import TrainingState
 from everyformer.training.config import Precision, TrainingConfig
 from everyformer.training.parallel.world import World
@@ -55,14 +54,14 @@ def decide(
     """The precision of a run's steps: the one asked for, or the faster.
 
     That a machine is slow in the precision that was asked for is said. What was chosen once stays
-    in the run's state; a policy learns in float32, as it acts.
+    in the run's state.
 
     Args:
         rows: gives this process's rows of a step.
         backward_of: of a model, what computes a step's gradient.
     """
     asked = config.precision
-    if asked == "float32" or isinstance(model, PolicyModel):
+    if asked == "float32":
         return "float32"
     if asked == "auto" and state.precision is not None:
         return state.precision

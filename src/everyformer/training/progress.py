@@ -53,26 +53,16 @@ class Progress:
                 total=1.0, initial=start, desc=self._label, bar_format=form, leave=False
             )
 
-    def update(
-        self,
-        done: float,
-        step: int,
-        loss: float,
-        speed: float | None,
-        reached: float | None = None,
-    ) -> None:
+    def update(self, done: float, step: int, loss: float, speed: float | None) -> None:
         """Tell how far the run is, if it is time to.
 
         Args:
             done: share of the budget spent. step: steps taken. loss: of the last step, in nats.
             speed: token positions a second; None before it is known.
-            reached: of a policy, the mean return of late, told in place of the loss; its positions
-                are steps of environments.
         """
         done = min(done, 1.0)
-        unit = "tokens" if reached is None else "steps"
-        pace = "" if speed is None else f", {speed:,.0f} {unit}/s"
-        came = f"loss {loss:.4f}" if reached is None else f"return {reached:.4g}"
+        pace = "" if speed is None else f", {speed:,.0f} tokens/s"
+        came = f"loss {loss:.4f}"
         if self._bar is not None:
             self._bar.set_postfix_str(f"step {step}, {came}{pace}", refresh=False)
             self._bar.update(done - self._done)

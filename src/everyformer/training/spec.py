@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from everyformer.core.config import Choice, Options, Said, field_types, from_dict, part_of, to_dict
 from everyformer.core.errors import ConfigError
-from everyformer.core.tasks import TASKS, tasks_that
+from everyformer.core.tasks import TASKS
 from everyformer.core.twins import seed_of
 from everyformer.data.config import DataConfig
 from everyformer.family import info
@@ -101,8 +101,6 @@ def _row(said: Sequence[Said], task: str | None) -> RunSpec:
     """The row of the member that was said; a task that it lacks is refused once data are known."""
     member = str(_last(said, "member"))
     task = task or _last(said, "task")
-    if task is None and _last(said, "data", "env"):
-        [task] = tasks_that("interacts")
     return preset(member, task if task in info(member).tasks else None)
 
 
@@ -133,7 +131,6 @@ def preset(member: str, task: str | None = None, **options: Any) -> RunSpec:
         draft.genes,
         data=DataConfig(**row.genes.data),
         model=from_dict(Architecture, to_dict(draft.fields)),
-        training=TrainingConfig(**TASKS[task].training),
         by_layer=_as_words(draft.schedule),
     )
 

@@ -1,8 +1,8 @@
-"""The gradient of one step, the same for any number of slices and processes, and `Carry`.
+"""The gradient of one step, the same for any number of slices and processes, and `TextCarry`.
 
 The latter is what a training carries from step to step beside weights, and where its rows come
 from. Of most models nothing: the rows of a step are a function of its number. A model with a memory
-reads texts that go on (`TextCarry`), a policy what it did itself (`everyformer.training.rollouts`).
+reads texts that go on.
 
 What is drawn in a step is the same too, on a CPU: slices and processes begin with one state of
 torch's generator, and each draws on to its own rows (`everyformer.engines.drawing`).
@@ -10,7 +10,6 @@ torch's generator, and each draws on to its own rows (`everyformer.engines.drawi
 
 import functools
 import random
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from itertools import pairwise
@@ -30,6 +29,7 @@ from everyformer.data.dataset import ClassedDataset, Dataset
 from everyformer.data.text import TextDataset
 from everyformer.engines.drawing import piece_of_rows
 from everyformer.engines.flops import count_flops
+from everyformer.genes.memory.base import memories_of
 from everyformer.training.config import TrainingConfig
 from everyformer.training.parallel.shared import Shared
 from everyformer.training.parallel.world import World
@@ -38,44 +38,7 @@ Backward = Callable[..., dict[str, float]]
 """a batch, ``slices``, ``precision`` -> its losses by name; weights have their gradient added"""
 
 
-class Carry(ABC):
-    """Rows of every step, and what they go on from; a checkpoint saves what `tensors` gives."""
-
-    @abstractmethod
-    def batch(
-        self, dataset: Dataset, step: int, size: int, seed: int, portion: Portion = WHOLE
-    ) -> Batch:
-        """A ``portion`` of the ``size`` rows of a step; steps are asked for one after the other."""
-
-    @abstractmethod
-    def of(self, start: int, stop: int) -> StackState:
-        """The state that the step's rows from ``start`` up to ``stop`` go on from."""
-
-    @abstractmethod
-    def take(self, start: int, stop: int, state: StackState | None) -> None:
-        """Take over the state that these rows came to."""
-
-    @abstractmethod
-    def tensors(self) -> dict[str, Tensor]:
-        """All that the next step needs, to be saved; all processes have to ask."""
-
-    @abstractmethod
-    def fill(self, tensors: dict[str, Tensor]) -> None:
-        """Take up what `tensors` gave."""
-
-    def counted(self, positions: int) -> int:
-        """Tokens that a budget counts of the last step, which computed so many positions."""
-        return positions
-
-    def report(self) -> dict[str, float]:
-        """Numbers of its own for the curves."""
-        return {}
-
-    def close(self) -> None:  # noqa: B027 (a hook)
-        """Let go of what was opened."""
-
-
-class TextCarry(Carry):
+class TextCarry:
     """The states of a batch's rows; row b of every step goes on where row b of the last ended.
 
     Each process has those of its own rows, in as many pieces as it works them through. What is
@@ -91,10 +54,12 @@ class TextCarry(Carry):
     def batch(
         self, dataset: Dataset, step: int, size: int, seed: int, portion: Portion = WHOLE
     ) -> Batch:
+        """A ``portion`` of the ``size`` rows of a step; steps are asked for one after the other."""
         assert isinstance(dataset, TextDataset)
         return dataset.segment(step, size, portion)
 
     def of(self, start: int, stop: int) -> StackState:
+        """The state that the step's rows from ``start`` up to ``stop`` go on from."""
         state = self._pieces.get((start, stop))
         if state is not None:
             return state
@@ -104,6 +69,7 @@ class TextCarry(Carry):
         return made
 
     def take(self, start: int, stop: int, state: StackState | None) -> None:
+        """Take over the state that these rows came to."""
         assert state is not None
         overlapping = [rows for rows in self._pieces if rows[0] < stop and start < rows[1]]
         for rows in overlapping:
@@ -111,13 +77,22 @@ class TextCarry(Carry):
         self._pieces[start, stop] = state.detach()
 
     def tensors(self) -> dict[str, Tensor]:
+        """All that the next step needs, to be saved; all processes have to ask."""
         own = [named_tensors(self._pieces[rows]) for rows in sorted(self._pieces)]
         every = [part for parts in self._world.gathered(own) for part in parts]
         return {name: torch.cat([part[name].cpu() for part in every]) for name in every[0]}
 
     def fill(self, tensors: dict[str, Tensor]) -> None:
+        """Take up what `tensors` gave."""
         initial = self._model.init_state(len(tensors["seen"]))
         self._saved = filled(initial, tensors).to(next(self._model.parameters()).device)
+
+
+def carry_of(model: nn.Module, dataset: Dataset, world: World) -> TextCarry | None:
+    """What the training of a model on this data carries; None where nothing is."""
+    if not memories_of(model) or not isinstance(dataset, TextDataset):
+        return None
+    return TextCarry(model, world)
 
 
 def weigh_classes(model: nn.Module, dataset: Dataset, config: TrainingConfig) -> None:
@@ -173,7 +148,7 @@ def backward(
     *,
     slices: int = 1,
     precision: str = "float32",
-    carry: Carry | None = None,
+    carry: TextCarry | None = None,
 ) -> dict[str, float]:
     """Add the gradient of the step's loss to the parameters; the loss's terms by name.
 

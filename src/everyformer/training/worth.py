@@ -1,7 +1,6 @@
 """Worth of an evaluation: beside that of an answer that reads nothing of the input."""
 
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from everyformer.core.tasks import TASKS
@@ -17,8 +16,6 @@ class Baseline(NamedTuple):
     """a description, for a sentence"""
     metric: str
     """the measure: see `comparison.metrics`"""
-    interval: Sequence[float] | None = None
-    """95%, of an answer that is itself measured by chance (episodes of random actions)"""
 
 
 NOT_BETTER = "not surely better than"
@@ -33,7 +30,6 @@ _KNOWN = {
     "bits_per_dim": ("counting_bits_per_dim", "counting intensities", -1),
     "loss": ("counting_loss", "counting tokens", -1),
     "action_loss": ("counting_action_loss", "always giving the commonest action, or the mean", -1),
-    "return": ("random_return", "acting at random", 1),
 }
 """measure -> where an evaluation has that of the baseline, in words, and the sign of better"""
 
@@ -59,13 +55,12 @@ def baseline(task: str, evaluation: Mapping[str, Any]) -> Baseline | None:
             f"always answering '{evaluation['held_out_always']}', the commonest class of the "
             f"held-out part, where training's '{evaluation['always']}' is right for {value:.1%}"
         )
-    return Baseline(best, words, metric, evaluation.get(f"{name}_interval"))
+    return Baseline(best, words, metric)
 
 
 def is_better(evaluation: Mapping[str, Any], base: Baseline) -> bool:
-    """True if an evaluation surely beats the baseline: its whole 95% interval does, where known,
-    or that of the difference, where both have one; of one row nothing is sure, and of several
-    numbers each must beat its own."""
+    """True if an evaluation surely beats the baseline: its whole 95% interval does, where known; of
+    one row nothing is sure, and of several numbers each must beat its own."""
     if "by_number" in evaluation:
         return not _short(evaluation)
     sign, value = _KNOWN[base.metric][2], evaluation[base.metric]
@@ -73,10 +68,7 @@ def is_better(evaluation: Mapping[str, Any], base: Baseline) -> bool:
     if around is None and evaluation.get("sequences") == 1:
         return False
     worst = around[sign < 0] if around else value
-    if base.interval is None:
-        return bool(sign * (worst - base.value) > 0)
-    noise = math.hypot(value - worst, base.interval[sign > 0] - base.value)
-    return bool(sign * (value - base.value) > noise)
+    return bool(sign * (worst - base.value) > 0)
 
 
 def worth(task: str, evaluation: Mapping[str, Any]) -> str | None:

@@ -123,9 +123,8 @@ def small_model(
         return create_model(member.name, task, **sizes), pixels, targets
     if does.acts:
         sizes["episodes"] = {"state": (3,), "actions": 5, "context": 4}
-        steps = 12 if does.interacts else 4
-        states = draw(2, steps, 3, seed=1, dtype=torch.float32)
-        return create_model(member.name, task, **sizes), states, tokens[:, :steps] % 5
+        states = draw(2, 4, 3, seed=1, dtype=torch.float32)
+        return create_model(member.name, task, **sizes), states, tokens[:, :4] % 5
     targets = tokens.roll(-1, 1)
     if does.answers:
         targets = torch.tensor([0, 1]) if does.classifies else torch.tensor([[0.5], [-2.0]])

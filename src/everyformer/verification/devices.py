@@ -17,7 +17,6 @@ from everyformer.core.dispatch import all_pairs_allowed
 from everyformer.core.mask import Mask
 from everyformer.core.member import Member
 from everyformer.core.operations import Operations
-from everyformer.core.tasks import TASKS
 from everyformer.core.trials import WIDTH
 from everyformer.laws.verdict import LawBroken
 from everyformer.verification.cases import LENGTHS, Case, cases, small_model
@@ -31,8 +30,8 @@ OF_ONE_DTYPE = (
     *("index_add", "index_copy", "index_put", "scatter_add"),
 )
 """operations whose floats must be of one dtype"""
-WHOLE = ("seq2seq", "policy")
-"""tasks whose models have more parts than others: an encoder, a state in training"""
+WHOLE = "seq2seq"
+"""the task whose models have more parts than others, an encoder"""
 
 
 def devices(member: Member, check: Check, device: str, dtype: torch.dtype) -> None:
@@ -46,7 +45,7 @@ def devices(member: Member, check: Check, device: str, dtype: torch.dtype) -> No
     for half in (torch.bfloat16, torch.float16):
         with _named(f"{half}"):
             _mixer(Case(member, {}, member.can("causal")), half, check)
-    for task in dict.fromkeys((member.tasks[0], *(t for t in WHOLE if t in member.tasks))):
+    for task in dict.fromkeys((member.tasks[0], *[WHOLE] * (WHOLE in member.tasks))):
         with _named(task):
             _model(member, task, check)
 
@@ -85,8 +84,7 @@ def _cast(case: Case, check: Check) -> None:
 
 
 def _model(member: Member, task: str, check: Check) -> None:
-    dropout = {} if TASKS[task].interacts else {"dropout": 0.1}
-    model, inputs, targets = small_model(member, task, **dropout)
+    model, inputs, targets = small_model(member, task, dropout=0.1)
     extra = {
         name: each.to(ELSEWHERE) if isinstance(each, Tensor) else each
         for name, each in model.extra_inputs(inputs).items()

@@ -12,7 +12,7 @@ from everyformer.system.files import expanded, write_text
 TABLE, PAGE = "table", "page"
 
 
-def draw_table(options: ShowOptions, of_environment: dict[str, Any]) -> int:
+def draw_table(options: ShowOptions) -> int:
     """Write the table of a comparison, or of several (--others), and print where it is."""
     from everyformer.report.table_text import table_text
     from everyformer.report.words import question
@@ -27,7 +27,7 @@ def draw_table(options: ShowOptions, of_environment: dict[str, Any]) -> int:
     return tell(options, path, " ".join(map(question, every.values())))
 
 
-def draw_page(options: ShowOptions, of_environment: dict[str, Any]) -> int:
+def draw_page(options: ShowOptions) -> int:
     """Write the page of a comparison as one file, and print where it is."""
     from everyformer.report.booklet import write_booklet
     from everyformer.report.comparison import page
@@ -42,7 +42,7 @@ def draw_page(options: ShowOptions, of_environment: dict[str, Any]) -> int:
     return tell(options, path, answer(results))
 
 
-def draw_figures(options: ShowOptions, of_environment: dict[str, Any]) -> int:
+def draw_figures(options: ShowOptions) -> int:
     """Draw all figures of a comparison, or the one that is named, and print where they are.
 
     Raises:

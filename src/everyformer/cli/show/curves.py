@@ -31,7 +31,7 @@ class Training(NamedTuple):
     curve: Curve
 
 
-def draw_curves(options: ShowOptions, of_environment: dict[str, Any]) -> int:
+def draw_curves(options: ShowOptions) -> int:
     """Draw the curves of all runs that are named, and print where the picture is.
 
     Raises:
@@ -43,8 +43,8 @@ def draw_curves(options: ShowOptions, of_environment: dict[str, Any]) -> int:
 
     trainings = [each for source in (options.run, *options.others) for each in _trainings(source)]
     quantities = {Quantity.of_data(each.data, each.metric): each for each in trainings}
-    played = {_played(each): each for each in trainings}
-    for differing in (quantities, played):
+    datas = {str(each.data["name"]): each for each in trainings}
+    for differing in (quantities, datas):
         if len(differing) > 1:
             one, other = list(differing.values())[:2]
             raise ConfigError(
@@ -99,13 +99,6 @@ def _compared(source: str) -> list[Training]:
         for run in results["runs"]
         if run["status"] == "done"
     ]
-
-
-def _played(training: Training) -> str:
-    """Name of the data; of an environment its name, since options may be what is compared."""
-    environment = training.data.get("environment")
-    name = training.data["name"] if environment is None else environment["name"]
-    return str(name)
 
 
 def _grouped(every: Sequence[Training]) -> dict[str, list[Curve]]:

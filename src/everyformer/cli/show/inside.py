@@ -46,7 +46,7 @@ class Subject(NamedTuple):
     """what the model reads beside the inputs, where the run says"""
 
 
-def draw_inside(options: ShowOptions, of_environment: dict[str, Any]) -> int:
+def draw_inside(options: ShowOptions) -> int:
     """Draw the picture that is named, or all that a model has, and print where they are."""
     from everyformer.report.pictures import Inside, require_picture
     from everyformer.report.style import save_figure

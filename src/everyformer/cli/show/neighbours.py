@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from everyformer.cli.parsing import say
 from everyformer.cli.show.options import ShowOptions, folder_of, tell
@@ -20,7 +20,7 @@ MOST = 8
 """neighbours of a token on the page"""
 
 
-def draw_neighbours(options: ShowOptions, of_environment: dict[str, Any]) -> int:
+def draw_neighbours(options: ShowOptions) -> int:
     """Write the page, and print where it is."""
     if options.text is not None and options.data is not None:
         raise ConfigError("--text and --data are both what is read: give one of them")

@@ -10,7 +10,6 @@ from everyformer.cli.console import emit
 from everyformer.cli.parsing import VerbOptions
 from everyformer.core.bounds import Bounds
 from everyformer.datastores.store.options import SearchOptions
-from everyformer.generation.config import PlayConfig
 from everyformer.genes.retrieval import KnnOptions
 from everyformer.system.files import expanded
 
@@ -18,7 +17,7 @@ Format = Literal["png", "pdf", "svg", "md", "tex", "csv", "html"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class ShowOptions(VerbOptions, PlayConfig):
+class ShowOptions(VerbOptions):
     """The words of `everyformer show`."""
 
     run: tyro.conf.Positional[str]
@@ -28,9 +27,7 @@ class ShowOptions(VerbOptions, PlayConfig):
     """one picture: weights, masks, encodings, ..., of classifiers confusion and calibration (a name
     that there is not lists all that the model knows), or all that applies; or neighbours, a page
     about a text that is read with a datastore; certificate, what a calibration has found;
-    pareto, loss against layers as a search of thresholds (eval --search-exits) has found; of runs
-    that act, which play for it: returns, what is reached (for what is asked for), film, a
-    strip of an episode, and attended, the steps of episodes that are read, by memory too;
+    pareto, loss against layers as a search of thresholds (eval --search-exits) has found;
     curves, how trainings went, of several seeds (--others) their mean; of a comparison all is its
     figures (quality, cost-training, ...), table its table, page its page, and any other name a
     picture of its best run"""

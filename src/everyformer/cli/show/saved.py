@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from everyformer.cli.exits import CALIBRATION, CALIBRATION_FORMAT, CERTIFICATE
 from everyformer.cli.show.options import ShowOptions, folder_of, tell
@@ -13,7 +12,7 @@ Picture = tuple[Path, str]
 """a picture, and what it shows"""
 
 
-def draw_saved(options: ShowOptions, of_environment: dict[str, Any]) -> int:
+def draw_saved(options: ShowOptions) -> int:
     """Draw one of `SAVED`, and print where it is.
 
     Raises:

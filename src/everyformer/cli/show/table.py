@@ -2,11 +2,10 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from everyformer.cli.found import is_comparison
 from everyformer.cli.messages import changed
-from everyformer.cli.playing import PLAYED, PREFIX
 from everyformer.cli.show.comparison import (
     PAGE,
     TABLE,
@@ -15,7 +14,6 @@ from everyformer.cli.show.comparison import (
     draw_table,
 )
 from everyformer.cli.show.curves import CURVES, draw_curves
-from everyformer.cli.show.episodes import EPISODES, draw_episodes
 from everyformer.cli.show.inside import draw_inside
 from everyformer.cli.show.neighbours import NEIGHBOURS, draw_neighbours
 from everyformer.cli.show.options import Format, ShowOptions
@@ -27,7 +25,7 @@ from everyformer.core.wording import listed
 class ShownPicture(NamedTuple):
     """A picture, or several that are drawn in the same way."""
 
-    draw: Callable[[ShowOptions, dict[str, Any]], int]
+    draw: Callable[[ShowOptions], int]
     reads: frozenset[str]
     """options besides run, picture, --out and --json"""
     formats: tuple[Format, ...] = ("png", "pdf", "svg")
@@ -42,7 +40,6 @@ PICTURES: dict[str, ShownPicture] = {
     TABLE: ShownPicture(draw_table, frozenset({"format", "others"}), ("md", "tex", "csv")),
     PAGE: ShownPicture(draw_page, frozenset({"format"}), ("html", "pdf")),
     **dict.fromkeys(SAVED, ShownPicture(draw_saved, frozenset({"format"}))),
-    **dict.fromkeys(EPISODES, ShownPicture(draw_episodes, PLAYED | {"format"})),
     CURVES: ShownPicture(draw_curves, frozenset({"format", "others"})),
     NEIGHBOURS: ShownPicture(
         draw_neighbours, frozenset({"text", "data", "length", "store", "knn", "nearest"})
@@ -50,7 +47,7 @@ PICTURES: dict[str, ShownPicture] = {
 }
 
 
-def draw(options: ShowOptions, of_environment: dict[str, Any]) -> int:
+def draw(options: ShowOptions) -> int:
     """Draw ``options.what`` and print where it is; the exit code.
 
     Raises:
@@ -59,9 +56,7 @@ def draw(options: ShowOptions, of_environment: dict[str, Any]) -> int:
     picture = PICTURES.get(options.what, INSIDE)
     if picture is INSIDE and is_comparison(options.run) and _of_comparison(options.what):
         picture = COMPARED
-    said = list(changed(options, ShowOptions(run=options.run)))
-    said += [("env", f"{PREFIX}{name}") for name in of_environment]
-    for name, flag in said:
+    for name, flag in changed(options, ShowOptions(run=options.run)):
         if name not in picture.reads | {"run", "what", "out", "json"}:
             able = [f"'{other}'" for other, known in PICTURES.items() if name in known.reads]
             inside = ["pictures of the inside of a model"] * (name in INSIDE.reads)
@@ -73,7 +68,7 @@ def draw(options: ShowOptions, of_environment: dict[str, Any]) -> int:
         kinds = listed(picture.formats, "or")
         raise Spelled(f"'{options.what}' is written as {kinds}, not as {options.format}")
     options = replace(options, format=options.format or picture.formats[0])
-    return picture.draw(options, of_environment)
+    return picture.draw(options)
 
 
 def _of_comparison(what: str) -> bool:

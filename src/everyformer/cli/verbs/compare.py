@@ -9,8 +9,7 @@ import tyro
 from everyformer.cli.console import emit
 from everyformer.cli.flags import FlagGroup, without
 from everyformer.cli.parsing import Line, say, take
-from everyformer.cli.playing import environment_words
-from everyformer.comparison.config import CompareConfig, usual_training
+from everyformer.comparison.config import CompareConfig
 from everyformer.core import plugins as own
 from everyformer.core.config import part_of
 from everyformer.family import info, names
@@ -31,7 +30,6 @@ class CompareOptions(CompareConfig):
 
 def run(words: Sequence[str]) -> int:
     """Compare, print the table, and say where the report is."""
-    words = environment_words(words)
     line = Line(CompareOptions, words, "compare", names())
     options = line.parse(
         about="Compare members on your data, on equal footing: quality, speed, memory.",
@@ -39,8 +37,7 @@ def run(words: Sequence[str]) -> int:
             "everyformer compare attention aft-conv gmlp --data mytext.txt --budget-seconds 60",
             "everyformer compare attention gmlp --data digits --seeds 3 --match parameters",
         ),
-        default=_options_of_folder(line)
-        or CompareOptions(training=usual_training(line.peek("data.env"))),
+        default=_options_of_folder(line) or CompareOptions(),
     )
     for name in (member.partition("@")[0] for member in options.members):
         if not is_target(name):

@@ -41,7 +41,7 @@ EXTRAS: dict[str, str] = {
     "hf": "checkpoints of transformers, in and out",
     "export": "ONNX files",
     "knn": "approximate neighbours in large datastores",
-    "rl": "environments, policies, recorded episodes",
+    "rl": "recorded episodes of Minari",
     "log": "curves in TensorBoard",
     "llama": "llama.cpp, to write beside",
     "ray": "comparisons spread over a cluster",

@@ -15,17 +15,7 @@ from everyformer.cli.eval_options import EvalOptions
 from everyformer.cli.exit_search import search_exits
 from everyformer.cli.exits import settle_exits
 from everyformer.cli.parsing import Line, say
-from everyformer.cli.playing import (
-    at_random,
-    check_playing,
-    played_by,
-    refuse_unplayed,
-    returns_table,
-    rows_of,
-    take_environment,
-)
 from everyformer.cli.sweep import check_sweep, sweep_store
-from everyformer.core.config import to_dict
 from everyformer.core.errors import ConfigError, DivergedError, UnsupportedError
 from everyformer.core.tasks import TASKS
 from everyformer.data.config import DataConfig
@@ -53,7 +43,6 @@ OWN_DATA = "what the run was trained on"
 
 def run(words: Sequence[str]) -> int:
     """Evaluate and print every number with its 95% interval."""
-    of_environment, words = take_environment(words)
     line = Line(EvalOptions, words, "eval")
     default = _default(line)
     options = line.parse(
@@ -78,9 +67,6 @@ def run(words: Sequence[str]) -> int:
     from everyformer.training.evaluate import evaluate
 
     trained = open_run(options.run, options.device)
-    if check_playing(trained, options.play, of_environment):
-        refuse_unplayed(trained, options, default)
-        return _episodes(trained, options, of_environment)
     if trained.saved and options.data.source == UNSAID:
         raise ConfigError(
             f"{options.run} holds a saved model, which does not know its data: say what to measure "
@@ -193,20 +179,6 @@ def _print(
                 span = f"   {signature}"
             rows[name] = f"{value:.6g}{span}"
     print(facts(rows if its_worth is None else {**rows, "worth": its_worth}))
-
-
-def _episodes(trained: TrainedRun, options: EvalOptions, of_environment: dict[str, Any]) -> int:
-    """Play, and say what was reached."""
-    step = _step(trained, options.average)
-    episodes = played_by(trained, options.play, of_environment, options.average)
-    rows, random = rows_of(episodes), at_random(episodes, options.play.seed)
-    if options.json:
-        environment = to_dict(episodes[0][1].environment)
-        found = {"environment": environment, "evaluation": rows, "random": random}
-        emit({"run": options.run, "step": step, **found})
-    else:
-        print(returns_table([*rows, random]))
-    return 0
 
 
 def _step(trained: TrainedRun, average: int | None) -> int | None:

@@ -14,13 +14,6 @@ from everyformer.cli.console import emit
 from everyformer.cli.exits import settle_exits
 from everyformer.cli.generate_options import GenerateOptions
 from everyformer.cli.parsing import parse, say
-from everyformer.cli.playing import (
-    check_playing,
-    record,
-    refuse_unplayed,
-    returns_table,
-    take_environment,
-)
 from everyformer.core.errors import ConfigError, UnsupportedError
 from everyformer.core.tasks import TASKS
 from everyformer.generation.config import BeamConfig, Sampling
@@ -39,12 +32,11 @@ TRIED = 4
 
 def run(words: Sequence[str]) -> int:
     """Write the continuation to stdout as it is made."""
-    of_environment, words = take_environment(words)
     options = parse(
         GenerateOptions,
         words,
         verb="generate",
-        about="Continue a prompt or translate it with a trained model, draw its images, or play.",
+        about="Continue a prompt or translate it with a trained model, or draw its images.",
         examples=(
             "everyformer generate runs/aft-local --prompt 'def main' --tokens 300",
             "everyformer generate runs/aft-local --temperature 0.7 --top-p 0.9 --stop '\\n\\n'",
@@ -53,9 +45,6 @@ def run(words: Sequence[str]) -> int:
     from everyformer.cli.trained import open_run
 
     trained = open_run(options.run, options.device)
-    check_playing(trained, options.play, of_environment)
-    if TASKS[trained.task].acts:
-        return _episodes(trained, options, of_environment)
     if TASKS[trained.task].translates:
         _refuse_images(trained, options)
         return _translations(trained, options)
@@ -70,7 +59,7 @@ def run(words: Sequence[str]) -> int:
         return _text(trained, options)
     raise UnsupportedError(
         f"the {'model' if trained.saved else 'run'} in {options.run} has the task {trained.task}: "
-        "only lm, seq2seq, pixels, super-resolution, decision and policy runs generate"
+        "only lm, seq2seq, pixels and super-resolution runs generate"
     )
 
 
@@ -285,20 +274,6 @@ def _images(trained: TrainedRun, options: GenerateOptions) -> int:
         emit({"run": options.run, "picture": str(picture)})
     else:
         print(picture)
-    return 0
-
-
-def _episodes(trained: TrainedRun, options: GenerateOptions, of_environment: dict[str, Any]) -> int:
-    """Play, and say where the episodes are."""
-    refuse_unplayed(trained, options, GenerateOptions(run=options.run), "out")
-    folder, film, rows = record(trained, options.play, of_environment, options.out, options.average)
-    if options.json:
-        film_path = None if film is None else str(film)
-        emit({"run": options.run, "episodes": str(folder), "film": film_path, "played": rows})
-        return 0
-    say(returns_table(rows))
-    for path in filter(None, (folder, film)):
-        print(path)
     return 0
 
 

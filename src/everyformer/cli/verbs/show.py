@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 
 from everyformer.cli.parsing import parse
-from everyformer.cli.playing import take_environment
 from everyformer.cli.show.options import ShowOptions
 from everyformer.cli.show.table import draw
 from everyformer.system.files import expanded, require_no_file
@@ -11,10 +10,9 @@ from everyformer.system.files import expanded, require_no_file
 
 def run(words: Sequence[str]) -> int:
     """Draw, and print each file with what it shows."""
-    of_environment, rest = take_environment(words)
     options = parse(
         ShowOptions,
-        rest,
+        words,
         verb="show",
         about="Draw what a run has learned, what a comparison found, or what a member starts from.",
         examples=(
@@ -24,4 +22,4 @@ def run(words: Sequence[str]) -> int:
     )
     if options.out is not None:
         require_no_file(expanded(options.out))
-    return draw(options, of_environment)
+    return draw(options)

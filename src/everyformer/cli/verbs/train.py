@@ -12,7 +12,6 @@ from everyformer.cli.answers_table import answers_table
 from everyformer.cli.console import emit, facts
 from everyformer.cli.found import found_run
 from everyformer.cli.parsing import peek, say, take
-from everyformer.cli.playing import environment_words
 from everyformer.cli.run_options import TrainOptions, read_run, run_folder
 from everyformer.core import plugins as own
 from everyformer.core.config import to_dict
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
 
 def run(words: Sequence[str]) -> int:
     """Train, and say where the results are."""
-    typed, words = words, _from_a_run(environment_words(words))
+    typed, words = words, _from_a_run(words)
     said, options = read_run(words, typed)
     folder = run_folder(options)
 
@@ -127,8 +126,6 @@ def _tell(
     if result.left_out:
         speed += f" after the first {result.left_out} steps"
     use = task.use if dataset.tokenizer is not None or dataset.kind != "text" else "eval {run}"
-    if task.acts and getattr(dataset, "environment", None) is None:
-        use += " --env NAME"  # episodes of one's own do not tell where they were played
     rows = {
         "run": where,
         **rows,
