@@ -11,7 +11,7 @@ BORDERS := tests/interop tests/cli/test_cli_convert.py tests/test_hugging_face_p
 	tests/mixers/test_bigbird.py tests/mixers/test_reformer_oracles.py tests/generation/test_beam.py \
 	tests/engines/test_kernel_fla.py tests/benchmark/test_bench.py tests/rl/test_minari.py
 
-.PHONY: demo test borders test-full gpu lint types docs docs-site dist clean
+.PHONY: demo test borders test-full mutations gpu lint types docs docs-site dist clean
 
 # nine trainings of 200 steps, after which models of this size beat counting; steps, not seconds,
 # so that other work on the machine makes them late, not unequal
@@ -29,6 +29,10 @@ borders: $(DEV) $(NEWEST)
 # all tests: `make test` runs a part of those that are marked 'full', another one each day
 test-full: lint types
 	$(BIN)/python -m pytest -n 2 --dist worksteal --full
+
+# whether the tests see sixty small wrong changes, each in a copy of the tree (10 minutes)
+mutations: $(DEV)
+	$(BIN)/python tests/mutations/run.py
 
 # laws, the compiler and speeds on a machine with a GPU, in runs/gpu (7 minutes with 16 cores)
 gpu: $(DEV)
