@@ -158,7 +158,7 @@ UNPLAYED = {
         "--data.env": "CartPole-v1", "--tokenizer": "chars", "--length": "9", "--sequences": "3",
         "--batch": "3", "--precision": "bfloat16", "--mode": "sliding", "--streams": "2",
         "--memory.slots": "3", "--lengths": "4", "--out": "a.png", "--store": "x", "--knn.k": "3",
-        "--nearest.kind": "exact", "--exits.threshold": "0.5", "--search-exits": "3",
+        "--exits.threshold": "0.5", "--search-exits": "3",
         "--bleu": None, "--translations": "x", "--beam": "3",
     },
     "generate": {

@@ -18,7 +18,6 @@ from everyformer.cli.show.curves import CURVES, draw_curves
 from everyformer.cli.show.episodes import EPISODES, draw_episodes
 from everyformer.cli.show.forecast import FORECAST, draw_forecast
 from everyformer.cli.show.inside import draw_inside
-from everyformer.cli.show.neighbours import NEIGHBOURS, draw_neighbours
 from everyformer.cli.show.options import Format, ShowOptions
 from everyformer.cli.show.saved import SAVED, draw_saved
 from everyformer.core.errors import Spelled
@@ -46,9 +45,6 @@ PICTURES: dict[str, ShownPicture] = {
     **dict.fromkeys(EPISODES, ShownPicture(draw_episodes, PLAYED | {"format"})),
     CURVES: ShownPicture(draw_curves, frozenset({"format", "others"})),
     FORECAST: ShownPicture(draw_forecast, frozenset({"format"})),
-    NEIGHBOURS: ShownPicture(
-        draw_neighbours, frozenset({"text", "data", "length", "store", "knn", "nearest"})
-    ),
 }
 
 
