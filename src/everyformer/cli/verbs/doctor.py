@@ -40,7 +40,7 @@ EXTRAS: dict[str, str] = {
     "data": "parquet files and data sets of the hub",
     "hf": "checkpoints of transformers, in and out",
     "export": "ONNX files",
-    "knn": "approximate neighbours in large datastores",
+    "knn": "faster search in large datastores",
     "rl": "environments, policies, recorded episodes",
     "log": "curves in TensorBoard",
     "llama": "llama.cpp, to write beside",
